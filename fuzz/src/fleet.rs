@@ -83,7 +83,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
         Down::Drain,
         Down::Alive,
     ];
-    let up = [Up::Revoked { serial: 3 }, Up::Event { text: "x".into() }, Up::Alive];
+    let up = [Up::Revoked { head: Head::EMPTY }, Up::Event { text: "x".into() }, Up::Alive];
     let down = down.iter().map(|frame| encode(frame).expect("a message"));
     down.chain(up.iter().map(|frame| encode(frame).expect("a message"))).collect()
 }

@@ -125,7 +125,7 @@ impl Authority {
                 let list = match last {
                     // Beyond it by what the epoch is: the same after every start.
                     Some(last) => TrustList {
-                        number: last.number + epoch.saturating_sub(last.epoch),
+                        number: last.number.saturating_add(epoch.saturating_sub(last.epoch)),
                         epoch,
                         ..last
                     },

@@ -58,8 +58,7 @@ impl Heads {
         ends.insert(tenant.to_owned(), end);
         let Some(path) = &self.path else { return };
         let text = serde_json::to_string_pretty(&*ends).unwrap_or_default();
-        let new = path.with_extension("new");
-        if let Err(error) = fs::write(&new, text).and_then(|()| fs::rename(&new, path)) {
+        if let Err(error) = crate::floor::replace(path, &text) {
             tracing::warn!(path = %path.display(), %error, "ends of audit logs cannot be kept");
         }
     }

@@ -3,7 +3,7 @@
 //! A hint may be lost (a pooler in between forgets who listens); the reading is what counts.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgListener;
 use tokio::sync::{Notify, broadcast, watch};
@@ -78,7 +78,13 @@ impl Outbox {
             tokio::spawn(Arc::clone(&self).hints(url));
         }
         let mut place = None;
+        let mut kept = Instant::now();
         loop {
+            if kept.elapsed() >= KEEP {
+                kept = Instant::now();
+                let floor = Arc::clone(store.floor());
+                tokio::task::spawn_blocking(move || floor.keep());
+            }
             match within(ANSWER_MAX, self.read(&store, &mut place)).await {
                 Ok(()) => self.is(Health::Good),
                 Err(error) => self.is(Health::Bad(error.to_string())),
@@ -96,7 +102,12 @@ impl Outbox {
         loop {
             let lines = store.changes_after(at).await?;
             *place = Some(at);
-            let Some(last) = lines.last() else { return Ok(()) };
+            let Some(last) = lines.last() else {
+                // Or the place is one that the database has lost.
+                store.latest_change().await?;
+                return Ok(());
+            };
+            store.floor().saw_change(last.sequence);
             at = (last.sequence, last.position);
             for line in lines {
                 // Nobody may listen just now.
@@ -137,6 +148,8 @@ impl Outbox {
 }
 
 const INTERVAL: Duration = Duration::from_millis(250);
+/// How often it is kept how far the database has come.
+const KEEP: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_secs(2);
 /// How many changes a listener may lag behind.
 const LISTENER_MAX: usize = 8192;

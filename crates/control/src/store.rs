@@ -30,6 +30,7 @@ mod state;
 mod token;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
@@ -57,6 +58,7 @@ pub use sample::{STEPS_MS, Sample};
 pub use state::FleetState;
 pub use token::{Enrolled, Enrolment};
 
+use crate::floor::Floor;
 use crate::keys::StoreKeys;
 
 /// The controller's database.
@@ -65,6 +67,7 @@ pub struct Store {
     read: AnyPool,
     keys: StoreKeys,
     database: Database,
+    floor: Arc<Floor>,
 }
 
 /// Which database.
@@ -149,7 +152,8 @@ impl Store {
                 (both.clone(), both)
             }
         };
-        let store = Self { write, read, keys, database: database.clone() };
+        let floor = Arc::new(Floor::in_memory());
+        let store = Self { write, read, keys, database: database.clone(), floor };
         store.migrate().await?;
         Ok(store)
     }
@@ -165,6 +169,17 @@ impl Store {
             sqlx::migrate::MigrateError::Execute(error) => error.into(),
             error => StoreError::Migration(error.to_string()),
         })
+    }
+
+    /// The same, which is not used once it falls below `floor`.
+    #[must_use]
+    pub fn above(self, floor: Floor) -> Self {
+        Self { floor: Arc::new(floor), ..self }
+    }
+
+    /// What it must not fall behind.
+    pub fn floor(&self) -> &Arc<Floor> {
+        &self.floor
     }
 
     /// Which database it is.
@@ -256,6 +271,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (2, "documents", include_str!("store/migrations/0002_documents.sql")),
     (3, "delegates", include_str!("store/migrations/0003_delegates.sql")),
     (4, "anchors", include_str!("store/migrations/0004_anchors.sql")),
+    (5, "streams", include_str!("store/migrations/0005_streams.sql")),
     (6, "ages", include_str!("store/migrations/0006_ages.sql")),
 ];
 /// How long those wait who are nobody's request: longer than any statement may take.

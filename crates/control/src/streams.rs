@@ -143,8 +143,9 @@ impl Streams {
                     false
                 }
                 _ = witness.tick() => {
-                    for key in self.post.witnessed() {
-                        self.recorder.note(Note::Witness(key.to_string()));
+                    for (tenant, proxy) in self.post.witnessed() {
+                        let proxy = proxy.to_string();
+                        self.recorder.note(Note::Witness { tenant, proxy });
                     }
                     false
                 }
@@ -157,20 +158,27 @@ impl Streams {
 
     /// Publishes what holds now, as soon as the database tells it.
     async fn publish(&self) {
+        let mut told = String::new();
         let published = loop {
             let publishing = publishing::published(&self.store, &self.authority);
             match within(ANSWERS_MAX, publishing).await {
                 Ok(published) => break Arc::new(published),
                 Err(error) => {
-                    tracing::error!(%error, "revocations cannot be published; tried again");
+                    let error = error.to_string();
+                    if told != error {
+                        tracing::error!(error, "revocations cannot be published; tried again");
+                    }
+                    told = error;
                     tokio::time::sleep(RETRY).await;
                 }
             }
         };
         let former = self.published.send_replace(Arc::clone(&published));
-        let is_same_epoch = former.revocations.head().epoch == published.revocations.head().epoch;
-        let known = if is_same_epoch { former.revocations.head().serial } else { 0 };
-        let mut concerns_boxes = !is_same_epoch;
+        let (before, now) = (former.revocations.head(), published.revocations.head());
+        let goes_on = published.revocations.includes(before.serial, &before.hash);
+        let is_same_chain = before.epoch == now.epoch && goes_on;
+        let known = if is_same_chain { before.serial } else { 0 };
+        let mut concerns_boxes = !is_same_chain;
         for entry in published.revocations.entries(known) {
             // Its own streams end, whoever it is.
             self.post.send(&entry.key, Word::Published(Arc::clone(&published)));

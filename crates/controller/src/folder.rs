@@ -7,7 +7,8 @@
 //! root.pub                    then its public half
 //! trust.json                what roots have signed: whom the fleet may trust
 //! certificate.pem, .key     for browsers
-//! epoch, heads.json         what the database must not fall behind
+//! epoch                     the one that init or restore has begun
+//! seen.json, heads.json     what the database must not fall behind
 //! lock                      held while it runs
 //! ```
 
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use roadweave_config::load;
 use roadweave_control::authority::{Authority, Root};
+use roadweave_control::floor::Floor;
 use roadweave_control::heads::Heads;
 use roadweave_control::keys::StoreKeys;
 use roadweave_control::oidc::Oidc;
@@ -164,21 +166,28 @@ impl Folder {
         self.file.oidc.as_ref().map(open).transpose()
     }
 
-    /// The highest epoch that was seen here.
+    /// The epoch that was begun here, 0 before any; whatever the database says.
     pub fn epoch(&self) -> i64 {
         let text = fs::read_to_string(self.at("epoch")).unwrap_or_default();
         text.trim().parse().unwrap_or(0)
     }
 
-    /// Notes an epoch.
+    /// Begins an epoch.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn saw_epoch(&self, epoch: i64) -> Result<()> {
-        if epoch > self.epoch() {
-            replace(&self.at("epoch"), &format!("{epoch}\n"))?;
-        }
-        Ok(())
+    pub fn begin_epoch(&self, epoch: i64) -> Result<()> {
+        replace(&self.at("epoch"), &format!("{epoch}\n"))
+    }
+
+    /// What the database must not fall behind.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn floor(&self) -> Result<Floor> {
+        let path = self.at("seen.json");
+        Floor::open(path.clone(), self.epoch())
+            .with_context(|| format!("cannot read {}", path.display()))
     }
 
     /// Certificate and key for browsers, PEM.

@@ -166,6 +166,7 @@ fn write_files(folder: &Path, file: &ControllerFile, root: Option<PublicKey>) ->
         (root.0, &root.1),
         ("certificate.pem", &certificate),
         ("certificate.key", &key),
+        ("epoch", &FIRST_EPOCH.to_owned()),
         ("controller.toml", &text),
     ] {
         let path = folder.join(name);
@@ -176,6 +177,9 @@ fn write_files(folder: &Path, file: &ControllerFile, root: Option<PublicKey>) ->
     }
     Ok(fingerprint)
 }
+
+/// That of an empty database.
+const FIRST_EPOCH: &str = "1\n";
 
 fn new_key() -> String {
     let mut seed = [0; 32];

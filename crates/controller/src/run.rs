@@ -46,21 +46,14 @@ async fn serve(folder: &Folder) -> Result<()> {
         TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
 
     let Some(store) = open(folder, stopped.clone()).await? else { return Ok(()) };
-    let epoch = store.epoch().await?;
-    if epoch < folder.epoch() {
-        return Err(BadInput::new(format!(
-            "the database is of epoch {epoch}, and this controller has had {}: it is an older copy. \
-             Restore a backup with roadweave-controller restore, which begins a new epoch",
-            folder.epoch()
-        ))
-        .into());
-    }
-    folder.saw_epoch(epoch)?;
+    let epoch = store.epoch().await.map_err(older)?;
+    store.latest_change().await.map_err(older)?;
     let (outbox, metrics) = (Outbox::new(), Arc::new(Metrics::default()));
     let shared = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
     let streams = Streams::new(shared.0, shared.1, shared.2, Arc::clone(&metrics)).await;
     let streams = streams.map_err(|error| match error {
         PublishError::NotSigned(_) => BadInput::new(error).into(),
+        PublishError::Store(error) => older(error),
         error => anyhow::Error::new(error),
     })?;
     let shared = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
@@ -84,7 +77,16 @@ async fn serve(folder: &Folder) -> Result<()> {
     tracing::info!("stopped");
     // What is under way has had its time.
     let _ = tokio::time::timeout(CLOSE_MAX, store.close()).await;
+    store.floor().keep();
     Ok(())
+}
+
+/// One that is older than what was seen is for the operator to see to, and not tried again.
+fn older(error: StoreError) -> anyhow::Error {
+    match error {
+        StoreError::Older(_) => BadInput::new(error).into(),
+        error => error.into(),
+    }
 }
 
 /// The store; waits for a database that does not answer yet. `None` when told to stop meanwhile.
@@ -93,7 +95,7 @@ async fn open(folder: &Folder, mut stop: watch::Receiver<bool>) -> Result<Option
     let mut is_told = false;
     loop {
         match Store::open(&database, folder.store_keys()?).await {
-            Ok(store) => return Ok(Some(Arc::new(store))),
+            Ok(store) => return Ok(Some(Arc::new(store.above(folder.floor()?)))),
             Err(error @ StoreError::Away(_)) => {
                 if !std::mem::replace(&mut is_told, true) {
                     tracing::error!(database = database.shown(), "{error}; tried again");

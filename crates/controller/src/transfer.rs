@@ -103,9 +103,12 @@ pub fn restore(options: &Restore) -> Result<()> {
         return Err(BadInput::new(format!("{}: there is nothing in it", path.display())).into());
     }
     let aside = if options.aside { Some(Aside::make(&folder)?) } else { None };
+    let before = folder.epoch();
     let restored = crate::block_on(async {
         let store = folder.store().await?;
-        let summary = store.restore(&mut input, folder.epoch()).await;
+        // Before the database counts: one whose epoch nobody has begun is not served.
+        let begin = |epoch| folder.begin_epoch(epoch).map_err(io::Error::other);
+        let summary = store.restore(&mut input, before, begin).await;
         store.close().await;
         summary.map_err(|error| match error {
             BackupError::Invalid { .. } | BackupError::NotEmpty(_) => {
@@ -114,8 +117,12 @@ pub fn restore(options: &Restore) -> Result<()> {
             error => error.into(),
         })
     });
-    let summary = restored.inspect_err(|_| aside.iter().for_each(Aside::undo))?;
-    folder.saw_epoch(summary.epoch)?;
+    let summary = restored.inspect_err(|_| {
+        for aside in &aside {
+            aside.undo();
+            let _ = folder.begin_epoch(before);
+        }
+    })?;
     // The ends of the logs are those of the backup from now on.
     let heads = folder.at("heads.json");
     if heads.exists() {

@@ -149,6 +149,26 @@ fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
     let refused = run(&["run"], &place);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("older copy"), "{}", text(&refused.stderr));
+    // An older copy of the same epoch too, and one of an epoch that was not begun here.
+    fs::rename(place.join("roadweave.db"), &old).unwrap();
+    assert!(run(&["restore", file], &place).status.success());
+    assert_eq!(fs::read_to_string(place.join("epoch")).unwrap(), "3\n");
+    let refused = |part: &str| {
+        let refused = run(&["run"], &place);
+        let said = text(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && said.contains(part), "{said}");
+        assert!(said.contains("roadweave-controller backup"), "it names the way out: {said}");
+    };
+    let seen = r#"{"epoch":3,"change":1000000,"revocations":{"serial":0,"hash":""}}"#;
+    fs::write(place.join("seen.json"), seen).unwrap();
+    refused("this controller has seen 1000000");
+    let seen = r#"{"epoch":3,"change":1,"revocations":{"serial":1,"hash":"x"}}"#;
+    fs::write(place.join("seen.json"), seen).unwrap();
+    refused("revocation 1 is missing");
+    fs::write(place.join("epoch"), "2\n").unwrap();
+    refused("has begun 2 at most");
+    fs::remove_file(place.join("epoch")).unwrap();
+    refused("only init and restore");
     // Another controller's backup is none of this one's.
     let other = folder.path().join("other");
     init(&other);

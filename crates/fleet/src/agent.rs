@@ -27,7 +27,7 @@ use crate::chain::Chain;
 use crate::document::{Kind, Version};
 use crate::frame::{Have, Outcome, Report, Sample, Up};
 use crate::name::Name;
-use crate::revocation::Revocation;
+use crate::revocation::{Head, Revocation};
 use crate::statement::{Role, Statement};
 use crate::token::JoinToken;
 
@@ -140,10 +140,10 @@ pub struct Agent {
     asked_for_all: bool,
     /// Whether the revocations on disk were not those that were signed, and none came since.
     is_doubtful: bool,
-    /// The serials up to which the driver was told, and has not ended the sessions yet.
-    ending: VecDeque<u64>,
-    /// Up to which serial no session of a withdrawn key is left.
-    ended: u64,
+    /// The ends up to which the driver was told, and has not ended the sessions yet.
+    ending: VecDeque<Head>,
+    /// Up to which end no session of a withdrawn key is left.
+    ended: Head,
     frames: VecDeque<Up>,
     events: VecDeque<AgentEvent>,
 }
@@ -209,7 +209,7 @@ impl Agent {
             asked_for_all: false,
             is_doubtful: false,
             ending: VecDeque::new(),
-            ended: 0,
+            ended: Head::EMPTY,
             frames: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -286,15 +286,15 @@ impl Agent {
 
     /// The sessions of the keys of an [`AgentEvent::Revoked`] have ended: call it once for each.
     pub fn on_revoked(&mut self) {
-        if let Some(serial) = self.ending.pop_front() {
-            self.ended = serial;
-            self.send(Up::Revoked { serial });
+        if let Some(head) = self.ending.pop_front() {
+            self.ended = head;
+            self.send(Up::Revoked { head });
         }
     }
 
     /// Tells the driver whose sessions are to end.
     fn tell_revoked(&mut self, keys: Vec<PublicKey>) {
-        self.ending.push_back(self.kept.trust().revocations().head().serial);
+        self.ending.push_back(self.kept.trust().revocations().head());
         self.tell(AgentEvent::Revoked(keys));
     }
 
@@ -409,7 +409,7 @@ impl Agent {
             software: self.software.clone(),
             trust: self.kept.trust().list().number,
             // Where their end is not signed by who counts, all of it is to come again.
-            revocations: (head.epoch, if is_proved { head.serial } else { 0 }),
+            revocations: if is_proved { head } else { Head { epoch: head.epoch, ..Head::EMPTY } },
             documents,
             sessions: self.sessions,
             drained: (self.role != Role::Box).then_some(self.drained),
@@ -419,7 +419,7 @@ impl Agent {
         if !self.anchors.is_empty() {
             self.send_anchors();
         }
-        self.send(Up::Revoked { serial: self.ended });
+        self.send(Up::Revoked { head: self.ended });
         // What became of each document may not have been heard.
         for report in self.kept.reports() {
             self.send(Up::Report(report));

@@ -98,8 +98,16 @@ pub enum DeskEvent {
     Have(Have),
     /// What became of a document.
     Report(Report),
-    /// All revocations up to here are in force at the peer.
-    Revoked(u64),
+    /// All revocations up to this end are in force at the peer, if it is one of the same chain.
+    Revoked(Head),
+    /// The peer holds a document that is newer than the one that it is to have: the store is older
+    /// than what was sent once, or the peer does not tell the truth.
+    Ahead {
+        /// Which.
+        kind: Kind,
+        /// What it says to hold.
+        held: Version,
+    },
     /// The peer holds revocations that the store does not.
     Surplus(Vec<Revocation>, Signed<Head>),
     /// Figures.
@@ -191,7 +199,7 @@ impl Desk {
             _ if !self.is_member => self.end("it does not belong to the fleet"),
             Up::Have(have) => self.on_have(have),
             Up::Report(report) => self.tell(DeskEvent::Report(report)),
-            Up::Revoked { serial } => self.tell(DeskEvent::Revoked(serial)),
+            Up::Revoked { head } => self.tell(DeskEvent::Revoked(head)),
             Up::Surplus { entries, head } => self.on_surplus(entries, head),
             Up::Samples { samples } => self.tell(DeskEvent::Samples(samples)),
             Up::Anchors { round_trips } => {
@@ -338,16 +346,16 @@ impl Desk {
             self.frames.push_back(Down::Trust { list: trust.list.clone() });
             self.sent_trust = trust.number;
         }
-        let ours = published.revocations.head();
-        let (epoch, serial) = had.revocations;
-        if (epoch, serial) == (ours.epoch, ours.serial) {
+        let (ours, theirs) = (published.revocations.head(), had.revocations);
+        if theirs == ours {
             return;
         }
-        // Of another epoch all: the peer compares.
-        let after = if epoch == ours.epoch { serial.min(ours.serial) } else { 0 };
+        // Of another epoch, or where the chain has forked, all: the peer compares.
+        let is_of_ours = published.revocations.includes(theirs.serial, &theirs.hash);
+        let after = if theirs.epoch == ours.epoch && is_of_ours { theirs.serial } else { 0 };
         let entries = published.revocations.entries(after);
         self.frames.extend(revocation_frames(entries, &published.head));
-        had.revocations = (ours.epoch, ours.serial);
+        had.revocations = ours;
     }
 
     fn send_drained(&mut self) {
@@ -366,7 +374,11 @@ impl Desk {
         else {
             return;
         };
-        if had.documents.get(&kind).is_some_and(|held| held >= version) {
+        let held = had.documents.get(&kind).copied();
+        if held >= Some(*version) {
+            if let Some(held) = held.filter(|held| held > version) {
+                self.tell(DeskEvent::Ahead { kind, held });
+            }
             return;
         }
         had.documents.insert(kind, *version);

@@ -110,8 +110,8 @@ pub enum Up {
     Report(Report),
     /// All revocations up to here are in force: live sessions of those keys have ended.
     Revoked {
-        /// The serial.
-        serial: u64,
+        /// Where they end; a chain that has forked has another hash there.
+        head: Head,
     },
     /// Revocations that this side holds and the controller does not: it has an older database.
     Surplus {
@@ -152,8 +152,8 @@ pub struct Have {
     pub software: String,
     /// The number of its list of trust.
     pub trust: u64,
-    /// Up to where it has heard of revocations: epoch and serial.
-    pub revocations: (u64, u64),
+    /// Up to where it has heard of revocations, and of which chain.
+    pub revocations: Head,
     /// The documents that it has taken, whether they are in force or were refused.
     pub documents: BTreeMap<Kind, Version>,
     /// Sessions that it has, as a proxy or anchor.

@@ -10,7 +10,8 @@
 //! be others, and a shorter chain has a head that is older than the one that proxies hold. A
 //! controller that was restored from a backup begins a new epoch with a chain of its own; it counts
 //! once every key of the former chain stands in it, which the proxies hand back
-//! ([`Revocations::entries`]).
+//! ([`Revocations::entries`]). The same holds of a chain of the same epoch that has forked, because
+//! a database has lost its last entries and others took their numbers.
 
 use std::collections::BTreeMap;
 
@@ -60,6 +61,12 @@ impl Head {
     pub const EMPTY: Self = Self { epoch: 0, serial: 0, hash: Digest::ZERO };
 }
 
+impl Default for Head {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
 impl Payload for Head {
     const TYPE: &'static str = "application/vnd.roadweave.revocations+json";
 }
@@ -69,7 +76,8 @@ impl Payload for Head {
 #[serde(from = "Kept", into = "Kept")]
 pub struct Revocations {
     log: Log,
-    /// The chain of a later epoch, as far as it has come, until it holds what this one does.
+    /// Another chain, of a later epoch or a fork of this one, as far as it has come, until it holds
+    /// what this one does.
     staged: Option<Log>,
 }
 
@@ -113,6 +121,13 @@ impl Revocations {
         &self.log.entries[from..]
     }
 
+    /// Whether this chain has the entry of this number and hash; every chain has its beginning, 0.
+    pub fn includes(&self, serial: u64, hash: &Digest) -> bool {
+        let Some(before) = serial.checked_sub(1) else { return *hash == Digest::ZERO };
+        let entry = usize::try_from(before).ok().and_then(|at| self.log.entries.get(at));
+        entry.is_some_and(|entry| entry.hash() == *hash)
+    }
+
     /// The entry that withdraws `key` after all of today, to be signed for by [`Revocations::head`]
     /// once it is added.
     pub fn next(&self, key: PublicKey) -> Revocation {
@@ -134,18 +149,35 @@ impl Revocations {
     ) -> Result<Vec<PublicKey>, RevocationError> {
         let (head, _) = head.verify_by(controllers)?;
         let held = self.log.head;
-        if head.epoch > held.epoch && !self.log.is_continued_by(entries) {
-            return self.stage(entries, head);
+        let older = RevocationError::Older { serial: head.serial, held: held.serial };
+        if head.epoch < held.epoch {
+            return Err(older);
         }
-        if head.epoch < held.epoch || head.serial < held.serial {
-            return Err(RevocationError::Older { serial: head.serial, held: held.serial });
+        let is_later = head.epoch > held.epoch;
+        let is_other = !self.log.is_continued_by(entries);
+        if is_other && (is_later || self.is_fork(entries, head.epoch)) {
+            let is_shorter = !is_later && head.serial < held.serial;
+            return self.stage(entries, head).map_err(|error| match error {
+                RevocationError::Missing(_) if is_shorter => older,
+                error => error,
+            });
+        }
+        if head.serial < held.serial {
+            return Err(older);
         }
         let added = self.log.extend(entries, head)?;
         self.staged = None;
         Ok(added)
     }
 
-    /// Adds to the chain of a later epoch, and begins to go by it once it withdraws all that this
+    /// Whether `entries`, which do not continue this chain, are another one from its beginning, or
+    /// go on with one that has begun so.
+    fn is_fork(&self, entries: &[Revocation], epoch: u64) -> bool {
+        let has_begun = self.staged.as_ref().is_some_and(|staged| staged.head.epoch == epoch);
+        entries.first().is_some_and(|first| first.serial == 1 || has_begun)
+    }
+
+    /// Adds to another chain, and begins to go by it once it withdraws all that this
     /// one does.
     fn stage(
         &mut self,
@@ -271,8 +303,9 @@ pub enum RevocationError {
         /// Its serial, or that of the head.
         serial: u64,
     },
-    /// The chain of a later epoch does not withdraw what the former one does.
-    #[error("{0} revoked keys are missing in the revocations of the controller's new epoch")]
+    /// Another chain than the one held, of a later epoch or a fork, does not withdraw what that
+    /// does.
+    #[error("{0} revoked keys are missing in the revocations of the controller")]
     Missing(usize),
     /// More than anybody can hold.
     #[error("there are more than {ENTRIES_MAX} revocations")]

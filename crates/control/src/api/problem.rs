@@ -80,6 +80,7 @@ impl From<StoreError> for Problem {
                 tracing::debug!(why, "a request found no database");
                 Self::new(503, "database-away", "the database does not answer; try again")
             }
+            StoreError::Older(_) => Self::new(503, "database-older", text),
             StoreError::Altered { .. } => Self::new(500, "altered", text),
             StoreError::Internal(why) | StoreError::Migration(why) => {
                 tracing::error!(why, "the database refused a statement");

@@ -134,7 +134,8 @@ impl Store {
     }
 
     /// Reads a backup into this database, which must be empty, and raises the epoch above that of
-    /// the backup and above `epoch_seen`, which this controller had before. All of it or nothing.
+    /// the backup and above `epoch_seen`, which this controller had before. All of it or nothing;
+    /// `begin` notes the new epoch before it counts.
     ///
     /// # Errors
     /// When it is not whole, was altered, or is of a controller with another key.
@@ -142,6 +143,7 @@ impl Store {
         &self,
         input: &mut impl BufRead,
         epoch_seen: i64,
+        begin: impl FnOnce(i64) -> io::Result<()>,
     ) -> Result<RestoreSummary, BackupError> {
         let mut transaction = self.begin().await?;
         let tenants: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM tenant")
@@ -197,11 +199,8 @@ impl Store {
             let message = "the backup has no end: it was cut".to_owned();
             return Err(BackupError::Invalid { line: 0, message });
         };
-        let epoch = sqlx::query_scalar(RAISE)
-            .bind(epoch_seen)
-            .fetch_one(&mut *transaction)
-            .await
-            .map_err(StoreError::from)?;
+        let epoch = raise(&mut transaction, epoch_seen).await?;
+        begin(epoch)?;
         transaction.commit().await.map_err(StoreError::from)?;
         Ok(RestoreSummary { rows, epoch, at_ms: head.at_ms })
     }
@@ -229,6 +228,24 @@ async fn page(
         };
     }
     query.fetch_all(&mut **transaction).await
+}
+
+/// Begins the epoch after that of the backup and after `seen`.
+async fn raise(
+    transaction: &mut sqlx::Transaction<'static, sqlx::Any>,
+    seen: i64,
+) -> Result<i64, BackupError> {
+    let of_backup: i64 =
+        sqlx::query_scalar(EPOCH).fetch_one(&mut **transaction).await.map_err(StoreError::from)?;
+    // Nobody restores that often: somebody wrote it, so that none could come after.
+    let most = seen.saturating_add(EPOCHS_AT_ONCE);
+    let epoch = of_backup.min(most).max(seen).checked_add(1).ok_or_else(|| {
+        let message = format!("there is no epoch after {seen}");
+        BackupError::Invalid { line: 0, message }
+    })?;
+    let raised = sqlx::query(RAISE).bind(epoch).execute(&mut **transaction).await;
+    raised.map_err(StoreError::from)?;
+    Ok(epoch)
 }
 
 fn json(value: &impl Serialize) -> String {
@@ -287,9 +304,10 @@ async fn insert(
 
 const FORMAT: &str = "roadweave-backup";
 const AT_ONCE: usize = 1000;
-const RAISE: &str = "UPDATE counter \
-                     SET value = 1 + CASE WHEN value > $1 THEN value ELSE $1 END \
-                     WHERE name = 'epoch' RETURNING value";
+/// How far a backup may be ahead of what this controller has seen.
+const EPOCHS_AT_ONCE: i64 = 1_000_000;
+const EPOCH: &str = "SELECT value FROM counter WHERE name = 'epoch'";
+const RAISE: &str = "UPDATE counter SET value = $1 WHERE name = 'epoch'";
 /// Each table and its primary key, those that others refer to before them.
 const TABLES: &[(&str, &str)] = &[
     ("counter", "name"),

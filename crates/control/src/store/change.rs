@@ -7,6 +7,7 @@ use sqlx::{Any, AssertSqlSafe, Transaction};
 
 use super::record::{self, Column, Record, Stamp, Stored};
 use super::{Database, Once, Store, StoreError};
+use crate::floor::Floor;
 use crate::keys::StoreKeys;
 
 /// Who changes something, as the audit log names them.
@@ -38,6 +39,7 @@ impl Actor {
 pub struct Change<'a> {
     pub(super) transaction: Transaction<'static, Any>,
     pub(super) keys: &'a StoreKeys,
+    pub(super) floor: &'a Floor,
     pub(super) actor: Actor,
     pub(super) now_ms: i64,
     sequence: i64,
@@ -49,13 +51,17 @@ impl Store {
     /// Begins a change; other changes wait until it ends.
     ///
     /// # Errors
-    /// When the database does not answer, or is full.
+    /// When the database does not answer, or is full; [`StoreError::Older`] where others have had
+    /// this change's number.
     pub async fn change(&self, actor: Actor, now_ms: i64) -> Result<Change<'_>, StoreError> {
         let notify = matches!(self.database, Database::Postgres(_));
         let mut transaction = self.begin().await?;
-        let sequence = sqlx::query_scalar(NEXT).fetch_one(&mut *transaction).await?;
-        let keys = &self.keys;
-        Ok(Change { transaction, keys, actor, now_ms, sequence, position: 0, notify })
+        // Before the number is taken: another change may be seen meanwhile.
+        let seen = self.floor.change();
+        let sequence: i64 = sqlx::query_scalar(NEXT).fetch_one(&mut *transaction).await?;
+        Floor::check_change(sequence.saturating_sub(1), seen)?;
+        let (keys, floor) = (&self.keys, &*self.floor);
+        Ok(Change { transaction, keys, floor, actor, now_ms, sequence, position: 0, notify })
     }
 
     /// A transaction that writes, without trace.
@@ -311,6 +317,7 @@ impl Change<'_> {
             sqlx::query("NOTIFY roadweave_change").execute(&mut *self.transaction).await?;
         }
         self.transaction.commit().await?;
+        self.floor.saw_change(self.sequence);
         Ok(self.sequence)
     }
 

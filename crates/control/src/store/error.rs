@@ -44,6 +44,10 @@ pub enum StoreError {
     /// The database does not answer, or refuses connections.
     #[error("the database cannot be reached: {0}")]
     Away(String),
+    /// The database is not the one that this controller has worked with, but an older copy of it,
+    /// or one that somebody wrote; and what to do then.
+    #[error("the database {0}")]
+    Older(String),
     /// The disk under the database is full.
     #[error("the disk of the database is full; nothing is stored until there is room")]
     Full,
@@ -58,7 +62,7 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the same request may succeed later with nothing changed by the caller.
     pub fn is_passing(&self) -> bool {
-        matches!(self, Self::Away(_) | Self::Full)
+        matches!(self, Self::Away(_) | Self::Full | Self::Older(_))
     }
 }
 

@@ -19,6 +19,10 @@ pub enum Note {
         tenant: String,
         /// What it said.
         report: Report,
+        /// By which stream.
+        stream: String,
+        /// Whether that goes on.
+        connected: bool,
     },
     /// What became of a document.
     Outcome(PaperOutcome),
@@ -31,8 +35,13 @@ pub enum Note {
         /// The proxy's key; none if it is on none.
         proxy: Option<String>,
     },
-    /// Boxes say to be on the proxy with this key.
-    Witness(String),
+    /// Boxes say to be on a proxy.
+    Witness {
+        /// Whose boxes.
+        tenant: String,
+        /// The proxy's key.
+        proxy: String,
+    },
 }
 
 impl Store {
@@ -47,12 +56,14 @@ impl Store {
         for note in notes {
             match note {
                 Note::Status(status) => change.keep_status(status).await?,
-                Note::Report { tenant, report } => change.keep_report(tenant, report).await?,
+                Note::Report { tenant, report, stream, connected } => {
+                    change.keep_report(tenant, report, (stream, *connected)).await?;
+                }
                 Note::Outcome(outcome) => has_outcomes |= change.keep_outcome(outcome).await?,
                 Note::On { tenant, device, proxy } => {
                     change.keep_place(tenant, device, proxy.as_deref()).await?;
                 }
-                Note::Witness(key) => change.keep_witness(key).await?,
+                Note::Witness { tenant, proxy } => change.keep_witness(tenant, proxy).await?,
             }
         }
         if has_outcomes {
@@ -75,7 +86,7 @@ impl Change<'_> {
             Some(row) => Some((row.try_get("connected")?, row.try_get("serial")?)),
             None => None,
         };
-        sqlx::query(STATUS)
+        let done = sqlx::query(STATUS)
             .bind(i64::from(status.connected))
             .bind(status.seen_ms)
             .bind(status.serial)
@@ -85,22 +96,32 @@ impl Change<'_> {
             .bind(json(&status.anchors))
             .bind(status.tenant.clone())
             .bind(status.proxy.clone())
+            .bind(status.hash.clone())
+            .bind(status.stream.clone())
             .execute(&mut *self.transaction)
             .await?;
         // That it goes on as before is no news.
-        if before != Some((status.connected.into(), status.serial)) {
+        let is_other = before != Some((status.connected.into(), status.serial));
+        if done.rows_affected() > 0 && is_other {
             let number = self.number();
             self.tell(&status.tenant, "proxy-status", &status.proxy, number).await?;
         }
         Ok(())
     }
 
-    async fn keep_report(&mut self, tenant: &str, report: &Report) -> Result<(), StoreError> {
+    async fn keep_report(
+        &mut self,
+        tenant: &str,
+        report: &Report,
+        (stream, connected): (&str, bool),
+    ) -> Result<(), StoreError> {
         let done = sqlx::query(REPORT)
             .bind(report.at_ms)
             .bind(report.report.to_string())
             .bind(tenant.to_owned())
             .bind(report.device.clone())
+            .bind(stream.to_owned())
+            .bind(i64::from(connected))
             .execute(&mut *self.transaction)
             .await?;
         if done.rows_affected() > 0 {
@@ -139,10 +160,11 @@ impl Change<'_> {
         Ok(())
     }
 
-    async fn keep_witness(&mut self, key: &str) -> Result<(), StoreError> {
+    async fn keep_witness(&mut self, tenant: &str, proxy: &str) -> Result<(), StoreError> {
         sqlx::query(WITNESS)
             .bind(self.now_ms)
-            .bind(key.to_owned())
+            .bind(proxy.to_owned())
+            .bind(tenant.to_owned())
             .execute(&mut *self.transaction)
             .await?;
         Ok(())
@@ -151,18 +173,24 @@ impl Change<'_> {
 
 const STATUS_BEFORE: &str =
     "SELECT connected, serial FROM proxy_status WHERE tenant = $1 AND proxy = $2";
+/// That a stream has ended says nothing where another has begun since.
 const STATUS: &str = "INSERT INTO proxy_status \
                       (tenant, proxy, connected, seen_ms, serial, load, sessions, software, \
-                      anchors) SELECT tenant, id, $1, $2, $3, $4, $5, $6, $7 FROM proxy \
+                      anchors, hash, stream) \
+                      SELECT tenant, id, $1, $2, $3, $4, $5, $6, $7, $10, $11 FROM proxy \
                       WHERE tenant = $8 AND id = $9 \
                       ON CONFLICT (tenant, proxy) DO UPDATE SET connected = excluded.connected, \
                       seen_ms = excluded.seen_ms, serial = excluded.serial, \
                       load = excluded.load, sessions = excluded.sessions, \
-                      software = excluded.software, anchors = excluded.anchors";
-const REPORT: &str = "INSERT INTO report (tenant, device, at_ms, body) \
-                      SELECT tenant, id, $1, $2 FROM device WHERE tenant = $3 AND id = $4 \
+                      software = excluded.software, anchors = excluded.anchors, \
+                      hash = excluded.hash, stream = excluded.stream \
+                      WHERE excluded.connected = 1 OR proxy_status.stream = excluded.stream";
+const REPORT: &str = "INSERT INTO report (tenant, device, at_ms, body, stream) \
+                      SELECT tenant, id, $1, $2, $5 FROM device WHERE tenant = $3 AND id = $4 \
                       ON CONFLICT (tenant, device) \
-                      DO UPDATE SET at_ms = excluded.at_ms, body = excluded.body";
+                      DO UPDATE SET at_ms = excluded.at_ms, body = excluded.body, \
+                      stream = excluded.stream \
+                      WHERE CAST($6 AS BIGINT) = 1 OR report.stream = excluded.stream";
 const LEAVE: &str = "UPDATE session SET to_ms = $1, reason = 'left' \
                      WHERE tenant = $2 AND device = $3 AND to_ms IS NULL AND NOT EXISTS \
                      (SELECT 1 FROM proxy WHERE proxy.public_key = $4 \
@@ -179,8 +207,11 @@ const ARRIVE: &str = "INSERT INTO session (tenant, device, attachment, proxy, fr
                       AND NOT EXISTS (SELECT 1 FROM session \
                       WHERE session.tenant = device.tenant AND session.device = device.id \
                       AND session.to_ms IS NULL)";
+/// As in [`ARRIVE`].
 const WITNESS: &str = "INSERT INTO proxy_status (tenant, proxy, connected, seen_ms, serial, \
                        load, sessions, software, witnessed_ms) \
-                       SELECT tenant, id, 0, 0, 0, NULL, 0, '', $1 FROM proxy \
-                       WHERE public_key = $2 ON CONFLICT (tenant, proxy) \
+                       SELECT proxy.tenant, proxy.id, 0, 0, 0, NULL, 0, '', $1 FROM proxy \
+                       JOIN tenant ON tenant.tenant = proxy.tenant \
+                       WHERE proxy.public_key = $2 \
+                       AND (proxy.tenant = $3 OR tenant.host = 1) ON CONFLICT (tenant, proxy) \
                        DO UPDATE SET witnessed_ms = excluded.witnessed_ms";

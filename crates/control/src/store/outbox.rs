@@ -6,6 +6,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use utoipa::ToSchema;
 
 use super::{Store, StoreError};
+use crate::floor::Floor;
 
 /// A line of the outbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -73,19 +74,27 @@ impl Store {
     /// The number of the latest change.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// When the database does not answer; [`StoreError::Older`] when a later one was seen.
     pub async fn latest_change(&self) -> Result<i64, StoreError> {
+        // Before it is asked: a change may happen meanwhile.
+        let seen = self.floor.change();
         let sql = "SELECT value FROM counter WHERE name = 'change'";
-        Ok(sqlx::query_scalar(sql).fetch_one(&mut *self.reader().await?).await?)
+        let found = sqlx::query_scalar(sql).fetch_one(&mut *self.reader().await?).await?;
+        Floor::check_change(found, seen)?;
+        self.floor.saw_change(found);
+        Ok(found)
     }
 
     /// The epoch: raised by each restoring of a backup.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// When the database does not answer; [`StoreError::Older`] when it is not the one that was
+    /// begun here.
     pub async fn epoch(&self) -> Result<i64, StoreError> {
         let sql = "SELECT value FROM counter WHERE name = 'epoch'";
-        Ok(sqlx::query_scalar(sql).fetch_one(&mut *self.reader().await?).await?)
+        let found = sqlx::query_scalar(sql).fetch_one(&mut *self.reader().await?).await?;
+        self.floor.check_epoch(found)?;
+        Ok(found)
     }
 
     /// Forgets what is older than it need be kept, a little at a time, so that others write

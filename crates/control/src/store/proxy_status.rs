@@ -24,6 +24,12 @@ pub struct ProxyStatus {
     pub seen_ms: i64,
     /// The last revocation that it has in force.
     pub serial: i64,
+    /// The hash of that: of a chain that has forked it is another.
+    #[serde(skip)]
+    pub hash: String,
+    /// The stream by which this is known.
+    #[serde(skip)]
+    pub stream: String,
     /// Its load, thousandths of what it can bear.
     pub load: Option<i64>,
     /// How many sessions it has.
@@ -119,6 +125,8 @@ impl Store {
                 connected: row.try_get::<i64, _>("connected")? != 0,
                 seen_ms: row.try_get("seen_ms")?,
                 serial: row.try_get("serial")?,
+                hash: row.try_get("hash")?,
+                stream: row.try_get("stream")?,
                 load: row.try_get("load")?,
                 sessions: row.try_get("sessions")?,
                 software: row.try_get("software")?,
@@ -196,10 +204,14 @@ const KEEP: &str = "INSERT INTO proxy_status \
                     sessions = excluded.sessions, software = excluded.software, \
                     anchors = excluded.anchors";
 const OF_HOST: &str = "WHERE tenant IN (SELECT tenant FROM tenant WHERE host = 1)";
-const GATES: &str = "SELECT proxy.id, proxy.tenant, proxy.pool, proxy_status.seen_ms, proxy_status.serial, \
+/// What a proxy has in force counts as far as its chain is this one.
+const GATES: &str = "SELECT proxy.id, proxy.tenant, proxy.pool, proxy_status.seen_ms, \
+                     revocation.serial, \
                      proxy_status.connected FROM proxy \
                      JOIN tenant ON tenant.tenant = proxy.tenant \
                      LEFT JOIN proxy_status ON proxy_status.tenant = proxy.tenant \
                      AND proxy_status.proxy = proxy.id \
+                     LEFT JOIN revocation ON revocation.serial = proxy_status.serial \
+                     AND revocation.hash = proxy_status.hash \
                      WHERE proxy.state <> 'revoked' \
                      AND (proxy.tenant = $1 OR tenant.host = 1) ORDER BY proxy.id";

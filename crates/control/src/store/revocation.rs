@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::{Change, Store, StoreError};
 use crate::authority::NotSigned;
+use crate::floor::Floor;
 
 /// A key that is admitted no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -66,7 +67,8 @@ impl Change<'_> {
     /// before. A key that is revoked already keeps its revocation.
     ///
     /// # Errors
-    /// [`StoreError::Refused`] beyond what proxies hold, and when the database does not answer.
+    /// [`StoreError::Refused`] beyond what proxies hold, [`StoreError::Older`] where another would
+    /// have the number of one that was lost, and when the database does not answer.
     pub async fn revoke(
         &mut self,
         tenant: &str,
@@ -81,6 +83,12 @@ impl Change<'_> {
         if let Some(row) = there {
             return revocation(&row);
         }
+        let seen = self.floor.revocations();
+        let at_seen = sqlx::query_scalar::<_, String>(HASH_AT)
+            .bind(seen.serial)
+            .fetch_optional(&mut *self.transaction)
+            .await?;
+        Floor::check_revocations(&seen, at_seen.as_deref())?;
         let last = sqlx::query(LAST).fetch_optional(&mut *self.transaction).await?;
         let (serial, previous) = match last {
             Some(row) => (row.try_get::<i64, _>("serial")? + 1, row.try_get("hash")?),
@@ -139,6 +147,7 @@ const OF_TENANT: &str = "SELECT * FROM revocation WHERE tenant = $1 AND serial >
 const OF_ALL: &str = "SELECT * FROM revocation WHERE tenant > $1 AND serial > $2 \
                       ORDER BY serial LIMIT $3";
 const OF_KEY: &str = "SELECT * FROM revocation WHERE public_key = $1";
+const HASH_AT: &str = "SELECT hash FROM revocation WHERE serial = $1";
 const LAST: &str = "SELECT * FROM revocation ORDER BY serial DESC LIMIT 1";
 const ADD: &str = "INSERT INTO revocation (tenant, serial, at_ms, public_key, reason, entry, hash) \
                    VALUES ($1, $2, $3, $4, $5, $6, $7)";

@@ -1,7 +1,9 @@
 //! One suite for both databases: each test runs on a SQLite file and on a real PostgreSQL.
 
 mod faults;
+mod older;
 mod sizes;
+mod told;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -654,7 +656,7 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
         world.store.keep_session("tram", &session).await.unwrap();
         let mut backup = Vec::new();
         world.store.backup(&mut backup, NOW).await.unwrap();
-        let error = world.store.restore(&mut &*backup, 0).await.unwrap_err();
+        let error = world.store.restore(&mut &*backup, 0, |_| Ok(())).await.unwrap_err();
         assert!(matches!(error, BackupError::NotEmpty(1)), "{error}");
 
         let mut targets = vec![sqlite().await];
@@ -668,10 +670,10 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
             let text = String::from_utf8(backup.clone()).unwrap();
             let altered = text.replace("10.7.0.2", "10.7.0.9").into_bytes();
             for bad in [cut, without, altered, b"{}".to_vec(), Vec::new(), vec![0xff; 9]] {
-                assert!(target.store.restore(&mut &*bad, 0).await.is_err());
+                assert!(target.store.restore(&mut &*bad, 0, |_| Ok(())).await.is_err());
                 assert_eq!(target.store.count::<Tenant>("tram").await.unwrap(), 0);
             }
-            let summary = target.store.restore(&mut &*backup, 5).await.unwrap();
+            let summary = target.store.restore(&mut &*backup, 5, |_| Ok(())).await.unwrap();
             assert_eq!((summary.epoch, summary.at_ms), (6, NOW));
             assert_eq!(target.store.epoch().await.unwrap(), 6);
             let before = world.store.get::<Tenant>("tram", "tram").await.unwrap();

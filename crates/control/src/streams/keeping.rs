@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_fleet::{Desk, DeskEvent, Have, Kind, Report as Outcome};
+use roadweave_fleet::{Desk, DeskEvent, Have, Head, Kind, Report as Outcome};
 use roadweave_identity::PublicKey;
 use serde_json::{Value, json};
 
@@ -17,6 +17,7 @@ pub(super) use self::samples::keep_samples;
 use super::Streams;
 use super::post::Word;
 use crate::clock::now_ms;
+use crate::keys;
 use crate::model::{Device, DeviceState, Proxy, ProxyState};
 use crate::plan::signing;
 use crate::store::{Note, PaperOutcome, ProxyStatus, Report, Store, StoreError, Stored};
@@ -36,6 +37,8 @@ enum Peer {
 pub(super) struct Keeper<'a> {
     streams: &'a Streams,
     key: PublicKey,
+    /// By which the database tells its stream from others of the same key.
+    stream: String,
     address: SocketAddr,
     peer: Peer,
     /// The delegates by whose word it is there.
@@ -43,7 +46,9 @@ pub(super) struct Keeper<'a> {
     have: Have,
     outcomes: BTreeMap<String, Value>,
     /// The last revocation that a proxy has in force.
-    confirmed: i64,
+    confirmed: Head,
+    /// Whether it was told that it holds something newer than the database.
+    is_ahead: bool,
     load: Option<i64>,
     /// How far a proxy says to be from the anchors of its tenants, microseconds.
     anchors: BTreeMap<String, u32>,
@@ -52,6 +57,8 @@ pub(super) struct Keeper<'a> {
     /// The proxy that a box was written to be on.
     on: Option<Option<PublicKey>>,
     is_dirty: bool,
+    /// Whether something came from it since it was written last that it is there.
+    is_heard: bool,
     /// Whether what it is to have could not be read yet.
     lacks_papers: bool,
     quiet_ticks: u32,
@@ -68,17 +75,20 @@ impl<'a> Keeper<'a> {
         Ok(Self {
             streams,
             key,
+            stream: keys::identifier(),
             address,
             peer,
             issuers,
             have: Have::default(),
             outcomes: BTreeMap::new(),
-            confirmed: 0,
+            confirmed: Head::EMPTY,
+            is_ahead: false,
             load: None,
             anchors: BTreeMap::new(),
             heard_ms: now_ms(),
             on: None,
             is_dirty: false,
+            is_heard: false,
             lacks_papers: false,
             quiet_ticks: 0,
             devices: HashMap::new(),
@@ -112,7 +122,7 @@ impl<'a> Keeper<'a> {
 
     /// Something came from it.
     pub(super) fn heard(&mut self) {
-        self.heard_ms = now_ms();
+        (self.heard_ms, self.is_heard) = (now_ms(), true);
     }
 
     /// The stream is up, or has begun to belong to somebody: what is to hold there is sent.
@@ -150,8 +160,8 @@ impl<'a> Keeper<'a> {
     /// The stream is gone.
     pub(super) fn left(&mut self) {
         self.is_dirty = self.is_member();
-        if let Some(on) = self.on.flatten() {
-            self.streams.post.moved(Some(on), None);
+        if let (Some(on), Peer::Device { tenant, .. }) = (self.on.flatten(), &self.peer) {
+            self.streams.post.moved(tenant, Some(on), None);
         }
         self.flush(false);
     }
@@ -178,7 +188,8 @@ impl<'a> Keeper<'a> {
         self.quiet_ticks += 1;
         if self.quiet_ticks >= QUIET_TICKS {
             self.quiet_ticks = 0;
-            self.is_dirty |= self.is_gate();
+            // One that is silent may have another stream since, which knows better.
+            self.is_dirty |= self.is_gate() && std::mem::take(&mut self.is_heard);
         }
         self.flush(true);
     }
@@ -194,7 +205,9 @@ impl<'a> Keeper<'a> {
                 proxy: id.clone(),
                 connected,
                 seen_ms: self.heard_ms,
-                serial: self.confirmed,
+                serial: i64::try_from(self.confirmed.serial).unwrap_or(i64::MAX),
+                hash: self.confirmed.hash.into(),
+                stream: self.stream.clone(),
                 load: self.load,
                 sessions: self.have.sessions.into(),
                 software: shown(&self.have.software),
@@ -209,7 +222,8 @@ impl<'a> Keeper<'a> {
                     "documents": self.outcomes,
                 });
                 let report = Report { device: id.clone(), at_ms: now_ms(), report };
-                Note::Report { tenant: tenant.clone(), report }
+                let (tenant, stream) = (tenant.clone(), self.stream.clone());
+                Note::Report { tenant, report, stream, connected }
             }
         };
         self.streams.recorder.note(note);
@@ -222,7 +236,7 @@ impl<'a> Keeper<'a> {
         if before == Some(now) {
             return;
         }
-        self.streams.post.moved(before.flatten(), now);
+        self.streams.post.moved(tenant, before.flatten(), now);
         let proxy = now.map(|key| key.to_string());
         let (tenant, device) = (tenant.clone(), id.clone());
         self.streams.recorder.note(Note::On { tenant, device, proxy });
@@ -252,8 +266,23 @@ impl<'a> Keeper<'a> {
                 self.report(&outcome);
                 Ok(())
             }
-            DeskEvent::Revoked(serial) => {
-                self.confirmed = i64::try_from(serial).unwrap_or(i64::MAX);
+            DeskEvent::Ahead { kind, held } => {
+                if !std::mem::replace(&mut self.is_ahead, true) {
+                    let (who, kind) = (self.name(), signing::text(kind));
+                    let (epoch, number) = (held.epoch, held.number);
+                    tracing::warn!(
+                        who,
+                        kind,
+                        epoch,
+                        number,
+                        "holds something newer than the database: that is an older copy, or the \
+                         word of who says so is not true"
+                    );
+                }
+                Ok(())
+            }
+            DeskEvent::Revoked(head) => {
+                self.confirmed = head;
                 // Somebody waits for it.
                 self.is_dirty = true;
                 self.flush(true);

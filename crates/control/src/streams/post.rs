@@ -36,8 +36,8 @@ struct State {
     next: u64,
     boxes: HashMap<PublicKey, Vec<(u64, Sender<Word>)>>,
     tables: HashMap<PublicKey, Arc<PublishedTable>>,
-    /// How many boxes with streams here say to be on each proxy.
-    on: BTreeMap<PublicKey, u32>,
+    /// How many boxes of each tenant with streams here say to be on each proxy.
+    on: BTreeMap<(String, PublicKey), u32>,
 }
 
 /// The mailbox of a stream, as long as that lasts.
@@ -88,13 +88,14 @@ impl Post {
         self.state().tables.get(key).cloned()
     }
 
-    /// A box says to be on another proxy than before.
-    pub fn moved(&self, from: Option<PublicKey>, to: Option<PublicKey>) {
+    /// A box of `tenant` says to be on another proxy than before.
+    pub fn moved(&self, tenant: &str, from: Option<PublicKey>, to: Option<PublicKey>) {
         let mut state = self.state();
+        let place = |key| (tenant.to_owned(), key);
         if let Some(to) = to.filter(|_| state.on.len() < PROXIES_MAX) {
-            *state.on.entry(to).or_default() += 1;
+            *state.on.entry(place(to)).or_default() += 1;
         }
-        if let Some(from) = from
+        if let Some(from) = from.map(place)
             && let Some(count) = state.on.get_mut(&from)
         {
             *count = count.saturating_sub(1);
@@ -104,9 +105,9 @@ impl Post {
         }
     }
 
-    /// The proxies that boxes say to be on.
-    pub fn witnessed(&self) -> Vec<PublicKey> {
-        self.state().on.keys().copied().collect()
+    /// The proxies that boxes say to be on, and whose boxes.
+    pub fn witnessed(&self) -> Vec<(String, PublicKey)> {
+        self.state().on.keys().cloned().collect()
     }
 }
 
@@ -131,7 +132,7 @@ impl Drop for Mailbox {
 
 /// Words that wait for a stream.
 const WORDS_MAX: usize = 64;
-/// Proxies that boxes may name.
+/// Proxies that boxes may name, by tenants.
 const PROXIES_MAX: usize = 10_000;
 
 #[cfg(test)]
@@ -164,11 +165,13 @@ mod tests {
     #[test]
     fn a_proxy_is_witnessed_as_long_as_a_box_says_so() {
         let post = Post::default();
-        post.moved(None, Some(key(1)));
-        post.moved(None, Some(key(1)));
-        post.moved(Some(key(1)), Some(key(2)));
-        assert_eq!(post.witnessed().len(), 2);
-        post.moved(Some(key(1)), None);
-        assert_eq!(post.witnessed(), [key(2)]);
+        post.moved("tram", None, Some(key(1)));
+        post.moved("tram", None, Some(key(1)));
+        post.moved("ferry", None, Some(key(1)));
+        post.moved("tram", Some(key(1)), Some(key(2)));
+        assert_eq!(post.witnessed().len(), 3);
+        post.moved("tram", Some(key(1)), None);
+        let of = |tenant: &str, seed| (tenant.to_owned(), key(seed));
+        assert_eq!(post.witnessed(), [of("ferry", 1), of("tram", 2)]);
     }
 }

@@ -1,8 +1,11 @@
 //! What all streams are told: whom to trust, and which keys are withdrawn.
 
+use std::sync::Arc;
+
 use roadweave_fleet::{Published, Revocation, RevocationError, Revocations};
 
 use crate::authority::{Authority, NotSigned};
+use crate::floor::Floor;
 use crate::store::{Store, StoreError};
 
 /// Why nothing can be published.
@@ -29,12 +32,14 @@ impl From<RevocationError> for PublishError {
     }
 }
 
-/// What holds now. The chain is followed from its beginning: one that was altered is not signed.
+/// What holds now. The chain is followed from its beginning: one that was altered is not signed,
+/// and none that lacks what was signed once.
 pub(super) async fn published(
     store: &Store,
     authority: &Authority,
 ) -> Result<Published, PublishError> {
     let epoch = store.epoch().await?;
+    let seen = store.floor().revocations();
     let mut entries: Vec<Revocation> = Vec::new();
     loop {
         let after = i64::try_from(entries.len()).unwrap_or(i64::MAX);
@@ -47,6 +52,9 @@ pub(super) async fn published(
             break;
         }
     }
+    let at_seen = usize::try_from(seen.serial - 1).ok().and_then(|at| entries.get(at));
+    let at_seen = at_seen.map(|entry| String::from(entry.hash()));
+    Floor::check_revocations(&seen, at_seen.as_deref())?;
     let last = entries.last();
     let serial = last.map_or(0, |last| i64::try_from(last.serial).unwrap_or(i64::MAX));
     let hash = last.map_or(String::new(), |last| last.hash().into());
@@ -54,6 +62,10 @@ pub(super) async fn published(
     let mut revocations = Revocations::default();
     revocations.extend(&entries, &head, [authority.controller().public_key()])?;
     let trust = authority.trust(epoch)?;
+    store.floor().saw_revocations(serial, &hash);
+    let floor = Arc::clone(store.floor());
+    // Beside: a disk that hangs holds no revocation up.
+    tokio::task::spawn_blocking(move || floor.keep());
     Ok(Published { trust, revocations, head })
 }
 

@@ -2,7 +2,9 @@
 
 mod elsewhere;
 
-use roadweave_fleet::{Chain, Down, Have, JoinToken, Name, Role, Secret, Signed, Trust, TrustList};
+use roadweave_fleet::{
+    Chain, Down, Have, Head, JoinToken, Name, Role, Secret, Signed, Trust, TrustList,
+};
 use roadweave_identity::Identity;
 use roadweave_identity::tls::{Pinned, client};
 use rustls::pki_types::ServerName;
@@ -80,6 +82,13 @@ impl Port {
         self.stop.send_replace(true);
         self.planner.abort();
         Self::on(self.world, Root::Held(identity(8)), Vec::new()).await
+    }
+
+    /// The same where the next one has a folder of its own, which has seen nothing yet.
+    pub(crate) async fn afresh(self) -> Result<Self, PublishError> {
+        self.stop.send_replace(true);
+        self.planner.abort();
+        Self::on(self.world.afresh().await, Root::Held(identity(8)), Vec::new()).await
     }
 
     async fn on(
@@ -263,7 +272,8 @@ fn a_revocation_reaches_proxies_and_ends_streams_and_says_so() {
         port.proxy("fra-1", 20).await;
         port.proxy("fra-2", 21).await;
         let mut proxy = port.client(20).await.unwrap();
-        let have = Have { trust: 1, revocations: (1, 0), ..Have::default() };
+        let have =
+            Have { trust: 1, revocations: Head { epoch: 1, ..Head::EMPTY }, ..Have::default() };
         proxy.send(&Up::Have(have)).await;
         proxy.send(&Up::Alive).await;
         // Whatever it is to have came before.
@@ -271,8 +281,9 @@ fn a_revocation_reaches_proxies_and_ends_streams_and_says_so() {
         let confirming = tokio::spawn(async move {
             loop {
                 if let Some(Down::Revoke { entries, .. }) = proxy.receive().await {
-                    let serial = entries.last().unwrap().serial;
-                    proxy.send(&Up::Revoked { serial }).await;
+                    let last = entries.last().unwrap();
+                    let head = Head { epoch: 1, serial: last.serial, hash: last.hash() };
+                    proxy.send(&Up::Revoked { head }).await;
                     return (entries, proxy);
                 }
             }
@@ -323,6 +334,50 @@ fn what_a_proxy_says_of_itself_is_shown() {
             }
         };
         tokio::time::timeout(Duration::from_secs(30), shown).await.expect("it is shown");
+    });
+}
+
+#[test]
+fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
+    runtime().block_on(async {
+        let port = Port::new(sqlite().await).await;
+        port.proxy("fra-1", 20).await;
+        let told = async || {
+            let all = port.app.store.changes_after((0, 0)).await.unwrap();
+            all.iter().filter(|line| line.kind == "proxy-status").count()
+        };
+        let is = async |sessions: i64, connected: bool| {
+            let found = async || {
+                let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
+                all.first().is_some_and(|it| (it.sessions, it.connected) == (sessions, connected))
+            };
+            let waiting = async {
+                while !found().await {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("it is shown");
+        };
+        let have = |sessions| Up::Have(Have { sessions, ..Have::default() });
+        let mut former = port.client(20).await.unwrap();
+        former.send(&have(1)).await;
+        is(1, true).await;
+        let mut other = port.client(20).await.unwrap();
+        other.send(&have(2)).await;
+        is(2, true).await;
+        let before = told().await;
+        drop(former);
+        let ended = async {
+            while !port.app.metrics.text().contains("roadweave_controller_streams 1") {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), ended).await.expect("it ends");
+        other.send(&have(3)).await;
+        is(3, true).await;
+        assert_eq!(told().await, before, "it was there all the time");
+        drop(other);
+        is(3, false).await;
     });
 }
 

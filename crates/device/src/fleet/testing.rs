@@ -223,10 +223,8 @@ impl Controller {
             }
             store.said.push(event);
         }
-        if desk.had().is_some_and(|had| {
-            let head = store.published.revocations.head();
-            had.revocations != (head.epoch, head.serial)
-        }) {
+        let head = store.published.revocations.head();
+        if desk.had().is_some_and(|had| had.revocations != head) {
             desk.publish(store.published.clone());
         }
         for (kind, version, document) in &store.documents {

@@ -178,7 +178,7 @@ fn a_stranger_may_ask_to_join_and_nothing_else() {
     desk.handle_frame(at(0), Up::Have(Have::default()));
     assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
     assert!(matches!(desk.poll_frame(), Some(Down::Refused { retry: false, .. })));
-    desk.handle_frame(at(0), Up::Revoked { serial: 1 });
+    desk.handle_frame(at(0), Up::Revoked { head: Head::EMPTY });
     assert_eq!(desk.poll_event(), None);
 }
 
@@ -298,10 +298,11 @@ fn revocations_reach_a_proxy_and_are_confirmed_once_sessions_have_ended() {
     stream.desk.publish(published(0, &[BOX]));
     stream.turn(1);
     assert!(stream.events.contains(&AgentEvent::Revoked(vec![key(BOX)])));
-    assert!(!stream.told.contains(&DeskEvent::Revoked(1)), "its session has not ended yet");
+    let head = published(0, &[BOX]).revocations.head();
+    assert!(!stream.told.contains(&DeskEvent::Revoked(head)), "its session has not ended yet");
     stream.agent.on_revoked();
     stream.turn(1);
-    assert!(stream.told.contains(&DeskEvent::Revoked(1)));
+    assert!(stream.told.contains(&DeskEvent::Revoked(head)));
     // And before anybody can connect after a restart, without a controller.
     let mut again = restart(&stream.agent, PROXY, Role::Proxy);
     assert_eq!(again.poll_event(), Some(AgentEvent::Revoked(vec![key(BOX)])));
@@ -333,6 +334,50 @@ fn a_restored_controller_learns_what_it_forgot() {
 }
 
 #[test]
+fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
+    let before = published(0, &[30, 31]);
+    // The last entry was lost; with a new one in its place, and without.
+    for fork in [&[30, 40][..], &[30]] {
+        let mut stream = Stream::new(member(PROXY, Role::Proxy, &before), PROXY, true, &before);
+        let forked = published(0, fork);
+        stream.desk = Desk::new(at(1), key(PROXY), true, forked.clone());
+        stream.told.clear();
+        stream.agent.on_stream_up(at(1));
+        stream.turn(1);
+        let head = forked.revocations.head();
+        assert!(!stream.told.contains(&DeskEvent::Revoked(head)), "it is not in force there");
+        let is_surplus = |event: &DeskEvent| matches!(event, DeskEvent::Surplus(..));
+        assert!(stream.told.iter().any(is_surplus), "{:?}", stream.told);
+        assert!(stream.agent.kept().trust().is_revoked(&key(31)), "nothing is forgotten");
+        stream.desk.publish(published(0, &[fork, &[41, 31]].concat()));
+        stream.turn(2);
+        stream.agent.on_revoked();
+        stream.turn(2);
+        let trust = stream.agent.kept().trust();
+        assert!([30, 31, 41].iter().all(|seed| trust.is_revoked(&key(*seed))));
+        let head = published(0, &[fork, &[41, 31]].concat()).revocations.head();
+        assert_eq!(trust.revocations().head(), head);
+        assert!(stream.told.contains(&DeskEvent::Revoked(head)), "{:?}", stream.told);
+    }
+}
+
+#[test]
+fn a_member_that_holds_something_newer_is_told_of() {
+    let published = published(0, &[]);
+    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
+    for number in [2, 1] {
+        let (version, envelope) = configuration(number, "a = 1");
+        stream.desk = Desk::new(at(1), key(BOX), true, published.clone());
+        stream.desk.desire(Kind::Configuration, version, envelope);
+        stream.agent.on_stream_up(at(1));
+        stream.turn(1);
+    }
+    let (held, _) = configuration(2, "");
+    let ahead = DeskEvent::Ahead { kind: Kind::Configuration, held };
+    assert_eq!(stream.told.iter().filter(|event| **event == ahead).count(), 1);
+}
+
+#[test]
 fn a_controller_that_retires_takes_nothing_with_it() {
     let before = published(0, &[30]);
     let mut stream = Stream::new(member(BOX, Role::Box, &before), BOX, true, &before);
@@ -352,7 +397,7 @@ fn a_controller_that_retires_takes_nothing_with_it() {
         _ => None,
     });
     let have = have.expect("what it has");
-    assert!(have.documents.is_empty() && have.revocations == (0, 0), "{have:?}");
+    assert!(have.documents.is_empty() && have.revocations == Head::EMPTY, "{have:?}");
 }
 
 #[test]

@@ -8,7 +8,8 @@ fn event(length: usize) -> Up {
 
 #[test]
 fn messages_survive_any_cut_of_the_stream() {
-    let messages = [event(0), event(5), Up::Revoked { serial: 7 }, event(1_000)];
+    let messages =
+        [event(0), event(5), Up::Revoked { head: Head { serial: 7, ..Head::EMPTY } }, event(1_000)];
     let stream: Vec<u8> =
         messages.iter().flat_map(|message| encode(message).expect("encoded")).collect();
     for step in [1, 3, 7, 100, stream.len()] {
@@ -121,7 +122,7 @@ fn messages() -> Vec<serde_json::Value> {
         },
         Up::Have(have),
         Up::Report(Report { kind, version, outcome, pinned }),
-        Up::Revoked { serial: 7 },
+        Up::Revoked { head: Head { serial: 7, ..Head::EMPTY } },
         Up::Surplus { entries: vec![entry], head: Some(head) },
         Up::Samples { samples: vec![sample] },
         Up::Anchors { round_trips: [(tenant.clone(), 2_000)].into() },

@@ -66,11 +66,45 @@ fn a_hidden_entry_shows() {
     assert_eq!(take(&mut proxy, hiding.entries(0), hiding.head()), Err(older));
     let other = chain(0, &[1, 3, 4]);
     let changed = RevocationError::Changed { serial: 3 };
-    assert_eq!(take(&mut proxy, other.entries(2), other.head()), Err(changed));
+    assert_eq!(take(&mut chain(0, &[1, 2]), other.entries(2), other.head()), Err(changed));
     let same_length = chain(0, &[1, 3]);
-    let changed = RevocationError::Changed { serial: 2 };
-    assert_eq!(take(&mut proxy, same_length.entries(0), same_length.head()), Err(changed));
-    assert!(proxy.is_revoked(&key(2)));
+    let missing = RevocationError::Missing(1);
+    assert_eq!(take(&mut proxy, same_length.entries(0), same_length.head()), Err(missing));
+    assert!(proxy.is_revoked(&key(2)) && !proxy.is_revoked(&key(3)));
+}
+
+#[test]
+fn a_fork_of_the_same_epoch_counts_once_nothing_is_missing() {
+    // The last one was lost, another took its number, and then the lost one was handed back.
+    for fork in [&[1, 2, 9][..], &[1, 2]] {
+        let mut proxy = chain(4, &[1, 2, 3]);
+        let forked = chain(4, fork);
+        assert!(take(&mut proxy, forked.entries(0), forked.head()).is_err());
+        assert!(proxy.is_revoked(&key(3)) && !proxy.is_revoked(&key(9)));
+        let whole = chain(4, &[fork, &[8, 3]].concat());
+        let after = forked.head().serial;
+        assert!(take(&mut proxy, whole.entries(after), whole.head()).is_ok());
+        assert_eq!(proxy, whole);
+        let next = chain(4, &[fork, &[8, 3, 7]].concat());
+        let after = whole.head().serial;
+        assert_eq!(take(&mut proxy, next.entries(after), next.head()), Ok(vec![key(7)]));
+        // The former chain comes back no more.
+        let former = chain(4, &[1, 2, 3, 5, 6, 7]);
+        assert!(take(&mut proxy, former.entries(0), former.head()).is_err());
+        assert_eq!(proxy.head(), next.head());
+    }
+}
+
+#[test]
+fn a_chain_includes_its_own_entries_alone() {
+    let ours = chain(0, &[1, 2]);
+    let other = chain(3, &[1, 3]);
+    let is_included =
+        |of: &Revocations, serial: u64| ours.includes(serial, &of.entries(serial - 1)[0].hash());
+    assert!(ours.includes(0, &Digest::ZERO) && is_included(&ours, 1) && is_included(&ours, 2));
+    assert!(is_included(&other, 1), "the same up to there");
+    assert!(!is_included(&other, 2) && !is_included(&chain(0, &[1, 2, 4]), 3));
+    assert!(!ours.includes(u64::MAX, &Digest::ZERO) && !ours.includes(0, &ours.head().hash));
 }
 
 #[test]

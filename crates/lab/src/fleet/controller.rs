@@ -167,6 +167,7 @@ impl World {
             // What a report says is said again on the next stream.
             DeskEvent::Report(_)
             | DeskEvent::Revoked(_)
+            | DeskEvent::Ahead { .. }
             | DeskEvent::Anchors(_)
             | DeskEvent::Text(_) => {}
         }

@@ -10,7 +10,7 @@ use super::*;
 use crate::model::{Device, DeviceState};
 use crate::store::postgres::Postgres;
 use crate::store::tests::postgres;
-use crate::store::{Enrolment, ProxyStatus, Stored};
+use crate::store::{Enrolment, Note, ProxyStatus, Store, Stored};
 
 #[test]
 fn a_record_is_made_seen_changed_and_removed() {
@@ -327,13 +327,15 @@ fn a_token_brings_a_box_in_whose_chain_leads_to_the_root() {
     });
 }
 
-fn status_of(proxy: &str, serial: i64, silent_ms: i64, connected: bool) -> ProxyStatus {
+fn status_of(proxy: &str, hash: &str, silent_ms: i64, connected: bool) -> ProxyStatus {
     ProxyStatus {
         tenant: "tram".to_owned(),
         proxy: proxy.to_owned(),
         connected,
         seen_ms: now_ms() - silent_ms,
-        serial,
+        serial: i64::from(!hash.is_empty()),
+        hash: hash.to_owned(),
+        stream: String::new(),
         load: Some(100),
         sessions: 3,
         software: "1.0".to_owned(),
@@ -353,11 +355,20 @@ fn a_revocation_says_who_has_confirmed_it() {
         let body = json!({ "id": "bus-17", "public_key": key(1) });
         assert_eq!(api.post("/devices", body).status().await, 201);
         let store = Arc::clone(&api.app.store);
-        store.keep_proxy_status(&status_of("fra-11", 0, 0, true)).await.unwrap();
-        store.keep_proxy_status(&status_of("fra-12", 0, 40_000, false)).await.unwrap();
+        let keep = async |store: &Store, status| {
+            store.keep_notes(&[Note::Status(status)], now_ms()).await.unwrap();
+        };
+        keep(&store, status_of("fra-11", "", 0, true)).await;
+        keep(&store, status_of("fra-12", "", 40_000, false)).await;
         let late = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(150)).await;
-            store.keep_proxy_status(&status_of("fra-11", 1, 0, true)).await.unwrap();
+            let made = loop {
+                match store.revocations(None, 0, 1).await.unwrap().pop() {
+                    Some(made) => break made,
+                    None => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            };
+            keep(&store, status_of("fra-11", &made.hash, 0, true)).await;
         });
         let begun = Instant::now();
         let revoked = api.post("/devices/bus-17/revoke", json!({ "reason": "stolen" }));
@@ -534,6 +545,8 @@ fn who_watches_a_box_hears_of_it_alone() {
                 at_ms: 5,
                 report: json!({ "software": device }),
             },
+            stream: String::new(),
+            connected: true,
         };
         let notes = [report("bus-2"), report("bus-1")];
         api.app.store.keep_notes(&notes, now_ms()).await.unwrap();

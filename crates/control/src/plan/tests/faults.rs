@@ -113,8 +113,15 @@ fn a_revocation_that_was_deleted_comes_back_from_a_proxy() {
         port.app.outbox.hint();
         proxy.until("revoked", |it| it.agent.kept().trust().is_revoked(&gone)).await;
         assert_eq!(port.world.tamper("DELETE FROM revocation").await, 1);
-        // A controller that starts knows nothing of it, until the proxy comes.
-        let port = port.again().await.unwrap();
+        // Who has seen it gives its number to no other.
+        let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
+        let other = identity(2).public_key().to_string();
+        let sign = |serial, previous: &str| Authority::revoke(&other, "lost", serial, previous);
+        let refused = change.revoke("tram", &other, "lost", sign).await;
+        assert!(matches!(refused, Err(StoreError::Older(_))), "{refused:?}");
+        drop(change);
+        // A controller that has not seen it knows nothing of it, until the proxy comes.
+        let port = port.afresh().await.unwrap();
         let known = async || !port.app.store.revocations(None, 0, 9).await.unwrap().is_empty();
         assert!(!known().await);
         proxy.reconnect(&port, 20).await;
@@ -202,6 +209,8 @@ fn status(proxy: &str, seen_ms: i64) -> ProxyStatus {
         connected: true,
         seen_ms,
         serial: 0,
+        hash: String::new(),
+        stream: String::new(),
         load: None,
         sessions: 0,
         software: String::new(),

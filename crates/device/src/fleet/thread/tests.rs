@@ -127,7 +127,7 @@ fn a_box_confirms_every_batch_of_revocations_by_itself() {
 }
 
 fn confirmed(event: &DeskEvent) -> bool {
-    *event == DeskEvent::Revoked(1)
+    matches!(event, DeskEvent::Revoked(head) if head.serial == 1)
 }
 
 /// Where the store writes before it replaces a file.

@@ -1,0 +1,223 @@
+//! What the database must not fall behind, on the controller's own disk: the epoch that was begun
+//! here, the latest change that was seen, and the end of the chain of revocations.
+//!
+//! An older copy that is put back, or a standby that lagged and took over, gives changes the numbers
+//! of others that boxes and proxies hold, so they would take nothing of them; and its next
+//! revocation takes the number of one that it has lost. Who writes the database can raise its epoch,
+//! which a root's key that lies here would sign.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::store::StoreError;
+
+/// What was seen of a database, in a file.
+#[derive(Debug)]
+pub struct Floor {
+    path: Option<PathBuf>,
+    /// The epoch that `init` or `restore` has begun; any, if there is none.
+    epoch: Option<i64>,
+    seen: Mutex<Seen>,
+    /// What the file says; held while it is written.
+    written: Mutex<Seen>,
+}
+
+/// The end of the chain of revocations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainEnd {
+    /// The number of the last one; 0 if there is none.
+    pub serial: i64,
+    /// Its hash.
+    pub hash: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Seen {
+    epoch: i64,
+    change: i64,
+    revocations: ChainEnd,
+}
+
+impl Floor {
+    /// What the file says was seen in this epoch; the file may not be there yet.
+    ///
+    /// # Errors
+    /// When it is there and cannot be read.
+    pub fn open(path: PathBuf, epoch: i64) -> io::Result<Self> {
+        let seen = match fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::default(),
+            Err(error) => return Err(error),
+        };
+        // In a new epoch all is counted anew.
+        let seen = if seen.epoch == epoch { seen } else { Seen { epoch, ..Seen::default() } };
+        let written = Mutex::new(seen.clone());
+        Ok(Self { path: Some(path), epoch: Some(epoch), seen: Mutex::new(seen), written })
+    }
+
+    /// One that is forgotten with the process, for any epoch.
+    pub fn in_memory() -> Self {
+        let (seen, written) = (Mutex::default(), Mutex::default());
+        Self { path: None, epoch: None, seen, written }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The latest change that was seen.
+    pub fn change(&self) -> i64 {
+        self.seen().change
+    }
+
+    /// The end of the revocations that was seen.
+    pub fn revocations(&self) -> ChainEnd {
+        self.seen().revocations.clone()
+    }
+
+    /// Notes a change that has happened.
+    pub fn saw_change(&self, number: i64) {
+        let mut seen = self.seen();
+        seen.change = seen.change.max(number);
+    }
+
+    /// Notes how far the revocations go.
+    pub fn saw_revocations(&self, serial: i64, hash: &str) {
+        let mut seen = self.seen();
+        if serial > seen.revocations.serial {
+            seen.revocations = ChainEnd { serial, hash: hash.to_owned() };
+        }
+    }
+
+    /// Refuses a database of another epoch than was begun here.
+    ///
+    /// # Errors
+    /// [`StoreError::Older`].
+    pub fn check_epoch(&self, found: i64) -> Result<(), StoreError> {
+        let Some(epoch) = self.epoch else { return Ok(()) };
+        let why = match found.cmp(&epoch) {
+            std::cmp::Ordering::Equal => return Ok(()),
+            std::cmp::Ordering::Less => format!(
+                "is of epoch {found}, and this controller has had {epoch}: it is an older copy. \
+                 {WAY_OUT}"
+            ),
+            std::cmp::Ordering::Greater => format!(
+                "is of epoch {found}, and this controller has begun {epoch} at most: only init and \
+                 restore begin one. Where restore was run in another folder, copy its file epoch \
+                 into this one; else somebody wrote the database. {WAY_OUT}"
+            ),
+        };
+        Err(StoreError::Older(why))
+    }
+
+    /// Refuses a database that ends at the change `found`, before one that was `seen` earlier.
+    ///
+    /// # Errors
+    /// [`StoreError::Older`].
+    pub fn check_change(found: i64, seen: i64) -> Result<(), StoreError> {
+        if found >= seen {
+            return Ok(());
+        }
+        Err(StoreError::Older(format!(
+            "ends at change {found}, and this controller has seen {seen}: it is an older copy. \
+             {WAY_OUT}"
+        )))
+    }
+
+    /// Refuses revocations in which the one that was the last is `found` with another hash, or not
+    /// at all.
+    ///
+    /// # Errors
+    /// [`StoreError::Older`].
+    pub fn check_revocations(seen: &ChainEnd, found: Option<&str>) -> Result<(), StoreError> {
+        if seen.serial == 0 || found == Some(&*seen.hash) {
+            return Ok(());
+        }
+        let how = if found.is_some() { "is another" } else { "is missing" };
+        Err(StoreError::Older(format!(
+            "is an older copy, or was written by somebody: revocation {} {how} than this controller \
+             has signed for. {WAY_OUT}",
+            seen.serial
+        )))
+    }
+
+    /// Writes what was seen, if it is other than the file says.
+    pub fn keep(&self) {
+        let Some(path) = &self.path else { return };
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen().clone();
+        if *written == seen {
+            return;
+        }
+        let text = serde_json::to_string_pretty(&seen).unwrap_or_default();
+        match replace(path, &text) {
+            Ok(()) => *written = seen,
+            Err(error) => {
+                let path = path.display();
+                tracing::warn!(%path, %error, "what was seen of the database cannot be kept");
+            }
+        }
+    }
+}
+
+/// Writes a file in the place of one that is there, whole or not at all, also if the power fails.
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+const WAY_OUT: &str = "To go on with what is in it, write that with roadweave-controller backup and \
+                       restore it into an empty database: that begins a new epoch, and proxies \
+                       hand back the revocations that it lacks";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_outlives_the_process_and_ends_with_the_epoch() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("seen.json");
+        let floor = Floor::open(path.clone(), 3).unwrap();
+        assert_eq!((floor.change(), floor.revocations()), (0, ChainEnd::default()));
+        floor.saw_change(7);
+        floor.saw_change(6);
+        floor.saw_revocations(2, "b");
+        floor.saw_revocations(1, "a");
+        floor.keep();
+        let again = Floor::open(path.clone(), 3).unwrap();
+        let end = ChainEnd { serial: 2, hash: "b".to_owned() };
+        assert_eq!((again.change(), again.revocations()), (7, end.clone()));
+        assert!(Floor::check_revocations(&end, Some("b")).is_ok());
+        assert!(Floor::check_revocations(&end, Some("c")).is_err());
+        assert!(Floor::check_revocations(&end, None).is_err());
+        let restored = Floor::open(path.clone(), 4).unwrap();
+        assert_eq!((restored.change(), restored.revocations()), (0, ChainEnd::default()));
+        fs::write(&path, "").unwrap();
+        assert!(Floor::open(path, 3).is_err());
+    }
+
+    #[test]
+    fn an_epoch_that_was_not_begun_here_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let floor = Floor::open(folder.path().join("seen.json"), 3).unwrap();
+        assert!(floor.check_epoch(3).is_ok());
+        for (found, part) in [
+            (2, "older copy"),
+            (4, "only init and restore"),
+            (i64::MAX, "epoch 9223372036854775807"),
+        ] {
+            let error = floor.check_epoch(found).unwrap_err().to_string();
+            assert!(error.contains(part) && error.contains("restore"), "{error}");
+        }
+        assert!(floor.check_epoch(-3).is_err());
+    }
+}

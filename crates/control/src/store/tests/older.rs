@@ -1,0 +1,130 @@
+//! Databases that are older than what was seen of them, or of another epoch.
+
+use super::*;
+use crate::authority::Authority;
+use crate::floor::Floor;
+use crate::outbox::{Health, Outbox};
+
+impl World {
+    /// The same database as another controller has it, or the same one once it starts anew with a
+    /// folder that knows nothing.
+    pub(crate) async fn afresh(self) -> Self {
+        let store = Arc::new(Store::open(&self.url, controller()).await.unwrap());
+        Self { store, ..self }
+    }
+
+    async fn revoke(&self, seed: u8) -> Result<i64, StoreError> {
+        let key = key(seed);
+        let mut change = self.store.change(actor(), NOW).await?;
+        let sign = |serial, previous: &str| Authority::revoke(&key, "lost", serial, previous);
+        let made = change.revoke("tram", &key, "lost", sign).await?;
+        change.commit().await?;
+        Ok(made.serial)
+    }
+}
+
+fn is_older<T>(found: Result<T, StoreError>) -> bool {
+    matches!(found, Err(StoreError::Older(why)) if why.contains("restore"))
+}
+
+#[test]
+fn a_standby_that_lagged_is_neither_written_nor_followed() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        world.insert("tram", device("bus-1", 1)).await.unwrap();
+        let outbox = Outbox::new();
+        let mut health = outbox.health();
+        tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&world.store)));
+        assert_eq!(
+            world.tamper("UPDATE counter SET value = value - 1 WHERE name = 'change'").await,
+            1
+        );
+        health
+            .wait_for(|health| matches!(health, Health::Bad(why) if why.contains("older")))
+            .await
+            .unwrap();
+        for seed in 2..5 {
+            let bus = device(&format!("bus-{seed}"), seed);
+            assert!(
+                is_older(world.insert("tram", bus).await),
+                "it would catch up with what was seen"
+            );
+        }
+        assert!(is_older(world.store.latest_change().await));
+        // The one that did not lag is back.
+        world.tamper("UPDATE counter SET value = value + 1 WHERE name = 'change'").await;
+        health.wait_for(|health| *health == Health::Good).await.unwrap();
+        world.insert("tram", device("bus-2", 2)).await.unwrap();
+    });
+}
+
+#[test]
+fn what_was_seen_of_a_database_holds_at_the_next_start() {
+    on_both(|world| async move {
+        let folder = tempfile::tempdir().unwrap();
+        let floor = || Floor::open(folder.path().join("seen.json"), 1).unwrap();
+        let begun = async || Store::open(&world.url, controller()).await.unwrap().above(floor());
+        world.tenant("tram").await;
+        let store = begun().await;
+        let latest = store.latest_change().await.unwrap();
+        store.floor().keep();
+        assert_eq!(floor().change(), latest);
+        world.tamper("UPDATE counter SET value = value - 1 WHERE name = 'change'").await;
+        assert!(is_older(begun().await.latest_change().await));
+        // A root's key that lies here signs no epoch that somebody wrote.
+        for epoch in [i64::MAX, 2, 0, -1] {
+            let sql = format!("UPDATE counter SET value = {epoch} WHERE name = 'epoch'");
+            world.tamper(&sql).await;
+            assert!(is_older(begun().await.epoch().await), "{epoch}");
+        }
+        world.tamper("UPDATE counter SET value = 1 WHERE name = 'epoch'").await;
+        assert_eq!(begun().await.epoch().await.unwrap(), 1);
+    });
+}
+
+#[test]
+fn no_revocation_takes_the_number_of_one_that_was_lost() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        for seed in 1..=3 {
+            assert_eq!(world.revoke(seed).await.unwrap(), i64::from(seed));
+        }
+        let last = world.store.revocations(None, 2, 1).await.unwrap().remove(0);
+        world.store.floor().saw_revocations(3, &last.hash);
+        assert_eq!(world.revoke(4).await.unwrap(), 4, "it goes on where nothing is missing");
+        world.tamper("DELETE FROM revocation WHERE serial >= 3").await;
+        assert!(is_older(world.revoke(5).await));
+        // Another controller has not seen it, and makes a fork.
+        let world = world.afresh().await;
+        assert_eq!(world.revoke(6).await.unwrap(), 3);
+        world.store.floor().saw_revocations(3, &last.hash);
+        assert!(is_older(world.revoke(7).await));
+    });
+}
+
+#[test]
+fn a_backup_of_an_epoch_that_nobody_began_leaves_room_for_others() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        let sql = format!("UPDATE counter SET value = {} WHERE name = 'epoch'", i64::MAX);
+        world.tamper(&sql).await;
+        let mut backup = Vec::new();
+        world.store.backup(&mut backup, NOW).await.unwrap();
+        let target = sqlite().await;
+        let full = |_| Err(std::io::Error::other("full"));
+        let failed = target.store.restore(&mut &*backup, 5, full).await;
+        assert!(failed.is_err(), "an epoch that was not noted has not begun");
+        assert_eq!(target.store.count::<Tenant>("tram").await.unwrap(), 0);
+        let mut begun = 0;
+        let begin = |epoch| {
+            begun = epoch;
+            Ok(())
+        };
+        let summary = target.store.restore(&mut &*backup, 5, begin).await.unwrap();
+        assert_eq!(begun, summary.epoch);
+        assert_eq!(target.store.epoch().await.unwrap(), begun);
+        assert!((6..2_000_000).contains(&begun), "{begun}");
+        let error = sqlite().await.store.restore(&mut &*backup, i64::MAX, |_| Ok(())).await;
+        assert!(error.is_err());
+    });
+}

@@ -1,0 +1,109 @@
+//! What streams tell, where several of them are about the same.
+
+use super::*;
+use crate::model::{Proxy, ProxyRole, ProxySettings, ProxyState};
+
+fn proxy(id: &str, seed: u8) -> Proxy {
+    let settings = ProxySettings {
+        title: String::new(),
+        role: ProxyRole::Proxy,
+        public_key: key(seed),
+        addresses: vec!["192.0.2.7:4433".parse().unwrap()],
+        pool: None,
+        devices_max: None,
+    };
+    let (id, state) = (id.to_owned(), ProxyState::Active);
+    Proxy { id, state, statement: None, delegates: Vec::new(), settings }
+}
+
+fn status(stream: &str, connected: bool, (serial, hash): (i64, &str)) -> Note {
+    Note::Status(ProxyStatus {
+        tenant: "tram".to_owned(),
+        proxy: "fra-1".to_owned(),
+        connected,
+        seen_ms: NOW,
+        serial,
+        hash: hash.to_owned(),
+        stream: stream.to_owned(),
+        load: None,
+        sessions: 0,
+        software: String::new(),
+        witnessed_ms: 0,
+        anchors: BTreeMap::new(),
+    })
+}
+
+fn report(stream: &str, connected: bool) -> Note {
+    let report = json!({ "connected": connected });
+    let report = Report { device: "bus-1".to_owned(), at_ms: NOW, report };
+    Note::Report { tenant: "tram".to_owned(), report, stream: stream.to_owned(), connected }
+}
+
+#[test]
+fn the_end_of_a_former_stream_says_nothing() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        world.insert("tram", device("bus-1", 1)).await.unwrap();
+        world.insert("tram", proxy("fra-1", 20)).await.unwrap();
+        let is_there = async |notes: &[Note]| {
+            world.store.keep_notes(notes, NOW).await.unwrap();
+            let status = world.store.proxy_status(None).await.unwrap().remove(0);
+            let report = world.store.report("tram", "bus-1").await.unwrap().report;
+            (status.connected, report["connected"] == true)
+        };
+        let both =
+            |stream, connected| [status(stream, connected, (0, "")), report(stream, connected)];
+        assert_eq!(is_there(&both("a", true)).await, (true, true));
+        assert_eq!(is_there(&both("b", true)).await, (true, true));
+        assert_eq!(is_there(&both("a", false)).await, (true, true), "it is on another one");
+        assert_eq!(is_there(&both("b", false)).await, (false, false));
+        assert_eq!(is_there(&both("c", true)).await, (true, true));
+    });
+}
+
+#[test]
+fn a_proxy_is_witnessed_by_boxes_that_it_may_serve() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        world.tenant("ferry").await;
+        let settings = TenantSettings::default();
+        let host = Tenant { id: "host".to_owned(), host: true, settings };
+        world.insert("host", host).await.unwrap();
+        world.insert("tram", proxy("of-tram", 20)).await.unwrap();
+        world.insert("host", proxy("shared", 21)).await.unwrap();
+        let witnessed = async |tenant: &str, seed| {
+            let note = Note::Witness { tenant: tenant.to_owned(), proxy: key(seed) };
+            world.store.keep_notes(&[note], NOW).await.unwrap();
+            let all = world.store.proxy_status(None).await.unwrap();
+            all.iter().map(|it| (it.proxy.clone(), it.witnessed_ms)).collect::<Vec<_>>()
+        };
+        assert_eq!(witnessed("ferry", 20).await, [], "none of theirs can be on it");
+        assert_eq!(witnessed("tram", 20).await, [("of-tram".to_owned(), NOW)]);
+        assert_eq!(witnessed("ferry", 21).await.len(), 2);
+    });
+}
+
+#[test]
+fn a_proxy_has_confirmed_what_its_own_chain_says() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        world.insert("tram", proxy("fra-1", 20)).await.unwrap();
+        let mut change = world.store.change(actor(), NOW).await.unwrap();
+        let sign = |serial, previous: &str| {
+            crate::authority::Authority::revoke(&key(1), "lost", serial, previous)
+        };
+        let made = change.revoke("tram", &key(1), "lost", sign).await.unwrap();
+        change.commit().await.unwrap();
+        for (head, confirmed) in
+            [((1, "of a fork"), 0), ((9, &*made.hash), 0), ((1, &*made.hash), 1)]
+        {
+            world.store.keep_notes(&[status("a", true, head)], NOW).await.unwrap();
+            let all = world.store.confirmations("tram", 1, NOW).await.unwrap();
+            assert_eq!(
+                (all.confirmed.len(), all.missing.len()),
+                (confirmed, 1 - confirmed),
+                "{head:?}"
+            );
+        }
+    });
+}
