@@ -1,10 +1,10 @@
 //! What the database must not fall behind, on the controller's own disk: the epoch that was begun
 //! here, the latest change that was seen, and the end of the chain of revocations.
 //!
-//! An older copy that is put back, or a standby that lagged and took over, gives changes the numbers
-//! of others that boxes and proxies hold, so they would take nothing of them; and its next
-//! revocation takes the number of one that it has lost. Who writes the database can raise its epoch,
-//! which a root's key that lies here would sign.
+//! An older copy that is put back, or a standby that lagged and took over, gives changes the
+//! numbers of others that boxes and proxies hold, so they would take nothing of them; and its next
+//! revocation takes the number of one that it has lost. Who writes the database can raise its
+//! epoch, which a root's key that lies here would sign.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

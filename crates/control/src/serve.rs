@@ -6,6 +6,9 @@
 //!                                     http/1.1, none      ─► certificate     ─► api
 //! ```
 //!
+//! A key costs nothing: only a member's stream is no more one of its address, and boxes and
+//! strangers leave seats to people, proxies and anchors, who else could not revoke them.
+//!
 //! Strangers get this far: so each of them is bounded in number, time and memory.
 
 use std::collections::HashMap;
@@ -44,6 +47,52 @@ pub struct Service {
     pub streams: Arc<Streams>,
     /// Figures.
     pub metrics: Arc<Metrics>,
+    /// How many may be there.
+    pub limits: Limits,
+}
+
+/// How many connections there may be at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of all kinds.
+    pub all: usize,
+    /// Of browsers and programs.
+    pub web: usize,
+    /// Streams of boxes, and of those who are not known.
+    pub boxes: usize,
+    /// Of one address, but for the streams of members.
+    pub of_address: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { all: 16_384, web: 2_048, boxes: 12_288, of_address: 1_024 }
+    }
+}
+
+/// What one connection takes of that.
+pub(crate) struct Seat {
+    _of_all: OwnedSemaphorePermit,
+    /// Its place among those of its address.
+    place: Option<Place>,
+    boxes: Arc<Semaphore>,
+    of_boxes: Option<OwnedSemaphorePermit>,
+}
+
+impl Seat {
+    /// Takes what a stream of such a peer takes; false if there is none left.
+    pub(crate) fn settle(&mut self, is_member: bool, is_gate: bool) -> bool {
+        if is_member {
+            // Many boxes may stand behind one address.
+            self.place = None;
+        }
+        if is_gate {
+            self.of_boxes = None;
+        } else if self.of_boxes.is_none() {
+            self.of_boxes = Arc::clone(&self.boxes).try_acquire_owned().ok();
+        }
+        is_gate || self.of_boxes.is_some()
+    }
 }
 
 /// TLS for browsers, from files of PEM.
@@ -74,7 +123,10 @@ pub fn web_tls(certificate: &[u8], key: &[u8]) -> Result<ServerConfig, String> {
 /// # Errors
 /// Never for what a single peer does.
 pub async fn serve(listener: TcpListener, service: Arc<Service>, mut stop: watch::Receiver<bool>) {
-    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let limits = service.limits;
+    let seats = Arc::new(Semaphore::new(limits.all));
+    let (boxes, web) = (Semaphore::new(limits.boxes), Semaphore::new(limits.web));
+    let (boxes, web) = (Arc::new(boxes), Arc::new(web));
     let crowd = Arc::new(Crowd::default());
     loop {
         let accepted = tokio::select! {
@@ -90,23 +142,25 @@ pub async fn serve(listener: TcpListener, service: Arc<Service>, mut stop: watch
                 continue;
             }
         };
-        let Ok(seat) = Arc::clone(&seats).try_acquire_owned() else {
+        let Ok(of_all) = Arc::clone(&seats).try_acquire_owned() else {
             service.metrics.refuse("connections");
             continue;
         };
-        let Some(place) = crowd.enter(network(peer.ip())) else {
+        let place = crowd.enter(network(peer.ip()), limits.of_address);
+        if place.is_none() {
             service.metrics.refuse("connections-of-address");
             continue;
-        };
-        let (service, stop) = (Arc::clone(&service), stop.clone());
+        }
+        let seat = Seat { _of_all: of_all, place, boxes: Arc::clone(&boxes), of_boxes: None };
+        let (service, web, stop) = (Arc::clone(&service), Arc::clone(&web), stop.clone());
         tokio::spawn(async move {
-            if let Err(error) = one(stream, peer, &service, (seat, place), stop).await {
+            if let Err(error) = one(stream, peer, &service, (seat, web), stop).await {
                 tracing::debug!(%peer, %error, "a connection ended");
             }
         });
     }
     // Those that are served hold a seat each.
-    let all = u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX);
+    let all = u32::try_from(limits.all).unwrap_or(u32::MAX);
     let _ = tokio::time::timeout(END_MAX, seats.acquire_many(all)).await;
 }
 
@@ -114,7 +168,7 @@ async fn one(
     stream: TcpStream,
     peer: SocketAddr,
     service: &Service,
-    (_seat, place): (OwnedSemaphorePermit, Place),
+    (seat, web_seats): (Seat, Arc<Semaphore>),
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
@@ -124,10 +178,12 @@ async fn one(
     let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let (tls, is_stream) = shaken.inspect_err(|_| service.metrics.refuse("handshake"))?;
     if is_stream {
-        // Many boxes may stand behind one address; they have shown their keys.
-        drop(place);
-        return service.streams.serve(tls, peer, stop).await;
+        return service.streams.serve(tls, peer, seat, stop).await;
     }
+    let Ok(_of_web) = web_seats.try_acquire_owned() else {
+        service.metrics.refuse("connections-of-web");
+        return Ok(());
+    };
     web(tls, peer, service.web.clone(), stop).await
 }
 
@@ -142,6 +198,9 @@ type Tls = tokio_rustls::server::TlsStream<TcpStream>;
 async fn handshake(stream: TcpStream, service: &Service) -> io::Result<(Tls, bool)> {
     let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream).await?;
     let is_stream = start.client_hello().alpn().is_some_and(|mut all| all.any(|it| it == ALPN));
+    if is_stream && service.streams.is_cut() {
+        return Err(io::Error::other("the database is away: others may have it"));
+    }
     let config = if is_stream { service.streams.tls() } else { Arc::clone(&service.web_tls) };
     let tls = start.into_stream(config).await?;
     // Said by the handshake, not by the first message alone.
@@ -186,10 +245,10 @@ struct Crowd(Mutex<HashMap<IpAddr, usize>>);
 struct Place(Arc<Crowd>, IpAddr);
 
 impl Crowd {
-    fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    fn enter(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<Place> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = all.entry(address).or_default();
-        if *count >= OF_ADDRESS_MAX {
+        if *count >= most {
             return None;
         }
         *count += 1;
@@ -209,8 +268,6 @@ impl Drop for Place {
     }
 }
 
-const CONNECTIONS_MAX: usize = 16_384;
-const OF_ADDRESS_MAX: usize = 1024;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 const HEADER_MAX: Duration = Duration::from_secs(10);
 const END_MAX: Duration = Duration::from_secs(5);

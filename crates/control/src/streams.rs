@@ -36,8 +36,8 @@ use self::recorder::Recorder;
 use crate::authority::Authority;
 use crate::metrics::Metrics;
 use crate::model::Device;
-use crate::outbox::Outbox;
-use crate::serve::stopped;
+use crate::outbox::{Health, Outbox};
+use crate::serve::{Seat, stopped};
 use crate::store::{ANSWER_MAX, ANSWERS_MAX, Note, Sample, Store, StoreError, within};
 
 pub use publishing::PublishError;
@@ -59,6 +59,8 @@ pub struct Streams {
     post: Arc<Post>,
     recorder: Recorder,
     samples: mpsc::Sender<(String, Sample)>,
+    /// Whether the database is away for so long that proxies and anchors have to go elsewhere.
+    cut: watch::Sender<bool>,
     started: std::time::Instant,
 }
 
@@ -112,6 +114,7 @@ impl Streams {
             post: Arc::default(),
             recorder,
             samples,
+            cut: watch::Sender::new(false),
             started: std::time::Instant::now(),
         }))
     }
@@ -121,6 +124,11 @@ impl Streams {
         Arc::clone(&self.post)
     }
 
+    /// Whether no stream is begun here for now, since nothing could be told on it.
+    pub fn is_cut(&self) -> bool {
+        *self.cut.borrow()
+    }
+
     /// TLS for streams.
     pub fn tls(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.tls)
@@ -128,6 +136,7 @@ impl Streams {
 
     /// Publishes revocations as they come, for ever.
     pub async fn run(self: Arc<Self>) {
+        tokio::spawn(tell_cut(self.outbox.health(), self.cut.clone()));
         let mut changes = self.outbox.listen();
         let mut boxes_hear = tokio::time::interval(BOXES_HEAR);
         let mut witness = tokio::time::interval(WITNESS);
@@ -214,10 +223,11 @@ impl Streams {
     ///
     /// # Errors
     /// Why it ended.
-    pub async fn serve(
+    pub(crate) async fn serve(
         &self,
         tls: TlsStream<TcpStream>,
         peer: SocketAddr,
+        mut seat: Seat,
         stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let certificates = tls.get_ref().1.peer_certificates().unwrap_or_default();
@@ -228,7 +238,7 @@ impl Streams {
         let mut keeper = keeper.map_err(io::Error::other)?;
         self.metrics.streams.inc();
         tracing::debug!(%peer, who = %keeper.name(), "a stream begins");
-        let ended = self.drive(tls, &mut keeper, stop).await;
+        let ended = self.drive(tls, &mut keeper, &mut seat, stop).await;
         self.metrics.streams.dec();
         keeper.left();
         tracing::debug!(%peer, who = %keeper.name(), "a stream ends");
@@ -239,11 +249,13 @@ impl Streams {
         &self,
         mut tls: TlsStream<TcpStream>,
         keeper: &mut Keeper<'_>,
+        seat: &mut Seat,
         mut stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let mut mailbox = self.post.open(keeper.key());
         // Who joins as a proxy on this stream hears as one from then on.
         let (mut to_gates, mut to_boxes) = (self.published.subscribe(), self.to_boxes.subscribe());
+        let mut cut = self.cut.subscribe();
         let told = if keeper.is_gate() { &mut to_gates } else { &mut to_boxes };
         let first = told.borrow_and_update().clone();
         let mut desk = Desk::new(self.now(), keeper.key(), keeper.is_member(), first);
@@ -258,6 +270,12 @@ impl Streams {
                 return Ok(());
             }
             self.send(&mut tls, &mut desk).await?;
+            if !seat.settle(keeper.is_member(), keeper.is_gate()) {
+                self.metrics.refuse("streams-of-boxes");
+                return Err(io::Error::other(
+                    "there are as many boxes and strangers as there may be",
+                ));
+            }
             let silent_max = if keeper.is_member() { SILENT_MAX } else { STRANGER_MAX };
             tokio::select! {
                 read = tls.read(&mut buffer) => {
@@ -289,10 +307,18 @@ impl Streams {
                 }
                 word = mailbox.recv() => {
                     let Some(word) = word else {
-                        self.metrics.refuse("slow");
-                        return Err(io::Error::other("it does not take what is sent to it"));
+                        let (reason, why) = match mailbox.is_superseded() {
+                            true => ("streams-of-key", "its key has begun others since"),
+                            false => ("slow", "it does not take what is sent to it"),
+                        };
+                        self.metrics.refuse(reason);
+                        return Err(io::Error::other(why));
                     };
                     keeper.take(word, &mut desk);
+                }
+                () = stopped(&mut cut), if keeper.is_gate() => {
+                    self.metrics.refuse("database-away");
+                    return Err(io::Error::other("the database is away: others may have it"));
                 }
                 _ = tick.tick() => answered(keeper.tick(&mut desk)).await?,
                 () = tokio::time::sleep_until(heard + silent_max) => {
@@ -337,6 +363,27 @@ impl Streams {
     }
 }
 
+/// Says when the database has been away for too long, and when it is back. Revocations would reach
+/// nobody meanwhile, and who has a stream that lives neither tries another controller nor knows
+/// that it is cut off.
+async fn tell_cut(mut health: watch::Receiver<Health>, cut: watch::Sender<bool>) {
+    loop {
+        if health.wait_for(|it| *it != Health::Good).await.is_err() {
+            return;
+        }
+        let back = health.wait_for(|it| *it == Health::Good);
+        if tokio::time::timeout(CUT_AFTER, back).await.is_ok() {
+            continue;
+        }
+        tracing::warn!("the database stays away: proxies and anchors are to try other controllers");
+        cut.send_replace(true);
+        if health.wait_for(|it| *it == Health::Good).await.is_err() {
+            return;
+        }
+        cut.send_replace(false);
+    }
+}
+
 /// What comes of what a stream has to ask the database, which may never answer.
 async fn answered<T>(asking: impl Future<Output = T>) -> io::Result<T> {
     Ok(tokio::time::timeout(ANSWER_MAX, asking).await?)
@@ -352,6 +399,8 @@ const TICK: Duration = Duration::from_secs(2);
 /// Boxes ask for a sign of life after 50 s of silence, proxies after 15 s.
 const SILENT_MAX: Duration = Duration::from_secs(80);
 const STRANGER_MAX: Duration = Duration::from_secs(30);
+/// How long the database may be away before proxies and anchors are let go.
+const CUT_AFTER: Duration = Duration::from_secs(10);
 const WRITE_MAX: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(500);
 /// How often boxes hear of the revocations of other boxes.

@@ -10,7 +10,7 @@ use roadweave_control::clock::now_ms;
 use roadweave_control::metrics::Metrics;
 use roadweave_control::outbox::{Health, Outbox};
 use roadweave_control::plan::Planner;
-use roadweave_control::serve::{self, Service};
+use roadweave_control::serve::{self, Limits, Service};
 use roadweave_control::store::{Store, StoreError};
 use roadweave_control::streams::{PublishError, Streams};
 use roadweave_terminal::exit::BadInput;
@@ -72,7 +72,8 @@ async fn serve(folder: &Folder) -> Result<()> {
     let address = listener.local_addr()?;
     tracing::info!(%address, database = store.database().shown(), epoch, "serving");
     let web = api::router(&app);
-    let service = Service { web, web_tls: Arc::new(web_tls), streams, metrics };
+    let limits = Limits::default();
+    let service = Service { web, web_tls: Arc::new(web_tls), streams, metrics, limits };
     serve::serve(listener, Arc::new(service), stopped).await;
     tracing::info!("stopped");
     // What is under way has had its time.

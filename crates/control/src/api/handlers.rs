@@ -7,6 +7,7 @@ pub(super) mod devices;
 pub(super) mod health;
 pub(super) mod live;
 pub(super) mod people;
+pub(super) mod proxies;
 pub(super) mod records;
 pub(super) mod sessions;
 pub(super) mod sign_in;

@@ -10,7 +10,8 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::handlers::{
-    changes, configs, delegates, devices, live, people, records, sessions, sign_in, tenants, tokens,
+    changes, configs, delegates, devices, live, people, proxies, records, sessions, sign_in,
+    tenants, tokens,
 };
 use super::openapi::{Output, SchemaOf};
 use crate::model::{
@@ -442,6 +443,14 @@ fn proxy_routes() -> Vec<Route> {
             .takes::<ProxySettings>()
             .record::<Proxy>(200)
             .if_match(),
+        delete(
+            "/tenants/{tenant}/proxies/{id}",
+            "deleteProxy",
+            "Forget a proxy or anchor that was drained or revoked, and is gone",
+            proxies::remove,
+        )
+        .role(Operator)
+        .if_match(),
         post(
             "/tenants/{tenant}/proxies/{id}/drain",
             "drainProxy",

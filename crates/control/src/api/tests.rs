@@ -3,6 +3,7 @@
 mod delegates;
 mod flows;
 mod guarded;
+mod removed;
 mod resumed;
 mod walks;
 mod withdrawn;

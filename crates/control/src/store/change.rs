@@ -117,12 +117,14 @@ impl Change<'_> {
         rows.iter().map(|row| record::read(self.keys, row)).collect()
     }
 
-    /// How many records of a kind a tenant has.
+    /// How many records of a kind with a state a tenant has, other than revoked ones: those take
+    /// nobody's place.
     ///
     /// # Errors
     /// When the database does not answer.
     pub async fn count<R: Record>(&mut self, tenant: &str) -> Result<i64, StoreError> {
-        let sql = format!("SELECT COUNT(*) FROM {} WHERE tenant = $1", R::TABLE);
+        let table = R::TABLE;
+        let sql = format!("SELECT COUNT(*) FROM {table} WHERE tenant = $1 AND state <> 'revoked'");
         let count = sqlx::query_scalar(AssertSqlSafe(sql)).bind(tenant.to_owned());
         Ok(count.fetch_one(&mut *self.transaction).await?)
     }

@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use utoipa::ToSchema;
 
 use super::record::{read, select};
-use super::{Store, StoreError};
+use super::{Change, Store, StoreError};
 use crate::model::Pool;
 
 /// What is known of a proxy or anchor by its stream, to whichever replica that is.
@@ -187,6 +187,22 @@ impl Store {
     }
 }
 
+impl Change<'_> {
+    /// Whether the stream of a proxy is up.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn is_there(&mut self, tenant: &str, proxy: &str) -> Result<bool, StoreError> {
+        let count: i64 = sqlx::query_scalar(THERE)
+            .bind(tenant.to_owned())
+            .bind(proxy.to_owned())
+            .bind(self.now_ms - SILENT_MAX_MS)
+            .fetch_one(&mut *self.transaction)
+            .await?;
+        Ok(count > 0)
+    }
+}
+
 /// The round trips as they are kept.
 pub(super) fn json(anchors: &BTreeMap<String, u32>) -> String {
     serde_json::to_string(anchors).unwrap_or_else(|_| "{}".to_owned())
@@ -194,6 +210,9 @@ pub(super) fn json(anchors: &BTreeMap<String, u32>) -> String {
 
 const STATUS: &str = "SELECT * FROM proxy_status WHERE $1 IN ('', tenant) \
                       ORDER BY tenant, proxy";
+/// A controller that died could not say that the stream is gone.
+const THERE: &str = "SELECT COUNT(*) FROM proxy_status WHERE tenant = $1 AND proxy = $2 \
+                     AND connected = 1 AND seen_ms > $3";
 const SHOWN_MAX: usize = 5;
 const SILENT_MAX_MS: i64 = 25_000;
 const KEEP: &str = "INSERT INTO proxy_status \

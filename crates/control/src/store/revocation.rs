@@ -63,8 +63,9 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Revokes a key. `sign` makes the entry and the chain's next hash from the number and the hash
-    /// before. A key that is revoked already keeps its revocation.
+    /// Revokes a key, as one of the tenant's share of what proxies hold. `sign` makes the entry and
+    /// the chain's next hash from the number and the hash before. A key that is revoked already
+    /// keeps its revocation.
     ///
     /// # Errors
     /// [`StoreError::Refused`] beyond what proxies hold, [`StoreError::Older`] where another would
@@ -80,9 +81,54 @@ impl Change<'_> {
             .bind(public_key.to_owned())
             .fetch_optional(&mut *self.transaction)
             .await?;
-        if let Some(row) = there {
-            return revocation(&row);
+        match there {
+            Some(row) => revocation(&row),
+            None => {
+                self.check_share(tenant).await?;
+                self.append(tenant, public_key, reason, sign).await
+            }
         }
+    }
+
+    /// The same for a key that was revoked once already, whatever is left of the tenant's share.
+    ///
+    /// # Errors
+    /// As [`Change::revoke`].
+    pub async fn revoke_again(
+        &mut self,
+        tenant: &str,
+        public_key: &str,
+        reason: &str,
+        sign: impl FnOnce(i64, &str) -> Result<(String, String), NotSigned> + Send,
+    ) -> Result<Revocation, StoreError> {
+        match self.is_revoked(public_key).await? {
+            true => self.revoke(tenant, public_key, reason, sign).await,
+            false => self.append(tenant, public_key, reason, sign).await,
+        }
+    }
+
+    /// Refuses a tenant that has as many entries as there is room left for others: so one of them
+    /// alone fills half of it at most, and there is always some left. The tenant that runs the
+    /// controller has a part of its own.
+    async fn check_share(&mut self, tenant: &str) -> Result<(), StoreError> {
+        let row =
+            sqlx::query(SHARE).bind(tenant.to_owned()).fetch_one(&mut *self.transaction).await?;
+        let (own, all): (i64, i64) = (row.try_get("own")?, row.try_get("in_all")?);
+        let is_host = row.try_get::<i64, _>("hosts")? > 0;
+        if is_host || own < (ENTRIES_MAX - OF_HOST - all).max(0) {
+            return Ok(());
+        }
+        let text = format!("the tenant has revoked {own} keys, its share of what proxies hold");
+        Err(StoreError::Refused(text))
+    }
+
+    async fn append(
+        &mut self,
+        tenant: &str,
+        public_key: &str,
+        reason: &str,
+        sign: impl FnOnce(i64, &str) -> Result<(String, String), NotSigned> + Send,
+    ) -> Result<Revocation, StoreError> {
         let seen = self.floor.revocations();
         let at_seen = sqlx::query_scalar::<_, String>(HASH_AT)
             .bind(seen.serial)
@@ -94,7 +140,7 @@ impl Change<'_> {
             Some(row) => (row.try_get::<i64, _>("serial")? + 1, row.try_get("hash")?),
             None => (1, String::new()),
         };
-        if serial > i64::try_from(Revocations::MAX).unwrap_or(i64::MAX) {
+        if serial > ENTRIES_MAX {
             // Proxies would take none of them any more.
             let most = Revocations::MAX;
             let text = format!("no more keys can be revoked: {most} are, the most that is held");
@@ -142,6 +188,13 @@ fn revocation(row: &AnyRow) -> Result<Revocation, StoreError> {
     })
 }
 
+/// What proxies hold, and how much of it is the host's alone.
+const ENTRIES_MAX: i64 = Revocations::MAX as i64;
+const OF_HOST: i64 = ENTRIES_MAX / 16;
+const SHARE: &str = "SELECT \
+                     (SELECT COUNT(*) FROM revocation WHERE tenant = $1) AS own, \
+                     (SELECT COUNT(*) FROM revocation) AS in_all, \
+                     (SELECT COUNT(*) FROM tenant WHERE tenant = $1 AND host = 1) AS hosts";
 const OF_TENANT: &str = "SELECT * FROM revocation WHERE tenant = $1 AND serial > $2 \
                          ORDER BY serial LIMIT $3";
 const OF_ALL: &str = "SELECT * FROM revocation WHERE tenant > $1 AND serial > $2 \

@@ -2,6 +2,7 @@
 
 mod faults;
 mod older;
+mod room;
 mod sizes;
 mod told;
 

@@ -53,13 +53,18 @@ impl Post {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A mailbox for a stream of `key`.
+    /// A mailbox for a stream of `key`. Of so many the oldest loses its own: nobody needs them, and
+    /// with one key all others could be kept out.
     pub fn open(self: &Arc<Self>, key: PublicKey) -> Mailbox {
         let (sender, words) = channel(WORDS_MAX);
         let mut state = self.state();
         state.next += 1;
         let number = state.next;
-        state.boxes.entry(key).or_default().push((number, sender));
+        let all = state.boxes.entry(key).or_default();
+        if all.len() >= STREAMS_OF_KEY_MAX {
+            all.remove(0);
+        }
+        all.push((number, sender));
         Mailbox { post: Arc::clone(self), key, number, words }
     }
 
@@ -116,6 +121,13 @@ impl Mailbox {
     pub async fn recv(&mut self) -> Option<Word> {
         self.words.recv().await
     }
+
+    /// Whether it was lost because of later ones of the same key.
+    pub fn is_superseded(&self) -> bool {
+        let state = self.post.state();
+        let later = state.boxes.get(&self.key).map_or(0, Vec::len);
+        later >= STREAMS_OF_KEY_MAX
+    }
 }
 
 impl Drop for Mailbox {
@@ -130,6 +142,8 @@ impl Drop for Mailbox {
     }
 }
 
+/// Streams of one key.
+const STREAMS_OF_KEY_MAX: usize = 4;
 /// Words that wait for a stream.
 const WORDS_MAX: usize = 64;
 /// Proxies that boxes may name, by tenants.
@@ -160,6 +174,18 @@ mod tests {
         assert!(slow.recv().await.is_none());
         drop(slow);
         assert_eq!(post.state().boxes.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn one_key_has_a_few_streams_and_the_oldest_go() {
+        let post = Arc::new(Post::default());
+        let mut all: Vec<Mailbox> = (0..=STREAMS_OF_KEY_MAX).map(|_| post.open(key(1))).collect();
+        let mut other = post.open(key(2));
+        assert!(all[0].recv().await.is_none() && all[0].is_superseded());
+        post.send_all(&Word::Watch);
+        assert!(all[1].recv().await.is_some() && other.recv().await.is_some());
+        all.remove(0);
+        assert_eq!(post.state().boxes[&key(1)].len(), STREAMS_OF_KEY_MAX);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Boxes, proxies, browsers and strangers at the port, over real sockets.
 
 mod elsewhere;
+mod room;
 
 use roadweave_fleet::{
     Chain, Down, Have, Head, JoinToken, Name, Role, Secret, Signed, Trust, TrustList,
@@ -23,7 +24,7 @@ use crate::model::{
     TokenSettings,
 };
 use crate::plan::Planner;
-use crate::serve::{self, Service};
+use crate::serve::{self, Limits, Service};
 use crate::store::tests::{World, on_both, runtime, sqlite};
 use crate::store::{Actor, Record};
 use crate::{clock, keys};
@@ -52,6 +53,12 @@ impl Port {
     /// One whose root has signed these lists of trust.
     pub(crate) async fn trusted(world: World, lists: Vec<Signed<TrustList>>) -> Self {
         Self::on(world, Root::Held(identity(8)), lists).await.unwrap().with_tenant().await
+    }
+
+    /// One with room for so many.
+    async fn limited(limits: Limits) -> Self {
+        let (world, root) = (sqlite().await, Root::Held(identity(8)));
+        Self::within(limits, world, root, Vec::new()).await.unwrap().with_tenant().await
     }
 
     /// One without root key.
@@ -96,6 +103,15 @@ impl Port {
         root: Root,
         lists: Vec<Signed<TrustList>>,
     ) -> Result<Self, PublishError> {
+        Self::within(Limits::default(), world, root, lists).await
+    }
+
+    async fn within(
+        limits: Limits,
+        world: World,
+        root: Root,
+        lists: Vec<Signed<TrustList>>,
+    ) -> Result<Self, PublishError> {
         let store = Arc::clone(&world.store);
         let addresses = vec!["127.0.0.1:1".to_owned()];
         let authority = Authority::new(identity(7), root, addresses).with_lists(lists);
@@ -112,7 +128,8 @@ impl Port {
         let app = Arc::new(App::new(store, authority, outbox, Arc::clone(&metrics), heads));
         let made = certificate::self_signed(&["localhost".to_owned()]);
         let tls = serve::web_tls(made.certificate.as_bytes(), made.key.as_bytes()).unwrap();
-        let service = Service { web: api::router(&app), web_tls: Arc::new(tls), streams, metrics };
+        let (web, web_tls) = (api::router(&app), Arc::new(tls));
+        let service = Service { web, web_tls, streams, metrics, limits };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);

@@ -42,7 +42,7 @@ impl Keeper<'_> {
             }
             let owner = change.owner_of_key(&key).await?.unwrap_or_else(|| tenant.clone());
             let sign = |serial, previous: &str| Authority::revoke(&key, serial, previous);
-            change.revoke(&owner, &key, WHY, sign).await?;
+            change.revoke_again(&owner, &key, WHY, sign).await?;
             of.entry(owner).or_default().insert(key);
         }
         if !of.is_empty() {

@@ -1,0 +1,75 @@
+//! What a tenant may have, and what it takes from others.
+
+use super::*;
+use crate::authority::Authority;
+use crate::model::{Proxy, ProxyRole, ProxySettings, ProxyState};
+
+#[test]
+fn who_was_revoked_takes_nobodys_place() {
+    on_both(|world| async move {
+        let limits = Limits { devices_max: 1, ..Limits::default() };
+        let settings = TenantSettings { limits, ..TenantSettings::default() };
+        let tenant = Tenant { id: "tram".to_owned(), host: false, settings };
+        world.insert("tram", tenant).await.unwrap();
+        let gone = Device { state: DeviceState::Revoked, ..device("bus-1", 1) };
+        world.insert("tram", gone).await.unwrap();
+        let secret = world.token("tram", uses(3)).await;
+        assert!(world.store.enrol(&enrolment(&secret, 2), NOW, nobody).await.is_ok());
+        let error = world.store.enrol(&enrolment(&secret, 3), NOW, nobody).await.unwrap_err();
+        assert!(error.to_string().contains("as many boxes"), "{error}");
+        for (id, seed, state) in
+            [("fra-1", 20, ProxyState::Revoked), ("fra-2", 21, ProxyState::Draining)]
+        {
+            let settings = ProxySettings {
+                title: String::new(),
+                role: ProxyRole::Proxy,
+                public_key: key(seed),
+                addresses: vec!["192.0.2.7:4433".parse().unwrap()],
+                pool: None,
+                devices_max: None,
+            };
+            let id = id.to_owned();
+            let proxy = Proxy { id, state, statement: None, delegates: Vec::new(), settings };
+            world.insert("tram", proxy).await.unwrap();
+        }
+        let mut change = world.store.change(actor(), NOW).await.unwrap();
+        assert_eq!(change.count::<Proxy>("tram").await.unwrap(), 1);
+    });
+}
+
+#[test]
+fn no_tenant_revokes_until_others_cannot() {
+    on_both(|world| async move {
+        for id in ["tram", "ferry"] {
+            world.tenant(id).await;
+        }
+        let settings = TenantSettings::default();
+        let host = Tenant { id: "host".to_owned(), host: true, settings };
+        world.insert("host", host).await.unwrap();
+        // Half of what is not the host's.
+        let most = (65_536 - 4_096) / 2;
+        let fill = format!(
+            "WITH RECURSIVE made (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM made WHERE n < {most}) \
+             INSERT INTO revocation (tenant, serial, at_ms, public_key, reason, entry, hash) \
+             SELECT 'tram', n, 0, 'key ' || n, '', '', '' FROM made"
+        );
+        assert_eq!(world.tamper(&fill).await, most);
+        let revoke = async |tenant: &'static str, seed: u8, again: bool| {
+            let key = key(seed);
+            let sign = |serial, _: &str| Authority::revoke(&key, "lost", serial, "");
+            let mut change = world.store.change(actor(), NOW).await.unwrap();
+            let made = match again {
+                true => change.revoke_again(tenant, &key, "lost", sign).await,
+                false => change.revoke(tenant, &key, "lost", sign).await,
+            };
+            change.commit().await.unwrap();
+            made.map(|made| made.serial)
+        };
+        let refused = revoke("tram", 1, false).await.unwrap_err();
+        assert!(refused.to_string().contains("its share"), "{refused}");
+        let next = i64::try_from(most).unwrap() + 1;
+        assert_eq!(revoke("ferry", 2, false).await.unwrap(), next);
+        assert_eq!(revoke("host", 3, false).await.unwrap(), next + 1);
+        assert_eq!(revoke("tram", 4, true).await.unwrap(), next + 2, "it was revoked before");
+    });
+}
