@@ -52,15 +52,15 @@ pub(super) async fn published(
             break;
         }
     }
-    let at_seen = usize::try_from(seen.serial - 1).ok().and_then(|at| entries.get(at));
-    let at_seen = at_seen.map(|entry| String::from(entry.hash()));
-    Floor::check_revocations(&seen, at_seen.as_deref())?;
     let last = entries.last();
     let serial = last.map_or(0, |last| i64::try_from(last.serial).unwrap_or(i64::MAX));
     let hash = last.map_or(String::new(), |last| last.hash().into());
     let head = authority.head(epoch, serial, &hash)?;
     let mut revocations = Revocations::default();
     revocations.extend(&entries, &head, [authority.controller().public_key()])?;
+    let at_seen = usize::try_from(seen.serial - 1).ok().and_then(|at| entries.get(at));
+    let at_seen = at_seen.map(|entry| String::from(entry.hash()));
+    Floor::check_revocations(&seen, at_seen.as_deref())?;
     let trust = authority.trust(epoch)?;
     store.floor().saw_revocations(serial, &hash);
     let floor = Arc::clone(store.floor());
