@@ -118,7 +118,7 @@ pub fn restore(options: &Restore) -> Result<()> {
         })
     });
     let summary = restored.inspect_err(|_| {
-        for aside in &aside {
+        if let Some(aside) = &aside {
             aside.undo();
             let _ = folder.begin_epoch(before);
         }

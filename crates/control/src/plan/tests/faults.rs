@@ -116,7 +116,7 @@ fn a_revocation_that_was_deleted_comes_back_from_a_proxy() {
         // Who has seen it gives its number to no other.
         let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
         let other = identity(2).public_key().to_string();
-        let sign = |serial, previous: &str| Authority::revoke(&other, "lost", serial, previous);
+        let sign = |serial, previous: &str| Authority::revoke(&other, serial, previous);
         let refused = change.revoke("tram", &other, "lost", sign).await;
         assert!(matches!(refused, Err(StoreError::Older(_))), "{refused:?}");
         drop(change);

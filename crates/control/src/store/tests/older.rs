@@ -16,7 +16,7 @@ impl World {
     async fn revoke(&self, seed: u8) -> Result<i64, StoreError> {
         let key = key(seed);
         let mut change = self.store.change(actor(), NOW).await?;
-        let sign = |serial, previous: &str| Authority::revoke(&key, "lost", serial, previous);
+        let sign = |serial, previous: &str| Authority::revoke(&key, serial, previous);
         let made = change.revoke("tram", &key, "lost", sign).await?;
         change.commit().await?;
         Ok(made.serial)

@@ -56,7 +56,7 @@ fn no_tenant_revokes_until_others_cannot() {
         assert_eq!(world.tamper(&fill).await, most);
         let revoke = async |tenant: &'static str, seed: u8, again: bool| {
             let key = key(seed);
-            let sign = |serial, _: &str| Authority::revoke(&key, "lost", serial, "");
+            let sign = |serial, _: &str| Authority::revoke(&key, serial, "");
             let mut change = world.store.change(actor(), NOW).await.unwrap();
             let made = match again {
                 true => change.revoke_again(tenant, &key, "lost", sign).await,

@@ -89,9 +89,8 @@ fn a_proxy_has_confirmed_what_its_own_chain_says() {
         world.tenant("tram").await;
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();
         let mut change = world.store.change(actor(), NOW).await.unwrap();
-        let sign = |serial, previous: &str| {
-            crate::authority::Authority::revoke(&key(1), "lost", serial, previous)
-        };
+        let sign =
+            |serial, previous: &str| crate::authority::Authority::revoke(&key(1), serial, previous);
         let made = change.revoke("tram", &key(1), "lost", sign).await.unwrap();
         change.commit().await.unwrap();
         for (head, confirmed) in

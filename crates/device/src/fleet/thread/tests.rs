@@ -122,7 +122,9 @@ fn a_box_confirms_every_batch_of_revocations_by_itself() {
     fleet.set_session(Some(key(1)));
     for serial in 1..=3 {
         controller.store().published = published(&[7, 8, 9][..serial]);
-        controller.wait_for(|event| *event == DeskEvent::Revoked(serial as u64));
+        let serial = serial as u64;
+        controller
+            .wait_for(|event| matches!(event, DeskEvent::Revoked(head) if head.serial == serial));
     }
 }
 
