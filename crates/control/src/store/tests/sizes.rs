@@ -32,7 +32,7 @@ fn a_backup_of_more_than_a_page_has_each_row_once() {
         let (mut backup, target) = (Vec::new(), sqlite().await);
         world.store.backup(&mut backup, NOW).await.unwrap();
         // Of two that are the same the second would be refused.
-        target.store.restore(&mut &*backup, 0).await.unwrap();
+        target.store.restore(&mut &*backup, 0, |_| Ok(())).await.unwrap();
         assert_eq!(left(&target).await, 3_600);
     });
 }
