@@ -31,7 +31,6 @@ pub use guard::Caller;
 pub use problem::Problem;
 
 use crate::authority::Authority;
-use crate::heads::Heads;
 use crate::metrics::Metrics;
 use crate::oidc::Oidc;
 use crate::outbox::Outbox;
@@ -55,8 +54,6 @@ pub struct App {
     pub passwords: Passwords,
     /// Figures.
     pub metrics: Arc<Metrics>,
-    /// The ends of audit logs that were seen.
-    pub heads: Heads,
     /// Seats of those who watch.
     pub seats: Seats,
     /// Where people sign in who have no password here.
@@ -74,11 +71,10 @@ impl App {
         authority: Arc<Authority>,
         outbox: Arc<Outbox>,
         metrics: Arc<Metrics>,
-        heads: Heads,
     ) -> Self {
         let (limits, passwords) = (Limits::default(), Passwords::default());
         let (seats, oidc) = (Seats::default(), None);
-        Self { store, authority, outbox, limits, passwords, metrics, heads, seats, oidc }
+        Self { store, authority, outbox, limits, passwords, metrics, seats, oidc }
     }
 
     /// The same with an issuer at which people may sign in.

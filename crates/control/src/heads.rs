@@ -1,5 +1,5 @@
 //! The ends of audit logs that this controller has seen, on its own disk: who writes the database
-//! can cut a log, but not what was seen of it.
+//! can cut a log, but not what was seen of it. Each change that is written here is seen.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,8 +13,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug)]
 pub struct Heads {
     path: Option<PathBuf>,
-    ends: Mutex<BTreeMap<String, End>>,
+    ends: Mutex<Ends>,
+    /// What the file says; held while it is written.
+    written: Mutex<Ends>,
 }
+
+type Ends = BTreeMap<String, End>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct End {
@@ -31,15 +35,16 @@ impl Heads {
         let ends = match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ends::new(),
             Err(error) => return Err(error),
         };
-        Ok(Self { path: Some(path), ends: Mutex::new(ends) })
+        let written = Mutex::new(ends.clone());
+        Ok(Self { path: Some(path), ends: Mutex::new(ends), written })
     }
 
     /// Those that are forgotten with the process.
     pub fn in_memory() -> Self {
-        Self { path: None, ends: Mutex::default() }
+        Self { path: None, ends: Mutex::default(), written: Mutex::default() }
     }
 
     /// The end of a tenant's log as it was seen last.
@@ -48,18 +53,28 @@ impl Heads {
         ends.get(tenant).map(|end| (end.serial, end.hash.clone()))
     }
 
-    /// Notes the end of a tenant's log.
+    /// Notes the end of a tenant's log, unless a later one was seen.
     pub fn saw(&self, tenant: &str, serial: i64, hash: String) {
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        let end = End { serial, hash };
-        if ends.get(tenant) == Some(&end) {
+        if ends.get(tenant).is_none_or(|end| end.serial < serial) {
+            ends.insert(tenant.to_owned(), End { serial, hash });
+        }
+    }
+
+    /// Writes what was seen, if it is other than the file says.
+    pub fn keep(&self) {
+        let Some(path) = &self.path else { return };
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if *written == ends {
             return;
         }
-        ends.insert(tenant.to_owned(), end);
-        let Some(path) = &self.path else { return };
-        let text = serde_json::to_string_pretty(&*ends).unwrap_or_default();
-        if let Err(error) = crate::floor::replace(path, &text) {
-            tracing::warn!(path = %path.display(), %error, "ends of audit logs cannot be kept");
+        let text = serde_json::to_string_pretty(&ends).unwrap_or_default();
+        match crate::floor::replace(path, &text) {
+            Ok(()) => *written = ends,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "ends of audit logs cannot be kept");
+            }
         }
     }
 }
@@ -75,6 +90,9 @@ mod tests {
         let heads = Heads::open(path.clone()).unwrap();
         assert_eq!(heads.of("tram"), None);
         heads.saw("tram", 7, "abc".to_owned());
+        heads.saw("tram", 6, "older".to_owned());
+        assert_eq!(heads.of("tram"), Some((7, "abc".to_owned())));
+        heads.keep();
         assert_eq!(Heads::open(path.clone()).unwrap().of("tram"), Some((7, "abc".to_owned())));
         fs::write(&path, "no JSON").unwrap();
         assert!(Heads::open(path).is_err());

@@ -82,8 +82,11 @@ impl Outbox {
         loop {
             if kept.elapsed() >= KEEP {
                 kept = Instant::now();
-                let floor = Arc::clone(store.floor());
-                tokio::task::spawn_blocking(move || floor.keep());
+                let (floor, heads) = (Arc::clone(store.floor()), Arc::clone(store.heads()));
+                tokio::task::spawn_blocking(move || {
+                    floor.keep();
+                    heads.keep();
+                });
             }
             match within(ANSWER_MAX, self.read(&store, &mut place)).await {
                 Ok(()) => self.is(Health::Good),

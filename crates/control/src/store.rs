@@ -59,6 +59,7 @@ pub use state::FleetState;
 pub use token::{Enrolled, Enrolment};
 
 use crate::floor::Floor;
+use crate::heads::Heads;
 use crate::keys::StoreKeys;
 
 /// The controller's database.
@@ -68,6 +69,7 @@ pub struct Store {
     keys: StoreKeys,
     database: Database,
     floor: Arc<Floor>,
+    heads: Arc<Heads>,
 }
 
 /// Which database.
@@ -152,8 +154,8 @@ impl Store {
                 (both.clone(), both)
             }
         };
-        let floor = Arc::new(Floor::in_memory());
-        let store = Self { write, read, keys, database: database.clone(), floor };
+        let (floor, heads) = (Arc::new(Floor::in_memory()), Arc::new(Heads::in_memory()));
+        let store = Self { write, read, keys, database: database.clone(), floor, heads };
         store.migrate().await?;
         Ok(store)
     }
@@ -175,6 +177,17 @@ impl Store {
     #[must_use]
     pub fn above(self, floor: Floor) -> Self {
         Self { floor: Arc::new(floor), ..self }
+    }
+
+    /// The same, which notes in `heads` where audit logs end.
+    #[must_use]
+    pub fn noting(self, heads: Heads) -> Self {
+        Self { heads: Arc::new(heads), ..self }
+    }
+
+    /// Where audit logs end, as far as it was seen here.
+    pub fn heads(&self) -> &Arc<Heads> {
+        &self.heads
     }
 
     /// What it must not fall behind.

@@ -59,9 +59,7 @@ async fn serve(folder: &Folder) -> Result<()> {
     let shared = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
     let figures = Arc::clone(&metrics);
     let planner = Planner::new(shared.0, shared.1, shared.2, figures, streams.post());
-    let heads = folder.heads()?;
-    let app =
-        App::new(Arc::clone(&store), authority, Arc::clone(&outbox), Arc::clone(&metrics), heads);
+    let app = App::new(Arc::clone(&store), authority, Arc::clone(&outbox), Arc::clone(&metrics));
     let app = Arc::new(app.with_issuer(folder.issuer()?));
     tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
     tokio::spawn(Arc::clone(&streams).run());
@@ -79,6 +77,7 @@ async fn serve(folder: &Folder) -> Result<()> {
     // What is under way has had its time.
     let _ = tokio::time::timeout(CLOSE_MAX, store.close()).await;
     store.floor().keep();
+    store.heads().keep();
     Ok(())
 }
 
@@ -96,7 +95,9 @@ async fn open(folder: &Folder, mut stop: watch::Receiver<bool>) -> Result<Option
     let mut is_told = false;
     loop {
         match Store::open(&database, folder.store_keys()?).await {
-            Ok(store) => return Ok(Some(Arc::new(store.above(folder.floor()?)))),
+            Ok(store) => {
+                return Ok(Some(Arc::new(store.above(folder.floor()?).noting(folder.heads()?))));
+            }
             Err(error @ StoreError::Away(_)) => {
                 if !std::mem::replace(&mut is_told, true) {
                     tracing::error!(database = database.shown(), "{error}; tried again");
@@ -159,10 +160,11 @@ async fn watch_logs(app: Arc<App>) {
     loop {
         times.tick().await;
         let Ok(tenants) = app.store.tenants("", 10_000).await else { continue };
+        let heads = app.store.heads();
         for tenant in tenants.items {
-            let seen = app.heads.of(&tenant.tenant);
+            let seen = heads.of(&tenant.tenant);
             match app.store.verify_audit(&tenant.tenant, seen).await {
-                Ok(Ok((serial, hash))) => app.heads.saw(&tenant.tenant, serial, hash),
+                Ok(Ok((serial, hash))) => heads.saw(&tenant.tenant, serial, hash),
                 Ok(Err(fault)) => {
                     tracing::error!(tenant = tenant.tenant, %fault, "somebody wrote the audit log");
                 }

@@ -21,10 +21,10 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::authority::Root;
 use crate::clock::now_ms;
+use crate::keys;
 use crate::model::{ApiKey, ApiKeySettings, Person, PersonSettings, Role, Tenant, TenantSettings};
 use crate::store::tests::{World, on_both, runtime, sqlite};
 use crate::store::{Actor, Record};
-use crate::{heads::Heads, keys};
 
 /// An interface with two tenants, `home` that runs it, `tram` and `ferry`; each has a key for each
 /// role, whose secret is `TENANT-ROLE`.
@@ -86,9 +86,8 @@ impl Api {
         let addresses = vec!["fleet.example.org:443".to_owned()];
         let authority = Authority::new(Identity::from_seed([7; 32]), root, addresses);
         let metrics = Arc::new(Metrics::default());
-        let (outbox, heads) = (Outbox::new(), Heads::in_memory());
         let store = Arc::clone(&world.store);
-        let app = App::new(store, Arc::new(authority), outbox, metrics, heads);
+        let app = App::new(store, Arc::new(authority), Outbox::new(), metrics);
         let app = Arc::new(app.with_issuer(oidc));
         Self { router: router(&app), app, world }
     }

@@ -166,10 +166,21 @@ impl Change<'_> {
             .bind(entry.subject)
             .bind(entry.before.to_string())
             .bind(entry.after.to_string())
-            .bind(entry.hash)
+            .bind(entry.hash.clone())
             .execute(&mut *self.transaction)
             .await?;
+        self.ends.insert(tenant.to_owned(), (entry.serial, entry.hash));
         Ok(())
+    }
+}
+
+impl Change<'_> {
+    /// Whether there is, or was, a tenant of this name: its log stays when it is removed.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn has_log(&mut self, tenant: &str) -> Result<bool, StoreError> {
+        Ok(head(&mut *self.transaction, tenant).await?.0 > 0)
     }
 }
 

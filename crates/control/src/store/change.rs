@@ -1,5 +1,7 @@
 //! Changes: transactions that leave a trace in the audit log and in the outbox.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 use sqlx::any::AnyArguments;
 use sqlx::query::Query;
@@ -8,6 +10,7 @@ use sqlx::{Any, AssertSqlSafe, Transaction};
 use super::record::{self, Column, Record, Stamp, Stored};
 use super::{Database, Once, Store, StoreError};
 use crate::floor::Floor;
+use crate::heads::Heads;
 use crate::keys::StoreKeys;
 
 /// Who changes something, as the audit log names them.
@@ -42,6 +45,9 @@ pub struct Change<'a> {
     pub(super) floor: &'a Floor,
     pub(super) actor: Actor,
     pub(super) now_ms: i64,
+    heads: &'a Heads,
+    /// Where audit logs end by this change.
+    pub(super) ends: BTreeMap<String, (i64, String)>,
     sequence: i64,
     position: i64,
     notify: bool,
@@ -60,8 +66,20 @@ impl Store {
         let seen = self.floor.change();
         let sequence: i64 = sqlx::query_scalar(NEXT).fetch_one(&mut *transaction).await?;
         Floor::check_change(sequence.saturating_sub(1), seen)?;
-        let (keys, floor) = (&self.keys, &*self.floor);
-        Ok(Change { transaction, keys, floor, actor, now_ms, sequence, position: 0, notify })
+        let (keys, floor, heads) = (&self.keys, &*self.floor, &*self.heads);
+        let (ends, position) = (BTreeMap::new(), 0);
+        Ok(Change {
+            transaction,
+            keys,
+            floor,
+            actor,
+            now_ms,
+            heads,
+            ends,
+            sequence,
+            position,
+            notify,
+        })
     }
 
     /// A transaction that writes, without trace.
@@ -320,6 +338,9 @@ impl Change<'_> {
         }
         self.transaction.commit().await?;
         self.floor.saw_change(self.sequence);
+        for (tenant, (serial, hash)) in self.ends {
+            self.heads.saw(&tenant, serial, hash);
+        }
         Ok(self.sequence)
     }
 

@@ -44,18 +44,6 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Removes the people and API keys of a tenant that is to be removed.
-    ///
-    /// # Errors
-    /// When the database does not answer.
-    pub async fn remove_people(&mut self, tenant: &str) -> Result<(), StoreError> {
-        for sql in ["DELETE FROM person WHERE tenant = $1", "DELETE FROM api_key WHERE tenant = $1"]
-        {
-            sqlx::query(sql).bind(tenant.to_owned()).execute(&mut *self.transaction).await?;
-        }
-        Ok(())
-    }
-
     /// Gives the addresses of a box back.
     ///
     /// # Errors

@@ -526,6 +526,36 @@ fn nobody_rewrites_the_audit_log_unseen() {
 }
 
 #[test]
+fn a_cut_of_what_was_written_here_is_seen_though_nobody_has_looked_since() {
+    on_both(|world| async move {
+        let path = world._folder.path().join("heads.json");
+        let open = || Heads::open(path.clone()).unwrap();
+        let store = Store::open(&world.url, controller()).await.unwrap().noting(open());
+        world.tenant("tram").await;
+        for seed in 0..5 {
+            let mut change = store.change(actor(), NOW).await.unwrap();
+            change.insert("tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
+            change.commit().await.unwrap();
+        }
+        let mut change = store.change(actor(), NOW).await.unwrap();
+        change.insert("tram", device("bus-9", 9)).await.unwrap();
+        drop(change);
+        store.heads().keep();
+        let seen = open().of("tram");
+        assert_eq!(store.verify_audit("tram", None).await.unwrap().ok(), seen);
+        world.tamper("DELETE FROM audit WHERE serial > 1").await;
+        let back = "UPDATE counter SET value = 1, hash = \
+                    (SELECT hash FROM audit WHERE serial = 1) WHERE name = 'audit/tram'";
+        world.tamper(back).await;
+        let cut = ChainFault::Cut { found: 1, expected: 6 };
+        assert_eq!(store.verify_audit("tram", open().of("tram")).await.unwrap(), Err(cut));
+        // Nor does what is written after the cut hide it.
+        world.insert("tram", device("bus-8", 8)).await.unwrap();
+        assert!(store.verify_audit("tram", store.heads().of("tram")).await.unwrap().is_err());
+    });
+}
+
+#[test]
 fn secrets_stay_out_of_the_audit_log() {
     on_both(|world| async move {
         world.tenant("tram").await;

@@ -18,7 +18,6 @@ use super::*;
 use crate::api::{self, App};
 use crate::authority::Root;
 use crate::certificate;
-use crate::heads::Heads;
 use crate::model::{
     Device, Proxy, ProxyRole, ProxySettings, ProxyState, Tenant, TenantSettings, Token,
     TokenSettings,
@@ -124,8 +123,7 @@ impl Port {
         let of = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
         let (figures, post) = (Arc::clone(&metrics), streams.post());
         let planner = tokio::spawn(Planner::new(of.0, of.1, of.2, figures, streams.post()).run());
-        let heads = Heads::in_memory();
-        let app = Arc::new(App::new(store, authority, outbox, Arc::clone(&metrics), heads));
+        let app = Arc::new(App::new(store, authority, outbox, Arc::clone(&metrics)));
         let made = certificate::self_signed(&["localhost".to_owned()]);
         let tls = serve::web_tls(made.certificate.as_bytes(), made.key.as_bytes()).unwrap();
         let (web, web_tls) = (api::router(&app), Arc::new(tls));

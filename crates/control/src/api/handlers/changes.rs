@@ -74,10 +74,11 @@ pub async fn check(
     State(app): State<Arc<App>>,
     Path(tenant): Path<String>,
 ) -> Result<Json<Checked>, Problem> {
-    let seen = app.heads.of(&tenant);
+    let heads = app.store.heads();
+    let seen = heads.of(&tenant);
     Ok(Json(match app.store.verify_audit(&tenant, seen).await? {
         Ok((lines, hash)) => {
-            app.heads.saw(&tenant, lines, hash);
+            heads.saw(&tenant, lines, hash);
             Checked { good: true, lines: Some(lines), fault: None }
         }
         Err(fault) => {

@@ -15,7 +15,9 @@ use crate::api::answer::{
 };
 use crate::api::{App, Caller, Problem};
 use crate::clock::now_ms;
-use crate::model::{Person, PersonSettings, Role, Settings as _, Tenant, TenantSettings, slug};
+use crate::model::{
+    ApiKey, Person, PersonSettings, Role, Settings as _, Tenant, TenantSettings, slug,
+};
 use crate::store::Page;
 
 /// A tenant with its first owner.
@@ -72,6 +74,11 @@ pub async fn create(
     let settings = PersonSettings { title: String::new(), role: Role::Owner };
     let owner = Person { id: new.owner, settings, password, subject: None };
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    if change.has_log(&new.id).await? {
+        // Its owner could read what was done in the former one.
+        let detail = "there is or was a tenant of this name, whose audit log stays: take another";
+        return Err(Problem::new(409, "taken", detail));
+    }
     let tenant = Tenant { id: new.id.clone(), host: false, settings: new.settings };
     let stored = change.insert(&new.id, tenant).await?;
     change.insert(&new.id, owner).await?;
@@ -113,7 +120,12 @@ pub async fn remove(
     if before.record.host {
         return Err(Problem::conflict("this tenant runs the controller"));
     }
-    change.remove_people(&tenant).await?;
+    for person in change.all::<Person>(&tenant).await? {
+        change.remove(&person).await?;
+    }
+    for key in change.all::<ApiKey>(&tenant).await? {
+        change.remove(&key).await?;
+    }
     change.remove(&before).await?;
     change.commit().await?;
     app.outbox.hint();

@@ -248,6 +248,32 @@ fn a_key_that_has_expired_and_one_that_was_removed_open_nothing() {
 }
 
 #[test]
+fn a_tenant_goes_with_a_line_for_each_and_its_name_is_not_given_again() {
+    on_both(|world| async move {
+        let api = Api::on(world).await;
+        let make = || {
+            let body = json!({ "id": "bank", "owner": "ben", "password": PASSWORD });
+            api.ask("POST", "/tenants").key("home-owner").json(body).send()
+        };
+        assert_eq!(make().await.status, 201);
+        let settings = json!({ "role": "viewer" });
+        let key = api.ask("POST", "/tenants/bank/api-keys").key("home-owner");
+        let key = key.json(json!({ "id": "ci", "settings": settings })).status().await;
+        assert_eq!(key, 201);
+        let gone = api.ask("DELETE", "/tenants/bank").key("home-owner").header("if-match", "*");
+        assert_eq!(gone.status().await, 204);
+        let log = api.ask("GET", "/tenants/bank/audit?limit=3").key("home-owner").send().await;
+        let lines = log.body["items"].as_array().unwrap().iter();
+        let lines: Vec<_> = lines.map(|it| (&it["action"], &it["subject"])).collect();
+        let deleted = ["bank", "ci", "ben"].map(|it| (json!("delete"), json!(it)));
+        assert_eq!(lines, deleted.each_ref().map(|(action, subject)| (action, subject)));
+        let again = make().await;
+        assert_eq!(again.status, 409, "{}", again.body);
+        assert!(again.body["detail"].as_str().unwrap().contains("audit log"), "{}", again.body);
+    });
+}
+
+#[test]
 fn the_last_owner_stays() {
     runtime().block_on(async {
         let api = Api::new().await;
