@@ -74,10 +74,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
     let tenant = "north".parse().expect("a name");
     let down = [
         Down::Trust { list: list() },
-        Down::Revoke {
-            entries: vec![Revocations::default().next(key(9), "lost")],
-            head: Some(head),
-        },
+        Down::Revoke { entries: vec![Revocations::default().next(key(9))], head: Some(head) },
         Down::Welcome { chain, tenant },
         Down::Watch { lease_ms: 30_000 },
         Down::Drain,
