@@ -44,6 +44,7 @@ use sqlx::{
 pub use answer::{KeptAnswer, Once};
 pub use audit::{AuditEntry, ChainFault};
 pub use backup::{BackupError, RestoreSummary};
+pub use below::Revocable;
 pub use change::{Actor, Change};
 pub use delegate::Delegated;
 pub use document::{Paper, PaperOutcome};

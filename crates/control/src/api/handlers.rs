@@ -9,6 +9,7 @@ pub(super) mod live;
 pub(super) mod people;
 pub(super) mod proxies;
 pub(super) mod records;
+pub(super) mod revoking;
 pub(super) mod sessions;
 pub(super) mod sign_in;
 pub(super) mod tenants;

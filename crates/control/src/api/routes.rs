@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::handlers::{
-    changes, configs, delegates, devices, live, people, proxies, records, sessions, sign_in,
-    tenants, tokens,
+    changes, configs, delegates, devices, live, people, proxies, records, revoking, sessions,
+    sign_in, tenants, tokens,
 };
 use super::openapi::{Output, SchemaOf};
 use crate::model::{
@@ -316,11 +316,11 @@ fn box_routes() -> Vec<Route> {
             "/tenants/{tenant}/devices/{device}/revoke",
             "revokeDevice",
             "Admit a box no more; the answer says which proxies have confirmed",
-            devices::revoke,
+            revoking::member::<Device>,
         )
         .role(Operator)
-        .takes::<devices::Reason>()
-        .gives::<devices::Revoked>(200),
+        .takes::<revoking::Reason>()
+        .gives::<revoking::Revoked>(200),
         post(
             "/tenants/{tenant}/devices/{device}/watch",
             "watchDevice",
@@ -394,11 +394,11 @@ fn box_routes() -> Vec<Route> {
             "/tenants/{tenant}/delegates/{id}/revoke",
             "revokeDelegate",
             "Let a delegate sign no more, and admit nobody whom it has signed for",
-            delegates::revoke,
+            revoking::delegate,
         )
         .role(Operator)
-        .takes::<devices::Reason>()
-        .gives::<devices::Revoked>(200),
+        .takes::<revoking::Reason>()
+        .gives::<revoking::Revoked>(200),
     ]
 }
 
@@ -464,11 +464,11 @@ fn proxy_routes() -> Vec<Route> {
             "/tenants/{tenant}/proxies/{id}/revoke",
             "revokeProxy",
             "Admit a proxy or anchor no more",
-            devices::revoke_proxy,
+            revoking::member::<Proxy>,
         )
         .role(Operator)
-        .takes::<devices::Reason>()
-        .gives::<devices::Revoked>(200),
+        .takes::<revoking::Reason>()
+        .gives::<revoking::Revoked>(200),
         get(
             "/tenants/{tenant}/proxy-status",
             "listProxyStatus",
@@ -573,19 +573,19 @@ fn log_routes() -> Vec<Route> {
             "/tenants/{tenant}/revocations",
             "createRevocation",
             "Revoke a key of the tenant, whatever it was",
-            devices::revoke_key,
+            revoking::key,
         )
         .role(Operator)
-        .takes::<devices::KeyAndReason>()
-        .gives::<devices::Revoked>(200),
+        .takes::<revoking::KeyAndReason>()
+        .gives::<revoking::Revoked>(200),
         get(
             "/tenants/{tenant}/revocations/{serial}",
             "getRevocation",
             "A revocation, and who has confirmed it",
-            devices::revocation,
+            revoking::revocation,
         )
         .role(Viewer)
-        .gives::<devices::Revoked>(200),
+        .gives::<revoking::Revoked>(200),
         get("/tenants/{tenant}/audit", "listAudit", "Who did what", changes::audit)
             .role(Owner)
             .page::<AuditEntry>(),

@@ -6,21 +6,49 @@ use std::collections::BTreeSet;
 use sqlx::AssertSqlSafe;
 
 use super::record::{read, select};
-use super::{Actor, Record, Store, StoreError, Stored};
+use super::{Actor, Change, Record, Store, StoreError, Stored};
 use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxyState};
 
-/// A record with a key that delegates may have signed for.
-trait Below: Record {
+/// A record with a key that may be revoked, and that delegates may have signed for.
+pub trait Revocable: Record {
+    /// Its key.
+    fn key(&self) -> &str;
+
     /// The keys of the delegates above it.
     fn above(&self) -> &[String];
+
     /// The same, revoked.
     fn revoked(self) -> Self;
+
     /// Whether it has addresses.
     const HAS_ADDRESSES: bool = false;
 
+    /// Whether it has one of these keys, or is there by the word of one.
     fn is_by(&self, keys: &BTreeSet<String>) -> bool {
-        let mut all = self.above().iter().map(String::as_str).chain(self.public_key());
+        let mut all = self.above().iter().map(String::as_str).chain([self.key()]);
         all.any(|key| keys.contains(key))
+    }
+}
+
+impl Change<'_> {
+    /// Marks one as revoked, whose addresses are free then; returns whether it was not before. Its
+    /// key goes by [`Change::revoke`].
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn mark_revoked<R: Revocable>(
+        &mut self,
+        before: &Stored<R>,
+    ) -> Result<bool, StoreError> {
+        let after = before.record.clone().revoked();
+        if after.columns() == before.record.columns() {
+            return Ok(false);
+        }
+        if R::HAS_ADDRESSES {
+            self.free(&before.tenant, before.record.id()).await?;
+        }
+        self.update(before, after).await?;
+        Ok(true)
     }
 }
 
@@ -44,7 +72,7 @@ impl Store {
         Ok(delegates + devices + proxies)
     }
 
-    async fn mark<R: Below>(
+    async fn mark<R: Revocable>(
         &self,
         tenant: &str,
         keys: &BTreeSet<String>,
@@ -61,15 +89,7 @@ impl Store {
                     Err(StoreError::Altered { .. } | StoreError::NotFound { .. }) => continue,
                     other => other?,
                 };
-                let after = before.record.clone().revoked();
-                if after.columns() == before.record.columns() {
-                    continue;
-                }
-                if R::HAS_ADDRESSES {
-                    change.free(tenant, id).await?;
-                }
-                change.update(&before, after).await?;
-                count += 1;
+                count += usize::from(change.mark_revoked(&before).await?);
             }
             change.commit().await?;
             below = rest;
@@ -78,7 +98,7 @@ impl Store {
     }
 
     /// The names of those that are by one of the keys and not revoked.
-    async fn below<R: Below>(
+    async fn below<R: Revocable>(
         &self,
         tenant: &str,
         keys: &BTreeSet<String>,
@@ -102,7 +122,11 @@ impl Store {
     }
 }
 
-impl Below for Delegate {
+impl Revocable for Delegate {
+    fn key(&self) -> &str {
+        &self.public_key
+    }
+
     fn above(&self) -> &[String] {
         &self.delegates
     }
@@ -112,8 +136,12 @@ impl Below for Delegate {
     }
 }
 
-impl Below for Device {
+impl Revocable for Device {
     const HAS_ADDRESSES: bool = true;
+
+    fn key(&self) -> &str {
+        &self.public_key
+    }
 
     fn above(&self) -> &[String] {
         &self.delegates
@@ -124,7 +152,11 @@ impl Below for Device {
     }
 }
 
-impl Below for Proxy {
+impl Revocable for Proxy {
+    fn key(&self) -> &str {
+        &self.settings.public_key
+    }
+
     fn above(&self) -> &[String] {
         &self.delegates
     }

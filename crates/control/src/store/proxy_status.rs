@@ -88,27 +88,6 @@ impl fmt::Display for Confirmations {
 }
 
 impl Store {
-    /// Keeps what a stream has shown.
-    ///
-    /// # Errors
-    /// [`StoreError::Reference`] when there is no such proxy.
-    pub async fn keep_proxy_status(&self, status: &ProxyStatus) -> Result<(), StoreError> {
-        let mut transaction = self.begin().await?;
-        sqlx::query(KEEP)
-            .bind(status.tenant.clone())
-            .bind(status.proxy.clone())
-            .bind(i64::from(status.connected))
-            .bind(status.seen_ms)
-            .bind(status.serial)
-            .bind(status.load)
-            .bind(status.sessions)
-            .bind(status.software.clone())
-            .bind(json(&status.anchors))
-            .execute(&mut *transaction)
-            .await?;
-        Ok(transaction.commit().await?)
-    }
-
     /// The proxies and anchors that were ever there: of a tenant, or of all.
     ///
     /// # Errors
@@ -215,18 +194,10 @@ const THERE: &str = "SELECT COUNT(*) FROM proxy_status WHERE tenant = $1 AND pro
                      AND connected = 1 AND seen_ms > $3";
 const SHOWN_MAX: usize = 5;
 const SILENT_MAX_MS: i64 = 25_000;
-const KEEP: &str = "INSERT INTO proxy_status \
-                    (tenant, proxy, connected, seen_ms, serial, load, sessions, software, anchors) \
-                    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
-                    ON CONFLICT (tenant, proxy) DO UPDATE SET connected = excluded.connected, \
-                    seen_ms = excluded.seen_ms, serial = excluded.serial, load = excluded.load, \
-                    sessions = excluded.sessions, software = excluded.software, \
-                    anchors = excluded.anchors";
 const OF_HOST: &str = "WHERE tenant IN (SELECT tenant FROM tenant WHERE host = 1)";
 /// What a proxy has in force counts as far as its chain is this one.
 const GATES: &str = "SELECT proxy.id, proxy.tenant, proxy.pool, proxy_status.seen_ms, \
-                     revocation.serial, \
-                     proxy_status.connected FROM proxy \
+                     revocation.serial, proxy_status.connected FROM proxy \
                      JOIN tenant ON tenant.tenant = proxy.tenant \
                      LEFT JOIN proxy_status ON proxy_status.tenant = proxy.tenant \
                      AND proxy_status.proxy = proxy.id \

@@ -37,22 +37,6 @@ pub struct BoxSession {
 }
 
 impl Store {
-    /// Keeps the report of a box in the place of its last.
-    ///
-    /// # Errors
-    /// [`StoreError::Reference`] when there is no such box.
-    pub async fn keep_report(&self, tenant: &str, report: &Report) -> Result<(), StoreError> {
-        let mut transaction = self.begin().await?;
-        sqlx::query(KEEP)
-            .bind(tenant.to_owned())
-            .bind(report.device.clone())
-            .bind(report.at_ms)
-            .bind(report.report.to_string())
-            .execute(&mut *transaction)
-            .await?;
-        Ok(transaction.commit().await?)
-    }
-
     /// The latest report of a box.
     ///
     /// # Errors
@@ -71,25 +55,6 @@ impl Store {
             at_ms: row.try_get("at_ms")?,
             report: serde_json::from_str(&body).unwrap_or_default(),
         })
-    }
-
-    /// Notes that a session began, changed or ended. Numbers tell which of two is the later.
-    ///
-    /// # Errors
-    /// [`StoreError::Reference`] when there is no such box.
-    pub async fn keep_session(&self, tenant: &str, session: &BoxSession) -> Result<(), StoreError> {
-        let mut transaction = self.begin().await?;
-        sqlx::query(SESSION)
-            .bind(tenant.to_owned())
-            .bind(session.device.clone())
-            .bind(session.attachment)
-            .bind(session.proxy.clone())
-            .bind(session.from_ms)
-            .bind(session.to_ms)
-            .bind(session.reason.clone())
-            .execute(&mut *transaction)
-            .await?;
-        Ok(transaction.commit().await?)
     }
 
     /// The sessions of a box, the latest first.
@@ -156,13 +121,5 @@ const PLACED: &str = "SELECT session.tenant, session.device, proxy.public_key FR
                       JOIN tenant ON tenant.host = 1 JOIN proxy ON proxy.id = session.proxy \
                       AND proxy.tenant IN (session.tenant, tenant.tenant) \
                       WHERE session.to_ms IS NULL";
-const KEEP: &str = "INSERT INTO report (tenant, device, at_ms, body) VALUES ($1, $2, $3, $4) \
-                    ON CONFLICT (tenant, device) \
-                    DO UPDATE SET at_ms = excluded.at_ms, body = excluded.body";
-const SESSION: &str = "INSERT INTO session \
-                       (tenant, device, attachment, proxy, from_ms, to_ms, reason) \
-                       VALUES ($1, $2, $3, $4, $5, $6, $7) \
-                       ON CONFLICT (tenant, device, attachment) DO UPDATE SET \
-                       proxy = excluded.proxy, to_ms = excluded.to_ms, reason = excluded.reason";
 const SESSIONS: &str = "SELECT * FROM session WHERE tenant = $1 AND device = $2 \
                         ORDER BY attachment DESC LIMIT $3";

@@ -18,8 +18,8 @@ use super::*;
 use crate::authority::NotSigned;
 use crate::keys;
 use crate::model::{
-    Device, DeviceSettings, DeviceState, Limits, Pool, PoolSettings, Tenant, TenantSettings, Token,
-    TokenSettings,
+    Device, DeviceSettings, DeviceState, Limits, Pool, PoolSettings, Proxy, ProxyRole,
+    ProxySettings, ProxyState, Tenant, TenantSettings, Token, TokenSettings,
 };
 
 /// A store for a test, with what must outlive it.
@@ -646,28 +646,54 @@ fn sessions_and_reports_are_of_boxes_that_are_there() {
     on_both(|world| async move {
         world.tenant("tram").await;
         world.insert("tram", device("bus-17", 1)).await.unwrap();
-        let report = |device: &str, at_ms| Report {
-            device: device.to_owned(),
-            at_ms,
-            report: json!({ "software": "1.0" }),
+        world.insert("tram", proxy("fra-1", 20)).await.unwrap();
+        let report = |device: &str, at_ms| Note::Report {
+            tenant: "tram".to_owned(),
+            report: Report {
+                device: device.to_owned(),
+                at_ms,
+                report: json!({ "software": "1.0" }),
+            },
+            stream: "1".to_owned(),
+            connected: true,
         };
-        world.store.keep_report("tram", &report("bus-17", 1)).await.unwrap();
-        world.store.keep_report("tram", &report("bus-17", 2)).await.unwrap();
+        let all = [report("bus-17", 1), report("nobody", 1), report("bus-17", 2)];
+        world.store.keep_notes(&all, NOW).await.unwrap();
         assert_eq!(world.store.report("tram", "bus-17").await.unwrap().at_ms, 2);
-        let error = world.store.keep_report("tram", &report("nobody", 1)).await.unwrap_err();
-        assert!(matches!(error, StoreError::Reference(_)));
-        let session = |to_ms| BoxSession {
+        let nobody = world.store.report("tram", "nobody").await.unwrap_err();
+        assert!(matches!(nobody, StoreError::NotFound { .. }));
+        let all = [on("bus-17", Some(20)), on("bus-17", None), on("nobody", Some(20))];
+        world.store.keep_notes(&all, NOW).await.unwrap();
+        let session = BoxSession {
             device: "bus-17".to_owned(),
-            attachment: 3,
+            attachment: 1,
             proxy: "fra-1".to_owned(),
-            from_ms: 1,
-            to_ms,
-            reason: None,
+            from_ms: NOW,
+            to_ms: Some(NOW),
+            reason: Some("left".to_owned()),
         };
-        world.store.keep_session("tram", &session(None)).await.unwrap();
-        world.store.keep_session("tram", &session(Some(9))).await.unwrap();
-        assert_eq!(world.store.sessions("tram", "bus-17", 9).await.unwrap(), [session(Some(9))]);
+        assert_eq!(world.store.sessions("tram", "bus-17", 9).await.unwrap(), [session]);
+        assert!(world.store.sessions("tram", "nobody", 9).await.unwrap().is_empty());
     });
+}
+
+/// A box says which proxy it is on.
+fn on(device: &str, proxy: Option<u8>) -> Note {
+    let (tenant, device, proxy) = ("tram".to_owned(), device.to_owned(), proxy.map(key));
+    Note::On { tenant, device, proxy }
+}
+
+fn proxy(id: &str, seed: u8) -> Proxy {
+    let settings = ProxySettings {
+        title: String::new(),
+        role: ProxyRole::Proxy,
+        public_key: key(seed),
+        addresses: vec!["192.0.2.7:4433".parse().unwrap()],
+        pool: None,
+        devices_max: None,
+    };
+    let (id, state, delegates) = (id.to_owned(), ProxyState::Active, Vec::new());
+    Proxy { id, state, statement: None, delegates, settings }
 }
 
 #[test]
@@ -676,15 +702,12 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
         world.tenant("tram").await;
         let secret = world.token("tram", uses(2)).await;
         world.store.enrol(&enrolment(&secret, 1), NOW, nobody).await.unwrap();
-        let session = BoxSession {
-            device: world.store.find::<Device>("public_key", &key(1)).await.unwrap().record.id,
-            attachment: 1,
-            proxy: "fra-1".to_owned(),
-            from_ms: 1,
-            to_ms: None,
-            reason: None,
-        };
-        world.store.keep_session("tram", &session).await.unwrap();
+        world.insert("tram", proxy("fra-1", 20)).await.unwrap();
+        let found = world.store.find::<Device>("public_key", &key(1)).await.unwrap();
+        let device = found.record.id;
+        world.store.keep_notes(&[on(&device, Some(20))], NOW).await.unwrap();
+        let sessions = world.store.sessions("tram", &device, 9).await.unwrap();
+        assert_eq!(sessions.len(), 1);
         let mut backup = Vec::new();
         world.store.backup(&mut backup, NOW).await.unwrap();
         let error = world.store.restore(&mut &*backup, 0, |_| Ok(())).await.unwrap_err();
@@ -709,8 +732,8 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
             assert_eq!(target.store.epoch().await.unwrap(), 6);
             let before = world.store.get::<Tenant>("tram", "tram").await.unwrap();
             assert_eq!(target.store.get::<Tenant>("tram", "tram").await.unwrap(), before);
-            let found = target.store.sessions("tram", &session.device, 9).await.unwrap();
-            assert_eq!(found, std::slice::from_ref(&session));
+            let found = target.store.sessions("tram", &device, 9).await.unwrap();
+            assert_eq!(found, sessions);
             assert_eq!(
                 target.store.verify_audit("tram", None).await.unwrap(),
                 world.store.verify_audit("tram", None).await.unwrap()

@@ -8,7 +8,8 @@ use roadweave_fleet::{
 };
 use roadweave_identity::Identity;
 use roadweave_identity::tls::{Pinned, client};
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::json;
 use tokio::io::AsyncBufReadExt as _;
 use tokio::net::TcpListener;
@@ -31,6 +32,7 @@ use crate::{clock, keys};
 /// A controller on a port of this machine.
 pub(crate) struct Port {
     pub(crate) address: SocketAddr,
+    certificate: CertificateDer<'static>,
     pub(crate) app: Arc<App>,
     stop: watch::Sender<bool>,
     pub(crate) planner: tokio::task::JoinHandle<()>,
@@ -125,6 +127,7 @@ impl Port {
         let planner = tokio::spawn(Planner::new(of.0, of.1, of.2, figures, streams.post()).run());
         let app = Arc::new(App::new(store, authority, outbox, Arc::clone(&metrics)));
         let made = certificate::self_signed(&["localhost".to_owned()]);
+        let certificate = CertificateDer::from_pem_slice(made.certificate.as_bytes()).unwrap();
         let tls = serve::web_tls(made.certificate.as_bytes(), made.key.as_bytes()).unwrap();
         let (web, web_tls) = (api::router(&app), Arc::new(tls));
         let service = Service { web, web_tls, streams, metrics, limits };
@@ -132,7 +135,7 @@ impl Port {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(serve::serve(listener, Arc::new(service), stopped));
-        Ok(Self { address, app, stop, planner, post, world })
+        Ok(Self { address, certificate, app, stop, planner, post, world })
     }
 
     pub(crate) async fn insert<R: Record>(&self, record: R) {
@@ -446,14 +449,15 @@ fn rest_is_empty(end: Option<io::Result<usize>>) -> bool {
     end.is_none_or(|end| end.is_err() || end.is_ok_and(|length| length == 0))
 }
 
-/// A request over HTTPS; the certificate is not looked at here.
+/// A request over HTTPS.
 pub(crate) async fn web(port: &Port, what: &str, key: &str, body: &str) -> String {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(port.certificate.clone()).unwrap();
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_root_certificates(roots)
         .with_no_client_auth();
     let stream = TcpStream::connect(port.address).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
@@ -468,44 +472,4 @@ pub(crate) async fn web(port: &Port, what: &str, key: &str, body: &str) -> Strin
     let mut answer = String::new();
     while tls.read_line(&mut answer).await.unwrap_or(0) > 0 {}
     answer
-}
-
-#[derive(Debug)]
-struct Anybody;
-
-impl rustls::client::danger::ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _: &rustls::pki_types::CertificateDer<'_>,
-        _: &[rustls::pki_types::CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: rustls::pki_types::UnixTime,
-    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        Ok(rustls::client::danger::ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &rustls::pki_types::CertificateDer<'_>,
-        _: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.3 alone".to_owned()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &rustls::pki_types::CertificateDer<'_>,
-        signed: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, &algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
-        algorithms.supported_schemes()
-    }
 }

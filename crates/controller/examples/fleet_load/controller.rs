@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// A controller of its own, in a folder of its own.
 pub struct Controller {
     program: PathBuf,
-    folder: PathBuf,
+    pub folder: PathBuf,
     pub port: u16,
     pub password: String,
     child: Option<Child>,

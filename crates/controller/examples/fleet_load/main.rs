@@ -69,7 +69,7 @@ async fn main() {
     let place = folder.path().join("controller");
     let mut controller = Controller::make(&options.controller, &place, options.database.as_deref());
     controller.start();
-    let web = Web::log_in(controller.port, &controller.password).await;
+    let web = Web::log_in(&controller).await;
     let board = Arc::new(Board::new(options.boxes + options.revocations + options.proxies));
     join(&options, &web, &controller, &board).await;
     say("documents at all", board.all_have_documents().await);

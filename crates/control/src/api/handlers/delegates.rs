@@ -1,16 +1,15 @@
 //! Delegates, who sign for others where the root key is elsewhere.
 
 use std::sync::Arc;
-use std::time::Instant;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use axum::{Extension, Json};
 use roadweave_fleet::Chain;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::devices::{Reason, Revoked, check_reason, confirmed, enter, mark_below, not_ours};
+use super::devices::not_ours;
 use super::records::insert_in;
 use crate::api::answer::{Body, Path};
 use crate::api::{App, Caller, Problem};
@@ -71,22 +70,4 @@ async fn above(change: &mut Change<'_>, tenant: &str, key: &str) -> Result<(), P
     }
     let detail = format!("put in the delegate first that has signed it: its key is {key}");
     Err(Problem::conflict(detail))
-}
-
-/// Revokes a delegate and every key that it has signed for, itself or by delegates below it.
-pub async fn revoke(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path((tenant, id)): Path<(String, String)>,
-    Body(why): Body<Reason>,
-) -> Result<Json<Revoked>, Problem> {
-    check_reason(&why.reason)?;
-    let begun = Instant::now();
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let key = change.get::<Delegate>(&tenant, &id).await?.record.public_key;
-    // All that hangs on it is cut off by this alone, however many they are.
-    let revocation = enter(&mut change, &tenant, &key, &why.reason).await?;
-    change.commit().await?;
-    let marking = mark_below(&app, &caller, &tenant, key);
-    tokio::join!(confirmed(&app, &tenant, revocation, begun), marking).0
 }

@@ -1,8 +1,6 @@
-//! Boxes and proxies: letting in, sending away, and what became of it.
+//! Boxes and proxies: letting in, changing, and what they say of themselves.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -14,14 +12,11 @@ use utoipa::ToSchema;
 use super::records;
 use crate::api::answer::{Body, PageOf, Path, Query, if_match, matches, record};
 use crate::api::{App, Caller, Problem};
-use crate::authority::Authority;
 use crate::clock::now_ms;
 use crate::model::{
     Device, DeviceSettings, DeviceState, Proxy, ProxyState, Settings as _, Tenant, public_key, slug,
 };
-use crate::store::{
-    BoxSession, Change, Confirmations, ProxyStatus, Report, Revocation, Sample, Stored,
-};
+use crate::store::{BoxSession, ProxyStatus, Report, Sample};
 
 /// A box whose key is known.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -36,42 +31,12 @@ pub struct NewDevice {
     settings: DeviceSettings,
 }
 
-/// Why something is revoked.
-#[derive(Deserialize, Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Reason {
-    /// For the log: at most 200 bytes on one line.
-    pub(super) reason: String,
-}
-
-/// A key to be revoked.
-#[derive(Deserialize, Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct KeyAndReason {
-    /// The key.
-    public_key: String,
-    /// For the log: at most 200 bytes on one line.
-    reason: String,
-}
-
 /// Whether a proxy is to be drained.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Drain {
     /// False lets it take boxes again.
     drain: bool,
-}
-
-/// A revocation and who has confirmed it.
-#[derive(Deserialize, Serialize, ToSchema)]
-pub struct Revoked {
-    /// The revocation.
-    revocation: Revocation,
-    /// Who has, and who has not.
-    #[serde(flatten)]
-    confirmations: Confirmations,
-    /// The same in words, as "12 of 13; fra-3 unreachable for 40 s".
-    summary: String,
 }
 
 /// A box.
@@ -169,103 +134,6 @@ pub async fn approve(
     Ok(record(StatusCode::OK, &after))
 }
 
-/// Admits a box no more.
-pub async fn revoke(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path((tenant, id)): Path<(String, String)>,
-    Body(why): Body<Reason>,
-) -> Result<Json<Revoked>, Problem> {
-    check_reason(&why.reason)?;
-    let begun = Instant::now();
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let before = change.get::<Device>(&tenant, &id).await?;
-    let revocation = send_away(&mut change, &before, &why.reason).await?;
-    change.commit().await?;
-    confirmed(&app, &tenant, revocation, begun).await
-}
-
-/// Revokes a box, whose addresses are free then.
-async fn send_away(
-    change: &mut Change<'_>,
-    device: &Stored<Device>,
-    reason: &str,
-) -> Result<Revocation, Problem> {
-    let Stored { tenant, record, .. } = device;
-    let revocation = enter(change, tenant, &record.public_key, reason).await?;
-    if record.state != DeviceState::Revoked {
-        change.free(tenant, &record.id).await?;
-        let (state, addresses) = (DeviceState::Revoked, Vec::new());
-        change.update(device, Device { state, addresses, ..record.clone() }).await?;
-    }
-    Ok(revocation)
-}
-
-/// Admits a proxy or anchor no more.
-pub async fn revoke_proxy(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path((tenant, id)): Path<(String, String)>,
-    Body(why): Body<Reason>,
-) -> Result<Json<Revoked>, Problem> {
-    check_reason(&why.reason)?;
-    let begun = Instant::now();
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let before = change.get::<Proxy>(&tenant, &id).await?;
-    let revocation = send_away_proxy(&mut change, &before, &why.reason).await?;
-    change.commit().await?;
-    confirmed(&app, &tenant, revocation, begun).await
-}
-
-/// Revokes a proxy or anchor.
-async fn send_away_proxy(
-    change: &mut Change<'_>,
-    proxy: &Stored<Proxy>,
-    reason: &str,
-) -> Result<Revocation, Problem> {
-    let Stored { tenant, record, .. } = proxy;
-    let revocation = enter(change, tenant, &record.settings.public_key, reason).await?;
-    if record.state != ProxyState::Revoked {
-        let state = ProxyState::Revoked;
-        change.update(proxy, Proxy { state, ..record.clone() }).await?;
-    }
-    Ok(revocation)
-}
-
-/// Revokes any key that the tenant has had; a key of another tenant is refused.
-pub async fn revoke_key(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(tenant): Path<String>,
-    Body(what): Body<KeyAndReason>,
-) -> Result<Json<Revoked>, Problem> {
-    check_reason(&what.reason)?;
-    public_key(&what.public_key).map_err(Problem::invalid)?;
-    let begun = Instant::now();
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let owner = change.owner_of_key(&what.public_key).await?;
-    let ours = app.authority.is_own(&what.public_key);
-    let foreign = owner.is_none() && !caller.host || owner.is_some_and(|it| it != tenant);
-    if foreign || ours {
-        return Err(Problem::forbidden("the key does not belong to this tenant"));
-    }
-    let revocation = enter(&mut change, &tenant, &what.public_key, &what.reason).await?;
-    change.commit().await?;
-    let marking = mark_below(&app, &caller, &tenant, what.public_key);
-    tokio::join!(confirmed(&app, &tenant, revocation, begun), marking).0
-}
-
-/// A revocation and who has confirmed it by now.
-pub async fn revocation(
-    State(app): State<Arc<App>>,
-    Path((tenant, serial)): Path<(String, i64)>,
-) -> Result<Json<Revoked>, Problem> {
-    let revocation = app.store.revocation(&tenant, serial).await?;
-    let confirmations = app.store.confirmations(&tenant, serial, now_ms()).await?;
-    let summary = confirmations.to_string();
-    Ok(Json(Revoked { revocation, confirmations, summary }))
-}
-
 /// Refuses to admit a key here when nobody here can sign for it.
 pub(super) fn root_is_here(app: &App) -> Result<(), Problem> {
     if app.authority.admits() {
@@ -283,61 +151,6 @@ pub(super) fn not_ours(app: &App, key: &str) -> Result<(), Problem> {
     match app.authority.is_own(key) || approves() {
         true => Err(Problem::conflict("the key is one of the controller's or of its roots")),
         false => Ok(()),
-    }
-}
-
-/// Marks whatever has a key that was revoked, or is there by its word. The answer waits for it a
-/// while; with many of them it goes on.
-pub(super) async fn mark_below(app: &App, caller: &Caller, tenant: &str, key: String) {
-    let (store, outbox) = (Arc::clone(&app.store), Arc::clone(&app.outbox));
-    let (tenant, actor) = (tenant.to_owned(), caller.actor());
-    let marking = tokio::spawn(async move {
-        let keys = BTreeSet::from([key]);
-        if let Err(error) = store.mark_revoked(&tenant, &keys, &actor, now_ms()).await {
-            // They are cut off all the same.
-            tracing::error!(tenant, %error, "not all below a revoked key are marked: revoke it again");
-        }
-        outbox.hint();
-    });
-    let _ = tokio::time::timeout(MARK_MAX, marking).await;
-}
-
-pub(super) async fn enter(
-    change: &mut Change<'_>,
-    tenant: &str,
-    key: &str,
-    reason: &str,
-) -> Result<Revocation, Problem> {
-    let sign = |serial, previous: &str| Authority::revoke(key, serial, previous);
-    Ok(change.revoke(tenant, key, reason, sign).await?)
-}
-
-pub(super) fn check_reason(reason: &str) -> Result<(), Problem> {
-    let good = (1..=200).contains(&reason.len()) && !reason.chars().any(char::is_control);
-    if good { Ok(()) } else { Err(Problem::invalid("reason: 1 to 200 bytes on one line")) }
-}
-
-/// Waits until all who can be reached have confirmed, 2 s at most.
-pub(super) async fn confirmed(
-    app: &App,
-    tenant: &str,
-    revocation: Revocation,
-    begun: Instant,
-) -> Result<Json<Revoked>, Problem> {
-    app.outbox.hint();
-    loop {
-        let all = app.store.confirmations(tenant, revocation.serial, now_ms()).await;
-        let late = begun.elapsed() > CONFIRM_MAX;
-        match all {
-            Ok(confirmations) if late || confirmations.is_complete() => {
-                app.metrics.revocation_seconds.observe(begun.elapsed().as_secs_f64());
-                let summary = confirmations.to_string();
-                return Ok(Json(Revoked { revocation, confirmations, summary }));
-            }
-            // It is written; who has confirmed can be asked later.
-            Err(error) if late => return Err(error.into()),
-            _ => tokio::time::sleep(CONFIRM_POLL).await,
-        }
     }
 }
 
@@ -435,7 +248,3 @@ pub async fn samples(
     let next = items.last().filter(|_| full).map(|last| (last.at_ms + 1).to_string());
     Ok(Json(PageOf::<Sample> { items, next }).into_response())
 }
-
-const MARK_MAX: Duration = Duration::from_secs(5);
-const CONFIRM_MAX: Duration = Duration::from_secs(2);
-const CONFIRM_POLL: Duration = Duration::from_millis(25);

@@ -1,0 +1,189 @@
+//! Revoking: a box, a proxy, an anchor, a delegate, or any key; and who has confirmed it.
+//!
+//! ```text
+//! key ─► chain of revocations ─► streams: all cut it off ─► confirmed, or 2 s ─► answer
+//!    └─► marked in its own record, and below a delegate in many, which goes on by itself
+//! ```
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::api::answer::{Body, Path};
+use crate::api::{App, Caller, Problem};
+use crate::authority::Authority;
+use crate::clock::now_ms;
+use crate::model::{Delegate, public_key};
+use crate::store::{Change, Confirmations, Revocable, Revocation};
+
+/// Why something is revoked.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reason {
+    /// For the log: at most 200 bytes on one line.
+    reason: String,
+}
+
+/// A key to be revoked.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyAndReason {
+    /// The key.
+    public_key: String,
+    /// For the log: at most 200 bytes on one line.
+    reason: String,
+}
+
+/// A revocation and who has confirmed it.
+#[derive(Deserialize, Serialize, ToSchema)]
+pub struct Revoked {
+    /// The revocation.
+    revocation: Revocation,
+    /// Who has, and who has not.
+    #[serde(flatten)]
+    confirmations: Confirmations,
+    /// The same in words, as "12 of 13; fra-3 unreachable for 40 s".
+    summary: String,
+}
+
+/// Admits a box, a proxy or an anchor no more.
+pub async fn member<R: Revocable>(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, id)): Path<(String, String)>,
+    Body(why): Body<Reason>,
+) -> Result<Json<Revoked>, Problem> {
+    check_reason(&why.reason)?;
+    let begun = Instant::now();
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let before = change.get::<R>(&tenant, &id).await?;
+    let revocation = enter(&mut change, &tenant, before.record.key(), &why.reason).await?;
+    change.mark_revoked(&before).await?;
+    change.commit().await?;
+    confirmed(&app, &tenant, revocation, begun).await
+}
+
+/// Revokes a delegate and every key that it has signed for, itself or by delegates below it.
+pub async fn delegate(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, id)): Path<(String, String)>,
+    Body(why): Body<Reason>,
+) -> Result<Json<Revoked>, Problem> {
+    check_reason(&why.reason)?;
+    let begun = Instant::now();
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let key = change.get::<Delegate>(&tenant, &id).await?.record.public_key;
+    // All that hangs on it is cut off by this alone, however many they are.
+    let revocation = enter(&mut change, &tenant, &key, &why.reason).await?;
+    change.commit().await?;
+    confirmed_and_below(&app, &caller, (&tenant, key), (revocation, begun)).await
+}
+
+/// Revokes any key that the tenant has had; a key of another tenant is refused.
+pub async fn key(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(tenant): Path<String>,
+    Body(what): Body<KeyAndReason>,
+) -> Result<Json<Revoked>, Problem> {
+    check_reason(&what.reason)?;
+    public_key(&what.public_key).map_err(Problem::invalid)?;
+    let begun = Instant::now();
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let owner = change.owner_of_key(&what.public_key).await?;
+    let ours = app.authority.is_own(&what.public_key);
+    let foreign = owner.is_none() && !caller.host || owner.is_some_and(|it| it != tenant);
+    if foreign || ours {
+        return Err(Problem::forbidden("the key does not belong to this tenant"));
+    }
+    let revocation = enter(&mut change, &tenant, &what.public_key, &what.reason).await?;
+    change.commit().await?;
+    confirmed_and_below(&app, &caller, (&tenant, what.public_key), (revocation, begun)).await
+}
+
+/// A revocation and who has confirmed it by now.
+pub async fn revocation(
+    State(app): State<Arc<App>>,
+    Path((tenant, serial)): Path<(String, i64)>,
+) -> Result<Json<Revoked>, Problem> {
+    let revocation = app.store.revocation(&tenant, serial).await?;
+    let confirmations = app.store.confirmations(&tenant, serial, now_ms()).await?;
+    let summary = confirmations.to_string();
+    Ok(Json(Revoked { revocation, confirmations, summary }))
+}
+
+/// Waits until a revocation is confirmed, and marks what is below its key meanwhile.
+async fn confirmed_and_below(
+    app: &App,
+    caller: &Caller,
+    (tenant, key): (&str, String),
+    (revocation, begun): (Revocation, Instant),
+) -> Result<Json<Revoked>, Problem> {
+    let marking = mark_below(app, caller, tenant, key);
+    tokio::join!(confirmed(app, tenant, revocation, begun), marking).0
+}
+
+/// Marks whatever has a key that was revoked, or is there by its word. The answer waits for it a
+/// while; with many of them it goes on.
+async fn mark_below(app: &App, caller: &Caller, tenant: &str, key: String) {
+    let (store, outbox) = (Arc::clone(&app.store), Arc::clone(&app.outbox));
+    let (tenant, actor) = (tenant.to_owned(), caller.actor());
+    let marking = tokio::spawn(async move {
+        let keys = BTreeSet::from([key]);
+        if let Err(error) = store.mark_revoked(&tenant, &keys, &actor, now_ms()).await {
+            // They are cut off all the same.
+            tracing::error!(tenant, %error, "not all below a revoked key are marked: revoke it again");
+        }
+        outbox.hint();
+    });
+    let _ = tokio::time::timeout(MARK_MAX, marking).await;
+}
+
+async fn enter(
+    change: &mut Change<'_>,
+    tenant: &str,
+    key: &str,
+    reason: &str,
+) -> Result<Revocation, Problem> {
+    let sign = |serial, previous: &str| Authority::revoke(key, serial, previous);
+    Ok(change.revoke(tenant, key, reason, sign).await?)
+}
+
+fn check_reason(reason: &str) -> Result<(), Problem> {
+    let good = (1..=200).contains(&reason.len()) && !reason.chars().any(char::is_control);
+    if good { Ok(()) } else { Err(Problem::invalid("reason: 1 to 200 bytes on one line")) }
+}
+
+/// Waits until all who can be reached have confirmed, 2 s at most.
+async fn confirmed(
+    app: &App,
+    tenant: &str,
+    revocation: Revocation,
+    begun: Instant,
+) -> Result<Json<Revoked>, Problem> {
+    app.outbox.hint();
+    loop {
+        let all = app.store.confirmations(tenant, revocation.serial, now_ms()).await;
+        let late = begun.elapsed() > CONFIRM_MAX;
+        match all {
+            Ok(confirmations) if late || confirmations.is_complete() => {
+                app.metrics.revocation_seconds.observe(begun.elapsed().as_secs_f64());
+                let summary = confirmations.to_string();
+                return Ok(Json(Revoked { revocation, confirmations, summary }));
+            }
+            // It is written; who has confirmed can be asked later.
+            Err(error) if late => return Err(error.into()),
+            _ => tokio::time::sleep(CONFIRM_POLL).await,
+        }
+    }
+}
+
+const MARK_MAX: Duration = Duration::from_secs(5);
+const CONFIRM_MAX: Duration = Duration::from_secs(2);
+const CONFIRM_POLL: Duration = Duration::from_millis(25);
