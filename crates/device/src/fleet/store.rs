@@ -17,7 +17,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use roadweave_fleet::Digest;
 use roadweave_identity::Identity;
@@ -39,8 +39,8 @@ pub(super) struct Store {
     generation: u64,
     /// The last write failed, and that was told.
     is_failing: bool,
-    /// The write that is under way.
-    writer: Option<JoinHandle<io::Result<()>>>,
+    /// What comes of the write that is under way.
+    writing: Option<Receiver<io::Result<()>>>,
 }
 
 /// Why the state of a member cannot be used.
@@ -100,7 +100,7 @@ impl Store {
             return Err(StoreError::InUse { path });
         }
         let directory = directory.to_owned();
-        Ok(Self { directory, _lock: lock, generation: 0, is_failing: false, writer: None })
+        Ok(Self { directory, _lock: lock, generation: 0, is_failing: false, writing: None })
     }
 
     /// The key, made at the first call and the same ever after.
@@ -172,32 +172,41 @@ impl Store {
     pub(super) fn begin(&mut self, kept: &impl Serialize, done: impl FnOnce() + Send + 'static) {
         let (path, directory) = (self.next_path(), self.directory.clone());
         let bytes = encode(self.generation + 1, kept);
+        let (written, outcome) = channel();
+        let no_thread = written.clone();
         let work = move || {
-            let written = bytes.and_then(|bytes| files::replace(&path, &bytes, 0o600));
-            let written = written.and_then(|()| File::open(directory)?.sync_all());
+            let result = bytes.and_then(|bytes| files::replace(&path, &bytes, 0o600));
+            // Nobody listens any more at the end of the process.
+            let _ = written.send(result.and_then(|()| File::open(directory)?.sync_all()));
             done();
-            written
         };
-        match std::thread::Builder::new().name("state".into()).spawn(work) {
-            Ok(writer) => self.writer = Some(writer),
-            Err(error) => _ = self.on_written(&Err(error)),
+        if let Err(error) = std::thread::Builder::new().name("state".into()).spawn(work) {
+            let _ = no_thread.send(Err(error));
         }
+        self.writing = Some(outcome);
     }
 
     /// Whether a write is under way, or over and not polled.
     pub(super) fn is_writing(&self) -> bool {
-        self.writer.is_some()
+        self.writing.is_some()
     }
 
     /// Whether what was begun is on the disk, once that is known.
     pub(super) fn poll(&mut self) -> Option<bool> {
-        self.writer.as_ref().is_some_and(JoinHandle::is_finished).then(|| self.finish())?
+        match self.writing.as_ref()?.try_recv() {
+            Ok(written) => {
+                self.writing = None;
+                Some(self.on_written(&written))
+            }
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => self.finish(),
+        }
     }
 
     /// Waits for what is under way, if anything is.
     fn finish(&mut self) -> Option<bool> {
         let panicked = |_| Err(io::Error::other("the write panicked"));
-        let written = self.writer.take()?.join().unwrap_or_else(panicked);
+        let written = self.writing.take()?.recv().unwrap_or_else(panicked);
         Some(self.on_written(&written))
     }
 
