@@ -126,7 +126,7 @@ impl<T: Kept> StateFile<T> {
     }
 
     /// Writes `kept` before it returns, unless it is there already: the process ends. A disk that
-    /// hangs is waited for no longer than [`LAST_MAX`].
+    /// hangs is waited for no longer than a second each time.
     pub fn write_last(&mut self, kept: &T) {
         if self.finish_soon() {
             self.write(kept);
