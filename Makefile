@@ -13,7 +13,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
 PLAYWRIGHT = scripts/webrtc/node_modules/.package-lock.json
 
-.PHONY: demo test test-aarch64 fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
+.PHONY: agreement demo test test-aarch64 fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
 	api-check images webrtc webrtc-smoke packages clean
 
 demo: packages
@@ -22,6 +22,13 @@ demo: packages
 
 test: packages
 	$(CARGO) test --workspace --no-fail-fast
+
+# Whether the lab says what the same tunnel does in real time, the tail included: docs/lab.md. Some
+# six minutes on a machine that does nothing else.
+agreement: packages
+	$(BUILD) --release
+	$(CARGO) test --quiet --release --package roadweave-workshop --test agreement -- \
+	    --include-ignored --nocapture --test-threads 1
 
 # The tests of crates/coding as an ARM box runs them, by qemu.
 test-aarch64:

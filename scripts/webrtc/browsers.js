@@ -1,8 +1,8 @@
 // A call between two Chromium browsers: the vehicle's sends picture and sound, that of the data
 // centre receives. This program carries the offer and the answer from one to the other.
 //
-//   vehicle: picture from a file ─> encoder ─> RTP ══ the links ══> jitter buffer ─> decoder ─> page
-//                                  getStats() of both, once a second
+//   vehicle: picture from a file ─> encoder ─> RTP ══ links ══> jitter buffer ─> decoder ─> page
+//                                getStats() of both, once a second
 
 import { chmodSync, writeFileSync } from 'node:fs';
 import path from 'node:path';

@@ -3,8 +3,8 @@
 // Names of statistics are those of https://www.w3.org/TR/webrtc-stats/.
 
 /**
- * What happened between two samples `{ vehicle, centre, processor }`, as `{ name: value }`; what is not
- * known yet is null.
+ * What happened between two samples `{ vehicle, centre, processor }`, as `{ name: value }`; what is
+ * not known yet is null.
  */
 export function between(before, after) {
   const [inbound, inboundBefore] = [after, before].map(({ centre }) => video(centre, 'inbound-rtp'));
@@ -107,9 +107,9 @@ export function quantile(values, share) {
 const ratio = (total, count) => (count > 0 ? total / count : null);
 
 /**
- * What the receiving router counted between two statuses, packets of the call that the vehicle sent:
- * `{ transmitted, lost, adopted, timeouts, discarded, links: [{ name, lost, adopted }] }`; null when
- * no router was there.
+ * What the receiving router counted between two statuses, packets of the call that the vehicle
+ * sent: `{ transmitted, lost, adopted, timeouts, discarded, links: [{ name, lost, adopted }] }`;
+ * null when no router was there.
  */
 export function packetsBetween(before, after) {
   const [first, last] = [before, after].map((status) => status?.sessions?.[0]);

@@ -5,12 +5,13 @@
 //           nothing arrives for 2 % of       nothing arrives for 15 % of
 //           the time, 25 ms at once          the time, 200 ms at once
 //
-// The shares of loss are those of the paper's table III. It tells neither how long a burst lasts nor
-// the delays. Bursts of 25 ms make 0.8 gaps a second on the better link, as many as packets timed
-// out with 10 ms of buffer (table IV); link a is the slower one for a quarter of the time, since a
-// quarter of the paper's packets came first by its worse link; and link b is late by more than
-// 100 ms now and then, since gaps outlasted 100 ms of buffer now and then. Delays drift rather than
-// jump: a browser takes a delay that jumps for a queue and sends less, whatever is lost or late.
+// The shares of loss are those of the paper's table III. It tells neither how long a burst lasts
+// nor the delays. Bursts of 25 ms make 0.8 gaps a second on the better link, as many as packets
+// timed out with 10 ms of buffer (table IV); link a is the slower one for a quarter of the time,
+// since a quarter of the paper's packets came first by its worse link; and link b is late by more
+// than 100 ms now and then, since gaps outlasted 100 ms of buffer now and then. Delays drift rather
+// than jump: a browser takes a delay that jumps for a queue and sends less, whatever is lost or
+// late.
 //
 // A burst is a stretch of time, not a number of packets: every setting meets the same ones, however
 // much it sends. The shares hold exactly within the length of the recording.

@@ -92,7 +92,7 @@ export function parseOptions(words) {
   };
 }
 
-/** The file that `program` names, by a path or by the search path; throws with `cure` when there is none. */
+/** The file that `program` names, by a path or by `PATH`; throws with `cure` when there is none. */
 export function findProgram(program, cure) {
   const folders = program.includes('/') ? [''] : process.env.PATH.split(':');
   for (const folder of folders) {

@@ -3,12 +3,12 @@
 import { readdirSync, readFileSync } from 'node:fs';
 
 /**
- * Processor time so far, in the kernel's ticks: `all` of the machine, `busy` of it, and `ours`, of the
- * processes that run now. Inside the sandbox /proc shows no others.
+ * Processor time so far, in the kernel's ticks: `all` of the machine, `busy` of it, and `ours`, of
+ * the processes that run now. Inside the sandbox /proc shows no others.
  */
 export function processorTimes() {
   const [, ...ticks] = readFileSync('/proc/stat', 'utf8').split('\n')[0].trim().split(/\s+/);
-  // user, nice, system, idle, iowait, irq, softirq, steal; the two of guests are among the first two.
+  // user, nice, system, idle, iowait, irq, softirq, steal; those of guests are in the first two.
   const times = ticks.slice(0, 8).map(Number);
   const all = times.reduce((total, value) => total + value, 0);
   const processes = readdirSync('/proc').filter((name) => /^[0-9]+$/.test(name));

@@ -36,7 +36,7 @@ function callTable(settings) {
   return table(head, settings.map(row));
 }
 
-/** Which link brought what, with the paper's table III below: a car in Tokyo, 15 minutes, two videos. */
+/** Which link brought what, above the paper's table III: a car in Tokyo, 15 minutes, two videos. */
 function adoptionTable(settings) {
   const rowsOf = (name, packets) => [
     ...packets.links.map((link) => [

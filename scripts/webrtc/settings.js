@@ -1,8 +1,8 @@
 // What lies between the browsers: the links and, over them, nothing or a tunnel.
 //
 //   single:a, single:b   one link, no tunnel
-//   geneve               redundant routers: every packet on both links, the first copy goes on at once
-//   geneve@MS            the same, in order: what comes after a missing packet waits for it, MS at most
+//   geneve               redundant routers: each packet on both links, the first copy goes on
+//   geneve@MS            the same, in order: what follows a missing packet waits for it, MS at most
 //   STRATEGY             client and server, with that strategy on both links, such as xnc
 //   STRATEGY@MS          the same, in order
 
@@ -88,7 +88,7 @@ export class Passage {
     return paths.filter((path) => path.status === 'usable').length;
   }
 
-  /** What the receiving end of the tunnel tells of itself; null without a tunnel, or while it does not answer. */
+  /** The status of the receiving end; null without a tunnel, or while it does not answer. */
   status() {
     const socket = `/run/roadweave/${FAR_TUN}.sock`;
     if (!existsSync(socket)) return null;
@@ -109,7 +109,7 @@ export class Passage {
     this.emulator.signal('SIGHUP');
   }
 
-  /** Ends all of it; resolves to what passed along each link, as `roadweave emulate --json` says. */
+  /** Ends it all; resolves to what passed along each link, as `roadweave emulate --json` says. */
   async close() {
     for (const undo of this.#undo.splice(0)) undo();
     let said = '';

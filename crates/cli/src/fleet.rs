@@ -14,12 +14,10 @@ use roadweave_identity::PublicKey;
 use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::{AnchorConfig, AnchorTenant, PeerTable, ServerConfig};
 
+use crate::files::{ANCHOR_FILE, PROXY_FILE};
 use crate::member::{self, Source};
 use crate::run::{in_order, tell_ignored, tun_settings, warn_of};
 
-/// The files that need not be there after a join.
-pub const PROXY_FILE: &str = "/etc/roadweave/proxy.toml";
-pub const ANCHOR_FILE: &str = "/etc/roadweave/anchor.toml";
 /// Why a proxy without a fleet does not take a file.
 const NO_TENANTS: &str = "tenants is empty; write [[tenants]]";
 
@@ -152,7 +150,7 @@ impl AnchorArgs {
     }
 }
 
-/// Neither the file nor a fleet says for whom this is.
+/// The error of an anchor for which neither its file nor a fleet names a tenant.
 fn without_tenant(path: &Path, what: &str) -> anyhow::Error {
     let path = path.display();
     BadInput::new(format!("{path}: {what}, or join a fleet with `roadweave join`")).into()

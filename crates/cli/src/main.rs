@@ -8,6 +8,7 @@
 
 mod drain;
 mod external;
+mod files;
 mod fleet;
 mod init;
 mod join;

@@ -15,8 +15,7 @@ use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 use serde::de::DeserializeOwned;
 
-use crate::fleet::{ANCHOR_FILE, PROXY_FILE};
-use crate::run::{CLIENT_FILE, SERVER_FILE};
+use crate::files::{ANCHOR_FILE, CLIENT_FILE, PROXY_FILE, SERVER_FILE};
 
 /// What the controller has said and is in force, for the next reading of the file.
 pub type InForce = Arc<Mutex<Option<String>>>;
@@ -41,7 +40,7 @@ pub trait MemberFile: Validate + DeserializeOwned {
     /// The file that need not be there after a join.
     const USUAL: &str;
 
-    /// Where its state is kept.
+    /// The directory that the member keeps its state in.
     fn state_directory(&mut self) -> &mut PathBuf;
 }
 
@@ -95,7 +94,7 @@ impl ClientSource {
         existing(&self.path)
     }
 
-    /// Neither the file nor a fleet names a server.
+    /// The error of a client for which neither its file nor a fleet names a server.
     pub fn without_server(&self) -> BadInput {
         BadInput::new(format!(
             "{}: server is missing; write [server] with addresses and public_key (`roadweave init` \

@@ -20,11 +20,8 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::{RouterConfig, ServerConfig};
 
+use crate::files::{CLIENT_FILE, SERVER_FILE};
 use crate::member::{self, ClientSource, InForce, Source};
-
-/// The files that need not be there after a join.
-pub const CLIENT_FILE: &str = "/etc/roadweave/client.toml";
-pub const SERVER_FILE: &str = "/etc/roadweave/server.toml";
 
 /// Runs the client, in the vehicle.
 #[derive(Debug, clap::Args)]
@@ -153,7 +150,7 @@ impl ServerArgs {
         let fleet =
             membership.map(|membership| member::in_fleet(membership, file.fleet.offline_max()));
         let tun = tun_settings(&file.tun);
-        let files = source.files();
+        let (files, shards) = (source.files(), file.shards());
         let reload = reload_server(source, file.clone(), identity.public_key());
         let destinations = destinations(&file);
         Ok(run_server(ServerOptions {
@@ -179,6 +176,7 @@ impl ServerArgs {
             files,
             reload: Box::new(reload),
             fleet,
+            shards,
         })?)
     }
 }

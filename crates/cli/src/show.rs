@@ -14,7 +14,7 @@ use roadweave_tunnel::SessionStatus;
 use serde_json::Value;
 
 use self::fleet::fleet;
-use self::tables::{candidates, counts, drops, lanes, links, passing, paths, ways};
+use self::tables::{candidates, counts, drops, lanes, links, passing, paths, shards, ways};
 
 /// Shows paths, lanes and statistics of a running client, server or router.
 #[derive(Debug, clap::Args)]
@@ -58,6 +58,9 @@ fn render(status: &Status) -> String {
     };
     let device = if tun.is_empty() { "no device".to_owned() } else { format!("device {tun}") };
     let mut text = format!("{role} {name}, up {} s, {device}\n", *uptime_seconds as u64);
+    if let RoleStatus::Server(server) = &status.role {
+        text += &shards(&server.shards);
+    }
     let sessions: Vec<String> = match &status.role {
         RoleStatus::Client(client) => client.sessions.iter().map(session).collect(),
         RoleStatus::Server(server) => server.sessions.iter().map(session).collect(),

@@ -41,51 +41,57 @@ fn a_box_joins_by_a_token_once_and_a_used_up_token_says_so() {
 fn a_session_on_signed_documents_outlives_its_controller_and_ends_with_the_key() {
     in_world(
         "a_session_on_signed_documents_outlives_its_controller_and_ends_with_the_key",
-        |world| {
-            let mut world = world;
-            let (server, client) = world.start_both();
-            client.wait_for("joined");
-            let road = &world.road;
-            road.echo(&road.server, GATEWAY_V4);
-            road.wait_for_paths(&["eth1", "eth2"]);
-            road.wait_for_traffic();
-            let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
-            assert!(
-                text(&page.stdout).contains("fleet of home: box bus-1, controller at"),
-                "{page:?}"
-            );
-
-            // Without a controller the session goes on, and comes again after both have restarted.
-            world.controller.take().unwrap().kill();
-            world.road.wait_for_traffic();
-            client.interrupt();
-            server.interrupt();
-            let server = world.road.start_server();
-            let client = world.road.start_client("client");
-            client.wait_for("joined");
-            world.road.wait_for_traffic();
-            let away = |status: &Value| status["fleet"]["away_seconds"].as_f64().is_some();
-            world.road.wait_for_status(SERVER, "away", away);
-
-            world.start_controller();
-            let there = |status: &Value| status["fleet"]["controller"].is_string();
-            world.road.wait_for_status(SERVER, "the controller is back", there);
-            let asked = Instant::now();
-            let revoked = world.json(&["device", "revoke", "bus-1", "--reason", "stolen"]);
-            let answered = asked.elapsed();
-            assert!(server.count("left") > 0, "{}", server.log());
-            assert!(answered < Duration::from_secs(2), "{answered:?}");
-            let summary = revoked["summary"].as_str().unwrap();
-            assert!(summary.starts_with("1 of 1"), "{revoked:#}");
-            println!("revoked, ended and confirmed after {answered:?}");
-            client.wait_for("key was revoked");
-            let socket = world.road.socket_to(GATEWAY_V4);
-            socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-            let _ = socket.send(b"is anybody there?");
-            assert!(socket.recv(&mut [0; 100]).is_err());
-            drop(client);
-        },
+        check_session_on_signed_documents,
     );
+}
+
+#[test]
+fn what_a_controller_says_of_keys_holds_on_the_shards_of_a_server() {
+    in_world("what_a_controller_says_of_keys_holds_on_the_shards_of_a_server", |mut world| {
+        world.shards = 2;
+        check_session_on_signed_documents(world);
+    });
+}
+
+fn check_session_on_signed_documents(mut world: World) {
+    let (server, client) = world.start_both();
+    client.wait_for("joined");
+    let road = &world.road;
+    road.echo(&road.server, GATEWAY_V4);
+    road.wait_for_paths(&["eth1", "eth2"]);
+    road.wait_for_traffic();
+    let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
+    assert!(text(&page.stdout).contains("fleet of home: box bus-1, controller at"), "{page:?}");
+
+    // Without a controller the session goes on, and comes again after both have restarted.
+    world.controller.take().unwrap().kill();
+    world.road.wait_for_traffic();
+    client.interrupt();
+    server.interrupt();
+    let server = world.road.start_server();
+    let client = world.road.start_client("client");
+    client.wait_for("joined");
+    world.road.wait_for_traffic();
+    let away = |status: &Value| status["fleet"]["away_seconds"].as_f64().is_some();
+    world.road.wait_for_status(SERVER, "away", away);
+
+    world.start_controller();
+    let there = |status: &Value| status["fleet"]["controller"].is_string();
+    world.road.wait_for_status(SERVER, "the controller is back", there);
+    let asked = Instant::now();
+    let revoked = world.json(&["device", "revoke", "bus-1", "--reason", "stolen"]);
+    let answered = asked.elapsed();
+    assert!(server.count("left") > 0, "{}", server.log());
+    assert!(answered < Duration::from_secs(2), "{answered:?}");
+    let summary = revoked["summary"].as_str().unwrap();
+    assert!(summary.starts_with("1 of 1"), "{revoked:#}");
+    println!("revoked, ended and confirmed after {answered:?}");
+    client.wait_for("key was revoked");
+    let socket = world.road.socket_to(GATEWAY_V4);
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let _ = socket.send(b"is anybody there?");
+    assert!(socket.recv(&mut [0; 100]).is_err());
+    drop(client);
 }
 
 #[test]
@@ -121,49 +127,59 @@ fn proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller() {
 
 #[test]
 fn a_drain_by_the_controller_lasts_until_it_is_taken_back() {
-    in_world("a_drain_by_the_controller_lasts_until_it_is_taken_back", |world| {
-        let drain = |undo: &[&str]| world.json(&[&["proxy", "drain", "fra-1"], undo].concat());
-        let wait = |expected: bool| {
-            let is = |status: &Value| status["totals"]["draining"] == expected;
-            world.road.wait_for_status(SERVER, &format!("draining: {expected}"), is);
-        };
-        let (server, client) = world.start_both();
-        client.wait_for("joined");
-        drain(&[]);
-        wait(true);
-        // A new start of the server changes nothing.
-        client.interrupt();
-        server.interrupt();
-        let server = world.road.start_server();
-        let client = world.road.start_client("client");
-        client.wait_for("this server drains");
-        wait(true);
-        assert_eq!((client.count("joined"), server.count("joined")), (0, 0));
-        // Who was refused comes by itself.
-        drain(&["--undo"]);
-        wait(false);
-        client.wait_for("joined");
-        // It was taken back while the server was away.
-        drain(&[]);
-        wait(true);
-        client.interrupt();
-        server.interrupt();
-        drain(&["--undo"]);
-        let server = world.road.start_server();
-        let client = world.road.start_client("client");
-        client.wait_for("joined");
-        wait(false);
-        // What a person on its machine wants is not the controller's to take back.
-        let command = ["drain", "--socket", &socket(SERVER), "--wait", "0"];
-        assert!(roadweave(&command).status.success());
-        wait(true);
-        drain(&[]);
-        server.wait_for("the controller drains this side: nobody");
-        drain(&["--undo"]);
-        server.wait_for("the controller drains this side no more");
-        wait(true);
-        drop(client);
+    in_world("a_drain_by_the_controller_lasts_until_it_is_taken_back", check_drain);
+}
+
+#[test]
+fn a_drain_of_a_server_is_one_of_all_its_shards() {
+    in_world("a_drain_of_a_server_is_one_of_all_its_shards", |mut world| {
+        world.shards = 2;
+        check_drain(world);
     });
+}
+
+fn check_drain(world: World) {
+    let drain = |undo: &[&str]| world.json(&[&["proxy", "drain", "fra-1"], undo].concat());
+    let wait = |expected: bool| {
+        let is = |status: &Value| status["totals"]["draining"] == expected;
+        world.road.wait_for_status(SERVER, &format!("draining: {expected}"), is);
+    };
+    let (server, client) = world.start_both();
+    client.wait_for("joined");
+    drain(&[]);
+    wait(true);
+    // A new start of the server changes nothing.
+    client.interrupt();
+    server.interrupt();
+    let server = world.road.start_server();
+    let client = world.road.start_client("client");
+    client.wait_for("this server drains");
+    wait(true);
+    assert_eq!((client.count("joined"), server.count("joined")), (0, 0));
+    // Who was refused comes by itself.
+    drain(&["--undo"]);
+    wait(false);
+    client.wait_for("joined");
+    // It was taken back while the server was away.
+    drain(&[]);
+    wait(true);
+    client.interrupt();
+    server.interrupt();
+    drain(&["--undo"]);
+    let server = world.road.start_server();
+    let client = world.road.start_client("client");
+    client.wait_for("joined");
+    wait(false);
+    // What a person on its machine wants is not the controller's to take back.
+    let command = ["drain", "--socket", &socket(SERVER), "--wait", "0"];
+    assert!(roadweave(&command).status.success());
+    wait(true);
+    drain(&[]);
+    server.wait_for("the controller drains this side: nobody");
+    drain(&["--undo"]);
+    server.wait_for("the controller drains this side no more");
+    wait(true);
+    drop(client);
 }
 
 /// How long a proxy may wait for a controller that hangs.

@@ -181,7 +181,7 @@ impl Encoder {
     /// What was discarded before it was forgotten: [`DropReason::QueueFull`] and
     /// [`DropReason::RepairExpired`].
     ///
-    /// These are copies: the packets themselves had been sent.
+    /// Only copies are counted here: the packets themselves had been sent.
     #[must_use]
     pub fn drops(&self) -> &DropCounters {
         &self.drops

@@ -46,7 +46,7 @@ pub struct AnchorFile {
     /// Where clients may not go, besides the anchor's own addresses other than its inner ones.
     #[serde(default = "default_denied", deserialize_with = "networks")]
     pub deny_destinations: Vec<IpNet>,
-    /// Where they may go all the same: addresses, prefixes, or an address with a port.
+    /// Where clients may go all the same: addresses, prefixes, or an address with a port.
     #[serde(default)]
     pub allow_destinations: Vec<AllowedDestination>,
     /// The TUN device.

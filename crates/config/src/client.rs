@@ -85,7 +85,7 @@ pub struct ServerFields {
     /// What a person calls it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Where it is: what fails together.
+    /// The site of the server: what fails together.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub site: String,
     /// The round trip from it to where inner packets leave, if that is elsewhere.
@@ -216,7 +216,7 @@ pub struct RouteFields {
     pub masquerade: bool,
     /// What becomes of what belongs into the tunnel until the first session is up.
     pub before_join: BeforeJoin,
-    /// Whether it stays refused after an ordered stop.
+    /// Whether what belongs into the tunnel stays refused after an ordered stop.
     pub kill_switch: bool,
     /// The networks in which the server may grant addresses, and have its own.
     #[serde(deserialize_with = "networks")]
@@ -227,10 +227,10 @@ pub struct RouteFields {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BeforeJoin {
-    /// It is refused.
+    /// What belongs into the tunnel is refused.
     #[default]
     Closed,
-    /// It leaves outside the tunnel, in the clear.
+    /// What belongs into the tunnel leaves outside it, in the clear.
     Open,
 }
 

@@ -66,7 +66,7 @@ impl Default for LaneFields {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ordering {
-    /// Nothing.
+    /// No order: packets leave as they come.
     #[default]
     Pass,
     /// All packets in order, late ones are discarded.
@@ -95,17 +95,17 @@ pub struct MatchFields {
     pub protocols: Vec<Protocol>,
     /// Differentiated services code points.
     pub dscp: Vec<Within<0, 63>>,
-    /// Where packets come from.
+    /// Networks that packets come from.
     #[serde(deserialize_with = "networks")]
     pub source: Vec<IpNet>,
-    /// Where packets go.
+    /// Networks that packets go to.
     #[serde(deserialize_with = "networks")]
     pub destination: Vec<IpNet>,
-    /// A port or the first and last of several, source or destination.
+    /// Ports of TCP and UDP, one of which is a packet's source or destination.
     pub ports: Option<Ports>,
-    /// The same of the source alone.
+    /// Ports of TCP and UDP, one of which is a packet's source.
     pub source_ports: Option<Ports>,
-    /// The same of the destination alone.
+    /// Ports of TCP and UDP, one of which is a packet's destination.
     pub destination_ports: Option<Ports>,
 }
 
@@ -113,9 +113,9 @@ pub struct MatchFields {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "write a port, or [first, last]; ports go from 0 to 65535")]
 pub enum Ports {
-    /// This one.
+    /// One port alone.
     One(u16),
-    /// The first and the last.
+    /// The first and the last of several ports, both among them.
     Range([u16; 2]),
 }
 

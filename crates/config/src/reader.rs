@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file.
@@ -28,7 +28,7 @@ pub enum FileError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// Everybody on the machine may read or change it, and it holds a private key.
+    /// Everybody on the machine may read or change the file, and it holds a private key.
     #[error(
         "{path}: everybody on this machine may {what} it (mode {mode:04o}), and it holds a private \
          key: chmod 600 {path}",
@@ -42,7 +42,7 @@ pub enum FileError {
         /// Its mode.
         mode: u32,
     },
-    /// It is no TOML, or a field in it is unknown or has a value that cannot be.
+    /// The file is no TOML, or a field in it is unknown or has a value that cannot be.
     #[error("{}: {message}", path.display())]
     Invalid {
         /// The file.

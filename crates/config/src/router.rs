@@ -20,7 +20,7 @@ pub struct RouterFile {
     /// The virtual network identifier, the same at both ends.
     #[serde(default = "default_vni")]
     pub vni: Within<0, 0xff_ffff>,
-    /// Whether it may listen on addresses that anybody on the Internet can reach.
+    /// Whether the router may listen on addresses that anybody on the Internet can reach.
     #[serde(default)]
     pub insecure: bool,
     /// This side's inner addresses, with the length of the network.
@@ -94,7 +94,7 @@ pub struct LinkSocket {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouterOrdering {
-    /// Nothing: each packet goes out as its first copy comes.
+    /// No order: each packet goes out as its first copy comes.
     Pass,
     /// Packets wait for those before them (Networking'24, section III-B).
     #[default]

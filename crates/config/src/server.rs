@@ -44,9 +44,12 @@ pub struct ServerFile {
     /// Where clients may not go, besides the server's own addresses other than its inner ones.
     #[serde(default = "default_denied", deserialize_with = "networks")]
     pub deny_destinations: Vec<IpNet>,
-    /// Where they may go all the same: addresses, prefixes, or an address with a port.
+    /// Where clients may go all the same: addresses, prefixes, or an address with a port.
     #[serde(default)]
     pub allow_destinations: Vec<AllowedDestination>,
+    /// How many threads share the clients.
+    #[serde(default = "default_shards")]
+    pub shards: Within<1, 64>,
     /// The TUN device.
     #[serde(default)]
     pub tun: TunFields,
@@ -97,6 +100,10 @@ pub(crate) fn default_addresses() -> Vec<IpNet> {
     ["10.77.0.1/16", "fd77::1/64"].map(|prefix| prefix.parse().expect("a prefix")).to_vec()
 }
 
+const fn default_shards() -> Within<1, 64> {
+    Within::of(1)
+}
+
 pub(crate) const fn default_masquerade() -> bool {
     true
 }
@@ -118,7 +125,30 @@ impl ServerLimits {
     }
 }
 
+impl ServerLimits {
+    /// The memory is divided among shards.
+    fn validate_shards(self, shards: Within<1, 64>) -> Result<(), Fault> {
+        let (share, least) = (self.memory_mb.get() / shards.get(), self.client_memory_mb.get());
+        if share >= least {
+            return Ok(());
+        }
+        let message = format!(
+            "shards = {} leaves each {share} MiB of limits.memory_mb = {}, less than \
+             limits.client_memory_mb = {least}; write up to {} shards, or other limits",
+            shards.get(),
+            self.memory_mb.get(),
+            (self.memory_mb.get() / least).max(1)
+        );
+        Err(Fault::new("shards", message))
+    }
+}
+
 impl ServerFile {
+    /// How many threads share the clients.
+    pub fn shards(&self) -> u16 {
+        self.shards.get() as u16
+    }
+
     /// The lanes of the downlink direction.
     pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
         lane_configs(&self.lanes)
@@ -146,6 +176,7 @@ impl Validate for ServerFile {
         self.fleet.validate()?;
         self.transport.validate()?;
         self.limits.validate()?;
+        self.limits.validate_shards(self.shards)?;
         validate_lanes(LaneNames::PRODUCT, &self.lanes)?;
         validate_deadlines(&self.lanes)?;
         validate_without_uplinks(&self.lanes)?;

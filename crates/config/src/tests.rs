@@ -43,6 +43,21 @@ fn the_smallest_files_are_complete() {
 }
 
 #[test]
+fn shards_divide_the_memory_and_only_a_server_has_them() {
+    let server = |text: &str| read::<ServerFile>(&format!("private_key = \"{KEY}\"\n{text}"));
+    assert_eq!(server("").expect("complete").shards(), 1);
+    assert_eq!(server("shards = 16").expect("64 MiB each").shards(), 16);
+    let refused = server("shards = 17").expect_err("60 MiB each");
+    assert!(refused.contains("write up to 16 shards") && refused.contains("line 2"), "{refused}");
+    for text in ["shards = 0", "shards = 65"] {
+        assert!(server(text).expect_err("bounds").contains("1 to 64 is possible"));
+    }
+    let proxy = format!("private_key = \"{KEY}\"\nshards = 2");
+    let refused = read::<ProxyFile>(&proxy).expect_err("it has none");
+    assert!(refused.contains("`shards`"), "{refused}");
+}
+
+#[test]
 fn a_lane_may_say_all_that_there_is_to_say() {
     let text = "[[lanes]]\nordering = \"reorder\"\nmax_buffer_ms = 50\nrank = 2\n\
                 match = { classes = [\"tcp\"], source = [\"10.0.0.0/8\"], ports = 80, \

@@ -11,21 +11,24 @@
 //! that walk all routes are made from it.
 
 pub mod answer;
+mod cookie;
 mod guard;
 mod handlers;
 pub mod limit;
 pub mod openapi;
 pub mod password;
 pub mod problem;
+pub mod route;
 pub mod routes;
+pub mod schema;
 pub mod seats;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
+use axum::{Extension, Router};
 
 pub use guard::Caller;
 pub use problem::Problem;
@@ -77,7 +80,7 @@ impl App {
         Self { store, authority, outbox, limits, passwords, metrics, seats, oidc }
     }
 
-    /// The same with an issuer at which people may sign in.
+    /// Sets the OpenID Connect issuer at which people may sign in, if there is one.
     #[must_use]
     pub fn with_issuer(self, oidc: Option<Oidc>) -> Self {
         Self { oidc, ..self }
@@ -86,9 +89,11 @@ impl App {
 
 /// All routes, and an answer to what is none.
 pub fn router(app: &Arc<App>) -> Router {
+    let routes = routes::routes();
+    let description = openapi::DocumentText(openapi::text(&routes).into());
     let mut router = Router::new();
-    for route in routes::routes() {
-        let path = format!("{}{}", routes::PREFIX, route.path);
+    for route in routes {
+        let path = format!("{}{}", route::PREFIX, route.path);
         router = router.route(&path, guard::guarded(app, route));
     }
     router
@@ -97,6 +102,7 @@ pub fn router(app: &Arc<App>) -> Router {
         .method_not_allowed_fallback(async || {
             Problem::new(405, "method-not-allowed", "this address does not know the method")
         })
+        .layer(Extension(description))
         .layer(axum::middleware::map_response(with_headers))
         .with_state(())
 }

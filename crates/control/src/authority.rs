@@ -10,7 +10,7 @@ use roadweave_identity::{Identity, PublicKey};
 
 use crate::model::{Device, Proxy, ProxyRole};
 
-/// Who the controller is.
+/// The keys of the controller and of the fleet's root, and what roots have signed.
 #[derive(Debug)]
 pub struct Authority {
     controller: Identity,
@@ -35,7 +35,7 @@ pub enum Root {
 pub struct NotSigned(String);
 
 impl NotSigned {
-    /// With this reason.
+    /// Nothing was signed, for the reason `why`.
     pub fn new(why: impl std::fmt::Display) -> Self {
         Self(why.to_string())
     }
@@ -47,7 +47,7 @@ impl Authority {
         Self { controller, root, addresses, lists: Vec::new() }
     }
 
-    /// The same with lists of trust that roots have signed, from the first to the last.
+    /// Sets the trust lists that roots have signed, from the first to the last.
     #[must_use]
     pub fn with_lists(self, lists: Vec<Signed<TrustList>>) -> Self {
         Self { lists, ..self }
@@ -160,7 +160,8 @@ impl Authority {
         Ok(all)
     }
 
-    /// Those without whom no configuration counts, as the last list says that a root has signed.
+    /// The keys of people without whose approval no configuration counts, by the last trust list
+    /// that a root has signed.
     pub fn approvers(&self) -> Vec<PublicKey> {
         let last = self.lists.last().map(|last| last.verify_by(last.claimed_keys()));
         last.and_then(Result::ok).map(|(list, _)| list.approvers).unwrap_or_default()
@@ -203,7 +204,7 @@ impl Authority {
     /// What admits a box, as JSON; `None` where the root key is elsewhere.
     ///
     /// # Errors
-    /// When it has no key or name that could be signed.
+    /// When the box has no key or name that could be signed.
     pub fn admit_device(&self, tenant: &str, device: &Device) -> Result<Option<String>, NotSigned> {
         let scope = Scope::Tenant(name(tenant)?);
         let (id, tags) = (&device.id, &device.settings.tags);

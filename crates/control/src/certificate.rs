@@ -39,14 +39,16 @@ pub fn self_signed(hosts: &[String]) -> SelfSigned {
     SelfSigned { certificate: pem("CERTIFICATE", &whole), key: pem("PRIVATE KEY", pkcs8.as_ref()) }
 }
 
-/// What people compare: the SHA-256 of a certificate, in pairs.
+/// The fingerprint that people compare: the SHA-256 of a certificate in DER, in pairs of
+/// hexadecimal digits.
 pub fn fingerprint(certificate: &[u8]) -> String {
     let hash = digest(&SHA256, certificate);
     let pairs: Vec<String> = hash.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
     pairs.join(":")
 }
 
-/// The same of a certificate as PEM; empty of what is none.
+/// The fingerprint of a certificate as PEM: its SHA-256 in pairs of hexadecimal digits; empty if
+/// `pem` is none.
 pub fn fingerprint_of_pem(pem: &str) -> String {
     let certificate = CertificateDer::from_pem_slice(pem.as_bytes());
     certificate.map(|it| fingerprint(&it)).unwrap_or_default()

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::store::StoreError;
+use crate::store::error::StoreError;
 
 /// What was seen of a database, in a file.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Floor {
     /// What the file says was seen in this epoch; the file may not be there yet.
     ///
     /// # Errors
-    /// When it is there and cannot be read.
+    /// When the file is there and cannot be read.
     pub fn open(path: PathBuf, epoch: i64) -> io::Result<Self> {
         let seen = match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text)

@@ -27,10 +27,10 @@ struct End {
 }
 
 impl Heads {
-    /// Those in a file, which may not be there yet.
+    /// Reads the ends of audit logs from a file, which may not be there yet.
     ///
     /// # Errors
-    /// When it is there and cannot be read.
+    /// When the file is there and cannot be read.
     pub fn open(path: PathBuf) -> io::Result<Self> {
         let ends = match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text)
@@ -42,7 +42,7 @@ impl Heads {
         Ok(Self { path: Some(path), ends: Mutex::new(ends), written })
     }
 
-    /// Those that are forgotten with the process.
+    /// Ends of audit logs that no file keeps: they are forgotten with the process.
     pub fn in_memory() -> Self {
         Self { path: None, ends: Mutex::default(), written: Mutex::default() }
     }

@@ -19,6 +19,7 @@ pub mod api;
 pub mod authority;
 pub mod certificate;
 pub mod clock;
+pub mod connection_limits;
 pub mod floor;
 pub mod heads;
 pub mod keys;

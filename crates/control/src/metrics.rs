@@ -19,7 +19,7 @@ pub struct Metrics {
     refused: Family<Reason, Counter>,
     /// Streams of boxes, proxies and anchors.
     pub streams: Gauge,
-    /// Those who watch by server-sent events.
+    /// Connections that watch by server-sent events.
     pub watchers: Gauge,
     /// 1 while the database answers.
     pub database_up: Gauge,

@@ -44,11 +44,11 @@ pub struct Settings {
     pub issuer: String,
     /// The name that it knows the controller by.
     pub client_id: String,
-    /// What it knows the controller by, if it has given such.
+    /// The secret by which the issuer knows the controller, if it has given one.
     pub client_secret: Option<String>,
     /// Where browsers come back to: the controller's callback.
     pub callback: String,
-    /// Whose people these are.
+    /// The tenant that those who sign in belong to.
     pub tenant: String,
     /// The claim that has a person's groups.
     pub groups_claim: String,
@@ -120,7 +120,7 @@ pub enum OidcError {
     /// The issuer does not take the code.
     #[error("the issuer does not take the code: {0}")]
     Code(String),
-    /// What it says of the person does not hold.
+    /// What the issuer says of the person does not hold.
     #[error("what the issuer says does not hold: {0}")]
     Token(String),
 }

@@ -22,7 +22,7 @@ pub struct Outbox {
 /// Figures of a box as they come to this replica.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// Whose box.
+    /// The tenant that the box belongs to.
     pub tenant: String,
     /// The figures.
     pub sample: Sample,
@@ -31,9 +31,9 @@ pub struct Live {
 /// Whether the database answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It does.
+    /// The database answers.
     Good,
-    /// It does not, and why.
+    /// The database does not answer, for this reason.
     Bad(String),
 }
 

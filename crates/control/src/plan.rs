@@ -38,8 +38,8 @@ use crate::clock::now_ms;
 use crate::keys;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
-use crate::store::{ANSWERS_MAX, Actor, Changed, Paper, Store, StoreError, within};
-use crate::streams::post::{Post, Word};
+use crate::store::{ANSWERS_MAX, Actor, Changed, Store, StoreError, StoredDocument, within};
+use crate::streams::post::{Post, StreamMessage};
 
 /// Plans, if it is this replica's turn, and brings what was planned to the streams.
 pub struct Planner {
@@ -55,7 +55,7 @@ pub struct Planner {
     proxies: Proxies,
     rollouts: Rollouts,
     /// What was signed last, by key and kind; without envelopes.
-    papers: BTreeMap<(PublicKey, Kind), Paper>,
+    papers: BTreeMap<(PublicKey, Kind), StoredDocument>,
     /// Whether the papers are those of the database.
     has_papers: bool,
     leads: bool,
@@ -63,7 +63,7 @@ pub struct Planner {
     /// What the lists of boxes were made of last.
     placed_by: Option<roadweave_fleet::Digest>,
     /// Tables that are signed and whose members were not all seen yet.
-    late_tables: Vec<Paper>,
+    late_tables: Vec<StoredDocument>,
 }
 
 impl Planner {
@@ -129,7 +129,7 @@ impl Planner {
             Some(lines) => lines,
             None => {
                 self.forget();
-                self.post.send_all(&Word::Look);
+                self.post.send_all(&StreamMessage::Look);
                 Vec::new()
             }
         };
@@ -180,9 +180,12 @@ impl Planner {
         }
         let all = self.store.papers(TABLE).await?;
         self.late_tables.extend(all.iter().filter(|paper| paper.kind == TABLE).cloned());
-        let with_key = |paper: Paper| {
+        let with_key = |paper: StoredDocument| {
             let key: PublicKey = paper.public_key.parse().ok()?;
-            Some(((key, signing::kind(&paper.kind)?), Paper { envelope: String::new(), ..paper }))
+            Some((
+                (key, signing::kind(&paper.kind)?),
+                StoredDocument { envelope: String::new(), ..paper },
+            ))
         };
         self.papers = all.into_iter().filter_map(with_key).collect();
         self.has_papers = true;
@@ -207,12 +210,12 @@ impl Planner {
             }
             "watch" => {
                 if let Some(key) = self.fleet.key_of("device", &place) {
-                    self.post.send(&key, Word::Watch);
+                    self.post.send(&key, StreamMessage::Watch);
                 }
             }
             "proxy" => {
                 if let Some(key) = self.fleet.key_of("proxy", &place) {
-                    self.post.send(&key, Word::Drain(self.fleet.is_draining(&place)));
+                    self.post.send(&key, StreamMessage::Drain(self.fleet.is_draining(&place)));
                 }
             }
             _ => {}
@@ -220,16 +223,16 @@ impl Planner {
         Ok(())
     }
 
-    fn deliver_paper(&mut self, paper: Paper) {
+    fn deliver_paper(&mut self, paper: StoredDocument) {
         let Ok(key) = paper.public_key.parse::<PublicKey>() else { return };
         let Some(kind) = signing::kind(&paper.kind) else { return };
         if kind == Kind::Table {
             self.late_tables.retain(|other| other.public_key != paper.public_key);
             self.late_tables.push(paper.clone());
         } else if let Some((version, envelope)) = signing::opened(&paper) {
-            self.post.send(&key, Word::Document(kind, version, Box::new(envelope)));
+            self.post.send(&key, StreamMessage::Document(kind, version, Box::new(envelope)));
         }
-        self.papers.insert((key, kind), Paper { envelope: String::new(), ..paper });
+        self.papers.insert((key, kind), StoredDocument { envelope: String::new(), ..paper });
     }
 
     /// Publishes the tables whose members are those that were signed.
@@ -312,7 +315,7 @@ impl Planner {
         let mut change = self.store.change(Actor::new("controller"), now_ms()).await?;
         let number = change.number();
         let controller = self.authority.controller();
-        let papers: Vec<Paper> =
+        let papers: Vec<StoredDocument> =
             drafts.iter().filter_map(|draft| draft.sign(controller, epoch, number)).collect();
         change.keep_papers(&papers).await?;
         for ((tenant, rollout), body) in &turned.progress {
@@ -332,7 +335,8 @@ impl Planner {
         for paper in papers {
             let key = paper.public_key.parse::<PublicKey>();
             if let (Ok(key), Some(kind)) = (key, signing::kind(&paper.kind)) {
-                self.papers.insert((key, kind), Paper { envelope: String::new(), ..paper });
+                self.papers
+                    .insert((key, kind), StoredDocument { envelope: String::new(), ..paper });
             }
         }
         self.outbox.hint();

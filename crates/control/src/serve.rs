@@ -11,10 +11,9 @@
 //!
 //! Strangers get this far: so each of them is bounded in number, time and memory.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -28,12 +27,12 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio_rustls::LazyConfigAcceptor;
 use tower::ServiceExt as _;
 
 use crate::api::Peer;
-use crate::api::limit::network;
+use crate::connection_limits::{ConnectionPermit, Limits, Permits, stopped};
 use crate::metrics::Metrics;
 use crate::streams::{ALPN, Streams};
 
@@ -41,58 +40,14 @@ use crate::streams::{ALPN, Streams};
 pub struct Service {
     /// For browsers, programs and the command line.
     pub web: Router,
-    /// Their TLS.
+    /// The TLS that browsers, programs and the command line speak.
     pub web_tls: Arc<ServerConfig>,
     /// For boxes, proxies and anchors.
     pub streams: Arc<Streams>,
     /// Figures.
     pub metrics: Arc<Metrics>,
-    /// How many may be there.
+    /// How many connections there may be at once.
     pub limits: Limits,
-}
-
-/// How many connections there may be at once.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Of all kinds.
-    pub all: usize,
-    /// Of browsers and programs.
-    pub web: usize,
-    /// Streams of boxes, and of those who are not known.
-    pub boxes: usize,
-    /// Of one address, but for the streams of members.
-    pub of_address: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { all: 16_384, web: 2_048, boxes: 12_288, of_address: 1_024 }
-    }
-}
-
-/// What one connection takes of that.
-pub(crate) struct Seat {
-    _of_all: OwnedSemaphorePermit,
-    /// Its place among those of its address.
-    place: Option<Place>,
-    boxes: Arc<Semaphore>,
-    of_boxes: Option<OwnedSemaphorePermit>,
-}
-
-impl Seat {
-    /// Takes what a stream of such a peer takes; false if there is none left.
-    pub(crate) fn settle(&mut self, is_member: bool, is_gate: bool) -> bool {
-        if is_member {
-            // Many boxes may stand behind one address.
-            self.place = None;
-        }
-        if is_gate {
-            self.of_boxes = None;
-        } else if self.of_boxes.is_none() {
-            self.of_boxes = Arc::clone(&self.boxes).try_acquire_owned().ok();
-        }
-        is_gate || self.of_boxes.is_some()
-    }
 }
 
 /// TLS for browsers, from files of PEM.
@@ -123,11 +78,7 @@ pub fn web_tls(certificate: &[u8], key: &[u8]) -> Result<ServerConfig, String> {
 /// # Errors
 /// Never for what a single peer does.
 pub async fn serve(listener: TcpListener, service: Arc<Service>, mut stop: watch::Receiver<bool>) {
-    let limits = service.limits;
-    let seats = Arc::new(Semaphore::new(limits.all));
-    let (boxes, web) = (Semaphore::new(limits.boxes), Semaphore::new(limits.web));
-    let (boxes, web) = (Arc::new(boxes), Arc::new(web));
-    let crowd = Arc::new(Crowd::default());
+    let permits = Permits::new(service.limits);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -142,33 +93,28 @@ pub async fn serve(listener: TcpListener, service: Arc<Service>, mut stop: watch
                 continue;
             }
         };
-        let Ok(of_all) = Arc::clone(&seats).try_acquire_owned() else {
-            service.metrics.refuse("connections");
-            continue;
+        let permit = match permits.take(peer.ip()) {
+            Ok(permit) => permit,
+            Err(full) => {
+                service.metrics.refuse(full);
+                continue;
+            }
         };
-        let place = crowd.enter(network(peer.ip()), limits.of_address);
-        if place.is_none() {
-            service.metrics.refuse("connections-of-address");
-            continue;
-        }
-        let seat = Seat { _of_all: of_all, place, boxes: Arc::clone(&boxes), of_boxes: None };
-        let (service, web, stop) = (Arc::clone(&service), Arc::clone(&web), stop.clone());
+        let (service, web, stop) = (Arc::clone(&service), permits.web(), stop.clone());
         tokio::spawn(async move {
-            if let Err(error) = one(stream, peer, &service, (seat, web), stop).await {
+            if let Err(error) = one(stream, peer, &service, (permit, web), stop).await {
                 tracing::debug!(%peer, %error, "a connection ended");
             }
         });
     }
-    // Those that are served hold a seat each.
-    let all = u32::try_from(limits.all).unwrap_or(u32::MAX);
-    let _ = tokio::time::timeout(END_MAX, seats.acquire_many(all)).await;
+    let _ = tokio::time::timeout(END_MAX, permits.all_returned()).await;
 }
 
 async fn one(
     stream: TcpStream,
     peer: SocketAddr,
     service: &Service,
-    (seat, web_seats): (Seat, Arc<Semaphore>),
+    (permit, web_permits): (ConnectionPermit, Arc<Semaphore>),
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
@@ -178,19 +124,13 @@ async fn one(
     let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let (tls, is_stream) = shaken.inspect_err(|_| service.metrics.refuse("handshake"))?;
     if is_stream {
-        return service.streams.serve(tls, peer, seat, stop).await;
+        return service.streams.serve(tls, peer, permit, stop).await;
     }
-    let Ok(_of_web) = web_seats.try_acquire_owned() else {
+    let Ok(_of_web) = web_permits.try_acquire_owned() else {
         service.metrics.refuse("connections-of-web");
         return Ok(());
     };
     web(tls, peer, service.web.clone(), stop).await
-}
-
-/// Waits until all shall stop.
-pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // Whoever could say so being gone is a stop too.
-    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 type Tls = tokio_rustls::server::TlsStream<TcpStream>;
@@ -235,37 +175,6 @@ async fn web(
         }
     };
     ended.map_err(io::Error::other)
-}
-
-/// How many connections each address has.
-#[derive(Default)]
-struct Crowd(Mutex<HashMap<IpAddr, usize>>);
-
-/// A place among those of an address.
-struct Place(Arc<Crowd>, IpAddr);
-
-impl Crowd {
-    fn enter(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<Place> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = all.entry(address).or_default();
-        if *count >= most {
-            return None;
-        }
-        *count += 1;
-        Some(Place(Arc::clone(self), address))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut all = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = all.get_mut(&self.1) {
-            *count -= 1;
-            if *count == 0 {
-                all.remove(&self.1);
-            }
-        }
-    }
 }
 
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);

@@ -17,7 +17,7 @@ mod below;
 mod change;
 mod delegate;
 mod document;
-mod error;
+pub(crate) mod error;
 mod note;
 mod outbox;
 mod people;
@@ -47,7 +47,7 @@ pub use backup::{BackupError, RestoreSummary};
 pub use below::Revocable;
 pub use change::{Actor, Change};
 pub use delegate::Delegated;
-pub use document::{Paper, PaperOutcome};
+pub use document::{DocumentOutcome, StoredDocument};
 pub use error::StoreError;
 pub use note::Note;
 pub use outbox::{CHANGES_AT_ONCE, Changed};
@@ -73,7 +73,7 @@ pub struct Store {
     heads: Arc<Heads>,
 }
 
-/// Which database.
+/// The address of a database.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Database {
     /// A file of SQLite, for one controller.
@@ -86,7 +86,7 @@ impl Database {
     /// Reads `postgres://...`, `sqlite://path`, or a path.
     ///
     /// # Errors
-    /// When it is another kind of address.
+    /// When `text` is no address of SQLite or PostgreSQL.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
             let parsed: Result<AnyConnectOptions, _> = text.parse();
@@ -174,13 +174,14 @@ impl Store {
         })
     }
 
-    /// The same, which is not used once it falls below `floor`.
+    /// Binds the store to `floor`: a database that falls behind it, as an older copy does, is not
+    /// used.
     #[must_use]
     pub fn above(self, floor: Floor) -> Self {
         Self { floor: Arc::new(floor), ..self }
     }
 
-    /// The same, which notes in `heads` where audit logs end.
+    /// Makes the store note in `heads` where each tenant's audit log ends.
     #[must_use]
     pub fn noting(self, heads: Heads) -> Self {
         Self { heads: Arc::new(heads), ..self }
@@ -191,12 +192,12 @@ impl Store {
         &self.heads
     }
 
-    /// What it must not fall behind.
+    /// The epoch, the change and the revocation that the database must not fall behind.
     pub fn floor(&self) -> &Arc<Floor> {
         &self.floor
     }
 
-    /// Which database it is.
+    /// The address of the database.
     pub fn database(&self) -> &Database {
         &self.database
     }
@@ -209,7 +210,7 @@ impl Store {
     /// Asks the database whether it answers.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Why the database does not answer.
     pub async fn ping(&self) -> Result<(), StoreError> {
         let _: i64 = sqlx::query_scalar("SELECT value FROM counter WHERE name = 'change'")
             .fetch_one(&self.read)
@@ -288,9 +289,9 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (5, "streams", include_str!("store/migrations/0005_streams.sql")),
     (6, "ages", include_str!("store/migrations/0006_ages.sql")),
 ];
-/// How long those wait who are nobody's request: longer than any statement may take.
+/// How long background work waits for one statement: longer than any statement may take.
 pub const ANSWER_MAX: Duration = Duration::from_secs(15);
-/// The same for many statements.
+/// How long background work waits for many statements in a row.
 pub const ANSWERS_MAX: Duration = Duration::from_secs(120);
 /// How long a request waits for a connection at most.
 const ACQUIRE_MAX: Duration = Duration::from_secs(3);

@@ -31,13 +31,14 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_rustls::server::TlsStream;
 
 use self::keeping::Keeper;
-use self::post::{Post, Word};
+use self::post::{Post, StreamMessage};
 use self::recorder::Recorder;
 use crate::authority::Authority;
+use crate::connection_limits::{ConnectionPermit, stopped};
 use crate::metrics::Metrics;
 use crate::model::Device;
 use crate::outbox::{Health, Outbox};
-use crate::serve::{Seat, stopped};
+
 use crate::store::{ANSWER_MAX, ANSWERS_MAX, Note, Sample, Store, StoreError, within};
 
 pub use publishing::PublishError;
@@ -190,7 +191,7 @@ impl Streams {
         let mut concerns_boxes = !is_same_chain;
         for entry in published.revocations.entries(known) {
             // Its own streams end, whoever it is.
-            self.post.send(&entry.key, Word::Published(Arc::clone(&published)));
+            self.post.send(&entry.key, StreamMessage::Published(Arc::clone(&published)));
             concerns_boxes |= !self.is_device(&entry.key).await;
         }
         // A proxy, an anchor, or a delegate: boxes must not trust it any more.
@@ -227,7 +228,7 @@ impl Streams {
         &self,
         tls: TlsStream<TcpStream>,
         peer: SocketAddr,
-        mut seat: Seat,
+        mut permit: ConnectionPermit,
         stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let certificates = tls.get_ref().1.peer_certificates().unwrap_or_default();
@@ -238,7 +239,7 @@ impl Streams {
         let mut keeper = keeper.map_err(io::Error::other)?;
         self.metrics.streams.inc();
         tracing::debug!(%peer, who = %keeper.name(), "a stream begins");
-        let ended = self.drive(tls, &mut keeper, &mut seat, stop).await;
+        let ended = self.drive(tls, &mut keeper, &mut permit, stop).await;
         self.metrics.streams.dec();
         keeper.left();
         tracing::debug!(%peer, who = %keeper.name(), "a stream ends");
@@ -249,7 +250,7 @@ impl Streams {
         &self,
         mut tls: TlsStream<TcpStream>,
         keeper: &mut Keeper<'_>,
-        seat: &mut Seat,
+        permit: &mut ConnectionPermit,
         mut stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let mut mailbox = self.post.open(keeper.key());
@@ -270,7 +271,7 @@ impl Streams {
                 return Ok(());
             }
             self.send(&mut tls, &mut desk).await?;
-            if !seat.settle(keeper.is_member(), keeper.is_gate()) {
+            if !permit.settle(keeper.is_member(), keeper.is_gate()) {
                 self.metrics.refuse("streams-of-boxes");
                 return Err(io::Error::other(
                     "there are as many boxes and strangers as there may be",

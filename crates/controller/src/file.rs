@@ -47,7 +47,7 @@ impl ControllerFile {
     /// The database; a path is one in `folder`.
     ///
     /// # Errors
-    /// When it is the address of something else.
+    /// When the file has no address of a database.
     pub fn database(&self, folder: &Path) -> Result<Database, String> {
         Ok(match Database::parse(&self.database)? {
             Database::Sqlite(path) => Database::Sqlite(folder.join(path)),
@@ -59,7 +59,7 @@ impl ControllerFile {
 /// The text of a file with these addresses and this database, and all else in it as it was.
 ///
 /// # Errors
-/// When it is no such file, or would be none.
+/// When `text` is no configuration of a controller, or would be none with the changes.
 pub fn with(path: &Path, text: &str, addresses: &[String], database: &str) -> Result<String> {
     let Places { addresses: at, database: named } = parse(path, text).map_err(BadInput::new)?;
     // JSON's strings and lists of strings are TOML's.
@@ -88,7 +88,7 @@ struct Places {
     database: Option<Spanned<String>>,
 }
 
-/// Whether it is `host:port`.
+/// Whether a text is an address as `host:port`.
 ///
 /// # Errors
 /// Says what would be right.

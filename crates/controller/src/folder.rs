@@ -46,7 +46,7 @@ impl Folder {
     /// The folder at `path`, which `init` has made.
     ///
     /// # Errors
-    /// When it is none, or its file has a fault.
+    /// When the folder is no controller's, or its file has a fault.
     pub fn open(path: &Path) -> Result<Self> {
         let config = path.join("controller.toml");
         if !config.exists() {
@@ -61,7 +61,7 @@ impl Folder {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// A file in it.
+    /// The path of a file in the folder.
     pub fn at(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -69,7 +69,7 @@ impl Folder {
     /// Makes sure that nobody else works in this folder, as long as the answer is kept.
     ///
     /// # Errors
-    /// When somebody does.
+    /// When somebody else works in this folder.
     pub fn lock(&self) -> Result<File> {
         let path = self.at("lock");
         let mut options = OpenOptions::new();
@@ -84,10 +84,10 @@ impl Folder {
         Ok(file)
     }
 
-    /// Who the controller is.
+    /// The controller's keys, as the folder has them.
     ///
     /// # Errors
-    /// When a key is missing or is none.
+    /// When a file with a key is missing or has none.
     pub fn authority(&self) -> Result<Authority> {
         let root = match self.at("root.key").exists() {
             true => Root::Held(identity(&self.at("root.key"))?),
@@ -133,7 +133,7 @@ impl Folder {
     /// The database's address.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the file has no usable address of a database.
     pub fn database(&self) -> Result<Database> {
         Ok(self.file.database(&self.path).map_err(BadInput::new)?)
     }
@@ -141,7 +141,7 @@ impl Folder {
     /// The database, opened.
     ///
     /// # Errors
-    /// When it cannot be.
+    /// When the database cannot be opened.
     pub async fn store(&self) -> Result<Store> {
         let database = self.database()?;
         let opened = Store::open(&database, self.store_keys()?).await;
@@ -175,7 +175,7 @@ impl Folder {
     /// Begins an epoch.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub fn begin_epoch(&self, epoch: i64) -> Result<()> {
         replace(&self.at("epoch"), &format!("{epoch}\n"))
     }
@@ -193,7 +193,7 @@ impl Folder {
     /// Certificate and key for browsers, PEM.
     ///
     /// # Errors
-    /// When one cannot be read.
+    /// When one of the two files cannot be read.
     pub fn certificate(&self) -> Result<(Vec<u8>, Zeroizing<Vec<u8>>)> {
         let own = (self.at("certificate.pem"), self.at("certificate.key"));
         let (certificate, key) = match (&self.file.certificate, &self.file.certificate_key) {
@@ -231,7 +231,7 @@ pub fn replace(path: &Path, text: &str) -> Result<()> {
 /// Writes a file that must not be there yet.
 ///
 /// # Errors
-/// When it is, or there is no room.
+/// When the file is there already, or there is no room.
 pub fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;

@@ -178,7 +178,7 @@ fn write_files(folder: &Path, file: &ControllerFile, root: Option<PublicKey>) ->
     Ok(fingerprint)
 }
 
-/// That of an empty database.
+/// The epoch of an empty database, as the file `epoch` has it.
 const FIRST_EPOCH: &str = "1\n";
 
 fn new_key() -> String {

@@ -27,7 +27,7 @@ pub struct OidcFile {
     /// The secret that it has given out for that name.
     #[serde(default)]
     client_secret: Option<String>,
-    /// The same in a file of its own.
+    /// A file with the secret, in the place of `client_secret`.
     #[serde(default)]
     client_secret_file: Option<PathBuf>,
     /// The tenant whose people these are.
@@ -141,7 +141,7 @@ impl OidcFile {
     }
 }
 
-/// Whether it is an address of https, or of http on this machine.
+/// Whether a text is an address of https, or of http on this machine.
 fn is_address(text: &str) -> bool {
     let here = ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"];
     let is_known = text.starts_with("https://") || here.iter().any(|it| text.starts_with(it));

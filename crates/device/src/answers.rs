@@ -49,7 +49,7 @@ struct Marked {
 }
 
 impl Answers {
-    /// None yet; what an earlier run left is kept until the first uplink comes.
+    /// No answers are led yet; what an earlier run left is kept until the first uplink comes.
     pub fn new(instance: &Instance) -> Self {
         Self { instance: instance.clone(), uplinks: BTreeMap::new(), table: None, stale: false }
     }

@@ -31,7 +31,7 @@ pub struct Apart {
 }
 
 impl Apart {
-    /// That of an instance.
+    /// The number of an instance, from that of its routing tables.
     pub fn of(instance: &Instance) -> Self {
         // The bytes of its tables' number that come from its name.
         let [_, high, low, _] = instance.routing_tables().start().to_be_bytes();

@@ -34,7 +34,13 @@ impl Clock {
 
     /// The time since [`Clock::start`], as `CLOCK_BOOTTIME` sees it.
     pub fn now(&self) -> Instant {
-        Instant::ZERO + since_boot().saturating_sub(self.began)
+        self.at(since_boot())
+    }
+
+    /// The moment `since_boot` after the machine was started, as `CLOCK_BOOTTIME` sees it; zero for
+    /// what was before [`Clock::start`].
+    pub(crate) fn at(&self, since_boot: Duration) -> Instant {
+        Instant::ZERO + since_boot.saturating_sub(self.began)
     }
 
     /// How long to wait from `now` until `deadline`: zero when it has passed, `None` for never.

@@ -25,6 +25,7 @@ mod router;
 mod server;
 mod serving;
 mod settings;
+mod shards;
 mod steering;
 mod tun_name;
 

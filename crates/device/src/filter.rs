@@ -14,6 +14,7 @@
 //! dies.
 
 mod apart;
+mod chain;
 mod keeper;
 mod nftables;
 mod ruleset;
@@ -30,9 +31,10 @@ pub use keeper::FilterKeeper;
 
 use crate::program::{self, Failure};
 use crate::{Apart, DeviceError, Instance, sysctl};
+use chain::counter;
 use ipnet::IpNet;
 pub(crate) use ruleset::is_quotable;
-use ruleset::{counter, ruleset};
+use ruleset::ruleset;
 pub(crate) use table::Table;
 
 /// What the filters shall do.
@@ -64,7 +66,7 @@ pub struct FilterOptions {
 /// the machine's own rules have sent another way (DNAT).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Forwarding {
-    /// What its routes and its own firewall let pass.
+    /// What the machine's routes and its own firewall let pass.
     Open,
     /// A vehicle's box: nothing from its uplinks.
     Box {

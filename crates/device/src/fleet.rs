@@ -9,24 +9,26 @@
 //! disk, after restarts too.
 
 mod backoff;
+mod controller_route;
 mod figures;
 mod handle;
 mod join;
 mod line;
 mod members;
 mod membership;
+mod merge;
 mod post;
 mod store;
 mod stream;
 #[cfg(test)]
 mod testing;
 mod thread;
-mod way;
 mod worker;
 
-pub use handle::{FleetOptions, Merge, Merged};
+pub use handle::FleetOptions;
 pub use join::{JoinError, JoinOptions, Joined, join};
 pub use membership::{Membership, MembershipError, role_name};
+pub use merge::{Merge, Merged};
 pub use store::StoreError;
 
 pub(crate) use handle::Fleet;

@@ -46,9 +46,9 @@ pub(crate) struct Request {
     pub(crate) names: Vec<ServerName>,
     /// The uplink's network.
     pub(crate) network: Network,
-    /// Whether it carries IPv4.
+    /// Whether the uplink carries IPv4.
     pub(crate) ipv4: bool,
-    /// Whether it carries IPv6.
+    /// Whether the uplink carries IPv6.
     pub(crate) ipv6: bool,
     /// NAT64 prefixes that its routers advertised.
     pub(crate) prefixes: Vec<Nat64Prefix>,

@@ -92,12 +92,12 @@ impl Uplink {
 /// What happened to an uplink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UplinkEvent {
-    /// It is new, or was plugged again.
+    /// The uplink is new, or was plugged again.
     Appeared(Uplink),
-    /// Its carrier, addresses, gateways or MTU changed, or it was down for a moment; this is how it
-    /// is now.
+    /// The uplink's carrier, addresses, gateways or MTU changed, or it was down for a moment; this
+    /// is how it is now.
     Changed(Uplink),
-    /// It is gone; sockets bound to it are dead.
+    /// The uplink is gone; sockets bound to it are dead.
     Vanished(Uplink),
 }
 

@@ -56,7 +56,7 @@ pub struct NetworkInterface {
     pub name: String,
     /// Up, by the administrator's will.
     pub up: bool,
-    /// It has a carrier: the modem is attached, the cable plugged.
+    /// The interface has a carrier: the modem is attached, the cable plugged.
     pub carrier: bool,
     /// The loopback interface.
     pub loopback: bool,
@@ -71,13 +71,13 @@ pub struct NetworkInterface {
 /// One route to add, to remove, or found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
-    /// Where to.
+    /// The network that the route leads to.
     pub destination: IpNet,
     /// The next hop; none for what is directly attached.
     pub gateway: Option<IpAddr>,
-    /// Over which interface; none for a route that refuses ("unreachable").
+    /// The index of the interface; none for a route that refuses ("unreachable").
     pub interface: Option<u32>,
-    /// In which table; 254 is the main one.
+    /// The routing table; 254 is the main one.
     pub table: u32,
     /// The smallest wins; zero lets the kernel choose.
     pub metric: u32,
@@ -102,7 +102,7 @@ pub struct Rule {
     pub mark: Option<(u32, u32)>,
     /// Goes on with the first rule of this priority instead of looking anywhere.
     pub goto: Option<u32>,
-    /// Where to look.
+    /// The routing table to look into.
     pub table: u32,
     /// Passes over routes with a prefix of at most this length, so that 0 skips default routes.
     pub suppress_length: Option<u32>,

@@ -171,7 +171,7 @@ impl NetNs {
 /// One end of a cable between two namespaces.
 #[derive(Clone, Debug)]
 pub struct CableEnd<'a> {
-    /// Where.
+    /// The network namespace that the interface is in.
     pub namespace: &'a NetNs,
     /// The name of the interface.
     pub interface: &'a str,

@@ -39,7 +39,7 @@ pub(crate) struct Header {
     pub segment_size: u16,
     /// Where the checksum starts to cover: the transport header.
     pub checksum_start: u16,
-    /// Where it is written, from there.
+    /// Where the checksum is written, bytes behind `checksum_start`.
     pub checksum_offset: u16,
 }
 

@@ -67,7 +67,7 @@ impl Instance {
         &self.name
     }
 
-    /// Where its local socket lies.
+    /// The path of the instance's local socket.
     pub fn socket_path(&self) -> PathBuf {
         self.file("sock")
     }

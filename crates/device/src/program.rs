@@ -11,9 +11,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 /// Why a program did not do what it was asked to.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It could not be started.
+    /// The program could not be started.
     NotStarted(io::Error),
-    /// It failed, and said this first; or it was ended.
+    /// The program failed, and said this first; or it was ended.
     Said(String),
 }
 

@@ -59,7 +59,7 @@ use roadweave_types::{UplinkId, UplinkSelector};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Route, Rule, sysctl};
 
-pub use apart::Surroundings;
+pub use apart::AnchorTun;
 pub use client::ClientRoutes;
 pub use keeper::RouteKeeper;
 pub(crate) use keeper::lock;
@@ -72,7 +72,7 @@ pub struct RouteSettings {
     /// Destinations that belong into the tunnel; `0.0.0.0/0` and `::/0` are all that is not behind
     /// this box.
     pub into_tunnel: Vec<IpNet>,
-    /// Whether they are refused before the first session.
+    /// Whether packets for the tunnel are refused before the first session.
     pub closed_before_join: bool,
     /// Whether the private networks of the uplinks' own addresses are reached outside the tunnel.
     pub uplink_neighbours: bool,

@@ -41,13 +41,13 @@ pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
     /// What is kept, as the text of its file.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the state cannot be written as text.
     fn encode(&self) -> io::Result<String>;
 
-    /// From text.
+    /// Reads the state from its text.
     ///
     /// # Errors
-    /// When it was not written by this program.
+    /// When the text was not written by this program.
     fn decode(text: &str) -> io::Result<Self>;
 }
 

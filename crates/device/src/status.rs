@@ -51,7 +51,7 @@ pub enum RoleStatus {
 }
 
 impl RoleStatus {
-    /// As it is serialised.
+    /// The name of the role in JSON.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Client(_) => "client",
@@ -107,6 +107,22 @@ pub struct ServerStatus {
     pub memory_bytes: u64,
     /// Who was not let in, by kind.
     pub refusals: BTreeMap<String, u64>,
+    /// Its shards, if it has more than one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<ShardStatus>,
+}
+
+/// What one shard of a server tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardStatus {
+    /// Whether it has answered.
+    pub runs: bool,
+    /// Its sessions.
+    pub sessions: u64,
+    /// How often it has failed and begun anew.
+    pub failures: u64,
+    /// Packets that came to it, were another shard's, and were handed over.
+    pub handed_over: u64,
 }
 
 /// What a proxy tells.
@@ -162,7 +178,7 @@ pub struct SocketStatus {
     pub listen: String,
     /// The interface that it is bound to.
     pub interface: Option<String>,
-    /// Whether it is open.
+    /// Whether the socket is open.
     pub open: bool,
     /// System calls that sent.
     pub sends: Option<u64>,
@@ -175,9 +191,9 @@ pub struct SocketStatus {
 /// What a member of a fleet tells of that.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FleetStatus {
-    /// Its name there.
+    /// The name that it has in the fleet.
     pub name: String,
-    /// What it is there.
+    /// The role that it has in the fleet.
     pub role: String,
     /// Its tenant.
     pub tenant: String,
@@ -208,9 +224,9 @@ pub struct FleetStatus {
 /// One document of a controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentStatus {
-    /// What it is about.
+    /// The document's kind.
     pub kind: String,
-    /// Its version: epoch and number.
+    /// The document's version: epoch and number.
     pub version: String,
     /// `in force`, `on trial`, `taken back` or `refused`.
     pub outcome: String,

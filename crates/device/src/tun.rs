@@ -98,7 +98,55 @@ impl Tun {
     /// [`DeviceError::BadName`].
     pub fn open(options: &TunOptions) -> Result<Self, DeviceError> {
         let fd = open_device(&options.name)?;
-        let name = attach(&fd, &options.name, options.offload)?;
+        let flags = flags(options.offload);
+        let name = attach(&fd, &options.name, flags)?;
+        Self::set_up(fd, name, options)
+    }
+
+    /// Makes the interface with `count` queues, each with a handle of its own: packets come by one
+    /// of them, those of a flow by that by which the last of its other direction went.
+    ///
+    /// # Errors
+    /// As [`Tun::open`].
+    pub fn open_queues(options: &TunOptions, count: u16) -> Result<Vec<Self>, DeviceError> {
+        let fd = open_device(&options.name)?;
+        let flags = flags(options.offload) | IFF_MULTI_QUEUE;
+        // Not a further queue of somebody else's interface.
+        let name = attach(&fd, &options.name, flags | IFF_TUN_EXCL)?;
+        let mut queues = vec![Self::set_up(fd, name, options)?];
+        for _ in 1..count {
+            let first = &queues[0];
+            let fd = open_device(&first.name)?;
+            attach(&fd, &first.name, flags)?;
+            queues.push(first.with_handle(fd));
+        }
+        Ok(queues)
+    }
+
+    /// Another handle of the same queue, with counters of its own.
+    ///
+    /// # Errors
+    /// When the process has no file descriptors left.
+    pub fn try_clone(&self) -> Result<Self, DeviceError> {
+        let failed = |error| DeviceError::system(format!("share the TUN {}", self.name), error);
+        Ok(self.with_handle(self.fd.try_clone().map_err(failed)?))
+    }
+
+    /// The same interface by another file descriptor.
+    fn with_handle(&self, fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            name: self.name.clone(),
+            index: self.index,
+            mtu: self.mtu,
+            offload: self.offload,
+            buffer: vec![0; HEADER_LEN + PACKET_MAX],
+            coalescer: Coalescer::new(self.offload == Offload::TcpAndUdp),
+            statistics: TunStatistics::default(),
+        }
+    }
+
+    fn set_up(fd: OwnedFd, name: String, options: &TunOptions) -> Result<Self, DeviceError> {
         let offload = if options.offload { set_offload(&fd)? } else { Offload::Off };
 
         let mut netlink = Netlink::open()?;
@@ -281,16 +329,19 @@ fn open_device(name: &str) -> Result<OwnedFd, DeviceError> {
     })
 }
 
-/// Makes the interface; returns its name.
-fn attach(fd: &OwnedFd, name: &str, offload: bool) -> Result<String, DeviceError> {
+fn flags(offload: bool) -> u16 {
+    IFF_TUN | IFF_NO_PI | if offload { IFF_VNET_HDR } else { 0 }
+}
+
+/// Makes the interface, or a further queue of it; returns its name.
+fn attach(fd: &OwnedFd, name: &str, flags: u16) -> Result<String, DeviceError> {
     let bad_name = || DeviceError::BadName { name: name.to_owned() };
     let fits = (1..INTERFACE_NAME).contains(&name.len());
     if !fits || name.contains(|c: char| c.is_whitespace() || "/:\0".contains(c)) {
         return Err(bad_name());
     }
-    let mut request = InterfaceRequest { name: [0; INTERFACE_NAME], flags: 0, rest: [0; 22] };
+    let mut request = InterfaceRequest { name: [0; INTERFACE_NAME], flags, rest: [0; 22] };
     request.name[..name.len()].copy_from_slice(name.as_bytes());
-    request.flags = IFF_TUN | IFF_NO_PI | if offload { IFF_VNET_HDR } else { 0 };
     // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, as which `InterfaceRequest` is laid
     // out: a name of 16 bytes and a union of at most 24, both of plain integers.
     let result = unsafe { ioctl::ioctl(fd, Updater::<TUNSETIFF, _>::new(&mut request)) };
@@ -357,8 +408,10 @@ const TUNGETIFF: Opcode = opcode::read::<u32>(b'T', 210);
 const TUNSETOFFLOAD: Opcode = opcode::write::<u32>(b'T', 208);
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<i32>(b'T', 216);
 const IFF_TUN: u16 = 0x0001;
+const IFF_MULTI_QUEUE: u16 = 0x0100;
 const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
+const IFF_TUN_EXCL: u16 = 0x8000;
 const TUN_F_CSUM: usize = 0x01;
 const TUN_F_TSO4: usize = 0x02;
 const TUN_F_TSO6: usize = 0x04;

@@ -8,21 +8,27 @@
 //! What the network does to a packet never ends a socket: errors are counted by kind, and the
 //! transport's own timers find out what was lost.
 //!
-//! The system calls are those of `noq-udp`.
+//! What is sent leaves by `noq-udp`, which has also set the socket up for what comes (`receive`).
 
 use std::fmt;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
-use noq_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+use noq_udp::{EcnCodepoint, Transmit, UdpSocketState};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use self::receipt::Receipts;
+use self::receive::{ask_for_times, receive};
 use crate::DeviceError;
 
+mod group;
 mod outcome;
+mod receipt;
+mod receive;
 
 pub use outcome::{SendFailure, SendOutcome, UdpStatistics};
 
@@ -70,9 +76,9 @@ pub enum Ecn {
 /// One datagram or a run of datagrams to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
-    /// Where to.
+    /// The address that the datagrams go to.
     pub destination: SocketAddr,
-    /// From which of this machine's addresses; a server answers from the one that was asked.
+    /// This machine's address that they leave from; a server answers from the one that was asked.
     pub source: Option<IpAddr>,
     /// What the IP header says of congestion.
     pub ecn: Ecn,
@@ -86,14 +92,17 @@ pub struct Outgoing<'a> {
 /// One datagram that came.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// Who sent it.
+    /// The address that the datagram came from.
     pub remote: SocketAddr,
-    /// To which of this machine's addresses.
+    /// This machine's address that the datagram was for.
     pub local: Option<IpAddr>,
     /// By which interface, the kernel's number.
     pub interface: Option<u32>,
     /// What the IP header says of congestion.
     pub ecn: Ecn,
+    /// When the kernel got it, since the machine was started, if it tells; of datagrams that it
+    /// has joined, the first.
+    pub received: Option<Duration>,
     /// The payload.
     pub payload: &'a [u8],
 }
@@ -101,7 +110,7 @@ pub struct Incoming<'a> {
 /// Whether runs of datagrams may go in one system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GsoState {
-    /// They may.
+    /// Runs of datagrams may go in one system call (UDP_SEGMENT).
     Works,
     /// The kernel refused a run; the next datagram alone shows whether it was for its size.
     Doubted,
@@ -119,6 +128,7 @@ pub struct UplinkSocket {
     /// What is known of UDP GSO here.
     gso: GsoState,
     buffers: Vec<u8>,
+    receipts: Receipts,
     statistics: UdpStatistics,
 }
 
@@ -129,36 +139,32 @@ impl UplinkSocket {
     /// [`DeviceError::AddressInUse`], [`DeviceError::AddressNotHere`],
     /// [`DeviceError::NoInterface`], [`DeviceError::NoPermission`].
     pub fn open(options: &UdpOptions) -> Result<Self, DeviceError> {
-        let address = options.bind;
-        let failed = |error| {
-            let what = format!("open a UDP socket at {address}");
-            DeviceError::of_family(address.is_ipv4(), what, error)
-        };
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
-            .map_err(failed)?;
-        let dual = address.is_ipv6() && address.ip().is_unspecified();
-        if address.is_ipv6() {
-            socket.set_only_v6(!dual).map_err(failed)?;
-        }
-        if let Some(interface) = &options.interface {
-            bind_to_interface(&socket, interface)?;
-        }
-        if let Some(mark) = options.mark {
-            socket.set_mark(mark).map_err(|error| {
-                DeviceError::system(format!("mark the packets of {address}"), error)
-            })?;
-        }
-        set_buffers(&socket, options.buffer_size);
-        socket.bind(&address.into()).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => DeviceError::AddressInUse { address },
-            io::ErrorKind::AddrNotAvailable => DeviceError::AddressNotHere { address },
-            _ => failed(error),
-        })?;
+        let socket = prepare(options)?;
+        bind(&socket, options.bind)?;
+        Self::of_bound(socket, options.bind)
+    }
+
+    /// Another handle of the same socket, with counters of its own.
+    ///
+    /// # Errors
+    /// When the process has no file descriptors left.
+    pub fn try_clone(&self) -> Result<Self, DeviceError> {
+        let failed = |error| DeviceError::system("share a UDP socket", error);
+        Self::of_bound(self.socket.try_clone().map_err(failed)?, self.local)
+    }
+
+    /// Takes a socket that is bound to `address`, but for the port if that is 0.
+    fn of_bound(socket: Socket, address: SocketAddr) -> Result<Self, DeviceError> {
+        let failed = |error| opening(address, error);
+        let dual = is_dual(address);
         let state = UdpSocketState::new((&socket).into()).map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?.as_socket().unwrap_or(address);
         let buffers = vec![0; SLOTS * DATAGRAM_MAX];
+        // Without it packets count from the moment at which they are read.
+        let _ = ask_for_times(&socket);
+        let (gso, receipts) = (GsoState::Works, Receipts::default());
         let statistics = UdpStatistics::default();
-        Ok(Self { socket, state, local, dual, gso: GsoState::Works, buffers, statistics })
+        Ok(Self { socket, state, local, dual, gso, buffers, receipts, statistics })
     }
 
     /// The local address and port.
@@ -271,14 +277,14 @@ impl UplinkSocket {
     pub fn recv(&mut self, mut sink: impl FnMut(Incoming<'_>)) -> io::Result<usize> {
         let mut count = 0;
         for _ in 0..RECEIVES_MAX {
-            let mut metas = [RecvMeta::default(); SLOTS];
-            let mut chunks = self.buffers.chunks_exact_mut(DATAGRAM_MAX);
-            let mut slices: [IoSliceMut<'_>; SLOTS] =
-                std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
-            let received = self.state.recv((&self.socket).into(), &mut slices, &mut metas);
+            let asked = self.receipts.ask();
+            let received = receive::<SLOTS>(&self.socket, &mut self.buffers, DATAGRAM_MAX);
             let messages = match received {
                 Ok(messages) => messages,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.receipts.on_emptied(asked);
+                    break;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if SendFailure::of(&error) != SendFailure::Other => {
                     self.statistics.receive_errors += 1;
@@ -287,24 +293,29 @@ impl UplinkSocket {
                 Err(error) => return Err(error),
             };
             self.statistics.receives += 1;
-            let before = count;
-            for (meta, buffer) in metas.iter().zip(&slices).take(messages) {
-                let contents = &buffer[..meta.len.min(DATAGRAM_MAX)];
+            let times = asked.answered();
+            let (before, mut filled) = (count, 0);
+            for (message, buffer) in messages.zip(self.buffers.chunks_exact(DATAGRAM_MAX)) {
+                filled += 1;
+                let Some(remote) = message.remote else { continue };
+                let contents = &buffer[..message.len.min(DATAGRAM_MAX)];
                 self.statistics.bytes_received += contents.len() as u64;
                 // An empty datagram has no stride, and `chunks` of an empty slice yields nothing.
-                for payload in contents.chunks(meta.stride.max(1)) {
+                for payload in contents.chunks(message.stride.max(1)) {
                     count += 1;
                     sink(Incoming {
-                        remote: from_socket(meta.addr),
-                        local: meta.dst_ip.map(|ip| ip.to_canonical()),
-                        interface: meta.interface_index,
-                        ecn: meta.ecn.into(),
+                        remote: from_socket(remote),
+                        local: message.local.map(|ip| ip.to_canonical()),
+                        interface: message.interface,
+                        ecn: EcnCodepoint::from_bits(message.ecn).into(),
+                        received: message.stamp.map(|stamp| times.of(stamp)),
                         payload,
                     });
                 }
             }
             self.statistics.datagrams_received += (count - before) as u64;
-            if messages < SLOTS {
+            if filled < SLOTS {
+                self.receipts.on_emptied(asked);
                 break;
             }
         }
@@ -359,6 +370,44 @@ impl From<Option<EcnCodepoint>> for Ecn {
             Some(EcnCodepoint::Ce) => Self::CongestionExperienced,
         }
     }
+}
+
+/// A socket with all options set, not bound yet.
+fn prepare(options: &UdpOptions) -> Result<Socket, DeviceError> {
+    let address = options.bind;
+    let failed = |error| opening(address, error);
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
+        .map_err(failed)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!is_dual(address)).map_err(failed)?;
+    }
+    if let Some(interface) = &options.interface {
+        bind_to_interface(&socket, interface)?;
+    }
+    if let Some(mark) = options.mark {
+        socket.set_mark(mark).map_err(|error| {
+            DeviceError::system(format!("mark the packets of {address}"), error)
+        })?;
+    }
+    set_buffers(&socket, options.buffer_size);
+    Ok(socket)
+}
+
+fn bind(socket: &Socket, address: SocketAddr) -> Result<(), DeviceError> {
+    socket.bind(&address.into()).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => DeviceError::AddressInUse { address },
+        io::ErrorKind::AddrNotAvailable => DeviceError::AddressNotHere { address },
+        _ => opening(address, error),
+    })
+}
+
+fn opening(address: SocketAddr, error: io::Error) -> DeviceError {
+    DeviceError::of_family(address.is_ipv4(), format!("open a UDP socket at {address}"), error)
+}
+
+/// Whether a socket at `address` speaks IPv6 and carries IPv4 as mapped addresses.
+fn is_dual(address: SocketAddr) -> bool {
+    address.is_ipv6() && address.ip().is_unspecified()
 }
 
 pub(crate) fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), DeviceError> {

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
 use roadweave_device::{
-    Allowed, Apart, FilterOptions, Filters, Forwarding, Instance, RouteKeeper, Routes,
-    Surroundings, Tun, TunOptions, cleanup, wait_readable,
+    Allowed, AnchorTun, Apart, FilterOptions, Filters, Forwarding, Instance, RouteKeeper, Routes,
+    Tun, TunOptions, cleanup, wait_readable,
 };
 
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -97,9 +97,9 @@ struct Anchor<'a> {
     heard: Vec<String>,
 }
 
-fn surroundings(tun: &Tun, networks: &[&str], is_exposed: bool) -> Surroundings {
+fn surroundings(tun: &Tun, networks: &[&str], is_exposed: bool) -> AnchorTun {
     let networks = prefixes(networks);
-    Surroundings { tun: tun.name().to_owned(), index: tun.index(), networks, is_exposed }
+    AnchorTun { tun: tun.name().to_owned(), index: tun.index(), networks, is_exposed }
 }
 
 fn open_tun(name: &str, addresses: &[&str]) -> Tun {

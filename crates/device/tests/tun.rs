@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_device::netns::{NetNs, run_sandboxed};
-use roadweave_device::{DeviceError, Interest, Poller, Token, Tun, TunOptions, WriteCounts};
+use roadweave_device::{
+    DeviceError, Interest, Poller, Token, Tun, TunOptions, WriteCounts, wait_readable,
+};
 
 const MTU: u16 = 1400;
 
@@ -230,6 +232,58 @@ fn a_name_in_use_is_told() {
         drop(first);
         Tun::open(&options("rw0")).expect("the kernel removed it with its descriptor");
         assert_eq!(Tun::open(&options("rw%d")).unwrap().name(), "rw0");
+    });
+}
+
+/// A UDP packet from `port` of 10.8.0.2 to port 7000 of 10.8.0.1.
+fn udp_packet(port: u16) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 8, 0, 2, 10, 8, 0, 1];
+    let words = packet.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+    let sum: u32 = words.sum();
+    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    // Without a checksum, which IPv4 allows.
+    packet.extend([port.to_be_bytes(), 7000_u16.to_be_bytes(), [0, 12], [0, 0]].concat());
+    packet.extend(*b"ping");
+    packet
+}
+
+#[test]
+fn of_several_queues_a_flow_comes_back_by_that_which_it_went_by() {
+    run_sandboxed("of_several_queues_a_flow_comes_back_by_that_which_it_went_by", || {
+        let options = TunOptions {
+            name: "rw0".to_owned(),
+            mtu: MTU,
+            addresses: vec![IpNet::new_assert([10, 8, 0, 1].into(), 24)],
+            offload: true,
+        };
+        let mut queues = Tun::open_queues(&options, 3).unwrap();
+        for error in [Tun::open(&options).err(), Tun::open_queues(&options, 2).err()] {
+            let error = error.expect("its name is taken");
+            assert!(matches!(error, DeviceError::NameInUse { .. }), "{error}");
+        }
+        let socket = UdpSocket::bind("10.8.0.1:7000").unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 100];
+            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(&buffer[..length], from);
+            }
+        });
+        for flow in 0..30_u16 {
+            let at = usize::from(flow) % queues.len();
+            // Another handle of the queue is the same queue.
+            let mut queue = queues[at].try_clone().unwrap();
+            let port = 1_000 + flow;
+            assert_eq!(queue.write_batch([udp_packet(port)]).written, 1);
+            assert!(wait_readable(&queue, Duration::from_secs(20)).unwrap(), "{flow} at {at}");
+            for (number, queue) in queues.iter_mut().enumerate() {
+                let mut ports = Vec::new();
+                let port_of = |packet: &[u8]| u16::from_be_bytes([packet[22], packet[23]]);
+                queue.read_batch(|packet| ports.push(port_of(packet))).unwrap();
+                let expected = if number == at { vec![port] } else { vec![] };
+                assert_eq!(ports, expected, "flow {flow} of queue {at}, read at {number}");
+            }
+        }
     });
 }
 

@@ -22,7 +22,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The other one.
+    /// The opposite direction.
     #[must_use]
     pub fn opposite(self) -> Self {
         match self {

@@ -151,12 +151,13 @@ impl Opportunities {
         Duration::from_nanos(self.period)
     }
 
-    /// Those of one pass, ascending: when, and how many bytes.
+    /// The opportunities of one pass, ascending: when, and how many bytes.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.slots.iter().map(|&(at, bytes)| (Duration::from_nanos(at), bytes))
     }
 
-    /// Those of all passes that begin before `end`, up to and with `end`: when, and how many bytes.
+    /// The opportunities of all passes that begin before `end`, up to and with `end`: when, and how
+    /// many bytes.
     pub fn until(&self, end: Duration) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let end = nanos(end);
         let passes = if self.slots.is_empty() { 0 } else { end.div_ceil(self.period) };

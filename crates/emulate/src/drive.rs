@@ -50,7 +50,7 @@ impl Drive {
 
     /// Synthetic cellular links, one per operator; equal seeds give equal drives.
     ///
-    /// They repeat after `length`. An operator that occurs again is numbered: `lte`, `lte-2`.
+    /// Links repeat after `length`. An operator that occurs again is numbered: `lte`, `lte-2`.
     pub fn synthetic(seed: u64, operators: &[Operator], length: Duration) -> Self {
         let link = |(index, operator): (usize, &Operator)| {
             let before = operators[..index].iter().filter(|o| o.name == operator.name).count();

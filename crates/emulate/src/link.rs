@@ -242,7 +242,7 @@ impl<T> Link<T> {
         }
     }
 
-    /// The same with another trace in the place of this one.
+    /// As [`Link::restart`], with `trace` in the place of the present one.
     pub fn restart_with(&mut self, now: Instant, trace: Trace) {
         self.settings.trace = trace;
         self.restart(now);

@@ -57,7 +57,7 @@ fn read(file: &Path) -> Result<String, TraceError> {
 /// have none.
 ///
 /// # Errors
-/// Those of the file, and [`io::ErrorKind::FileTooLarge`].
+/// When the file cannot be read, and [`io::ErrorKind::FileTooLarge`].
 pub fn read_at_most(file: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(file)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;

@@ -88,15 +88,15 @@ pub struct Dips {
 /// Times in which nothing can leave, however short.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DeliveryGaps {
-    /// Those that last at least 50 ms, per minute.
+    /// Gaps that last at least 50 ms, per minute.
     pub of_50_ms_per_minute: f64,
-    /// Those that last at least 100 ms, per minute.
+    /// Gaps that last at least 100 ms, per minute.
     pub of_100_ms_per_minute: f64,
-    /// Those that last at least 200 ms, per minute.
+    /// Gaps that last at least 200 ms, per minute.
     pub of_200_ms_per_minute: f64,
-    /// Those that last at least 1 s, per minute.
+    /// Gaps that last at least 1 s, per minute.
     pub of_1_s_per_minute: f64,
-    /// The longest, 0 without any.
+    /// The longest gap, ms; 0 without any.
     pub longest_ms: f64,
 }
 

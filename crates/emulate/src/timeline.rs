@@ -7,9 +7,9 @@ use thiserror::Error;
 /// What a recording does when it is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtEnd {
-    /// It starts again.
+    /// The recording starts again.
     Repeat,
-    /// Its last value stays.
+    /// The last value of the recording stays.
     Hold,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Span<V> {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TimelineError {
-    /// There is no step.
+    /// The timeline has no step.
     #[error("a timeline needs at least one value")]
     Empty,
     /// A step does not begin after the one before it, or the first not at zero.
@@ -47,7 +47,7 @@ pub enum TimelineError {
     NotAscending {
         /// The step, from 0.
         index: usize,
-        /// When it begins.
+        /// When the step begins.
         at: Duration,
     },
     /// The end does not come after the last step.

@@ -33,19 +33,21 @@ impl Trace {
         Self { capacity: Arc::new(capacity.into()), delay: Arc::new(delay), loss: Arc::new(loss) }
     }
 
-    /// The same delay and loss with another `capacity`.
+    /// This link with `capacity` in the place of its own; delay and loss stay.
     #[must_use]
     pub fn with_capacity(&self, capacity: impl Into<Capacity>) -> Self {
         Self { capacity: Arc::new(capacity.into()), ..self.clone() }
     }
 
-    /// The same capacity and loss with another one-way propagation `delay`.
+    /// This link with the one-way propagation `delay` in the place of its own; capacity and loss
+    /// stay.
     #[must_use]
     pub fn with_delay(&self, delay: Timeline<Duration>) -> Self {
         Self { delay: Arc::new(delay), ..self.clone() }
     }
 
-    /// The same capacity and delay with another `loss` (share of packets, 0..=1).
+    /// This link with `loss` (share of packets, 0..=1) in the place of its own; capacity and delay
+    /// stay.
     #[must_use]
     pub fn with_loss(&self, loss: Timeline<f64>) -> Self {
         Self { loss: Arc::new(loss), ..self.clone() }

@@ -25,7 +25,7 @@ pub use self::trial::Works;
 use self::trial::{Decision, Question};
 use crate::chain::Chain;
 use crate::document::{Kind, Version};
-use crate::frame::{Have, Outcome, Report, Sample, Up};
+use crate::frame::{HeldVersions, Outcome, Report, Sample, Up};
 use crate::name::Name;
 use crate::revocation::{Head, Revocation};
 use crate::statement::{Role, Statement};
@@ -41,7 +41,7 @@ const EVENTS_MAX: usize = 1_024;
 pub enum AgentEvent {
     /// This side belongs to the fleet from now on.
     Joined {
-        /// Of which tenant.
+        /// The tenant that this side belongs to.
         tenant: Name,
         /// What is said of it.
         statement: Statement,
@@ -55,7 +55,7 @@ pub enum AgentEvent {
     },
     /// A configuration is to be in force; if it cannot be used, [`Agent::refuse`] it.
     Configure {
-        /// Which.
+        /// The configuration's version, if it has one.
         version: Option<Version>,
         /// Fields as TOML, none to go by the file alone.
         text: Option<String>,
@@ -88,13 +88,13 @@ pub struct Place {
     pub key: PublicKey,
     /// Its name.
     pub name: Name,
-    /// Where it stands, if that was told.
+    /// The site of the proxy, if that was told.
     pub site: Option<Name>,
     /// Where it listens, `host:port` each.
     pub addresses: Vec<String>,
     /// The round trip from it to the anchor, microseconds.
     pub to_anchor_us: u32,
-    /// Whether it should be chosen only when no other is there.
+    /// Whether the proxy should be chosen only when no other is there.
     pub last_resort: bool,
 }
 
@@ -151,7 +151,7 @@ pub struct Agent {
 /// How a new key asks to belong to a fleet.
 #[derive(Clone, Debug)]
 pub struct Joining {
-    /// What it was handed.
+    /// The token that the machine was handed.
     pub token: JoinToken,
     /// The name that it would like.
     pub name: Name,
@@ -370,7 +370,7 @@ impl Agent {
         self.away_since
     }
 
-    /// Whether it belongs to a fleet.
+    /// Whether this side belongs to a fleet.
     pub fn is_member(&self) -> bool {
         self.kept.chain().is_some()
     }
@@ -405,7 +405,7 @@ impl Agent {
         let head = self.kept.trust().revocations().head();
         let is_proved = self.kept.has_proved_revocations();
         let documents: BTreeMap<Kind, Version> = self.kept.taken();
-        let have = Have {
+        let have = HeldVersions {
             software: self.software.clone(),
             trust: self.kept.trust().list().number,
             // Where their end is not signed by who counts, all of it is to come again.

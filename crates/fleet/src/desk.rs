@@ -22,7 +22,7 @@ use self::sending::{TableSending, revocation_frames};
 use crate::chain::Chain;
 use crate::document::{Kind, Version};
 use crate::envelope::{Envelope, Signed};
-use crate::frame::{Down, Have, Report, Sample, Up};
+use crate::frame::{Down, HeldVersions, Report, Sample, Up};
 use crate::name::Name;
 use crate::revocation::{Head, Revocation, Revocations};
 use crate::statement::Role;
@@ -72,7 +72,7 @@ pub struct PublishedTable {
     pub version: Version,
     /// The members.
     pub table: Table,
-    /// What they are signed by.
+    /// The signed head of the table.
     pub head: Signed<TableHead>,
 }
 
@@ -81,21 +81,21 @@ pub struct PublishedTable {
 pub enum DeskEvent {
     /// A new key asks to belong to the fleet: answer by [`Desk::welcome`] or [`Desk::refuse`].
     Join {
-        /// What it shows.
+        /// The secret by which it asks.
         secret: Secret,
-        /// Of which tenant.
+        /// The tenant of its token.
         tenant: Name,
-        /// As what.
+        /// The role that it would have.
         role: Role,
         /// The name that it would like.
         name: Name,
         /// What a delegate has said of it.
         chain: Option<Chain>,
-        /// Where it says to listen; at most 8 of them.
+        /// The addresses at which it says to listen; at most 8.
         addresses: Vec<String>,
     },
     /// What the peer has, for the store.
-    Have(Have),
+    Have(HeldVersions),
     /// What became of a document.
     Report(Report),
     /// All revocations up to this end are in force at the peer, if it is one of the same chain.
@@ -103,9 +103,9 @@ pub enum DeskEvent {
     /// The peer holds a document that is newer than the one that it is to have: the store is older
     /// than what was sent once, or the peer does not tell the truth.
     Ahead {
-        /// Which.
+        /// The document's kind.
         kind: Kind,
-        /// What it says to hold.
+        /// The version that the peer says to hold.
         held: Version,
     },
     /// The peer holds revocations that the store does not.
@@ -131,7 +131,7 @@ pub struct Desk {
     is_member: bool,
     published: Arc<Published>,
     /// What the peer has, as it said and as was sent since; `None` before it said so.
-    had: Option<Have>,
+    had: Option<HeldVersions>,
     /// The last list of trust that was sent: once on a stream, for what could not be used does not
     /// get better, and what was taken is on its way to be told.
     sent_trust: u64,
@@ -171,13 +171,13 @@ impl Desk {
         }
     }
 
-    /// Whose stream it is.
+    /// The key of the peer at the other end of the stream.
     pub fn peer(&self) -> PublicKey {
         self.peer
     }
 
     /// What the peer has, once it said so.
-    pub fn had(&self) -> Option<&Have> {
+    pub fn had(&self) -> Option<&HeldVersions> {
         self.had.as_ref()
     }
 
@@ -309,7 +309,7 @@ impl Desk {
         allows
     }
 
-    fn on_have(&mut self, have: Have) {
+    fn on_have(&mut self, have: HeldVersions) {
         // It has started anew, or could not use what was sent; what still waits is sent again.
         (self.sending, self.had) = (None, Some(have.clone()));
         self.frames.retain(|frame| !matches!(frame, Down::Revoke { .. }));

@@ -10,7 +10,7 @@ use crate::chain::Chain;
 use crate::digest::Digest;
 use crate::envelope::{EnvelopeError, Payload, Signed};
 use crate::name::Name;
-use crate::rollout::Target;
+use crate::rollout::plan::Target;
 use crate::trust::Trust;
 
 /// When a document came to be. Later ones are greater.
@@ -41,7 +41,7 @@ pub enum Kind {
 
 /// What a document may hold.
 pub trait Body: Serialize + for<'a> Deserialize<'a> {
-    /// What it is about.
+    /// The kind of document that this is the body of.
     const KIND: Kind;
     /// The type that is signed with it.
     const TYPE: &'static str;
@@ -51,7 +51,7 @@ pub trait Body: Serialize + for<'a> Deserialize<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Document<B> {
-    /// For whom it is: nobody else takes it.
+    /// The key of whom the document is for: nobody else takes it.
     pub subject: PublicKey,
     /// Documents replace those with lower versions.
     pub version: Version,
@@ -263,13 +263,13 @@ pub struct Candidates {
 pub struct Candidate {
     /// What makes it a proxy of the box's tenant; its key and name are in it.
     pub chain: Chain,
-    /// Where it stands: standbys are sought at another site.
+    /// The site that the proxy stands at: standbys are sought at another one.
     pub site: Name,
     /// Where it listens, `host:port` each.
     pub addresses: Vec<String>,
     /// The round trip from it to the tenant's anchor, microseconds.
     pub to_anchor_us: u32,
-    /// Whether it should be chosen only when no other is there.
+    /// Whether the proxy should be chosen only when no other is there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub last_resort: bool,
 }
@@ -318,10 +318,10 @@ pub enum DocumentError {
     /// Nobody who counts has signed it.
     #[error("the document: {0}")]
     Envelope(#[from] EnvelopeError),
-    /// It is for somebody else.
+    /// The document is for somebody else.
     #[error("the document is for another key")]
     OtherSubject,
-    /// A newer one is held.
+    /// A newer document is held.
     #[error("the document is of version {version:?}, and {held:?} is held")]
     Older {
         /// Its version.

@@ -58,7 +58,7 @@ impl<T: Payload> Signed<T> {
     /// `payload`, signed by `identity`.
     ///
     /// # Errors
-    /// When it is too large.
+    /// When the payload is too large.
     pub fn sign(payload: &T, identity: &Identity) -> Result<Self, EnvelopeError> {
         let bytes = serde_json::to_vec(payload).map_err(|_| EnvelopeError::Malformed)?;
         if bytes.len() > PAYLOAD_MAX {
@@ -73,10 +73,10 @@ impl<T: Payload> Signed<T> {
         Ok(Self { envelope, payload: PhantomData })
     }
 
-    /// The same envelope with the signature of another key added.
+    /// This envelope with the signature of `identity` added to those that it has.
     ///
     /// # Errors
-    /// When there are too many.
+    /// When there are too many signatures.
     pub fn countersign(mut self, identity: &Identity) -> Result<Self, EnvelopeError> {
         if self.envelope.signatures.len() >= SIGNATURES_MAX {
             return Err(EnvelopeError::TooLarge);
@@ -88,10 +88,10 @@ impl<T: Payload> Signed<T> {
         Ok(self)
     }
 
-    /// What it holds, if the holder of one of `keys` has signed it, and who that was.
+    /// The payload, if the holder of one of `keys` has signed it, and which key that is.
     ///
     /// # Errors
-    /// When none has, or it holds something else.
+    /// When no holder of such a key has, or the envelope holds something else.
     pub fn verify_by(
         &self,
         keys: impl IntoIterator<Item = PublicKey>,
@@ -113,15 +113,15 @@ impl<T: Payload> Signed<T> {
         Ok((payload, key))
     }
 
-    /// What it holds, if the holder of `key` has signed it.
+    /// The payload, if the holder of `key` has signed it.
     ///
     /// # Errors
-    /// When the holder has not, or it holds something else.
+    /// When the holder has not, or the envelope holds something else.
     pub fn verify(&self, key: PublicKey) -> Result<T, EnvelopeError> {
         self.verify_by([key]).map(|(payload, _)| payload)
     }
 
-    /// What it holds, whoever has signed it: for what was proved before, by keys that may count no
+    /// The payload, whoever has signed it: for what was proved before, by keys that may count no
     /// more.
     pub(crate) fn peek(&self) -> Option<T> {
         serde_json::from_slice(&self.bytes().ok()?).ok()
@@ -161,16 +161,16 @@ fn encoding_before_signing(payload_type: &str, payload: &[u8]) -> Vec<u8> {
 /// Why an envelope does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {
-    /// Nobody who counts has signed it.
+    /// No key that counts has signed the envelope.
     #[error("it is not signed by a key that counts here")]
     NotSigned,
-    /// It holds something else.
+    /// The envelope holds another type than is asked for.
     #[error("it holds something else than is asked for")]
     OtherType,
     /// The payload cannot be read.
     #[error("what it holds cannot be read")]
     Malformed,
-    /// It is too large.
+    /// The payload is too large, or has too many signatures.
     #[error("it is larger than {PAYLOAD_MAX} bytes, or has more than {SIGNATURES_MAX} signatures")]
     TooLarge,
 }

@@ -26,7 +26,7 @@ pub const FRAME_MAX: usize = 64 * 1024;
 /// Bytes of the length before each message.
 const LENGTH: usize = 4;
 
-/// From the controller.
+/// A message from the controller to a member of its fleet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "type")]
 pub enum Down {
@@ -45,7 +45,7 @@ pub enum Down {
     },
     /// A document is to hold.
     Desired {
-        /// What it is about.
+        /// The document's kind.
         kind: Kind,
         /// The document.
         document: Envelope,
@@ -68,14 +68,14 @@ pub enum Down {
     Refused {
         /// Why, for a person.
         reason: String,
-        /// Whether it may be asked again later.
+        /// Whether the controller may be asked again later.
         retry: bool,
     },
     /// The controller wants this proxy or anchor to take no new sessions and let go of those it
     /// has, until it takes that back.
     Drain,
-    /// It takes [`Down::Drain`] back. Only who has said by [`Have::drained`] that it is drained is
-    /// sent this: others do not know the message, and would end the stream.
+    /// Takes [`Down::Drain`] back. Only who has said by [`HeldVersions::drained`] that it is
+    /// drained is sent this: others do not know the message, and would end the stream.
     Undrain,
     /// The answer to [`Up::Alive`], after all that was to be sent before.
     Alive,
@@ -91,7 +91,7 @@ pub enum Up {
         secret: Secret,
         /// The tenant of its token.
         tenant: Name,
-        /// What it is.
+        /// The role of whoever asks.
         role: Role,
         /// The name it would like.
         name: Name,
@@ -105,12 +105,12 @@ pub enum Up {
     },
     /// What this side has: first on every stream, and whenever it changed otherwise than by the
     /// stream.
-    Have(Have),
+    Have(HeldVersions),
     /// What became of a document.
     Report(Report),
     /// All revocations up to here are in force: live sessions of those keys have ended.
     Revoked {
-        /// Where they end; a chain that has forked has another hash there.
+        /// Where the revocations end; a chain that has forked has another hash there.
         head: Head,
     },
     /// Revocations that this side holds and the controller does not: it has an older database.
@@ -147,7 +147,7 @@ impl Up {
 
 /// What one side of a stream has.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Have {
+pub struct HeldVersions {
     /// The version of its program.
     pub software: String,
     /// The number of its list of trust.
@@ -170,11 +170,11 @@ pub struct Have {
 /// What became of a document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What it is about.
+    /// The document's kind.
     pub kind: Kind,
-    /// Its version.
+    /// The document's version.
     pub version: Version,
-    /// What became of it.
+    /// What became of the document.
     pub outcome: Outcome,
     /// Fields that the file of the box sets otherwise.
     #[serde(default)]
@@ -185,16 +185,16 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Outcome {
-    /// It is in force, on trial.
+    /// The document is in force, on trial.
     InForce,
-    /// It has held.
+    /// The document has held, and is on trial no more.
     Confirmed,
     /// The box works without it and not with it: the former one is in force again.
     TakenBack {
         /// What did not come up.
         why: String,
     },
-    /// It cannot be used.
+    /// The document cannot be used.
     Refused {
         /// What is wrong.
         why: String,
@@ -205,7 +205,7 @@ impl Outcome {
     /// The longest reason, bytes.
     const WHY_MAX: usize = 500;
 
-    /// The same with no more of its reason than a person reads.
+    /// This outcome with no more of its reason than a person reads: 500 bytes at most.
     pub(crate) fn shortened(mut self) -> Self {
         if let Self::TakenBack { why } | Self::Refused { why } = &mut self {
             let end = (0..=Self::WHY_MAX.min(why.len())).rev();
@@ -248,7 +248,7 @@ pub struct Sample {
 /// A message with its length before it.
 ///
 /// # Errors
-/// When it is too large.
+/// When the message is too large.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; LENGTH];
     serde_json::to_writer(&mut bytes, message).map_err(|_| FrameError::Malformed)?;

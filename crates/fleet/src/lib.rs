@@ -44,10 +44,10 @@ pub use document::{
 };
 pub use envelope::{Envelope, EnvelopeError, Payload, Signed, remember_proofs};
 pub use frame::{
-    Down, FRAME_MAX, FrameDecoder, FrameError, Have, Outcome, Report, Sample, Up, encode,
+    Down, FRAME_MAX, FrameDecoder, FrameError, HeldVersions, Outcome, Report, Sample, Up, encode,
 };
 pub use name::{InvalidName, Name};
-pub use placement::{Band, Health, Offered, ProxyView, Seeker, Vital, Watch, candidates};
+pub use placement::{Band, Health, HealthState, Offered, ProxyView, Seeker, Watch, candidates};
 pub use revocation::{Head, Revocation, RevocationError, Revocations};
 pub use rollout::{InvalidPlan, Plan, Progress, Rollout, RolloutState, Tally, Target, Wave};
 pub use statement::{Grant, Role, Scope, Statement};

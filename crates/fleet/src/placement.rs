@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use roadweave_identity::PublicKey;
 use serde::{Deserialize, Serialize};
 
-pub use self::health::{Health, Vital, Watch};
+pub use self::health::{Health, HealthState, Watch};
 use crate::digest::Digest;
 use crate::document::Candidates;
 use crate::name::Name;
@@ -86,31 +86,31 @@ impl Band {
 pub struct ProxyView {
     /// Its key.
     pub key: PublicKey,
-    /// Which tenants it serves.
+    /// The tenants that the proxy serves.
     pub scopes: Vec<Scope>,
-    /// Where it is good for.
+    /// The region that the proxy is good for.
     pub region: Name,
-    /// What it shares power and network with.
+    /// The site that the proxy shares power and network with.
     pub site: Name,
-    /// Whether it may have boxes at all: it is neither draining nor stopped by a person.
+    /// Whether the proxy may have boxes at all: it is neither draining nor stopped by a person.
     pub is_active: bool,
-    /// Whether it lives.
-    pub vital: Vital,
-    /// How much it has to do.
+    /// Whether the proxy lives.
+    pub vital: HealthState,
+    /// How much the proxy has to do.
     pub band: Band,
 }
 
 impl ProxyView {
-    /// Whether boxes that are on it may stay.
+    /// Whether boxes of this tenant that are on the proxy may stay.
     fn may_keep(&self, tenant: &Name) -> bool {
         let tenant = Scope::Tenant(tenant.clone());
         let serves = self.scopes.iter().any(|scope| scope.covers(&tenant));
-        serves && self.is_active && self.vital != Vital::Dead
+        serves && self.is_active && self.vital != HealthState::Dead
     }
 
-    /// Whether it may get boxes.
+    /// Whether the proxy may get boxes of this tenant.
     fn may_get(&self, tenant: &Name) -> bool {
-        let is_heard = matches!(self.vital, Vital::Alive | Vital::Unheard);
+        let is_heard = matches!(self.vital, HealthState::Alive | HealthState::Unheard);
         is_heard && self.band != Band::Full && self.may_keep(tenant)
     }
 }
@@ -120,9 +120,9 @@ impl ProxyView {
 pub struct Seeker {
     /// Its key.
     pub key: PublicKey,
-    /// Whose it is.
+    /// The tenant that the box belongs to.
     pub tenant: Name,
-    /// Where it is, if anybody said.
+    /// The region that the box is in, if anybody said.
     pub region: Option<Name>,
     /// The proxy that it is on: it may keep that as long as it lives and is not drained, however
     /// much that has to do.

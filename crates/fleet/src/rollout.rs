@@ -15,7 +15,7 @@
 //! `now` may be any clock that is the same for all calls: a controller's time since 1970. Where it
 //! jumps, waiting ends early or late, and nothing else happens.
 
-mod plan;
+pub(crate) mod plan;
 
 use std::collections::BTreeMap;
 
@@ -48,15 +48,15 @@ pub struct Rollout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Progress {
-    /// Its wave has not begun.
+    /// The box's wave has not begun.
     Waiting,
-    /// Its wave has begun, and it has not been heard since.
+    /// The box's wave has begun, and the box was not heard since.
     Offered,
-    /// It was given the version.
+    /// The box was given the version.
     Reached,
-    /// The version has held there.
+    /// The version has held on the box.
     Confirmed,
-    /// It has gone back to the former version, or refused this one.
+    /// The box has gone back to the former version, or refused this one.
     Failed,
 }
 
@@ -80,15 +80,15 @@ pub enum RolloutState {
 /// How many boxes are how far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Their waves have not begun.
+    /// Boxes whose waves have not begun.
     pub waiting: u32,
-    /// Not heard since their waves have begun.
+    /// Boxes that were not heard since their waves have begun.
     pub offered: u32,
-    /// Given the version, which has neither held nor failed yet.
+    /// Boxes that were given the version, which has neither held nor failed there yet.
     pub reached: u32,
-    /// The version has held.
+    /// Boxes at which the version has held.
     pub confirmed: u32,
-    /// It has not.
+    /// Boxes at which the version has failed.
     pub failed: u32,
 }
 
@@ -120,7 +120,7 @@ impl Rollout {
         rollout
     }
 
-    /// What it does.
+    /// Whether the rollout goes on.
     pub fn state(&self) -> &RolloutState {
         &self.state
     }

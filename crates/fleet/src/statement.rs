@@ -22,7 +22,7 @@ pub enum Role {
     Delegate,
 }
 
-/// For whom something holds.
+/// The tenants that something holds for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
@@ -70,18 +70,18 @@ impl Grant {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Statement {
-    /// Whose key it is.
+    /// The key that the statement is about.
     pub key: PublicKey,
     /// Its name, for people.
     pub name: Name,
-    /// What it is.
+    /// The role of whoever has the key.
     pub role: Role,
-    /// For whom.
+    /// The tenants that it has the role for.
     pub scope: Scope,
     /// By which people and configurations address it.
     #[serde(default)]
     pub tags: BTreeSet<Name>,
-    /// What it may sign, for a delegate.
+    /// What the holder of the key may sign, for a delegate.
     #[serde(default)]
     pub grant: Option<Grant>,
 }

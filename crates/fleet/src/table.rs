@@ -33,7 +33,7 @@ pub(crate) const MEMBER_BYTES_MAX: usize = 16 * 1024;
 /// The most prefixes of one member.
 const ADDRESSES_MAX: usize = 32;
 
-/// One who may connect.
+/// A box or a proxy that may connect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Member {
@@ -104,7 +104,7 @@ type Entries = BTreeMap<PublicKey, Arc<Entry>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableHead {
-    /// For whom it is.
+    /// The key of the proxy or anchor that the table is for.
     pub subject: PublicKey,
     /// Tables replace those with lower versions.
     pub version: Version,
@@ -189,7 +189,7 @@ impl Table {
     /// Proves again what was read from a disk.
     ///
     /// # Errors
-    /// When it is not what a controller has signed; nobody is let in by it then.
+    /// When the table is not what a controller has signed; nobody is let in by it then.
     pub fn check(&mut self, trust: &Trust, subject: PublicKey) -> Result<(), TableError> {
         let Some(signed) = &self.head else {
             return match self.members.is_empty() {
@@ -316,9 +316,9 @@ impl Table {
 /// Who of a table's members is let in, by key.
 #[derive(Debug, Default)]
 pub struct Admission<'a> {
-    /// Those whose chain holds.
+    /// The members whose chain holds.
     pub admitted: Vec<(Admitted, &'a Member)>,
-    /// Those whose chain does not, and those beyond what their delegate may sign for.
+    /// The members whose chain does not hold, and those beyond what their delegate may sign for.
     pub refused: Vec<(PublicKey, Refused)>,
 }
 
@@ -382,13 +382,13 @@ pub enum Refused {
     /// Its chain leads to another.
     #[error("the chain leads to another key")]
     OtherKey,
-    /// It is something that does not connect here.
+    /// The key is of something that does not connect here.
     #[error("the key is of something that may not connect here")]
     Role,
     /// Its delegate has signed for too many.
     #[error("the delegate has signed for more keys than it may")]
     Uses,
-    /// It has more prefixes than one box needs.
+    /// The member has more prefixes than one box needs.
     #[error("more than {ADDRESSES_MAX} prefixes")]
     Addresses,
 }
@@ -399,7 +399,7 @@ pub enum TableError {
     /// Nobody who counts has signed the head.
     #[error("the table's head: {0}")]
     Envelope(#[from] EnvelopeError),
-    /// It is for another, older, or of an epoch that no root has begun.
+    /// The table is for another, older, or of an epoch that no root has begun.
     #[error(transparent)]
     Document(#[from] DocumentError),
     /// The members are not those that were signed for.
@@ -408,7 +408,7 @@ pub enum TableError {
     /// A member is larger than one needs to be.
     #[error("a member of the table has more than {MEMBER_BYTES_MAX} bytes")]
     TooLarge,
-    /// There are too many.
+    /// The table has too many members.
     #[error("the table has more than {MEMBERS_MAX} members")]
     TooMany,
 }

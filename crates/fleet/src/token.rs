@@ -31,7 +31,7 @@ pub struct JoinToken {
     /// The key that the controller shows.
     #[serde(rename = "c")]
     pub controller: PublicKey,
-    /// Where chains begin.
+    /// The root key, at which chains of statements begin.
     #[serde(rename = "r")]
     pub root: PublicKey,
     /// Which tenant it is for.
@@ -159,10 +159,10 @@ impl FromStr for JoinToken {
 /// Why a text is no join token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It is something else.
+    /// The text is something else.
     #[error("not a join token: it should begin with {PREFIX}")]
     NoToken,
-    /// Part of it is missing or mistyped.
+    /// Part of the token is missing or mistyped.
     #[error("the join token is damaged: copy all of it, or scan the QR code again")]
     Damaged,
 }

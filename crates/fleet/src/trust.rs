@@ -21,7 +21,7 @@ pub struct TrustList {
     /// Begun anew when a controller is restored from a backup, whose versions lie in the past.
     /// Nothing of a later epoch counts before a root has begun it.
     pub epoch: u64,
-    /// Where chains begin.
+    /// The root keys, at which chains of statements begin.
     pub roots: Vec<PublicKey>,
     /// Keys kept apart, which may sign the next list when the roots are lost.
     pub spares: Vec<PublicKey>,
@@ -69,7 +69,7 @@ impl Trust {
     /// is another than before.
     ///
     /// # Errors
-    /// When nobody who counts has signed it, it is older, or nobody would count after it.
+    /// When nobody who counts has signed the list, it is older, or nobody would count after it.
     pub fn replace(&mut self, signed: &Signed<TrustList>) -> Result<bool, TrustError> {
         // Revocations do not count here: a stolen controller could withdraw the roots by them.
         let signers = self.list.roots.iter().chain(&self.list.spares).copied();
@@ -97,7 +97,7 @@ impl Trust {
         &self.list
     }
 
-    /// Where chains begin.
+    /// The root keys, at which chains of statements begin.
     pub fn roots(&self) -> impl Iterator<Item = PublicKey> {
         self.list.roots.iter().copied()
     }

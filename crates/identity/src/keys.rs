@@ -146,7 +146,7 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// It is not an Ed25519 key, or its halves do not belong together.
+    /// When `der` is not an Ed25519 key, or its halves do not belong together.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, InvalidKey> {
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| InvalidKey)?;
         // In both versions of the format the seed follows a head of 16 bytes; the library has
@@ -168,7 +168,7 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// It is not 32 bytes in base64.
+    /// When `text` is not 32 bytes in base64.
     pub fn from_base64(text: &str) -> Result<Self, InvalidKey> {
         let bytes = Zeroizing::new(BASE64.decode(text.trim()).map_err(|_| InvalidKey)?);
         bytes.as_slice().try_into().map(Self::from_seed).map_err(|_| InvalidKey)

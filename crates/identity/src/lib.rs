@@ -10,8 +10,8 @@
 //! library.
 
 mod keys;
-mod policy;
+mod peer_policy;
 pub mod tls;
 
 pub use keys::{Identity, InvalidKey, PublicKey, Signature, derive_secret};
-pub use policy::{PeerPolicy, Refusal};
+pub use peer_policy::{PeerPolicy, Refusal};

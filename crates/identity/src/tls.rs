@@ -33,7 +33,7 @@ use rustls::{
 };
 
 use crate::keys::{Identity, PublicKey};
-use crate::policy::{PeerPolicy, Refusal};
+use crate::peer_policy::{PeerPolicy, Refusal};
 
 /// The name that a client would ask for; it is never sent.
 pub const SERVER_NAME: &str = "roadweave.invalid";
@@ -57,9 +57,9 @@ impl HandshakeRefusal {
 /// One side of a handshake: who it is, whom it speaks with, and what it goes by.
 #[derive(Clone)]
 pub struct Side<'a> {
-    /// Who this side is.
+    /// The key pair of this side.
     pub identity: &'a Identity,
-    /// With whom it speaks.
+    /// The peers that this side speaks with.
     pub policy: Arc<dyn PeerPolicy>,
     /// Where a refusal is noted.
     pub refusal: Arc<HandshakeRefusal>,

@@ -99,7 +99,7 @@ pub enum Place {
 /// An inner packet that came out at an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainArrival {
-    /// When.
+    /// When the packet came out.
     pub at: Instant,
     /// At which box, or at the anchor.
     pub place: Place,
@@ -228,7 +228,7 @@ impl Chain {
     /// The anchor lets no proxy in for a moment: its legs are closed.
     ///
     /// # Panics
-    /// When it does not run.
+    /// When the anchor does not run.
     pub fn close_legs(&mut self) {
         let anchor = self.anchor.as_mut().expect("it runs");
         let none = Peers::default();

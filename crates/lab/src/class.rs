@@ -28,7 +28,7 @@ pub enum Class {
     Decisive,
     /// The links suffice together 90 % of the time.
     Tight,
-    /// They suffice less often.
+    /// The links suffice together less than 90 % of the time.
     Starved,
 }
 

@@ -34,6 +34,7 @@ use crate::run::{Causes, LinkReport, Outcome};
 use crate::scenario::Scenario;
 use crate::traffic::{Detail, TrafficReport, TrafficSpec};
 use crate::video::quality::{Percentiles, Player};
+use crate::world::Machine;
 
 mod pool;
 
@@ -55,6 +56,9 @@ pub struct Setting {
     pub seed: u64,
     /// The congestion control of every path.
     pub congestion: CongestionControl,
+    /// The machine that both ends run on.
+    #[serde(default, skip_serializing_if = "Machine::is_punctual")]
+    pub machine: Machine,
 }
 
 /// A strategy as the user names it: one of the tunnel's, or one that stands for others.
@@ -99,7 +103,7 @@ pub struct RunDetail {
 /// One strategy on one drive, beside the bound and the first strategy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// What it did.
+    /// What the strategy did.
     #[serde(flatten)]
     pub measured: Measured,
     /// The link that was best, for [`BEST_SINGLE`].
@@ -154,7 +158,7 @@ pub struct Comparison {
     pub drives: Vec<Compared>,
     /// Each strategy over all drives, the first first.
     pub pooled: Vec<Pooled>,
-    /// The same for each class that has drives, the easiest first.
+    /// Each strategy over the drives of each class that has some, the easiest class first.
     pub classes: Vec<ClassPool>,
 }
 
@@ -184,7 +188,8 @@ impl Setting {
     ) -> Scenario {
         let scenario =
             Scenario::of_drive(name, drive, strategy, self.bitrate(), self.seconds, self.seed);
-        Scenario { traffic: vec![video.clone()], congestion: self.congestion, ..scenario }
+        let (congestion, machine) = (self.congestion, self.machine);
+        Scenario { traffic: vec![video.clone()], congestion, machine, ..scenario }
     }
 
     /// How hard `drive` is for the stream.
@@ -195,10 +200,10 @@ impl Setting {
 }
 
 impl Contestant {
-    /// Those of a list of names.
+    /// The contestants of a list of names.
     ///
     /// # Errors
-    /// The first name that is none.
+    /// The first name that is no contestant.
     pub fn parse_all<'a>(
         names: impl IntoIterator<Item = &'a str>,
     ) -> Result<Vec<Self>, UnknownStrategy> {
@@ -333,7 +338,7 @@ impl Comparison {
         }
     }
 
-    /// The same without what only a report needs.
+    /// This comparison without the details that only a report needs.
     #[must_use]
     pub fn without_details(mut self) -> Self {
         for drive in &mut self.drives {

@@ -81,7 +81,7 @@ impl CrowdConfig {
 /// An inner packet that came out of the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrowdArrival {
-    /// When.
+    /// When the packet came out.
     pub at: Instant,
     /// At which vehicle, or `None` for the server.
     pub vehicle: Option<usize>,
@@ -182,7 +182,7 @@ impl Crowd {
     /// life.
     ///
     /// # Errors
-    /// None that [`Crowd::new`] had not.
+    /// As [`Crowd::new`].
     pub fn restart_server(&mut self) -> Result<(), ConfigError> {
         self.server_lives = self.server_lives.wrapping_add(1);
         (self.server, self.peers) = server(self.epoch, &self.config, self.server_lives)?;
@@ -288,19 +288,20 @@ impl Crowd {
             if up {
                 any_up = true;
                 let (remote, local) = (address(vehicle, uplink), Some(SERVER.ip()));
-                let meta = RecvMeta { socket, remote, local, ecn: None };
+                let meta = RecvMeta { socket, remote, local, ecn: None, received: None };
                 self.server.handle_packet(now, &meta, &packet);
                 continue;
             }
             touched.insert(vehicle);
             match self.ends.get_mut(&vehicle) {
                 Some(End::Client(client)) => {
-                    let meta = RecvMeta { socket, remote: SERVER, local: None, ecn: None };
+                    let meta =
+                        RecvMeta { socket, remote: SERVER, local: None, ecn: None, received: None };
                     client.handle_packet(now, &meta, &packet);
                 }
                 Some(End::Bare(endpoint)) => {
                     let local = Local::Uplink(socket);
-                    let source = Source { remote: SERVER, local, ecn: None };
+                    let source = Source { remote: SERVER, local, ecn: None, received: None };
                     let _ = endpoint.handle_packet(now, source, BytesMut::from(&packet[..]));
                 }
                 None => {}

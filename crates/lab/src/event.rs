@@ -31,20 +31,20 @@ pub struct Event {
 /// What may happen to a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// It dies: it loses what it holds and all that it is given.
+    /// The link dies: it loses what it holds and all that it is given.
     Down,
-    /// It lives again.
+    /// The link lives again.
     Up,
-    /// The network's address translator gives it another public address; the vehicle does not
+    /// The network's address translator gives the link another public address; the vehicle does not
     /// notice.
     Rebind,
-    /// The modem is pulled out: it dies and its interface vanishes.
+    /// The modem is pulled out: the link dies and its interface vanishes.
     Unplug,
-    /// The modem is plugged in: it lives, and its interface appears with another address.
+    /// The modem is plugged in: the link lives, and its interface appears with another address.
     Plug,
-    /// From now on its propagation delay is the trace's plus this, both ways.
+    /// From now on the link's propagation delay is the trace's plus this, both ways.
     Delay(Duration),
-    /// From now on its capacity is the trace's times this (0..=1,000), both ways.
+    /// From now on the link's capacity is the trace's times this (0..=1,000), both ways.
     Capacity(f64),
 }
 

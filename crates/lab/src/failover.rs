@@ -1,7 +1,7 @@
 //! What a viewer sees of a change of server: a video from a vehicle, and a fault in the middle.
 //!
 //! ```text
-//! Failover ─► Fleet with two servers, 30 Mbit/s ─► 5 s later the fault ─► Seen: gap, frames lost
+//! Failover ─► Servers with two servers, 30 Mbit/s ─► 5 s later the fault ─► Seen: gap, frames lost
 //! ```
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::traffic::{Detail, TrafficSpec};
 use crate::world::WorldError;
-use crate::world::fleet::{Fault, Fleet, FleetConfig};
+use crate::world::servers::{Fault, Servers, ServersConfig};
 
 /// A video, and what befalls the server that it goes through.
 #[derive(Clone, Debug)]
@@ -62,19 +62,28 @@ impl Failover {
         Self { links, fault, bitrate, lanes: default_lanes(), seed }
     }
 
+    /// Servers at these sites, in the order in which the client knows them, each so many
+    /// milliseconds from the egress, or at none.
+    ///
+    /// # Errors
+    /// When no client or server can be made.
+    pub fn fleet(&self, sites: &[&str], to_anchor: &[u64]) -> Result<Servers, WorldError> {
+        Servers::new(&ServersConfig {
+            links: self.links.clone(),
+            sites: sites.iter().map(|site| (*site).to_owned()).collect(),
+            to_anchor: to_anchor.iter().map(|ms| Duration::from_millis(*ms)).collect(),
+            lanes_up: self.lanes.clone(),
+            lanes_down: self.lanes.clone(),
+            seed: self.seed,
+        })
+    }
+
     /// Lets it happen.
     ///
     /// # Errors
     /// When no client or server can be made.
     pub fn run(&self) -> Result<Seen, WorldError> {
-        let mut fleet = Fleet::new(&FleetConfig {
-            links: self.links.clone(),
-            sites: vec!["here".into(), "there".into()],
-            to_anchor: Vec::new(),
-            lanes_up: self.lanes.clone(),
-            lanes_down: self.lanes.clone(),
-            seed: self.seed,
-        })?;
+        let mut fleet = self.fleet(&["here", "there"], &[])?;
         fleet.run_until(VIDEO_BEGINS);
         let mut video = TrafficSpec::video(self.bitrate, LASTS).build(VIDEO_BEGINS, self.seed);
         let jitter = SplitMix64::word(self.seed, 7) % 1_000_000_000;

@@ -58,7 +58,7 @@ pub struct ProfileLink {
 pub enum Over {
     /// The one at this position, alone.
     One(usize),
-    /// All of them.
+    /// All links.
     All,
 }
 
@@ -80,7 +80,7 @@ pub struct Compared {
     pub best: usize,
     /// Median over the seeds on each link alone, Mbit/s or ms.
     pub singles: Vec<f64>,
-    /// The same over all links.
+    /// Median over the seeds over all links together, Mbit/s or ms.
     pub all: f64,
     /// All links by the best one.
     pub ratio: Ratio,

@@ -36,10 +36,10 @@ use crate::world::{World, WorldConfig, WorldError};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// There are too few of them to learn on some and measure on others.
+    /// There are too few recordings to learn on some and measure on others.
     #[error("{0} recordings make no {1} routes")]
     TooFew(usize, usize),
-    /// They are not of the same links.
+    /// The recordings are not of the same links.
     #[error("the links of {name} are not those of {first}")]
     OtherLinks {
         /// The recording.
@@ -68,7 +68,7 @@ pub struct Answered {
     pub strategy: String,
     /// Requests made.
     pub asked: u64,
-    /// Those that were answered in time.
+    /// Requests that were answered in time.
     pub answered: u64,
     /// From a request to its last answer; one without an answer counts as [`REQUEST_TIMEOUT`].
     pub response_ms: Percentiles,
@@ -278,6 +278,7 @@ fn world(scenario: &Scenario) -> Result<World, WorldError> {
         policies: BTreeMap::new(),
         strangers: Default::default(),
         learned: scenario.learned.clone(),
+        machine: scenario.machine,
     })
 }
 

@@ -60,6 +60,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
         learned: scenario.learned.clone(),
         policies: Default::default(),
         strangers: Default::default(),
+        machine: scenario.machine,
     })?;
     let mut stage = Stage::new(world);
     stage.world.observe_packets();
@@ -109,7 +110,7 @@ pub(crate) fn warm_up(stage: &mut Stage, scenario: &Scenario) {
     stage.clear_traffic();
 }
 
-/// The same application at another port, for a short time.
+/// The application of `spec` at another port, for a short time.
 fn lead_in(spec: &TrafficSpec, index: u16) -> TrafficSpec {
     let is_stream = matches!(spec.kind, TrafficKind::Video { .. } | TrafficKind::Constant { .. });
     TrafficSpec {

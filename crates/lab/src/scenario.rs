@@ -20,6 +20,7 @@ use roadweave_types::Rate;
 
 use crate::event::{CrossTraffic, Event, apply_to_traces};
 use crate::traffic::TrafficSpec;
+use crate::world::Machine;
 
 pub use file::ScenarioError;
 
@@ -44,6 +45,8 @@ pub struct Scenario {
     pub cross: Vec<CrossTraffic>,
     /// What the strategies have learned before, as JSON by the lane's name.
     pub learned: BTreeMap<String, String>,
+    /// The machine that both ends run on.
+    pub machine: Machine,
     /// Decides all that is random.
     pub seed: u64,
     /// How long the stream lasts, seconds.
@@ -62,6 +65,7 @@ impl Scenario {
             events: Vec::new(),
             cross: Vec::new(),
             learned: BTreeMap::new(),
+            machine: Machine::default(),
             seed: 1,
             seconds: 30,
         }

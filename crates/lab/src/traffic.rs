@@ -63,7 +63,7 @@ pub struct TrafficSpec {
     pub begin: Duration,
     /// How long it lasts.
     pub lasting: Duration,
-    /// What it does.
+    /// What the application does.
     pub kind: TrafficKind,
 }
 
@@ -141,7 +141,7 @@ pub struct TrafficReport {
     pub name: String,
     /// Inner packets sent, both ways.
     pub sent_packets: u64,
-    /// Their bytes.
+    /// Bytes of the inner packets sent, both ways.
     pub sent_bytes: u64,
     /// Inner packets that arrived, each once.
     pub arrived_packets: u64,

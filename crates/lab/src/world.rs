@@ -12,7 +12,8 @@
 //! their network and their clock. It moves from event to event: the arrival of a packet at the end
 //! of a link, a timer of either side. It hands over all packets that are due at one moment, and
 //! then turns each side that they touched by the function by which the product's event loop does,
-//! [`roadweave_tunnel::turn`].
+//! [`roadweave_tunnel::turn`]. On a [`Machine`] that is late they are handed over and turned when
+//! it has woken them.
 //!
 //! A packet takes the place of its UDP payload and [`UDP_IP_HEADERS`] in a link. Equal
 //! configurations and equal calls give equal worlds: only the bytes of TLS secrets differ, none of
@@ -21,7 +22,8 @@
 mod changes;
 mod config;
 mod ends;
-pub mod fleet;
+mod machine;
+pub mod servers;
 mod strangers;
 mod tamper;
 mod trails;
@@ -37,11 +39,13 @@ use bytes::{Bytes, BytesMut};
 use roadweave_emulate::Direction;
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Client, ClientEvent, Node, Notice, RecvMeta, Server, ServerEvent};
-use roadweave_types::{Instant, UplinkId};
+use roadweave_types::{Instant, SplitMix64, UplinkId};
 
-pub use config::{LINKS_MAX, Trust, WorldConfig, WorldError};
+pub use config::{LINKS_MAX, OtherServer, Strangers, Trust, WorldConfig, WorldError};
+pub use machine::{Machine, UnknownMachine};
+use machine::{Sleeper, Waiting};
 use strangers::Neighbour;
-pub use strangers::{Hostility, OtherServer, Stranger, Strangers};
+pub use strangers::{Hostility, Stranger};
 pub use tamper::Tampering;
 pub use trails::Trail;
 use trails::Trails;
@@ -54,13 +58,17 @@ pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 
 pub const UDP_IP_HEADERS: usize = 28;
 /// The MTU of the tunnel's devices, bytes: the product's default.
 pub const MTU: u16 = 1360;
+/// Tells the client's chance on a machine from the server's, of whose lives each has its own.
+const CLIENT: u64 = 1 << 32;
+/// The server's first life.
+const SERVER_LIVES: u64 = CLIENT + 1;
 /// The world takes so many steps at one moment for a loop without end.
 const STEPS_AT_ONE_MOMENT: u32 = 10_000;
 
 /// An inner packet that came out of the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// When the packet came out.
     pub at: Instant,
     /// The way it went.
     pub direction: Direction,
@@ -68,17 +76,17 @@ pub struct Arrival {
     pub packet: Bytes,
     /// The outer packet that brought it, or the last part that was missing of it; `None` if it had
     /// to wait for a timer.
-    pub ride: Option<Ride>,
+    pub ride: Option<Transit>,
     /// What happened to it before, if [`World::observe_packets`] asked for it.
     pub trail: Option<Trail>,
 }
 
 /// The way of an outer packet through a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ride {
+pub struct Transit {
     /// The link, from 0 in the order of [`WorldConfig::links`].
     pub link: usize,
-    /// When it was put in.
+    /// When the packet was put into the link.
     pub boarded: Instant,
     /// The link's propagation delay then. The rest of its time it waited for capacity.
     pub propagation: Duration,
@@ -115,6 +123,8 @@ struct Side<T> {
     end: T,
     due: Option<Instant>,
     touched: bool,
+    /// What wakes it, on a machine that is late.
+    sleeper: Option<Sleeper>,
 }
 
 impl World {
@@ -132,8 +142,8 @@ impl World {
         let mut world = Self {
             now: Instant::ZERO,
             epoch,
-            client: Side::new(ends::client(epoch, &config)?),
-            server: Side::new(ends::server(epoch, &config, 0)?),
+            client: Side::new(ends::client(epoch, &config)?).on(&config, CLIENT),
+            server: Side::new(ends::server(epoch, &config, 0)?).on(&config, SERVER_LIVES),
             server_lives: 0,
             wires: wires.collect(),
             neighbours: BTreeMap::new(),
@@ -167,14 +177,8 @@ impl World {
     /// batch.
     pub fn handle_inner(&mut self, direction: Direction, packet: &[u8]) {
         match direction {
-            Direction::Up => {
-                self.client.end.handle_inner(self.now, packet);
-                self.client.touched = true;
-            }
-            Direction::Down => {
-                self.server.end.handle_inner(self.now, packet);
-                self.server.touched = true;
-            }
+            Direction::Up => self.client.handle_inner(self.now, packet),
+            Direction::Down => self.server.handle_inner(self.now, packet),
         }
     }
 
@@ -213,7 +217,8 @@ impl World {
         let links = self.wires.iter().flat_map(Wire::poll_timeouts);
         let neighbours = self.neighbours.values().chain(self.portals.values());
         let neighbours = neighbours.map(Neighbour::poll_timeout);
-        links.chain([self.client.due, self.server.due]).chain(neighbours).flatten().min()
+        let ends = [self.client.poll_timeout(), self.server.poll_timeout()];
+        links.chain(ends).chain(neighbours).flatten().min()
     }
 
     /// Moves the time to `now` and lets happen what is due then. Call it at
@@ -230,8 +235,7 @@ impl World {
         for link in 0..self.wires.len() {
             self.deliver(link);
         }
-        self.client.touched |= self.client.due.is_some_and(|due| due <= now);
-        self.server.touched |= self.server.due.is_some_and(|due| due <= now);
+        self.wake_ends();
         self.flush();
     }
 
@@ -265,8 +269,7 @@ impl World {
             if let Some(hostile) = &mut self.wires[link].hostile {
                 let passes = hostile.lets_pass(&packet);
                 for forged in hostile.forged() {
-                    self.client.end.handle_packet(now, &meta(link, to, None), &forged);
-                    self.client.touched = true;
+                    self.take_at_client(meta(link, to, None), Bytes::from(forged), None);
                 }
                 if !passes {
                     self.wires[link].waste(Direction::Up, packet.len());
@@ -282,27 +285,60 @@ impl World {
                 continue;
             }
             let meta = meta(link, from, Some(SERVER.ip()));
-            self.server.end.handle_packet(now, &meta, &packet);
-            self.server.touched = true;
-            self.deliver_of_server(Ride { link, ..ride });
+            self.take_at_server(meta, packet.freeze(), Some(Transit { link, ..ride }));
         }
         while let Some((from, _, packet, ride)) = self.wires[link].poll(now, Direction::Down) {
-            self.client.end.handle_packet(now, &meta(link, from, None), &packet);
-            self.client.touched = true;
-            self.deliver_of_client(Ride { link, ..ride });
+            let meta = meta(link, from, None);
+            self.take_at_client(meta, packet.freeze(), Some(Transit { link, ..ride }));
         }
     }
 }
 
 impl<T> Side<T> {
     fn new(end: T) -> Self {
-        Self { end, due: None, touched: true }
+        Self { end, due: None, touched: true, sleeper: None }
+    }
+}
+
+impl<T: Node> Side<T> {
+    /// The same on the machine of `config`; `which`: what tells it from every other end.
+    fn on(self, config: &WorldConfig, which: u64) -> Self {
+        let seed = SplitMix64::word(config.seed, which);
+        Self { sleeper: config.machine.sleeper(seed), ..self }
+    }
+
+    fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
+        if let Some(sleeper) = &mut self.sleeper {
+            return sleeper.hold(now, Waiting::Inner(Bytes::copy_from_slice(packet)));
+        }
+        self.end.handle_inner(now, packet);
+        self.touched = true;
+    }
+
+    /// When it runs next, unless something comes before.
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.sleeper.as_ref().and_then(Sleeper::wakes).or(self.due)
+    }
+
+    /// What it finds if it is to run now; it is touched then.
+    fn wake(&mut self, now: Instant) -> VecDeque<Waiting> {
+        let due = self.due.filter(|due| *due <= now);
+        let Some(sleeper) = &mut self.sleeper else {
+            self.touched |= due.is_some();
+            return VecDeque::new();
+        };
+        if let Some(due) = due {
+            sleeper.on_due(now, due);
+        }
+        let woken = sleeper.wake(now);
+        self.touched |= woken.is_some();
+        woken.unwrap_or_default()
     }
 }
 
 /// How a packet comes out of a link: from `remote`, for the address `local` of a server.
 fn meta(link: usize, remote: SocketAddr, local: Option<IpAddr>) -> RecvMeta {
-    RecvMeta { socket: uplink(link), remote, local, ecn: None }
+    RecvMeta { socket: uplink(link), remote, local, ecn: None, received: None }
 }
 
 /// All servers listen at the same port.

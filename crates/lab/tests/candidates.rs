@@ -3,28 +3,20 @@
 use std::time::Duration;
 
 use roadweave_lab::failover::Failover;
-use roadweave_lab::world::fleet::{Fault, Fleet, FleetConfig};
-use roadweave_tunnel::{CANDIDATES_MAX, Candidate, CandidatePlace, ClientEvent, default_lanes};
+use roadweave_lab::world::servers::{Fault, Servers};
+use roadweave_tunnel::{CANDIDATES_MAX, Candidate, CandidatePlace, ClientEvent};
 use roadweave_types::Instant;
 
 fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-fn fleet(sites: &[&str]) -> Fleet {
-    let config = FleetConfig {
-        links: Failover::new(Fault::Crash, 1).links,
-        sites: sites.iter().map(|site| (*site).to_owned()).collect(),
-        to_anchor: Vec::new(),
-        lanes_up: default_lanes(),
-        lanes_down: default_lanes(),
-        seed: 1,
-    };
-    Fleet::new(&config).expect("it can be made")
+fn fleet(sites: &[&str]) -> Servers {
+    Failover::new(Fault::Crash, 1).fleet(sites, &[]).expect("it can be made")
 }
 
 /// Tells the client that these of the servers are its candidates from now on.
-fn name(fleet: &mut Fleet, known: &[Candidate], numbers: &[usize]) {
+fn name(fleet: &mut Servers, known: &[Candidate], numbers: &[usize]) {
     let wanted = numbers.iter().map(|number| known[*number].clone()).collect();
     let now = fleet.now();
     fleet.client().set_candidates(now, wanted);
@@ -38,7 +30,7 @@ fn other_candidates_leave_a_session_with_one_of_them_alone() {
     assert_eq!(known.len(), CANDIDATES_MAX);
     name(&mut fleet, &known, &[0]);
     fleet.run_until(at(4_000));
-    let joins = |fleet: &Fleet| {
+    let joins = |fleet: &Servers| {
         let events = fleet.client_events().iter();
         events.filter(|(_, event)| !matches!(event, ClientEvent::Notice(_))).count()
     };

@@ -1,12 +1,13 @@
 //! A client with several servers: crashes, drains and cuts that a viewer hardly sees, and tunnels
 //! in which nothing moves.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use roadweave_emulate::{Drive, DuplexLink};
 use roadweave_lab::failover::{Failover, Seen};
-use roadweave_lab::world::fleet::{Fault, Fleet, FleetConfig};
-use roadweave_tunnel::{CandidatePlace, ClientEvent, DrainReason, ServerEvent, default_lanes};
+use roadweave_lab::world::servers::{Fault, Servers};
+use roadweave_tunnel::{CandidatePlace, ClientEvent, DrainReason, ServerEvent};
 use roadweave_types::{Instant, SplitMix64};
 
 fn at(millis: u64) -> Instant {
@@ -29,24 +30,16 @@ fn percentiles(seen: &[Seen]) -> [f64; 2] {
     [50, 99].map(|percent| gaps[(gaps.len() * percent).div_ceil(100) - 1])
 }
 
-fn fleet(sites: &[&str], seed: u64) -> Fleet {
+fn fleet(sites: &[&str], seed: u64) -> Servers {
     fleet_with(sites, &[], seed)
 }
 
 /// A fleet with so many milliseconds from each server to the egress.
-fn fleet_with(sites: &[&str], to_anchor: &[u64], seed: u64) -> Fleet {
-    let config = FleetConfig {
-        links: Failover::new(Fault::Crash, seed).links,
-        sites: sites.iter().map(|site| (*site).to_owned()).collect(),
-        to_anchor: to_anchor.iter().map(|ms| Duration::from_millis(*ms)).collect(),
-        lanes_up: default_lanes(),
-        lanes_down: default_lanes(),
-        seed,
-    };
-    Fleet::new(&config).expect("it can be made")
+fn fleet_with(sites: &[&str], to_anchor: &[u64], seed: u64) -> Servers {
+    Failover::new(Fault::Crash, seed).fleet(sites, to_anchor).expect("it can be made")
 }
 
-fn place(fleet: &mut Fleet, number: usize) -> CandidatePlace {
+fn place(fleet: &mut Servers, number: usize) -> CandidatePlace {
     let now = fleet.now();
     fleet.client().candidates(now)[number].place
 }
@@ -301,11 +294,14 @@ fn a_server_that_died_meanwhile_is_left_after_minutes_without_coverage() {
     assert!(fleet.client().status().is_some());
 }
 
-/// Recorded drives, where there are any: `ROADWEAVE_DRIVES` names their directory.
+/// Recorded drives, where `ROADWEAVE_DRIVES` names their directory. A crash that meets an outage
+/// of the links lasts longer than one on links that carry: 0.7 s at the median, not half a second.
 #[test]
-fn recorded_drives_are_no_worse() {
+fn on_recorded_drives_every_crash_is_survived_within_a_second_in_most_cases() {
     let Some(dir) = std::env::var_os("ROADWEAVE_DRIVES") else {
-        return println!("skipped: ROADWEAVE_DRIVES names no directory of recorded drives");
+        // A write to the stream itself is not captured.
+        let why = "skipped: ROADWEAVE_DRIVES names no directory of recorded drives";
+        return writeln!(std::io::stderr(), "{why}").expect("there is a stream for errors");
     };
     let mut seen = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -318,5 +314,7 @@ fn recorded_drives_are_no_worse() {
         let run = Failover { links, ..Failover::new(Fault::Crash, 1) };
         seen.push(run.run().unwrap());
     }
-    println!("{} drives: p50, p99 {:?} ms", seen.len(), percentiles(&seen));
+    let [p50, p99] = percentiles(&seen);
+    assert!(p50 <= 1_000.0 && p99 <= 5_000.0, "p50 {p50} ms, p99 {p99} ms");
+    assert!(seen.iter().all(|seen| seen.moves >= 1), "{seen:?}");
 }

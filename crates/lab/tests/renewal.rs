@@ -7,7 +7,7 @@ use std::time::Duration;
 use roadweave_emulate::Direction;
 use roadweave_lab::failover::Failover;
 use roadweave_lab::inner;
-use roadweave_lab::world::fleet::{Fault, Fleet, FleetConfig};
+use roadweave_lab::world::servers::{Fault, Servers};
 use roadweave_tunnel::{
     CandidatePlace, ClientEvent, LaneConfig, LaneStats, ServerEvent, SetError, Strategy,
     default_lanes,
@@ -18,37 +18,29 @@ fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-fn fleet(sites: &[&str]) -> Fleet {
-    let config = FleetConfig {
-        links: Failover::new(Fault::Crash, 1).links,
-        sites: sites.iter().map(|site| (*site).to_owned()).collect(),
-        to_anchor: Vec::new(),
-        lanes_up: default_lanes(),
-        lanes_down: default_lanes(),
-        seed: 1,
-    };
-    Fleet::new(&config).expect("it can be made")
+fn fleet(sites: &[&str]) -> Servers {
+    Failover::new(Fault::Crash, 1).fleet(sites, &[]).expect("it can be made")
 }
 
 fn lanes(names: &[&str]) -> Vec<LaneConfig> {
     names.iter().map(|name| LaneConfig::new(*name, Strategy::xnc())).collect()
 }
 
-fn set_lanes(fleet: &mut Fleet, lanes: Vec<LaneConfig>) {
+fn set_lanes(fleet: &mut Servers, lanes: Vec<LaneConfig>) {
     let now = fleet.now();
     fleet.client().set_lanes(now, lanes).expect("they can be used");
     fleet.flush();
 }
 
 /// The names of the session's lanes, behind them none that only the server has.
-fn names(fleet: &mut Fleet) -> Vec<String> {
+fn names(fleet: &mut Servers) -> Vec<String> {
     let lanes = fleet.client().status().expect("there is a session").stats.lanes;
     let names = lanes.into_iter().map(|lane| lane.name);
     names.filter(|name| !name.starts_with("received-")).collect()
 }
 
 /// How often the client had a session with another server, or another with the same one.
-fn sessions(fleet: &Fleet) -> usize {
+fn sessions(fleet: &Servers) -> usize {
     let begins = |event: &ClientEvent| {
         matches!(event, ClientEvent::Joined { .. } | ClientEvent::Moved { .. })
     };
@@ -57,7 +49,7 @@ fn sessions(fleet: &Fleet) -> usize {
 
 /// Sends a packet each way every 2 ms until `end`, `change` in the middle. Returns how many of each
 /// way never came, up and down.
-fn stream(fleet: &mut Fleet, millis: u64, change: impl FnOnce(&mut Fleet)) -> [usize; 2] {
+fn stream(fleet: &mut Servers, millis: u64, change: impl FnOnce(&mut Servers)) -> [usize; 2] {
     let (mut change, mut sent) = (Some(change), 0);
     for number in 0..millis / 2 {
         if number == millis / 4 {
@@ -174,7 +166,7 @@ fn what_a_session_has_dropped_is_told_when_it_has_a_successor_and_after_its_end(
     let mut fleet = fleet(&["a", "b"]);
     fleet.run_until(at(4_000));
     (0..7).for_each(|_| fleet.handle_inner(Direction::Up, &[0; 3]));
-    let told = |fleet: &mut Fleet| {
+    let told = |fleet: &mut Servers| {
         let drops = fleet.client().status().map(|status| status.stats.drops);
         drops.map(|drops| drops.get(DropReason::MalformedInner))
     };

@@ -5,10 +5,10 @@ use std::time::Duration;
 use roadweave_emulate::Direction;
 use roadweave_identity::Identity;
 use roadweave_lab::failover::Failover;
-use roadweave_lab::world::fleet::{Fault, Fleet, FleetConfig};
+use roadweave_lab::world::servers::{Fault, Servers};
 use roadweave_lab::world::uplink;
 use roadweave_tunnel::{
-    CandidatePlace, CandidateReport, DrainReason, Node as _, RecvMeta, UplinkPolicy, default_lanes,
+    CandidatePlace, CandidateReport, DrainReason, Node as _, RecvMeta, UplinkPolicy,
 };
 use roadweave_types::{Instant, Policy, Priority};
 
@@ -21,39 +21,33 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 /// Two or more servers at sites of their own, so many milliseconds from the egress.
-fn fleet(to_anchor: &[u64]) -> Fleet {
-    let config = FleetConfig {
-        links: Failover::new(Fault::Crash, 1).links,
-        sites: (0..to_anchor.len()).map(|number| format!("site-{number}")).collect(),
-        to_anchor: to_anchor.iter().map(|ms| Duration::from_millis(*ms)).collect(),
-        lanes_up: default_lanes(),
-        lanes_down: default_lanes(),
-        seed: 1,
-    };
-    Fleet::new(&config).expect("it can be made")
+fn fleet(to_anchor: &[u64]) -> Servers {
+    let sites: Vec<String> = (0..to_anchor.len()).map(|number| format!("site-{number}")).collect();
+    let sites: Vec<&str> = sites.iter().map(String::as_str).collect();
+    Failover::new(Fault::Crash, 1).fleet(&sites, to_anchor).expect("it can be made")
 }
 
-fn run(fleet: &mut Fleet, time: Duration) {
+fn run(fleet: &mut Servers, time: Duration) {
     let now = fleet.now();
     fleet.run_until(now + time);
 }
 
-fn candidate(fleet: &mut Fleet, number: usize) -> CandidateReport {
+fn candidate(fleet: &mut Servers, number: usize) -> CandidateReport {
     let now = fleet.now();
     fleet.client().candidates(now).swap_remove(number)
 }
 
-fn waits(fleet: &mut Fleet, number: usize) -> bool {
+fn waits(fleet: &mut Servers, number: usize) -> bool {
     candidate(fleet, number).place == CandidatePlace::Standby
 }
 
 /// For how many seconds a server is not tried.
-fn rest(fleet: &mut Fleet, number: usize) -> f64 {
+fn rest(fleet: &mut Servers, number: usize) -> f64 {
     candidate(fleet, number).rest_seconds.unwrap_or_default()
 }
 
 /// Lets time pass until it is so, and fails if that takes longer than `most`.
-fn until(fleet: &mut Fleet, most: Duration, mut is_so: impl FnMut(&mut Fleet) -> bool) {
+fn until(fleet: &mut Servers, most: Duration, mut is_so: impl FnMut(&mut Servers) -> bool) {
     let end = fleet.now() + most;
     while !is_so(fleet) {
         assert!(fleet.now() < end, "not within {most:?}");
@@ -71,7 +65,7 @@ fn capped() -> UplinkPolicy {
 }
 
 /// Two servers, and three uplinks of which the last alone carries, and that one costs.
-fn metered(policy: UplinkPolicy) -> Fleet {
+fn metered(policy: UplinkPolicy) -> Servers {
     let mut fleet = fleet(&[0, 0]);
     fleet.client().set_policy("wwan2", policy);
     (0..2).for_each(|link| fleet.set_dead(link, true));
@@ -121,7 +115,7 @@ fn uplinks_that_die_after_a_while_leave_the_standby_to_the_others() {
 #[test]
 fn uplinks_that_all_have_caps_are_measured_over() {
     let mut fleet = fleet(&[0, 0]);
-    let passed = |fleet: &Fleet| {
+    let passed = |fleet: &Servers| {
         let stats = [Direction::Up, Direction::Down].map(|way| fleet.link_stats(0, way));
         stats[0].pushed_bytes + stats[1].delivered_bytes
     };
@@ -138,7 +132,7 @@ fn uplinks_that_all_have_caps_are_measured_over() {
 fn a_metered_uplink_carries_the_standby_no_longer_than_needed() {
     let mut fleet = fleet(&[0, 0]);
     fleet.client().set_policy("wwan2", backup());
-    let in_minutes = |fleet: &mut Fleet, minutes: u64| {
+    let in_minutes = |fleet: &mut Servers, minutes: u64| {
         let before = fleet.link_stats(2, Direction::Up).pushed_bytes;
         run(fleet, seconds(60 * minutes));
         fleet.link_stats(2, Direction::Up).pushed_bytes - before
@@ -197,7 +191,7 @@ fn junk_in_a_dead_zone_is_nobodys_failure() {
     for _ in 0..200 {
         run(&mut fleet, seconds(3));
         let remote = fleet.candidates()[1].addresses[0];
-        let meta = RecvMeta { socket: uplink(0), remote, local: None, ecn: None };
+        let meta = RecvMeta { socket: uplink(0), remote, local: None, ecn: None, received: None };
         let now = fleet.now();
         fleet.client().handle_packet(now, &meta, &[0x41; 60]);
         fleet.flush();

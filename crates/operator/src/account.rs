@@ -11,7 +11,8 @@ use roadweave_terminal::out;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use serde::{Deserialize, Serialize};
 
-use crate::{client, trust};
+use crate::address::host_and_port;
+use crate::trust;
 
 /// Where the controller is, and as whom to ask.
 #[derive(Clone, Debug, clap::Args)]
@@ -68,8 +69,8 @@ impl Access {
         let url = self.url.clone().or_else(|| kept.as_ref().map(|it| it.url.clone()));
         let url =
             url.ok_or_else(|| BadInput::new("--key needs --url, the controller's address"))?;
-        let place = client::place(&url)?;
-        let kept = kept.filter(|it| client::place(&it.url).is_ok_and(|it| it == place));
+        let place = host_and_port(&url)?;
+        let kept = kept.filter(|it| host_and_port(&it.url).is_ok_and(|it| it == place));
         Ok(Account {
             fingerprint: self.fingerprint.clone().or(kept.and_then(|it| it.fingerprint)),
             tenant: self.tenant.clone().unwrap_or_default(),
@@ -85,7 +86,7 @@ impl Access {
         let at = &login.url;
         let hint = "log in there (roadweave fleet login), or give --key";
         if let Some(url) = &self.url
-            && client::place(url)? != client::place(at)?
+            && host_and_port(url)? != host_and_port(at)?
         {
             let message = format!("you are logged in at {at}, and --url says {url}: {hint}");
             return Err(BadInput::new(message).into());
@@ -110,7 +111,7 @@ impl Account {
     /// Keeps it for the commands that follow.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub fn keep(&self) -> Result<()> {
         let path = path()?;
         let folder = path.parent().context("the file is in a folder")?;

@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::account::Account;
+use crate::address::host_and_port;
 use crate::refusal::Refusal;
 use crate::trust;
 
@@ -57,12 +58,12 @@ impl Client {
         Ok(client)
     }
 
-    /// The same for who is not known yet.
+    /// A client for whoever is not signed in yet; it asks the controller nothing.
     ///
     /// # Errors
     /// When the address is none.
     pub fn of_stranger(account: Account) -> Result<Self> {
-        let (host, port) = place(&account.url)?;
+        let (host, port) = host_and_port(&account.url)?;
         let tls = trust::tls(account.fingerprint.as_deref())?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { account, host, port, tls: TlsConnector::from(Arc::new(tls)), runtime })
@@ -228,24 +229,6 @@ impl Client {
     }
 }
 
-/// Host and port of `https://host:port`; equal for equal controllers.
-///
-/// # Errors
-/// When it is none.
-pub fn place(url: &str) -> Result<(String, u16)> {
-    let bad = || BadInput::new(format!("\"{url}\": write https://fleet.example.org:4400"));
-    let rest = url.strip_prefix("https://").ok_or_else(bad)?.trim_end_matches('/');
-    if rest.is_empty() || rest.contains(['/', '@', '?', '#']) {
-        return Err(bad().into());
-    }
-    let (host, port) = match rest.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| bad())?),
-        _ => (rest, 443),
-    };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    Ok((host.to_ascii_lowercase(), port))
-}
-
 /// With which status a controller has refused something.
 fn refused(error: &anyhow::Error) -> Option<u16> {
     error.downcast_ref::<Refusal>().map(|it| it.status)
@@ -261,21 +244,3 @@ fn is_login(cookie: &str) -> bool {
 
 const BODY_MAX: usize = 32 << 20;
 const ITEMS_MAX: usize = 100_000;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_is_https_with_a_port_or_443() {
-        let of = |url: &str| place(url).ok();
-        let place = |host: &str, port| Some((host.to_owned(), port));
-        assert_eq!(of("https://fleet.example.org"), place("fleet.example.org", 443));
-        assert_eq!(of("https://fleet.example.org:4400/"), place("fleet.example.org", 4400));
-        assert_eq!(of("https://[2001:db8::1]:4400"), place("2001:db8::1", 4400));
-        assert_eq!(of("https://[2001:db8::1]"), place("2001:db8::1", 443));
-        for bad in ["http://x", "x:4400", "https://", "https://a/b", "https://u@h", "https://h:x"] {
-            assert_eq!(of(bad), None, "{bad}");
-        }
-    }
-}

@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: files, sockets, the clock")]
 
 mod account;
+mod address;
 mod client;
 mod commands;
 mod refusal;

@@ -26,7 +26,7 @@ impl Refusal {
         Self { status, problem }
     }
 
-    /// The same with another reason.
+    /// This refusal with `why` as its reason.
     pub fn because(mut self, why: &str) -> Self {
         self.problem["detail"] = why.into();
         self

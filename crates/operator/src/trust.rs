@@ -34,7 +34,7 @@ pub fn tls(known: Option<&str>) -> Result<ClientConfig> {
 /// The bytes of a fingerprint, however it is written.
 ///
 /// # Errors
-/// When it is none.
+/// When `text` is no fingerprint.
 pub fn fingerprint(text: &str) -> Result<[u8; 32]> {
     let digits: String = text.chars().filter(char::is_ascii_alphanumeric).collect();
     let pair = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();

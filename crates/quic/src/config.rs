@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::shard::Shard;
+
 /// A congestion control algorithm, by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -88,6 +90,9 @@ pub struct TransportConfig {
     /// one key, each has a salt of its own, lest one end the connections of another (RFC 9000
     /// section 21.11); it outlives restarts, so that resets do.
     pub reset_salt: [u8; 32],
+    /// Which of several endpoints behind one address a server is, so that its connection IDs lead
+    /// to it; `None` for one alone. Each has an `rng_seed` of its own.
+    pub shard: Option<Shard>,
     /// The seed of everything random that is not a secret of TLS, the times at which congestion
     /// control probes included. It must be unpredictable in production; equal seeds give equal
     /// runs.
@@ -113,6 +118,7 @@ impl TransportConfig {
             retry_threshold: 16,
             half_open_per_source_max: 256,
             reset_salt: [0; 32],
+            shard: None,
             rng_seed,
         }
     }

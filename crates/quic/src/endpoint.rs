@@ -137,10 +137,11 @@ impl Endpoint {
         };
         let network = FourTuple::new(source.remote, local);
         let ecn = source.ecn.and_then(|ecn| noq_proto::EcnCodepoint::from_bits(ecn.bits()));
-        let (std_now, bytes) = (self.epoch.to_std(now), packet.len());
+        let received = self.epoch.to_std(source.received_by(now));
+        let bytes = packet.len();
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        let event = self.quic.handle(std_now, network, ecn, packet, &mut scratch);
+        let event = self.quic.handle(received, network, ecn, packet, &mut scratch);
         let id = match event {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 self.ids.get(&handle).copied().inspect(|id| {

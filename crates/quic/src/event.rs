@@ -46,7 +46,7 @@ pub enum Event {
         path: PathId,
         /// The sender's token for it.
         token: u64,
-        /// When it left.
+        /// When the datagram left.
         sent: Instant,
         /// The length of the packet that it left in, bytes.
         bytes: u32,
@@ -71,11 +71,11 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathCloseReason {
-    /// This side asked for it.
+    /// This side asked for the path to be closed.
     Requested,
-    /// The peer asked for it.
+    /// The peer asked for the path to be closed.
     ByPeer,
-    /// It answered nothing for
+    /// The path answered nothing for
     /// [`unresponsive_timeout`](crate::TransportConfig::unresponsive_timeout).
     Unresponsive,
 }
@@ -84,10 +84,10 @@ pub enum PathCloseReason {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// This side closed it.
+    /// This side closed the connection.
     #[error("closed")]
     Local,
-    /// The peer closed it.
+    /// The peer closed the connection.
     #[error("closed by the peer, code {code}: {reason}")]
     ByPeer {
         /// What the peer gave to [`close`](crate::Connection::close).
@@ -106,8 +106,8 @@ pub enum CloseReason {
         /// The key it showed.
         got: PublicKey,
     },
-    /// It was closed before the server had proved who it is. Anybody on the way can do that: the
-    /// keys of the first packets follow from what is in the clear (RFC 9001 section 5.2).
+    /// The connection was closed before the server had proved who it is. Anybody on the way can do
+    /// that: Initial keys follow from what is in the clear (RFC 9001 section 5.2).
     #[error("closed with code {code:#x} by somebody who had not proved to be the server")]
     Unproven {
         /// The code of RFC 9000 section 20.
@@ -148,14 +148,14 @@ pub enum EndpointEvent {
         remote: SocketAddr,
         /// The key it showed.
         key: PublicKey,
-        /// Why.
+        /// Why the client was refused.
         why: Refusal,
     },
     /// A client's handshake came to nothing for another reason.
     HandshakeFailed {
         /// The address it came from.
         remote: SocketAddr,
-        /// Why.
+        /// Why the handshake came to nothing.
         reason: CloseReason,
     },
 }
@@ -170,7 +170,7 @@ pub enum SendError {
     /// The path does not exist, is not validated yet or is on standby.
     #[error("the path is not usable")]
     NotUsable(Bytes),
-    /// It is larger than [`max_datagram_size`](crate::Connection::max_datagram_size).
+    /// The datagram is larger than [`max_datagram_size`](crate::Connection::max_datagram_size).
     #[error("the datagram is larger than {max} bytes")]
     TooLarge {
         /// The largest datagram at present, bytes.
@@ -199,10 +199,10 @@ impl SendError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// It is longer than [`MESSAGE_MAX`](crate::MESSAGE_MAX).
+    /// The message is longer than [`MESSAGE_MAX`](crate::MESSAGE_MAX).
     #[error("the message is longer than {} bytes", crate::MESSAGE_MAX)]
     TooLarge,
-    /// Too much waits already.
+    /// Too many messages wait already.
     #[error("the queue of messages is full")]
     Full,
     /// The connection is over.

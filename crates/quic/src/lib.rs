@@ -35,6 +35,7 @@ mod path;
 mod payload;
 mod probe;
 mod secrets;
+mod shard;
 #[cfg(test)]
 mod simulation;
 mod source;
@@ -54,6 +55,7 @@ pub use event::{
 };
 pub use outbox::{Ecn, Outbox, Route, Run, Runs, Transmit};
 pub use probe::{ProbeOutcome, Prober};
+pub use shard::{SHARDS_MAX, Shard, ShardMap};
 pub use source::{Local, Source};
 pub use stats::{ConnectionStats, EndpointStats, PathStats};
 pub use transfer::{Transfer, TransferConfig, TransferEnd, TransferProgress};

@@ -126,7 +126,7 @@ impl Meter {
         bytes: u64,
         pn: u64,
     ) -> bool {
-        self.last_acknowledged = Some(now);
+        self.last_acknowledged = self.last_acknowledged.max(Some(now));
         self.delivery.on_delivered(bytes);
         if self.newest_acknowledged.is_none_or(|(newest, _)| pn > newest) {
             self.newest_acknowledged = Some((pn, sent));

@@ -133,7 +133,7 @@ impl Path {
     pub(crate) fn on_heard(&mut self, now: Instant, bytes: usize) {
         let gap = (now - self.last_heard).min(QUIET_MAX);
         self.heard_interval = (self.heard_interval * 7 + gap) / 8;
-        self.last_heard = now;
+        self.last_heard = self.last_heard.max(now);
         self.stats.packets_received += 1;
         self.stats.bytes_received += bytes as u64;
     }

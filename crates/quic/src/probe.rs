@@ -107,20 +107,21 @@ impl Prober {
         let (own_id, server_id, versions) = read_negotiation(packet)?;
         let waiting = self.waiting.get(&own_id)?;
         let Waiting { sent, uplink, server, version, server_id: expected } = *waiting;
+        let received = source.received_by(now);
         // "A client MUST discard a Version Negotiation packet that lists the QUIC version selected
         // by the client" (RFC 9000 section 6.2): `what_is_no_answer_is_left_alone`.
         let lists_it = versions.chunks_exact(4).any(|listed| listed == version.to_be_bytes());
         let is_answer = server_id == expected
             && source.remote == server
             && source.local == Local::Uplink(uplink)
-            && now <= sent + Self::PATIENCE
+            && received <= sent + Self::PATIENCE
             && !lists_it;
         if !is_answer {
             return None;
         }
         self.waiting.remove(&own_id);
         self.by_time.remove(&(sent, own_id));
-        Some(ProbeOutcome { uplink, server, rtt: Some(now.since(sent)) })
+        Some(ProbeOutcome { uplink, server, rtt: Some(received.since(sent)) })
     }
 
     /// The oldest probe that was not answered in time.
@@ -210,7 +211,12 @@ mod tests {
     }
 
     fn source(uplink: u32) -> Source {
-        Source { remote: server(), local: Local::Uplink(UplinkId(uplink)), ecn: None }
+        Source {
+            remote: server(),
+            local: Local::Uplink(UplinkId(uplink)),
+            ecn: None,
+            received: None,
+        }
     }
 
     fn at(millis: u64) -> Instant {

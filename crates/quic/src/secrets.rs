@@ -9,16 +9,25 @@ use ring::{aead, hkdf, hmac};
 
 use roadweave_identity::derive_secret;
 
+use crate::shard::Shard;
+
 /// Connection IDs of 8 bytes: a keyed hash of a counter, so that nobody can link or predict them
-/// (RFC 9000 section 5.1).
+/// (RFC 9000 section 5.1). Those of a shard are the ones that lead to it.
 pub(crate) struct SeededIds {
     key: hmac::Key,
     drawn: u64,
+    shard: Option<Shard>,
 }
 
 impl SeededIds {
     pub(crate) fn new(seed: &[u8; 32], purpose: &[u8]) -> Self {
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, &derive_secret(seed, purpose)), drawn: 0 }
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &derive_secret(seed, purpose));
+        Self { key, drawn: 0, shard: None }
+    }
+
+    /// Only those that lead to `shard`, if there is one.
+    pub(crate) fn of_shard(self, shard: Option<Shard>) -> Self {
+        Self { shard, ..self }
     }
 
     pub(crate) fn draw(&mut self, len: usize) -> ConnectionId {
@@ -30,7 +39,11 @@ impl SeededIds {
 
 impl ConnectionIdGenerator for SeededIds {
     fn generate_cid(&mut self) -> ConnectionId {
-        self.draw(ID_LEN)
+        let Some(shard) = self.shard else { return self.draw(ID_LEN) };
+        // One in as many as there are shards fits, so that e^-64 of all IDs end up elsewhere.
+        let tries = usize::from(shard.map.count()) * TRIES_PER_SHARD;
+        let fitting = (0..tries).map(|_| self.draw(ID_LEN)).find(|id| shard.has(id));
+        fitting.unwrap_or_else(|| self.draw(ID_LEN))
     }
 
     fn cid_len(&self) -> usize {
@@ -44,6 +57,8 @@ impl ConnectionIdGenerator for SeededIds {
 
 /// Length of the connection IDs that this side issues, bytes.
 pub(crate) const ID_LEN: usize = 8;
+/// How often an ID is drawn for each shard there is until one fits.
+const TRIES_PER_SHARD: usize = 64;
 
 /// Seals the tokens of Retry packets: AES-256-GCM under a key of its own for each nonce.
 pub(crate) struct TokenKey(hkdf::Prk);
@@ -89,6 +104,7 @@ impl HandshakeTokenKey for TokenKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shard::ShardMap;
 
     #[test]
     fn connection_ids_follow_from_the_seed_alone() {
@@ -101,6 +117,31 @@ mod tests {
         all.sort();
         all.dedup();
         assert_eq!(all.len(), 200, "none is drawn twice");
+    }
+
+    #[test]
+    fn every_id_of_a_shard_leads_to_it_and_none_is_another_shards() {
+        let map = ShardMap::new(5, &[3; 32]);
+        let mut all = Vec::new();
+        for number in 0..5 {
+            // The same seed by mistake would not matter.
+            let ids = SeededIds::new(&[1; 32], b"test").of_shard(Some(Shard { map, number }));
+            let drawn = ids.take_some(200);
+            for id in &drawn {
+                let packet = [&[0x40], &id[..], &[0; 20]].concat();
+                assert_eq!(map.shard_of(&packet), number, "{id:?}");
+            }
+            all.extend(drawn);
+        }
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 1_000);
+    }
+
+    impl SeededIds {
+        fn take_some(mut self, count: usize) -> Vec<ConnectionId> {
+            (0..count).map(|_| self.generate_cid()).collect()
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use roadweave_types::UplinkId;
+use roadweave_types::{Instant, UplinkId};
 
 use crate::outbox::Ecn;
 
@@ -24,4 +24,14 @@ pub struct Source {
     pub local: Local,
     /// The congestion bits it arrived with.
     pub ecn: Option<Ecn>,
+    /// When this side's machine got it, if that is known: round trips end then, and what this side
+    /// owes for it begins, however late it was handed over.
+    pub received: Option<Instant>,
+}
+
+impl Source {
+    /// When the packet was received that is handed over at `now`: never later.
+    pub(crate) fn received_by(&self, now: Instant) -> Instant {
+        self.received.map_or(now, |received| received.min(now))
+    }
 }

@@ -56,7 +56,7 @@ enum Handshake {
     Challenge {
         next: Instant,
     },
-    /// It has the secret, and has not asked for a session.
+    /// The client has the secret, and has not asked for a session.
     Ready {
         token: u64,
     },
@@ -86,7 +86,7 @@ pub struct RecordProgress {
     pub elapsed: Duration,
     /// The cycle, from 1; 0 before the first.
     pub cycle: u16,
-    /// What it is doing.
+    /// What the recording does now.
     pub phase: RecordPhase,
     /// Bytes of data that arrived at the server so far, as IP packets.
     pub up_bytes: u64,
@@ -99,17 +99,17 @@ pub struct RecordProgress {
 /// What the recording of a link does at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordPhase {
-    /// It looks for the server, for the first time or again.
+    /// The client looks for the server, for the first time or again.
     Connecting,
-    /// It waits for the start.
+    /// The client waits for the start of the plan.
     Ready,
     /// The link is filled.
     Saturating,
     /// The queue drains, or delays are measured.
     Probing,
-    /// It fetches the rest of the server's log.
+    /// The client fetches the rest of the server's log.
     Finishing,
-    /// It is over.
+    /// The recording is over.
     Done,
 }
 

@@ -14,7 +14,7 @@ pub enum RecordError {
     /// The server never answered.
     #[error("the server did not answer")]
     NoAnswer,
-    /// It was stopped before anything was measured.
+    /// The recording was stopped before anything was measured.
     #[error("it was stopped before the first cycle had measured anything")]
     TooShort,
     /// No probe came through in one of the directions.

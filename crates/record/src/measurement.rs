@@ -51,9 +51,9 @@ pub struct LinkRecording {
 /// One direction of a link, measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectionRecording {
-    /// What it can do.
+    /// What the link can do in this direction.
     pub trace: Trace,
-    /// The figures of it.
+    /// The figures of that trace.
     pub summary: DirectionSummary,
 }
 

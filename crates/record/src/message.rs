@@ -55,7 +55,7 @@ pub(crate) struct Open {
 /// A session is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
-    /// That of the Open.
+    /// The token of the client's [`Open`] that this answers.
     pub token: u64,
     /// Whether it is the one that was to be resumed, which keeps its token.
     pub resumed: bool,
@@ -66,16 +66,16 @@ pub(crate) struct Welcome {
 /// Why a server does not take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It speaks another version of the protocol.
+    /// The server speaks another version of the protocol.
     #[error("the server speaks another version of the protocol")]
     Version,
-    /// It has as many clients, or sends them as much, as it may.
+    /// The server has as many clients, or sends them as much, as it may.
     #[error("the server has as many clients, or sends them as much, as it may")]
     Busy,
-    /// The plan is longer or faster than it allows.
+    /// The plan is longer or faster than the server allows.
     #[error("the plan is longer or faster than the server allows")]
     Plan,
-    /// It wants a token that the client does not have.
+    /// The server wants a token that the client does not have.
     #[error(
         "the server wants its token, and got none or another: give it by --token-file or \
          ROADWEAVE_RECORD_TOKEN"
@@ -86,11 +86,11 @@ pub enum Refusal {
 /// What a packet is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketKind {
-    /// It takes up capacity.
+    /// The packet takes up capacity.
     Data,
-    /// It comes after data: when it has arrived, the queue is empty.
+    /// The packet comes after data: when it has arrived, the queue is empty.
     Tail,
-    /// It measures the delay.
+    /// The packet measures the delay.
     Probe,
 }
 

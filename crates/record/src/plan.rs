@@ -63,11 +63,11 @@ pub struct PlanError {
 /// What a sender does at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It sends data; what arrives counts from the end of the fill on.
+    /// A sender sends data; what arrives counts from the end of the fill on.
     Saturate,
-    /// It waits until the queue is empty, and then sends probes.
+    /// A sender waits until the queue is empty, and then sends probes.
     Probe,
-    /// It is over.
+    /// The plan is over.
     Done,
 }
 
@@ -94,12 +94,12 @@ impl PlanClock {
         Self { at, elapsed }
     }
 
-    /// How much is over at `now`, zero before the start.
+    /// How much of the plan is over at `now`; zero before the start.
     pub fn elapsed(&self, now: Instant) -> Duration {
         (self.elapsed + now.since(self.at)).saturating_sub(self.at.since(now))
     }
 
-    /// The same in microseconds.
+    /// How much of the plan is over at `now`, in microseconds; zero before the start.
     pub fn elapsed_us(&self, now: Instant) -> u64 {
         u64::try_from(self.elapsed(now).as_micros()).unwrap_or(u64::MAX)
     }

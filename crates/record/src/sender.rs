@@ -78,7 +78,7 @@ struct Estimate {
     difference_min: Option<i64>,
     /// The time from a packet's departure to its report.
     round_trip: Duration,
-    /// The same without the queue of this direction.
+    /// The time from a packet's departure to its report, without the queue of this direction.
     loop_time: Duration,
 }
 

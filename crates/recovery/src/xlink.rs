@@ -53,8 +53,8 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// Those of a recovery called `xlink:X-Y`, of which `percents` is `X-Y`; `None` if these are no
-    /// thresholds.
+    /// The thresholds of a recovery called `xlink:X-Y`, of which `percents` is `X-Y`; `None` if it
+    /// is none.
     pub fn parse(percents: &str) -> Option<Self> {
         let (first, second) = percents.split_once('-')?;
         let (first, second) = (first.parse().ok()?, second.parse().ok()?);

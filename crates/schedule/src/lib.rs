@@ -55,7 +55,7 @@ pub struct PacketInfo {
 pub struct AcknowledgedDatagram {
     /// The path it went out on.
     pub path: PathId,
-    /// When it left.
+    /// When the datagram left.
     pub sent: Instant,
     /// The length of the packet that carried it, bytes.
     pub bytes: u32,

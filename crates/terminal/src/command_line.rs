@@ -25,7 +25,7 @@ impl LogOption {
         self.run_telling(command, exit::report)
     }
 
-    /// The same where `tell` says what went wrong and chooses the exit code.
+    /// Begins to log and runs `command`; `tell` says what went wrong, and chooses the exit code.
     pub fn run_telling(
         &self,
         command: impl FnOnce() -> anyhow::Result<()>,

@@ -3,7 +3,7 @@
 
 use std::io::{self, IsTerminal as _, Write};
 
-use roadweave_device::log::Lines;
+use roadweave_log::Lines;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;

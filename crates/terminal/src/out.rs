@@ -2,7 +2,7 @@
 //!
 //! Standard output carries results, for people and pipes; a command that cannot deliver its result
 //! fails, with a clear status ([`crate::exit`]). Standard error carries the log and remarks; those
-//! never fail and never wait ([`roadweave_device::log`]). `println!` and `eprintln!` panic where
+//! never fail and never wait ([`roadweave_log`]). `println!` and `eprintln!` panic where
 //! they cannot write, so clippy refuses them in this crate.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use roadweave_device::log::{self, Lines};
+use roadweave_log::{Lines, Notice};
 
 /// Standard output cannot be written to.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +54,7 @@ pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(line(serde_json::to_string_pretty(value)?)?)
 }
 
-/// The same on one line.
+/// Prints a value as JSON on one line, for programs.
 ///
 /// # Errors
 /// As [`json`].
@@ -74,8 +74,8 @@ pub fn note(text: impl fmt::Display) {
 ///
 /// # Errors
 /// When the system lacks a thread or a descriptor for it.
-pub fn open_log(notice: log::Notice) -> anyhow::Result<Lines> {
-    let lines = log::standard_error(notice)?;
+pub fn open_log(notice: Notice) -> anyhow::Result<Lines> {
+    let lines = roadweave_log::standard_error(notice)?;
     Ok(LINES.get_or_init(|| lines).clone())
 }
 

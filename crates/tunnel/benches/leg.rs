@@ -117,8 +117,12 @@ impl Quic {
 
     fn step(&mut self, now: Instant) {
         while let Some(packet) = self.down.poll(now) {
-            let source =
-                Source { remote: anchor_address(), local: Local::Uplink(UplinkId(0)), ecn: None };
+            let source = Source {
+                remote: anchor_address(),
+                local: Local::Uplink(UplinkId(0)),
+                ecn: None,
+                received: None,
+            };
             self.proxy.handle_packet(now, source, BytesMut::from(&packet[..]));
         }
         self.proxy.handle_timeout(now);
@@ -132,7 +136,12 @@ impl Quic {
             }
         }
         while let Some(packet) = self.up.poll(now) {
-            let source = Source { remote: proxy_address(), local: Local::Address(None), ecn: None };
+            let source = Source {
+                remote: proxy_address(),
+                local: Local::Address(None),
+                ecn: None,
+                received: None,
+            };
             self.anchor.handle_packet(now, source, BytesMut::from(&packet[..]));
         }
         self.anchor.handle_timeout(now);

@@ -34,7 +34,7 @@ use crate::bindings::Bindings;
 use crate::leg::{LegStatus, TenantAccount, TenantId, TenantStats, tenant_stats};
 use crate::peers::PeerTable;
 use crate::proxy::TENANTS_MAX;
-use crate::server::Direction;
+use crate::rate::Direction;
 use crate::server::inbox::Inbox;
 use crate::server::refusals::Refusals;
 

@@ -64,7 +64,7 @@ pub(crate) struct Attach {
 pub(crate) enum Attached {
     /// The device is there now; it was elsewhere before.
     Yes { former: Option<At> },
-    /// It is not; with the newest binding, if that is why.
+    /// The device is not there; with the newest binding, if that is why.
     No(Detached, Option<Binding>),
 }
 
@@ -171,7 +171,7 @@ impl Bindings {
         now_at
     }
 
-    /// Whose packets come by an attachment; nobody's once the device is elsewhere for 2 s.
+    /// The device whose packets come by an attachment; `None` once it is elsewhere for 2 s.
     pub(crate) fn sender(&self, now: Instant, at: At) -> Option<Sender> {
         let sender = self.senders.get(&at)?;
         let held = self.devices.get(&(sender.tenant, sender.device))?;

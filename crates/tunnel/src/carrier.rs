@@ -65,7 +65,7 @@ pub trait Carrier {
 pub enum SendError {
     /// The path has no room, or may not be used now.
     Blocked(LaneDatagram),
-    /// It is larger than the path takes.
+    /// The datagram is larger than the path takes.
     TooLarge(LaneDatagram),
 }
 

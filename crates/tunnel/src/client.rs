@@ -26,11 +26,11 @@ use roadweave_recovery::Qoe;
 use roadweave_types::{DropCounters, Instant, PathId, PathSnapshot, Policy, UplinkId};
 use roadweave_wire::{Hello, Role, Welcome};
 
-use crate::lane::{LANES_MAX, LaneConfig, Strategy};
+use crate::lane::{LANES_MAX, LaneConfig, Strategy, default_lanes};
 use crate::learned::{Learned, keep_learned};
 use crate::node::Node;
 use crate::observe::PacketEvent;
-use crate::session::{Session, SessionError, SetError, find_lane};
+use crate::session::{MEMORY_MAX, Session, SessionError, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 use crate::uplink::{Month, UplinkPolicy, Usage};
 
@@ -61,10 +61,10 @@ pub use notices::Notice;
 use notices::NoticeLimiter;
 use outages::Outages;
 use pairs::{Pair, Pairs};
-use race::{AcceptedConnection, Attempt};
+use race::{AcceptedConnection, Attempt, PREFERRED_SERVER_DELAY};
 pub use report::{PairReport, PairState, UplinkReport};
 use silence::Flapping;
-use standby::{HOME_FIRST, Standby};
+use standby::Standby;
 
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
 const MTU_MIN: u16 = 1280;
@@ -83,6 +83,14 @@ pub struct ClientConfig {
     pub lanes: Vec<LaneConfig>,
     /// The most bytes that the session may hold.
     pub memory_max: usize,
+}
+
+impl ClientConfig {
+    /// A client of one server, with the lanes of [`default_lanes`] and at most [`MEMORY_MAX`].
+    pub fn new(name: impl Into<String>, transport: TransportConfig, server: Candidate) -> Self {
+        let (name, lanes) = (name.into(), default_lanes());
+        Self { name, candidates: vec![server], transport, lanes, memory_max: MEMORY_MAX }
+    }
 }
 
 /// What the driver of a client must know.
@@ -229,7 +237,7 @@ impl Client {
             standby: Standby::default(),
             leaving: Vec::new(),
             late_inner: VecDeque::new(),
-            home_first_until: Instant::ZERO + HOME_FIRST,
+            home_first_until: Instant::ZERO + PREFERRED_SERVER_DELAY,
             last_heard: Instant::ZERO,
             least_rtt: Duration::MAX,
             worse_since: None,

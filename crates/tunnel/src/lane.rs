@@ -55,7 +55,7 @@ pub const LANES_MAX: usize = 8;
 pub struct LaneConfig {
     /// Its name in statistics.
     pub name: String,
-    /// Which packets it takes.
+    /// Which packets the lane takes.
     pub rule: LaneRule,
     /// When the lanes compete for the paths, those with a smaller number come first; those with the
     /// same number take turns.
@@ -112,9 +112,9 @@ pub struct LaneRule {
     pub protocols: Option<Vec<u8>>,
     /// Differentiated services code points, 0..64.
     pub dscp: Option<Vec<u8>>,
-    /// Where it comes from.
+    /// Networks that the packet comes from; any, if absent.
     pub source: Option<Vec<IpNet>>,
-    /// Where it goes.
+    /// Networks that the packet goes to; any, if absent.
     pub destination: Option<Vec<IpNet>>,
     /// Source or destination port of TCP and UDP.
     pub ports: Option<RangeInclusive<u16>>,

@@ -24,8 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use self::fair::FairQueue;
 use crate::lane::Reassembly;
-use crate::server::Direction;
-use crate::server::rate::Limit;
+use crate::rate::{Direction, Limit};
 
 /// A tenant's place in the configuration of a proxy or an anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -237,9 +236,9 @@ pub struct LegStatus {
     pub smoothed_rtt_ms: f64,
     /// The share of packets lost of late, 0..1.
     pub loss: f32,
-    /// Datagrams sent since it came up.
+    /// Datagrams sent since the leg came up.
     pub datagrams_sent: u64,
-    /// Of these, how many the network has lost.
+    /// Datagrams that the network has lost since the leg came up.
     pub datagrams_lost: u64,
     /// Clients that are attached by it.
     pub attachments: u64,

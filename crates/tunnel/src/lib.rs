@@ -24,6 +24,7 @@ mod node;
 mod observe;
 mod peers;
 mod proxy;
+mod rate;
 mod router;
 mod server;
 mod session;
@@ -52,8 +53,8 @@ pub use router::{
     LinkStatus, ROUTER_LINKS_MAX, Router, RouterConfig, RouterError, RouterEvent, RouterStatus,
 };
 pub use server::{
-    DRAIN_MAX, DrainReason, PathFigures, RoundTrips, Server, ServerConfig, ServerEvent,
-    SessionFigures, Totals,
+    DRAIN_MAX, DrainReason, Kept, PathFigures, RoundTrips, Server, ServerConfig, ServerEvent,
+    SessionFigures, Stray, Tally, Totals,
 };
 pub use session::{
     LaneStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,

@@ -54,6 +54,16 @@ pub struct RecvMeta {
     pub local: Option<IpAddr>,
     /// The bits for congestion in its IP header (RFC 3168).
     pub ecn: Option<Ecn>,
+    /// When the machine got it, if the socket tells: a machine that wakes late hands it over later,
+    /// and how long the network took for it ends here.
+    pub received: Option<Instant>,
+}
+
+impl RecvMeta {
+    /// Of a packet of which nothing else is known.
+    pub fn new(socket: UplinkId, remote: SocketAddr) -> Self {
+        Self { socket, remote, local: None, ecn: None, received: None }
+    }
 }
 
 /// What is around a node: its clock, its device and its network.
@@ -159,7 +169,7 @@ mod tests {
     fn a_turn_delivers_before_it_acknowledges_and_leaves_nothing_behind() {
         let (mut node, mut diary) = (Scripted::default(), Diary(Vec::new()));
         let remote = SocketAddr::from(([192, 0, 2, 1], 4433));
-        let meta = RecvMeta { socket: UplinkId(0), remote, local: None, ecn: None };
+        let meta = RecvMeta { socket: UplinkId(0), remote, local: None, ecn: None, received: None };
         node.handle_packet(diary.now(), &meta, b"came");
         turn(&mut node, &mut diary);
         let timer = format!("timer at {}", diary.now());

@@ -16,7 +16,7 @@ use roadweave_types::{Instant, LaneId, PacketId, PathId};
 /// Something that happened to a packet of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
-    /// When.
+    /// When it happened.
     pub at: Instant,
     /// The lane.
     pub lane: LaneId,
@@ -29,20 +29,20 @@ pub struct PacketEvent {
 /// What may happen to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketStep {
-    /// It left for the first time.
+    /// The packet left for the first time.
     Sent {
         /// The path, or the first of several.
         path: PathId,
-        /// When it came in.
+        /// When the inner packet came in.
         queued: Instant,
     },
-    /// It was taken for lost, by QUIC or by the recovery's timer.
+    /// The packet was taken for lost, by QUIC or by the recovery's timer.
     Lost,
-    /// The recovery had it sent again, or coded packets over it.
+    /// The recovery had the packet sent again, or coded packets over it.
     RepairAsked,
-    /// The inner packet that it completes went to the device.
+    /// The inner packet that the packet completes went to the device.
     Delivered {
-        /// Whether it was computed from coded packets.
+        /// Whether the packet was computed from coded packets.
         decoded: bool,
     },
 }

@@ -32,11 +32,23 @@ pub struct Peer {
     pub expires_unix: Option<u64>,
     /// The most that it may send, and receive, in inner packets.
     pub rate_limit: Option<Rate>,
-    /// It is not let in any more once no controller has been there for so long.
+    /// The client is not let in any more once no controller has been there for so long.
     pub offline_max: Option<Duration>,
 }
 
 impl Peer {
+    /// A client of no tenant, without limits of time or rate.
+    pub fn new(name: impl Into<String>, addresses: Vec<IpNet>) -> Self {
+        Self {
+            name: name.into(),
+            tenant: String::new(),
+            addresses,
+            expires_unix: None,
+            rate_limit: None,
+            offline_max: None,
+        }
+    }
+
     /// Whether its packets come from where those of `other` do, and go there.
     pub(crate) fn is_where(&self, other: &Self) -> bool {
         (&self.tenant, &self.addresses) == (&other.tenant, &other.addresses)

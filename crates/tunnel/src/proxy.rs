@@ -160,7 +160,8 @@ impl Legs {
     /// Takes a packet of [`LEG_SOCKET`].
     pub(crate) fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
         let local = Local::Uplink(LEG_SOCKET);
-        let source = Source { remote: meta.remote, local, ecn: meta.ecn };
+        let RecvMeta { remote, ecn, received, .. } = *meta;
+        let source = Source { remote, local, ecn, received };
         if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
             self.pump(now, id);
         }

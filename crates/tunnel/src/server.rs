@@ -17,11 +17,12 @@ mod connections;
 mod drain;
 mod figures;
 pub(crate) mod inbox;
+mod kept;
 mod node;
 mod passing;
-pub(crate) mod rate;
 pub(crate) mod refusals;
 mod sessions;
+mod shards;
 mod standbys;
 mod totals;
 mod waiting;
@@ -35,25 +36,26 @@ use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::{ConfigError, ConnectionId, Endpoint, EndpointStats, Epoch, TransportConfig};
 use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 
-use self::accounts::Accounts;
 use self::budget::{Budget, Ceilings};
 use self::drain::Drain;
 pub use self::figures::{PathFigures, SessionFigures};
 use self::inbox::Inbox;
-use self::rate::Limit;
-use self::refusals::Refusals;
+pub use self::kept::Kept;
+pub use self::shards::Stray;
+use self::shards::Strays;
 use self::standbys::Standbys;
 use self::waiting::Waiting;
-use crate::lane::{LaneConfig, Strategy};
+use crate::lane::{LaneConfig, Strategy, default_lanes};
 use crate::learned::{Learned, keep_learned};
 use crate::observe::PacketEvent;
 use crate::peers::{Peer, PeerTable};
 use crate::proxy::{Legs, ProxyConfig, ProxyStatus};
-use crate::session::{Session, SetError, find_lane};
+use crate::rate::{Direction, Limit};
+use crate::session::{MEMORY_MAX, Session, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 
 pub use self::drain::{DRAIN_MAX, DrainReason};
-pub use self::totals::{RoundTrips, Totals};
+pub use self::totals::{RoundTrips, Tally, Totals};
 
 /// The code with which a connection is closed that its client has not used.
 pub(crate) const UNUSED: u32 = 2;
@@ -74,6 +76,23 @@ pub struct ServerConfig {
     pub memory_max: usize,
     /// The most bytes that one session may hold.
     pub client_memory_max: usize,
+}
+
+impl ServerConfig {
+    /// A server with these inner addresses and the lanes of [`default_lanes`], whose clients do not
+    /// reach one another, and whose sessions share [`MEMORY_MAX`]. The MTU suits links of 1,500
+    /// bytes.
+    pub fn new(transport: TransportConfig, gateways: Vec<IpAddr>) -> Self {
+        Self {
+            transport,
+            lanes: default_lanes(),
+            gateways,
+            mtu: 1_360,
+            clients_reach_clients: false,
+            memory_max: MEMORY_MAX,
+            client_memory_max: MEMORY_MAX,
+        }
+    }
 }
 
 /// What the driver of a server must know.
@@ -139,11 +158,12 @@ pub struct Server {
     budget: Budget,
     timers: BTreeSet<(Instant, ConnectionId)>,
     timer_of: BTreeMap<ConnectionId, Instant>,
-    refusals: Refusals,
     /// Half-open connections that the endpoint has refused for want of room and that are counted
     /// already.
     crowded_out: u64,
-    accounts: Accounts,
+    kept: Kept,
+    /// What other shards know what to do with.
+    strays: Strays,
     inbox: Inbox,
     /// What a proxy has in the place of a device.
     legs: Option<Box<Legs>>,
@@ -151,8 +171,6 @@ pub struct Server {
     drops: DropCounters,
     /// Whether sessions note what happens to each packet.
     observes: bool,
-    /// What the strategies of sessions have learned, some time ago or until their end.
-    learned: Learned,
     /// The session that was asked last what it has learned.
     asked: Option<ConnectionId>,
 }
@@ -187,15 +205,14 @@ impl Server {
             touched: BTreeSet::new(),
             timers: BTreeSet::new(),
             timer_of: BTreeMap::new(),
-            refusals: Refusals::default(),
             crowded_out: 0,
-            accounts: Accounts::default(),
+            kept: Kept::default(),
+            strays: Strays::default(),
             inbox: Inbox::default(),
             legs: None,
             events: VecDeque::new(),
             drops: DropCounters::default(),
             observes: false,
-            learned: Learned::new(),
             asked: None,
         })
     }
@@ -238,12 +255,12 @@ impl Server {
 
     /// Takes up what [`Server::learned`] gave in an earlier life, for the sessions to come.
     pub fn restore(&mut self, learned: Learned) {
-        self.learned = learned;
+        self.kept.restore(learned);
     }
 
     /// What the strategies have learned of the clients' networks, as far as they were asked.
-    pub fn learned(&self) -> &Learned {
-        &self.learned
+    pub fn learned(&self) -> Learned {
+        self.kept.learned()
     }
 
     /// Asks the next session what it has learned: one at a time, since there may be thousands.
@@ -252,14 +269,14 @@ impl Server {
         let next = self.sessions.range((after, Bound::Unbounded)).next();
         self.asked = next.map(|(id, _)| *id);
         if let Some((_, joined)) = next {
-            keep_learned(&mut self.learned, &joined.key, &joined.session);
+            keep_learned(&mut self.kept.lock().learned, &joined.key, &joined.session);
         }
     }
 
     /// Asks all sessions what they have learned, before the end.
     pub fn ask_all_learned(&mut self) {
         for joined in self.sessions.values() {
-            keep_learned(&mut self.learned, &joined.key, &joined.session);
+            keep_learned(&mut self.kept.lock().learned, &joined.key, &joined.session);
         }
     }
 
@@ -319,7 +336,14 @@ impl Server {
     /// Who was not let in, by kind: those that had to prove their address first, and those whose
     /// place went to another, among them. They may have come back.
     pub fn refusals(&self) -> BTreeMap<&'static str, u64> {
-        let mut counts = self.refusals.counts();
+        let mut counts = self.kept.refusals();
+        counts.extend(self.own_refusals());
+        counts
+    }
+
+    /// The refusals that are not counted in [`Kept::refusals`], which shards share.
+    pub fn own_refusals(&self) -> BTreeMap<&'static str, u64> {
+        let mut counts = BTreeMap::new();
         let EndpointStats { retries, evicted, .. } = self.endpoint.stats();
         let endpoint = [("asked-to-retry", retries), ("gave-way", evicted)];
         let bindings = self.legs.iter().flat_map(|legs| legs.refusals());
@@ -344,13 +368,6 @@ impl Server {
     pub fn memory(&self) -> u64 {
         self.budget.total()
     }
-}
-
-/// The direction of an inner packet, by its place in [`Joined::limits`].
-#[derive(Clone, Copy)]
-pub(crate) enum Direction {
-    Down,
-    Up,
 }
 
 impl Joined {

@@ -17,7 +17,7 @@ pub struct PathStatusReport {
     pub uplink: Option<String>,
     /// The peer's address.
     pub remote: Option<String>,
-    /// Whether it may carry packets.
+    /// Whether the path may carry packets.
     pub status: PathStatus,
     /// The smoothed round-trip time.
     pub smoothed_rtt_ms: f64,

@@ -103,7 +103,8 @@ impl Visit {
             while let Some(packets) = self.endpoint.poll_transmit() {
                 for (_, packet) in packets.packets() {
                     let (remote, local) = (client_address(), Some(server_address().ip()));
-                    let meta = RecvMeta { socket: UPLINK, remote, local, ecn: None };
+                    let meta =
+                        RecvMeta { socket: UPLINK, remote, local, ecn: None, received: None };
                     self.server.handle_packet(self.now, &meta, packet);
                 }
             }
@@ -113,7 +114,7 @@ impl Visit {
                 for (route, packet) in packets.packets() {
                     if route.uplink != Some(LEG_SOCKET) {
                         let (remote, local) = (server_address(), Local::Uplink(UPLINK));
-                        let source = Source { remote, local, ecn: None };
+                        let source = Source { remote, local, ecn: None, received: None };
                         self.endpoint.handle_packet(self.now, source, BytesMut::from(packet));
                     }
                 }

@@ -61,7 +61,7 @@ fn end(link: usize, far: bool) -> SocketAddr {
 }
 
 fn meta(socket: UplinkId, remote: SocketAddr) -> RecvMeta {
-    RecvMeta { socket, remote, local: None, ecn: None }
+    RecvMeta { socket, remote, local: None, ecn: None, received: None }
 }
 
 /// What is around one router.

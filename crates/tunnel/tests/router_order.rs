@@ -20,7 +20,7 @@ use roadweave_wire::{Geneve, GeneveSequence};
 const MAX_MS: u64 = 300;
 
 fn meta() -> RecvMeta {
-    RecvMeta { socket: UplinkId(0), remote: peer(), local: None, ecn: None }
+    RecvMeta { socket: UplinkId(0), remote: peer(), local: None, ecn: None, received: None }
 }
 
 fn peer() -> SocketAddr {

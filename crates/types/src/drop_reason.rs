@@ -28,33 +28,36 @@ macro_rules! drop_reasons {
 drop_reasons! {
     /// The sending queue of a lane was full, in bytes.
     QueueFull = "queue-full",
-    /// It waited longer than the lane lets a packet wait.
+    /// The packet waited longer than its lane lets a packet wait.
     QueueExpired = "queue-expired",
-    /// Its video frame was given up, because there is more than the paths carry.
+    /// The packet's video frame was given up, because there is more than the paths carry.
     FrameShed = "frame-shed",
-    /// It was lost, and the time for a repair was over.
+    /// The packet was lost, and the time for a repair was over.
     RepairExpired = "repair-expired",
     /// A copy that still waited for its path when another copy of its packet had been acknowledged.
     CopyCancelled = "copy-cancelled",
     /// A copy that never left: its path is gone or takes no more, or it had waited too long.
     CopyUnsent = "copy-unsent",
-    /// There is no session that it could go to.
+    /// There is no session that the packet could go to.
     NoSession = "no-session",
-    /// It came by, or is for, an attachment that is none: the client is at another proxy.
+    /// The packet came to another shard of the server than its own, which had no room for it.
+    ShardFull = "shard-full",
+    /// The packet came by, or is for, an attachment that is none: the client is at another proxy.
     Unbound = "unbound",
-    /// The leg between proxy and anchor that it should have taken is away.
+    /// The leg between proxy and anchor that the packet should have taken is away.
     LegAway = "leg-away",
-    /// It came from an address that is none of the peer's.
+    /// The packet came from an address that is none of the peer's.
     UnknownPeer = "unknown-peer",
-    /// Its source address is not one of the sender's.
+    /// The inner packet's source address is not one of the sender's.
     SpoofedSource = "spoofed-source",
-    /// Its destination belongs to no session, or to a client that may not be reached from here.
+    /// The inner packet's destination belongs to no session, or to a client that may not be reached
+    /// from here.
     NoRoute = "no-route",
-    /// The packet filters forward nothing from where it came to where it would go.
+    /// The packet filters forward nothing from where the packet came to where it would go.
     ForwardRefused = "forward-refused",
-    /// It was for an inner address of this machine and came in beside the tunnel.
+    /// The packet was for an inner address of this machine and came in beside the tunnel.
     InnerFromOutside = "inner-from-outside",
-    /// Its destination is none that clients may reach through this server.
+    /// The inner packet's destination is none that clients may reach through this server.
     DeniedDestination = "denied-destination",
     /// An inner packet that is neither IPv4 nor IPv6, or shorter than its header says.
     MalformedInner = "malformed-inner",
@@ -68,29 +71,30 @@ drop_reasons! {
     Duplicate = "duplicate",
     /// A packet or equation too old to be of use.
     Late = "late",
-    /// It came after packets that follow it, in a lane that promises their order.
+    /// The packet came after those that follow it, in a lane that promises their order.
     OutOfOrder = "out-of-order",
-    /// It came older than its lane lets a packet become, or became so while it waited for its turn.
+    /// The packet came older than its lane lets one become, or became so while it waited for its
+    /// turn.
     ArrivedExpired = "arrived-expired",
     /// A packet ID too far ahead of the lane's newest to be believed.
     IdJump = "id-jump",
     /// The receiving side's memory for equations or fragments was full.
     ReceiveMemory = "receive-memory",
-    /// It was the oldest of a client that held its whole share of the memory.
+    /// The packet was the oldest of a client that held its whole share of the memory.
     MemoryShare = "memory-share",
-    /// It was more than the client's rate allows.
+    /// The packet was more than the client's rate allows.
     RateLimited = "rate-limited",
     /// An equation that contradicts what is known.
     Inconsistent = "inconsistent",
     /// A fragment whose siblings never came.
     IncompleteFragments = "incomplete-fragments",
-    /// The device's queue would not take it.
+    /// The TUN device's queue would not take the packet.
     DeviceFull = "device-full",
-    /// The system call that should have sent it failed.
+    /// The system call that should have sent the datagram failed.
     SendFailed = "send-failed",
     /// A link's queue was full.
     LinkQueueFull = "link-queue-full",
-    /// A link lost it.
+    /// A link lost the packet.
     LinkLoss = "link-loss",
 }
 

@@ -10,22 +10,22 @@ use crate::{Instant, PathId, Policy, Rate, UplinkId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathStatus {
-    /// The peer has not yet answered on it (RFC 9000 section 8.2).
+    /// The peer has not yet answered on the path (path validation, RFC 9000 section 8.2).
     Validating,
-    /// It answers.
+    /// The path answers, and carries data.
     Usable,
-    /// A packet went unanswered for longer than the probe timeout, and nothing was heard since.
-    /// It gets probes, and data only where there is no other path.
+    /// A packet went unanswered for longer than the probe timeout, and nothing was heard since: the
+    /// path gets probes, and data only where there is no other.
     Suspect,
-    /// Kept alive, but not for data: the user or the peer wants it so.
+    /// The path is kept alive, but not for data: the user or the peer wants it so.
     Standby,
 }
 
 impl PathStatus {
-    /// All of them.
+    /// All statuses that a path can have.
     pub const ALL: [Self; 4] = [Self::Validating, Self::Usable, Self::Suspect, Self::Standby];
 
-    /// As it is serialised.
+    /// The name of the status in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Validating => "validating",
@@ -43,7 +43,7 @@ pub struct PathSnapshot {
     pub id: PathId,
     /// The vehicle's interface it runs over; the server does not know it.
     pub uplink: Option<UplinkId>,
-    /// Whether it may carry packets.
+    /// Whether the path may carry packets.
     pub status: PathStatus,
     /// The congestion window, bytes.
     pub congestion_window: u64,
@@ -72,7 +72,7 @@ pub struct PathSnapshot {
     pub mtu: u16,
     /// When the last acknowledgement for a packet of this path came.
     pub last_acknowledged: Option<Instant>,
-    /// How it may be used.
+    /// The policy by which the path may be used.
     pub policy: Policy,
     /// Bytes of redundancy that it may carry by its policy; `u64::MAX` for any number.
     pub redundancy_left: u64,
@@ -114,7 +114,7 @@ impl PathSnapshot {
         self.congestion_window.saturating_sub(self.bytes_in_flight)
     }
 
-    /// Whether it may carry data.
+    /// Whether the path may carry data.
     pub fn is_usable(&self) -> bool {
         self.status == PathStatus::Usable
     }

@@ -20,7 +20,7 @@ pub enum Priority {
 /// How a path may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// When it is used.
+    /// When the path is used.
     pub priority: Priority,
     /// Its share of the traffic among paths of equal priority and similar round trips, 1 to 100.
     pub weight: u8,

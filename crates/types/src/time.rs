@@ -88,7 +88,7 @@ fn saturating_nanos(duration: Duration) -> u64 {
 pub struct Rate(u64);
 
 impl Rate {
-    /// Nothing at all.
+    /// The rate of nothing at all, 0 bit/s.
     pub const ZERO: Self = Self(0);
 
     /// A rate of `bits` bits per second.

@@ -10,16 +10,11 @@
 //! again after a newer one.
 
 use bytes::{BufMut, BytesMut};
-use roadweave_types::peer_text;
 
-use crate::control::{ControlError, Fields, put_field};
-
-/// The longest name of a tenant, bytes.
-pub const TENANT_MAX: usize = 64;
+use crate::control::error::ControlError;
+use crate::control::fields::{FIELD_ANCHOR, Fields, TENANT_MAX, put_field, put_tenant, tenant};
 
 pub(crate) const FIELD_NUMBER: u16 = 11;
-pub(crate) const FIELD_TENANT: u16 = 14;
-pub(crate) const FIELD_ANCHOR: u16 = 15;
 const FIELD_PROXY: u16 = 16;
 const FIELD_SIGNATURE: u16 = 17;
 
@@ -82,24 +77,11 @@ impl Binding {
     }
 }
 
-pub(crate) fn put_tenant(out: &mut BytesMut, tenant: &str) {
-    put_field(out, FIELD_TENANT, &tenant.as_bytes()[..tenant.floor_char_boundary(TENANT_MAX)]);
-}
-
-/// The name of a tenant: one that would look otherwise in a log is none, since it is signed as it
-/// stands.
-pub(crate) fn tenant(fields: &Fields) -> Result<String, ControlError> {
-    let bad = ControlError::BadField(FIELD_TENANT);
-    let value = fields.one(FIELD_TENANT)?;
-    let text = std::str::from_utf8(value).map_err(|_| bad.clone())?;
-    let fits = (1..=TENANT_MAX).contains(&text.len()) && peer_text(text.as_bytes()) == text;
-    if fits { Ok(text.to_owned()) } else { Err(bad) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Control;
+    use crate::control::fields::FIELD_TENANT;
 
     fn binding() -> Binding {
         Binding {

@@ -15,7 +15,9 @@
 //! field     type:2 | length:2 | value       (unknown types are skipped)
 //! ```
 
-mod fields;
+pub(crate) mod error;
+pub(crate) mod fields;
+mod values;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -24,15 +26,17 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ipnet::IpNet;
 use roadweave_types::{LaneId, PathId, Policy, Promise};
 
-pub(crate) use self::fields::{Fields, put_field};
-use self::fields::{put_age, put_network, put_order, put_policy, put_reason, put_text};
-use crate::binding::{Binding, FIELD_ANCHOR, put_tenant};
+pub use self::error::ControlError;
+use self::fields::{
+    FIELD_ADDRESS, FIELD_ANCHOR, FIELD_GATEWAY, FIELD_GRACE, FIELD_LANE, FIELD_MTU, FIELD_NAME,
+    FIELD_PATH, FIELD_ROLE, Fields, MAX_NETWORKS, ROLE_PROXY, ROLE_STANDBY, put_age, put_field,
+    put_network, put_order, put_policy, put_reason, put_tenant, put_text,
+};
+pub use self::values::{Reason, Role, TenantAnchor};
+use crate::binding::Binding;
 
 /// The longest control message, bytes.
 pub const MAX_CONTROL_MESSAGE: usize = 4096;
-const MAX_NETWORKS: usize = 64;
-const MAX_TEXT: usize = 256;
-
 const KIND_HELLO: u8 = 1;
 const KIND_WELCOME: u8 = 2;
 const KIND_REFUSE: u8 = 3;
@@ -41,38 +45,6 @@ const KIND_LANE_PROMISE: u8 = 5;
 const KIND_PATH_POLICY: u8 = 6;
 const KIND_MOVE: u8 = 7;
 const KIND_BINDING: u8 = 8;
-
-const FIELD_NAME: u16 = 1;
-const FIELD_ADDRESS: u16 = 2;
-const FIELD_MTU: u16 = 3;
-const FIELD_GATEWAY: u16 = 4;
-const FIELD_PATH: u16 = 5;
-const FIELD_LANE: u16 = 6;
-const FIELD_ORDER: u16 = 7;
-const FIELD_POLICY: u16 = 8;
-const FIELD_AGE: u16 = 9;
-const FIELD_ROLE: u16 = 10;
-const FIELD_REASON: u16 = 12;
-const FIELD_GRACE: u16 = 13;
-
-/// The redundancy of a path that may have any.
-const REDUNDANCY_ANY: u8 = 255;
-
-const ORDER_PASS: u8 = 0;
-const ORDER_REORDER: u8 = 1;
-const ORDER_ADAPTIVE: u8 = 2;
-
-const ROLE_JOIN: u8 = 0;
-const ROLE_STANDBY: u8 = 1;
-const ROLE_PROXY: u8 = 2;
-
-const REASON_OTHER: u8 = 0;
-const REASON_DRAIN: u8 = 1;
-const REASON_SUPERSEDED: u8 = 2;
-
-/// Bits of the age field.
-const AGE_EXPIRES: u8 = 1;
-const AGE_CODED: u8 = 2;
 
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +62,7 @@ pub enum Control {
     },
     /// The server asks the client to go to another one: it joins there first, and then leaves.
     Move {
-        /// Why.
+        /// Why the client is to go.
         why: Reason,
         /// How long the session lives at least; whole milliseconds. Without it the server ends it
         /// when it likes.
@@ -133,31 +105,6 @@ pub struct Hello {
     pub role: Role,
 }
 
-/// What a client wants a connection for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
-    /// A session.
-    #[default]
-    Join,
-    /// A session perhaps, later: it waits idle beside a session with another server, until the
-    /// client says hello again, to join.
-    Standby,
-    /// The sessions of others, whose inner packets it passes on.
-    Proxy,
-}
-
-/// Why a server does not take a client, or asks it to go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reason {
-    /// It does not say, or by a number that is not known here.
-    #[default]
-    Other,
-    /// It is about to stop, and others are not.
-    Drain,
-    /// A newer session with the client's key is elsewhere, and the client does not seem to know.
-    Superseded,
-}
-
 /// What the server grants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Welcome {
@@ -169,35 +116,6 @@ pub struct Welcome {
     pub mtu: u16,
     /// The anchor that the client is to sign a binding for, if the server is a proxy.
     pub anchor: Option<TenantAnchor>,
-}
-
-/// Whose inner packets a proxy passes on, and where to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TenantAnchor {
-    /// The client's tenant.
-    pub tenant: String,
-    /// The key of the tenant's anchor.
-    pub key: [u8; 32],
-}
-
-/// Why bytes are no control message.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ControlError {
-    /// Empty, or it ends within a field.
-    #[error("control message ends within a field")]
-    Truncated,
-    /// Longer than [`MAX_CONTROL_MESSAGE`].
-    #[error("control message of {0} bytes, at most 4,096 are allowed")]
-    TooLong(usize),
-    /// No message of this kind is known.
-    #[error("control message of unknown kind {0}")]
-    UnknownKind(u8),
-    /// A field whose value cannot be.
-    #[error("control message with a bad field of type {0}")]
-    BadField(u16),
-    /// A field that must be there is not.
-    #[error("control message without its field of type {0}")]
-    MissingField(u16),
 }
 
 impl Control {

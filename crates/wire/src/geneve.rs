@@ -53,7 +53,7 @@ const CRITICAL_BIT: u8 = 0x40;
 pub struct Geneve<'a> {
     /// The virtual network identifier, 24 bits.
     pub vni: u32,
-    /// What it carries.
+    /// What the packet carries.
     pub content: GeneveContent<'a>,
 }
 
@@ -101,13 +101,13 @@ pub struct GeneveHello {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GeneveError {
-    /// It ends within its header.
+    /// The packet ends within its header.
     #[error("packet of {0} bytes ends within the header of geneve")]
     Truncated(usize),
-    /// Another version of GENEVE.
+    /// The packet is of another version of GENEVE (RFC 8926 section 3.4).
     #[error("geneve of version {0}")]
     Version(u8),
-    /// Its options end behind it.
+    /// The options end behind the packet.
     #[error("geneve with {claimed} bytes of options in {held}")]
     OptionsBeyondPacket {
         /// The length of all options by the header.

@@ -27,9 +27,9 @@ pub(crate) const UDP_HEADER: usize = 8;
 /// The header fields of one inner packet, checked against its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InnerPacket<'a> {
-    /// Where it comes from.
+    /// The address that the packet comes from.
     pub source: IpAddr,
-    /// Where it goes.
+    /// The address that the packet goes to.
     pub destination: IpAddr,
     /// The differentiated services code point (RFC 2474), 0..64.
     pub dscp: u8,

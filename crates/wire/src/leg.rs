@@ -15,7 +15,8 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::binding::Binding;
-use crate::control::{ControlError, Fields, MAX_CONTROL_MESSAGE, put_field};
+use crate::control::fields::{Fields, put_field};
+use crate::control::{ControlError, MAX_CONTROL_MESSAGE};
 
 /// Bytes before the inner packet in a datagram of the leg.
 pub const PASSED_HEADER: usize = 5;
@@ -69,7 +70,7 @@ pub enum LegMessage {
         handle: u32,
         /// The device's public key.
         device: [u8; 32],
-        /// What it signed.
+        /// The binding that the device signed.
         binding: Binding,
     },
     /// The anchor sends the device's packets to this attachment from now on.
@@ -77,11 +78,11 @@ pub enum LegMessage {
         /// The proxy's name for it.
         handle: u32,
     },
-    /// It does not, or no longer.
+    /// The anchor does not send the device's packets to this attachment, or no longer.
     Detached {
         /// The proxy's name for it.
         handle: u32,
-        /// Why.
+        /// Why the anchor has no such attachment.
         why: Detached,
         /// The newest binding of the device that the anchor has, if that is why: the device signs
         /// one beyond it.

@@ -26,7 +26,8 @@ mod srt;
 mod stamp;
 mod symbol;
 
-pub use binding::{Binding, TENANT_MAX};
+pub use binding::Binding;
+pub use control::fields::TENANT_MAX;
 pub use control::{
     Control, ControlError, Hello, MAX_CONTROL_MESSAGE, Reason, Role, TenantAnchor, Welcome,
 };

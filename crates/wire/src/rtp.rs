@@ -14,7 +14,7 @@ pub struct RtpHeader {
     pub sequence: u16,
     /// Equal for all packets of a frame.
     pub timestamp: u32,
-    /// Whose packets these are.
+    /// The synchronization source: whose packets these are (RFC 3550 section 5.1).
     pub ssrc: u32,
 }
 

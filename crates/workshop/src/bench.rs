@@ -1,11 +1,16 @@
 //! `roadweave bench`: how fast this machine makes it.
 
+mod against;
 mod coding;
+mod counters;
 mod echo;
 mod iperf;
+mod peer;
 mod results;
 mod router;
 mod tunnel;
+mod tunnel_command;
+mod wakeups;
 
 pub use self::echo::EchoArgs;
 
@@ -19,8 +24,9 @@ pub struct BenchArgs {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     Coding(coding::CodingArgs),
-    Tunnel(tunnel::TunnelArgs),
+    Tunnel(tunnel_command::TunnelArgs),
     Router(router::RouterArgs),
+    Wakeups(wakeups::WakeupsArgs),
 }
 
 impl BenchArgs {
@@ -33,6 +39,7 @@ impl BenchArgs {
             What::Coding(args) => args.run(),
             What::Tunnel(args) => args.run(),
             What::Router(args) => args.run(),
+            What::Wakeups(args) => args.run(),
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod daemon;
 pub mod router;
 pub mod sockets;
 pub mod tunnel;
+pub mod usage;
 
 use std::time::Duration;
 

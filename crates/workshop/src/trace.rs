@@ -46,7 +46,7 @@ enum TraceCommand {
 
 impl TraceArgs {
     /// # Errors
-    /// Those of the command.
+    /// When the command fails.
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.command {
             TraceCommand::Info(args) => args.run(),

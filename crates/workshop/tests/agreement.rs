@@ -10,6 +10,9 @@
 //! have a chance that is theirs alone: one packet more or less before the outage moves what is
 //! coded in it by half. So the lab's side is what its seeds span; and after a real run that
 //! disagrees, two more are made, at most twice, and their median is what counts.
+//!
+//! `make agreement` holds the tail as well, on a machine that does nothing else: medians of five
+//! runs on three drives. Without that it is left out.
 
 #![allow(clippy::disallowed_methods, reason = "end-to-end tests start programs and wait")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
@@ -22,11 +25,14 @@ use std::time::Duration;
 use roadweave_device::netns::sandbox_is_there;
 use roadweave_emulate::{Drive, Operator, format_csv};
 use serde_json::Value;
+use tempfile::TempDir;
 
 const SECONDS: usize = 8;
 const FPS: usize = 30;
 /// Bytes of a frame; every thirtieth, an IDR frame, has twice as many. About 6 Mbit/s.
 const FRAME: usize = 24_000;
+/// The same of about 30 Mbit/s.
+const LARGE_FRAME: usize = 118_000;
 /// A drive whose best link loses all packets for 200 ms, while the choice of links does not hang on
 /// microseconds: where it does, equal worlds part after a few packets.
 const SEED: u64 = 19;
@@ -35,10 +41,20 @@ const RUNS_MAX: usize = 5;
 /// The lab's seeds of each strategy.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=9;
 
+/// Drives on which 30 Mbit/s need several links and find them.
+const TAIL_DRIVES: [u64; 3] = [3, 10, 19];
+/// Runs in real time, and seeds of the lab, of which the medians are compared.
+const TAIL_RUNS: u64 = 5;
+/// How far the medians of the p99 may lie apart, share of the lab's.
+const P99_APART: f64 = 0.15;
+/// How far those of the redundancy may, share of the stream.
+const REDUNDANCY_APART: f64 = 0.01;
+
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Picture {
     p50_ms: f64,
+    p99_ms: f64,
     /// Share of the packets.
     delivered: f64,
     redundancy: f64,
@@ -47,8 +63,10 @@ struct Picture {
 impl Picture {
     fn of(figures: &Value) -> Self {
         let figure = |name: &str| figures[name].as_f64().unwrap();
+        let delay = |share: &str| figures["delay_arrived_ms"][share].as_f64().unwrap();
         Self {
-            p50_ms: figures["delay_arrived_ms"]["p50"].as_f64().unwrap(),
+            p50_ms: delay("p50"),
+            p99_ms: delay("p99"),
             delivered: 1.0 - (figure("residual_loss") - figure("late")),
             redundancy: figure("redundancy"),
         }
@@ -78,6 +96,7 @@ impl Picture {
         };
         Self {
             p50_ms: median(|picture| picture.p50_ms),
+            p99_ms: median(|picture| picture.p99_ms),
             delivered: median(|picture| picture.delivered),
             redundancy: median(|picture| picture.redundancy),
         }
@@ -96,13 +115,13 @@ fn figures(folder: &Path, arguments: &[&str]) -> Vec<(String, Picture)> {
 }
 
 /// A clip of slices that no decoder would like; their sizes are what matters here.
-fn clip() -> Vec<u8> {
+fn clip(frame_bytes: usize) -> Vec<u8> {
     let mut clip = Vec::new();
     for frame in 0..SECONDS * FPS {
         let (nal_type, size) = if frame % FPS == 0 {
-            (0x65, 2 * FRAME)
+            (0x65, 2 * frame_bytes)
         } else {
-            (0x61, FRAME + frame * 7_919 % 2_400)
+            (0x61, frame_bytes + frame * 7_919 % 2_400)
         };
         clip.extend([0, 0, 0, 1, nal_type, 0x80]);
         clip.resize(clip.len() + size, 0xa5);
@@ -110,14 +129,34 @@ fn clip() -> Vec<u8> {
     clip
 }
 
-fn write_drive(folder: &Path) {
-    let operators = [Operator::ATT, Operator::VERIZON, Operator::LTE];
-    let drive = Drive::synthetic(SEED, &operators, Duration::from_secs(SECONDS as u64 + 2));
-    fs::create_dir(folder.join("drive")).unwrap();
+/// A folder with a drive, a clip and the scenario of both.
+fn prepare(seed: u64, operators: &[Operator], frame_bytes: usize) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let drive = Drive::synthetic(seed, operators, Duration::from_secs(SECONDS as u64 + 2));
+    fs::create_dir(folder.path().join("drive")).unwrap();
     for link in &drive.links {
-        let file = folder.join("drive").join(format!("{}.csv", link.name));
+        let file = folder.path().join("drive").join(format!("{}.csv", link.name));
         fs::write(file, format_csv(&link.up)).unwrap();
     }
+    fs::write(folder.path().join("clip.h264"), clip(frame_bytes)).unwrap();
+    fs::write(folder.path().join("scenario.toml"), SCENARIO).unwrap();
+    folder
+}
+
+/// One run of each strategy in real time.
+fn demo(folder: &Path, strategies: &str) -> Vec<(String, Picture)> {
+    let arguments = "demo --drive drive --seed 1 --seconds 8 --clip clip.h264 --no-ssim --json";
+    let mut arguments: Vec<&str> = arguments.split(' ').collect();
+    arguments.extend(["--strategies", strategies]);
+    figures(folder, &arguments)
+}
+
+/// One run of a strategy in virtual time.
+fn lab(folder: &Path, strategy: &str, seed: u64, machine: &str) -> Picture {
+    let seed = seed.to_string();
+    let arguments = ["lab", "run", "scenario.toml", "--json", "--strategy", strategy];
+    let more = ["--seed", &seed, "--machine", machine];
+    figures(folder, &[&arguments[..], &more].concat())[0].1
 }
 
 const SCENARIO: &str = "
@@ -133,29 +172,41 @@ fn virtual_time_and_real_time_give_the_same_picture() {
     if !sandbox_is_there("virtual_time_and_real_time_give_the_same_picture") {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = prepare(SEED, &[Operator::ATT, Operator::VERIZON, Operator::LTE], FRAME);
     let folder = folder.path();
-    write_drive(folder);
-    fs::write(folder.join("clip.h264"), clip()).unwrap();
-    fs::write(folder.join("scenario.toml"), SCENARIO).unwrap();
-    let demo = |strategies: &str| {
-        let arguments = "demo --drive drive --seed 1 --seconds 8 --clip clip.h264 --no-ssim --json";
-        let mut arguments: Vec<&str> = arguments.split(' ').collect();
-        arguments.extend(["--strategies", strategies]);
-        figures(folder, &arguments)
-    };
-    let lab = |strategy: &str, seed: u64| {
-        let seed = seed.to_string();
-        let arguments = ["lab", "run", "scenario.toml", "--json", "--strategy", strategy];
-        figures(folder, &[&arguments[..], &["--seed", &seed]].concat())[0].1
-    };
-    for (strategy, real) in demo("single,minrtt,xnc") {
-        let expected: Vec<Picture> = SEEDS.map(|seed| lab(&strategy, seed)).collect();
+    for (strategy, real) in demo(folder, "single,minrtt,xnc") {
+        let expected: Vec<Picture> =
+            SEEDS.map(|seed| lab(folder, &strategy, seed, "punctual")).collect();
         let mut runs = vec![real];
         println!("{strategy}: lab {expected:?}, demo {real:?}");
         while !Picture::median(&runs).agrees(&expected) {
             assert!(runs.len() < RUNS_MAX, "{strategy}: lab {expected:?}, demo {runs:?}");
-            runs.extend((0..2).map(|_| demo(&strategy)[0].1));
+            runs.extend((0..2).map(|_| demo(folder, &strategy)[0].1));
         }
     }
+}
+
+#[test]
+#[ignore = "make agreement runs it, on a machine that does nothing else"]
+fn virtual_time_and_real_time_agree_in_the_tail_as_well() {
+    if !sandbox_is_there("virtual_time_and_real_time_agree_in_the_tail_as_well") {
+        return;
+    }
+    let mut apart = Vec::new();
+    for seed in TAIL_DRIVES {
+        let folder = prepare(seed, &Operator::ALL, LARGE_FRAME);
+        let folder = folder.path();
+        let in_lab = |machine: &str| {
+            let runs = (1..=TAIL_RUNS).map(|seed| lab(folder, "xnc", seed, machine));
+            Picture::median(&runs.collect::<Vec<_>>())
+        };
+        let real: Vec<Picture> = (0..TAIL_RUNS).map(|_| demo(folder, "xnc")[0].1).collect();
+        let (expected, real) = (in_lab("punctual"), Picture::median(&real));
+        println!("drive {seed}: lab {expected:?}, on a late machine {:?}", in_lab("busy"));
+        println!("drive {seed}: demo {real:?}");
+        let agrees = (real.p99_ms - expected.p99_ms).abs() <= expected.p99_ms * P99_APART
+            && (real.redundancy - expected.redundancy).abs() <= REDUNDANCY_APART;
+        apart.extend((!agrees).then_some(seed));
+    }
+    assert!(apart.is_empty(), "of drives {TAIL_DRIVES:?} these disagree: {apart:?}");
 }

@@ -62,7 +62,6 @@ fn a_short_demo_measures_and_reports() {
     assert!(figure("fps") > 30.0 * least && figure("ssim") > least, "{least}: {results:#}");
     assert!(figure("residual_loss") < 1.0 - least, "{least}: {results:#}");
     assert!(figures["delay_ms"]["p50"].as_f64().unwrap() > 5.0, "links have a delay: {results:#}");
-    assert!(figure("cpu_percent") > 0.0, "{results:#}");
     assert!(page.contains("<svg"));
 
     let mut qoe = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
+use roadweave_device::status::ShardStatus;
 use roadweave_tunnel::{
     CandidateReport, LaneStats, LegStatus, MemoryStats, PathStatusReport, RouterStatus,
     SessionStats, TenantStats, UplinkReport,
@@ -34,6 +35,24 @@ pub(super) fn ways(uplinks: &[UplinkReport]) -> String {
                 server.last.clone().unwrap_or_else(dash),
             ]);
         }
+    }
+    format!("\n{table}\n")
+}
+
+/// The shards of a server, if it has more than one.
+pub(super) fn shards(shards: &[ShardStatus]) -> String {
+    if shards.is_empty() {
+        return String::new();
+    }
+    let mut table = new_table(&["shard", "state", "sessions", "handed over", "failures"]);
+    for (number, shard) in shards.iter().enumerate() {
+        table.add_row([
+            number.to_string(),
+            if shard.runs { "runs" } else { "does not answer" }.to_owned(),
+            shard.sessions.to_string(),
+            shard.handed_over.to_string(),
+            shard.failures.to_string(),
+        ]);
     }
     format!("\n{table}\n")
 }

@@ -2,7 +2,7 @@
 
 use roadweave_device::status::{
     ClientStatus, DeviceCounters, DocumentStatus, FleetStatus, LogCounters, RouterRoleStatus,
-    ServerStatus,
+    ServerStatus, ShardStatus,
 };
 use roadweave_tunnel::{
     LaneStats, LinkCounters, LinkStatus, PairReport, PairState, PathStatusReport, RouterStatus,
@@ -148,6 +148,18 @@ fn a_server_tells_whom_it_refused() {
     let server = ServerStatus { refusals, ..ServerStatus::default() };
     let server = status("192.0.2.1:4433", RoleStatus::Server(server));
     check(&server, &["server 192.0.2.1:4433", "refused: unknown-key 31\n", "no session\n"]);
+}
+
+#[test]
+fn a_server_tells_of_its_shards() {
+    let shard = |sessions, failures| ShardStatus { runs: true, sessions, failures, handed_over: 9 };
+    let shards = vec![shard(3, 0), ShardStatus { runs: false, ..shard(0, 7) }];
+    let server = ServerStatus { shards, ..ServerStatus::default() };
+    let page = render(&status("192.0.2.1:4433", RoleStatus::Server(server)));
+    let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    for row in ["0 runs 3 9 0", "1 does not answer 0 9 7"] {
+        assert!(words.contains(row), "{page}");
+    }
 }
 
 #[test]

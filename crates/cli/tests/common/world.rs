@@ -43,6 +43,8 @@ pub struct World {
     pub road: Road,
     programs: [PathBuf; 2],
     pub controller: Option<Daemon>,
+    /// How many shards the server has.
+    pub shards: u8,
 }
 
 impl World {
@@ -58,7 +60,7 @@ impl World {
             rest.split_whitespace().next().unwrap().to_owned()
         };
         let (fingerprint, password) = (after("--fingerprint "), after("password: "));
-        let mut world = Self { road, programs, controller: None };
+        let mut world = Self { road, programs, controller: None, shards: 1 };
         world.start_controller();
         let url = format!("https://{CONTROLLER}");
         let login = ["login", &url, "--user", "admin", "--fingerprint", &fingerprint];
@@ -172,8 +174,9 @@ impl World {
 
     /// Files that say where the state is, and name neither keys nor one another.
     fn write_files(&self) {
-        let tun = format!("addresses = [\"10.77.0.1/16\"]\n[tun]\nname = \"{SERVER}\"\n");
-        self.road.write("server.toml", self.serves("fra-1", SERVES_AT) + &tun);
+        let shards = format!("shards = {}\naddresses = [\"10.77.0.1/16\"]\n", self.shards);
+        let server = shards + &format!("[tun]\nname = \"{SERVER}\"\n");
+        self.road.write("server.toml", self.serves("fra-1", SERVES_AT) + &server);
         let uplinks = "[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n";
         let routes = "[routes]\ninto_tunnel = [\"10.77.0.0/16\"]\n";
         self.road.write("client.toml", self.state("bus-1") + uplinks + routes);

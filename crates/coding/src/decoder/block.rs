@@ -117,9 +117,9 @@ struct Known {
 /// Equations that were removed because a packet became known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Removed {
-    /// They had nothing left to tell.
+    /// Equations that had nothing left to tell.
     pub(super) redundant: u64,
-    /// They contradict the packet.
+    /// Equations that contradict the packet.
     pub(super) inconsistent: u64,
 }
 

@@ -39,11 +39,11 @@ pub(super) struct Equations {
 /// What became of an equation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Added {
-    /// It is kept, or determined packets.
+    /// The equation is kept, or determined packets.
     Used,
-    /// It follows from others.
+    /// The equation follows from others.
     Redundant,
-    /// It and others contradict one another, and are gone.
+    /// The equation and others contradict one another, and are gone.
     Inconsistent,
 }
 

@@ -6,15 +6,15 @@ use roadweave_types::DropCounters;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SourceOutcome {
-    /// It was missing, and is the first that went to `out`.
+    /// The packet was missing, and is the first that went to `out`.
     New,
-    /// It was delivered before, or determined by coded packets.
+    /// The packet was delivered before, or determined by coded packets.
     Duplicate,
-    /// It is so far behind the newest packet that nobody knows whether it was delivered.
+    /// The packet is so far behind the newest one that nobody knows whether it was delivered.
     Late,
-    /// Its ID is too far ahead to be believed ([`Decoder`](super::Decoder)).
+    /// The packet's ID is too far ahead to be believed ([`Decoder`](super::Decoder)).
     FarAhead,
-    /// It is no symbol.
+    /// The bytes are no symbol.
     Malformed,
 }
 
@@ -22,20 +22,20 @@ pub enum SourceOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CodedOutcome {
-    /// It determined so many packets, which went to `out`.
+    /// The coded packet determined so many packets, which went to `out`.
     Determined(usize),
-    /// It is kept until more is known, or memory runs out.
+    /// The coded packet is kept until more is known, or memory runs out.
     Kept,
-    /// It tells nothing that is not known or does not follow from the equations kept, or it only
-    /// determined packets that were delivered so long ago that their bytes are forgotten.
+    /// The coded packet tells nothing that is not known or follows from the equations kept, or it
+    /// only determined packets delivered so long ago that their bytes are forgotten.
     Redundant,
-    /// It covers packets too far behind the newest one.
+    /// The coded packet covers packets too far behind the newest one.
     Late,
-    /// It covers packets too far ahead to be believed ([`Decoder`](super::Decoder)).
+    /// The coded packet covers packets too far ahead to be believed ([`Decoder`](super::Decoder)).
     FarAhead,
-    /// Its range or its length breaks the format.
+    /// The coded packet's range or length breaks the format.
     Malformed,
-    /// It contradicts what is known, or what the equations kept say.
+    /// The coded packet contradicts what is known, or what the equations kept say.
     Inconsistent,
 }
 

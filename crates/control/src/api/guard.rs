@@ -17,8 +17,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use super::answer::BODY_MAX;
+use super::cookie::{COOKIE, cookie};
 use super::limit::network;
-use super::routes::{Needs, Route};
+use super::route::{Needs, Route};
 use super::{App, Peer, Problem};
 use crate::clock::now_ms;
 use crate::keys;
@@ -28,11 +29,11 @@ use crate::store::{Actor, KeptAnswer, Once, Store, StoreError};
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Whose tenant.
+    /// The tenant that the caller belongs to.
     pub tenant: String,
     /// The name in the audit log.
     pub name: String,
-    /// What the caller may do there.
+    /// What the caller may do in that tenant.
     pub role: Role,
     /// Whether that tenant runs this controller.
     pub host: bool,
@@ -282,13 +283,6 @@ fn unknown(error: StoreError) -> Problem {
     }
 }
 
-/// What is in the cookie of this name.
-pub(super) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
-    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|it| it.to_str().ok());
-    let mut each = cookies.flat_map(|line| line.split(';')).map(str::trim);
-    each.find_map(|one| one.strip_prefix(name)?.strip_prefix('='))
-}
-
 /// An answer as it is kept for a repetition.
 #[derive(Serialize, Deserialize)]
 struct Kept {
@@ -379,6 +373,4 @@ fn repeated(text: &str) -> Result<Response, Problem> {
     Ok(response)
 }
 
-/// The cookie of a login. The prefix makes browsers take it from this host over HTTPS alone.
-pub(super) const COOKIE: &str = "__Host-roadweave";
 const ANSWER_MAX: usize = 256 * 1024;

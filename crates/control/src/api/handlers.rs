@@ -1,5 +1,6 @@
 //! What the routes do.
 
+mod admission;
 pub(super) mod changes;
 pub(super) mod configs;
 pub(super) mod delegates;

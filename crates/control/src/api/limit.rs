@@ -111,13 +111,13 @@ impl<K: std::hash::Hash + Eq> Limit<K> {
 pub struct Secrets(Mutex<[HashSet<String>; 2]>);
 
 impl Secrets {
-    /// Whether it was right.
+    /// Whether the secret with this hash was right lately.
     pub fn has(&self, hash: &str) -> bool {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().any(|some| some.contains(hash))
     }
 
-    /// It is right.
+    /// Notes the hash of a secret that has just proved right.
     pub fn add(&self, hash: String) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all[0].len() >= KEYS_MAX && !all[0].contains(&hash) {
@@ -126,7 +126,7 @@ impl Secrets {
         all[0].insert(hash);
     }
 
-    /// It is right no more.
+    /// Forgets the hash of a secret that is right no more.
     pub fn remove(&self, hash: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for some in all.iter_mut() {

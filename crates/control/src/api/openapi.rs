@@ -1,7 +1,9 @@
 //! The OpenAPI document, made from the table of routes.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use utoipa::PartialSchema as _;
 use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::response::ResponseBuilder;
@@ -13,88 +15,19 @@ use utoipa::openapi::{
     ComponentsBuilder, Content, InfoBuilder, OpenApi, OpenApiBuilder, PathItem, PathsBuilder, Ref,
     RefOr, Required, Schema,
 };
-use utoipa::{PartialSchema, ToSchema};
 
 use super::problem::Problem;
-use super::routes::{Needs, PREFIX, Route, routes};
+use super::route::{Needs, PREFIX, Route};
+use super::schema::{Output, SchemaOf};
 
-/// The schema of a type.
-#[derive(Clone, Copy)]
-pub struct SchemaOf {
-    /// Its name, if that of the type does not tell it from others.
-    called: Option<&'static str>,
-    of_type: fn() -> String,
-    schema: fn() -> RefOr<Schema>,
-    others: fn(&mut Vec<(String, RefOr<Schema>)>),
-}
+/// The text of the document, for the handler that gives it.
+#[derive(Clone)]
+pub(super) struct DocumentText(pub(super) Arc<str>);
 
-impl SchemaOf {
-    /// That of `T`.
-    pub fn new<T: ToSchema>() -> Self {
-        Self {
-            called: None,
-            of_type: || T::name().into_owned(),
-            schema: <T as PartialSchema>::schema,
-            others: |schemas| T::schemas(schemas),
-        }
-    }
-
-    /// That of `T`, which is one of several that a generic type makes.
-    pub fn called<T: ToSchema>(name: &'static str) -> Self {
-        Self { called: Some(name), ..Self::new::<T>() }
-    }
-
-    fn name(self) -> String {
-        self.called.map_or_else(self.of_type, str::to_owned)
-    }
-
-    fn reference(self) -> Ref {
-        Ref::from_schema_name(self.name())
-    }
-}
-
-/// What comes out of a route.
-#[derive(Clone, Copy)]
-pub enum Output {
-    /// 204.
-    Nothing,
-    /// 303: to another address.
-    Moved,
-    /// A status and a value.
-    One(u16, SchemaOf),
-    /// A record with its version, and an ETag.
-    Record(u16, SchemaOf),
-    /// A page of records with their versions.
-    Records(SchemaOf),
-    /// A page of values.
-    Page(SchemaOf),
-    /// All values, as one page.
-    All(SchemaOf),
-    /// Some object.
-    Object,
-    /// Server-sent events.
-    Events,
-}
-
-impl Output {
-    fn is_moved(self) -> bool {
-        matches!(self, Self::Moved)
-    }
-
-    fn schema(self) -> Option<SchemaOf> {
-        match self {
-            Self::One(_, of) | Self::Record(_, of) => Some(of),
-            Self::Records(of) | Self::Page(of) | Self::All(of) => Some(of),
-            Self::Nothing | Self::Moved | Self::Object | Self::Events => None,
-        }
-    }
-}
-
-/// The document.
-pub fn document() -> OpenApi {
-    let routes = routes();
+/// The document of these routes.
+pub fn document(routes: &[Route]) -> OpenApi {
     let mut paths = PathsBuilder::new();
-    for route in &routes {
+    for route in routes {
         let method = match route.method.as_str() {
             "GET" => HttpMethod::Get,
             "PUT" => HttpMethod::Put,
@@ -112,7 +45,7 @@ pub fn document() -> OpenApi {
     schemas.sort_by(|one, other| one.0.cmp(&other.0));
     schemas.dedup_by(|one, other| one.0 == other.0);
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
-    let cookie = ApiKey::Cookie(ApiKeyValue::new(super::guard::COOKIE));
+    let cookie = ApiKey::Cookie(ApiKeyValue::new(super::cookie::COOKIE));
     let components = ComponentsBuilder::new()
         .schemas_from_iter(schemas)
         .security_scheme("key", SecurityScheme::Http(bearer))
@@ -126,9 +59,9 @@ pub fn document() -> OpenApi {
     OpenApiBuilder::new().info(info).paths(paths.build()).components(Some(components)).build()
 }
 
-/// The document as it is committed: docs/openapi.json.
-pub fn text() -> String {
-    let mut text = serde_json::to_string_pretty(&document()).unwrap_or_default();
+/// The document of these routes as it is committed: docs/openapi.json.
+pub fn text(routes: &[Route]) -> String {
+    let mut text = serde_json::to_string_pretty(&document(routes)).unwrap_or_default();
     text.push('\n');
     text
 }
@@ -276,12 +209,10 @@ are application/problem+json (RFC 9457).";
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::*;
-
     #[test]
     fn types_that_differ_have_names_that_differ() {
         let mut known = BTreeMap::new();
-        let routes = routes();
+        let routes = crate::api::routes::routes();
         for of in routes.iter().flat_map(|route| [route.input, route.output.schema()]).flatten() {
             let mut all = vec![(of.name(), (of.schema)())];
             (of.others)(&mut all);

@@ -27,7 +27,7 @@ impl Passwords {
     /// The hash of a new password.
     ///
     /// # Errors
-    /// When it is too short or too long, or too many are hashed now.
+    /// When the password is too short or too long, or too many are hashed now.
     pub async fn hash(&self, password: &str) -> Result<String, Problem> {
         check(password).map_err(Problem::invalid)?;
         let password = password.to_owned();

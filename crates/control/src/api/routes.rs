@@ -1,165 +1,17 @@
 //! The one table of what the interface has, who may use it, what goes in and what comes out.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use axum::handler::Handler;
-use axum::http::Method;
-use axum::routing::{MethodFilter, MethodRouter, on};
-use utoipa::ToSchema;
-
-use super::App;
 use super::handlers::{
     changes, configs, delegates, devices, live, people, proxies, records, revoking, sessions,
     sign_in, tenants, tokens,
 };
-use super::openapi::{Output, SchemaOf};
+use super::route::{Needs, Route, delete, get, post, put};
+use super::schema::Output;
 use crate::model::{
     ApiKey, Config, ConfigSettings, Delegate, Device, DeviceSettings, Person, PersonSettings, Pool,
     PoolSettings, Proxy, ProxySettings, Role, Rollout, RolloutSettings, Tenant, TenantSettings,
     Token,
 };
 use crate::store::{AuditEntry, BoxSession, FleetState, Report, Revocation, Sample};
-
-/// What stands before every path.
-pub const PREFIX: &str = "/api/v1";
-
-/// What a request must bring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Needs {
-    /// Nothing.
-    Nothing,
-    /// Nothing, and is counted as a try of a password.
-    Password,
-    /// Any key or login.
-    Anybody,
-    /// At least this role in the tenant of the path.
-    Role(Role),
-    /// At least this role in the tenant that runs the controller.
-    Host(Role),
-}
-
-/// A method at an address.
-pub struct Route {
-    /// The method.
-    pub method: Method,
-    /// The path after [`PREFIX`].
-    pub path: &'static str,
-    /// The operation's name, for programs and metrics.
-    pub name: &'static str,
-    /// What it does.
-    pub summary: &'static str,
-    /// Who may.
-    pub needs: Needs,
-    /// What goes in.
-    pub input: Option<SchemaOf>,
-    /// What comes out.
-    pub output: Output,
-    /// Whether it asks for `If-Match`.
-    pub if_match: bool,
-    /// How long it may take.
-    pub deadline: Duration,
-    pub(super) handler: MethodRouter<Arc<App>>,
-}
-
-impl Route {
-    fn role(mut self, role: Role) -> Self {
-        self.needs = Needs::Role(role);
-        self
-    }
-
-    fn needs(mut self, needs: Needs) -> Self {
-        self.needs = needs;
-        self
-    }
-
-    fn takes<T: ToSchema>(mut self) -> Self {
-        self.input = Some(SchemaOf::new::<T>());
-        self
-    }
-
-    fn takes_new<T: ToSchema>(mut self, name: &'static str) -> Self {
-        self.input = Some(SchemaOf::called::<records::New<T>>(name));
-        self
-    }
-
-    fn gives<T: ToSchema>(mut self, status: u16) -> Self {
-        self.output = Output::One(status, SchemaOf::new::<T>());
-        self
-    }
-
-    /// A record with its version, and an ETag.
-    fn record<T: ToSchema>(mut self, status: u16) -> Self {
-        self.output = Output::Record(status, SchemaOf::new::<T>());
-        self
-    }
-
-    fn records<T: ToSchema>(mut self) -> Self {
-        self.output = Output::Records(SchemaOf::new::<T>());
-        self
-    }
-
-    fn page<T: ToSchema>(mut self) -> Self {
-        self.output = Output::Page(SchemaOf::new::<T>());
-        self
-    }
-
-    fn all<T: ToSchema>(mut self) -> Self {
-        self.output = Output::All(SchemaOf::new::<T>());
-        self
-    }
-
-    /// Another address.
-    fn moves(mut self) -> Self {
-        self.output = Output::Moved;
-        self
-    }
-
-    fn if_match(mut self) -> Self {
-        self.if_match = true;
-        self
-    }
-}
-
-fn route<H, T>(
-    method: Method,
-    path: &'static str,
-    name: &'static str,
-    summary: &'static str,
-    handler: H,
-) -> Route
-where
-    H: Handler<T, Arc<App>>,
-    T: 'static,
-{
-    let filter = MethodFilter::try_from(method.clone()).expect("axum knows the method");
-    Route {
-        method,
-        path,
-        name,
-        summary,
-        needs: Needs::Role(Role::Owner),
-        input: None,
-        output: Output::Nothing,
-        if_match: false,
-        deadline: DEADLINE,
-        handler: on(filter, handler),
-    }
-}
-
-macro_rules! methods {
-    ($($name:ident $method:ident),*) => {$(
-        fn $name<H, T>(path: &'static str, name: &'static str, summary: &'static str, handler: H)
-            -> Route
-        where
-            H: Handler<T, Arc<App>>,
-            T: 'static,
-        {
-            route(Method::$method, path, name, summary, handler)
-        }
-    )*};
-}
-methods!(get GET, post POST, put PUT, delete DELETE);
 
 /// All routes.
 pub fn routes() -> Vec<Route> {
@@ -410,7 +262,7 @@ fn proxy_routes() -> Vec<Route> {
             .records::<Pool>(),
         post("/tenants/{tenant}/pools", "createPool", "Make a pool", records::create::<Pool>)
             .role(Operator)
-            .takes_new::<PoolSettings>("NewPool")
+            .takes_called::<records::New<PoolSettings>>("NewPool")
             .record::<Pool>(201),
         get("/tenants/{tenant}/pools/{id}", "getPool", "A pool", records::one::<Pool>)
             .role(Viewer)
@@ -433,7 +285,7 @@ fn proxy_routes() -> Vec<Route> {
             records::create::<Proxy>,
         )
         .role(Operator)
-        .takes_new::<ProxySettings>("NewProxy")
+        .takes_called::<records::New<ProxySettings>>("NewProxy")
         .record::<Proxy>(201),
         get("/tenants/{tenant}/proxies/{id}", "getProxy", "A proxy", records::one::<Proxy>)
             .role(Viewer)
@@ -525,7 +377,7 @@ fn config_routes() -> Vec<Route> {
             records::create::<Rollout>,
         )
         .role(Operator)
-        .takes_new::<RolloutSettings>("NewRollout")
+        .takes_called::<records::New<RolloutSettings>>("NewRollout")
         .record::<Rollout>(201),
         get("/tenants/{tenant}/rollouts/{id}", "getRollout", "One", records::one::<Rollout>)
             .role(Viewer)
@@ -605,5 +457,3 @@ fn log_routes() -> Vec<Route> {
         description,
     ]
 }
-
-const DEADLINE: Duration = Duration::from_secs(15);

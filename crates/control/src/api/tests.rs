@@ -133,7 +133,7 @@ impl Api {
         }
     }
 
-    /// As the owner of `tram`.
+    /// Asks for a path of the tenant `tram` as its owner.
     pub(crate) fn get(&self, path: &str) -> Ask<'_> {
         self.ask("GET", &format!("/tenants/tram{path}")).key("tram-owner")
     }

@@ -30,7 +30,7 @@ pub struct ConfigSettings {
     /// Which boxes it is for.
     #[serde(default)]
     pub scope: Scope,
-    /// What it is for.
+    /// What the configuration is for, in words.
     #[serde(default)]
     pub title: String,
     /// The fields of a box's file that it sets.
@@ -44,12 +44,12 @@ pub struct ConfigSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// All of the tenant.
+    /// All boxes of the tenant.
     #[default]
     Tenant,
-    /// Those with a tag.
+    /// The boxes with this tag.
     Tag(String),
-    /// One.
+    /// The box of this name.
     Device(String),
 }
 
@@ -95,7 +95,7 @@ pub struct RolloutSettings {
     /// The share of refusals at which it stops by itself, per cent.
     #[serde(default = "five")]
     pub refusals_max: u32,
-    /// Whether it goes on.
+    /// Whether the roll-out goes on.
     #[serde(default)]
     pub state: RolloutState,
 }
@@ -104,14 +104,14 @@ pub struct RolloutSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RolloutState {
-    /// It does.
+    /// The roll-out goes on from wave to wave.
     #[default]
     Running,
-    /// It stays in its wave.
+    /// The roll-out stays in its wave.
     Paused,
-    /// All have it.
+    /// All boxes have the configuration.
     Done,
-    /// It is taken back.
+    /// The configuration is taken back.
     Aborted,
 }
 

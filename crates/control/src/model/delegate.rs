@@ -15,9 +15,9 @@ pub struct Delegate {
     pub id: String,
     /// Its public key.
     pub public_key: String,
-    /// Whether it may sign still.
+    /// Whether the delegate may sign still.
     pub state: DelegateState,
-    /// What it lets in.
+    /// What those whom the delegate lets in may be.
     pub roles: Vec<TokenRole>,
     /// The tags that boxes get by it.
     pub tags: Vec<String>,
@@ -25,9 +25,9 @@ pub struct Delegate {
     pub uses: Option<u32>,
     /// For how many it has signed here, itself or by delegates below it.
     pub used: u32,
-    /// Whether it signs for what serves all tenants.
+    /// Whether the delegate signs for what serves all tenants.
     pub shared: bool,
-    /// Whether it may make delegates of its own.
+    /// Whether the delegate may make delegates of its own.
     pub signer: bool,
     /// The keys of the delegates between the root and it.
     pub delegates: Vec<String>,
@@ -39,9 +39,9 @@ pub struct Delegate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DelegateState {
-    /// It may.
+    /// The delegate may sign.
     Active,
-    /// It may no more, for ever, and what it signed is worth nothing.
+    /// The delegate may sign no more, for ever, and what it signed is worth nothing.
     Revoked,
 }
 

@@ -18,7 +18,7 @@ pub struct Device {
     pub id: String,
     /// Its public key, which it has made itself.
     pub public_key: String,
-    /// Whether it is admitted.
+    /// Whether the box is admitted.
     pub state: DeviceState,
     /// Its inner addresses.
     #[schema(value_type = Vec<String>)]
@@ -41,11 +41,11 @@ pub struct Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceState {
-    /// It waits for somebody to let it in.
+    /// The box waits for somebody to let it in.
     Pending,
-    /// It is admitted.
+    /// The box's key is admitted.
     Active,
-    /// It is admitted no more, for ever.
+    /// The box's key is admitted no more, for ever.
     Revoked,
 }
 
@@ -64,7 +64,7 @@ impl DeviceState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceSettings {
-    /// How it is called among people.
+    /// How the box is called among people.
     pub title: String,
     /// Words to find it and to configure it by.
     pub tags: Vec<String>,
@@ -93,7 +93,7 @@ pub struct Token {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokenSettings {
-    /// What it is for.
+    /// What the token is for, in words.
     pub title: String,
     /// How many boxes it lets in.
     pub uses: u32,
@@ -106,7 +106,7 @@ pub struct TokenSettings {
     pub pool: Option<String>,
     /// Whether somebody has to let each box in.
     pub approval: bool,
-    /// What it lets in.
+    /// What those who join by the token become.
     pub role: TokenRole,
     /// The delegate that signs for those who join, where the root key is elsewhere. The token's
     /// text has its private key, and nobody else.

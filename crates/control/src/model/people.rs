@@ -65,10 +65,10 @@ pub struct ApiKey {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApiKeySettings {
-    /// What it is for.
+    /// What the key is for, in words.
     #[serde(default)]
     pub title: String,
-    /// What it may do.
+    /// What whoever shows the key may do.
     pub role: Role,
     /// Until when it is good, milliseconds since 1970; for ever, if absent.
     #[serde(default)]
@@ -85,7 +85,7 @@ pub struct Login {
     pub id: String,
     /// The hash of the secret in the cookie.
     pub hash: String,
-    /// Who.
+    /// The name of the person who is logged in.
     pub person: String,
     /// Until when, milliseconds since 1970.
     pub expires_ms: i64,

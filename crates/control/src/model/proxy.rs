@@ -19,7 +19,7 @@ pub struct Pool {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolSettings {
-    /// How it is called among people.
+    /// How the pool is called among people.
     pub title: String,
     /// The part of the world that it is in.
     pub region: String,
@@ -34,7 +34,7 @@ pub struct PoolSettings {
 pub struct Proxy {
     /// Its name.
     pub id: String,
-    /// Whether it is given boxes.
+    /// Whether the proxy is given boxes.
     pub state: ProxyState,
     /// The statement that admits its key.
     pub statement: Option<String>,
@@ -59,11 +59,11 @@ pub enum ProxyRole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyState {
-    /// It is.
+    /// The proxy is given boxes.
     Active,
-    /// It is not, and those that it has move away.
+    /// The proxy is given no boxes, and those that it has move away.
     Draining,
-    /// It is admitted no more, for ever.
+    /// The proxy's key is admitted no more, for ever.
     Revoked,
 }
 
@@ -82,10 +82,10 @@ impl ProxyState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProxySettings {
-    /// How it is called among people.
+    /// How the machine is called among people.
     #[serde(default)]
     pub title: String,
-    /// What it is.
+    /// Whether the machine is a proxy or an anchor.
     pub role: ProxyRole,
     /// Its public key.
     pub public_key: String,

@@ -12,7 +12,7 @@ use crate::store::{Column, Record};
 pub struct Tenant {
     /// Its name.
     pub id: String,
-    /// Whether it runs this controller: its owners may do everything in every tenant.
+    /// Whether the tenant runs this controller: its owners may do everything in every tenant.
     pub host: bool,
     /// What people write.
     pub settings: TenantSettings,
@@ -22,14 +22,14 @@ pub struct Tenant {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TenantSettings {
-    /// How it is called among people.
+    /// How the tenant is called among people.
     pub title: String,
     /// The inner networks that its boxes get addresses from.
     #[schema(value_type = Vec<String>)]
     pub prefixes: Vec<IpNet>,
-    /// Where its packets leave.
+    /// Where the tenant's packets leave.
     pub egress: Egress,
-    /// What it may take.
+    /// How much the tenant may take.
     pub limits: Limits,
     /// The public half of the key that admits its boxes and proxies.
     pub root_key: Option<String>,

@@ -7,7 +7,7 @@ use super::{OidcError, Pending, SignedIn};
 pub enum Oidc {}
 
 impl Oidc {
-    /// Whose people these are.
+    /// The tenant that those who sign in belong to.
     pub fn tenant(&self) -> &str {
         match *self {}
     }

@@ -34,13 +34,13 @@ pub enum HttpError {
     /// The address is none that is asked.
     #[error("{0} is not asked: https, or http on this machine alone")]
     Address(String),
-    /// It cannot be reached, or speaks something else.
+    /// The server cannot be reached, or speaks something else.
     #[error("{0}")]
     Away(String),
-    /// It takes too long.
+    /// The server takes too long.
     #[error("no answer within {} s", ANSWER_MAX.as_secs())]
     Late,
-    /// Its answer is too long.
+    /// The answer of the server is too long.
     #[error("the answer cannot be read, or has more than {BODY_MAX} bytes")]
     Body,
 }

@@ -24,7 +24,7 @@ impl Oidc {
         Self { settings, provider, seats: Semaphore::new(AT_ONCE) }
     }
 
-    /// Whose people these are.
+    /// The tenant that those who sign in belong to.
     pub fn tenant(&self) -> &str {
         &self.settings.tenant
     }

@@ -44,7 +44,7 @@ impl Distances {
         }
     }
 
-    /// Those of a proxy, microseconds by tenant.
+    /// The round trips from a proxy to its anchors, in microseconds by tenant.
     pub(super) fn of(&self, key: &PublicKey) -> BTreeMap<String, u32> {
         let held = self.0.get(key).into_iter().flatten();
         held.map(|(tenant, distance)| (tenant.clone(), distance.micros)).collect()

@@ -9,7 +9,7 @@ use crate::model::{
 };
 use crate::store::{Changed, Record, Store, StoreError, Stored};
 
-/// Whose, and what it is called.
+/// The place of a record: its tenant and its own name.
 pub type Place = (String, String);
 
 /// All records that documents are made of.
@@ -21,7 +21,7 @@ pub struct Fleet {
     pub(super) pools: BTreeMap<Place, Pool>,
     pub(super) tokens: BTreeMap<Place, Token>,
     pub(super) rollouts: BTreeMap<Place, Stored<Rollout>>,
-    /// Those of the roll-outs.
+    /// The configurations that the roll-outs bring.
     pub(super) configs: BTreeMap<Place, Config>,
     /// Whether a root says that no configuration counts without a person's approval.
     pub(super) asks_approval: bool,
@@ -35,7 +35,7 @@ pub struct Stale {
 }
 
 impl Stale {
-    /// All of them.
+    /// All records of all kinds are to be read again.
     pub fn all() -> Self {
         let all = ["device", "tenant", "proxy", "pool", "token", "roll-out"];
         Self { devices: BTreeSet::new(), others: all.map(str::to_owned).into() }

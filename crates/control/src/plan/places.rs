@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Band, Candidate, Candidates, Chain, Digest, Health, Name, Offered, ProxyView, Scope, Seeker,
-    Vital, Watch, candidates,
+    Band, Candidate, Candidates, Chain, Digest, Health, HealthState, Name, Offered, ProxyView,
+    Scope, Seeker, Watch, candidates,
 };
 use roadweave_identity::PublicKey;
 use roadweave_types::Instant;
@@ -42,7 +42,7 @@ impl Proxies {
         status: &[ProxyStatus],
         now: Instant,
         now_ms: i64,
-    ) -> Vec<(PublicKey, Vital)> {
+    ) -> Vec<(PublicKey, HealthState)> {
         let gates: BTreeMap<&Place, (PublicKey, &Proxy)> =
             fleet.gates().map(|(place, proxy, key)| (place, (key, proxy))).collect();
         let known: Vec<PublicKey> = gates.values().map(|(key, _)| *key).collect();
@@ -92,7 +92,7 @@ impl Proxies {
             region: pool.and_then(|pool| named(&pool.region)).unwrap_or_else(|| site.clone()),
             site: site.clone(),
             is_active: proxy.state == ProxyState::Active,
-            vital: self.watch.vital(&key).unwrap_or(Vital::Unheard),
+            vital: self.watch.vital(&key).unwrap_or(HealthState::Unheard),
             band: self.bands.get(&key).copied().unwrap_or_default(),
         };
         let addresses = proxy.settings.addresses.iter().map(ToString::to_string).collect();
@@ -116,8 +116,9 @@ pub(super) fn fingerprint(offers: &[Offer]) -> Digest {
     let text = |offer: &Offer| {
         let ProxyView { key, scopes, region, site, is_active, vital, band } = &offer.view;
         // Two that are offered alike are the same.
-        let vital = matches!(vital, Vital::Alive | Vital::Unheard).then_some(Vital::Alive);
-        let dead = offer.view.vital == Vital::Dead;
+        let vital = matches!(vital, HealthState::Alive | HealthState::Unheard)
+            .then_some(HealthState::Alive);
+        let dead = offer.view.vital == HealthState::Dead;
         let candidate = serde_json::to_string(&*offer.candidate).unwrap_or_default();
         format!(
             "{key} {scopes:?} {region} {site} {is_active} {vital:?} {dead} {band:?} {candidate} {:?}",

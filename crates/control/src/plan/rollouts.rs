@@ -11,7 +11,7 @@ use roadweave_types::Instant;
 use super::fleet::{Fleet, Place};
 use super::texts::covers;
 use crate::model::{Rollout, RolloutSettings, RolloutState};
-use crate::store::{Paper, Store, StoreError, Stored};
+use crate::store::{Store, StoreError, Stored, StoredDocument};
 
 /// All roll-outs that are not over.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Rollouts {
     machines: BTreeMap<Place, Machine>,
     /// What people had written of each when it was looked at last.
     said: BTreeMap<Place, RolloutState>,
-    /// Those whose boxes are not as they were written.
+    /// Roll-outs whose boxes have gone on since they were written.
     changed: BTreeSet<Place>,
 }
 
@@ -47,7 +47,7 @@ impl Rollouts {
         &mut self,
         fleet: &Fleet,
         store: &Store,
-        papers: impl Fn(&PublicKey) -> Option<Paper>,
+        papers: impl Fn(&PublicKey) -> Option<StoredDocument>,
         now: Instant,
     ) -> Result<(), StoreError> {
         let is_open = |place: &Place, it: &Stored<Rollout>| {
@@ -99,7 +99,7 @@ impl Rollouts {
     }
 
     /// A box says what became of a document.
-    pub(super) fn hear(&mut self, paper: &Paper) {
+    pub(super) fn hear(&mut self, paper: &StoredDocument) {
         for (place, machine) in &mut self.machines {
             if hear(machine, paper, &name(place)) {
                 self.changed.insert(place.clone());
@@ -148,7 +148,7 @@ pub(super) fn name(place: &Place) -> String {
 }
 
 /// Takes what became of a document, if it was made of this roll-out.
-fn hear(machine: &mut Machine, paper: &Paper, about: &str) -> bool {
+fn hear(machine: &mut Machine, paper: &StoredDocument, about: &str) -> bool {
     let Ok(key) = paper.public_key.parse::<PublicKey>() else { return false };
     let Ok(outcome) = serde_json::from_str::<Outcome>(&paper.outcome) else { return false };
     let is_about = paper.about.split(',').any(|one| one == about);

@@ -13,7 +13,7 @@ use super::places::{self, Offer};
 use super::rollouts::name;
 use super::texts::Wanted;
 use crate::model::{Egress, ProxyRole, ProxyState};
-use crate::store::Paper;
+use crate::store::StoredDocument;
 
 /// A document that somebody is to have.
 pub(super) struct Draft {
@@ -23,7 +23,7 @@ pub(super) struct Draft {
     pub(super) content: Content,
 }
 
-/// What it says.
+/// What a document says, by its kind.
 pub(super) enum Content {
     Configuration(Configuration),
     Candidates(Candidates),
@@ -32,7 +32,7 @@ pub(super) enum Content {
 }
 
 impl Draft {
-    /// Which it is.
+    /// The key that the draft is for, and its kind.
     pub(super) fn of(&self) -> (PublicKey, Kind) {
         let kind = match self.content {
             Content::Configuration(_) => Kind::Configuration,
@@ -55,13 +55,19 @@ impl Draft {
         Some(Self { key, digest, about, content: Content::Configuration(wanted.body) })
     }
 
-    /// Whether it says something else than the one that was signed, or is of a later epoch.
-    pub(super) fn is_other(&self, before: Option<&Paper>, epoch: i64) -> bool {
+    /// Whether the draft says something else than the document that was signed, or is of a later
+    /// epoch.
+    pub(super) fn is_other(&self, before: Option<&StoredDocument>, epoch: i64) -> bool {
         before.is_none_or(|before| before.digest != self.digest || before.epoch < epoch)
     }
 
     /// The document as it is kept and sent; `None` if it is too large to be.
-    pub(super) fn sign(&self, controller: &Identity, epoch: i64, number: i64) -> Option<Paper> {
+    pub(super) fn sign(
+        &self,
+        controller: &Identity,
+        epoch: i64,
+        number: i64,
+    ) -> Option<StoredDocument> {
         let version = Version { epoch: epoch.unsigned_abs(), number: number.unsigned_abs() };
         let signed = match &self.content {
             Content::Configuration(body) => document(self.key, version, body.clone(), controller),
@@ -77,7 +83,7 @@ impl Draft {
             tracing::error!(%key, ?kind, "a document is too large and is not sent");
             return None;
         };
-        Some(Paper {
+        Some(StoredDocument {
             public_key: key.to_string(),
             kind: text(kind).to_owned(),
             epoch,
@@ -120,8 +126,8 @@ pub(super) fn candidates(
 /// Which anchor each tenant has first, by name.
 pub(super) type First = BTreeMap<String, String>;
 
-/// Those that papers of [`Kind::Anchors`] name.
-pub(super) fn first<'a>(papers: impl Iterator<Item = &'a Paper>) -> First {
+/// The first anchor of each tenant, as papers of [`Kind::Anchors`] name it.
+pub(super) fn first<'a>(papers: impl Iterator<Item = &'a StoredDocument>) -> First {
     let pairs = papers.flat_map(|paper| paper.about.split(','));
     let pair = |pair: &str| pair.split_once('/').map(|(a, b)| (a.to_owned(), b.to_owned()));
     pairs.filter_map(pair).collect()
@@ -172,18 +178,18 @@ fn of_tenant(fleet: &Fleet, tenant: &str, first: Option<&String>) -> Vec<(String
 }
 
 /// The version and the envelope of a paper.
-pub(crate) fn opened(paper: &Paper) -> Option<(Version, Envelope)> {
+pub(crate) fn opened(paper: &StoredDocument) -> Option<(Version, Envelope)> {
     let envelope = serde_json::from_str(&paper.envelope).ok()?;
     Some((version(paper), envelope))
 }
 
 /// Its version.
-pub(crate) fn version(paper: &Paper) -> Version {
+pub(crate) fn version(paper: &StoredDocument) -> Version {
     Version { epoch: paper.epoch.unsigned_abs(), number: paper.number.unsigned_abs() }
 }
 
 /// The signed head of a paper about a table.
-pub(super) fn head(paper: &Paper) -> Option<Signed<TableHead>> {
+pub(super) fn head(paper: &StoredDocument) -> Option<Signed<TableHead>> {
     serde_json::from_str(&paper.envelope).ok()
 }
 

@@ -10,7 +10,7 @@ use roadweave_identity::PublicKey;
 use super::fleet::{Fleet, Place};
 use super::signing::{Content, Draft, Served, chain, head, version};
 use crate::model::{Device, ProxyRole};
-use crate::store::Paper;
+use crate::store::StoredDocument;
 
 /// Tables by whom they serve: many proxies have the same.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Tables {
     pub(super) fn published(
         &mut self,
         fleet: &Fleet,
-        paper: &Paper,
+        paper: &StoredDocument,
     ) -> Option<(PublicKey, Arc<PublishedTable>)> {
         let key: PublicKey = paper.public_key.parse().ok()?;
         let (place, gate, _) = fleet.gates().find(|(_, _, other)| *other == key)?;

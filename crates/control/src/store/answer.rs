@@ -12,7 +12,7 @@ use super::{Store, StoreError};
 /// A request by its idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Once {
-    /// Whose.
+    /// The tenant of whoever asks.
     pub tenant: String,
     /// Who asks.
     pub actor: String,
@@ -25,16 +25,16 @@ pub struct Once {
 /// What is known of a request that may be a repetition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeptAnswer {
-    /// It is new, and now noted: act as an [`Actor`](super::Actor) who says so, then
+    /// The request is new, and now noted: act as an [`Actor`](super::Actor) who says so, then
     /// [`Store::keep_answer`].
     New,
-    /// The same is under way.
+    /// A request with this key, equal to this one, is under way.
     UnderWay,
-    /// Another request had this key.
+    /// A request with this key has come before, and was a different one.
     OtherRequest,
-    /// It was acted upon, and there is no answer.
+    /// The request was acted upon, and no answer was kept.
     Acted,
-    /// This was the answer.
+    /// The request was acted upon, and this was the answer.
     Answered(String),
 }
 

@@ -26,11 +26,11 @@ pub struct AuditEntry {
     pub action: String,
     /// The kind of what it was done to.
     pub kind: String,
-    /// Its name.
+    /// The name of what it was done to.
     pub subject: String,
-    /// How it was before; null if it was not there.
+    /// The record before the change; null if there was none.
     pub before: Value,
-    /// How it is since; null if it is gone.
+    /// The record since the change; null if it is gone.
     pub after: Value,
     /// The link: a keyed hash of this line and the link before.
     pub hash: String,

@@ -30,7 +30,7 @@ pub enum BackupError {
     /// The file.
     #[error("the backup cannot be read or written: {0}")]
     File(#[from] io::Error),
-    /// It is no backup, or was cut or altered, or belongs to another controller.
+    /// The file is no backup, or was cut or altered, or belongs to another controller.
     #[error("line {line}: {message}")]
     Invalid {
         /// The line, from 1.
@@ -138,7 +138,7 @@ impl Store {
     /// `begin` notes the new epoch before it counts.
     ///
     /// # Errors
-    /// When it is not whole, was altered, or is of a controller with another key.
+    /// When the backup is not whole, was altered, or is of a controller with another key.
     pub async fn restore(
         &self,
         input: &mut impl BufRead,

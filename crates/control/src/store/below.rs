@@ -11,19 +11,19 @@ use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxySta
 
 /// A record with a key that may be revoked, and that delegates may have signed for.
 pub trait Revocable: Record {
-    /// Its key.
+    /// The public key of the record.
     fn key(&self) -> &str;
 
-    /// The keys of the delegates above it.
+    /// The keys of the delegates between the root and the record's own.
     fn above(&self) -> &[String];
 
-    /// The same, revoked.
+    /// This record in the state of one whose key is revoked.
     fn revoked(self) -> Self;
 
-    /// Whether it has addresses.
+    /// Whether records of this type have addresses.
     const HAS_ADDRESSES: bool = false;
 
-    /// Whether it has one of these keys, or is there by the word of one.
+    /// Whether the record has one of these keys, or is there by the word of one.
     fn is_by(&self, keys: &BTreeSet<String>) -> bool {
         let mut all = self.above().iter().map(String::as_str).chain([self.key()]);
         all.any(|key| keys.contains(key))

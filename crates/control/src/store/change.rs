@@ -26,7 +26,7 @@ impl Actor {
         Self { name: name.into(), once: None }
     }
 
-    /// The same on a request that is to be acted upon once.
+    /// This actor by a request that is to be acted upon once: one with an idempotency key.
     #[must_use]
     pub fn once(self, once: Option<Once>) -> Self {
         Self { once, ..self }

@@ -8,10 +8,10 @@ use super::{Change, Store, StoreError};
 
 /// A document as it lies in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paper {
-    /// For whom it is.
+pub struct StoredDocument {
+    /// The public key of the member that the document is for.
     pub public_key: String,
-    /// What it is about.
+    /// The document's kind.
     pub kind: String,
     /// The epoch of its version.
     pub epoch: i64,
@@ -19,24 +19,24 @@ pub struct Paper {
     pub number: i64,
     /// Tells whether another one would say something else.
     pub digest: String,
-    /// What it was made of: names between commas.
+    /// What the document was made of: names between commas.
     pub about: String,
     /// The signed document, as JSON; of a table its signed head.
     pub envelope: String,
-    /// What became of it, as JSON; empty before that is known.
+    /// What became of the document, as JSON; empty before that is known.
     pub outcome: String,
 }
 
 /// What became of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PaperOutcome {
-    /// At whose end.
+pub struct DocumentOutcome {
+    /// The public key of the member that tells the outcome.
     pub public_key: String,
-    /// What it is about.
+    /// The document's kind.
     pub kind: String,
-    /// Its version.
+    /// The version of the document: epoch and number.
     pub version: (i64, i64),
-    /// What became of it, as JSON.
+    /// What became of the document there, as JSON.
     pub outcome: String,
 }
 
@@ -45,7 +45,7 @@ impl Store {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn papers_of(&self, public_key: &str) -> Result<Vec<Paper>, StoreError> {
+    pub async fn papers_of(&self, public_key: &str) -> Result<Vec<StoredDocument>, StoreError> {
         let rows = sqlx::query("SELECT * FROM document WHERE public_key = $1")
             .bind(public_key.to_owned())
             .fetch_all(&mut *self.reader().await?)
@@ -57,7 +57,7 @@ impl Store {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn papers_of_change(&self, number: i64) -> Result<Vec<Paper>, StoreError> {
+    pub async fn papers_of_change(&self, number: i64) -> Result<Vec<StoredDocument>, StoreError> {
         let rows = sqlx::query("SELECT * FROM document WHERE number = $1")
             .bind(number)
             .fetch_all(&mut *self.reader().await?)
@@ -69,7 +69,7 @@ impl Store {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn papers(&self, kind: &str) -> Result<Vec<Paper>, StoreError> {
+    pub async fn papers(&self, kind: &str) -> Result<Vec<StoredDocument>, StoreError> {
         let rows = sqlx::query(
             "SELECT public_key, kind, epoch, number, digest, about, outcome, \
              CASE WHEN kind = $1 THEN envelope ELSE '' END AS envelope FROM document",
@@ -84,7 +84,7 @@ impl Store {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn papers_heard(&self, heard: i64) -> Result<Vec<Paper>, StoreError> {
+    pub async fn papers_heard(&self, heard: i64) -> Result<Vec<StoredDocument>, StoreError> {
         let rows = sqlx::query(
             "SELECT public_key, kind, epoch, number, digest, about, outcome, '' AS envelope \
              FROM document WHERE heard = $1",
@@ -146,7 +146,7 @@ impl Change<'_> {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn keep_papers(&mut self, papers: &[Paper]) -> Result<(), StoreError> {
+    pub async fn keep_papers(&mut self, papers: &[StoredDocument]) -> Result<(), StoreError> {
         for part in papers.chunks(AT_ONCE) {
             let row = |at: usize| {
                 let places: Vec<String> = (1..=7).map(|n| format!("${}", at * 7 + n)).collect();
@@ -174,7 +174,7 @@ impl Change<'_> {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn keep_outcome(&mut self, of: &PaperOutcome) -> Result<bool, StoreError> {
+    pub async fn keep_outcome(&mut self, of: &DocumentOutcome) -> Result<bool, StoreError> {
         let done = sqlx::query(OUTCOME)
             .bind(of.outcome.clone())
             .bind(self.number())
@@ -209,8 +209,8 @@ impl Change<'_> {
     }
 }
 
-fn paper(row: &AnyRow) -> Result<Paper, StoreError> {
-    Ok(Paper {
+fn paper(row: &AnyRow) -> Result<StoredDocument, StoreError> {
+    Ok(StoredDocument {
         public_key: row.try_get("public_key")?,
         kind: row.try_get("kind")?,
         epoch: row.try_get("epoch")?,

@@ -4,7 +4,7 @@
 
 use sqlx::Row as _;
 
-use super::document::PaperOutcome;
+use super::document::DocumentOutcome;
 use super::proxy_status::json;
 use super::{Actor, Change, ProxyStatus, Report, Store, StoreError};
 
@@ -15,20 +15,20 @@ pub enum Note {
     Status(ProxyStatus),
     /// What a box said of itself.
     Report {
-        /// Whose box.
+        /// The tenant that the box belongs to.
         tenant: String,
-        /// What it said.
+        /// What the box reports.
         report: Report,
-        /// By which stream.
+        /// The stream that has brought it.
         stream: String,
-        /// Whether that goes on.
+        /// Whether that stream is still up.
         connected: bool,
     },
     /// What became of a document.
-    Outcome(PaperOutcome),
+    Outcome(DocumentOutcome),
     /// A box says which proxy it is on.
     On {
-        /// Whose box.
+        /// The tenant that the box belongs to.
         tenant: String,
         /// The box.
         device: String,
@@ -37,7 +37,7 @@ pub enum Note {
     },
     /// Boxes say to be on a proxy.
     Witness {
-        /// Whose boxes.
+        /// The tenant that the boxes belong to.
         tenant: String,
         /// The proxy's key.
         proxy: String,

@@ -17,11 +17,11 @@ pub struct Changed {
     pub position: i64,
     /// When, milliseconds since 1970.
     pub at_ms: i64,
-    /// Whose.
+    /// The tenant of what has changed.
     pub tenant: String,
     /// The kind of what has changed.
     pub kind: String,
-    /// Its name.
+    /// The name of what has changed.
     pub subject: String,
     /// Its version since.
     pub version: i64,

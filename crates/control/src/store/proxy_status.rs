@@ -47,9 +47,9 @@ pub struct ProxyStatus {
 /// Who has a revocation in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Confirmations {
-    /// Proxies and anchors that have.
+    /// Proxies and anchors that have the revocation in force.
     pub confirmed: Vec<String>,
-    /// Those that have not.
+    /// Proxies and anchors that have not confirmed the revocation.
     pub missing: Vec<Missing>,
 }
 

@@ -60,13 +60,13 @@ impl Column {
 /// A record as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored<R> {
-    /// Whose it is.
+    /// The tenant that the record belongs to.
     pub tenant: String,
     /// How often it was written; its ETag.
     pub version: i64,
-    /// When it was written last.
+    /// When the record was written last, milliseconds since 1970.
     pub changed_ms: i64,
-    /// Itself.
+    /// The record itself.
     pub record: R,
 }
 

@@ -80,7 +80,7 @@ impl Store {
 /// A box and the proxy that it is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// Whose box.
+    /// The tenant that the box belongs to.
     pub tenant: String,
     /// The box.
     pub device: String,

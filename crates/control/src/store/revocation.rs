@@ -15,13 +15,13 @@ use crate::floor::Floor;
 pub struct Revocation {
     /// Its number in the chain, which is that of all tenants.
     pub serial: i64,
-    /// Whose key it was.
+    /// The tenant that the key belonged to.
     pub tenant: String,
     /// When, milliseconds since 1970.
     pub at_ms: i64,
     /// The key, base64.
     pub public_key: String,
-    /// Why.
+    /// Why the key was revoked, for the log.
     pub reason: String,
     /// The signed entry, as proxies and anchors get it.
     pub entry: String,
@@ -90,7 +90,8 @@ impl Change<'_> {
         }
     }
 
-    /// The same for a key that was revoked once already, whatever is left of the tenant's share.
+    /// Revokes a key as [`Change::revoke`] does, whatever is left of the tenant's share: it was
+    /// revoked once already.
     ///
     /// # Errors
     /// As [`Change::revoke`].

@@ -35,7 +35,11 @@ pub(crate) fn on_both<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
     let runtime = runtime();
     runtime.block_on(async { test(sqlite().await).await });
     if let Some(server) = Postgres::shared() {
+        // A test that moves the store out of its world drops the rest of it at once, and the server
+        // goes with the last who holds it.
+        let held = Arc::clone(&server);
         runtime.block_on(async { test(postgres(server).await).await });
+        drop(held);
     }
 }
 
@@ -60,7 +64,7 @@ async fn world(url: Database, folder: tempfile::TempDir, server: Option<Arc<Post
 }
 
 impl World {
-    /// The same database, opened once more.
+    /// Opens the database of this world once more.
     #[cfg(feature = "oidc")]
     pub(crate) async fn again(&self) -> Self {
         let url = self.url.clone();

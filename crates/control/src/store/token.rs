@@ -21,7 +21,7 @@ pub struct Enrolment {
     pub secret: String,
     /// The key that the box has made.
     pub public_key: String,
-    /// How it would like to be called.
+    /// How the box would like to be called.
     pub name: Option<String>,
     /// What the delegate in the token says of it.
     pub delegated: Option<Delegated>,
@@ -30,9 +30,9 @@ pub struct Enrolment {
 /// A box that has joined.
 #[derive(Clone, Debug)]
 pub struct Enrolled {
-    /// What it is since.
+    /// The record of the box, now that it has joined.
     pub device: Stored<Device>,
-    /// Whether it had joined before, with the same key; that costs no use.
+    /// Whether the box had joined before, with the same key; that costs no use of the token.
     pub again: bool,
 }
 

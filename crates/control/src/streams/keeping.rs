@@ -8,19 +8,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_fleet::{Desk, DeskEvent, Have, Head, Kind, Report as Outcome};
+use roadweave_fleet::{Desk, DeskEvent, Head, HeldVersions, Kind, Report as Outcome};
 use roadweave_identity::PublicKey;
 use serde_json::{Value, json};
 
 use self::joining::Asks;
 pub(super) use self::samples::keep_samples;
 use super::Streams;
-use super::post::Word;
+use super::post::StreamMessage;
 use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{Device, DeviceState, Proxy, ProxyState};
 use crate::plan::signing;
-use crate::store::{Note, PaperOutcome, ProxyStatus, Report, Store, StoreError, Stored};
+use crate::store::{DocumentOutcome, Note, ProxyStatus, Report, Store, StoreError, Stored};
 
 /// Who is at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(super) struct Keeper<'a> {
     peer: Peer,
     /// The delegates by whose word it is there.
     issuers: Vec<PublicKey>,
-    have: Have,
+    have: HeldVersions,
     outcomes: BTreeMap<String, Value>,
     /// The last revocation that a proxy has in force.
     confirmed: Head,
@@ -79,7 +79,7 @@ impl<'a> Keeper<'a> {
             address,
             peer,
             issuers,
-            have: Have::default(),
+            have: HeldVersions::default(),
             outcomes: BTreeMap::new(),
             confirmed: Head::EMPTY,
             is_ahead: false,
@@ -108,7 +108,7 @@ impl<'a> Keeper<'a> {
         self.peer != Peer::Stranger
     }
 
-    /// Whether it lets others in.
+    /// Whether the peer lets others in: a proxy or an anchor.
     pub(super) fn is_gate(&self) -> bool {
         matches!(self.peer, Peer::Proxy { .. })
     }
@@ -167,16 +167,18 @@ impl<'a> Keeper<'a> {
     }
 
     /// Takes what was sent to it by name.
-    pub(super) fn take(&mut self, word: Word, desk: &mut Desk) {
+    pub(super) fn take(&mut self, word: StreamMessage, desk: &mut Desk) {
         match word {
-            Word::Published(published) => desk.publish(published),
+            StreamMessage::Published(published) => desk.publish(published),
             // It is sent what was there before it, once it is let in.
             _ if !self.is_member() => {}
-            Word::Document(kind, version, envelope) => desk.desire(kind, version, *envelope),
-            Word::Table(table, former) => desk.desire_table(table, former.as_deref()),
-            Word::Watch => desk.watch(WATCH),
-            Word::Drain(drained) => desk.drain(drained),
-            Word::Look => self.lacks_papers = true,
+            StreamMessage::Document(kind, version, envelope) => {
+                desk.desire(kind, version, *envelope)
+            }
+            StreamMessage::Table(table, former) => desk.desire_table(table, former.as_deref()),
+            StreamMessage::Watch => desk.watch(WATCH),
+            StreamMessage::Drain(drained) => desk.drain(drained),
+            StreamMessage::Look => self.lacks_papers = true,
         }
     }
 
@@ -317,7 +319,7 @@ impl<'a> Keeper<'a> {
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let version = (number(report.version.epoch), number(report.version.number));
         let public_key = self.key.to_string();
-        let of = PaperOutcome { public_key, kind: kind.to_owned(), version, outcome };
+        let of = DocumentOutcome { public_key, kind: kind.to_owned(), version, outcome };
         self.streams.recorder.note(Note::Outcome(of));
     }
 }

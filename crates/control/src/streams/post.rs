@@ -12,16 +12,16 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Something for one stream.
 #[derive(Clone, Debug)]
-pub enum Word {
+pub enum StreamMessage {
     /// A document is to hold.
     Document(Kind, Version, Box<Envelope>),
     /// A table is to hold; with the one before it.
     Table(Arc<PublishedTable>, Option<Arc<PublishedTable>>),
     /// Somebody watches.
     Watch,
-    /// It is to let go of its boxes, or may have them again.
+    /// The proxy is to let go of its boxes, or may have them again.
     Drain(bool),
-    /// Something for it may have been missed: it is to look itself.
+    /// Something for the stream may have been missed: it is to look itself.
     Look,
     /// What all are told is another, at once.
     Published(Arc<Published>),
@@ -34,7 +34,7 @@ pub struct Post(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    boxes: HashMap<PublicKey, Vec<(u64, Sender<Word>)>>,
+    boxes: HashMap<PublicKey, Vec<(u64, Sender<StreamMessage>)>>,
     tables: HashMap<PublicKey, Arc<PublishedTable>>,
     /// How many boxes of each tenant with streams here say to be on each proxy.
     on: BTreeMap<(String, PublicKey), u32>,
@@ -45,7 +45,7 @@ pub struct Mailbox {
     post: Arc<Post>,
     key: PublicKey,
     number: u64,
-    words: Receiver<Word>,
+    words: Receiver<StreamMessage>,
 }
 
 impl Post {
@@ -69,14 +69,14 @@ impl Post {
     }
 
     /// Sends to all streams of `key`.
-    pub fn send(&self, key: &PublicKey, word: Word) {
+    pub fn send(&self, key: &PublicKey, word: StreamMessage) {
         if let Some(all) = self.state().boxes.get_mut(key) {
             all.retain(|(_, sender)| sender.try_send(word.clone()).is_ok());
         }
     }
 
     /// Sends to all streams.
-    pub fn send_all(&self, word: &Word) {
+    pub fn send_all(&self, word: &StreamMessage) {
         for all in self.state().boxes.values_mut() {
             all.retain(|(_, sender)| sender.try_send(word.clone()).is_ok());
         }
@@ -85,7 +85,7 @@ impl Post {
     /// The table of a proxy or anchor is another.
     pub fn publish_table(&self, key: &PublicKey, table: Arc<PublishedTable>) {
         let former = self.state().tables.insert(*key, Arc::clone(&table));
-        self.send(key, Word::Table(table, former));
+        self.send(key, StreamMessage::Table(table, former));
     }
 
     /// The table of a proxy or anchor.
@@ -118,11 +118,11 @@ impl Post {
 
 impl Mailbox {
     /// The next word; `None` once the mailbox is lost.
-    pub async fn recv(&mut self) -> Option<Word> {
+    pub async fn recv(&mut self) -> Option<StreamMessage> {
         self.words.recv().await
     }
 
-    /// Whether it was lost because of later ones of the same key.
+    /// Whether the mailbox was lost because of later streams of the same key.
     pub fn is_superseded(&self) -> bool {
         let state = self.post.state();
         let later = state.boxes.get(&self.key).map_or(0, Vec::len);
@@ -164,8 +164,8 @@ mod tests {
         let post = Arc::new(Post::default());
         let (mut slow, mut other) = (post.open(key(1)), post.open(key(2)));
         for _ in 0..=WORDS_MAX {
-            post.send(&key(1), Word::Watch);
-            post.send(&key(2), Word::Watch);
+            post.send(&key(1), StreamMessage::Watch);
+            post.send(&key(2), StreamMessage::Watch);
             assert!(other.recv().await.is_some());
         }
         for _ in 0..WORDS_MAX {
@@ -182,7 +182,7 @@ mod tests {
         let mut all: Vec<Mailbox> = (0..=STREAMS_OF_KEY_MAX).map(|_| post.open(key(1))).collect();
         let mut other = post.open(key(2));
         assert!(all[0].recv().await.is_none() && all[0].is_superseded());
-        post.send_all(&Word::Watch);
+        post.send_all(&StreamMessage::Watch);
         assert!(all[1].recv().await.is_some() && other.recv().await.is_some());
         all.remove(0);
         assert_eq!(post.state().boxes[&key(1)].len(), STREAMS_OF_KEY_MAX);

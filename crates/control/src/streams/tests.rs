@@ -4,7 +4,7 @@ mod elsewhere;
 mod room;
 
 use roadweave_fleet::{
-    Chain, Down, Have, Head, JoinToken, Name, Role, Secret, Signed, Trust, TrustList,
+    Chain, Down, Head, HeldVersions, JoinToken, Name, Role, Secret, Signed, Trust, TrustList,
 };
 use roadweave_identity::Identity;
 use roadweave_identity::tls::{Pinned, client};
@@ -19,12 +19,13 @@ use super::*;
 use crate::api::{self, App};
 use crate::authority::Root;
 use crate::certificate;
+use crate::connection_limits::Limits;
 use crate::model::{
     Device, Proxy, ProxyRole, ProxySettings, ProxyState, Tenant, TenantSettings, Token,
     TokenSettings,
 };
 use crate::plan::Planner;
-use crate::serve::{self, Limits, Service};
+use crate::serve::{self, Service};
 use crate::store::tests::{World, on_both, runtime, sqlite};
 use crate::store::{Actor, Record};
 use crate::{clock, keys};
@@ -92,7 +93,8 @@ impl Port {
         Self::on(self.world, Root::Held(identity(8)), Vec::new()).await
     }
 
-    /// The same where the next one has a folder of its own, which has seen nothing yet.
+    /// This controller ends, and another begins on its database with a folder of its own, which has
+    /// seen nothing yet.
     pub(crate) async fn afresh(self) -> Result<Self, PublishError> {
         self.stop.send_replace(true);
         self.planner.abort();
@@ -264,7 +266,9 @@ fn a_box_joins_by_a_token_and_is_known_from_then_on() {
         assert!(matches!(refused, Some(Down::Refused { retry: false, .. })), "{refused:?}");
         assert_eq!(other.receive().await, None);
         // Who is known is told what holds.
-        again.send(&Up::Have(Have { software: "1.0".to_owned(), ..Have::default() })).await;
+        again
+            .send(&Up::Have(HeldVersions { software: "1.0".to_owned(), ..HeldVersions::default() }))
+            .await;
         assert!(matches!(again.receive().await, Some(Down::Trust { .. })));
         assert!(matches!(again.receive().await, Some(Down::Revoke { head: Some(_), .. })));
     });
@@ -290,8 +294,11 @@ fn a_revocation_reaches_proxies_and_ends_streams_and_says_so() {
         port.proxy("fra-1", 20).await;
         port.proxy("fra-2", 21).await;
         let mut proxy = port.client(20).await.unwrap();
-        let have =
-            Have { trust: 1, revocations: Head { epoch: 1, ..Head::EMPTY }, ..Have::default() };
+        let have = HeldVersions {
+            trust: 1,
+            revocations: Head { epoch: 1, ..Head::EMPTY },
+            ..HeldVersions::default()
+        };
         proxy.send(&Up::Have(have)).await;
         proxy.send(&Up::Alive).await;
         // Whatever it is to have came before.
@@ -336,7 +343,7 @@ fn what_a_proxy_says_of_itself_is_shown() {
         let port = Port::new(sqlite().await).await;
         port.proxy("fra-1", 20).await;
         let mut proxy = port.client(20).await.unwrap();
-        proxy.send(&Up::Have(Have { sessions: 1, ..Have::default() })).await;
+        proxy.send(&Up::Have(HeldVersions { sessions: 1, ..HeldVersions::default() })).await;
         let figures = json!({
             "over_ms": 10_000, "up_bytes": 1, "down_bytes": 2, "load": 300, "sessions": 41,
         });
@@ -376,7 +383,7 @@ fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
             };
             tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("it is shown");
         };
-        let have = |sessions| Up::Have(Have { sessions, ..Have::default() });
+        let have = |sessions| Up::Have(HeldVersions { sessions, ..HeldVersions::default() });
         let mut former = port.client(20).await.unwrap();
         former.send(&have(1)).await;
         is(1, true).await;
@@ -404,7 +411,7 @@ fn strangers_get_nothing_but_an_end() {
     runtime().block_on(async {
         let port = Port::new(sqlite().await).await;
         let mut stranger = port.client(9).await.unwrap();
-        stranger.send(&Up::Have(Have::default())).await;
+        stranger.send(&Up::Have(HeldVersions::default())).await;
         assert!(matches!(stranger.receive().await, Some(Down::Refused { .. })));
         assert_eq!(stranger.receive().await, None);
         // One who asks is told that the controller is there, and no more.

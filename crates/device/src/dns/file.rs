@@ -39,7 +39,7 @@ struct Kept {
 enum Before {
     Nothing,
     Contents(String),
-    /// It was a symbolic link.
+    /// The file was a symbolic link.
     Link(PathBuf),
 }
 

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
-use super::serving::host::{Host, HostOptions};
+use super::serving::host::{Host, HostOptions, tun_options};
 use super::serving::reload::{Destinations, Reload, ServerReload};
 use super::serving::{Serving, ServingOptions, listens_at, open_socket};
 use super::{DriverError, TunSettings};
@@ -29,7 +29,7 @@ use crate::pauses::Pause;
 use crate::reset_salt::reset_salt;
 use crate::state::KeptBindings;
 use crate::status::{AnchorRoleStatus, RoleStatus, Status};
-use crate::{Clock, StateFile, cleanup};
+use crate::{Clock, StateFile, Tun, cleanup};
 
 /// How often it is looked whether the newest bindings are written.
 const BINDINGS_INTERVAL: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ pub struct AnchorOptions {
     pub files: Vec<PathBuf>,
     /// Reads clients, proxies and destinations again, on SIGHUP; an error leaves all as it is.
     pub reload: Reload,
-    /// How it takes part in a fleet, if it belongs to one.
+    /// How the anchor takes part in a fleet, if it belongs to one.
     pub fleet: Option<FleetOptions<()>>,
 }
 
@@ -84,7 +84,7 @@ impl fmt::Debug for AnchorOptions {
 /// Runs an anchor until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// When it cannot start; what it set up by then is removed.
+/// When the anchor cannot start; what it set up by then is removed.
 pub fn run_anchor(options: AnchorOptions) -> Result<(), DriverError> {
     let mut anchor = start(options)?;
     anchor.run()?;
@@ -108,7 +108,6 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
     let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
     let devices = options.devices;
     let hosted = HostOptions {
-        tun: &options.tun,
         addresses: &options.addresses,
         masquerade: options.masquerade,
         clients_reach_clients: options.clients_reach_clients,
@@ -117,7 +116,8 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
         files: &options.files,
         state_directory: &options.state_directory,
     };
-    let (tun, host, machine) = Host::start(&instance, hosted, &devices.peers())?;
+    let tun = Tun::open(&tun_options(&options.tun, &options.addresses))?;
+    let (host, machine) = Host::start(&instance, &tun, hosted, &devices.peers())?;
     let proxies = Arc::new(PeerTable::new(options.proxies.clone()));
     options.config.transport.reset_salt = reset_salt(&options.state_directory, instance.name())?;
     let epoch = Epoch::new(clock.epoch());
@@ -161,12 +161,13 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
 struct NextWrite(Instant);
 
 impl NextWrite {
-    /// There is a newer one: soon, and with those that follow meanwhile.
+    /// There is a newer binding: it is written soon, with those that follow meanwhile.
     fn on_change(&mut self, now: Instant) {
         self.0 = self.0.min(now + BINDINGS_SOON);
     }
 
-    /// They were written, or the last time is not over.
+    /// An attempt to write is over: the next comes soon if it failed or the one before still goes
+    /// on.
     fn on_written(&mut self, now: Instant, is_written: bool) {
         self.0 = now + if is_written { BINDINGS_INTERVAL } else { BINDINGS_SOON };
     }

@@ -1,7 +1,7 @@
 //! The client's role in the event loop: uplinks that come and go, names, what a server grants.
 
 mod fleet;
-mod options;
+pub(super) mod options;
 mod tell;
 mod uplinks;
 
@@ -13,7 +13,7 @@ use roadweave_tunnel::{Candidate, Client, ClientConfig, Usage};
 use roadweave_types::{Instant, UplinkId};
 use serde_json::{Value, json};
 
-use self::fleet::Passage;
+use self::fleet::DataPlaneCheck;
 pub use self::options::{
     CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, ReloadClient,
 };
@@ -47,7 +47,7 @@ const UPLINK_RETRY: Duration = Duration::from_secs(2);
 /// Runs a client until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// When it cannot start; what it set up by then is removed.
+/// When the client cannot start; what it set up by then is removed.
 pub fn run_client(options: ClientOptions) -> Result<(), DriverError> {
     let mut client = start(options)?;
     // What ends without having been told to leaves the routes, and with them what they refuse.
@@ -73,7 +73,7 @@ struct ClientRole {
     fleet: Option<Fleet<ClientReload>>,
     /// The fleet has not been told of the uplinks as they are.
     has_other_uplinks: bool,
-    passage: Passage,
+    passage: DataPlaneCheck,
     // Dropped in this order.
     granted: Granted,
     filters: ClientFilters,
@@ -138,7 +138,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         repeat_limiter: RepeatLimiter::default(),
         fleet,
         has_other_uplinks: true,
-        passage: Passage::default(),
+        passage: DataPlaneCheck::default(),
         granted: Granted::default(),
         filters,
         steering,

@@ -26,7 +26,7 @@ impl Debounce {
         self.due
     }
 
-    /// Whether it is now; then it is taken.
+    /// Whether the turn is due; then it is taken.
     pub(super) fn take_due(&mut self, now: Instant) -> bool {
         let is_due = self.due.take_if(|due| *due <= now).is_some();
         if is_due {

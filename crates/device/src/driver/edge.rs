@@ -92,10 +92,12 @@ impl Edge {
         node: &mut impl Node,
     ) -> std::io::Result<()> {
         let Some(socket) = self.sockets.get_mut(&uplink) else { return Ok(()) };
+        let clock = self.clock;
         let received = socket.recv(|incoming| {
-            let Incoming { remote, local, ecn, payload, .. } = incoming;
+            let Incoming { remote, local, ecn, received, payload, .. } = incoming;
             let socket = uplink.unwrap_or(UplinkId(0));
-            let meta = RecvMeta { socket, remote, local, ecn: to_quic_ecn(ecn) };
+            let received = received.map(|at| clock.at(at));
+            let meta = RecvMeta { socket, remote, local, ecn: to_quic_ecn(ecn), received };
             node.handle_packet(now, &meta, payload);
         });
         received.map(drop)

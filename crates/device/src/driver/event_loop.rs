@@ -11,6 +11,7 @@
 //! then the node is turned once, so that what leaves can leave in runs (GSO).
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use roadweave_tunnel::{Node, deliver, flush, turn};
 use roadweave_types::{DropCounters, Instant, UplinkId};
@@ -70,13 +71,18 @@ pub(super) trait Role<N: Node> {
     /// All of a turn has been read: lets what is due happen before the node is turned.
     fn handle_timeout(&mut self, driver: &mut Driver<N>, now: Instant);
 
+    /// Whether the loop is to end by itself.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// The node was turned and may have events.
     fn handle_events(&mut self, driver: &mut Driver<N>, now: Instant);
 
-    /// What `show` is told.
+    /// The whole status, as `roadweave show` is told it.
     fn status(&mut self, driver: &mut Driver<N>) -> Status;
 
-    /// The same without what is told of each session, for those who ask often.
+    /// The status without what is told of each session, for those who ask often.
     fn summary(&mut self, driver: &mut Driver<N>) -> Status {
         self.status(driver)
     }
@@ -100,9 +106,15 @@ pub(super) struct Driver<N> {
     pub(super) edge: Edge,
     poller: Poller,
     pauses: Pauses,
+    waker: Waker,
+    /// `None` in a loop that another one of the same program starts and ends.
+    outside: Option<Outside>,
+}
+
+/// How a loop is spoken to from outside of the program, and what it does for all of the program.
+struct Outside {
     signals: Signals,
     local: LocalServer,
-    waker: Waker,
     tun_name: TunName,
 }
 
@@ -148,16 +160,48 @@ impl<N: Node> Driver<N> {
         edge: Edge,
         node: N,
     ) -> Result<Self, DeviceError> {
+        Self::with_waker(instance, signals, Waker::new()?, edge, node)
+    }
+
+    /// As [`Driver::new`], where somebody has had the waker before.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn with_waker(
+        instance: &Instance,
+        signals: Signals,
+        waker: Waker,
+        edge: Edge,
+        node: N,
+    ) -> Result<Self, DeviceError> {
         let poller = Poller::new()?;
-        let waker = Waker::new()?;
         let local = LocalServer::start(instance, waker.clone())?;
+        poller.add(&signals, SIGNALS, Interest::Read)?;
+        let outside = Outside { signals, local, tun_name: TunName::default() };
+        Self::join(node, edge, poller, waker, Some(outside))
+    }
+
+    /// Joins `node` with `edge` in a thread beside the one that signals and callers speak to;
+    /// `waker` wakes it.
+    ///
+    /// # Errors
+    /// When the system has no more of what it takes.
+    pub(super) fn inside(waker: Waker, edge: Edge, node: N) -> Result<Self, DeviceError> {
+        Self::join(node, edge, Poller::new()?, waker, None)
+    }
+
+    fn join(
+        node: N,
+        edge: Edge,
+        poller: Poller,
+        waker: Waker,
+        outside: Option<Outside>,
+    ) -> Result<Self, DeviceError> {
         if let Some(tun) = edge.tun() {
             poller.add(tun, TUN, Interest::Read)?;
         }
-        poller.add(&signals, SIGNALS, Interest::Read)?;
         poller.add(&waker, WAKER, Interest::Read)?;
-        let (pauses, tun_name) = (Pauses::new(Readings::take()), TunName::default());
-        Ok(Self { node, edge, poller, pauses, signals, local, waker, tun_name })
+        Ok(Self { node, edge, poller, pauses: Pauses::new(Readings::take()), waker, outside })
     }
 
     /// Tells figures over HTTP from now on, if there is a listener for them.
@@ -168,7 +212,10 @@ impl<N: Node> Driver<N> {
         &self,
         listener: Option<MetricsListener>,
     ) -> Result<(), DeviceError> {
-        listener.map_or(Ok(()), |listener| listener.start(self.local.asker()))
+        match (listener, &self.outside) {
+            (Some(listener), Some(outside)) => listener.start(outside.local.asker()),
+            _ => Ok(()),
+        }
     }
 
     /// What wakes the loop, for a thread of the role.
@@ -208,7 +255,11 @@ impl<N: Node> Driver<N> {
         deliver(&mut self.node, &mut self.edge);
     }
 
-    fn run(&mut self, role: &mut impl Role<N>) -> Result<(), DriverError> {
+    /// Runs until SIGINT or SIGTERM, or until the role says that it is over.
+    ///
+    /// # Errors
+    /// When the system fails or the TUN goes away.
+    pub(super) fn run(&mut self, role: &mut impl Role<N>) -> Result<(), DriverError> {
         role.on_start(self);
         loop {
             let timeouts = [self.node.poll_timeout(), role.poll_timeout()];
@@ -239,8 +290,9 @@ impl<N: Node> Driver<N> {
                     },
                 }
             }
-            if let Some(tun) = self.edge.tun() {
-                self.tun_name.handle_timeout(now, tun);
+            self.catch_up(now, role);
+            if let (Some(outside), Some(tun)) = (&mut self.outside, self.edge.tun()) {
+                outside.tun_name.handle_timeout(now, tun);
             }
             role.handle_timeout(self, now);
             turn(&mut self.node, &mut self.edge);
@@ -248,6 +300,9 @@ impl<N: Node> Driver<N> {
                 role.on_interface_gone(self, now, uplink);
             }
             role.handle_events(self, now);
+            if role.is_over() {
+                return Ok(());
+            }
         }
     }
 
@@ -270,9 +325,20 @@ impl<N: Node> Driver<N> {
         }
     }
 
+    /// Reads what has come since the turn began at `began`, if others have had the core meanwhile:
+    /// the node takes the silence of a packet that lies here for the network's.
+    fn catch_up<R: Role<N>>(&mut self, began: Instant, role: &mut R) {
+        let now = self.edge.clock.now();
+        if now.since(began) < TURN_LATE {
+            return;
+        }
+        let sockets: Vec<_> = self.edge.sockets.keys().copied().collect();
+        sockets.into_iter().for_each(|uplink| self.read_socket(now, uplink, role));
+    }
+
     /// Returns whether the program is to end.
     fn take_signals(&mut self, now: Instant, role: &mut impl Role<N>) -> bool {
-        while let Some(signal) = self.signals.take() {
+        while let Some(signal) = self.outside.as_mut().and_then(|it| it.signals.take()) {
             match signal {
                 Signal::Interrupt | Signal::Terminate => return true,
                 Signal::Hangup => role.on_hangup(self, now),
@@ -284,7 +350,8 @@ impl<N: Node> Driver<N> {
 
     fn answer(&mut self, now: Instant, role: &mut impl Role<N>) {
         // One in a turn, so that whoever asks often keeps no packet waiting.
-        if let Some(request) = self.local.poll_request() {
+        let request = self.outside.as_mut().and_then(|it| it.local.poll_request());
+        if let Some(request) = request {
             let answer = match request.method.as_str() {
                 "status" => Ok(json!(role.status(self))),
                 "summary" => Ok(json!(role.summary(self))),
@@ -311,13 +378,16 @@ impl<N: Node> Driver<N> {
                 packets_written: device.packets_written,
                 bytes_written: device.bytes_written,
             },
-            log: LogCounters { lines_lost: crate::log::lines_lost() },
+            log: LogCounters { lines_lost: roadweave_log::lines_lost() },
             drops,
             fleet: None,
             role,
         }
     }
 }
+
+/// A turn that takes so long to read what has come was stopped, or has read much.
+const TURN_LATE: Duration = Duration::from_millis(1);
 
 const TUN: Token = Token(0);
 const SIGNALS: Token = Token(1);

@@ -53,7 +53,7 @@ pub struct ProxyOptions {
     pub files: Vec<PathBuf>,
     /// Reads the clients again, on SIGHUP; an error leaves everything as it is.
     pub reload: Reload,
-    /// How it takes part in a fleet, if it belongs to one.
+    /// How the proxy takes part in a fleet, if it belongs to one.
     pub fleet: Option<FleetOptions<()>>,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Debug for ProxyOptions {
 /// Runs a proxy until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// When it cannot start.
+/// When the proxy cannot start.
 pub fn run_proxy(options: ProxyOptions) -> Result<(), DriverError> {
     let mut proxy = start(options)?;
     proxy.run()?;
@@ -180,7 +180,7 @@ impl Role<Server> for ProxyRole {
 
     fn handle_events(&mut self, driver: &mut Driver<Server>, now: Instant) {
         self.serving.tell_fleet(now, &driver.node);
-        self.serving.tell_events(&mut driver.node, now);
+        self.serving.tell_events(now, || driver.node.poll_event());
     }
 
     fn status(&mut self, driver: &mut Driver<Server>) -> Status {

@@ -1,20 +1,56 @@
 //! What may be asked of a node with clients, a server or a proxy, while it runs.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_tunnel::{DRAIN_MAX, DrainReason, Server};
+use roadweave_tunnel::{DRAIN_MAX, DrainReason, Server, SetError, Strategy};
 use roadweave_types::Instant;
 use serde_json::{Value, json};
 
 use super::settings::{answer, parse};
 use crate::local::{Drain, DrainAnswer, RpcError, SetStrategy};
 
+/// A node with clients: a server, a proxy, or all shards of a server.
+pub(super) trait Governed {
+    fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError>;
+
+    fn frame_targets(&self) -> BTreeMap<String, BTreeMap<String, u64>>;
+
+    fn sessions(&self) -> usize;
+
+    fn is_draining(&self) -> bool;
+
+    fn drain(&mut self, now: Instant, reason: DrainReason, over: Duration);
+}
+
+impl Governed for Server {
+    fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError> {
+        self.set_strategy(lane, strategy)
+    }
+
+    fn frame_targets(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
+        self.frame_targets()
+    }
+
+    fn sessions(&self) -> usize {
+        self.sessions()
+    }
+
+    fn is_draining(&self) -> bool {
+        self.is_draining()
+    }
+
+    fn drain(&mut self, now: Instant, reason: DrainReason, over: Duration) {
+        self.drain(now, reason, over);
+    }
+}
+
 /// Does what `method` asks.
 ///
 /// # Errors
 /// What the caller is told when there is no such method or it cannot be done.
 pub(super) fn handle(
-    server: &mut Server,
+    server: &mut impl Governed,
     now: Instant,
     method: &str,
     params: &Value,
@@ -33,7 +69,7 @@ pub(super) fn handle(
     }
 }
 
-fn drain(server: &mut Server, now: Instant, drain: Drain) -> Result<Value, RpcError> {
+fn drain(server: &mut impl Governed, now: Instant, drain: Drain) -> Result<Value, RpcError> {
     let over = Duration::from_millis(drain.over_ms);
     if over > DRAIN_MAX {
         let message = format!("over_ms is {}; {} at most", drain.over_ms, DRAIN_MAX.as_millis());

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use roadweave_identity::PublicKey;
 use roadweave_types::{Instant, UplinkId};
 
-use super::client::CandidateOptions;
+use super::client::options::CandidateOptions;
 use super::resolver::Resolver;
 use crate::lookup::RouterNews;
 use crate::{Uplink, Waker};

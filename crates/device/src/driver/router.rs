@@ -51,7 +51,7 @@ pub struct RouterOptions {
 /// Runs a router until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// When it cannot start; what it set up by then is removed.
+/// When the router cannot start; what it set up by then is removed.
 pub fn run_router(options: RouterOptions) -> Result<(), DriverError> {
     start(options)?.run()?;
     tracing::info!("the router stops");

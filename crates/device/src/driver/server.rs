@@ -14,18 +14,18 @@ use serde_json::Value;
 
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
-use super::serving::host::{Host, HostOptions};
+use super::serving::host::{Host, HostOptions, tun_options};
 use super::serving::node::LearnedFile;
 use super::serving::reload::{Destinations, Reload, ServerReload};
 use super::serving::{Serving, ServingOptions, listens_at, open_socket};
-use super::{DriverError, TunSettings, requests};
+use super::{DriverError, TunSettings, requests, shards};
 use crate::fleet::FleetOptions;
 use crate::local::RpcError;
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::reset_salt::reset_salt;
 use crate::status::{RoleStatus, ServerStatus, Status};
-use crate::{Clock, StateFile, cleanup};
+use crate::{Clock, StateFile, Tun, cleanup};
 
 /// What a server is started with.
 pub struct ServerOptions {
@@ -55,8 +55,10 @@ pub struct ServerOptions {
     pub files: Vec<PathBuf>,
     /// Reads it again, on SIGHUP; an error leaves everything as it is.
     pub reload: Reload,
-    /// How it takes part in a fleet, if it belongs to one.
+    /// How the server takes part in a fleet, if it belongs to one.
     pub fleet: Option<FleetOptions<()>>,
+    /// How many threads share its clients, up to [`SHARDS_MAX`](roadweave_quic::SHARDS_MAX).
+    pub shards: u16,
 }
 
 impl fmt::Debug for ServerOptions {
@@ -71,8 +73,11 @@ impl fmt::Debug for ServerOptions {
 /// Runs a server until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// When it cannot start; what it set up by then is removed.
+/// When the server cannot start; what it set up by then is removed.
 pub fn run_server(options: ServerOptions) -> Result<(), DriverError> {
+    if options.shards > 1 {
+        return shards::run(options);
+    }
     let mut server = start(options)?;
     server.run()?;
     let Running { driver, role, .. } = &mut server;
@@ -93,7 +98,6 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
     let peers: Peers = options.peers.iter().cloned().collect();
     let hosted = HostOptions {
-        tun: &options.tun,
         addresses: &options.addresses,
         masquerade: options.masquerade,
         clients_reach_clients: options.config.clients_reach_clients,
@@ -102,7 +106,8 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
         files: &options.files,
         state_directory: &options.state_directory,
     };
-    let (tun, host, machine) = Host::start(&instance, hosted, &peers)?;
+    let tun = Tun::open(&tun_options(&options.tun, &options.addresses))?;
+    let (host, machine) = Host::start(&instance, &tun, hosted, &peers)?;
     let peers = Arc::new(PeerTable::from(peers));
     let epoch = Epoch::new(clock.epoch());
     options.config.transport.reset_salt = reset_salt(&options.state_directory, instance.name())?;
@@ -181,7 +186,7 @@ impl Role<Server> for ServerRole {
 
     fn handle_events(&mut self, driver: &mut Driver<Server>, now: Instant) {
         self.serving.tell_fleet(now, &driver.node);
-        self.serving.tell_events(&mut driver.node, now);
+        self.serving.tell_events(now, || driver.node.poll_event());
     }
 
     fn status(&mut self, driver: &mut Driver<Server>) -> Status {
@@ -203,6 +208,7 @@ impl Role<Server> for ServerRole {
             totals: server.totals(),
             memory_bytes: server.memory(),
             refusals: refusals.map(|(kind, count)| (kind.to_owned(), count)).collect(),
+            shards: Vec::new(),
         };
         let fleet = self.serving.fleet_status(driver.edge.clock.now());
         Status { fleet, ..driver.status(listens_at(driver), drops, RoleStatus::Server(role)) }

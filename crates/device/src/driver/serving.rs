@@ -43,7 +43,7 @@ const TIME_OF_DAY: Duration = Duration::from_secs(1);
 /// How often the user is told that the socket fails.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// What it is started with.
+/// What a server, a proxy or an anchor is started with.
 pub(super) struct ServingOptions<'a> {
     /// The clients that may connect.
     pub(super) clients: Arc<PeerTable>,
@@ -51,12 +51,12 @@ pub(super) struct ServingOptions<'a> {
     pub(super) proxies: Option<Arc<PeerTable>>,
     /// What was read of the file.
     pub(super) of_file: ServerReload,
-    /// Reads it again.
+    /// Reads the file again.
     pub(super) reload: Reload,
     /// Its own inner addresses, which no member of a fleet has, with the networks that members are
     /// in; `None` at a proxy, which has none.
     pub(super) own: Option<Vec<IpNet>>,
-    /// What it holds of its machine, if it does.
+    /// What a server or an anchor holds of its machine; a proxy holds nothing.
     pub(super) host: Option<(Host, Machine)>,
     /// How it takes part in a fleet, if it belongs to one.
     pub(super) fleet: Option<FleetOptions<()>>,
@@ -91,7 +91,7 @@ pub(super) struct Serving {
     time_of_day: TimeOfDay,
     next_time_of_day: Instant,
     presence_log: PresenceLog,
-    next_receive_warning: Instant,
+    receive_failed: Reminder,
     // Dropped last.
     host: Option<Host>,
 }
@@ -124,7 +124,7 @@ impl Serving {
             time_of_day,
             next_time_of_day: Instant::ZERO,
             presence_log: PresenceLog::default(),
-            next_receive_warning: Instant::ZERO,
+            receive_failed: Reminder::default(),
             host,
         };
         serving.begin_in_fleet(driver);
@@ -240,12 +240,9 @@ impl Serving {
         std::thread::spawn(move || drop(former));
     }
 
-    /// The sessions are worth more than one failure; the next call may succeed.
+    /// The socket failed.
     pub(super) fn on_socket_failed(&mut self, now: Instant, error: &std::io::Error) {
-        if now >= self.next_receive_warning {
-            self.next_receive_warning = now + REMINDER;
-            tracing::error!(%error, "cannot receive from the network; trying again");
-        }
+        self.receive_failed.tell(now, error);
     }
 
     /// Someone came or went: whether to tell it now.
@@ -270,6 +267,22 @@ impl Serving {
     }
 }
 
+/// Tells now and then that a socket fails. Its sessions are worth more than one failure; the next
+/// call may succeed.
+#[derive(Debug, Default)]
+pub(super) struct Reminder {
+    next: Instant,
+}
+
+impl Reminder {
+    pub(super) fn tell(&mut self, now: Instant, error: &std::io::Error) {
+        if now >= self.next {
+            self.next = now + REMINDER;
+            tracing::error!(%error, "cannot receive from the network; trying again");
+        }
+    }
+}
+
 /// Where `driver` listens, for a person to read.
 pub(super) fn listens_at<N: Node>(driver: &Driver<N>) -> String {
     let listen = driver.edge.sockets.get(&None).map(UplinkSocket::local_address);
@@ -278,11 +291,19 @@ pub(super) fn listens_at<N: Node>(driver: &Driver<N>) -> String {
 
 /// The socket at `listen`; one for all addresses does without IPv6 where the kernel has none.
 pub(super) fn open_socket(listen: SocketAddr) -> Result<UplinkSocket, DeviceError> {
-    match UplinkSocket::open(&UdpOptions::server(listen)) {
+    open_by(listen, UplinkSocket::open)
+}
+
+/// What `open` opens at `listen`, as [`open_socket`].
+pub(super) fn open_by<T>(
+    listen: SocketAddr,
+    open: impl Fn(&UdpOptions) -> Result<T, DeviceError>,
+) -> Result<T, DeviceError> {
+    match open(&UdpOptions::server(listen)) {
         Err(error @ DeviceError::NoIpv6 { .. }) if listen.ip().is_unspecified() => {
             tracing::warn!("{error}; listening for IPv4 alone");
             let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, listen.port()));
-            UplinkSocket::open(&UdpOptions::server(any))
+            open(&UdpOptions::server(any))
         }
         result => result,
     }

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use roadweave_types::DropReason;
 
 use super::FilterOptions;
-use super::ruleset::{Chain, count_and_drop, family, has_family};
+use super::chain::{Chain, count_and_drop, family, has_family};
 use crate::apart::{Apart, GROUP, MASK};
 
 /// The rule that opens the source NAT for what came out of the TUN, whatever its address is.

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use roadweave_types::DropCounters;
 
+use super::chain::counter;
 use super::nftables::{Nftables, drain_notices, open_notices};
-use super::ruleset::{COUNTED, counter};
+use super::ruleset::COUNTED;
 use super::{FilterOptions, Filters};
 use crate::{DeviceError, Instance, Interest, Poller, Token, Waker};
 

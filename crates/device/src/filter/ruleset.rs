@@ -6,7 +6,7 @@
 //! postrouting  postrouting (source NAT) ─► opened (after it)
 //! ```
 //!
-//! Those of [`super::apart`] come beside where neighbours may have the same inner addresses.
+//! The chains of [`super::apart`] come beside where neighbours may have the same inner addresses.
 //!
 //! "Answers" are packets in the reply direction of a connection, and errors about one. A connection
 //! that a stranger began stays closed, even if it slipped through while the table was missing,
@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use roadweave_types::DropReason;
 
+use super::chain::{Chain, count_and_drop, counter, family, has_family};
 use super::{Allowed, FilterOptions, Forwarding, Interface, Opened, apart};
 
 /// What the kernel counts for us.
@@ -30,13 +31,6 @@ pub(super) struct Ruleset {
     pub(super) text: String,
     /// How many rules the table has then.
     pub(super) rules: usize,
-}
-
-/// A chain; without a hook, others go to it.
-pub(super) struct Chain {
-    pub(super) name: &'static str,
-    pub(super) hook: Option<&'static str>,
-    pub(super) rules: Vec<String>,
 }
 
 /// Builds the table; `counts` are what its counters start with.
@@ -307,23 +301,6 @@ fn of_family(prefixes: &[IpNet], ipv4: bool) -> Vec<String> {
     let fitting = prefixes.iter().filter(|prefix| prefix.addr().is_ipv4() == ipv4);
     let networks: Vec<IpNet> = fitting.map(IpNet::trunc).collect();
     IpNet::aggregate(&networks).iter().map(ToString::to_string).collect()
-}
-
-pub(super) fn has_family(prefixes: &[IpNet], ipv4: bool) -> bool {
-    prefixes.iter().any(|prefix| prefix.addr().is_ipv4() == ipv4)
-}
-
-pub(super) fn family(ipv4: bool) -> &'static str {
-    if ipv4 { "ip" } else { "ip6" }
-}
-
-/// A counter's name in the table.
-pub(super) fn counter(reason: DropReason) -> String {
-    reason.name().replace('-', "_")
-}
-
-pub(super) fn count_and_drop(reason: DropReason) -> String {
-    format!("counter name \"{}\" drop", counter(reason))
 }
 
 const ANSWERS: [&str; 3] =

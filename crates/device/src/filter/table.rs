@@ -19,9 +19,9 @@ pub(crate) struct Table {
 /// What is known of the kernel's table since the last replacement.
 #[derive(Clone, Copy, Debug)]
 enum Installed {
-    /// It could not be looked at.
+    /// The table could not be looked at.
     Unknown,
-    /// It is ours: its contents, and the generation when it was looked at.
+    /// The table is ours: its contents, and the generation when it was looked at.
     Ours(Contents, u32),
     /// Somebody changed it at the same time.
     Changed,
@@ -61,7 +61,7 @@ impl Table {
         Ok(())
     }
 
-    /// Whether it is as it was put in place. Cheap while nobody changes any table.
+    /// Whether the table is as it was put in place. Cheap while nobody changes any table.
     pub(crate) fn is_in_place(&mut self) -> bool {
         let (installed, generation) = match self.installed {
             Installed::Ours(contents, generation) => (contents, generation),

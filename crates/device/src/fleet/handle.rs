@@ -11,26 +11,15 @@ use roadweave_identity::PublicKey;
 use roadweave_tunnel::SessionFigures;
 use roadweave_types::Instant;
 
+use super::controller_route::ControllerRoute;
 use super::figures::Figures;
 use super::membership::Membership;
+use super::merge::Merge;
 use super::post::{News, Orders, Post};
 use super::thread::Thread;
-use super::way::Way;
 use super::worker::{Worker, keep_alive};
 use crate::status::FleetStatus;
 use crate::{DeviceError, Uplink, Waker};
-
-/// What a configuration comes to, together with the program's own file.
-#[derive(Clone, Debug)]
-pub struct Merged<C> {
-    /// What may change while the program runs.
-    pub reload: C,
-    /// The fields that the file sets otherwise.
-    pub pinned: Vec<String>,
-}
-
-/// Reads the program's file with the fields of a controller below it, none if there are none.
-pub type Merge<C> = Box<dyn FnMut(Option<&str>) -> Result<Merged<C>, String> + Send>;
 
 /// How a program takes part in a fleet.
 pub struct FleetOptions<C> {
@@ -74,7 +63,7 @@ impl<C: Send + 'static> Fleet<C> {
         // A box's uplinks come when they are up.
         let ways = match role {
             Role::Box => Vec::new(),
-            _ => vec![Way::System],
+            _ => vec![ControllerRoute::System],
         };
         let worker = Worker::start(clock, agent, store, identity, ways, keep_alive(role))?;
         let waker = worker.line.waker();

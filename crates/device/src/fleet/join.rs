@@ -18,9 +18,9 @@ use roadweave_fleet::{
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_types::Instant;
 
+use super::controller_route::ControllerRoute;
 use super::membership::{SOFTWARE, role_name};
 use super::store::{Store, StoreError};
-use super::way::Way;
 use super::worker::{KEEP_ALIVE, Worker, names};
 use crate::{Clock, DeviceError};
 
@@ -40,7 +40,7 @@ pub struct JoinOptions {
     pub token: JoinToken,
     /// The name that this side would like.
     pub name: Name,
-    /// What it is to be.
+    /// The role that this side is to have.
     pub role: Role,
     /// Where a proxy or an anchor is to be reached, `host:port` each.
     pub addresses: Vec<String>,
@@ -48,18 +48,18 @@ pub struct JoinOptions {
     pub state_directory: PathBuf,
 }
 
-/// What has come of it.
+/// What has come of joining a fleet.
 #[derive(Clone, Debug)]
 pub struct Joined {
-    /// Whether it belonged to the fleet before.
+    /// Whether this machine belonged to the fleet before.
     pub before: bool,
-    /// Where it seeks the controller from now on, if that is elsewhere than before.
+    /// Where this machine seeks the controller from now on, if that is elsewhere than before.
     pub moved_to: Option<Vec<String>>,
-    /// Of which tenant.
+    /// The tenant that this side belongs to.
     pub tenant: Name,
     /// Its name, which the controller may have chosen.
     pub name: Name,
-    /// What it is.
+    /// The role that this side has.
     pub role: Role,
     /// Its key.
     pub key: PublicKey,
@@ -69,7 +69,7 @@ pub struct Joined {
     pub documents: Vec<(Kind, Version)>,
 }
 
-/// Why it has not joined.
+/// Why a machine has not joined a fleet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -79,7 +79,7 @@ pub enum JoinError {
     /// The system.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// It belongs to another fleet.
+    /// This machine belongs to another fleet.
     #[error(
         "{} belongs to a fleet already, as the {role} {name} of {tenant}; use another state \
          directory, or remove the files fleet.* there to leave that fleet",
@@ -88,11 +88,11 @@ pub enum JoinError {
     Elsewhere {
         /// The state directory.
         directory: PathBuf,
-        /// What it is there.
+        /// The role that this side has there.
         role: &'static str,
-        /// What it is called.
+        /// The name that this side has there.
         name: Name,
-        /// Whose fleet that is.
+        /// The tenant that this side belongs to.
         tenant: Name,
     },
     /// The token names no address that could be one.
@@ -109,19 +109,19 @@ pub enum JoinError {
     Refused {
         /// Why, as it says.
         reason: String,
-        /// Whether it may be asked again later.
+        /// Whether the controller may be asked again later.
         retry: bool,
     },
-    /// What it answers does not admit this key.
+    /// The controller answers, and does not admit this key.
     #[error("the controller's answer is not used: {0}")]
     Invalid(String),
-    /// It has joined, and the token tells of another controller, or of another place.
+    /// This machine has joined, and the token tells of another controller, or of another place.
     #[error("this machine has joined before, and nothing was changed: {0}")]
     Unchanged(Box<JoinError>),
     /// No root names the controller that the token does.
     #[error("its key is {0}, which no root of this fleet names as a controller")]
     Stranger(PublicKey),
-    /// It does not answer.
+    /// The controller does not answer.
     #[error("the controller is there and has not answered; run the same command again")]
     NoAnswer,
 }
@@ -157,7 +157,7 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     let (key, role) = (identity.public_key(), options.role);
     let mut agent = Agent::joining(clock.now(), key, role, SOFTWARE, how);
     agent.listens_at(options.addresses);
-    let ways = vec![Way::System];
+    let ways = vec![ControllerRoute::System];
     let mut worker = Worker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
     let statement = ask(&mut worker)?;
     take_documents(&mut worker);
@@ -223,7 +223,7 @@ fn find_again(
     }
     let (clock, identity) = (Clock::start(), Arc::new(store.key()?));
     let agent = Agent::restore(clock.now(), joined.key, joined.role, SOFTWARE, kept);
-    let ways = vec![Way::System];
+    let ways = vec![ControllerRoute::System];
     let mut worker = Worker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
     worker.seek_at(names(&addresses), controller);
     hear(&mut worker)?;

@@ -22,8 +22,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::backoff::Backoff;
+use super::controller_route::{Addresses, ControllerRoute};
 use super::stream::{Stream, StreamError, StreamOptions};
-use super::way::{Addresses, Way};
 use crate::{DeviceError, Waker};
 
 /// How long an address is tried alone before the next one is tried beside it.
@@ -44,9 +44,9 @@ const REASON_MAX: usize = 400;
 pub(super) enum LineEvent {
     /// A stream is up.
     Up {
-        /// Where it leads.
+        /// The address that the stream leads to.
         address: SocketAddr,
-        /// Over what.
+        /// What the stream goes over, in words.
         way: String,
         /// The controller's key.
         controller: PublicKey,
@@ -55,7 +55,7 @@ pub(super) enum LineEvent {
     Frame(Down),
     /// The stream is over, or none could be begun.
     Down {
-        /// Why.
+        /// Why the stream is over, or none could be begun.
         reason: String,
     },
 }
@@ -81,7 +81,7 @@ impl PeerPolicy for Controllers {
 pub(super) struct LineOptions {
     pub(super) identity: Arc<Identity>,
     pub(super) controllers: Arc<Controllers>,
-    /// Where controllers listen.
+    /// The names and ports at which controllers listen.
     pub(super) names: Vec<ServerName>,
     /// By what it differs from other lines.
     pub(super) seed: u64,
@@ -92,14 +92,14 @@ pub(super) struct LineOptions {
 pub(super) struct Line {
     options: LineOptions,
     waker: Waker,
-    ways: Vec<Way>,
+    ways: Vec<ControllerRoute>,
     backoff: Backoff,
     state: State,
     events: VecDeque<LineEvent>,
 }
 
 enum State {
-    /// Until then.
+    /// No stream is sought until then.
     Resting(Instant),
     Dialling(Dialling),
     Up {
@@ -110,8 +110,8 @@ enum State {
 
 /// A round of attempts.
 struct Dialling {
-    sender: Sender<(Way, Addresses)>,
-    answers: Receiver<(Way, Addresses)>,
+    sender: Sender<(ControllerRoute, Addresses)>,
+    answers: Receiver<(ControllerRoute, Addresses)>,
     legs: Vec<Leg>,
     attempts: Vec<Stream>,
     next_start: Instant,
@@ -120,7 +120,7 @@ struct Dialling {
 
 /// What is tried over one way.
 struct Leg {
-    way: Way,
+    way: ControllerRoute,
     /// The thread that looks names up gives up when this is gone; `None` once it has answered.
     look_up: Option<Arc<()>>,
     waiting: VecDeque<SocketAddr>,
@@ -135,7 +135,7 @@ impl Line {
     pub(super) fn new(
         now: Instant,
         options: LineOptions,
-        ways: Vec<Way>,
+        ways: Vec<ControllerRoute>,
     ) -> Result<Self, DeviceError> {
         let backoff = Backoff::new(options.seed);
         let (waker, state, events) = (Waker::new()?, State::Resting(now), VecDeque::new());
@@ -176,8 +176,8 @@ impl Line {
     }
 
     /// Uses other ways from now on. A stream over one that is gone is over.
-    pub(super) fn set_ways(&mut self, now: Instant, ways: Vec<Way>) {
-        let is_there = |way: &Way| ways.iter().any(|other| other.is_same(way));
+    pub(super) fn set_ways(&mut self, now: Instant, ways: Vec<ControllerRoute>) {
+        let is_there = |way: &ControllerRoute| ways.iter().any(|other| other.is_same(way));
         let is_new = ways.iter().any(|way| !self.ways.iter().any(|other| other.is_same(way)));
         let lost = match &self.state {
             State::Up { stream, .. } => !is_there(stream.way()),
@@ -199,7 +199,7 @@ impl Line {
     /// Goes on with what is tried over the ways that stay, and begins with those that are new.
     fn change_round(&mut self) {
         let State::Dialling(dialling) = &mut self.state else { return };
-        let is_there = |way: &Way| self.ways.iter().any(|other| other.is_same(way));
+        let is_there = |way: &ControllerRoute| self.ways.iter().any(|other| other.is_same(way));
         dialling.legs.retain(|leg| is_there(&leg.way));
         dialling.attempts.retain(|stream| is_there(stream.way()));
         for way in &self.ways {
@@ -358,7 +358,7 @@ impl Line {
 
 impl Dialling {
     /// Begins to look `names` up over `way`.
-    fn look_up(&mut self, way: &Way, names: &[ServerName], waker: Waker) {
+    fn look_up(&mut self, way: &ControllerRoute, names: &[ServerName], waker: Waker) {
         let interest = Arc::new(());
         let job = (way.clone(), names.to_vec(), Arc::downgrade(&interest));
         let sender = self.sender.clone();
@@ -409,7 +409,7 @@ impl Dialling {
     }
 
     /// The next address to try.
-    fn poll_address(&mut self) -> Option<(Way, SocketAddr)> {
+    fn poll_address(&mut self) -> Option<(ControllerRoute, SocketAddr)> {
         let at = self.next_leg()?;
         let leg = self.legs.get_mut(at)?;
         leg.tried += 1;
@@ -421,7 +421,13 @@ impl Dialling {
         self.attempts.is_empty() && self.legs.iter().all(is_done)
     }
 
-    fn fail(&mut self, now: Instant, way: &Way, address: SocketAddr, error: &StreamError) {
+    fn fail(
+        &mut self,
+        now: Instant,
+        way: &ControllerRoute,
+        address: SocketAddr,
+        error: &StreamError,
+    ) {
         let over = way.interface().map(|name| format!(" over {name}")).unwrap_or_default();
         self.note(Some(format!("{address}{over}: {error}")));
         self.next_start = now;

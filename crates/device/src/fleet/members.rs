@@ -10,7 +10,7 @@ use roadweave_identity::PublicKey;
 use roadweave_tunnel::Peer;
 use roadweave_types::Rate;
 
-/// Those whom a fleet's table lets in, by key.
+/// The boxes and proxies that a fleet's table lets in, by key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Members {
     /// The boxes, each of its tenant.
@@ -20,8 +20,8 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Those of a table whose chain holds; of boxes only those of the tenant `only`, if there is
-    /// one.
+    /// The members of a table whose chain holds; of boxes only those of the tenant `only`, if there
+    /// is one.
     pub(super) fn of(admission: &Admission<'_>, only: Option<&Name>) -> Self {
         let mut members = Self::default();
         for (who, member) in &admission.admitted {
@@ -90,7 +90,8 @@ impl Space<'_> {
         }
     }
 
-    /// Whose addresses a peer's may not be.
+    /// The tenant within which a peer's addresses are its own; empty where all members share one
+    /// space.
     fn of(self, peer: &Peer) -> String {
         match self {
             Self::Networks { .. } => String::new(),

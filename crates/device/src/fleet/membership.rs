@@ -14,7 +14,7 @@ use crate::Clock;
 
 /// This side's place in a fleet, as it was kept: signed, and proved again.
 pub struct Membership {
-    /// By which the agent goes.
+    /// The clock that the agent goes by.
     pub(crate) clock: Clock,
     pub(super) agent: Agent,
     pub(super) store: Store,
@@ -32,7 +32,7 @@ pub enum MembershipError {
     /// The state directory.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It is that of something else.
+    /// The state directory is that of something else.
     #[error(
         "{} is the state of a {}, and this is to be a {}; give each a state directory of its own",
         directory.display(),
@@ -40,11 +40,11 @@ pub enum MembershipError {
         role_name(*wanted)
     )]
     OtherRole {
-        /// Where.
+        /// The state directory.
         directory: PathBuf,
-        /// What it is.
+        /// The role that the state is of.
         found: Role,
-        /// What it should be.
+        /// The role that is started.
         wanted: Role,
     },
 }
@@ -58,7 +58,7 @@ impl Membership {
     /// What is kept in `directory`; `None` if nobody has joined a fleet by it.
     ///
     /// # Errors
-    /// When it cannot be read, another program uses it, or it is not the state of a `wanted`.
+    /// When the state cannot be read, another program uses it, or it is not that of a `wanted`.
     pub fn open(directory: &Path, wanted: Role) -> Result<Option<Self>, MembershipError> {
         if !Store::is_there(directory) {
             return Ok(None);
@@ -94,7 +94,7 @@ impl Membership {
         &self.name
     }
 
-    /// Whose it is.
+    /// The tenant that the member belongs to.
     pub fn tenant(&self) -> &str {
         self.agent.kept().tenant().as_str()
     }

@@ -49,12 +49,12 @@ pub enum StoreError {
     /// The folder or a file in it.
     #[error("cannot use {}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
-    /// Another program uses it.
+    /// Another program uses the state directory.
     #[error("{} is in use: the client or server with this state directory runs", path.display())]
     InUse {
         /// The lock.
@@ -85,7 +85,8 @@ impl Store {
     /// Takes the state in `directory`, which is made if need be.
     ///
     /// # Errors
-    /// When it cannot be, others may write there, or another program has taken it.
+    /// When the directory cannot be made or read, others may write there, or another program has
+    /// taken it.
     pub(super) fn open(directory: &Path) -> Result<Self, StoreError> {
         let failed = |path: &Path| {
             let path = path.to_owned();

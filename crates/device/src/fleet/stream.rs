@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
-use std::net::{SocketAddr, SocketAddrV6, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use rustls::time_provider::TimeProvider;
 use rustls::{ClientConnection, Error as TlsError};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::way::Way;
+use super::controller_route::ControllerRoute;
 use crate::udp::bind_to_interface;
 
 /// What both ends speak.
@@ -49,7 +49,7 @@ pub(super) struct Stream {
     tls: ClientConnection,
     refusal: Arc<HandshakeRefusal>,
     address: SocketAddr,
-    way: Way,
+    way: ControllerRoute,
     state: State,
     decoder: FrameDecoder,
     frames: VecDeque<Down>,
@@ -81,7 +81,7 @@ pub(super) struct StreamOptions<'a> {
     pub(super) identity: &'a Identity,
     /// The keys of controllers.
     pub(super) policy: Arc<dyn PeerPolicy>,
-    pub(super) way: &'a Way,
+    pub(super) way: &'a ControllerRoute,
     pub(super) address: SocketAddr,
     /// After how much silence the controller is asked whether it is there.
     pub(super) keep_alive: Duration,
@@ -102,28 +102,28 @@ pub(super) enum StreamError {
     /// The controller refuses this side's key.
     #[error("it does not let this key in: {0}")]
     Refused(roadweave_identity::Refusal),
-    /// It speaks TLS, but not ours.
+    /// The peer speaks TLS, but not ours.
     #[error("it is no controller: {0}")]
     Tls(TlsError),
-    /// It speaks something else after that.
+    /// The peer speaks another protocol over TLS (ALPN, RFC 7301).
     #[error("it does not speak {}", String::from_utf8_lossy(ALPN))]
     OtherProtocol,
-    /// It sends what is no message.
+    /// The peer sends what is no message.
     #[error("it sends what cannot be used: {0}")]
     Frame(#[from] FrameError),
     /// No connection in time.
     #[error("no answer")]
     NoConnection,
-    /// It does not finish the handshake, or says nothing after it.
+    /// The peer does not finish the handshake, or says nothing after it.
     #[error("it says nothing")]
     Mute,
-    /// It speaks at length, and does not answer.
+    /// The peer speaks at length, and does not answer.
     #[error("it sends more than {EARLY_MAX} messages and no answer")]
     NoAnswer,
-    /// It was there and answers no more.
+    /// The peer was there and answers no more.
     #[error("it answers no more")]
     Silent,
-    /// It has closed the stream.
+    /// The peer has closed the stream.
     #[error("it has closed the stream")]
     Closed,
 }
@@ -174,13 +174,13 @@ impl Stream {
         })
     }
 
-    /// Where it leads.
+    /// The address that the stream leads to.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Over what it leads there.
-    pub(super) fn way(&self) -> &Way {
+    pub(super) fn way(&self) -> &ControllerRoute {
         &self.way
     }
 
@@ -201,7 +201,7 @@ impl Stream {
     /// Goes on as far as it can without waiting.
     ///
     /// # Errors
-    /// When it is over; [`Stream::poll_frame`] may still have what came before.
+    /// When the stream is over; [`Stream::poll_frame`] may still have what came before.
     pub(super) fn turn(&mut self, now: Instant) -> Result<(), StreamError> {
         if let State::Connecting { until } = self.state {
             if let Some(error) = self.socket.take_error()? {
@@ -261,7 +261,7 @@ impl Stream {
     /// Sends a message, as far as the network takes it.
     ///
     /// # Errors
-    /// When it is too large, or the stream is over.
+    /// When the message is too large, or the stream is over.
     pub(super) fn send(&mut self, message: &Up) -> Result<(), StreamError> {
         let bytes = encode(message)?;
         self.tls.writer().write_all(&bytes)?;
@@ -278,7 +278,7 @@ impl Stream {
         self.frames.pop_front()
     }
 
-    /// Whether it waits for the network to take something.
+    /// Whether the stream waits for the network to take something.
     pub(super) fn wants_write(&self) -> bool {
         matches!(self.state, State::Connecting { .. }) || self.tls.wants_write()
     }
@@ -383,15 +383,5 @@ struct NoTime;
 impl TimeProvider for NoTime {
     fn current_time(&self) -> Option<UnixTime> {
         Some(UnixTime::since_unix_epoch(Duration::ZERO))
-    }
-}
-
-/// An address of the link alone needs the number of the interface.
-pub(super) fn with_scope(address: SocketAddr, index: u32) -> SocketAddr {
-    match address {
-        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
-            SocketAddrV6::new(*v6.ip(), v6.port(), 0, index).into()
-        }
-        other => other,
     }
 }

@@ -242,7 +242,8 @@ pub(super) fn published(revoked: &[u8]) -> Arc<Published> {
     published_by(CONTROLLER, &trust, revoked)
 }
 
-/// The same, by the controller of `seed`, whom the root names in `trust`.
+/// What all are told once the keys of `revoked` are withdrawn, by the controller of `seed`, whom
+/// the root names in `trust`.
 pub(super) fn published_by(seed: u8, trust: &TrustList, revoked: &[u8]) -> Arc<Published> {
     let controller = identity(seed);
     let mut revocations = Revocations::default();

@@ -15,12 +15,12 @@ use roadweave_tunnel::ProxyTenant;
 use roadweave_types::{Instant, Rate, ServerName};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::controller_route::ControllerRoute;
 use super::figures::Figures;
-use super::handle::{Merge, Merged};
 use super::members::Members;
 use super::membership::role_name;
+use super::merge::{Merge, Merged};
 use super::post::{News, Orders, Post};
-use super::way::Way;
 use super::worker::Worker;
 use crate::status::{DocumentStatus, FleetStatus};
 use crate::{Uplink, Waker};
@@ -140,8 +140,8 @@ impl<C> Thread<C> {
 
     /// With a session the tunnel comes first, where all uplinks carry the stream together.
     fn choose_ways(&mut self, now: Instant) {
-        let through = self.has_session.then_some(Way::System);
-        let uplinks = self.uplinks.iter().cloned().map(Way::Uplink);
+        let through = self.has_session.then_some(ControllerRoute::System);
+        let uplinks = self.uplinks.iter().cloned().map(ControllerRoute::Uplink);
         self.worker.line.set_ways(now, through.into_iter().chain(uplinks).collect());
     }
 

@@ -15,9 +15,9 @@ use roadweave_fleet::{Agent, AgentEvent, Down, FrameError, Role, Up};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_types::{Instant, ServerName};
 
+use super::controller_route::ControllerRoute;
 use super::line::{Controllers, Line, LineEvent, LineOptions};
 use super::store::Store;
-use super::way::Way;
 use crate::driver::RepeatLimiter;
 use crate::{Clock, DeviceError, random_bytes};
 
@@ -83,7 +83,7 @@ impl Worker {
         agent: Agent,
         store: Store,
         identity: Arc<Identity>,
-        ways: Vec<Way>,
+        ways: Vec<ControllerRoute>,
         keep_alive: Duration,
     ) -> Result<Self, DeviceError> {
         let controllers = Arc::new(Controllers::default());
@@ -332,7 +332,7 @@ pub(super) fn keep_alive(role: Role) -> Duration {
     }
 }
 
-/// Those of `addresses` that can be.
+/// The `addresses` that can be those of a server.
 pub(super) fn names(addresses: &[String]) -> Vec<ServerName> {
     addresses.iter().filter_map(|address| address.parse().ok()).collect()
 }

@@ -13,7 +13,7 @@ use super::{LINE_MAX, RpcError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// No instance listens there.
+    /// No instance listens on the socket.
     #[error("nothing runs at {path}: start it, or name another instance")]
     NotRunning {
         /// The socket.
@@ -25,10 +25,10 @@ pub enum RequestError {
         /// The socket.
         path: String,
     },
-    /// It answered with an error.
+    /// The instance answered with an error.
     #[error(transparent)]
     Refused(#[from] RpcError),
-    /// What it answered is no JSON-RPC.
+    /// The answer of the instance is no JSON-RPC.
     #[error(
         "{path} gave no answer that is understood: {detail}; an instance of another version may say \
          other things, which --json shows as they are"

@@ -16,7 +16,7 @@ use crate::status::Status;
 pub struct SetStrategy {
     /// The lane's name.
     pub lane: String,
-    /// What it follows from its next packet on.
+    /// The strategy that the lane follows from its next packet on.
     pub strategy: Strategy,
 }
 
@@ -50,9 +50,9 @@ pub struct DrainAnswer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SetAnswer {
-    /// It is made.
+    /// The change is made.
     Done(bool),
-    /// It is made, and a client may have something to say of it.
+    /// The change is made, and a client may have something to say of it.
     Notice {
         /// For a person to read.
         notice: Option<String>,

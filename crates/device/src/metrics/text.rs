@@ -15,7 +15,7 @@ use roadweave_tunnel::{LegStatus, TenantStats, Totals};
 use roadweave_types::DropReason;
 
 use super::load::Used;
-use crate::status::{DeviceCounters, RoleStatus, Status};
+use crate::status::{DeviceCounters, RoleStatus, ShardStatus, Status};
 
 /// The figures of `status`, of which no session needs to be told.
 pub(super) fn encode(status: Status, used: Used) -> String {
@@ -58,6 +58,7 @@ impl Collector for Figures {
         match &status.role {
             RoleStatus::Server(role) => {
                 totals(out, &role.totals, role.memory_bytes)?;
+                shards(out, &role.shards)?;
                 refusals(out, &role.refusals)
             }
             RoleStatus::Proxy(role) => {
@@ -107,6 +108,18 @@ fn totals(out: &mut DescriptorEncoder<'_>, totals: &Totals, memory_bytes: u64) -
     });
     let help = "Smoothed round-trip times of the usable paths";
     gauges(out, ("path_round_trip", help, Some(&Unit::Seconds)), quantiles)
+}
+
+fn shards(out: &mut DescriptorEncoder<'_>, shards: &[ShardStatus]) -> fmt::Result {
+    let numbers: Vec<String> = (0..shards.len()).map(|number| number.to_string()).collect();
+    let all = |figure: fn(&ShardStatus) -> u64| {
+        let labels = numbers.iter().map(|number| [("shard", number.as_str())]);
+        labels.zip(shards.iter().map(figure))
+    };
+    let help = "How often a shard has failed and begun anew";
+    counters(out, ("shard_failures", help, None), all(|shard| shard.failures))?;
+    let help = "Packets that came to a shard, were another's, and were handed over";
+    counters(out, ("shard_handed_over", help, None), all(|shard| shard.handed_over))
 }
 
 fn refusals(out: &mut DescriptorEncoder<'_>, refusals: &BTreeMap<String, u64>) -> fmt::Result {
@@ -209,7 +222,7 @@ mod tests {
     use roadweave_types::{DropCounters, PathStatus};
 
     use super::*;
-    use crate::status::{LogCounters, ProxyRoleStatus};
+    use crate::status::{LogCounters, ProxyRoleStatus, ServerStatus};
 
     #[test]
     fn the_figures_of_a_proxy_are_open_metrics() {
@@ -270,5 +283,30 @@ mod tests {
         assert!(text.ends_with("# EOF\n"), "{text}");
         assert!(!text.contains("device"), "a proxy has none");
         assert!(!text.contains("refusals"), "there were none");
+    }
+
+    #[test]
+    fn each_shard_of_a_server_has_figures_of_its_own() {
+        let shard = |failures| ShardStatus { failures, handed_over: 9, ..ShardStatus::default() };
+        let role = ServerStatus { shards: vec![shard(0), shard(2)], ..ServerStatus::default() };
+        let status = Status {
+            name: "[::]:4433".to_owned(),
+            version: "1.2.3".to_owned(),
+            uptime_seconds: 12.5,
+            tun: "rw0".to_owned(),
+            device: DeviceCounters::default(),
+            log: LogCounters::default(),
+            drops: DropCounters::default(),
+            fleet: None,
+            role: RoleStatus::Server(role),
+        };
+        let text = encode(status, Used { processor: Duration::ZERO, share: 0.0 });
+        for line in [
+            "roadweave_shard_failures_total{shard=\"0\"} 0",
+            "roadweave_shard_failures_total{shard=\"1\"} 2",
+            "roadweave_shard_handed_over_total{shard=\"1\"} 9",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+        }
     }
 }

@@ -24,7 +24,7 @@ use crate::{DeviceError, NetworkInterface, Route, Rule, sysctl};
 
 /// The TUN of an anchor, and what is known of it outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct AnchorTun {
     /// The TUN's name.
     pub tun: String,
     /// Its index.
@@ -39,7 +39,7 @@ pub struct Surroundings {
 #[derive(Clone, Debug)]
 pub(super) struct OwnTable {
     apart: Apart,
-    surroundings: Surroundings,
+    surroundings: AnchorTun,
     number: u32,
 }
 
@@ -50,11 +50,7 @@ impl Routes {
     /// # Errors
     /// [`DeviceError::Unavailable`] when the mark is another's, or a network is known outside and a
     /// neighbour has it too; nothing is changed then. Else what the kernel says.
-    pub fn keep_apart(
-        &mut self,
-        apart: Apart,
-        surroundings: Surroundings,
-    ) -> Result<(), DeviceError> {
+    pub fn keep_apart(&mut self, apart: Apart, surroundings: AnchorTun) -> Result<(), DeviceError> {
         let number = self.tunnel_table() + 1;
         self.check_mark(apart, &surroundings.tun)?;
         let own = OwnTable { apart, surroundings, number };
@@ -87,7 +83,7 @@ impl Routes {
         prefixes: &[IpNet],
     ) -> Result<Vec<(IpNet, String)>, DeviceError> {
         let Some(own) = self.own_table.clone() else { return Ok(Vec::new()) };
-        let Surroundings { tun, networks, is_exposed, .. } = &own.surroundings;
+        let AnchorTun { tun, networks, is_exposed, .. } = &own.surroundings;
         let mut found = Vec::new();
         for (name, address) in self.addresses_of_neighbours(&own)? {
             let is_ours = networks.iter().any(|network| network.addr() == address.addr());
@@ -130,7 +126,7 @@ impl Routes {
     /// Why the own addresses cannot be: in a network that a neighbour has too, both must be the
     /// same, since the machine answers from the one that its main table finds first.
     fn other_own_address(&mut self, own: &OwnTable) -> Result<Option<String>, DeviceError> {
-        let Surroundings { tun, networks, .. } = &own.surroundings;
+        let AnchorTun { tun, networks, .. } = &own.surroundings;
         for (name, theirs) in self.addresses_of_neighbours(own)? {
             let differs = |network: &&IpNet| {
                 network.addr() != theirs.addr()
@@ -152,7 +148,7 @@ impl Routes {
         own: &OwnTable,
         prefixes: &[IpNet],
     ) -> Result<Vec<(IpNet, String)>, DeviceError> {
-        let Surroundings { tun, is_exposed, .. } = &own.surroundings;
+        let AnchorTun { tun, is_exposed, .. } = &own.surroundings;
         let mut found = Vec::new();
         let links = self.netlink.links()?;
         let is_neighbour = |index: u32| index != own.surroundings.index;
@@ -236,7 +232,7 @@ impl Routes {
     /// Sets again what is not as it should be of the TUN's group and the settings; returns how much
     /// that was.
     pub(super) fn mend_settings(&mut self) -> Result<usize, DeviceError> {
-        let Some(Surroundings { tun, index, .. }) =
+        let Some(AnchorTun { tun, index, .. }) =
             self.own_table.as_ref().map(|own| &own.surroundings)
         else {
             return Ok(0);
@@ -284,7 +280,7 @@ impl OwnTable {
     }
 
     fn rules(&self) -> Vec<Rule> {
-        let Surroundings { tun, networks, .. } = &self.surroundings;
+        let AnchorTun { tun, networks, .. } = &self.surroundings;
         let mut rules = Vec::new();
         for ipv4 in [true, false] {
             let rule = Rule {

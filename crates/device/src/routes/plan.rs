@@ -55,11 +55,11 @@ pub(super) struct Planner<'a> {
 /// How far the networks of an interface are believed to be behind this box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
-    /// It was said to be no uplink: all of them.
+    /// The interface was said to be no uplink: all of its networks.
     Whole,
-    /// Nobody said what it is, and it leads nowhere else: private ones.
+    /// Nobody said what the interface is, and it leads nowhere else: its private networks.
     Private,
-    /// It is an uplink, or may be one: none.
+    /// The interface is an uplink, or may be one: none of its networks.
     None,
 }
 

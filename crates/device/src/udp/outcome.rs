@@ -74,9 +74,9 @@ impl fmt::Display for SendFailure {
 pub struct UdpStatistics {
     /// Datagrams sent.
     pub datagrams_sent: u64,
-    /// Their payload bytes.
+    /// Payload bytes of the datagrams sent.
     pub bytes_sent: u64,
-    /// System calls that sent them.
+    /// System calls that sent datagrams.
     pub sends: u64,
     /// Times the socket's buffer was full.
     pub blocked: u64,
@@ -84,9 +84,9 @@ pub struct UdpStatistics {
     pub failed: [u64; 7],
     /// Datagrams received.
     pub datagrams_received: u64,
-    /// Their payload bytes.
+    /// Payload bytes of the datagrams received.
     pub bytes_received: u64,
-    /// System calls that received them.
+    /// System calls that received datagrams.
     pub receives: u64,
     /// Errors that a receive told of earlier packets (ICMP).
     pub receive_errors: u64,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::clock::since_boot;
 use crate::wait_readable;
 
 fn server(bind: &str) -> UplinkSocket {
@@ -70,6 +71,37 @@ fn check_round_trip(bind: &str, target: &str) {
 
 fn client_ip(client: &UplinkSocket) -> Option<IpAddr> {
     Some(client.local_address().ip())
+}
+
+#[test]
+fn what_lay_for_a_while_was_received_when_it_came() {
+    for bind in ["127.0.0.1:0", "[::1]:0"] {
+        let mut server = server(bind);
+        let mut client = UplinkSocket::open(&UdpOptions::server(bind.parse().unwrap())).unwrap();
+        let outgoing = Outgoing {
+            destination: server.local_address(),
+            source: None,
+            ecn: Ecn::Ect1,
+            contents: &[7; 3_000],
+            segment_size: 1_000,
+        };
+        assert_eq!(server.recv(|_| panic!("nothing has come")).unwrap(), 0);
+        let before = since_boot();
+        assert_eq!(client.send(&outgoing), SendOutcome::Sent);
+        assert!(wait_readable(&server, Duration::from_secs(20)).unwrap());
+        let after = since_boot();
+        while since_boot() < after + Duration::from_millis(20) {}
+        let mut times = Vec::new();
+        server.recv(|incoming| times.push((incoming.received, incoming.ecn))).unwrap();
+        // The clocks are read one after the other.
+        let slack = Duration::from_millis(1);
+        for (received, ecn) in &times {
+            let received = received.expect("the kernel tells");
+            assert!((before - slack..=after + slack).contains(&received), "{received:?}");
+            assert_eq!(*ecn, Ecn::Ect1, "what the IP header says is told as well");
+        }
+        assert_eq!(times.len(), 3);
+    }
 }
 
 #[test]

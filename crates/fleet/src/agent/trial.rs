@@ -27,12 +27,13 @@ use std::time::Duration;
 use roadweave_types::Instant;
 use serde::{Deserialize, Serialize};
 
-/// For how long session and stream must have been up.
+/// For how long session and stream must have been up before a version is confirmed.
 const HOLD: Duration = Duration::from_secs(90);
 /// What answers so long after a change answers under the new version: it is in force by then, and
 /// a session that it has cut off is known to be silent.
 const SETTLE: Duration = Duration::from_secs(20);
-/// The same for the former version, under which it is sought what had not answered before.
+/// What answers so long after the return to the former version answers under that: it is looked for
+/// what had not answered before.
 const LOOK: Duration = Duration::from_secs(1);
 /// For how long the former version is given to show that it would work.
 const COMPARE: Duration = Duration::from_secs(60);

@@ -175,7 +175,7 @@ fn texts(events: &[AgentEvent]) -> Vec<Option<&str>> {
 fn a_stranger_may_ask_to_join_and_nothing_else() {
     let published = published(0, &[]);
     let mut desk = Desk::new(at(0), key(BOX), false, published);
-    desk.handle_frame(at(0), Up::Have(Have::default()));
+    desk.handle_frame(at(0), Up::Have(HeldVersions::default()));
     assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
     assert!(matches!(desk.poll_frame(), Some(Down::Refused { retry: false, .. })));
     desk.handle_frame(at(0), Up::Revoked { head: Head::EMPTY });
@@ -496,7 +496,7 @@ fn a_peer_that_was_away_hears_of_every_rotation_of_the_root() {
     assert_eq!((trust.list().number, stream.warnings().len()), (3, 0));
     // One that has part of them is sent the rest.
     let mut desk = Desk::new(at(0), key(BOX), true, Arc::new(rotated));
-    desk.handle_frame(at(0), Up::Have(Have { trust: 2, ..Have::default() }));
+    desk.handle_frame(at(0), Up::Have(HeldVersions { trust: 2, ..HeldVersions::default() }));
     let frames = std::iter::from_fn(|| desk.poll_frame());
     assert_eq!(frames.filter(|frame| matches!(frame, Down::Trust { .. })).count(), 1);
 }
@@ -504,7 +504,7 @@ fn a_peer_that_was_away_hears_of_every_rotation_of_the_root() {
 #[test]
 fn a_stream_whose_own_peer_is_revoked_ends() {
     let mut desk = Desk::new(at(0), key(BOX), true, published(0, &[]));
-    desk.handle_frame(at(0), Up::Have(Have::default()));
+    desk.handle_frame(at(0), Up::Have(HeldVersions::default()));
     while desk.poll_frame().is_some() || desk.poll_event().is_some() {}
     desk.publish(published(0, &[30]));
     assert_eq!(desk.poll_event(), None);
@@ -623,7 +623,7 @@ fn a_stream_ends_whose_peer_is_there_by_a_revoked_delegate() {
 fn a_sign_of_life_comes_after_what_is_missing_and_to_strangers_too() {
     let published = published(0, &[7]);
     let mut desk = Desk::new(at(0), key(BOX), true, published.clone());
-    desk.handle_frame(at(0), Up::Have(Have::default()));
+    desk.handle_frame(at(0), Up::Have(HeldVersions::default()));
     desk.handle_frame(at(0), Up::Alive);
     let frames: Vec<Down> = std::iter::from_fn(|| desk.poll_frame()).collect();
     let alive = frames.iter().position(|frame| *frame == Down::Alive);
@@ -720,7 +720,7 @@ fn who_knows_no_end_of_a_drain_is_not_sent_one() {
     let mut desk = Desk::new(at(0), key(PROXY), true, published);
     desk.drain(true);
     assert_eq!(desk.poll_frame(), None, "it has not said what it has");
-    desk.handle_frame(at(0), Up::Have(Have { drained: None, ..Have::default() }));
+    desk.handle_frame(at(0), Up::Have(HeldVersions { drained: None, ..HeldVersions::default() }));
     let drains = |desk: &mut Desk| {
         let frames = std::iter::from_fn(|| desk.poll_frame());
         frames.filter(|frame| matches!(frame, Down::Drain | Down::Undrain)).collect::<Vec<_>>()

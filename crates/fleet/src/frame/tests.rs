@@ -96,7 +96,12 @@ fn messages() -> Vec<serde_json::Value> {
     let outcome = Outcome::TakenBack { why: "x".into() };
     let (kind, pinned) = (Kind::Configuration, vec!["a.b".to_owned()]);
     let documents = [(Kind::Table, version)].into();
-    let have = Have { documents, drained: Some(true), proxy: Some(key), ..Have::default() };
+    let have = HeldVersions {
+        documents,
+        drained: Some(true),
+        proxy: Some(key),
+        ..HeldVersions::default()
+    };
     let down = [
         Down::Trust { list },
         Down::Revoke { entries: vec![entry.clone()], head: Some(head.clone()) },

@@ -21,15 +21,15 @@ use serde::{Deserialize, Serialize};
 /// How a proxy is, as far as the controller can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Vital {
-    /// It is heard.
+pub enum HealthState {
+    /// The proxy is heard.
     Alive,
-    /// It is not heard, and not for long: it is offered as before.
+    /// The proxy is not heard, and not for long: it is offered as before.
     Unheard,
-    /// It is not heard for so long that it gets no new boxes, which its table does not have; boxes
-    /// use it all the same.
+    /// The proxy is not heard for so long that it gets no new boxes, which its table does not have;
+    /// boxes use it all the same.
     Lost,
-    /// Neither it nor any box says that it lives.
+    /// Neither the proxy nor any box says that it lives.
     Dead,
 }
 
@@ -38,11 +38,11 @@ pub enum Vital {
 pub struct Health {
     /// Since when it is watched.
     since: Instant,
-    /// Its own last message.
+    /// When its own last message came.
     heard: Option<Instant>,
     /// The last time that a box said to be on it.
     witnessed: Option<Instant>,
-    vital: Vital,
+    vital: HealthState,
 }
 
 impl Health {
@@ -53,8 +53,8 @@ impl Health {
     /// How long a proxy that is not heard is offered, if it is not dead.
     pub const UNHEARD: Duration = Duration::from_secs(600);
 
-    /// How it is.
-    pub fn vital(&self) -> Vital {
+    /// How the proxy is.
+    pub fn vital(&self) -> HealthState {
         self.vital
     }
 
@@ -63,18 +63,18 @@ impl Health {
         last.is_some_and(|last| now.since(last) < span)
     }
 
-    fn judge(&self, now: Instant, fair_since: Instant) -> Vital {
+    fn judge(&self, now: Instant, fair_since: Instant) -> HealthState {
         if Self::is_recent(self.heard, now, Self::SILENCE) {
-            return Vital::Alive;
+            return HealthState::Alive;
         }
         let silent = |last: Option<Instant>| now.since(last.unwrap_or(self.since).max(fair_since));
         let by_itself = silent(self.heard);
         if by_itself >= Self::SILENCE && silent(self.witnessed) >= Self::WITNESS {
-            return Vital::Dead;
+            return HealthState::Dead;
         }
         match by_itself >= Self::UNHEARD {
-            true => Vital::Lost,
-            false => Vital::Unheard,
+            true => HealthState::Lost,
+            false => HealthState::Unheard,
         }
     }
 }
@@ -101,7 +101,8 @@ impl Watch {
 
     /// A proxy belongs to the fleet. Nothing is known of it yet.
     pub fn add(&mut self, proxy: PublicKey, now: Instant) {
-        let health = Health { since: now, heard: None, witnessed: None, vital: Vital::Unheard };
+        let health =
+            Health { since: now, heard: None, witnessed: None, vital: HealthState::Unheard };
         self.proxies.entry(proxy).or_insert(health);
     }
 
@@ -126,8 +127,8 @@ impl Watch {
         }
     }
 
-    /// Those that are not as they were at the last turn.
-    pub fn poll(&mut self, now: Instant) -> Vec<(PublicKey, Vital)> {
+    /// The proxies that are not as they were at the last turn, and how they are now.
+    pub fn poll(&mut self, now: Instant) -> Vec<(PublicKey, HealthState)> {
         let stood_still = now.since(self.polled) > Self::STALL;
         let heard_nobody = now.since(self.heard) >= Health::SILENCE;
         if stood_still || heard_nobody {
@@ -138,9 +139,9 @@ impl Watch {
         for (key, health) in &mut self.proxies {
             let vital = health.judge(now, self.fair_since);
             // Only its own word, or a box's, brings back who was dead: not a gap.
-            let is_back =
-                vital == Vital::Alive || Health::is_recent(health.witnessed, now, Health::WITNESS);
-            if vital != health.vital && (health.vital != Vital::Dead || is_back) {
+            let is_back = vital == HealthState::Alive
+                || Health::is_recent(health.witnessed, now, Health::WITNESS);
+            if vital != health.vital && (health.vital != HealthState::Dead || is_back) {
                 health.vital = vital;
                 changed.push((*key, vital));
             }
@@ -149,7 +150,7 @@ impl Watch {
     }
 
     /// How a proxy is.
-    pub fn vital(&self, proxy: &PublicKey) -> Option<Vital> {
+    pub fn vital(&self, proxy: &PublicKey) -> Option<HealthState> {
         self.proxies.get(proxy).map(Health::vital)
     }
 }

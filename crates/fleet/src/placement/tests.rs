@@ -22,7 +22,7 @@ fn proxy(number: u16, region: &str, site: &str) -> ProxyView {
         region: name(region),
         site: name(site),
         is_active: true,
-        vital: Vital::Alive,
+        vital: HealthState::Alive,
         band: Band::Light,
     }
 }
@@ -41,7 +41,7 @@ fn keys(seeker: &Seeker, proxies: &[ProxyView]) -> Vec<PublicKey> {
     candidates(seeker, proxies).unwrap_or_default().iter().map(|it| it.key).collect()
 }
 
-/// Those of a list that are no last resorts.
+/// The keys of a list that are no last resorts.
 fn fit(seeker: &Seeker, proxies: &[ProxyView]) -> BTreeSet<PublicKey> {
     let list = candidates(seeker, proxies).unwrap_or_default();
     list.into_iter().filter(|it| !it.last_resort).map(|it| it.key).collect()
@@ -64,8 +64,8 @@ fn a_band_is_left_only_with_a_margin() {
 #[test]
 fn who_is_dead_drained_full_or_of_another_tenant_gets_no_boxes() {
     let spoil: [fn(&mut ProxyView); 5] = [
-        |proxy| proxy.vital = Vital::Dead,
-        |proxy| proxy.vital = Vital::Lost,
+        |proxy| proxy.vital = HealthState::Dead,
+        |proxy| proxy.vital = HealthState::Lost,
         |proxy| proxy.is_active = false,
         |proxy| proxy.band = Band::Full,
         |proxy| proxy.scopes = vec![Scope::Tenant(name("south"))],
@@ -84,8 +84,8 @@ fn full_and_unheard_proxies_are_a_last_resort_and_others_none() {
     let offered = |number, last_resort| Offered { key: key(number), last_resort };
     let mut proxies = fleet(4, 2);
     proxies[1].band = Band::Full;
-    proxies[2].vital = Vital::Lost;
-    proxies[3].vital = Vital::Dead;
+    proxies[2].vital = HealthState::Lost;
+    proxies[3].vital = HealthState::Dead;
     let on_0 = Seeker { current: Some(key(0)), ..seeker(1) };
     let list = candidates(&on_0, &proxies).expect("some");
     assert_eq!(list[0], offered(0, false));
@@ -94,7 +94,7 @@ fn full_and_unheard_proxies_are_a_last_resort_and_others_none() {
         [&offered(1, true), &offered(2, true)].into()
     );
     // The one that it is on dies, while all others are full: there is somewhere to go.
-    proxies[0].vital = Vital::Dead;
+    proxies[0].vital = HealthState::Dead;
     let list = candidates(&on_0, &proxies).expect("some");
     assert!(list.iter().all(|it| it.last_resort) && list.len() == 2, "{list:?}");
     // A new box has somewhere to go as well.
@@ -108,8 +108,8 @@ fn a_box_keeps_a_proxy_that_is_full_and_none_that_is_dead_or_drained() {
     let on = |number| Seeker { current: Some(key(number)), ..seeker(1) };
     let mut proxies = fleet(10, 2);
     proxies[3].band = Band::Full;
-    proxies[4].vital = Vital::Lost;
-    proxies[5].vital = Vital::Dead;
+    proxies[4].vital = HealthState::Lost;
+    proxies[5].vital = HealthState::Dead;
     proxies[6].is_active = false;
     for kept in [3, 4] {
         let first = candidates(&on(kept), &proxies).expect("some")[0];
@@ -175,11 +175,11 @@ struct Any {
 fn any_proxy(number: u16) -> impl Strategy<Value = ProxyView> {
     let bands = prop::sample::select(vec![Band::Light, Band::Busy, Band::Strained, Band::Full]);
     let vitals = prop::sample::select(vec![
-        Vital::Alive,
-        Vital::Alive,
-        Vital::Unheard,
-        Vital::Lost,
-        Vital::Dead,
+        HealthState::Alive,
+        HealthState::Alive,
+        HealthState::Unheard,
+        HealthState::Lost,
+        HealthState::Dead,
     ]);
     (0..4u8, prop::bool::weighted(0.9), vitals, bands).prop_map(
         move |(site, is_active, vital, band)| ProxyView {

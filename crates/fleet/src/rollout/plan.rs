@@ -16,11 +16,11 @@ const WAVES_MAX: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
-    /// All of them.
+    /// All boxes of the tenant.
     Tenant,
-    /// Those with a tag.
+    /// The boxes with this tag.
     Tag(Name),
-    /// One.
+    /// The box with this key.
     Device(PublicKey),
 }
 
@@ -39,9 +39,9 @@ impl Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Wave {
-    /// So many boxes.
+    /// A number of boxes.
     Number(u32),
-    /// So many of 100, at least one.
+    /// A share of the boxes, per cent; one box at least.
     Percent(u8),
 }
 
@@ -147,7 +147,7 @@ pub enum InvalidPlan {
     /// A wave is neither a number nor a share.
     #[error("a wave is a number of boxes as in 20, or a share as in 5%, and not 0")]
     Wave,
-    /// There are too many.
+    /// There are too many waves.
     #[error("more than {WAVES_MAX} waves")]
     Waves,
     /// A share is above all.

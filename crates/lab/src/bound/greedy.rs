@@ -19,7 +19,7 @@ pub(super) struct Choice {
     pub link: usize,
     /// When it is handed to the link.
     pub at: Instant,
-    /// When it arrives.
+    /// When the packet arrives.
     pub arrives: Instant,
 }
 

@@ -45,7 +45,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// What it carries from `from` to `to`, both within it.
+    /// What the slot carries from `from` to `to`, both within it.
     pub fn budget(&self, from: u64, to: u64) -> Budget {
         Budget::from(to - from) * Budget::from(self.bps)
     }

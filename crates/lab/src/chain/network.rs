@@ -28,7 +28,10 @@ impl Packet {
     pub(super) fn meta(&self) -> Option<(Place, RecvMeta)> {
         let place = place_of(self.to)?;
         let socket = if self.to.port() == LEG_PORT { LEG_SOCKET } else { UplinkId(0) };
-        Some((place, RecvMeta { socket, remote: self.from, local: None, ecn: None }))
+        Some((
+            place,
+            RecvMeta { socket, remote: self.from, local: None, ecn: None, received: None },
+        ))
     }
 }
 

@@ -13,7 +13,8 @@ fn drive(links: &[&str]) -> Drive {
 }
 
 fn setting(bitrate_bps: u64, seconds: u32) -> Setting {
-    Setting { bitrate_bps, seconds, seed: 4, congestion: CongestionControl::Bbr }
+    let (congestion, machine) = (CongestionControl::Bbr, Machine::default());
+    Setting { bitrate_bps, seconds, seed: 4, congestion, machine }
 }
 
 fn measured(strategy: &str, stall_ratio: f64, p99: f64) -> Measured {

@@ -16,9 +16,9 @@ pub struct CrossTraffic {
     pub rate: Rate,
     /// The size of a packet, bytes, headers included; at least 1.
     pub packet_bytes: usize,
-    /// When it begins, after the start of the stream; it is on then.
+    /// When the cross traffic begins, after the start of the stream; it is on then.
     pub begin: Duration,
-    /// When it ends.
+    /// When the cross traffic ends, after the start of the stream.
     pub end: Duration,
     /// How long it is on at a time; with no time off it is on from begin to end.
     pub on: Duration,
@@ -40,7 +40,7 @@ impl CrossSource {
         Self { traffic, next: traffic.begin, start }
     }
 
-    /// What it is made of.
+    /// The settings that the cross traffic is made of.
     pub fn traffic(&self) -> &CrossTraffic {
         &self.traffic
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Desk, DeskEvent, Down, Have, Head, Kind, Revocation, Revocations, Sample, Signed, Up, Vital,
-    Watch,
+    Desk, DeskEvent, Down, Head, HealthState, HeldVersions, Kind, Revocation, Revocations, Sample,
+    Signed, Up, Watch,
 };
 use roadweave_types::Instant;
 
@@ -56,7 +56,7 @@ impl Replica {
         replica
     }
 
-    /// It starts, with what lies in the database.
+    /// Starts this replica with what lies in the database.
     pub fn begin(&mut self, store: &Store, cast: &Cast, now: Instant) {
         (self.is_up, self.is_hung) = (true, false);
         (self.seen, self.watch) = (store.outbox.len(), Watch::new(now));
@@ -184,7 +184,7 @@ impl World {
         self.on_admitted(who);
     }
 
-    fn on_have(&mut self, replica: usize, who: usize, have: &Have) {
+    fn on_have(&mut self, replica: usize, who: usize, have: &HeldVersions) {
         let key = self.cast.key(who);
         if !self.cast.is_box(who) {
             self.hear(|watch, now| watch.on_proxy(&key, now));
@@ -293,7 +293,7 @@ impl World {
         }
         for proxy in 0..self.cast.proxies {
             let key = self.cast.key(self.cast.boxes + proxy);
-            let vital = self.replicas[leader].watch.vital(&key).unwrap_or(Vital::Unheard);
+            let vital = self.replicas[leader].watch.vital(&key).unwrap_or(HealthState::Unheard);
             self.on_vital(proxy, vital);
         }
         let minute = self.figures.turns / TURNS_PER_MINUTE;
@@ -310,12 +310,12 @@ impl World {
         self.notify();
     }
 
-    fn on_vital(&mut self, proxy: usize, vital: Vital) {
+    fn on_vital(&mut self, proxy: usize, vital: HealthState) {
         let former = std::mem::replace(&mut self.store.proxies[proxy].vital, vital);
         if former == vital {
             return;
         }
-        if vital == Vital::Dead {
+        if vital == HealthState::Dead {
             let post = &self.posts[proxy];
             let (is_false, is_used) = (post.is_running(), !post.boxes.is_empty());
             self.figures.declared_dead += 1;
@@ -327,8 +327,8 @@ impl World {
             }
         }
         // The others are offered alike.
-        let is_offered = |vital| matches!(vital, Vital::Alive | Vital::Unheard);
-        if is_offered(former) != is_offered(vital) || vital == Vital::Dead {
+        let is_offered = |vital| matches!(vital, HealthState::Alive | HealthState::Unheard);
+        if is_offered(former) != is_offered(vital) || vital == HealthState::Dead {
             self.replace(proxy);
         }
     }

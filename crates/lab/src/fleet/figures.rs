@@ -7,7 +7,7 @@ use roadweave_identity::PublicKey;
 use roadweave_types::Instant;
 use serde::Serialize;
 
-use super::members::Lack;
+use super::members::Shortfall;
 use super::{FleetConfig, World};
 
 /// Minutes between two moments of the time line.
@@ -149,10 +149,10 @@ impl Figures {
         }
     }
 
-    pub fn lacked(&mut self, lack: Lack, span: Duration) {
+    pub fn lacked(&mut self, lack: Shortfall, span: Duration) {
         match lack {
-            Lack::Proxy => self.without += span,
-            Lack::LiveProxy => self.on_dead += span,
+            Shortfall::Proxy => self.without += span,
+            Shortfall::LiveProxy => self.on_dead += span,
         }
         self.gaps_ms.push(span.as_millis() as u64);
     }

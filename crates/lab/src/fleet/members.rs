@@ -43,7 +43,7 @@ pub(super) struct Ride {
     /// From which version on tables have it, once it belongs to the fleet.
     pub in_tables_from: Option<Version>,
     pub round: u64,
-    pub lacking: Option<(Lack, Instant)>,
+    pub lacking: Option<(Shortfall, Instant)>,
 }
 
 impl Ride {
@@ -55,7 +55,7 @@ impl Ride {
 
 /// What a box does not have that could have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lack {
+pub(super) enum Shortfall {
     Proxy,
     LiveProxy,
 }

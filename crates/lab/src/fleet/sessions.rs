@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roadweave_identity::PublicKey;
 
-use super::members::Lack;
+use super::members::Shortfall;
 use super::plan::Event as Planned;
 use super::store::{Change, DeviceState};
 use super::{Event, World};
@@ -97,8 +97,8 @@ impl World {
     pub(super) fn account(&mut self, who: usize) {
         let lack = match self.rides[who].on {
             _ if !self.wants(who) => None,
-            None => Some(Lack::Proxy),
-            Some(proxy) if !self.posts[proxy].is_running() => Some(Lack::LiveProxy),
+            None => Some(Shortfall::Proxy),
+            Some(proxy) if !self.posts[proxy].is_running() => Some(Shortfall::LiveProxy),
             Some(_) => None,
         };
         let former = self.rides[who].lacking;

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use roadweave_fleet::{
-    Band, Body, Candidate, Candidates, Document, Entry, Envelope, Head, Offered, ProxyView,
-    Published, PublishedTable, PublishedTrust, Revocation, Revocations, Rollout, Seeker, Signed,
-    Table, TableHead, TrustList, Version, Vital, candidates,
+    Band, Body, Candidate, Candidates, Document, Entry, Envelope, Head, HealthState, Offered,
+    ProxyView, Published, PublishedTable, PublishedTrust, Revocation, Revocations, Rollout, Seeker,
+    Signed, Table, TableHead, TrustList, Version, candidates,
 };
 use roadweave_identity::PublicKey;
 
@@ -90,7 +90,7 @@ impl Store {
             region: cast.region_name(proxy % config.regions).clone(),
             site: cast.site(proxy).clone(),
             is_active: true,
-            vital: Vital::Unheard,
+            vital: HealthState::Unheard,
             band: Band::Light,
         };
         let mut store = Self {

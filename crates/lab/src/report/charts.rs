@@ -6,7 +6,7 @@ use super::svg::{Anchor, Path, Point, Scale, Svg};
 /// A distribution of delays.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
-    /// Whose delays.
+    /// The name of what has these delays.
     pub name: String,
     /// The class of its colour.
     pub class: String,
@@ -27,7 +27,7 @@ pub struct Row {
 /// A figure of which box plots are drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
-    /// What it is.
+    /// What the figure is.
     pub title: String,
     /// What a value is multiplied with before it is shown: 100 for percent.
     pub factor: f64,
@@ -201,7 +201,7 @@ struct Summary {
 }
 
 impl Summary {
-    /// That of values in ascending order; `None` without any.
+    /// The summary of values in ascending order; `None` without any.
     fn of_sorted(sorted: &[f64]) -> Option<Self> {
         let count = sorted.len();
         let last = count.checked_sub(1)?;

@@ -13,14 +13,14 @@ use crate::video::quality::Percentiles;
 /// The packets of a strategy on several drives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Packets {
-    /// Their delays, as far as they were kept.
+    /// The packets' delays, as far as they were kept.
     pub delays: Histogram,
-    /// Those that never arrived.
+    /// How many packets never arrived.
     pub lost: f64,
 }
 
 impl Packets {
-    /// Those of `name` on `drives`.
+    /// The packets of the strategy `name` on `drives`.
     pub fn of(name: &str, drives: &[&Compared]) -> Self {
         let mut packets = Self::default();
         let entries = drives.iter().flat_map(|drive| &drive.strategies);
@@ -35,7 +35,7 @@ impl Packets {
         packets
     }
 
-    /// Their delays as a curve.
+    /// The packets' delays as a curve of this name and class of colour.
     pub fn curve(&self, name: &str, class: String) -> Curve {
         let count = self.delays.count().max(1) as f64;
         let points = self.delays.cumulative().map(|(ms, below)| (ms, below as f64 / count));
@@ -54,7 +54,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// That of `drives`, each as important as it has packets.
+    /// The bound of `drives` together, each as important as it has packets.
     pub fn of(drives: &[&Compared]) -> Self {
         let packets = |drive: &Compared| {
             let mut details = drive.strategies.iter().filter_map(|e| e.measured.detail.as_ref());

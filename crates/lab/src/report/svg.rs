@@ -161,7 +161,7 @@ impl fmt::Display for Tenths {
 pub struct Scale {
     /// The values at both ends.
     pub values: (f64, f64),
-    /// Their places.
+    /// The places of the values at both ends.
     pub places: (f64, f64),
 }
 

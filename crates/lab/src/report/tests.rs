@@ -15,6 +15,7 @@ use crate::figures::{Figures, Timeline};
 use crate::histogram::Histogram;
 use crate::run::{Cause, Causes, LinkReport};
 use crate::video::quality::Percentiles;
+use crate::world::Machine;
 
 const LINKS: [&str; 2] = ["att", "t<mobile>"];
 const HOSTILE: &str = "<script>alert(\"1\")</script>";
@@ -104,6 +105,7 @@ fn comparison() -> Comparison {
         seconds: 20,
         seed: 7,
         congestion: CongestionControl::Bbr,
+        machine: Machine::default(),
     };
     Comparison::new("1.2.3", setting, drives.map(compared).into())
 }
@@ -211,8 +213,13 @@ fn a_comparison_of_nothing_has_a_report() {
 /// Two drives on which nothing is lost and little waits, so that strategies come close to the
 /// bound.
 fn measured_comparison() -> Comparison {
-    let setting =
-        Setting { bitrate_bps: 1_000_000, seconds: 3, seed: 1, congestion: CongestionControl::Bbr };
+    let setting = Setting {
+        bitrate_bps: 1_000_000,
+        seconds: 3,
+        seed: 1,
+        congestion: CongestionControl::Bbr,
+        machine: Machine::default(),
+    };
     let contestants = Contestant::parse_all(["single:a", "xnc"]).unwrap();
     let compared = |delay_ms: u64| {
         let trace = Trace::constant(Rate::from_kbps(100_000), Duration::from_millis(delay_ms));

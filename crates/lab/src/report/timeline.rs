@@ -17,7 +17,7 @@ use crate::figures::Timeline;
 /// Everything on one axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figure {
-    /// What it shows, for those who cannot see it.
+    /// What the figure shows, for those who cannot see it.
     pub label: String,
     /// How many steps of [`Timeline::STEP`] there are.
     pub steps: usize,
@@ -32,7 +32,7 @@ pub struct Figure {
 /// One kind of values over time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Strip {
-    /// What they are, with their unit.
+    /// What the values are, with their unit.
     pub title: String,
     /// Height, in the page's pixels.
     pub height: f64,
@@ -40,9 +40,9 @@ pub struct Strip {
     pub above: Vec<Layer>,
     /// Areas below the line.
     pub below: Vec<Layer>,
-    /// The highest value of the axis, or the highest there is.
+    /// The highest value of the axis above the line; the highest there is, if absent.
     pub top: Option<f64>,
-    /// The same below the line.
+    /// The highest value of the axis below the line; the highest there is, if absent.
     pub bottom: Option<f64>,
     /// A value to compare with.
     pub mark: Option<f64>,
@@ -60,11 +60,11 @@ pub struct Layer {
 /// What becomes of several steps in one column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
-    /// Their mean.
+    /// The mean of the steps.
     Mean,
-    /// Their sum.
+    /// The sum of the steps.
     Sum,
-    /// The highest of them.
+    /// The highest of the steps.
     Max,
 }
 

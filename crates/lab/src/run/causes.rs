@@ -23,15 +23,15 @@ use crate::world::{Arrival, Trail};
 pub struct Causes {
     /// How many packets were late.
     pub late: u64,
-    /// Those of them that a repair brought.
+    /// How many of the late packets a repair brought.
     pub repaired: u64,
-    /// They waited for a free window or the pacer.
+    /// Late packets waited for a free window or the pacer.
     pub window_wait: Cause,
-    /// It was not yet known that they were lost.
+    /// It was not yet known that late packets were lost.
     pub detection: Cause,
-    /// Their repair waited or was on its way.
+    /// The repair of late packets waited or was on its way.
     pub recovery: Cause,
-    /// They waited for the link's capacity.
+    /// Late packets waited for the link's capacity.
     pub link_queue: Cause,
     /// The link itself takes so long.
     pub propagation: Cause,
@@ -125,7 +125,7 @@ mod tests {
     use roadweave_types::Instant;
 
     use super::*;
-    use crate::world::Ride;
+    use crate::world::Transit;
 
     fn at(ms: u64) -> Instant {
         Instant::from_millis(ms)
@@ -138,7 +138,7 @@ mod tests {
             at: at(200),
             direction: Direction::Up,
             packet: Bytes::new(),
-            ride: Some(Ride { link: 0, boarded: at(boarded), propagation }),
+            ride: Some(Transit { link: 0, boarded: at(boarded), propagation }),
             trail: Some(trail),
         }
     }

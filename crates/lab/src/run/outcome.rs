@@ -45,7 +45,7 @@ pub struct LinkReport {
     pub name: String,
     /// Packets put in.
     pub pushed: u64,
-    /// Their bytes.
+    /// Bytes of the packets put in.
     pub pushed_bytes: u64,
     /// Packets that it lost on the way or while it was dead.
     pub lost: u64,

@@ -19,15 +19,16 @@ use serde::{Deserialize, Serialize};
 use super::fields::{CrossFields, EventFields, TrafficFields};
 use super::lane::{self, ScenarioLane};
 use super::{DRAIN, Scenario};
+use crate::world::Machine;
 
 /// Why a file is no scenario.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// It cannot be read, or is no scenario.
+    /// The file cannot be read, or is no scenario.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A recording that it names cannot be used.
+    /// A recording that the scenario names cannot be used.
     #[error("{}: {source}", file.display())]
     Trace {
         /// The scenario's file.
@@ -45,6 +46,8 @@ struct ScenarioFile {
     strategy: Option<Strategy>,
     #[serde(default)]
     congestion: CongestionControl,
+    #[serde(default)]
+    machine: Machine,
     #[serde(default = "one")]
     seed: u64,
     #[serde(default = "half_a_minute")]
@@ -69,7 +72,7 @@ struct ScenarioFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum LanePreset {
-    /// Those of a configuration of the product that names none.
+    /// The lanes of the product's configuration that names none.
     Default,
 }
 
@@ -137,6 +140,7 @@ impl ScenarioFile {
             traffic,
             events,
             learned: BTreeMap::new(),
+            machine: self.machine,
             seed: self.seed,
             seconds,
         })

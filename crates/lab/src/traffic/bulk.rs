@@ -33,10 +33,10 @@ pub struct Bulk {
 /// What became of a bulk transfer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct BulkReport {
-    /// Bytes that the receiving application has got, all before them included.
+    /// Bytes that the receiving application has got in order, without a gap.
     pub received_bytes: u64,
-    /// The same in bits per second, from the beginning, handshake included, to the completion or
-    /// the end.
+    /// Bits received per second, from the beginning, handshake included, to the completion or the
+    /// end.
     pub goodput_bps: f64,
     /// From the beginning until all bytes were there; `None` if they never were.
     pub completion_s: Option<f64>,

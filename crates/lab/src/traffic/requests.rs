@@ -33,11 +33,11 @@ use crate::video::quality::Percentiles;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum App {
-    /// They speak for one to four seconds; 100 ms of silence later the text is asked for.
+    /// People speak for one to four seconds; 100 ms of silence later the text is asked for.
     Speech,
-    /// They look for a song: every 5 s they switch, which takes two round trips.
+    /// People look for a song: every 5 s they switch, which takes two round trips.
     Music,
-    /// They ask for places nearby, after pauses of 20 s with a deviation of 3.7 s.
+    /// People ask for places nearby, after pauses of 20 s with a deviation of 3.7 s.
     Recommender,
 }
 
@@ -46,11 +46,11 @@ pub enum App {
 pub struct RequestReport {
     /// Requests made whose time to be answered is over.
     pub asked: u64,
-    /// Those that were answered in time.
+    /// Requests that were answered in time.
     pub answered: u64,
     /// From a request to its last answer, of those answered.
     pub response_ms: Percentiles,
-    /// The same times, ascending.
+    /// The response times of the requests answered, ascending.
     #[serde(skip)]
     pub responses: Vec<Duration>,
 }

@@ -217,7 +217,7 @@ impl VideoReport {
     /// and that of what arrived, for those who decode it. `clip`: the pictures that were sent.
     ///
     /// # Errors
-    /// Those of the two writers.
+    /// When one of the two writers fails.
     pub fn write_logs(
         &self,
         clip: &[AccessUnit],

@@ -59,7 +59,7 @@ impl SentLine {
     /// Appends the packet to a log.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// When `out` cannot be written.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
@@ -170,7 +170,7 @@ impl ArrivedPacket {
     /// Appends a record.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// When `out` cannot be written.
     pub fn write(at: Instant, datagram: &[u8], out: &mut impl Write) -> io::Result<()> {
         let length = u16::try_from(datagram.len()).map_err(io::Error::other)?;
         out.write_all(&at.as_nanos().to_be_bytes())?;
@@ -181,7 +181,7 @@ impl ArrivedPacket {
     /// Reads the next record; `None` at the end, also when the last record is cut off.
     ///
     /// # Errors
-    /// Those of `source`.
+    /// When `source` cannot be read.
     pub fn read(source: &mut impl Read) -> io::Result<Option<Self>> {
         let mut header = [0; 10];
         if !fill(source, &mut header)? {
@@ -211,7 +211,7 @@ impl Arrivals {
     /// Reads the sink's log.
     ///
     /// # Errors
-    /// Those of `source`.
+    /// When `source` cannot be read.
     pub fn read(stream: &SentStream, mut source: impl Read) -> io::Result<Self> {
         let mut arrivals = Self { first: vec![None; stream.log.packets.len()], ..Self::default() };
         while let Some(arrived) = ArrivedPacket::read(&mut source)? {

@@ -7,7 +7,8 @@ use roadweave_tunnel::{Client, Server, SetError, Strategy};
 
 use super::strangers::{Hostile, Neighbour};
 use super::{
-    Hostility, OtherServer, Side, Tampering, UDP_IP_HEADERS, World, WorldError, ends, uplink,
+    Hostility, OtherServer, SERVER_LIVES, Side, Tampering, UDP_IP_HEADERS, World, WorldError, ends,
+    uplink,
 };
 
 impl World {
@@ -49,7 +50,7 @@ impl World {
     /// From now on this is the matter with a link, or nothing.
     ///
     /// # Errors
-    /// None that [`World::new`] had not.
+    /// As [`World::new`].
     pub fn set_hostility(
         &mut self,
         link: usize,
@@ -86,10 +87,11 @@ impl World {
     /// of its former life.
     ///
     /// # Errors
-    /// None that [`World::new`] had not.
+    /// As [`World::new`].
     pub fn restart_server(&mut self) -> Result<(), WorldError> {
         self.server_lives = self.server_lives.wrapping_add(1);
-        self.server = Side::new(ends::server(self.epoch, &self.config, self.server_lives)?);
+        let server = Side::new(ends::server(self.epoch, &self.config, self.server_lives)?);
+        self.server = server.on(&self.config, SERVER_LIVES + u64::from(self.server_lives));
         if self.trails.is_some() {
             self.observe_packets();
         }

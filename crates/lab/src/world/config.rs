@@ -1,12 +1,14 @@
 //! What a world is made of.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use roadweave_emulate::DuplexLink;
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{ClientError, LaneConfig, UplinkPolicy};
 
-use super::Strangers;
+use super::machine::Machine;
+use super::strangers::Hostility;
 
 /// What a world is made of.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub struct WorldConfig {
     pub policies: BTreeMap<String, UplinkPolicy>,
     /// Who else there is.
     pub strangers: Strangers,
+    /// The machine that both ends run on.
+    pub machine: Machine,
 }
 
 /// Whether the two ends know each other.
@@ -71,3 +75,25 @@ pub enum WorldError {
 
 /// The most links of a world.
 pub const LINKS_MAX: usize = 64;
+
+/// Who there is beside the client, the server and the links.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Strangers {
+    /// What is the matter with a link, by its number.
+    pub links: BTreeMap<usize, Hostility>,
+    /// Further addresses that the client takes for its server's, before the right one.
+    pub servers: Vec<(SocketAddr, OtherServer)>,
+}
+
+/// A server that is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OtherServer {
+    /// The server does not know the client's key.
+    Refuses,
+    /// The server has another key than the client expects.
+    WrongKey,
+    /// The server speaks another version of QUIC.
+    OtherVersion,
+    /// The server does not answer.
+    Silent,
+}

@@ -10,7 +10,6 @@
 //!
 //! All that they do comes out of the link's seed: equal seeds give equal worlds.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
@@ -20,16 +19,7 @@ use roadweave_quic::forge::{Eavesdropper, stateless_reset};
 use roadweave_tunnel::{Io, Node as _, RecvMeta, Server, turn};
 use roadweave_types::{Instant, UplinkId};
 
-use super::{Side, ends};
-
-/// Who there is beside the client, the server and the links.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Strangers {
-    /// What is the matter with a link, by its number.
-    pub links: BTreeMap<usize, Hostility>,
-    /// Further addresses that the client takes for its server's, before the right one.
-    pub servers: Vec<(SocketAddr, OtherServer)>,
-}
+use super::{OtherServer, Side, ends};
 
 /// What is the matter with a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,9 +28,10 @@ pub enum Hostility {
     Stranger(Stranger),
     /// A captive portal: whatever goes to any server is answered by a server with another key.
     Portal,
-    /// It lets handshakes pass, and nothing more.
+    /// The network lets handshakes pass, and nothing more.
     HandshakesOnly,
-    /// It lets so many packets after each handshake pass from the vehicle, and nothing more.
+    /// The network lets so many packets after each handshake pass from the vehicle, and nothing
+    /// more.
     FirstPackets(u32),
 }
 
@@ -61,19 +52,6 @@ pub struct Stranger {
     pub reset: f64,
     /// Decides what is random.
     pub seed: u64,
-}
-
-/// A server that is of no use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum OtherServer {
-    /// It does not know the client's key.
-    Refuses,
-    /// It has another key than the client expects.
-    WrongKey,
-    /// It speaks another version of QUIC.
-    OtherVersion,
-    /// It does not answer.
-    Silent,
 }
 
 /// A server beside the right one.
@@ -109,7 +87,8 @@ impl Neighbour {
         match self {
             Self::Server(side) => {
                 let socket = UplinkId(0);
-                let meta = RecvMeta { socket, remote, local: Some(to.ip()), ecn: None };
+                let meta =
+                    RecvMeta { socket, remote, local: Some(to.ip()), ecn: None, received: None };
                 side.end.handle_packet(now, &meta, packet);
                 side.touched = true;
                 None

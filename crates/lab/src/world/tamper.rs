@@ -12,13 +12,13 @@ use roadweave_emulate::Random;
 /// How often a link tampers with a packet that comes out of it; each a share of packets, 0..=1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tampering {
-    /// Some of its bits are flipped, or its end is missing.
+    /// Some bits of the packet are flipped, or its end is missing.
     pub corrupt: f64,
-    /// It comes twice.
+    /// The packet comes twice.
     pub duplicate: f64,
-    /// One of the last [`Tampering::REMEMBERED`] comes again after it.
+    /// One of the last [`Tampering::REMEMBERED`] packets comes again after this one.
     pub replay: f64,
-    /// Random bytes come after it, as if from the same address.
+    /// Random bytes come after the packet, as if from the same address.
     pub forge: f64,
 }
 

@@ -29,6 +29,7 @@ fn config(strategy: &str, links: Vec<DuplexLink>) -> WorldConfig {
         learned: Default::default(),
         policies: Default::default(),
         strangers: Default::default(),
+        machine: Machine::default(),
     }
 }
 
@@ -200,4 +201,23 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn on_a_late_machine_everything_arrives_later_and_equally_for_equal_seeds() {
+    let delays = |machine: Machine, seed: u64| {
+        let links = vec![link("a", 20, 20), link("b", 20, 30)];
+        let mut world = joined(WorldConfig { machine, seed, ..config("xnc", links) });
+        let begin = world.now();
+        let arrivals = send(&mut world, Direction::Up, 300);
+        assert_eq!(arrivals.len(), 300);
+        let delay = |arrival: &Arrival| arrival.at.since(begin);
+        arrivals.iter().map(delay).collect::<Vec<_>>()
+    };
+    let sum = |delays: &[Duration]| delays.iter().sum::<Duration>();
+    let punctual = delays(Machine::Punctual, 1);
+    let busy = delays(Machine::Crowded, 1);
+    assert!(sum(&busy) > sum(&punctual) + Duration::from_millis(10), "two wake-ups for each");
+    assert_eq!(delays(Machine::Crowded, 1), busy);
+    assert_ne!(delays(Machine::Crowded, 2), busy);
 }

@@ -12,15 +12,15 @@ use super::Arrival;
 /// What happened to an inner packet before it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trail {
-    /// When it came into the tunnel.
+    /// When the packet came into the tunnel.
     pub queued: Instant,
-    /// When it left for the first time.
+    /// When the packet left for the first time.
     pub sent: Instant,
-    /// When it was first taken for lost, if it was.
+    /// When the packet was first taken for lost, if it was.
     pub lost: Option<Instant>,
-    /// When its repair was first asked for, if it was.
+    /// When a repair of the packet was first asked for, if one was.
     pub repair_asked: Option<Instant>,
-    /// Whether it was computed from coded packets in the end.
+    /// Whether the packet was computed from coded packets in the end.
     pub decoded: bool,
 }
 

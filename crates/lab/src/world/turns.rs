@@ -6,11 +6,13 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use roadweave_emulate::Direction;
 use roadweave_quic::Outbox;
-use roadweave_tunnel::{Client, ClientEvent, Io, Node as _, Server, deliver, flush, turn};
+use roadweave_tunnel::{
+    Client, ClientEvent, Io, Node as _, RecvMeta, Server, deliver, flush, turn,
+};
 use roadweave_types::Instant;
 
 use super::wire::Wire;
-use super::{Arrival, Ride, SERVER, World};
+use super::{Arrival, SERVER, Transit, Waiting, World};
 
 /// The clock, the device and the network of one end.
 struct EndIo<'a> {
@@ -18,7 +20,7 @@ struct EndIo<'a> {
     /// The way of what the end sends; what it delivers went the other.
     sends: Direction,
     /// What brought the inner packets that it delivers.
-    ride: Option<Ride>,
+    ride: Option<Transit>,
     wires: &'a mut [Wire],
     undeliverable: &'a mut u64,
     arrivals: &'a mut VecDeque<Arrival>,
@@ -54,6 +56,61 @@ impl Io for EndIo<'_> {
 }
 
 impl World {
+    /// A packet has come to the client's machine.
+    pub(super) fn take_at_client(&mut self, meta: RecvMeta, packet: Bytes, ride: Option<Transit>) {
+        let now = self.now;
+        match &mut self.client.sleeper {
+            Some(sleeper) => sleeper.hold(now, waiting(now, meta, packet, ride)),
+            None => self.handle_at_client(&meta, &packet, ride),
+        }
+    }
+
+    /// A packet has come to the server's machine.
+    pub(super) fn take_at_server(&mut self, meta: RecvMeta, packet: Bytes, ride: Option<Transit>) {
+        let now = self.now;
+        match &mut self.server.sleeper {
+            Some(sleeper) => sleeper.hold(now, waiting(now, meta, packet, ride)),
+            None => self.handle_at_server(&meta, &packet, ride),
+        }
+    }
+
+    /// Gives the ends what has come for them, if they are awake now.
+    pub(super) fn wake_ends(&mut self) {
+        for waiting in self.client.wake(self.now) {
+            match waiting {
+                Waiting::Inner(packet) => self.client.end.handle_inner(self.now, &packet),
+                Waiting::Packet { meta, packet, ride } => {
+                    self.handle_at_client(&meta, &packet, ride);
+                }
+            }
+        }
+        for waiting in self.server.wake(self.now) {
+            match waiting {
+                Waiting::Inner(packet) => self.server.end.handle_inner(self.now, &packet),
+                Waiting::Packet { meta, packet, ride } => {
+                    self.handle_at_server(&meta, &packet, ride);
+                }
+            }
+        }
+    }
+
+    fn handle_at_client(&mut self, meta: &RecvMeta, packet: &[u8], ride: Option<Transit>) {
+        self.client.end.handle_packet(self.now, meta, packet);
+        self.client.touched = true;
+        // A forged packet brings nothing.
+        if let Some(ride) = ride {
+            self.deliver_of_client(ride);
+        }
+    }
+
+    fn handle_at_server(&mut self, meta: &RecvMeta, packet: &[u8], ride: Option<Transit>) {
+        self.server.end.handle_packet(self.now, meta, packet);
+        self.server.touched = true;
+        if let Some(ride) = ride {
+            self.deliver_of_server(ride);
+        }
+    }
+
     /// Lets the client do what is due, and takes out all that it has to give.
     pub(super) fn turn_client(&mut self) {
         self.run_client(None, |client, io| turn(client, io));
@@ -67,7 +124,7 @@ impl World {
     }
 
     /// Takes out the inner packets that a packet brought to the client.
-    pub(super) fn deliver_of_client(&mut self, ride: Ride) {
+    fn deliver_of_client(&mut self, ride: Transit) {
         self.run_client(Some(ride), |client, io| deliver(client, io));
     }
 
@@ -82,11 +139,11 @@ impl World {
     }
 
     /// Takes out the inner packets that a packet brought to the server.
-    pub(super) fn deliver_of_server(&mut self, ride: Ride) {
+    fn deliver_of_server(&mut self, ride: Transit) {
         self.run_server(Some(ride), |server, io| deliver(server, io));
     }
 
-    fn run_client(&mut self, ride: Option<Ride>, run: impl FnOnce(&mut Client, &mut EndIo<'_>)) {
+    fn run_client(&mut self, ride: Option<Transit>, run: impl FnOnce(&mut Client, &mut EndIo<'_>)) {
         let (sends, first) = (Direction::Up, self.arrivals.len());
         let Self { now, client, wires, undeliverable, arrivals, .. } = self;
         run(&mut client.end, &mut EndIo { now: *now, sends, ride, wires, undeliverable, arrivals });
@@ -96,7 +153,7 @@ impl World {
         }
     }
 
-    fn run_server(&mut self, ride: Option<Ride>, run: impl FnOnce(&mut Server, &mut EndIo<'_>)) {
+    fn run_server(&mut self, ride: Option<Transit>, run: impl FnOnce(&mut Server, &mut EndIo<'_>)) {
         let (sends, first) = (Direction::Down, self.arrivals.len());
         let Self { now, server, wires, undeliverable, arrivals, .. } = self;
         run(&mut server.end, &mut EndIo { now: *now, sends, ride, wires, undeliverable, arrivals });
@@ -123,4 +180,9 @@ impl World {
         self.client.due = self.client.end.poll_timeout();
         self.client.touched = false;
     }
+}
+
+/// What the machine keeps of a packet that has come to it at `now`.
+fn waiting(now: Instant, meta: RecvMeta, packet: Bytes, ride: Option<Transit>) -> Waiting {
+    Waiting::Packet { meta: RecvMeta { received: Some(now), ..meta }, packet, ride }
 }

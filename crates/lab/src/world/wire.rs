@@ -9,7 +9,7 @@ use roadweave_types::{Instant, SplitMix64};
 
 use super::strangers::Hostile;
 use super::tamper::{Tamperer, Tampering};
-use super::{Ride, UDP_IP_HEADERS};
+use super::{Transit, UDP_IP_HEADERS};
 
 /// What a link carries.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) enum Load {
 pub struct CrossStats {
     /// Packets put in.
     pub pushed: u64,
-    /// Their bytes.
+    /// Bytes of the packets put in.
     pub pushed_bytes: u64,
     /// Packets that came out.
     pub delivered: u64,
@@ -61,9 +61,9 @@ struct OneWay {
     cross: CrossStats,
     /// Packets of the tunnel that were put in.
     boarded: u64,
-    /// The highest number of those that came out.
+    /// The highest number of a packet that came out.
     newest: u64,
-    /// Those of packets that were overtaken by too many, and those that former tamperers corrupted.
+    /// Bytes of packets that too many had overtaken, and of those that former tamperers corrupted.
     useless_bytes: u64,
     tamperer: Option<Tamperer>,
     /// What the tamperer made of the packet that came out last.
@@ -72,7 +72,7 @@ struct OneWay {
 
 /// A packet of the tunnel at the end of a link: where it seems to come from, the server's address
 /// that it goes to, if it does, its bytes, and how it came.
-type Out = (SocketAddr, SocketAddr, BytesMut, Ride);
+type Out = (SocketAddr, SocketAddr, BytesMut, Transit);
 
 impl Wire {
     pub(super) fn new(index: u32, link: &DuplexLink) -> Self {
@@ -211,7 +211,7 @@ impl OneWay {
                     }
                     let settings = self.link.settings();
                     let propagation = settings.trace.delay().at(boarded.since(settings.origin));
-                    let ride = Ride { link: 0, boarded, propagation };
+                    let ride = Transit { link: 0, boarded, propagation };
                     match &mut self.tamperer {
                         None => return Some((from, to, packet, ride)),
                         Some(tamperer) => {

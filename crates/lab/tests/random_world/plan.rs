@@ -11,7 +11,7 @@ use roadweave_emulate::{
 };
 use roadweave_lab::event::Action;
 use roadweave_lab::world::{
-    Hostility, OtherServer, Stranger, Strangers, Tampering, Trust, WorldConfig,
+    Hostility, Machine, OtherServer, Stranger, Strangers, Tampering, Trust, WorldConfig,
 };
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, UplinkPolicy};
@@ -34,6 +34,7 @@ pub struct Plan {
     /// When all that is broken has been mended.
     pub heal: Duration,
     pub congestion: CongestionControl,
+    pub machine: Machine,
     pub links: Vec<LinkPlan>,
     pub lanes_up: Vec<LaneConfig>,
     pub lanes_down: Vec<LaneConfig>,
@@ -142,6 +143,7 @@ impl Plan {
             seed,
             heal,
             congestion,
+            machine: Dice(Pcg64Mcg::seed_from_u64(!seed.rotate_left(32))).machine(),
             links,
             lanes_up,
             lanes_down,
@@ -169,6 +171,7 @@ impl Plan {
             learned: Default::default(),
             policies: self.policies.clone(),
             strangers: self.strangers.clone(),
+            machine: self.machine,
         }
     }
 
@@ -285,6 +288,15 @@ impl Dice {
     /// True once in `times`.
     fn once_in(&mut self, times: u64) -> bool {
         self.within(0..times) == 0
+    }
+
+    /// One in four is late.
+    fn machine(&mut self) -> Machine {
+        match self.within(0..8) {
+            0 => Machine::Crowded,
+            1 => Machine::Busy,
+            _ => Machine::Punctual,
+        }
     }
 
     fn ms(&mut self, range: std::ops::Range<u64>) -> Duration {

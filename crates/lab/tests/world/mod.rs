@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_emulate::{Direction, DuplexLink, LinkSettings, Trace};
-use roadweave_lab::world::{Hostility, Strangers, Trust, World as Inner, WorldConfig};
+use roadweave_lab::world::{Hostility, Machine, Strangers, Trust, World as Inner, WorldConfig};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{
     ClientEvent, LaneConfig, ServerEvent, SessionStatus, Strategy, UplinkPolicy,
@@ -36,6 +36,7 @@ pub struct Plan {
     pub congestion: CongestionControl,
     pub policies: BTreeMap<String, UplinkPolicy>,
     pub strangers: Strangers,
+    pub machine: Machine,
 }
 
 #[derive(Clone)]
@@ -63,6 +64,7 @@ impl Plan {
             congestion: CongestionControl::Bbr,
             policies: BTreeMap::new(),
             strangers: Strangers::default(),
+            machine: Machine::default(),
         }
     }
 
@@ -92,6 +94,7 @@ impl Plan {
             learned: Default::default(),
             policies: self.policies,
             strangers: self.strangers,
+            machine: self.machine,
             trust: Trust {
                 client_is_known: !self.wrong_client,
                 server_is_right: !self.wrong_server,

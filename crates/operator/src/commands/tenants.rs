@@ -10,7 +10,7 @@ use crate::account;
 /// What to do with tenants.
 #[derive(Subcommand)]
 pub enum TenantCommand {
-    /// Those that you may see
+    /// The tenants that you may see
     List,
     /// Make one; asks for its owner's password
     Create {

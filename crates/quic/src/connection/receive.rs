@@ -24,18 +24,20 @@ impl Connection {
         bytes: usize,
         event: noq_proto::ConnectionEvent,
     ) {
+        let received = source.received_by(now);
         self.quic.handle_event(event);
         if self.path_of(source).is_none() {
             self.scan_paths(now);
         }
         let path = self.path_of(source);
         if let Some(index) = path.and_then(|id| self.index(id)).filter(|at| self.has_frames(*at)) {
-            self.paths[index].on_heard(now, bytes);
+            self.paths[index].on_heard(received, bytes);
             self.timing.last_path = path;
         }
         // A packet that the peer sent before it changed its address, and that came late, is as good
         // as any.
-        let any_data = self.take_datagrams(now, path.or(self.timing.last_path), bytes);
+        let path = path.or(self.timing.last_path);
+        let any_data = self.take_datagrams(now, received, path, bytes);
         self.process(now);
         if matches!(self.phase, Phase::Handshake { .. }) {
             self.flush_all(now);
@@ -45,6 +47,8 @@ impl Connection {
         // Packets with data are acknowledged together with the user's feedback, which is due a
         // little earlier; what else wants an answer gets it as soon as others may share it.
         if any_data {
+            // From now, however long they lay here: each of a batch would be overdue by itself.
+            // The feedback, which is asked for once they all were handed over, is due by then.
             self.timing.acknowledge.get_or_insert(now + ACK_DELAY);
         } else {
             self.want_control_flush(now, FEEDBACK_DELAY);
@@ -189,7 +193,13 @@ impl Connection {
 
     /// Returns whether there was data, which wants feedback.
     /// `packet_bytes`: length of the packet that brought them.
-    fn take_datagrams(&mut self, now: Instant, path: Option<PathId>, packet_bytes: usize) -> bool {
+    fn take_datagrams(
+        &mut self,
+        now: Instant,
+        received: Instant,
+        path: Option<PathId>,
+        packet_bytes: usize,
+    ) -> bool {
         let mut any_data = false;
         while let Some(payload) = self.quic.datagrams().recv() {
             let payload = detached(payload, packet_bytes);
@@ -214,8 +224,8 @@ impl Connection {
             self.events.push_back(Event::Received { path: id, datagram });
         }
         if any_data {
-            self.timing.feedback_owed.get_or_insert(now);
-            self.timing.last_data = now;
+            self.timing.feedback_owed.get_or_insert(received);
+            self.timing.last_data = received.max(self.timing.last_data);
         }
         any_data
     }

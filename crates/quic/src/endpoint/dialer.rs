@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use roadweave_identity::tls::HandshakeRefusal;
 use roadweave_identity::{Identity, PublicKey};
 
-use super::setup::INITIAL_ID_LEN;
 use crate::config::{ConfigError, TransportConfig};
 use crate::secrets::SeededIds;
 use crate::tls::{self, Clock};
@@ -70,3 +69,6 @@ impl Dialer {
 
 /// Servers whose settings are kept: those a client chooses among, and some it has left.
 const SERVERS_MAX: usize = 8;
+/// Length of the ID that a client chooses for a server it does not know, bytes (RFC 9000 section
+/// 7.2 asks for 8).
+const INITIAL_ID_LEN: usize = 16;

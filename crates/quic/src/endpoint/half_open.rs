@@ -120,7 +120,7 @@ impl HalfOpen {
         self.handshakes.get_mut(&id).into_iter().for_each(|handshake| handshake.unreported = None);
     }
 
-    /// It is let in, or nothing is left of it.
+    /// A handshake is over: the client is let in, or nothing is left of the attempt.
     pub(super) fn end(&mut self, id: ConnectionId) {
         let Some(Handshake { source, .. }) = self.handshakes.remove(&id) else { return };
         self.unproved.remove(&id);

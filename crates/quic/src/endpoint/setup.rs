@@ -112,9 +112,10 @@ fn endpoint_config(
 ) -> Result<noq_proto::EndpointConfig, ConfigError> {
     let key = hmac::Key::new(hmac::HMAC_SHA256, reset_key);
     let mut endpoint = noq_proto::EndpointConfig::new(Arc::new(key));
-    let seed = config.rng_seed;
+    let (seed, shard) = (config.rng_seed, config.shard);
+    let ids = move || SeededIds::new(&seed, b"connection IDs").of_shard(shard);
     endpoint
-        .cid_generator(Arc::new(move || Box::new(SeededIds::new(&seed, b"connection IDs"))))
+        .cid_generator(Arc::new(move || Box::new(ids())))
         .supported_versions(vec![QUIC_VERSION_1])
         .rng_seed(Some(derive_secret(&seed, b"library")))
         // `ResponseLimiter` bounds them.
@@ -128,6 +129,3 @@ fn endpoint_config(
 const QUIC_VERSION_1: u32 = 1;
 /// The least that this side takes in a packet, bytes: what an Ethernet carries.
 const UDP_PAYLOAD_MIN: u16 = 1472;
-/// Length of the ID that a client chooses for a server it does not know, bytes (RFC 9000 section
-/// 7.2 asks for 8).
-pub(super) const INITIAL_ID_LEN: usize = 16;

@@ -23,7 +23,7 @@ pub(super) struct Reordering {
     usual: Option<(Duration, Duration)>,
     /// The newest packet that was acknowledged before the present batch.
     newest: Option<u64>,
-    /// Those taken for lost that may come yet, ascending by number.
+    /// Packets taken for lost that may come yet, ascending by number.
     missing: VecDeque<(u64, Instant)>,
     /// The ages of overtaken packets in the present batch of acknowledgements.
     batch: Samples,

@@ -154,3 +154,21 @@ fn the_books_of_the_path_balance() {
         assert_eq!(world.path(CLIENT, path).bytes_in_flight, 0);
     }
 }
+
+#[test]
+fn a_machine_that_wakes_late_makes_no_round_trip_longer_than_it_must() {
+    // The late side, whether it knows when it received what it is handed.
+    let rtt = |side: usize, stamped: bool| {
+        let mut world = World::connected(links(&[20]));
+        world.sides[side].late = ms(8);
+        world.sides[side].stamped = stamped;
+        send_on_each(&mut world, &[0], ms(50), ms(1000));
+        world.run(ms(100));
+        world.path(CLIENT, PathId(0)).latest_rtt
+    };
+    // The peer waits for 1 ms whether there is more to acknowledge.
+    assert_eq!(rtt(CLIENT, true), ms(41), "it ends when it is received");
+    assert_eq!(rtt(CLIENT, false), ms(49));
+    assert_eq!(rtt(SERVER, true), ms(48), "the peer has waited already");
+    assert_eq!(rtt(SERVER, false), ms(49));
+}

@@ -209,7 +209,7 @@ fn sources_that_nobody_is_at_keep_nobody_out() {
     for (number, packet) in (0_u32..).zip(initials(2_000)) {
         let remote = SocketAddr::from(((0x0a00_0000 + number * 7).to_be_bytes(), 9));
         let local = Local::Address(Some(server_address().ip()));
-        let (now, source) = (world.now, Source { remote, local, ecn: None });
+        let (now, source) = (world.now, Source { remote, local, ecn: None, received: None });
         let packet = BytesMut::from(&packet[..]);
         let _ = world.sides[SERVER].endpoint.handle_packet(now, source, packet);
     }
@@ -244,7 +244,7 @@ fn a_thousand_clients_are_reset_within_a_second_after_a_restart() {
         let remote = SocketAddr::from(((0x0a00_0000 + number / 4).to_be_bytes(), number as u16));
         let local = Local::Address(Some(server_address().ip()));
         let now = world.now + Duration::from_micros(u64::from(number) * 250);
-        let source = Source { remote, local, ecn: None };
+        let source = Source { remote, local, ecn: None, received: None };
         // A busy client sends more before it hears the answer.
         for _ in 0..3 {
             let packet = BytesMut::from(&packet[..]);
@@ -386,7 +386,7 @@ fn a_server_answers_probes_and_keeps_nothing_of_them() {
     drop(packets);
     let server = &mut world.sides[SERVER].endpoint;
     let mut ask = |probe: &[u8], now| {
-        let source = Source { remote, local: Local::Address(None), ecn: None };
+        let source = Source { remote, local: Local::Address(None), ecn: None, received: None };
         assert_eq!(server.handle_packet(now, source, BytesMut::from(probe)), None);
         let packets = server.poll_transmit()?;
         packets.packets().next().map(|(_, packet)| packet.to_vec())
@@ -394,7 +394,12 @@ fn a_server_answers_probes_and_keeps_nothing_of_them() {
     assert_eq!(ask(&probe[..1199], now), None, "an answer must not be longer than what asks");
     let answer = ask(&probe, now).unwrap();
     assert!(answer.len() < 64, "{}", answer.len());
-    let source = Source { remote: server_address(), local: Local::Uplink(UplinkId(0)), ecn: None };
+    let source = Source {
+        remote: server_address(),
+        local: Local::Uplink(UplinkId(0)),
+        ecn: None,
+        received: None,
+    };
     let outcome = prober.handle_packet(now + ms(40), &source, &answer).unwrap();
     assert_eq!(outcome.rtt, Some(ms(40)));
     assert_eq!(world.sides[SERVER].endpoint.connection_count(), 0);

@@ -10,7 +10,7 @@ fn source(world: &World, to: usize) -> Source {
         _ => Local::Address(Some(server_address().ip())),
     };
     let remote = if to == CLIENT { server_address() } else { world.links[0].address };
-    Source { remote, local, ecn: None }
+    Source { remote, local, ecn: None, received: None }
 }
 
 fn inject(world: &mut World, to: usize, packet: &[u8]) {

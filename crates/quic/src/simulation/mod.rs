@@ -60,6 +60,10 @@ struct Side {
     endpoint_events: Vec<EndpointEvent>,
     /// Whether the user sends feedback whenever it is due.
     feedback: bool,
+    /// How long after it was received each packet is handed over.
+    late: Duration,
+    /// Whether packets are handed over with the time at which they were received.
+    stamped: bool,
 }
 
 struct Anyone(Result<(), Refusal>);
@@ -113,6 +117,8 @@ fn side(endpoint: Endpoint) -> Side {
         books: Books::default(),
         endpoint_events: Vec::new(),
         feedback: true,
+        late: Duration::ZERO,
+        stamped: true,
     }
 }
 
@@ -246,7 +252,9 @@ impl World {
         let random = &mut self.random;
         if let Some(at) = self.links[link].direction(side).carry(self.now, packet.len(), random) {
             let source = self.links[link].address;
-            let arrival = Arrival { at, number: self.packets, to: 1 - side, link, source, packet };
+            let (number, to) = (self.packets, 1 - side);
+            let at = at + self.sides[to].late;
+            let arrival = Arrival { at, number, to, link, source, packet };
             self.network.push(arrival);
         }
     }
@@ -321,16 +329,20 @@ impl World {
     }
 
     fn deliver(&mut self, arrival: Arrival) {
+        let Side { late, stamped, .. } = self.sides[arrival.to];
+        let received = stamped.then(|| arrival.at - late);
         let source = match arrival.to {
             CLIENT => Source {
                 remote: server_address(),
                 local: Local::Uplink(UplinkId(arrival.link as u32)),
                 ecn: None,
+                received,
             },
             _ => Source {
                 remote: arrival.source,
                 local: Local::Address(Some(server_address().ip())),
                 ecn: None,
+                received,
             },
         };
         self.arriving = arrival.link;

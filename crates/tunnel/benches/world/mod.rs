@@ -1,5 +1,7 @@
 //! A client and a server in virtual time, with nothing between them but queues.
 
+#![allow(dead_code, reason = "no bench uses all of it")]
+
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -38,13 +40,21 @@ pub struct Surroundings {
     /// On its way to the other node.
     sent: VecDeque<(Instant, RecvMeta, Vec<u8>)>,
     pub delivered: u64,
+    transmitted: u64,
     /// What has come out of the tunnel, if it is to be kept.
     pub kept: Option<Vec<Bytes>>,
 }
 
 impl Surroundings {
     pub fn new(is_client: bool) -> Self {
-        Self { now: Instant::ZERO, is_client, sent: VecDeque::new(), delivered: 0, kept: None }
+        Self {
+            now: Instant::ZERO,
+            is_client,
+            sent: VecDeque::new(),
+            delivered: 0,
+            transmitted: 0,
+            kept: None,
+        }
     }
 
     /// Hands what has arrived by now to the other `node`.
@@ -80,7 +90,8 @@ impl Io for Surroundings {
                     (socket, server_address())
                 }
             };
-            let meta = RecvMeta { socket, remote, local: None, ecn: route.ecn };
+            let meta = RecvMeta { socket, remote, local: None, ecn: route.ecn, received: None };
+            self.transmitted += 1;
             self.sent.push_back((self.now + DELAY, meta, packet.to_vec()));
         }
     }
@@ -93,6 +104,18 @@ pub struct Tunnel {
     pub near: Surroundings,
     pub far: Surroundings,
     packet: Vec<u8>,
+    turns: [u64; 2],
+}
+
+/// How often something has happened: at the client, and at the server.
+#[derive(Clone, Copy)]
+pub struct Counts {
+    /// How often [`Tunnel::pace`] has turned each.
+    pub turns: [u64; 2],
+    /// What each has sent.
+    pub datagrams: [u64; 2],
+    /// Inner packets that came out at the server.
+    pub delivered: u64,
 }
 
 impl Tunnel {
@@ -130,7 +153,7 @@ impl Tunnel {
         let server =
             Server::new(epoch, config, Arc::new(server_key), Arc::new(peers)).expect("usable");
         let (near, far) = (Surroundings::new(true), Surroundings::new(false));
-        let mut tunnel = Self { client, server, near, far, packet: inner_packet() };
+        let mut tunnel = Self { client, server, near, far, packet: inner_packet(), turns: [0; 2] };
         for uplink in UPLINKS {
             tunnel.client.add_uplink(Instant::ZERO, uplink, &format!("wwan{}", uplink.0));
         }
@@ -138,6 +161,41 @@ impl Tunnel {
         (0..500).for_each(|_| tunnel.step(BATCH));
         assert!(tunnel.far.delivered >= 480 * BATCH, "{} arrived", tunnel.far.delivered);
         tunnel
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> Counts {
+        let datagrams = [self.near.transmitted, self.far.transmitted];
+        Counts { turns: self.turns, datagrams, delivered: self.far.delivered }
+    }
+
+    /// Sends a packet each `gap` for `span`, each node turned when something has come or is due, as
+    /// an event loop turns it.
+    pub fn pace(&mut self, gap: Duration, span: Duration) {
+        let mut now = self.near.now;
+        let (end, mut next) = (now + span, now + gap);
+        while now < end {
+            let arrivals =
+                [&self.near, &self.far].map(|side| side.sent.front().map(|(at, ..)| *at));
+            let due = [self.client.poll_timeout(), self.server.poll_timeout()];
+            now = arrivals.into_iter().chain(due).flatten().fold(next, Instant::min).max(now);
+            (self.near.now, self.far.now) = (now, now);
+            let comes = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+            if next <= now || comes(arrivals[1]) || comes(due[0]) {
+                while next <= now {
+                    self.client.handle_inner(now, &self.packet);
+                    next += gap;
+                }
+                self.far.arrive(now, &mut self.client);
+                turn(&mut self.client, &mut self.near);
+                self.turns[0] += 1;
+            }
+            if comes(arrivals[0]) || comes(due[1]) {
+                self.near.arrive(now, &mut self.server);
+                turn(&mut self.server, &mut self.far);
+                self.turns[1] += 1;
+            }
+        }
     }
 
     /// Sends `packets` packets and lets a millisecond pass.

@@ -9,7 +9,8 @@ use super::{Anchor, AnchorEvent};
 use crate::bindings::{At, Attach, Attached, Sender};
 use crate::leg::LegEnd;
 use crate::proxy::LEG_IDLE_MAX;
-use crate::server::{Direction, refusals};
+use crate::rate::Direction;
+use crate::server::refusals;
 use crate::session::check_inner;
 
 /// The leg of a proxy.

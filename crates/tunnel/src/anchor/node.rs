@@ -19,8 +19,8 @@ impl Node for Anchor {
     }
 
     fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
-        let RecvMeta { remote, local, ecn, .. } = *meta;
-        let source = Source { remote, local: Local::Address(local), ecn };
+        let RecvMeta { remote, local, ecn, received, .. } = *meta;
+        let source = Source { remote, local: Local::Address(local), ecn, received };
         if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
             self.pump(now, id);
         }

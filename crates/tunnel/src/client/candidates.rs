@@ -14,8 +14,7 @@ use std::net::SocketAddr;
 use roadweave_types::Instant;
 use roadweave_wire::Reason;
 
-use super::race::After;
-use super::standby::HOME_FIRST;
+use super::race::{After, PREFERRED_SERVER_DELAY};
 use super::{Candidate, Client, admit};
 use crate::node::Node as _;
 
@@ -80,7 +79,7 @@ impl Client {
         }
         self.drop_attempts(now, NAMED_NO_MORE, |_| true);
         self.leave(now, NAMED_NO_MORE, After::Restart);
-        self.home_first_until = now + HOME_FIRST;
+        self.home_first_until = now + PREFERRED_SERVER_DELAY;
     }
 }
 

@@ -103,7 +103,7 @@ struct State {
     better: u32,
     rests_until: Instant,
     rest: Duration,
-    /// When it failed last.
+    /// When the candidate failed last.
     failed: Instant,
     /// Tries in which nothing was heard, of anybody: whose fault that is nobody knows.
     silent_tries: u32,
@@ -158,8 +158,8 @@ impl Choice {
         }
     }
 
-    /// The candidates are `candidates` from now on; `before` has the place where each of them was.
-    /// Of those that stay all is known that was, and the client is with the same one, or the first.
+    /// Replaces the candidates; `before` has the place where each of the new ones was. What is
+    /// known of those that stay is kept, and the client is with the same one, or the first.
     pub(super) fn set_candidates(
         &mut self,
         now: Instant,

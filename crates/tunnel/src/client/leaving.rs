@@ -37,7 +37,7 @@ impl Leaving {
         self.current.id
     }
 
-    /// What it has dropped.
+    /// What the session that is left has dropped.
     pub(super) fn drops(&self) -> DropCounters {
         self.current.session.drops()
     }

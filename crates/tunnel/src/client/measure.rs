@@ -25,7 +25,7 @@ pub struct CandidateReport {
     pub site: String,
     /// Its public key.
     pub public_key: String,
-    /// What it is to the client now.
+    /// What the server is to the client now.
     pub place: CandidatePlace,
     /// Whether it is chosen only when no other is there.
     #[serde(default)]
@@ -46,11 +46,11 @@ pub struct CandidateReport {
 pub enum CandidatePlace {
     /// The session is with it, or is tried there first.
     InUse,
-    /// It waits, and would take over at once.
+    /// The server waits, and would take over at once.
     Standby,
-    /// It is asked to wait.
+    /// The server is asked to wait.
     Trying,
-    /// It may be chosen.
+    /// The server may be chosen.
     Candidate,
 }
 

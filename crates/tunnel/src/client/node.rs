@@ -19,9 +19,9 @@ impl Node for Client {
     }
 
     fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
-        let RecvMeta { socket: uplink, remote, ecn, .. } = *meta;
+        let RecvMeta { socket: uplink, remote, ecn, received, .. } = *meta;
         self.count_packet(uplink, ip_bytes(remote, payload.len()));
-        let source = Source { remote, local: Local::Uplink(uplink), ecn };
+        let source = Source { remote, local: Local::Uplink(uplink), ecn, received };
         if self.has_choice()
             && let Some(outcome) = self.prober.handle_packet(now, &source, payload)
         {

@@ -54,11 +54,11 @@ struct Trouble {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It may be over before anybody need know.
+    /// The trouble may be over before anybody need know.
     Brief,
-    /// It was told, and so will be its end.
+    /// The trouble was told, and so will be its end.
     Told,
-    /// It was to be told, and too much was told of late.
+    /// The trouble was to be told, and too much was told of late.
     Hushed,
 }
 

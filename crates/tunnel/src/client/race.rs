@@ -24,12 +24,13 @@ use roadweave_wire::{Control, Role, Welcome};
 
 use super::notices::{Notice, legible};
 use super::pairs::{Pair, Rejection};
-use super::standby::HOME_FIRST;
 use super::{Client, ClientEvent, Current, MTU_MIN};
 use crate::learned::keep_learned;
 use crate::server::UNUSED;
 use crate::session::{Session, SessionConfig};
 
+/// How long the server that the client was with last is tried alone.
+pub(super) const PREFERRED_SERVER_DELAY: Duration = Duration::from_secs(1);
 /// How much later the next uplink begins: often the first one answers before.
 pub(super) const RACE_STAGGER: Duration = Duration::from_millis(100);
 /// Attempts on several uplinks, which begin one after the other, differ by up to so much more.
@@ -47,7 +48,7 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest rest after sessions that the server ended.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// A session that lived this long was a good one: what went wrong before it counts no more.
-pub(super) const LIVED_WELL: Duration = Duration::from_secs(30);
+pub(super) const STABLE_AFTER: Duration = Duration::from_secs(30);
 
 /// A connection that is no session yet.
 #[derive(Debug)]
@@ -71,7 +72,8 @@ pub(super) struct AcceptedConnection {
 pub(super) enum After {
     /// The server restarted: at once.
     Restart,
-    /// It fell silent, or the networks did: at once, and with another one only if that answers.
+    /// The server fell silent, or the networks did: at once, and with another one only if that
+    /// answers.
     Silence,
     /// The server ended it: at once the first time, then ever later. Two boxes with one key would
     /// drive each other out without end.
@@ -339,13 +341,13 @@ impl Client {
         }
         let Some(mut current) = self.current.take() else { return };
         self.take_last(now, &mut current.session);
-        self.home_first_until = now + HOME_FIRST;
+        self.home_first_until = now + PREFERRED_SERVER_DELAY;
         if after == After::Silence {
             self.doubt_standby(now);
         }
         let key = &self.config.candidates[self.choice.current()].key;
         keep_learned(&mut self.learned, key, &current.session);
-        if now.since(current.since) >= LIVED_WELL {
+        if now.since(current.since) >= STABLE_AFTER {
             self.backoff = Duration::ZERO;
             self.pairs.on_success(current.pair);
         }

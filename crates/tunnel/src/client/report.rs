@@ -41,7 +41,7 @@ pub enum PairState {
     Connected,
     /// Attempts are under way, and nobody has answered.
     Trying,
-    /// It is not tried for a while, because of its last answer.
+    /// The pair is not tried for a while, because of its last answer.
     Resting,
     /// Nothing is under way.
     Idle,

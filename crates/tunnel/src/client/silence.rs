@@ -5,7 +5,7 @@ use std::time::Duration;
 use roadweave_types::{Instant, PathSnapshot};
 
 use super::pairs::Rejection;
-use super::race::{AcceptedConnection, After, LIVED_WELL};
+use super::race::{AcceptedConnection, After, STABLE_AFTER};
 use super::{Client, Current};
 use crate::node::Node as _;
 
@@ -126,7 +126,7 @@ impl Client {
             return;
         }
         self.pairs.reset_backoff(now, None);
-        if now.since(current.since) < LIVED_WELL + SILENCE_MAX {
+        if now.since(current.since) < STABLE_AFTER + SILENCE_MAX {
             let pair = current.pair;
             let reason = "a session began over it and fell silent".to_owned();
             self.pairs.rest(now, pair, Rejection::Doubtful, reason);

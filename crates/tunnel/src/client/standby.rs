@@ -72,13 +72,14 @@ struct Goal {
 /// Whose fault it is that a target is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// It has proved to be it, and does not want the client, or something is wrong with it.
+    /// The target has proved who it is, and does not want the client, or something is wrong with
+    /// it.
     Its,
-    /// It has not answered since then; nor has anybody else, perhaps.
+    /// The target has not answered since then; nor has anybody else, perhaps.
     Silence { since: Instant },
 }
 
-/// Whether it is alive is asked.
+/// The question whether the server of the session is alive.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     first: Instant,
@@ -486,8 +487,6 @@ impl Client {
 
 /// How often a standby says something: address translators forget a binding after 30 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(25);
-/// How long the server that the client was with last is tried alone.
-pub(super) const HOME_FIRST: Duration = Duration::from_secs(1);
 /// How long a candidate has to welcome.
 const TARGET_PATIENCE: Duration = Duration::from_secs(10);
 /// The time between two attempts on a candidate.

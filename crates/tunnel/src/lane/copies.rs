@@ -24,7 +24,7 @@ pub(crate) struct SourceCopy {
     pub(crate) ends_frame: bool,
     /// When its packet came to the lane.
     pub(crate) queued: Instant,
-    /// When it began to wait.
+    /// When the copy began to wait.
     pub(crate) since: Instant,
     /// Whether no other copy of the packet has left so far.
     pub(crate) is_first: bool,

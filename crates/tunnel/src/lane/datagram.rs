@@ -9,7 +9,7 @@ use roadweave_wire::{FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, SourceDatag
 pub struct LaneDatagram {
     /// The lane.
     pub lane: LaneId,
-    /// What it holds.
+    /// What the datagram holds.
     pub content: DatagramContent,
     /// Its bytes as QUIC carries them.
     pub bytes: Bytes,
@@ -104,11 +104,11 @@ pub(crate) struct Token {
 /// What of a datagram a token tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenKind {
-    /// It was a [`DatagramContent::Source`].
+    /// The datagram was a [`DatagramContent::Source`].
     Source,
-    /// It was a [`DatagramContent::Repair`].
+    /// The datagram was a [`DatagramContent::Repair`].
     Repair,
-    /// It was a [`DatagramContent::Part`].
+    /// The datagram was a [`DatagramContent::Part`].
     Part,
 }
 

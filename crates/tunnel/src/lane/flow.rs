@@ -39,7 +39,7 @@ const FLOWS_MAX: usize = 8192;
 const IDLE_MAX: Duration = Duration::from_secs(120);
 /// What an interactive flow may send at once, bytes.
 const BURST: u64 = 16_000;
-/// What it may send for long, bytes per second: 64 kbit/s, a voice without RTP.
+/// What an interactive flow may send for long, bytes per second: 64 kbit/s, a voice without RTP.
 const RATE: u64 = 8_000;
 /// The pause in which a flow may change its lane: longer than paths differ in delay.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -47,15 +47,15 @@ impl Default for Opening {
 /// What became of a source datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It was the first of its packet, and in time.
+    /// The datagram was the first of its packet, and in time.
     First,
     /// A copy of a packet that came before.
     Duplicate,
-    /// Its turn was over.
+    /// The packet's turn was over.
     Late,
-    /// It is so old that nobody knows whether it came before.
+    /// The packet is so old that nobody knows whether it came before.
     Old,
-    /// It is no packet of the lane.
+    /// The datagram has no packet of the lane.
     Refused,
 }
 
@@ -203,7 +203,7 @@ impl LaneReceiver {
         reorder.flush(&mut |unit| out.release(unit));
     }
 
-    /// What it holds.
+    /// The memory that the receiving half of the lane holds, by kind.
     pub(crate) fn memory(&self) -> MemoryStats {
         MemoryStats {
             decoder_bytes: self.decoder.memory() as u64,

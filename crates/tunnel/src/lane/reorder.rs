@@ -67,12 +67,12 @@ pub(crate) struct Unit {
 /// What became of a unit that was handed in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It went out in its turn, or waits for it.
+    /// The unit went out in its turn, or waits for it.
     #[default]
     Kept,
-    /// It missed its turn and went out late.
+    /// The unit missed its turn and went out late.
     Late,
-    /// It missed its turn and was discarded.
+    /// The unit missed its turn and was discarded.
     Discarded,
 }
 

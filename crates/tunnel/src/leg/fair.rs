@@ -20,7 +20,7 @@ pub(super) type Drop<'a> = &'a mut dyn FnMut(TenantId, DropReason);
 pub(super) struct FairQueue {
     /// Of tenants that have something.
     flows: BTreeMap<TenantId, Flow>,
-    /// Their turns.
+    /// The tenants in the order of their turns.
     turns: VecDeque<TenantId>,
     bytes: usize,
 }

@@ -21,7 +21,7 @@ use roadweave_wire::{Binding, Detached, LegMessage, Passed};
 use super::held::{ALL_BYTES_MAX, Held};
 use super::{LegEvent, Legs};
 use crate::leg::TenantId;
-use crate::server::Direction;
+use crate::rate::Direction;
 
 /// A session's attachment.
 #[derive(Debug)]

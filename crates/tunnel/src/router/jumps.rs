@@ -63,11 +63,12 @@ pub(super) struct Copy {
 /// What to do with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plausibility {
-    /// It is near those that came.
+    /// The number is near those that came.
     Near,
-    /// It is where the peer is now, as those are that were kept ([`SequenceJumps::take_kept`]).
+    /// The number is where the peer is now, as those are that were kept
+    /// ([`SequenceJumps::take_kept`]).
     Jump,
-    /// Nobody knows ([`SequenceJumps::keep`]).
+    /// Nobody knows where the peer is: keep the packet ([`SequenceJumps::keep`]).
     Doubt,
 }
 

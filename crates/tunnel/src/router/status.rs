@@ -18,7 +18,7 @@ pub struct LinkStatus {
     pub uplink: String,
     /// The address of its other end, if it is known.
     pub remote: Option<String>,
-    /// Whether it answers.
+    /// Whether the link answers.
     pub status: PathStatus,
     /// The smoothed round trip of its hellos.
     pub smoothed_rtt_ms: Option<f64>,

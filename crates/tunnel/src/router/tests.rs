@@ -22,7 +22,7 @@ fn address(link: usize) -> SocketAddr {
 }
 
 fn meta(socket: UplinkId, remote: SocketAddr) -> RecvMeta {
-    RecvMeta { socket, remote, local: None, ecn: None }
+    RecvMeta { socket, remote, local: None, ecn: None, received: None }
 }
 
 fn inner(number: u32) -> Vec<u8> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_types::{Instant, Rate};
 
-use super::rate::Limit;
+use crate::rate::Limit;
 
 /// Sessions that a client may begin one after the other: a box in bad weather, and one that is
 /// restarted by somebody who tries things out.

@@ -32,11 +32,11 @@ pub(super) struct Budget {
 /// How many connections may be without a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ceilings {
-    /// Of which the handshake is under way.
+    /// Connections whose handshake is under way.
     pub(super) half_open: usize,
-    /// Of which it is done.
+    /// Connections whose handshake is done, and that have no session.
     pub(super) waiting: usize,
-    /// That wait beside a session with another server.
+    /// Connections that wait beside a session with another server.
     pub(super) standbys: usize,
 }
 

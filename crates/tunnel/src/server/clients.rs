@@ -6,8 +6,8 @@ use roadweave_identity::{PeerPolicy as _, PublicKey, Refusal};
 use roadweave_types::Instant;
 
 use super::Server;
-use super::rate::Limit;
 use crate::peers::{Peer, Peers, PeersChange};
+use crate::rate::Limit;
 
 /// Clients whose change is looked at in one turn: packets must not wait for thousands.
 const CHANGED_AT_ONCE: usize = 32;
@@ -21,10 +21,7 @@ impl Server {
     /// holds for them.
     pub fn replace_peers(&mut self, change: PeersChange) -> Arc<Peers> {
         let PeersChange { peers, changed } = change;
-        for key in changed.iter().filter(|key| peers.get(key).is_none()) {
-            self.learned.remove(&key.to_string());
-            self.accounts.forget(key);
-        }
+        self.kept.forget(changed.iter().filter(|key| peers.get(key).is_none()));
         self.changed.extend(changed);
         self.peers.replace(peers)
     }
@@ -34,10 +31,7 @@ impl Server {
     /// [`Server::is_settled`].
     pub fn revoke(&mut self, keys: impl IntoIterator<Item = PublicKey>) {
         let keys: Vec<PublicKey> = keys.into_iter().collect();
-        for key in &keys {
-            self.learned.remove(&key.to_string());
-            self.accounts.forget(key);
-        }
+        self.kept.forget(keys.iter());
         self.peers.revoke(keys.iter().copied());
         self.changed.extend(keys.into_iter().filter(|key| self.by_key.contains_key(key)));
     }

@@ -49,7 +49,7 @@ impl Server {
     pub(super) fn wait_for_use(&mut self, now: Instant, id: ConnectionId) {
         let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
         if let Some(oldest) = self.waiting.add(now, id, key) {
-            self.refusals.count_silently(refusals::UNUSED);
+            self.kept.refuse(|all| all.count_silently(refusals::UNUSED));
             self.end(now, oldest, "too many connections without a session");
         }
     }
@@ -62,7 +62,7 @@ impl Server {
         what: String,
         remote: SocketAddr,
     ) {
-        if let Some(reason) = self.refusals.count(now, kind, what, remote) {
+        if let Some(reason) = self.kept.refuse(|all| all.count(now, kind, what, remote)) {
             self.events.push_back(ServerEvent::Refused { reason });
         }
     }
@@ -223,7 +223,7 @@ impl Server {
         let Ok(peer) = self.let_in(&key) else {
             return self.end(now, id, "this client is not let in any more");
         };
-        if !self.accounts.may_join(now, key) {
+        if !self.kept.lock().accounts.may_join(now, key) {
             if let Some(remote) = remote {
                 let what = format!(" with the key {key}: it begins too many sessions");
                 self.tell_refusal(now, refusals::TOO_MANY_SESSIONS, what, remote);
@@ -245,7 +245,7 @@ impl Server {
             }
         };
         session.observe_packets(self.observes);
-        if let Some(learned) = self.learned.get(&key.to_string()) {
+        if let Some(learned) = self.kept.lock().learned.get(&key.to_string()) {
             session.restore(learned);
         }
         if let Some(old) = self.by_key.insert(key, id) {
@@ -254,7 +254,7 @@ impl Server {
         self.by_key.insert(key, id);
         self.begin_passing(now, id, &peer, key);
         self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
-        let limits = peer.rate_limit.map(|rate| self.accounts.take_limits(&key, rate));
+        let limits = peer.rate_limit.map(|rate| self.kept.lock().accounts.take_limits(&key, rate));
         let path_names = BTreeMap::new();
         let joined = Joined { key, peer, session, path_names, limits };
         self.sessions.insert(id, joined);
@@ -284,8 +284,9 @@ impl Server {
         let Some(joined) = self.sessions.remove(&id) else { return };
         self.legs.iter_mut().for_each(|legs| legs.end(now, id));
         if self.peers.get(&joined.key).is_some() {
-            keep_learned(&mut self.learned, &joined.key, &joined.session);
-            self.accounts.keep_limits(joined.key, joined.limits);
+            let mut kept = self.kept.lock();
+            keep_learned(&mut kept.learned, &joined.key, &joined.session);
+            kept.accounts.keep_limits(joined.key, joined.limits);
         }
         if self.by_key.get(&joined.key) == Some(&id) {
             self.by_key.remove(&joined.key);

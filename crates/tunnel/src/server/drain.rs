@@ -40,7 +40,7 @@ pub enum DrainReason {
 /// What is left to do until no client is left.
 #[derive(Debug)]
 pub(super) struct Drain {
-    /// Who wants it.
+    /// Who wants the server to drain.
     reasons: BTreeSet<DrainReason>,
     /// Who is asked to move next, and when.
     asks: BTreeSet<(Instant, ConnectionId)>,

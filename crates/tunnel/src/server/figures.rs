@@ -6,7 +6,7 @@ use roadweave_identity::PublicKey;
 
 use super::Server;
 
-/// One session.
+/// What one session has carried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionFigures {
     /// The client.

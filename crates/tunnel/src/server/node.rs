@@ -27,7 +27,7 @@ impl Node for Server {
                 }
                 self.touched.insert(id);
             }
-            None => self.drops.count(DropReason::NoSession),
+            None => self.without_session(key, packet),
         }
     }
 
@@ -35,8 +35,11 @@ impl Node for Server {
         if meta.socket == LEG_SOCKET && self.legs.is_some() {
             return self.handle_leg_packet(now, meta, payload);
         }
-        let RecvMeta { remote, local, ecn, .. } = *meta;
-        let source = Source { remote, local: Local::Address(local), ecn };
+        if self.is_strange(meta, payload) {
+            return;
+        }
+        let RecvMeta { remote, local, ecn, received, .. } = *meta;
+        let source = Source { remote, local: Local::Address(local), ecn, received };
         if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
             self.pump(now, id);
         }
@@ -54,8 +57,10 @@ impl Node for Server {
         self.ask_to_move(now);
         let ignored = self.endpoint.stats().ignored;
         let crowded_out = ignored - std::mem::replace(&mut self.crowded_out, ignored);
-        self.refusals.count_unnamed(refusals::CROWDED_OUT, crowded_out);
-        while let Some(reason) = self.refusals.poll_summary(now) {
+        if crowded_out > 0 {
+            self.kept.refuse(|all| all.count_unnamed(refusals::CROWDED_OUT, crowded_out));
+        }
+        while let Some(reason) = self.kept.poll_summary(now) {
             self.events.push_back(ServerEvent::Refused { reason });
         }
         while let Some((at, id)) = self.timers.first().copied()
@@ -94,7 +99,7 @@ impl Node for Server {
             hello,
             session,
             self.drain_timeout(),
-            self.refusals.poll_timeout(),
+            self.kept.poll_timeout(),
             self.endpoint.poll_timeout(),
         ]
         .into_iter()

@@ -85,7 +85,7 @@ impl Server {
             return self.drops.count(DropReason::UnknownMessage);
         };
         if let Err(bad) = legs.bind(now, id, binding) {
-            self.refusals.count_silently(bad.0);
+            self.kept.refuse(|all| all.count_silently(bad.0));
         }
     }
 

@@ -12,7 +12,7 @@ use super::{Direction, Server, UNUSED, refusals};
 impl Server {
     pub(super) fn close_silent(&mut self, now: Instant) {
         for id in self.waiting.silent(now) {
-            self.refusals.count_silently(refusals::UNUSED);
+            self.kept.refuse(|all| all.count_silently(refusals::UNUSED));
             self.end_with(now, id, UNUSED, "the connection was not used");
         }
     }

@@ -47,12 +47,12 @@ impl Standbys {
         Ok(before)
     }
 
-    /// Whether it stands by.
+    /// Whether the connection stands by.
     pub(super) fn contains(&self, id: ConnectionId) -> bool {
         self.keys.contains_key(&id)
     }
 
-    /// It stands by no more.
+    /// The connection stands by no more.
     pub(super) fn remove(&mut self, id: ConnectionId) {
         if let Some(key) = self.keys.remove(&id) {
             self.by_key.remove(&key);

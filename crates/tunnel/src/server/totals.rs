@@ -25,12 +25,43 @@ pub struct Totals {
 /// The smoothed round-trip times of many paths, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundTrips {
-    /// That of half of the paths, at most.
+    /// Half of the paths have this smoothed round-trip time at most, ms.
     pub p50_ms: f64,
-    /// That of nine in ten.
+    /// Nine in ten paths have this smoothed round-trip time at most, ms.
     pub p90_ms: f64,
-    /// That of ninety-nine in a hundred.
+    /// Ninety-nine in a hundred paths have this smoothed round-trip time at most, ms.
     pub p99_ms: f64,
+}
+
+/// What [`Totals`] are made of: that of several shards together is that of their server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tally {
+    sessions: u64,
+    standbys: u64,
+    draining: bool,
+    paths: BTreeMap<PathStatus, u64>,
+    /// Of each usable path, milliseconds.
+    round_trips: Vec<f64>,
+}
+
+impl Tally {
+    /// Adds what another one counts.
+    pub fn merge(&mut self, other: Self) {
+        self.sessions += other.sessions;
+        self.standbys += other.standbys;
+        self.draining |= other.draining;
+        for (status, count) in other.paths {
+            *self.paths.entry(status).or_default() += count;
+        }
+        self.round_trips.extend(other.round_trips);
+    }
+}
+
+impl From<Tally> for Totals {
+    fn from(tally: Tally) -> Self {
+        let Tally { sessions, standbys, draining, paths, round_trips } = tally;
+        Self { sessions, standbys, draining, paths, round_trips: RoundTrips::of(round_trips) }
+    }
 }
 
 impl Server {
@@ -41,6 +72,11 @@ impl Server {
 
     /// All sessions together.
     pub fn totals(&self) -> Totals {
+        self.tally().into()
+    }
+
+    /// What is counted for [`Server::totals`].
+    pub fn tally(&self) -> Tally {
         // Told though there is none.
         let mut paths: BTreeMap<_, _> = PathStatus::ALL.map(|status| (status, 0)).into();
         let mut round_trips = Vec::new();
@@ -51,12 +87,12 @@ impl Server {
                 round_trips.push(path.smoothed_rtt.as_secs_f64() * 1e3);
             }
         }
-        Totals {
+        Tally {
             sessions: self.sessions() as u64,
             standbys: self.standbys() as u64,
             draining: self.is_draining(),
             paths,
-            round_trips: RoundTrips::of(round_trips),
+            round_trips,
         }
     }
 }
@@ -76,6 +112,22 @@ impl RoundTrips {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shards_together_are_told_as_one() {
+        let of = |sessions, usable, round_trips: &[f64]| Tally {
+            sessions,
+            paths: [(PathStatus::Usable, usable)].into(),
+            round_trips: round_trips.to_vec(),
+            ..Tally::default()
+        };
+        let mut all = Tally::default();
+        all.merge(of(1, 2, &[30.0, 10.0]));
+        all.merge(Tally { draining: true, ..of(3, 2, &[20.0, 40.0]) });
+        let Totals { sessions, draining, paths, round_trips, .. } = all.into();
+        assert_eq!((sessions, draining, paths[&PathStatus::Usable]), (4, true, 4));
+        assert_eq!(round_trips, RoundTrips::of(vec![10.0, 20.0, 30.0, 40.0]));
+    }
 
     #[test]
     fn round_trips_are_nearest_ranks() {

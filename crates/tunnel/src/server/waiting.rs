@@ -63,12 +63,12 @@ impl Waiting {
         gone
     }
 
-    /// Whether it waits.
+    /// Whether the connection waits.
     pub(super) fn contains(&self, id: ConnectionId) -> bool {
         self.entries.contains_key(&id)
     }
 
-    /// It waits no more.
+    /// The connection waits no more.
     pub(super) fn remove(&mut self, id: ConnectionId) {
         let Some((since, key)) = self.entries.remove(&id) else { return };
         self.by_age.remove(&(since, id));

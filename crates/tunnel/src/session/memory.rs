@@ -30,7 +30,7 @@ enum Holder {
 }
 
 impl Session {
-    /// What it holds.
+    /// The memory that the session holds, by kind.
     pub fn memory(&self) -> MemoryStats {
         let mut sum = MemoryStats {
             flow_bytes: self.flows.as_ref().map_or(0, |flows| flows.memory() as u64),

@@ -7,13 +7,49 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ipnet::IpNet;
 use roadweave_types::{Order, Policy, Priority, Promise, peer_text};
 
-use super::{
-    AGE_CODED, AGE_EXPIRES, ControlError, FIELD_AGE, FIELD_ORDER, FIELD_POLICY, FIELD_REASON,
-    FIELD_ROLE, MAX_NETWORKS, MAX_TEXT, ORDER_ADAPTIVE, ORDER_PASS, ORDER_REORDER, REASON_DRAIN,
-    REASON_OTHER, REASON_SUPERSEDED, REDUNDANCY_ANY, ROLE_JOIN, ROLE_PROXY, ROLE_STANDBY, Reason,
-    Role, TenantAnchor,
-};
-use crate::binding::{FIELD_ANCHOR, FIELD_TENANT, tenant};
+use super::error::ControlError;
+use super::values::{Reason, Role, TenantAnchor};
+
+pub(super) const MAX_NETWORKS: usize = 64;
+pub(super) const MAX_TEXT: usize = 256;
+
+pub(super) const FIELD_NAME: u16 = 1;
+pub(super) const FIELD_ADDRESS: u16 = 2;
+pub(super) const FIELD_MTU: u16 = 3;
+pub(super) const FIELD_GATEWAY: u16 = 4;
+pub(super) const FIELD_PATH: u16 = 5;
+pub(super) const FIELD_LANE: u16 = 6;
+pub(super) const FIELD_ORDER: u16 = 7;
+pub(super) const FIELD_POLICY: u16 = 8;
+pub(super) const FIELD_AGE: u16 = 9;
+pub(super) const FIELD_ROLE: u16 = 10;
+pub(super) const FIELD_REASON: u16 = 12;
+pub(super) const FIELD_GRACE: u16 = 13;
+
+/// The redundancy of a path that may have any.
+pub(super) const REDUNDANCY_ANY: u8 = 255;
+
+pub(super) const ORDER_PASS: u8 = 0;
+pub(super) const ORDER_REORDER: u8 = 1;
+pub(super) const ORDER_ADAPTIVE: u8 = 2;
+
+pub(super) const ROLE_JOIN: u8 = 0;
+pub(super) const ROLE_STANDBY: u8 = 1;
+pub(super) const ROLE_PROXY: u8 = 2;
+
+pub(super) const REASON_OTHER: u8 = 0;
+pub(super) const REASON_DRAIN: u8 = 1;
+pub(super) const REASON_SUPERSEDED: u8 = 2;
+
+/// Bits of the age field.
+pub(super) const AGE_EXPIRES: u8 = 1;
+pub(super) const AGE_CODED: u8 = 2;
+
+/// The longest name of a tenant, bytes.
+pub const TENANT_MAX: usize = 64;
+
+pub(crate) const FIELD_TENANT: u16 = 14;
+pub(crate) const FIELD_ANCHOR: u16 = 15;
 
 pub(crate) fn put_field(out: &mut BytesMut, kind: u16, value: &[u8]) {
     out.put_u16(kind);
@@ -70,6 +106,20 @@ pub(super) fn put_policy(out: &mut BytesMut, policy: &Policy) {
     let weight = policy.weight.clamp(1, Policy::WEIGHT_MAX);
     let redundancy = policy.redundancy_percent.map_or(REDUNDANCY_ANY, |percent| percent.min(100));
     put_field(out, FIELD_POLICY, &[priority, weight, redundancy]);
+}
+
+pub(crate) fn put_tenant(out: &mut BytesMut, tenant: &str) {
+    put_field(out, FIELD_TENANT, &tenant.as_bytes()[..tenant.floor_char_boundary(TENANT_MAX)]);
+}
+
+/// The name of a tenant: one that would look otherwise in a log is none, since it is signed as it
+/// stands.
+pub(crate) fn tenant(fields: &Fields) -> Result<String, ControlError> {
+    let bad = ControlError::BadField(FIELD_TENANT);
+    let value = fields.one(FIELD_TENANT)?;
+    let text = std::str::from_utf8(value).map_err(|_| bad.clone())?;
+    let fits = (1..=TENANT_MAX).contains(&text.len()) && peer_text(text.as_bytes()) == text;
+    if fits { Ok(text.to_owned()) } else { Err(bad) }
 }
 
 /// The fields of one message, in the order in which they came.

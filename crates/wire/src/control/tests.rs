@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use roadweave_types::{Order, Priority};
 
+use super::fields::{FIELD_AGE, FIELD_ORDER, FIELD_POLICY};
 use super::*;
 
 fn promise(lane: u8, promise: Promise) -> Control {

@@ -14,7 +14,7 @@ pub enum DatagramError {
     /// No message of this kind is known.
     #[error("datagram of unknown kind {0:#04x}")]
     UnknownKind(u8),
-    /// It ends before its header does.
+    /// The datagram ends before its header does.
     #[error("datagram of {0} bytes ends within its header")]
     Truncated(usize),
     /// The symbol of a source datagram is broken.

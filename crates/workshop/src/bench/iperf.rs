@@ -83,6 +83,16 @@ impl Load<'_> {
         parse_udp(&self.run(&options)?).context("iperf3 reports no UDP figures")
     }
 
+    /// Sends the same as an application with a timer of 1 ms does.
+    ///
+    /// # Errors
+    /// When iperf3 fails, with what it said.
+    pub fn steady_udp(&self, rate_bps: f64) -> anyhow::Result<UdpRun> {
+        let (length, rate) = (PACKET_BYTES.to_string(), format!("{rate_bps:.0}"));
+        parse_udp(&self.run(&["-u", "-l", &length, "-b", &rate])?)
+            .context("iperf3 reports no UDP figures")
+    }
+
     /// Goodput of one TCP stream, bits per second.
     ///
     /// # Errors
@@ -127,7 +137,7 @@ impl Load<'_> {
 /// rate counts as too high when it fails twice: a moment's work of another process is no limit.
 ///
 /// # Errors
-/// Those of `measure`.
+/// When `measure` fails.
 pub fn highest_rate<T>(
     (mut low, mut high): (f64, f64),
     mut measure: impl FnMut(f64) -> anyhow::Result<(UdpRun, T)>,

@@ -24,7 +24,7 @@ pub struct Results {
     pub client_cpu_percent_at_30mbps: f64,
     /// Where the CPU time of the UDP run went.
     pub cpu: Ends<CpuShares>,
-    /// The same veth without the tunnel.
+    /// What the veth carries without the tunnel.
     pub veth: Bare,
 }
 

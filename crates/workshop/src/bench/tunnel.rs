@@ -15,8 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use roadweave_device::netns::{NetNs, Sandbox};
-use roadweave_terminal::exit::{self, BadInput};
+use roadweave_device::netns::NetNs;
 use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
 
@@ -26,12 +25,12 @@ use super::results::{Bare, CpuShares, Ends, Latency, Results};
 use crate::product;
 use crate::sandbox::daemon::{CpuTime, Daemon};
 use crate::sandbox::tunnel::{SERVER_INNER, Site, Tunnel, TunnelSpec};
-use crate::sandbox::{clock, connect, exit_when_told};
+use crate::sandbox::{clock, connect};
 
 /// On the sandbox's own file system.
 const DIRECTORY: &str = "/run/roadweave-bench";
 /// The server's address on the first link.
-const SERVER_OUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
+pub(super) const SERVER_OUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
 /// The port of the server.
 const PORT: u16 = 4433;
 /// The port of the echo.
@@ -40,40 +39,6 @@ const ECHO_PORT: u16 = 7;
 const RATES: (f64, f64) = (100e6, 12.8e9);
 /// The load under which the client's CPU time is told, bits per second.
 const STEADY_RATE: f64 = 30e6;
-
-/// Measures the tunnel's speed and what it adds in latency, against the same veth without it
-#[derive(Debug, clap::Args)]
-pub struct TunnelArgs {
-    /// Print the figures as one JSON object
-    #[arg(long)]
-    json: bool,
-    /// Duration of each of the about 25 to 40 measurements, seconds
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=60))]
-    seconds: u32,
-    /// How packets are spread and repaired: `xnc`, `minrtt` or `single:lan0`
-    #[arg(long, default_value = "xnc")]
-    strategy: String,
-}
-
-impl TunnelArgs {
-    /// Runs the bench.
-    ///
-    /// # Errors
-    /// When something is missing, with the cure, or a part fails, with what it said.
-    pub fn run(&self) -> anyhow::Result<()> {
-        let strategy: Strategy =
-            self.strategy.parse().map_err(|error| BadInput::new(format!("--strategy: {error}")))?;
-        iperf::check()?;
-        match Sandbox::enter()? {
-            Sandbox::Ended(code) => exit::now(code),
-            Sandbox::Inside => {
-                exit_when_told()?;
-                let results = Bench::build(self.seconds)?.run(strategy)?;
-                present(&results, self.json)
-            }
-        }
-    }
-}
 
 /// Prints the results.
 pub(super) fn present(results: &Results, json: bool) -> anyhow::Result<()> {
@@ -127,8 +92,16 @@ impl Bench {
         }
     }
 
-    fn run(&self, strategy: Strategy) -> anyhow::Result<Results> {
+    pub(super) fn run(&self, strategy: Strategy) -> anyhow::Result<Results> {
         let veth = self.measure_veth()?;
+        let mut tunnel = self.start_tunnel(strategy)?;
+        let results = self.measure_tunnel(&mut tunnel, veth)?;
+        tunnel.stop()?;
+        Ok(results)
+    }
+
+    /// A tunnel over both links, with its paths.
+    pub(super) fn start_tunnel(&self, strategy: Strategy) -> anyhow::Result<Tunnel> {
         out::note("starting the tunnel");
         let spec = TunnelSpec {
             uplinks: vec!["lan0", "lan1"],
@@ -141,9 +114,7 @@ impl Bench {
         let files = spec.write(&self.directory)?;
         let mut tunnel = Tunnel::start(self.site(), &files)?;
         tunnel.wait_for_paths(spec.uplinks.len(), || Ok(()))?;
-        let results = self.measure_tunnel(&mut tunnel, veth)?;
-        tunnel.stop()?;
-        Ok(results)
+        Ok(tunnel)
     }
 
     /// The figures without a tunnel.
@@ -213,7 +184,8 @@ impl Bench {
         })
     }
 
-    fn load(&self, address: IpAddr) -> Load<'_> {
+    /// The load towards `address`.
+    pub(super) fn load(&self, address: IpAddr) -> Load<'_> {
         Load {
             client: &self.client,
             server: &self.server,

@@ -65,7 +65,7 @@ pub struct Comparison {
     pub fed: usize,
     /// Pictures that ffmpeg decoded.
     pub decoded: usize,
-    /// Those of them whose frame ID could not be read.
+    /// Decoded pictures whose frame ID could not be read.
     pub unreadable: usize,
     /// Packets that came, but not in time for the decoder, or twice.
     pub discarded: Discarded,

@@ -10,20 +10,20 @@ pub enum FfmpegError {
     /// There is no such program.
     #[error("ffmpeg is not installed; install it with: apt-get install -y ffmpeg")]
     Missing,
-    /// It was built without the encoder.
+    /// This ffmpeg was built without the encoder.
     #[error(
         "this ffmpeg has no libx264 encoder; install Debian's or Ubuntu's: apt-get install -y ffmpeg"
     )]
     NoX264,
-    /// It could not be started or talked to.
+    /// The program could not be started or talked to.
     #[error("cannot run ffmpeg: {0}")]
     Io(#[from] io::Error),
-    /// It gave up.
+    /// The program gave up.
     #[error("ffmpeg could not {task} ({status}): {complaint}")]
     Failed {
-        /// What it was to do.
+        /// What ffmpeg was to do.
         task: &'static str,
-        /// How it ended.
+        /// How the program ended.
         status: ExitStatus,
         /// The last lines that it wrote.
         complaint: String,

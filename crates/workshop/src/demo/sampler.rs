@@ -14,7 +14,7 @@ use serde_json::Value;
 /// One reading of the client's counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// When it was taken.
+    /// When the sample was taken.
     pub at: Instant,
     /// Uplink and bytes sent, by path.
     paths: BTreeMap<u64, (String, u64)>,

@@ -8,6 +8,7 @@ use roadweave_lab::compare::{Compared, Comparison, Contestant, Measured, Setting
 use roadweave_lab::run;
 use roadweave_lab::scenario::Scenario;
 use roadweave_lab::traffic::TrafficSpec;
+use roadweave_lab::world::Machine;
 use roadweave_quic::CongestionControl;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
@@ -47,6 +48,10 @@ pub struct CompareArgs {
     /// Congestion control of every path: bbr or cubic
     #[arg(long, default_value_t)]
     congestion: CongestionControl,
+    /// The machine that both ends run on: punctual, or one that wakes late:
+    /// idle, busy or crowded
+    #[arg(long, default_value_t)]
+    machine: Machine,
     /// How many runs at a time; default: one per core
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     jobs: Option<u16>,
@@ -127,6 +132,7 @@ impl CompareArgs {
             seconds: self.seconds,
             seed: self.seed,
             congestion: self.congestion,
+            machine: self.machine,
         };
         let drives = drives::read(&self.drives)?;
         check_links(&contestants, &drives)?;

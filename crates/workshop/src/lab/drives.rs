@@ -63,7 +63,7 @@ pub fn read(directory: &Path) -> anyhow::Result<Vec<NamedDrive>> {
 /// A digest of a file's bytes, 16 hexadecimal digits.
 ///
 /// # Errors
-/// When it cannot be read.
+/// When the file cannot be read.
 pub fn digest_of_file(file: &Path) -> anyhow::Result<String> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(hex(&digest::digest(&SHA256, &bytes)))

@@ -5,7 +5,7 @@ use std::num::NonZero;
 use anyhow::{Context as _, Result};
 use comfy_table::Table;
 use roadweave_lab::failover::{Failover, Seen};
-use roadweave_lab::world::fleet::Fault;
+use roadweave_lab::world::servers::Fault;
 use roadweave_terminal::out;
 use serde::Serialize;
 

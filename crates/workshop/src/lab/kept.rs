@@ -93,7 +93,7 @@ impl Kept {
     /// Adds a result to the file.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub fn keep(&self, key: &Key, measured: &Measured) -> anyhow::Result<()> {
         let line = Line { key: key.clone(), measured: measured.clone() };
         let mut text = serde_json::to_vec(&line)?;
@@ -118,6 +118,7 @@ fn end_last_line(file: &mut File) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use roadweave_lab::figures::Figures;
+    use roadweave_lab::world::Machine;
     use roadweave_quic::CongestionControl;
 
     use super::*;
@@ -131,6 +132,7 @@ mod tests {
                 seconds: 90,
                 seed: 1,
                 congestion: CongestionControl::Bbr,
+                machine: Machine::default(),
             },
             clip: None,
             recordings: "ab".into(),
@@ -156,6 +158,8 @@ mod tests {
         let clip = Some("01".to_owned());
         assert_eq!(kept.find(&Key { clip, ..key("xnc") }), None);
         let setting = Setting { seed: 2, ..key("xnc").setting };
+        assert_eq!(kept.find(&Key { setting, ..key("xnc") }), None);
+        let setting = Setting { machine: Machine::Busy, ..key("xnc").setting };
         assert_eq!(kept.find(&Key { setting, ..key("xnc") }), None);
     }
 

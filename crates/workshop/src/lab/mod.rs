@@ -58,7 +58,7 @@ impl LabArgs {
     /// Runs the experiment.
     ///
     /// # Errors
-    /// Those of the command.
+    /// When the experiment fails.
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.command {
             LabCommand::Run(args) => args.run(),

@@ -12,6 +12,7 @@ use roadweave_lab::run::{self, LinkReport, Outcome};
 use roadweave_lab::scenario::Scenario;
 use roadweave_lab::traffic::{BulkReport, Detail, FrameSource, TrafficKind, TrafficReport};
 use roadweave_lab::video::h264::AccessUnit;
+use roadweave_lab::world::Machine;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
@@ -37,6 +38,9 @@ pub struct RunArgs {
     /// Use this seed instead of the scenario's
     #[arg(long)]
     seed: Option<u64>,
+    /// Use this machine instead of the scenario's: punctual, idle, busy or crowded
+    #[arg(long)]
+    machine: Option<Machine>,
     /// Keep in DIR/STRATEGY what `roadweave qoe` reads of the judged video, which must have a
     /// `file`
     #[arg(long, value_name = "DIR")]
@@ -134,6 +138,7 @@ impl RunArgs {
             lane.strategy = strategy.clone();
         }
         scenario.seed = self.seed.unwrap_or(scenario.seed);
+        scenario.machine = self.machine.unwrap_or(scenario.machine);
         Ok(scenario)
     }
 

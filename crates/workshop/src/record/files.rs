@@ -27,7 +27,7 @@ pub struct Recorded {
     pub name: String,
     /// The interface it went by.
     pub interface: String,
-    /// What it can do.
+    /// What was recorded of the link.
     pub recording: LinkRecording,
 }
 
@@ -75,7 +75,7 @@ impl Recording {
         Ok(summary)
     }
 
-    /// The same for people.
+    /// What was recorded of each link as a table for people.
     pub fn table(&self, links: &[Recorded]) -> String {
         let mut table = Table::new();
         let header = ["link", "way", "replay s", "capacity", "delay ms", "loss %"];

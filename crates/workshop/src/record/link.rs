@@ -24,7 +24,7 @@ pub struct LinkName {
 pub struct LinkRecorder {
     /// What it is called.
     pub name: LinkName,
-    /// What it records.
+    /// The recording of the link.
     pub client: RecordClient,
     socket: Option<UplinkSocket>,
     /// Whether the poller waits for the socket.

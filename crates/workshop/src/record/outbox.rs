@@ -21,7 +21,7 @@ pub struct Outbox {
 /// Where a datagram goes, and from which of this machine's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The other side.
+    /// The address that the datagram goes to.
     pub remote: SocketAddr,
     /// The address to send from; the kernel chooses without it.
     pub local: Option<IpAddr>,

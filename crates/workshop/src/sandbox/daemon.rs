@@ -66,6 +66,11 @@ impl Daemon {
         }
     }
 
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal.
     ///
     /// # Errors
@@ -78,7 +83,7 @@ impl Daemon {
     /// The CPU time that it has used.
     ///
     /// # Errors
-    /// When it has ended.
+    /// When the program has ended.
     pub fn cpu_time(&self) -> anyhow::Result<CpuTime> {
         let path = format!("/proc/{}/stat", self.child.id());
         let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -147,7 +152,7 @@ impl Drop for Daemon {
 }
 
 impl CpuTime {
-    /// Both together.
+    /// The time in user mode and in the kernel together.
     pub fn total(self) -> Duration {
         self.user + self.kernel
     }

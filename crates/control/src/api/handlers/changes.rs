@@ -1,7 +1,7 @@
 //! What has happened: revocations, the audit log, and changes as they come.
 
 use std::convert::Infallible;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -18,8 +18,9 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use crate::api::answer::{PageOf, Path, Query};
+use crate::api::openapi::DocumentText;
 use crate::api::seats::Seat;
-use crate::api::{App, Caller, Problem, openapi};
+use crate::api::{App, Caller, Problem};
 use crate::store::{
     AuditEntry, CHANGES_AT_ONCE, Changed, FleetState, Revocation, Store, StoreError,
 };
@@ -35,9 +36,9 @@ pub struct LinesQuery {
 /// Whether a log is what the controller wrote.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct Checked {
-    /// Whether it is.
+    /// Whether the log is what the controller wrote.
     good: bool,
-    /// How many lines it has, as far as it is.
+    /// How many lines of the log are what the controller wrote.
     lines: Option<i64>,
     /// What is wrong.
     fault: Option<String>,
@@ -89,9 +90,8 @@ pub async fn check(
 }
 
 /// The document of this interface.
-pub async fn openapi() -> Response {
-    static TEXT: LazyLock<String> = LazyLock::new(openapi::text);
-    ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
+pub async fn openapi(Extension(DocumentText(text)): Extension<DocumentText>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], text.to_string()).into_response()
 }
 
 /// What changes, as it comes.

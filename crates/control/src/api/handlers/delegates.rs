@@ -9,7 +9,7 @@ use roadweave_fleet::Chain;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::devices::not_ours;
+use super::admission::not_ours;
 use super::records::insert_in;
 use crate::api::answer::{Body, Path};
 use crate::api::{App, Caller, Problem};

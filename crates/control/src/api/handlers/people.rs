@@ -30,7 +30,7 @@ pub struct NewPerson {
     settings: PersonSettings,
 }
 
-/// Another password.
+/// A new password for a person.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewPassword {

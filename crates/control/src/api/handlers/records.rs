@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::devices::{not_ours, root_is_here};
+use super::admission::{not_ours, root_is_here};
 use crate::api::answer::{
     Body, ListQuery, PageOf, Path, Query, cursor, etag, if_match, matches, record, shown,
 };
@@ -34,13 +34,13 @@ pub struct New<S> {
 
 /// A record that people make and change by its settings alone.
 pub trait Managed: Record {
-    /// What they write.
+    /// The settings that people write.
     type Settings: Settings + Serialize;
 
-    /// A new one.
+    /// Makes a record of what people wrote.
     ///
     /// # Errors
-    /// When it cannot be.
+    /// When no such record can be.
     fn make(
         app: &App,
         caller: &Caller,
@@ -48,10 +48,10 @@ pub trait Managed: Record {
         new: New<Self::Settings>,
     ) -> Result<Self, Problem>;
 
-    /// The same with other settings.
+    /// This record with other settings.
     ///
     /// # Errors
-    /// When one of them is for ever.
+    /// When one of the settings can never change.
     fn with(self, settings: Self::Settings) -> Result<Self, Problem>;
 }
 

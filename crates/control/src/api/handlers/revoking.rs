@@ -44,10 +44,10 @@ pub struct KeyAndReason {
 pub struct Revoked {
     /// The revocation.
     revocation: Revocation,
-    /// Who has, and who has not.
+    /// Who has the revocation in force, and who has not.
     #[serde(flatten)]
     confirmations: Confirmations,
-    /// The same in words, as "12 of 13; fra-3 unreachable for 40 s".
+    /// Who has confirmed, in words, as "12 of 13; fra-3 unreachable for 40 s".
     summary: String,
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::answer::Body;
-use crate::api::guard::COOKIE;
+use crate::api::cookie::COOKIE;
 use crate::api::{App, Caller, Problem};
 use crate::clock::{HOUR_MS, now_ms};
 use crate::keys;
@@ -137,7 +137,7 @@ pub(super) fn with_cookie(mut response: Response, cookie: &str) -> Response {
     response
 }
 
-/// The same, whether name or password is wrong.
+/// The answer to a failed sign-in: equal for a wrong name and a wrong password.
 fn refused() -> Problem {
     Problem::new(401, "wrong-password", "tenant, name and password do not belong together")
 }

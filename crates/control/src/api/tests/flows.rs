@@ -522,11 +522,11 @@ fn who_watches_hears_of_the_own_tenants_changes_and_goes_on_where_it_ended() {
     });
 }
 
-/// The next event that is not the whole fleet's state.
+/// The next event that is neither the fleet's state nor the comment that keeps the stream alive.
 pub(super) async fn next_event(body: &mut Body) -> String {
     loop {
         let event = any_event(body).await;
-        if !event.contains("event: state") {
+        if !event.contains("event: state") && !event.starts_with(':') {
             return event;
         }
     }

@@ -15,19 +15,19 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::clock::now_ms;
 use crate::keys;
 
-/// How it behaves.
+/// How the issuer of a test behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Good,
-    /// It ends each connection.
+    /// The issuer ends each connection.
     Gone,
-    /// It takes a request and says nothing.
+    /// The issuer takes a request and says nothing.
     Silent,
     /// Its answer has no end.
     Endless,
-    /// It names itself as another.
+    /// The issuer names itself as another.
     OtherName,
-    /// It leads whoever asks elsewhere.
+    /// The issuer leads whoever asks elsewhere.
     Elsewhere,
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::plan::places::Proxies;
 use crate::store::ProxyStatus;
-use roadweave_fleet::Vital;
+use roadweave_fleet::HealthState;
 
 /// The controller that plans dies, and after its lease another one plans, which reaches the same
 /// streams.
@@ -93,7 +93,7 @@ fn a_box_whose_row_was_deleted_is_out_once_it_is_read_and_no_other_is() {
         assert_eq!(admitted_anew(&proxy).await, left, "also after a restart");
         // It is a stranger like any other.
         let mut again = port.client(1).await.unwrap();
-        again.send(&roadweave_fleet::Up::Have(roadweave_fleet::Have::default())).await;
+        again.send(&roadweave_fleet::Up::Have(roadweave_fleet::HeldVersions::default())).await;
         let end = again.receive().await;
         assert!(matches!(end, Some(Down::Refused { retry: false, .. })), "{end:?}");
     });
@@ -250,7 +250,8 @@ fn a_proxy_on_a_replica_with_another_clock_is_not_taken_for_dead() {
             let news = proxies.look(&fleet, &told, now, now_ms).into_iter();
             changed.extend(news.map(|(key, vital)| (second, key, vital)));
         }
-        let dead: Vec<_> = changed.iter().filter(|(.., vital)| *vital == Vital::Dead).collect();
+        let dead: Vec<_> =
+            changed.iter().filter(|(.., vital)| *vital == HealthState::Dead).collect();
         assert_eq!(dead.len(), 1, "{changed:?}");
         assert_eq!(dead[0].1, identity(21).public_key());
         assert!((425..=440).contains(&dead[0].0), "{changed:?}");

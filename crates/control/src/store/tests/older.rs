@@ -6,7 +6,7 @@ use crate::floor::Floor;
 use crate::outbox::{Health, Outbox};
 
 impl World {
-    /// The same database as another controller has it, or the same one once it starts anew with a
+    /// Opens this database as another controller does, or as this one does that starts anew with a
     /// folder that knows nothing.
     pub(crate) async fn afresh(self) -> Self {
         let store = Arc::new(Store::open(&self.url, controller()).await.unwrap());

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::authority::Authority;
-use crate::model::{Proxy, ProxyRole, ProxySettings, ProxyState};
+use crate::model::{Proxy, ProxyState};
 
 #[test]
 fn who_was_revoked_takes_nobodys_place() {
@@ -20,17 +20,7 @@ fn who_was_revoked_takes_nobodys_place() {
         for (id, seed, state) in
             [("fra-1", 20, ProxyState::Revoked), ("fra-2", 21, ProxyState::Draining)]
         {
-            let settings = ProxySettings {
-                title: String::new(),
-                role: ProxyRole::Proxy,
-                public_key: key(seed),
-                addresses: vec!["192.0.2.7:4433".parse().unwrap()],
-                pool: None,
-                devices_max: None,
-            };
-            let id = id.to_owned();
-            let proxy = Proxy { id, state, statement: None, delegates: Vec::new(), settings };
-            world.insert("tram", proxy).await.unwrap();
+            world.insert("tram", Proxy { state, ..proxy(id, seed) }).await.unwrap();
         }
         let mut change = world.store.change(actor(), NOW).await.unwrap();
         assert_eq!(change.count::<Proxy>("tram").await.unwrap(), 1);

@@ -1,20 +1,6 @@
 //! What streams tell, where several of them are about the same.
 
 use super::*;
-use crate::model::{Proxy, ProxyRole, ProxySettings, ProxyState};
-
-fn proxy(id: &str, seed: u8) -> Proxy {
-    let settings = ProxySettings {
-        title: String::new(),
-        role: ProxyRole::Proxy,
-        public_key: key(seed),
-        addresses: vec!["192.0.2.7:4433".parse().unwrap()],
-        pool: None,
-        devices_max: None,
-    };
-    let (id, state) = (id.to_owned(), ProxyState::Active);
-    Proxy { id, state, statement: None, delegates: Vec::new(), settings }
-}
 
 fn status(stream: &str, connected: bool, (serial, hash): (i64, &str)) -> Note {
     Note::Status(ProxyStatus {

@@ -126,20 +126,20 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Whether inner packets pass: lanes may be set so that a session answers and carries nothing.
 #[derive(Debug)]
-pub(super) struct Passage {
+pub(super) struct DataPlaneCheck {
     next_look: Instant,
     /// What had been carried when something left last.
     last: Option<Carried>,
     is_mute: bool,
 }
 
-impl Default for Passage {
+impl Default for DataPlaneCheck {
     fn default() -> Self {
         Self { next_look: Instant::ZERO, last: None, is_mute: false }
     }
 }
 
-impl Passage {
+impl DataPlaneCheck {
     /// Other lanes are in force: what was before says nothing of them.
     fn begin_anew(&mut self) {
         self.last = None;
@@ -163,9 +163,9 @@ impl Passage {
 /// Inner packets of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Carried {
-    /// Those that left.
+    /// Packets that left.
     left: u64,
-    /// Those that waited in vain.
+    /// Packets that were too old, or for which a queue had no room.
     late: u64,
 }
 
@@ -181,7 +181,7 @@ impl Carried {
     }
 }
 
-/// Those of `servers` whose keys are not `revoked`; `None` if that is all of them.
+/// The `servers` whose keys are not `revoked`; `None` if that is all of them.
 fn without(servers: &[CandidateOptions], revoked: &[PublicKey]) -> Option<Vec<CandidateOptions>> {
     let left: Vec<_> =
         servers.iter().filter(|server| !revoked.contains(&server.key)).cloned().collect();
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_session_is_mute_while_no_path_answers_or_all_that_would_pass_waits_in_vain() {
-        let mut passage = Passage::default();
+        let mut passage = DataPlaneCheck::default();
         let mut look = |left, late| {
             passage.look(Some(Carried { left, late }));
             passage.is_mute

@@ -38,11 +38,11 @@ pub struct CandidateOptions {
     pub key: PublicKey,
     /// What a person calls it.
     pub name: String,
-    /// Where it is: what fails together.
+    /// The site of the server: what fails together.
     pub site: String,
     /// The round trip from it to where inner packets leave.
     pub to_anchor: Duration,
-    /// Whether it should be chosen only when no other is there.
+    /// Whether the server should be chosen only when no other is there.
     pub last_resort: bool,
 }
 
@@ -99,7 +99,7 @@ pub struct ClientOptions {
     pub reload: ReloadClient,
     /// Files that are read again later, as the configuration.
     pub files: Vec<PathBuf>,
-    /// How it takes part in a fleet, if it belongs to one.
+    /// How the client takes part in a fleet, if it belongs to one.
     pub fleet: Option<FleetOptions<ClientReload>>,
     /// Whether the servers are those that the fleet names.
     pub follows_fleet: bool,
@@ -120,9 +120,9 @@ impl fmt::Debug for ClientOptions {
 pub struct ClientRouteOptions {
     /// Destinations that are routed into the tunnel.
     pub into_tunnel: Vec<IpNet>,
-    /// Whether they are refused before the first session.
+    /// Whether packets for the tunnel are refused before the first session.
     pub closed_before_join: bool,
-    /// Whether they stay refused after an ordered stop.
+    /// Whether packets for the tunnel stay refused after an ordered stop.
     pub kill_switch: bool,
     /// Whether the private networks of the uplinks' own addresses are reached outside the tunnel.
     pub uplink_neighbours: bool,

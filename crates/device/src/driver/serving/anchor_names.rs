@@ -11,10 +11,12 @@
 use roadweave_identity::PublicKey;
 use roadweave_types::{Instant, ServerHost, ServerName};
 
-use super::anchors::AnchorPlace;
 use super::node::Serves;
 use crate::Waker;
 use crate::driver::resolver::{Resolver, SYSTEM};
+
+/// An anchor's key, and its names or addresses.
+pub(super) type AnchorPlace = (PublicKey, Vec<ServerName>);
 
 /// The anchors that are to be looked up, each with its names.
 #[derive(Debug)]

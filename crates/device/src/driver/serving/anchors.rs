@@ -6,20 +6,16 @@
 //!                                                       └► names: where the anchors are
 //! ```
 
-use roadweave_identity::PublicKey;
 use roadweave_tunnel::ProxyTenant;
-use roadweave_types::{Instant, ServerName};
+use roadweave_types::Instant;
 
-use super::anchor_names::AnchorNames;
+use super::anchor_names::{AnchorNames, AnchorPlace};
 use super::node::Serves;
 use crate::Waker;
 
-/// An anchor's key, and its names or addresses.
-pub(super) type AnchorPlace = (PublicKey, Vec<ServerName>);
-
 /// Where a proxy leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Led {
+pub(super) struct TenantRoutes {
     pub(super) tenants: Vec<ProxyTenant>,
     /// Where their anchors are.
     pub(super) places: Vec<AnchorPlace>,
@@ -28,20 +24,20 @@ pub(super) struct Led {
 /// All that a proxy leads to; nothing at a server or an anchor.
 #[derive(Debug)]
 pub(super) struct Anchors {
-    of_file: Led,
-    of_fleet: Led,
+    of_file: TenantRoutes,
+    of_fleet: TenantRoutes,
     names: AnchorNames,
 }
 
 impl Anchors {
     /// None yet; `waker` wakes the loop for answers to look-ups.
     pub(super) fn new(waker: Waker) -> Self {
-        let (of_file, of_fleet) = (Led::default(), Led::default());
+        let (of_file, of_fleet) = (TenantRoutes::default(), TenantRoutes::default());
         Self { of_file, of_fleet, names: AnchorNames::new(waker) }
     }
 
     /// The file names these.
-    pub(super) fn set_of_file(&mut self, now: Instant, node: &mut impl Serves, led: Led) {
+    pub(super) fn set_of_file(&mut self, now: Instant, node: &mut impl Serves, led: TenantRoutes) {
         // It is read again for other things as well.
         if self.of_file != led {
             self.of_file = led;
@@ -50,7 +46,7 @@ impl Anchors {
     }
 
     /// The fleet names these.
-    pub(super) fn set_of_fleet(&mut self, now: Instant, node: &mut impl Serves, led: Led) {
+    pub(super) fn set_of_fleet(&mut self, now: Instant, node: &mut impl Serves, led: TenantRoutes) {
         self.of_fleet = led;
         self.lead(now, node);
     }

@@ -9,7 +9,7 @@ use roadweave_tunnel::PeerTable;
 use roadweave_types::Instant;
 
 use super::Tables;
-use super::anchors::Led;
+use super::anchors::TenantRoutes;
 use super::node::Serves;
 use crate::fleet::{Fleet, FleetOptions, Members, News};
 use crate::status::FleetStatus;
@@ -30,9 +30,9 @@ const SESSIONS_WATCHED: usize = 100;
 pub(super) struct InFleet {
     fleet: Fleet<()>,
     members: Arc<Members>,
-    /// Those of the file, whom no controller keeps out.
+    /// The keys in the configuration file, which no controller keeps out.
     of_file: BTreeSet<PublicKey>,
-    /// Whether only those are let in.
+    /// Whether only the keys in the file are let in.
     is_closed: bool,
     /// Batches of withdrawn keys that were taken.
     batches: u64,
@@ -123,8 +123,8 @@ impl InFleet {
     /// is due. `is_in_line`: whether the members are those of the last table.
     pub(super) fn tell(&mut self, now: Instant, node: &impl Serves, is_in_line: bool) {
         self.ends_by_table &= !is_in_line;
-        let has_ended = node.is_settled() && !self.ends_by_table;
-        if let Some(batch) = self.ending.take_if(|_| has_ended) {
+        let ends_by_table = self.ends_by_table;
+        if let Some(batch) = self.ending.take_if(|_| !ends_by_table && node.is_settled()) {
             self.fleet.on_ended(batch);
         }
         if now < self.next_figures {
@@ -146,7 +146,7 @@ impl InFleet {
         node: &mut impl Serves,
         now: Instant,
         tables: &Tables,
-    ) -> (bool, Option<Led>) {
+    ) -> (bool, Option<TenantRoutes>) {
         let News { members, anchors, revoked, batch, is_closed, drained, watched_until, .. } =
             self.fleet.news();
         if !revoked.is_empty() {
@@ -180,7 +180,10 @@ impl InFleet {
             tracing::info!(tenants = anchors.len(), "the fleet names anchors");
             let places = anchors.iter().map(|(tenant, names)| (tenant.anchor, names.clone()));
             let places = places.collect();
-            Led { tenants: anchors.into_iter().map(|(tenant, _)| tenant).collect(), places }
+            TenantRoutes {
+                tenants: anchors.into_iter().map(|(tenant, _)| tenant).collect(),
+                places,
+            }
         });
         let has_others = members.is_some();
         if let Some(members) = members {

@@ -13,14 +13,13 @@ use super::machine::Machine;
 use super::reload::Destinations;
 use crate::privileges::{self, Needs};
 use crate::{
-    Allowed, Apart, FilterKeeper, FilterOptions, Forwarding, Instance, RouteKeeper, Routes,
-    Surroundings, Tun, TunOptions,
+    Allowed, AnchorTun, Apart, FilterKeeper, FilterOptions, Forwarding, Instance, RouteKeeper,
+    Routes, Tun, TunOptions,
 };
 
 /// What there is to be held.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::driver) struct HostOptions<'a> {
-    pub(in crate::driver) tun: &'a TunSettings,
     /// The inner addresses, with the length of the network that clients are in.
     pub(in crate::driver) addresses: &'a [IpNet],
     /// Whether what clients send leaves with this machine's own address.
@@ -43,23 +42,28 @@ pub(in crate::driver) struct Host {
     _routes: RouteKeeper,
 }
 
+/// The device that `settings` describe, with these inner addresses.
+pub(in crate::driver) fn tun_options(settings: &TunSettings, addresses: &[IpNet]) -> TunOptions {
+    TunOptions {
+        name: settings.name.clone(),
+        mtu: settings.mtu,
+        addresses: addresses.to_vec(),
+        offload: settings.offload,
+    }
+}
+
 impl Host {
-    /// Sets all of it up for `clients`, and gives away the rights that are not needed any more: no
-    /// thread may have been started before.
+    /// Sets all of it up around `tun` for `clients`, and gives away the rights that are not needed
+    /// any more: no thread may have been started before.
     ///
     /// # Errors
     /// When the system refuses.
     pub(in crate::driver) fn start(
         instance: &Instance,
+        tun: &Tun,
         options: HostOptions<'_>,
         clients: &Peers,
-    ) -> Result<(Tun, Self, Machine), DriverError> {
-        let tun = Tun::open(&TunOptions {
-            name: options.tun.name.clone(),
-            mtu: options.tun.mtu,
-            addresses: options.addresses.to_vec(),
-            offload: options.tun.offload,
-        })?;
+    ) -> Result<(Self, Machine), DriverError> {
         // Before the first thread: those that follow inherit it.
         privileges::restrict(&Needs {
             files: needed_files(options.files, options.state_directory),
@@ -69,13 +73,13 @@ impl Host {
         routes.keep_addresses(tun.index(), options.addresses);
         let apart = options.has_neighbours.then(|| Apart::of(instance));
         if let Some(apart) = apart {
-            routes.keep_apart(apart, surroundings(&tun, &options))?;
+            routes.keep_apart(apart, surroundings(tun, &options))?;
         }
         let (keeper, machine) = Machine::start(routes, tun.index(), options.addresses, clients)?;
-        let filter_options = FilterOptions { apart, ..filter_options(&tun, &options) };
+        let filter_options = FilterOptions { apart, ..filter_options(tun, &options) };
         let mut filters = FilterKeeper::start(instance)?;
         filters.set_and_wait(with_clients(&filter_options, machine.routed()))?;
-        Ok((tun, Self { filter_options, filters, _routes: keeper }, machine))
+        Ok((Self { filter_options, filters, _routes: keeper }, machine))
     }
 
     /// Lets clients reach other `destinations`; what lies behind them, beyond the own inner
@@ -98,8 +102,8 @@ impl Host {
     }
 }
 
-fn surroundings(tun: &Tun, options: &HostOptions<'_>) -> Surroundings {
-    Surroundings {
+fn surroundings(tun: &Tun, options: &HostOptions<'_>) -> AnchorTun {
+    AnchorTun {
         tun: tun.name().to_owned(),
         index: tun.index(),
         networks: options.addresses.to_vec(),

@@ -64,7 +64,7 @@ impl Machine {
     }
 }
 
-/// Those that no neighbour has; of the others it is told.
+/// The `prefixes` that no neighbour on this machine has; the log tells of the others.
 fn without_clashes(routes: &mut Routes, prefixes: &[IpNet]) -> Vec<IpNet> {
     let clashes = match routes.find_clashes(prefixes) {
         Ok(clashes) => clashes,

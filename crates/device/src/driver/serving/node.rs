@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{
-    Anchor, DrainReason, Peer, Peers, PeersChange, ProxyTenant, Server, ServerEvent,
+    Anchor, DrainReason, Learned, Peer, Peers, PeersChange, ProxyTenant, Server, ServerEvent,
     SessionFigures, TenantId,
 };
 use roadweave_types::Instant;
@@ -18,7 +18,7 @@ use crate::StateFile;
 /// The only tenant of an anchor with one device.
 pub(in crate::driver) const TENANT: TenantId = TenantId(0);
 /// Over how long the clients of a proxy that drains are asked to go.
-const DRAIN_OVER: Duration = Duration::from_secs(60);
+pub(in crate::driver) const DRAIN_OVER: Duration = Duration::from_secs(60);
 
 /// A node that others come to.
 pub(in crate::driver) trait Serves {
@@ -53,7 +53,7 @@ pub(in crate::driver) trait Serves {
     /// How many sessions there are, or attached clients.
     fn sessions(&self) -> usize;
 
-    /// What they have carried so far, of `most` of them.
+    /// What sessions have carried so far, of `most` of them.
     fn figures(&self, most: usize) -> Vec<SessionFigures>;
 
     /// How far a proxy is from the anchors of its tenants, by their names.
@@ -128,7 +128,7 @@ impl Serves for Anchor {
         former
     }
 
-    /// Both the bindings of devices and the legs of proxies end.
+    /// Revokes `keys`: the bindings of devices end, and the legs of proxies.
     fn revoke(&mut self, now: Instant, keys: Vec<PublicKey>, tables: &Tables) {
         tables.for_each(|table| table.revoke(keys.iter().copied()));
         self.on_time_of_day(now);
@@ -162,6 +162,39 @@ impl Serves for Anchor {
     }
 }
 
+/// A server whose strategies learn of the clients' networks.
+pub(in crate::driver) trait Learns {
+    /// Asks the next session what it has learned.
+    fn ask_learned(&mut self);
+
+    /// Asks all of them, before the end.
+    fn ask_all_learned(&mut self);
+
+    /// What was learned, as far as sessions were asked.
+    fn learned(&self) -> Learned;
+
+    /// Takes up what was learned in an earlier life.
+    fn restore(&mut self, learned: Learned);
+}
+
+impl Learns for Server {
+    fn ask_learned(&mut self) {
+        self.ask_learned();
+    }
+
+    fn ask_all_learned(&mut self) {
+        self.ask_all_learned();
+    }
+
+    fn learned(&self) -> Learned {
+        self.learned()
+    }
+
+    fn restore(&mut self, learned: Learned) {
+        self.restore(learned);
+    }
+}
+
 /// What the strategies of a server's sessions have learned, on the disk.
 pub(in crate::driver) struct LearnedFile {
     file: StateFile,
@@ -170,31 +203,35 @@ pub(in crate::driver) struct LearnedFile {
 
 impl LearnedFile {
     /// Gives `server` what an earlier life of it has learned.
-    pub(in crate::driver) fn restore(mut file: StateFile, server: &mut Server) -> Self {
+    pub(in crate::driver) fn restore(mut file: StateFile, server: &mut impl Learns) -> Self {
         server.restore(file.read());
         Self { file, next: Instant::ZERO + STATE_INTERVAL }
     }
 
     /// Gathers it, some sessions at a time, and writes it when that is due.
-    pub(in crate::driver) fn tell_time_of_day(&mut self, now: Instant, server: &mut Server) {
+    pub(in crate::driver) fn tell_time_of_day(&mut self, now: Instant, server: &mut impl Learns) {
         server.ask_learned();
         if self.next <= now {
             self.next = now + STATE_INTERVAL;
-            self.file.write(server.learned());
+            self.file.write(&server.learned());
         }
     }
 
     /// Gathers and writes all of it.
-    pub(in crate::driver) fn write_last(&mut self, server: &mut Server) {
+    pub(in crate::driver) fn write_last(&mut self, server: &mut impl Learns) {
         server.ask_all_learned();
-        self.file.write_last(server.learned());
+        self.file.write_last(&server.learned());
     }
 }
 
 impl Serving {
-    /// Tells what has happened at a server or a proxy.
-    pub(in crate::driver) fn tell_events(&mut self, server: &mut Server, now: Instant) {
-        while let Some(event) = server.poll_event() {
+    /// Tells what has happened at a server or a proxy, as `poll` has it.
+    pub(in crate::driver) fn tell_events(
+        &mut self,
+        now: Instant,
+        mut poll: impl FnMut() -> Option<ServerEvent>,
+    ) {
+        while let Some(event) = poll() {
             match event {
                 ServerEvent::Joined { peer, key, .. } => {
                     if self.may_tell(now, key, &peer) {

@@ -18,7 +18,8 @@ use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{Peer, Peers, PeersChange, ProxyTenant};
 
-use super::anchors::{AnchorPlace, Led};
+use super::anchor_names::AnchorPlace;
+use super::anchors::TenantRoutes;
 use super::machine::Machine;
 use crate::fleet::{LeftOut, Members, Space, beside};
 use crate::{DeviceError, Waker};
@@ -43,9 +44,9 @@ pub struct ServerReload {
 /// Where clients may go through a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Destinations {
-    /// Where they may not, besides the server's own addresses other than inner ones.
+    /// Where clients may not go, besides the server's own addresses other than inner ones.
     pub denied: Vec<IpNet>,
-    /// Where they may go all the same: addresses, with one port or all.
+    /// Where clients may go all the same: addresses, with one port or all.
     pub allowed: Vec<(IpNet, Option<u16>)>,
 }
 
@@ -59,8 +60,8 @@ impl ServerReload {
     }
 
     /// Where a proxy leads to.
-    pub(super) fn led(&self) -> Led {
-        Led { tenants: self.tenants.clone(), places: self.anchors.clone() }
+    pub(super) fn led(&self) -> TenantRoutes {
+        TenantRoutes { tenants: self.tenants.clone(), places: self.anchors.clone() }
     }
 }
 
@@ -94,7 +95,7 @@ struct Job {
     change: Change,
 }
 
-/// What it gives back.
+/// What the thread gives back.
 struct Outcome {
     machine: Option<Machine>,
     reloaded: Result<Reloaded, String>,
@@ -105,7 +106,7 @@ pub(super) struct Reloaded {
     pub(super) change: PeersChange,
     pub(super) proxies: Vec<(PublicKey, Peer)>,
     pub(super) destinations: Destinations,
-    pub(super) led: Led,
+    pub(super) led: TenantRoutes,
     /// Whom the file names.
     pub(super) of_file: BTreeSet<PublicKey>,
 }

@@ -54,7 +54,7 @@ fn controller(
     })
 }
 
-/// The same, let in by anybody and with the right protocol.
+/// A controller that takes any key, with the right protocol; `then` goes on.
 fn friendly(then: impl Fn(Tls) + Send + Sync + 'static) -> SocketAddr {
     controller(CONTROLLER, Arc::new(Anybody), ALPN, then)
 }
@@ -99,7 +99,8 @@ impl Rig {
             seed: 7,
             keep_alive: keep_alive(role),
         };
-        let line = Line::new(Instant::ZERO, options, vec![Way::System]).expect("a waker");
+        let line =
+            Line::new(Instant::ZERO, options, vec![ControllerRoute::System]).expect("a waker");
         Self { line, now: Instant::ZERO, events: Vec::new() }
     }
 
@@ -339,7 +340,7 @@ fn without_its_way_a_stream_ends_and_another_is_sought_at_once() {
     rig.line.set_ways(rig.now, Vec::new());
     rig.turn();
     assert!(!rig.is_up() && rig.down().is_some_and(|why| why.contains("is gone")));
-    rig.line.set_ways(rig.now, vec![Way::System]);
+    rig.line.set_ways(rig.now, vec![ControllerRoute::System]);
     rig.until(Rig::is_up);
     // Without any there is nothing to go by.
     rig.line.set_ways(rig.now, Vec::new());
@@ -369,8 +370,8 @@ fn begin(rig: &mut Rig, count: usize) {
 }
 
 /// An uplink that is this machine itself.
-fn loopback(address: &str) -> Way {
-    Way::Uplink(Uplink {
+fn loopback(address: &str) -> ControllerRoute {
+    ControllerRoute::Uplink(Uplink {
         id: roadweave_types::UplinkId(1),
         name: "lo".to_owned(),
         index: 1,
@@ -400,7 +401,7 @@ fn another_way_leaves_what_is_tried_over_those_that_stay() {
     begin(&mut rig, 1);
     let first = dialling(&rig).attempts[0].poll_timeout();
     rig.now += Duration::from_secs(1);
-    rig.line.set_ways(rig.now, vec![Way::System, loopback("127.0.0.1/8")]);
+    rig.line.set_ways(rig.now, vec![ControllerRoute::System, loopback("127.0.0.1/8")]);
     let (attempts, legs) = (&dialling(&rig).attempts, &dialling(&rig).legs);
     assert_eq!((attempts.len(), attempts[0].poll_timeout(), legs.len()), (1, first, 2));
     rig.line.set_ways(rig.now, vec![loopback("127.0.0.1/8")]);
@@ -413,7 +414,7 @@ fn a_way_full_of_addresses_that_hang_does_not_hide_another() {
     let mut rig = Rig::new(&[silent()]);
     begin(&mut rig, 1);
     let other = loopback("127.0.0.1/8");
-    rig.line.set_ways(rig.now, vec![Way::System, other.clone()]);
+    rig.line.set_ways(rig.now, vec![ControllerRoute::System, other.clone()]);
     // The look-ups that are told below are others than the one that this has begun.
     rig.until(|rig| dialling(rig).legs[1].look_up.is_none());
     // By its own name servers, the first way leads to ever more that hangs.
@@ -423,7 +424,7 @@ fn a_way_full_of_addresses_that_hang_does_not_hide_another() {
     it.legs[0].look_up = Some(Arc::default());
     it.legs[1].look_up = Some(Arc::default());
     let many = Addresses { found: vec![hanging; 100], reason: None };
-    it.sender.send((Way::System, many)).expect("open");
+    it.sender.send((ControllerRoute::System, many)).expect("open");
     it.take_answers(0);
     assert_eq!(it.legs[0].waiting.len(), ADDRESSES_MAX / 2);
     for _ in 0..ATTEMPTS_MAX {

@@ -10,7 +10,7 @@ fn key(seed: u8) -> PublicKey {
 struct Turned {
     watch: Watch,
     seconds: u64,
-    changed: Vec<(u64, PublicKey, Vital)>,
+    changed: Vec<(u64, PublicKey, HealthState)>,
 }
 
 impl Turned {
@@ -37,8 +37,8 @@ impl Turned {
         self
     }
 
-    fn of(&self, proxy: u8) -> Vec<(u64, Vital)> {
-        let of = |(at, key_, vital): &(u64, PublicKey, Vital)| {
+    fn of(&self, proxy: u8) -> Vec<(u64, HealthState)> {
+        let of = |(at, key_, vital): &(u64, PublicKey, HealthState)| {
             (*key_ == key(proxy)).then_some((*at, *vital))
         };
         self.changed.iter().filter_map(of).collect()
@@ -58,10 +58,13 @@ fn first(watch: &mut Watch, now: Instant) {
 fn a_proxy_is_dead_once_neither_it_nor_a_box_says_otherwise() {
     let mut turned = Turned::new();
     turned.turn(10, both).turn(100, first);
-    assert_eq!(turned.of(2), [(1, Vital::Alive), (40, Vital::Unheard), (75, Vital::Dead)]);
-    assert_eq!(turned.of(1), [(1, Vital::Alive)]);
+    assert_eq!(
+        turned.of(2),
+        [(1, HealthState::Alive), (40, HealthState::Unheard), (75, HealthState::Dead)]
+    );
+    assert_eq!(turned.of(1), [(1, HealthState::Alive)]);
     turned.turn(1, both);
-    assert_eq!(turned.watch.vital(&key(2)), Some(Vital::Alive));
+    assert_eq!(turned.watch.vital(&key(2)), Some(HealthState::Alive));
 }
 
 #[test]
@@ -71,23 +74,26 @@ fn a_proxy_that_boxes_use_is_never_dead() {
         first(watch, now);
         watch.on_box(Some(&key(2)), now);
     });
-    assert_eq!(turned.of(2), [(1, Vital::Alive), (40, Vital::Unheard), (610, Vital::Lost)]);
+    assert_eq!(
+        turned.of(2),
+        [(1, HealthState::Alive), (40, HealthState::Unheard), (610, HealthState::Lost)]
+    );
     // The boxes have left it.
     turned.turn(100, first);
-    assert_eq!(turned.of(2).last(), Some(&(1_010 + 75, Vital::Dead)));
+    assert_eq!(turned.of(2).last(), Some(&(1_010 + 75, HealthState::Dead)));
 }
 
 #[test]
 fn a_controller_that_hears_nobody_declares_nobody_dead() {
     let mut turned = Turned::new();
     turned.turn(10, both).turn(3_600, |_, _| ());
-    let dead = turned.changed.iter().filter(|(_, _, vital)| *vital == Vital::Dead);
+    let dead = turned.changed.iter().filter(|(_, _, vital)| *vital == HealthState::Dead);
     assert_eq!(dead.count(), 0);
     // As soon as it hears one, the other has the whole time again.
     turned.turn(70, first);
-    assert_eq!(turned.watch.vital(&key(2)), Some(Vital::Unheard));
+    assert_eq!(turned.watch.vital(&key(2)), Some(HealthState::Unheard));
     turned.turn(10, first);
-    assert_eq!(turned.watch.vital(&key(2)), Some(Vital::Dead));
+    assert_eq!(turned.watch.vital(&key(2)), Some(HealthState::Dead));
 }
 
 #[test]
@@ -96,8 +102,8 @@ fn a_controller_that_stood_still_declares_nobody_dead_by_that() {
     turned.turn(10, both);
     turned.seconds += 3_600;
     turned.turn(20, first);
-    assert_eq!(turned.watch.vital(&key(2)), Some(Vital::Unheard));
-    assert_eq!(turned.watch.vital(&key(1)), Some(Vital::Alive));
+    assert_eq!(turned.watch.vital(&key(2)), Some(HealthState::Unheard));
+    assert_eq!(turned.watch.vital(&key(1)), Some(HealthState::Alive));
 }
 
 #[test]
@@ -106,9 +112,9 @@ fn who_was_dead_is_not_brought_back_by_a_gap() {
     turned.turn(10, both).turn(100, first);
     turned.seconds += 3_600;
     turned.turn(20, first);
-    assert_eq!(turned.watch.vital(&key(2)), Some(Vital::Dead));
+    assert_eq!(turned.watch.vital(&key(2)), Some(HealthState::Dead));
     turned.turn(1, |watch, now| watch.on_box(Some(&key(2)), now));
-    assert_ne!(turned.watch.vital(&key(2)), Some(Vital::Dead));
+    assert_ne!(turned.watch.vital(&key(2)), Some(HealthState::Dead));
 }
 
 #[test]
@@ -117,5 +123,5 @@ fn a_controller_that_has_just_begun_waits_before_it_judges() {
     turned.turn(74, first);
     assert_eq!(turned.of(2), []);
     turned.turn(1, first);
-    assert_eq!(turned.of(2), [(75, Vital::Dead)]);
+    assert_eq!(turned.of(2), [(75, HealthState::Dead)]);
 }

@@ -20,6 +20,7 @@ fn the_smallest_file_has_the_products_defaults() {
     assert_eq!((scenario.name.as_str(), scenario.seed, scenario.seconds), ("bus", 1, 30));
     assert_eq!(scenario.lanes, [LaneConfig::new("default", Strategy::xnc())]);
     assert_eq!(scenario.congestion, CongestionControl::Bbr);
+    assert_eq!(scenario.machine, Machine::Punctual);
     let rate = |link: usize| match scenario.links[link].up.trace.capacity().as_ref() {
         Capacity::Rates(rates) => rates.at(Duration::ZERO),
         Capacity::Opportunities(_) => panic!("a fixed rate"),
@@ -34,6 +35,7 @@ fn the_smallest_file_has_the_products_defaults() {
 #[test]
 fn everything_that_may_stand_in_a_file_is_understood() {
     let text = "name = \"n\"\nseed = 9\nseconds = 8\ncongestion = \"cubic\"\n\
+        machine = \"busy\"\n\
         [[lane]]\nname = \"l\"\nstrategy = \"single:b\"\nports = [1, 9]\ndscp = [46]\n\
         deadline_ms = 50\nexpire_after_ms = 90\nqueue_bytes = 10_000\n\
         classes = [\"tcp\"]\nrank = 1\nordering = \"reorder\"\nmax_buffer_ms = 40\n\
@@ -44,7 +46,7 @@ fn everything_that_may_stand_in_a_file_is_understood() {
         [[event]]\nat_s = 2\nlink = \"b\"\naction = \"delay\"\ndelay_ms = 7.5\n\
         [[cross]]\nlink = \"a\"\nrate_kbps = 100\nbegin_s = 1\nend_s = 2\non_s = 0.1\noff_s = 0.2\n";
     let scenario = parse(&format!("{text}{LINKS}")).unwrap();
-    assert_eq!(scenario.strategy(), "single:b");
+    assert_eq!((scenario.strategy().as_str(), scenario.machine), ("single:b", Machine::Busy));
     assert_eq!(scenario.lanes[0].rule.ports, Some(1..=9));
     assert_eq!(scenario.lanes[0].rule.classes, Some(vec![FlowClass::Tcp]));
     let order = Order::Reorder { max_buffer: Duration::from_millis(40) };

@@ -54,7 +54,7 @@ struct Peak {
 pub(super) enum QueueState {
     /// There was none, at least at times.
     Clear,
-    /// It did not empty in the whole round.
+    /// A queue did not empty in the whole round.
     Queue,
     /// What seemed to be one is a longer route, over which this rate came, bytes per second.
     LongerRoute(f64),

@@ -11,9 +11,10 @@ use roadweave_quic::ConnectionId;
 use roadweave_types::{Instant, PathSnapshot};
 use roadweave_wire::{Control, Reason, Role};
 
-use super::{Fault, Goal, HOME_FIRST, Question};
+use super::{Fault, Goal, Question};
 use crate::client::Client;
 use crate::client::notices::legible;
+use crate::client::race::PREFERRED_SERVER_DELAY;
 
 impl Client {
     /// Asks both servers while no path of the session answers, or the standby alone before the
@@ -100,7 +101,7 @@ impl Client {
         }
         let home = self.choice.standing(now, self.choice.current());
         if home.rests_until.is_none() {
-            self.home_first_until = self.home_first_until.max(now + HOME_FIRST);
+            self.home_first_until = self.home_first_until.max(now + PREFERRED_SERVER_DELAY);
         }
     }
 

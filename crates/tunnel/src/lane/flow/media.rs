@@ -29,9 +29,9 @@ pub(super) enum Evidence {
     /// Nothing yet.
     #[default]
     None,
-    /// It announces media, or is what goes along with it.
+    /// The flow announces media, or goes along with it.
     Signalling,
-    /// It is QUIC.
+    /// The flow is QUIC.
     Quic,
 }
 

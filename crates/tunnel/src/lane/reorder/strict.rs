@@ -25,7 +25,7 @@ use super::{ExtendedId, Outlet, Placed, Turn};
 pub(super) struct Strict {
     /// What precedes it was sent before the order was promised.
     begin: ExtendedId,
-    /// Whose turn it is.
+    /// The ID whose turn it is.
     next: ExtendedId,
     max_buffer: Duration,
     /// What waits, by the extended ID of its first fragment.

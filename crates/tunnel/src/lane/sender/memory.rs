@@ -6,7 +6,7 @@ use super::LaneSender;
 use crate::lane::memory::MemoryStats;
 
 impl LaneSender {
-    /// What it holds.
+    /// The memory that the sending half of the lane holds, by kind.
     pub(crate) fn memory(&self) -> MemoryStats {
         let repairs = self.repairs.keys().map(|path| self.repair_bytes(*path)).sum::<u64>();
         let waiting = self.queue.len() + self.copies.len();

@@ -240,8 +240,8 @@ impl LaneSender {
 
     /// The coded datagrams of a repair, each with its path.
     ///
-    /// Those of one path are cut from one buffer, which stays until the last of them has left: they
-    /// leave together.
+    /// Datagrams of one path are cut from one buffer, which stays until the last of them has left:
+    /// they leave together.
     fn encode(
         &mut self,
         start: PacketId,

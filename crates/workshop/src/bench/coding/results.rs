@@ -12,9 +12,9 @@ use super::{DECODES, ENCODES, isal};
 pub struct Results {
     /// Our own, a kernel each, the slowest first.
     pub kernels: Vec<KernelFigures>,
-    /// The same work by others.
+    /// What libraries that others wrote reach at the same work.
     pub rivals: Rivals,
-    /// Of the fastest kernel.
+    /// How many times as fast as the rivals the fastest kernel is.
     pub ratios: Ratios,
 }
 

@@ -61,7 +61,7 @@ pub fn isal_decode<'a>(isal: &'a Isal, packets: &'a Packets) -> impl FnMut(u32) 
 /// `rlnc` makes `coded` packets of each run, in turn.
 ///
 /// # Errors
-/// When it refuses the packets.
+/// When the crate refuses the packets.
 pub fn rlnc_encode(packets: &Packets, coded: usize) -> anyhow::Result<impl FnMut(u32) + use<>> {
     let encoders = rlnc_encoders(packets)?;
     let piece_len = encoders[0].get_full_coded_piece_byte_len();
@@ -80,7 +80,7 @@ pub fn rlnc_encode(packets: &Packets, coded: usize) -> anyhow::Result<impl FnMut
 /// `rlnc` solves each run, in turn, from as many coded packets as it has sources.
 ///
 /// # Errors
-/// When it refuses the packets.
+/// When the crate refuses the packets.
 pub fn rlnc_decode(packets: &Packets) -> anyhow::Result<impl FnMut(u32) + use<>> {
     let encoders = rlnc_encoders(packets)?;
     let (piece_len, count) = (encoders[0].get_piece_byte_len(), encoders[0].get_piece_count());

@@ -6,25 +6,24 @@
 //! a server                ─► the machine's routes and its resolver
 //! ```
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs as _};
 use std::sync::Weak;
 
 use roadweave_types::{ServerHost, ServerName};
 
-use super::stream::with_scope;
 use crate::lookup::{self, Network, Request};
 use crate::{Gateway, Uplink};
 
 /// Over what a controller is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// As the machine's routes say.
+pub(super) enum ControllerRoute {
+    /// By whichever interface the machine's routes choose.
     System,
     /// Over an uplink, whatever the routes say.
     Uplink(Uplink),
 }
 
-impl Way {
+impl ControllerRoute {
     /// The interface that a socket is bound to.
     pub(super) fn interface(&self) -> Option<&str> {
         match self {
@@ -33,7 +32,7 @@ impl Way {
         }
     }
 
-    /// Whether it is the same still, however its addresses have changed.
+    /// Whether the way is the same still, however the addresses of its uplink have changed.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::System, Self::System) => true,
@@ -65,7 +64,7 @@ impl Way {
     }
 }
 
-impl std::fmt::Display for Way {
+impl std::fmt::Display for ControllerRoute {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.interface().unwrap_or("this machine's routes"))
     }
@@ -121,3 +120,13 @@ fn request(uplink: &Uplink, names: &[ServerName]) -> Request {
 
 /// The most addresses of one name that count.
 const ADDRESSES_MAX: usize = 8;
+
+/// An address of the link alone needs the number of the interface.
+pub(super) fn with_scope(address: SocketAddr, index: u32) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+            SocketAddrV6::new(*v6.ip(), v6.port(), 0, index).into()
+        }
+        other => other,
+    }
+}

@@ -1,4 +1,4 @@
-//! How much one client may send and receive, if it has a limit.
+//! How much one client or tenant may send and receive, if it has a limit.
 
 use std::time::Duration;
 
@@ -43,6 +43,13 @@ impl Limit {
         }
         passes
     }
+}
+
+/// The direction of an inner packet, by its place in an array of two limits.
+#[derive(Clone, Copy)]
+pub(crate) enum Direction {
+    Down,
+    Up,
 }
 
 #[cfg(test)]

@@ -32,7 +32,8 @@ impl Refusal {
     /// Every reason there is.
     pub const ALL: [Self; 4] = [Self::Unknown, Self::Expired, Self::Revoked, Self::Forbidden];
 
-    /// Whether it also ends what is under way: who is in stays in while nobody new is let in.
+    /// Whether the refusal also ends sessions under way: who is in stays in while nobody new is let
+    /// in.
     pub fn ends_sessions(self) -> bool {
         self != Self::Forbidden
     }

@@ -14,6 +14,11 @@
 //! not be written, bounds the queue by lines and not by bytes, and ends with an `eprintln!`, which
 //! panics.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this crate is the edge to standard error: a thread that waits for it, and its clock"
+)]
+
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -23,8 +28,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
-
-use crate::DeviceError;
 
 /// Lines on their way to a file or pipe; a clone leads to the same.
 #[derive(Clone, Debug)]
@@ -57,7 +60,7 @@ impl Lines {
     ///
     /// # Errors
     /// When there can be no thread.
-    pub fn start(target: impl Write + Send + 'static, notice: Notice) -> Result<Self, DeviceError> {
+    pub fn start(target: impl Write + Send + 'static, notice: Notice) -> io::Result<Self> {
         let lines = Self(Arc::default());
         let shared = Arc::clone(&lines.0);
         let work = move || {
@@ -68,10 +71,7 @@ impl Lines {
             let _ = set_capabilities(None, sets);
             Writer { target, notice, is_torn: false }.run(&shared);
         };
-        std::thread::Builder::new()
-            .name("log".to_owned())
-            .spawn(work)
-            .map_err(|error| DeviceError::system("start a thread", error))?;
+        std::thread::Builder::new().name("log".to_owned()).spawn(work)?;
         Ok(lines)
     }
 
@@ -223,24 +223,20 @@ impl<W: Write> Writer<W> {
 ///
 /// # Errors
 /// When there can be no thread or no descriptor.
-pub fn standard_error(notice: Notice) -> Result<Lines, DeviceError> {
+pub fn standard_error(notice: Notice) -> io::Result<Lines> {
     if let Some(lines) = PROCESS.get() {
         return Ok(lines.clone());
     }
     // A file that has reached the limit of its size is an error and not the end of the process.
     let ignored = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored)
-        .map_err(|error| DeviceError::system("catch signals", error))?;
-    let descriptor = io::stderr()
-        .as_fd()
-        .try_clone_to_owned()
-        .map_err(|error| DeviceError::system("share standard error", error))?;
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored)?;
+    let descriptor = io::stderr().as_fd().try_clone_to_owned()?;
     let lines = Lines::start(File::from(descriptor), notice)?;
     Ok(PROCESS.get_or_init(|| lines).clone())
 }
 
 /// How many lines of the process's log were lost.
-pub(crate) fn lines_lost() -> u64 {
+pub fn lines_lost() -> u64 {
     PROCESS.get().map_or(0, Lines::lost)
 }
 

@@ -21,17 +21,17 @@ use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::{Epoch, Outbox, TransportConfig};
 use roadweave_tunnel::{
     Candidate, Client, ClientConfig, ClientEvent, DrainReason, Io, LaneConfig, MEMORY_MAX,
-    Node as _, Peer, PeerTable, RecvMeta, Server, ServerConfig, ServerEvent, flush, turn,
+    Node as _, Peer, PeerTable, Server, ServerConfig, ServerEvent, flush, turn,
 };
 use roadweave_types::Instant;
 
 use super::wire::Wire;
-use super::{MTU, WorldError, uplink};
+use super::{MTU, WorldError, meta, uplink};
 use crate::inner::VEHICLE;
 
 /// What a fleet is made of.
 #[derive(Clone, Debug)]
-pub struct FleetConfig {
+pub struct ServersConfig {
     /// The links, each with an uplink of the same name at the vehicle.
     pub links: Vec<DuplexLink>,
     /// The site of each server, in the order in which the client knows them.
@@ -49,22 +49,22 @@ pub struct FleetConfig {
 /// What befalls a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// It is gone without a goodbye.
+    /// The server is gone without a goodbye.
     Crash,
-    /// It does nothing any more, and what comes to it is lost.
+    /// The server does nothing any more, and what comes to it is lost.
     Freeze,
-    /// It goes on where it stood.
+    /// The frozen server goes on where it stood.
     Thaw,
-    /// It asks its clients to move, over so many milliseconds.
+    /// The server asks its clients to move, over so many milliseconds.
     Drain(u32),
-    /// It reaches the shared egress no more, and drains when it has noticed.
+    /// The server reaches the shared egress no more, and drains when it has noticed.
     CutFromEgress,
 }
 
 /// An inner packet that came out, as [`super::Arrival`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FleetArrival {
-    /// When.
+pub struct ServersArrival {
+    /// When the packet came out.
     pub at: Instant,
     /// The way it went.
     pub direction: Direction,
@@ -76,13 +76,13 @@ pub struct FleetArrival {
 
 /// A vehicle and its servers.
 #[derive(Debug)]
-pub struct Fleet {
+pub struct Servers {
     now: Instant,
     client: Client,
     candidates: Vec<Candidate>,
     wires: Vec<Wire>,
     servers: Vec<Proxy>,
-    arrivals: VecDeque<FleetArrival>,
+    arrivals: VecDeque<ServersArrival>,
     client_events: Vec<(Instant, ClientEvent)>,
     /// The server that the vehicle's newest session is with.
     newest: Option<usize>,
@@ -107,7 +107,7 @@ struct EndIo<'a> {
     server: Option<(usize, SocketAddr)>,
     reaches_egress: bool,
     wires: &'a mut [Wire],
-    arrivals: &'a mut VecDeque<FleetArrival>,
+    arrivals: &'a mut VecDeque<ServersArrival>,
 }
 
 impl Io for EndIo<'_> {
@@ -119,7 +119,7 @@ impl Io for EndIo<'_> {
         let server = self.server.map(|(number, _)| number);
         let direction = if server.is_some() { Direction::Up } else { Direction::Down };
         let at = self.now;
-        let arrivals = packets.map(|packet| FleetArrival { at, direction, server, packet });
+        let arrivals = packets.map(|packet| ServersArrival { at, direction, server, packet });
         match self.reaches_egress {
             true => self.arrivals.extend(arrivals),
             false => arrivals.for_each(drop),
@@ -147,13 +147,13 @@ impl Io for EndIo<'_> {
     }
 }
 
-impl Fleet {
+impl Servers {
     /// A fleet at [`Instant::ZERO`] in which the client has all uplinks and begins to connect.
     ///
     /// # Errors
     /// [`WorldError`] when an end cannot be made.
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
-    pub fn new(config: &FleetConfig) -> Result<Self, WorldError> {
+    pub fn new(config: &ServersConfig) -> Result<Self, WorldError> {
         let epoch = Epoch::new(std::time::Instant::now());
         let numbers = 0..config.sites.len();
         let candidates: Vec<Candidate> = numbers
@@ -207,7 +207,7 @@ impl Fleet {
         self.now
     }
 
-    /// The client; follow it with [`Fleet::flush`].
+    /// The client; follow it with [`Servers::flush`].
     pub fn client(&mut self) -> &mut Client {
         &mut self.client
     }
@@ -217,7 +217,7 @@ impl Fleet {
         &self.candidates
     }
 
-    /// A server, unless it has crashed; follow it with [`Fleet::flush`].
+    /// A server, unless it has crashed; follow it with [`Servers::flush`].
     pub fn server(&mut self, number: usize) -> Option<&mut Server> {
         self.servers[number].end.as_mut()
     }
@@ -279,7 +279,7 @@ impl Fleet {
         self.flush();
     }
 
-    /// Takes an inner packet of the vehicle, or for it. Call [`Fleet::flush`] after a batch.
+    /// Takes an inner packet of the vehicle, or for it. Call [`Servers::flush`] after a batch.
     pub fn handle_inner(&mut self, direction: Direction, packet: &[u8]) {
         match direction {
             Direction::Up => self.client.handle_inner(self.now, packet),
@@ -294,7 +294,7 @@ impl Fleet {
     }
 
     /// An inner packet that came out, in the order of their coming.
-    pub fn poll_arrival(&mut self) -> Option<FleetArrival> {
+    pub fn poll_arrival(&mut self) -> Option<ServersArrival> {
         self.arrivals.pop_front()
     }
 
@@ -340,13 +340,13 @@ impl Fleet {
                 let acts = proxy.acts();
                 if let Some(server) = proxy.end.as_mut().filter(|_| acts) {
                     let local = Some(to.ip());
-                    let meta = RecvMeta { socket: uplink(link), remote: from, local, ecn: None };
+                    let meta = meta(link, from, local);
                     server.handle_packet(now, &meta, &packet);
                     due[number] = true;
                 }
             }
             while let Some((from, _, packet, _)) = self.wires[link].poll(now, Direction::Down) {
-                let meta = RecvMeta { socket: uplink(link), remote: from, local: None, ecn: None };
+                let meta = meta(link, from, None);
                 self.client.handle_packet(now, &meta, &packet);
                 client_due = true;
             }
@@ -411,7 +411,7 @@ fn server_identity(number: usize) -> Identity {
     Identity::from_seed([100 + number as u8; 32])
 }
 
-fn server(epoch: Epoch, config: &FleetConfig, number: usize) -> Result<Server, WorldError> {
+fn server(epoch: Epoch, config: &ServersConfig, number: usize) -> Result<Server, WorldError> {
     let peer = Peer {
         name: "vehicle".into(),
         addresses: vec![IpAddr::from(VEHICLE).into()],

@@ -1,0 +1,77 @@
+//! What goes into a route and what comes out of it, as schemas of types.
+
+use utoipa::openapi::{Ref, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+/// The schema of a type.
+#[derive(Clone, Copy)]
+pub struct SchemaOf {
+    /// Its name, if that of the type does not tell it from others.
+    called: Option<&'static str>,
+    of_type: fn() -> String,
+    pub(super) schema: fn() -> RefOr<Schema>,
+    pub(super) others: fn(&mut Vec<(String, RefOr<Schema>)>),
+}
+
+impl SchemaOf {
+    /// The OpenAPI schema of `T`, under the name of the type.
+    pub fn new<T: ToSchema>() -> Self {
+        Self {
+            called: None,
+            of_type: || T::name().into_owned(),
+            schema: <T as PartialSchema>::schema,
+            others: |schemas| T::schemas(schemas),
+        }
+    }
+
+    /// The OpenAPI schema of `T` as `name`: the instances of a generic type would share that of the
+    /// type.
+    pub fn called<T: ToSchema>(name: &'static str) -> Self {
+        Self { called: Some(name), ..Self::new::<T>() }
+    }
+
+    pub(super) fn name(self) -> String {
+        self.called.map_or_else(self.of_type, str::to_owned)
+    }
+
+    pub(super) fn reference(self) -> Ref {
+        Ref::from_schema_name(self.name())
+    }
+}
+
+/// What comes out of a route.
+#[derive(Clone, Copy)]
+pub enum Output {
+    /// 204.
+    Nothing,
+    /// 303: to another address.
+    Moved,
+    /// A status and a value.
+    One(u16, SchemaOf),
+    /// A record with its version, and an ETag.
+    Record(u16, SchemaOf),
+    /// A page of records with their versions.
+    Records(SchemaOf),
+    /// A page of values.
+    Page(SchemaOf),
+    /// All values, as one page.
+    All(SchemaOf),
+    /// Some object.
+    Object,
+    /// Server-sent events.
+    Events,
+}
+
+impl Output {
+    pub(super) fn is_moved(self) -> bool {
+        matches!(self, Self::Moved)
+    }
+
+    pub(super) fn schema(self) -> Option<SchemaOf> {
+        match self {
+            Self::One(_, of) | Self::Record(_, of) => Some(of),
+            Self::Records(of) | Self::Page(of) | Self::All(of) => Some(of),
+            Self::Nothing | Self::Moved | Self::Object | Self::Events => None,
+        }
+    }
+}

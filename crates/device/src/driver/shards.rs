@@ -1,0 +1,277 @@
+//! A server as wide as its machine: several shards behind one address and one device.
+//!
+//! ```text
+//! network ─► socket 0 ─► thread: Driver<Server> ─► queue 0 ┐
+//!        └─► socket 1 ─► thread: Driver<Server> ─► queue 1 ┴─ one device: addresses, routes, filters
+//!              found by the connection ID    │ ▲
+//!                                   strays ──┘ │ orders, answers
+//! signals, local socket, metrics ─► thread: Driver<Front>: reload, fleet, log, what all tell as one
+//! ```
+//!
+//! Each client has its session with one shard, which its packets find by their connection IDs
+//! ([`ShardMap`]), whatever path they take. The device has a queue for each shard, and not each
+//! shard a device: so addresses, routes and filters are those of one server, and the join of a
+//! client changes nothing in the kernel. The kernel remembers which queue a flow's packets came
+//! from, and puts their answers there; the rest is handed over ([`exchange`]).
+//!
+//! Threads and not processes: the code is safe Rust, a panic is caught where its thread begins
+//! ([`seat`]), and what shards have in common, tables of clients most of all, is there once. What
+//! ends the process, ends all shards.
+
+mod exchange;
+mod faults;
+mod front;
+mod life;
+mod seat;
+mod told;
+mod worker;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use roadweave_quic::ShardMap;
+use roadweave_tunnel::{Kept, PeerTable, Peers};
+use roadweave_types::{Instant, UplinkId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use self::exchange::Exchange;
+use self::front::Front;
+use self::seat::{Common, Order, Seat, Standing};
+use super::edge::Edge;
+use super::event_loop::{Driver, Role, Running, take_instance};
+use super::serving::host::{Host, HostOptions, tun_options};
+use super::serving::node::LearnedFile;
+use super::serving::reload::ServerReload;
+use super::serving::{Serving, ServingOptions, open_by};
+use super::settings::parse;
+use super::tun_name::TunName;
+use super::{DriverError, ServerOptions, requests};
+use crate::local::RpcError;
+use crate::metrics::MetricsListener;
+use crate::pauses::Pause;
+use crate::random::random_bytes;
+use crate::reset_salt::reset_salt;
+use crate::status::{RoleStatus, Status};
+use crate::{Clock, StateFile, Tun, UplinkSocket, Waker, cleanup};
+
+/// Orders that wait for a shard, at most.
+const ORDERS_MAX: usize = 1_024;
+/// Events that wait for the log, at most: 4,000 clients leave and join at once.
+const EVENTS_MAX: usize = 16_384;
+
+/// Runs a server with several shards until SIGINT or SIGTERM.
+///
+/// # Errors
+/// When the server cannot start, and when the system fails one of the shards.
+pub(super) fn run(options: ServerOptions) -> Result<(), DriverError> {
+    let mut server = start(options)?;
+    let outcome = server.run();
+    let Running { driver, role, .. } = &mut server;
+    role.stop(driver);
+    outcome.and(role.error.take().map_or(Ok(()), Err))
+}
+
+/// What looks after all shards of a server.
+struct Supervisor {
+    learned: LearnedFile,
+    serving: Serving,
+    listen: String,
+    tun: Tun,
+    tun_name: TunName,
+    error: Option<DriverError>,
+}
+
+/// The parameters of `fail_shard`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FailShard {
+    shard: usize,
+}
+
+fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, DriverError> {
+    let (signals, instance, lock) = take_instance(&options.tun.name)?;
+    cleanup(&instance, &lock)?;
+    let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
+    let map = ShardMap::new(options.shards, &random_bytes()?);
+    // All of them stay open while the program runs: a group that loses one misleads packets.
+    let sockets = open_by(options.listen, |udp| UplinkSocket::open_group(udp, &map))?;
+    let listen = sockets[0].local_address().to_string();
+    let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
+    let peers: Peers = options.peers.iter().cloned().collect();
+    let hosted = HostOptions {
+        addresses: &options.addresses,
+        masquerade: options.masquerade,
+        clients_reach_clients: options.config.clients_reach_clients,
+        destinations: &options.destinations,
+        has_neighbours: false,
+        files: &options.files,
+        state_directory: &options.state_directory,
+    };
+    let tuns = Tun::open_queues(&tun_options(&options.tun, &options.addresses), map.count())?;
+    let tun = tuns[0].try_clone()?;
+    let (host, machine) = Host::start(&instance, &tun, hosted, &peers)?;
+    let peers = Arc::new(PeerTable::from(peers));
+    options.config.transport.reset_salt = reset_salt(&options.state_directory, instance.name())?;
+    let waker = Waker::new()?;
+    let (events, happened) = sync_channel(EVENTS_MAX);
+    let common = Arc::new(Common {
+        map,
+        clock,
+        identity: options.identity,
+        peers: peers.clone(),
+        kept: Kept::default(),
+        exchange: Exchange::new(map.count())?,
+        standing: Mutex::new(Standing {
+            config: options.config.of_shard(map.count()),
+            drains: Vec::new(),
+        }),
+        events,
+        waker: waker.clone(),
+        ends: AtomicBool::new(false),
+    });
+    let (seats, orders) = seats(&common, sockets, tuns);
+    let mut front = Front::new(common, seats, happened);
+    let learned = StateFile::new(&options.state_directory, instance.name());
+    let learned = LearnedFile::restore(learned, &mut front);
+    let (mtu, offload) = (tun.mtu(), tun.offload());
+    let edge = Edge::without_tun(clock);
+    let mut driver = Driver::with_waker(&instance, signals, waker, edge, front)?;
+    driver.serve_metrics(metrics)?;
+    // Whoever reads this may ask by the local socket.
+    tracing::info!(
+        listen,
+        tun = tun.name(),
+        mtu,
+        ?offload,
+        shards = map.count(),
+        "the server runs"
+    );
+    let of_file = ServerReload {
+        peers: options.peers,
+        destinations: options.destinations,
+        accepted: options.accepted,
+        ..ServerReload::default()
+    };
+    let serving = ServingOptions {
+        clients: peers,
+        proxies: None,
+        of_file,
+        reload: options.reload,
+        own: Some(options.addresses),
+        host: Some((host, machine)),
+        fleet: options.fleet,
+        state_directory: &options.state_directory,
+        instance: instance.name(),
+    };
+    let serving = Serving::start(&mut driver, serving)?;
+    driver.node.begin(orders)?;
+    let tun_name = TunName::default();
+    let role = Supervisor { learned, serving, listen, tun, tun_name, error: None };
+    Ok(Running { driver, role, instance, lock })
+}
+
+/// The places of all shards, and what they are told.
+fn seats(
+    common: &Arc<Common>,
+    sockets: Vec<UplinkSocket>,
+    tuns: Vec<Tun>,
+) -> (Vec<Arc<Seat>>, Vec<Receiver<Order>>) {
+    let seat = |(number, (socket, tun))| {
+        let (orders, todo) = sync_channel(ORDERS_MAX);
+        (Arc::new(Seat::new(number, common.clone(), socket, tun, orders)), todo)
+    };
+    (0..).zip(sockets.into_iter().zip(tuns)).map(seat).unzip()
+}
+
+impl Role<Front> for Supervisor {
+    fn poll_timeout(&self) -> Option<Instant> {
+        Some(self.serving.poll_timeout())
+    }
+
+    fn on_pause(&mut self, _: &mut Driver<Front>, _: Instant, pause: &Pause, discarded: u64) {
+        self.serving.on_pause(pause, discarded);
+    }
+
+    fn before_packets(&mut self, driver: &mut Driver<Front>, now: Instant) {
+        if self.serving.tell_time_of_day(now) {
+            self.learned.tell_time_of_day(now, &mut driver.node);
+        }
+        self.tun_name.handle_timeout(now, &self.tun);
+    }
+
+    fn on_hangup(&mut self, _: &mut Driver<Front>, _: Instant) {
+        self.serving.on_hangup();
+    }
+
+    fn on_wake(&mut self, driver: &mut Driver<Front>, now: Instant) {
+        self.serving.on_wake(&mut driver.node, now);
+        self.error = self.error.take().or_else(|| driver.node.take_error());
+    }
+
+    /// Nothing to do: the shards have the sockets.
+    fn on_socket_failed(
+        &mut self,
+        _: &mut Driver<Front>,
+        _: Instant,
+        _: Option<UplinkId>,
+        _: &std::io::Error,
+    ) {
+    }
+
+    fn handle_timeout(&mut self, _: &mut Driver<Front>, _: Instant) {}
+
+    fn is_over(&self) -> bool {
+        self.error.is_some()
+    }
+
+    fn handle_events(&mut self, driver: &mut Driver<Front>, now: Instant) {
+        self.serving.tell_fleet(now, &driver.node);
+        self.serving.tell_events(now, || driver.node.poll_event());
+    }
+
+    fn status(&mut self, driver: &mut Driver<Front>) -> Status {
+        self.tell(driver, true)
+    }
+
+    fn summary(&mut self, driver: &mut Driver<Front>) -> Status {
+        self.tell(driver, false)
+    }
+
+    fn handle_request(
+        &mut self,
+        driver: &mut Driver<Front>,
+        now: Instant,
+        method: &str,
+        params: &Value,
+    ) -> Result<Value, RpcError> {
+        if method != "fail_shard" {
+            return requests::handle(&mut driver.node, now, method, params);
+        }
+        let FailShard { shard } = parse(params)?;
+        let none = || RpcError::invalid_params(format!("there is no shard {shard}"));
+        driver.node.fail(shard).ok_or_else(none).map(|()| json!(true))
+    }
+}
+
+impl Supervisor {
+    fn tell(&mut self, driver: &Driver<Front>, with_sessions: bool) -> Status {
+        let (counters, role) = driver.node.gather(with_sessions);
+        let mut drops = counters.drops;
+        drops.merge(&self.serving.filter_drops());
+        let fleet = self.serving.fleet_status(driver.edge.clock.now());
+        let status = driver.status(self.listen.clone(), drops, RoleStatus::Server(role));
+        Status { fleet, tun: self.tun.name().to_owned(), device: counters.device, ..status }
+    }
+
+    fn stop(&mut self, driver: &mut Driver<Front>) {
+        // Whatever the disk does, clients hear a goodbye.
+        driver.node.stop();
+        let now = driver.edge.clock.now();
+        self.serving.tell_events(now, || driver.node.poll_event());
+        self.serving.stop();
+        self.learned.write_last(&mut driver.node);
+        tracing::info!("the server stops");
+    }
+}

@@ -1,0 +1,243 @@
+//! Who is where among the shards, and what they hand to one another.
+//!
+//! ```text
+//! shard 0 ─► stray ─► whose is it? ─► post of shard 1 ─► shard 1 is woken
+//! shard 1: a client joined ─► it was with shard 0 ─► post of shard 0: its session ends there
+//! ```
+//!
+//! The newest session of a key is the one whose beginning was noted here last: so there is one
+//! order for all shards, and a shard whose session was replaced, and that has a newer one by the
+//! time it hears of it, keeps that.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use roadweave_identity::PublicKey;
+use roadweave_tunnel::Stray;
+use roadweave_types::{DropCounters, DropReason};
+
+use crate::{DeviceError, Waker};
+
+/// Bytes that may wait for a shard: what comes in 100 ms at 300 Mbit/s.
+const POST_BYTES_MAX: usize = 4 << 20;
+/// What a packet that waits costs beside its bytes.
+const OVERHEAD_BYTES: usize = 96;
+
+/// What the shards of one server have in common.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    owners: Mutex<Owners>,
+    posts: Vec<Post>,
+}
+
+/// Where clients have their sessions.
+#[derive(Debug, Default)]
+struct Owners {
+    by_key: HashMap<PublicKey, Owner>,
+    /// How many sessions have begun.
+    begun: u64,
+}
+
+/// Where a client has its session.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    shard: u16,
+    /// The number of the session among all that have begun.
+    number: u64,
+}
+
+/// What waits for one shard.
+#[derive(Debug)]
+struct Post {
+    waiting: Mutex<Parcels>,
+    waker: Waker,
+    /// Packets that came to this shard and were another's.
+    handed_over: AtomicU64,
+}
+
+/// What was handed to a shard.
+#[derive(Debug, Default)]
+pub(super) struct Parcels {
+    /// Packets, oldest first.
+    pub(super) strays: VecDeque<Stray>,
+    /// Clients that have a newer session elsewhere.
+    pub(super) replaced: BTreeSet<PublicKey>,
+    bytes: usize,
+}
+
+impl Exchange {
+    /// An exchange between `count` shards, none of which has a client.
+    ///
+    /// # Errors
+    /// When the process has no file descriptors left.
+    pub(super) fn new(count: u16) -> Result<Self, DeviceError> {
+        let post = |_| {
+            let waker = Waker::new()?;
+            Ok(Post { waiting: Mutex::default(), waker, handed_over: AtomicU64::new(0) })
+        };
+        let posts = (0..count).map(post).collect::<Result<_, DeviceError>>()?;
+        Ok(Self { owners: Mutex::default(), posts })
+    }
+
+    /// What wakes a shard.
+    pub(super) fn waker(&self, shard: u16) -> Waker {
+        self.posts[usize::from(shard)].waker.clone()
+    }
+
+    /// A client has a session with `shard` from now on.
+    pub(super) fn on_joined(&self, key: PublicKey, shard: u16) {
+        let mut owners = lock(&self.owners);
+        owners.begun += 1;
+        let owner = Owner { shard, number: owners.begun };
+        let before = owners.by_key.insert(key, owner).map(|owner| owner.shard);
+        lock(&self.posts[usize::from(shard)].waiting).replaced.remove(&key);
+        if let Some(other) = before.filter(|other| *other != shard) {
+            let other = &self.posts[usize::from(other)];
+            lock(&other.waiting).replaced.insert(key);
+            other.waker.wake();
+        }
+    }
+
+    /// A client has no session with `shard` any more.
+    pub(super) fn on_left(&self, key: &PublicKey, shard: u16) {
+        let mut owners = lock(&self.owners);
+        if owners.by_key.get(key).is_some_and(|owner| owner.shard == shard) {
+            owners.by_key.remove(key);
+        }
+    }
+
+    /// All sessions of `shard` are gone, and what waits for it is of no use to what comes after.
+    pub(super) fn on_failed(&self, shard: u16) {
+        lock(&self.owners).by_key.retain(|_, owner| owner.shard != shard);
+        *lock(&self.posts[usize::from(shard)].waiting) = Parcels::default();
+    }
+
+    /// Hands `strays` of shard `from` to those whose they are; returns what was lost by that.
+    pub(super) fn hand_over(&self, from: u16, strays: impl Iterator<Item = Stray>) -> DropCounters {
+        let (mut drops, mut woken, mut handed) = (DropCounters::default(), BTreeSet::new(), 0);
+        for stray in strays {
+            let owner = match &stray {
+                Stray::Packet { shard, .. } => Some(*shard),
+                Stray::Inner { key, .. } => {
+                    lock(&self.owners).by_key.get(key).map(|owner| owner.shard)
+                }
+            };
+            let Some(to) = owner.filter(|to| *to != from) else {
+                drops.count(DropReason::NoSession);
+                continue;
+            };
+            let Some(post) = self.posts.get(usize::from(to)) else { continue };
+            match lock(&post.waiting).push(stray) {
+                true => handed += 1,
+                false => drops.count(DropReason::ShardFull),
+            }
+            woken.insert(to);
+        }
+        woken.iter().for_each(|to| self.posts[usize::from(*to)].waker.wake());
+        self.posts[usize::from(from)].handed_over.fetch_add(handed, Ordering::Relaxed);
+        drops
+    }
+
+    /// The numbers of the sessions among all that have begun, by the keys of their clients.
+    pub(super) fn numbers(&self) -> HashMap<String, u64> {
+        let owners = lock(&self.owners);
+        owners.by_key.iter().map(|(key, owner)| (key.to_string(), owner.number)).collect()
+    }
+
+    /// What was handed to `shard` since the last time.
+    pub(super) fn take(&self, shard: u16) -> Parcels {
+        std::mem::take(&mut lock(&self.posts[usize::from(shard)].waiting))
+    }
+
+    /// How many packets came to `shard` and were handed over.
+    pub(super) fn handed_over(&self, shard: u16) -> u64 {
+        self.posts[usize::from(shard)].handed_over.load(Ordering::Relaxed)
+    }
+}
+
+impl Parcels {
+    /// Takes a packet for the shard; returns whether there was room.
+    fn push(&mut self, stray: Stray) -> bool {
+        let bytes = stray.bytes() + OVERHEAD_BYTES;
+        let has_room = self.bytes + bytes <= POST_BYTES_MAX;
+        if has_room {
+            self.bytes += bytes;
+            self.strays.push_back(stray);
+        }
+        has_room
+    }
+}
+
+/// Locks what shards have in common: one that failed with it locked has at worst lost some of what
+/// was its own.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use roadweave_identity::Identity;
+
+    use super::*;
+
+    fn key(number: u8) -> PublicKey {
+        Identity::from_seed([number; 32]).public_key()
+    }
+
+    fn inner(client: u8) -> Stray {
+        Stray::Inner { key: key(client), packet: Bytes::from_static(b"inner") }
+    }
+
+    fn exchange() -> Exchange {
+        Exchange::new(3).expect("descriptors")
+    }
+
+    #[test]
+    fn the_session_that_began_last_is_the_one_wherever_the_others_are() {
+        let exchange = exchange();
+        let replaced = |shard| exchange.take(shard).replaced.into_iter().collect::<Vec<_>>();
+        exchange.on_joined(key(1), 0);
+        exchange.on_joined(key(2), 0);
+        exchange.on_joined(key(1), 1);
+        assert_eq!((replaced(0), replaced(1)), (vec![key(1)], vec![]));
+        // A shard that hears late of it has a newer one by then.
+        exchange.on_joined(key(1), 2);
+        exchange.on_joined(key(1), 1);
+        assert_eq!((replaced(1), replaced(2)), (vec![], vec![key(1)]));
+        // The end of one that was replaced is not that of the newest.
+        exchange.on_left(&key(1), 2);
+        assert!(exchange.hand_over(0, [inner(1)].into_iter()).iter().next().is_none());
+        assert_eq!(exchange.take(1).strays, [inner(1)]);
+        assert!(exchange.numbers()[&key(2).to_string()] < exchange.numbers()[&key(1).to_string()]);
+        exchange.on_left(&key(1), 1);
+        let drops = exchange.hand_over(0, [inner(1)].into_iter());
+        assert_eq!(drops.get(DropReason::NoSession), 1);
+        assert_eq!(exchange.handed_over(0), 1);
+    }
+
+    #[test]
+    fn a_shard_that_failed_has_nobody_and_others_keep_theirs() {
+        let exchange = exchange();
+        (0..6).for_each(|client| exchange.on_joined(key(client), u16::from(client % 2)));
+        assert_eq!(exchange.hand_over(1, (0..6).map(inner)).get(DropReason::NoSession), 3);
+        exchange.on_failed(0);
+        assert!(exchange.take(0).strays.is_empty());
+        assert_eq!(exchange.hand_over(2, (0..6).map(inner)).get(DropReason::NoSession), 3);
+        assert_eq!(exchange.take(1).strays.len(), 3);
+    }
+
+    #[test]
+    fn what_waits_for_a_shard_that_stands_still_is_bounded_and_counted() {
+        let exchange = exchange();
+        exchange.on_joined(key(1), 1);
+        let payload = Bytes::from(vec![0; 1_000]);
+        let stray = Stray::Inner { key: key(1), packet: payload };
+        let drops = exchange.hand_over(0, (0..10_000).map(|_| stray.clone()));
+        let waits = exchange.take(1).strays.len();
+        assert_eq!(waits, POST_BYTES_MAX / (1_000 + OVERHEAD_BYTES));
+        assert_eq!(drops.get(DropReason::ShardFull) as usize, 10_000 - waits);
+        assert_eq!(exchange.handed_over(0) as usize, waits);
+    }
+}

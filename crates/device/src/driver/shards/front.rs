@@ -1,0 +1,295 @@
+//! All shards as one server: what is asked of it is asked of each, and the answers are one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant as Moment};
+
+use bytes::Bytes;
+use roadweave_identity::PublicKey;
+use roadweave_quic::Transmit;
+use roadweave_tunnel::{
+    DrainReason, Learned, Node, Peer, Peers, PeersChange, ProxyTenant, RecvMeta, Server,
+    ServerEvent, SessionFigures, SetError, Strategy,
+};
+use roadweave_types::Instant;
+
+use super::exchange::lock;
+use super::seat::{Common, Order, Seat};
+use super::told::{Counters, Gathered, Told};
+use crate::driver::DriverError;
+use crate::driver::event_loop::Driver;
+use crate::driver::requests::Governed;
+use crate::driver::serving::Tables;
+use crate::driver::serving::node::{DRAIN_OVER, Learns, Serves};
+use crate::status::{ServerStatus, ShardStatus};
+
+/// How long all shards together have for their answers: whoever asks waits for two seconds.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// How long the goodbyes of all shards may take, and how often it is looked whether they are said.
+const GOODBYE_MAX: Duration = Duration::from_secs(5);
+const GOODBYE_LOOK: Duration = Duration::from_millis(2);
+
+/// All shards of a server, for the loop that looks after them. The shards handle the packets.
+pub(super) struct Front {
+    pub(super) common: Arc<Common>,
+    seats: Vec<Arc<Seat>>,
+    events: Receiver<ServerEvent>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Front {
+    pub(super) fn new(
+        common: Arc<Common>,
+        seats: Vec<Arc<Seat>>,
+        events: Receiver<ServerEvent>,
+    ) -> Self {
+        Self { common, seats, events, threads: Vec::new() }
+    }
+
+    /// Lets all shards begin, each in a thread of its own; `orders` are those of their seats.
+    ///
+    /// # Errors
+    /// When there can be no more threads.
+    pub(super) fn begin(&mut self, orders: Vec<Receiver<Order>>) -> Result<(), crate::DeviceError> {
+        for (seat, orders) in self.seats.iter().zip(orders) {
+            let (name, seat) = (format!("shard-{}", seat.number), seat.clone());
+            let thread = std::thread::Builder::new()
+                .name(name)
+                .spawn(move || seat.occupy(orders))
+                .map_err(|error| crate::DeviceError::system("start a thread", error))?;
+            self.threads.push(thread);
+        }
+        Ok(())
+    }
+
+    /// Lets all shards say goodbye, and waits for it; not for one that stands still.
+    pub(super) fn stop(&mut self) {
+        self.common.ends.store(true, Ordering::Release);
+        self.seats.iter().for_each(|seat| self.common.exchange.waker(seat.number).wake());
+        let end = Moment::now() + GOODBYE_MAX;
+        while !self.threads.iter().all(JoinHandle::is_finished) {
+            if Moment::now() >= end {
+                return tracing::error!("a shard stands still; its clients hear no goodbye");
+            }
+            std::thread::sleep(GOODBYE_LOOK);
+        }
+    }
+
+    /// Why the program must end, if it must.
+    pub(super) fn take_error(&self) -> Option<DriverError> {
+        self.seats.iter().find_map(|seat| seat.take_error())
+    }
+
+    /// What has happened at the shards.
+    pub(super) fn poll_event(&self) -> Option<ServerEvent> {
+        self.events.try_recv().ok()
+    }
+
+    /// What all shards tell together.
+    pub(super) fn gather(&self, with_sessions: bool) -> (Counters, ServerStatus) {
+        let told = self.ask(move |driver| Told::of(driver, with_sessions));
+        let mut gathered = Gathered::of_all(self.common.kept.refusals());
+        for (seat, told) in self.seats.iter().zip(told) {
+            let before = seat.counted(told.is_none());
+            let shard = ShardStatus {
+                failures: seat.failures(),
+                handed_over: self.common.exchange.handed_over(seat.number),
+                ..ShardStatus::default()
+            };
+            gathered.add(told, &before, shard);
+        }
+        if with_sessions {
+            gathered.order_by(&self.common.exchange.numbers());
+        }
+        gathered.into_status()
+    }
+
+    /// Lets a shard fail, as by a fault of the program; `None` if there is no such shard.
+    pub(super) fn fail(&self, number: usize) -> Option<()> {
+        #[allow(clippy::panic, reason = "it is what was asked for")]
+        self.seats.get(number)?.order(Box::new(|_| panic!("the local socket asked for it")));
+        Some(())
+    }
+
+    /// Lets each shard do `work` soon.
+    fn tell(&self, work: impl Fn(&mut Server, Instant) + Clone + Send + 'static) {
+        for seat in &self.seats {
+            let work = work.clone();
+            let order = move |driver: &mut Driver<Server>| {
+                let now = driver.edge.clock.now();
+                work(&mut driver.node, now);
+            };
+            seat.order(Box::new(order));
+        }
+    }
+
+    /// What each shard answers to `work`; `None` of one that is not there, or too slow.
+    fn ask<T: Send + 'static>(
+        &self,
+        work: impl Fn(&mut Driver<Server>) -> T + Clone + Send + 'static,
+    ) -> Vec<Option<T>> {
+        let ask = |seat: &Arc<Seat>| {
+            let ((answer, answers), work) = (sync_channel(1), work.clone());
+            seat.order(Box::new(move |driver| _ = answer.send(work(driver))));
+            answers
+        };
+        let answers: Vec<_> = self.seats.iter().map(ask).collect();
+        let end = Moment::now() + ANSWER_MAX;
+        let wait = |answers: Receiver<T>| {
+            answers.recv_timeout(end.saturating_duration_since(Moment::now())).ok()
+        };
+        answers.into_iter().map(wait).collect()
+    }
+}
+
+impl fmt::Debug for Front {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Front").field("shards", &self.seats.len()).finish_non_exhaustive()
+    }
+}
+
+/// Nothing of a node: the shards have the packets.
+impl Node for Front {
+    fn handle_inner(&mut self, _: Instant, _: &[u8]) {}
+
+    fn handle_packet(&mut self, _: Instant, _: &RecvMeta, _: &[u8]) {}
+
+    fn handle_timeout(&mut self, _: Instant) {}
+
+    fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
+        None
+    }
+
+    fn poll_inner(&mut self) -> Option<Bytes> {
+        None
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+}
+
+impl Serves for Front {
+    fn replace(
+        &mut self,
+        _: Instant,
+        change: PeersChange,
+        _: Vec<(PublicKey, Peer)>,
+        _: &Tables,
+    ) -> Vec<Arc<Peers>> {
+        let PeersChange { peers, changed } = change;
+        let gone = changed.iter().filter(|key| peers.get(key).is_none());
+        self.common.kept.forget(gone);
+        let former = self.common.peers.replace(peers);
+        let changed: Arc<[PublicKey]> = changed.into();
+        self.tell(move |server, _| server.on_changed(changed.iter().copied()));
+        vec![former]
+    }
+
+    fn revoke(&mut self, _: Instant, keys: Vec<PublicKey>, _: &Tables) {
+        self.common.kept.forget(keys.iter());
+        self.common.peers.revoke(keys.iter().copied());
+        let keys: Arc<[PublicKey]> = keys.into();
+        self.tell(move |server, _| server.on_changed(keys.iter().copied()));
+    }
+
+    /// A shard that is not there has no sessions.
+    fn is_settled(&self) -> bool {
+        let settled = self.ask(|driver| driver.node.is_settled());
+        self.seats.iter().zip(settled).all(|(seat, settled)| settled.unwrap_or(!seat.lives()))
+    }
+
+    fn set_drained(&mut self, now: Instant, drained: bool) {
+        match drained {
+            true => self.drain(now, DrainReason::Controller, DRAIN_OVER),
+            false => {
+                lock(&self.common.standing).drains.retain(|it| *it != DrainReason::Controller);
+                self.tell(|server, _| server.undrain(DrainReason::Controller));
+            }
+        }
+    }
+
+    fn set_anchors(&mut self, _: Instant, _: Vec<ProxyTenant>) {}
+
+    fn set_anchor_addresses(&mut self, _: PublicKey, _: Vec<SocketAddr>) {}
+
+    fn is_leg_up(&self, _: PublicKey) -> bool {
+        false
+    }
+
+    fn sessions(&self) -> usize {
+        self.ask(|driver| driver.node.sessions()).into_iter().flatten().sum()
+    }
+
+    fn figures(&self, most: usize) -> Vec<SessionFigures> {
+        let figures = self.ask(move |driver| driver.node.figures(most));
+        figures.into_iter().flatten().flatten().take(most).collect()
+    }
+
+    fn anchor_round_trips(&self) -> Vec<(String, Duration)> {
+        Vec::new()
+    }
+}
+
+impl Governed for Front {
+    fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError> {
+        let (name, wanted) = (lane.to_owned(), strategy.clone());
+        let set =
+            move |driver: &mut Driver<Server>| driver.node.set_strategy(&name, wanted.clone());
+        let answers = self.ask(set.clone());
+        let has_all = answers.iter().all(Option::is_some);
+        answers.into_iter().flatten().collect::<Result<(), SetError>>()?;
+        let mut standing = lock(&self.common.standing);
+        let of_name = standing.config.lanes.iter_mut().filter(|it| it.name == lane);
+        of_name.for_each(|lane| lane.strategy = strategy.clone());
+        drop(standing);
+        if !has_all {
+            // One may have begun with what was before.
+            self.ask(set);
+        }
+        Ok(())
+    }
+
+    fn frame_targets(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
+        self.ask(|driver| driver.node.frame_targets()).into_iter().flatten().flatten().collect()
+    }
+
+    fn sessions(&self) -> usize {
+        Serves::sessions(self)
+    }
+
+    fn is_draining(&self) -> bool {
+        !lock(&self.common.standing).drains.is_empty()
+    }
+
+    fn drain(&mut self, _: Instant, reason: DrainReason, over: Duration) {
+        let mut standing = lock(&self.common.standing);
+        if !standing.drains.contains(&reason) {
+            standing.drains.push(reason);
+        }
+        drop(standing);
+        self.tell(move |server, now| server.drain(now, reason, over));
+    }
+}
+
+impl Learns for Front {
+    /// Shards ask their sessions themselves.
+    fn ask_learned(&mut self) {}
+
+    /// They have done so in their end.
+    fn ask_all_learned(&mut self) {}
+
+    fn learned(&self) -> Learned {
+        self.common.kept.learned()
+    }
+
+    fn restore(&mut self, learned: Learned) {
+        self.common.kept.restore(learned);
+    }
+}

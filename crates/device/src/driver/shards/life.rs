@@ -1,0 +1,134 @@
+//! The lives of one shard: each a server and its loop, until all are to end.
+//!
+//! ```text
+//! thread ─► life: server, loop ─ asked to end ──► goodbyes ─► the thread ends
+//!             ▲      │ panic                └ error of the system: the program ends
+//!             │      ▼
+//!             └─ one line, a pause if it is not the first time
+//! ```
+//!
+//! A panic takes the clients of its shard and nothing else: socket and queue of the device stay
+//! open here, so that packets of other shards find their way, and what comes meanwhile waits for
+//! the next life, which answers the clients of the last one by resets (RFC 9000 section 10.3).
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use roadweave_quic::{Epoch, Shard};
+use roadweave_tunnel::Server;
+
+use super::exchange::lock;
+use super::faults;
+use super::seat::{Common, Order, Seat};
+use super::told::Counters;
+use super::worker::Worker;
+use crate::driver::DriverError;
+use crate::driver::edge::Edge;
+use crate::driver::event_loop::Driver;
+use crate::random::random_bytes;
+
+/// A shard that has run for so long before it failed begins again at once.
+const GOOD_LIFE: Duration = Duration::from_secs(10);
+/// The pause of a shard after its second failure in a row; it doubles with each further one.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+/// The longest pause of a shard: clients are to be back soon, and the queue of the device waits.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+impl Seat {
+    /// Runs the shard, and runs it again after each failure, until all shards are to end.
+    pub(super) fn occupy(self: Arc<Self>, orders: Receiver<Order>) {
+        faults::keep_for_this_thread();
+        let mut in_a_row = 0;
+        while !self.common.ends.load(Ordering::Acquire) {
+            let begun = Instant::now();
+            match catch_unwind(AssertUnwindSafe(|| self.live(&orders))) {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => return self.give_up(error),
+                Err(_) => {
+                    in_a_row = if begun.elapsed() < GOOD_LIFE { in_a_row + 1 } else { 1 };
+                    self.fail(in_a_row);
+                }
+            }
+            self.wait(pause(in_a_row), &orders);
+        }
+    }
+
+    fn live(self: &Arc<Self>, orders: &Receiver<Order>) -> Result<(), DriverError> {
+        let Common { clock, identity, peers, kept, .. } = &*self.common;
+        let now = clock.now();
+        let (mut config, drains) = {
+            let standing = lock(&self.common.standing);
+            (standing.config.clone(), standing.drains.clone())
+        };
+        config.transport.shard = Some(Shard { map: self.common.map, number: self.number });
+        // No life draws the IDs of another.
+        config.transport.rng_seed = random_bytes()?;
+        let epoch = Epoch::new(clock.epoch());
+        let mut server = Server::new(epoch, config, identity.clone(), peers.clone())?;
+        server.share_kept(kept.clone());
+        drains.into_iter().for_each(|reason| server.drain(now, reason, Duration::ZERO));
+        let edge = Edge::new(*clock, self.tun.try_clone()?);
+        let waker = self.common.exchange.waker(self.number);
+        let mut driver = Driver::inside(waker, edge, server)?;
+        driver.add_socket(None, self.socket.try_clone()?)?;
+        let mut worker = Worker::new(self, orders);
+        self.on_begun();
+        match catch_unwind(AssertUnwindSafe(|| driver.run(&mut worker))) {
+            Ok(outcome) => outcome?,
+            Err(panic) => {
+                // What it has counted is not lost with it.
+                self.note(Counters::of(&driver));
+                resume_unwind(panic);
+            }
+        }
+        worker.stop(&mut driver);
+        Ok(())
+    }
+
+    fn fail(&self, in_a_row: u32) {
+        self.on_failed();
+        self.common.exchange.on_failed(self.number);
+        let why = faults::take_last();
+        let pause = pause(in_a_row);
+        tracing::error!(
+            shard = self.number,
+            ?pause,
+            "the shard failed and begins anew, its clients with it: {why}"
+        );
+    }
+
+    /// Waits before the shard begins again; who asks meanwhile hears that there is none.
+    fn wait(&self, pause: Duration, orders: &Receiver<Order>) {
+        let end = Instant::now() + pause;
+        while !self.common.ends.load(Ordering::Acquire) {
+            let left = end.saturating_duration_since(Instant::now());
+            match orders.recv_timeout(left.min(PAUSE_FIRST)) {
+                Ok(order) => drop(order),
+                Err(RecvTimeoutError::Timeout) if left > PAUSE_FIRST => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// How long to wait after so many failures in a row.
+fn pause(in_a_row: u32) -> Duration {
+    match in_a_row {
+        0 | 1 => Duration::ZERO,
+        more => PAUSE_FIRST.saturating_mul(1 << (more - 2).min(10)).min(PAUSE_MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_begins_again_at_once_and_then_ever_later_but_within_a_second() {
+        let pauses = [0, 1, 2, 3, 4, 5, 6, 7, u32::MAX].map(|times| pause(times).as_millis());
+        assert_eq!(pauses, [0, 0, 100, 200, 400, 800, 1_000, 1_000, 1_000]);
+    }
+}

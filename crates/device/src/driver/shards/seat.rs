@@ -1,0 +1,151 @@
+//! The place of one shard: what is there before it begins, and stays when it fails.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, Mutex};
+
+use roadweave_identity::Identity;
+use roadweave_quic::ShardMap;
+use roadweave_tunnel::{DrainReason, Kept, PeerTable, Server, ServerConfig, ServerEvent};
+
+use super::exchange::{Exchange, lock};
+use super::told::Counters;
+use crate::driver::DriverError;
+use crate::driver::event_loop::Driver;
+use crate::{Clock, Tun, UplinkSocket, Waker};
+
+/// Something that a shard is to do between two turns.
+pub(super) type Order = Box<dyn FnOnce(&mut Driver<Server>) + Send>;
+
+/// What all shards of a server have in common.
+pub(super) struct Common {
+    pub(super) map: ShardMap,
+    pub(super) clock: Clock,
+    pub(super) identity: Arc<Identity>,
+    pub(super) peers: Arc<PeerTable>,
+    pub(super) kept: Kept,
+    pub(super) exchange: Exchange,
+    /// What a shard begins with, be it the first time or again.
+    pub(super) standing: Mutex<Standing>,
+    /// What has happened, for the log of the server.
+    pub(super) events: SyncSender<ServerEvent>,
+    /// Wakes who looks after them all.
+    pub(super) waker: Waker,
+    /// Whether the shards are to end.
+    pub(super) ends: AtomicBool,
+}
+
+/// What was set while the server ran, and holds for a shard that begins anew as well.
+pub(super) struct Standing {
+    /// The settings of one shard.
+    pub(super) config: ServerConfig,
+    pub(super) drains: Vec<DrainReason>,
+}
+
+/// The place of one shard.
+pub(super) struct Seat {
+    pub(super) number: u16,
+    pub(super) common: Arc<Common>,
+    pub(super) socket: UplinkSocket,
+    pub(super) tun: Tun,
+    orders: SyncSender<Order>,
+    /// Whether the shard has begun, and has not failed since.
+    lives: AtomicBool,
+    /// How often the shard has failed.
+    failures: AtomicU64,
+    past: Mutex<Past>,
+    /// Why the program must end, if it must.
+    error: Mutex<Option<DriverError>>,
+}
+
+/// What the lives of a shard have counted.
+#[derive(Default)]
+struct Past {
+    /// What the lives that are over have counted.
+    over: Counters,
+    /// What the present life had counted a while ago.
+    present: Counters,
+}
+
+impl Seat {
+    pub(super) fn new(
+        number: u16,
+        common: Arc<Common>,
+        socket: UplinkSocket,
+        tun: Tun,
+        orders: SyncSender<Order>,
+    ) -> Self {
+        Self {
+            number,
+            common,
+            socket,
+            tun,
+            orders,
+            lives: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
+            past: Mutex::default(),
+            error: Mutex::default(),
+        }
+    }
+
+    /// Lets the shard do something soon; one that stands still never will.
+    pub(super) fn order(&self, order: Order) {
+        match self.orders.try_send(order) {
+            Ok(()) => self.common.exchange.waker(self.number).wake(),
+            Err(TrySendError::Full(_)) => {
+                tracing::error!(shard = self.number, "it takes no orders: it stands still");
+            }
+            Err(TrySendError::Disconnected(_)) => {}
+        }
+    }
+
+    /// How often the shard has failed.
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Whether the shard has begun, and has not failed since: else it has no sessions.
+    pub(super) fn lives(&self) -> bool {
+        self.lives.load(Ordering::Acquire)
+    }
+
+    /// Why the program must end, if it must.
+    pub(super) fn take_error(&self) -> Option<DriverError> {
+        lock(&self.error).take()
+    }
+
+    /// What the present life has counted so far.
+    pub(super) fn note(&self, counters: Counters) {
+        lock(&self.past).present = counters;
+    }
+
+    /// What earlier lives of the shard have counted, and `with_present` what was noted of this one.
+    pub(super) fn counted(&self, with_present: bool) -> Counters {
+        let past = lock(&self.past);
+        let mut counters = past.over.clone();
+        if with_present {
+            counters.merge(&past.present);
+        }
+        counters
+    }
+
+    /// The present life has failed: what it had counted is the past's.
+    pub(super) fn on_failed(&self) {
+        self.lives.store(false, Ordering::Release);
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        let mut past = lock(&self.past);
+        let present = std::mem::take(&mut past.present);
+        past.over.merge(&present);
+    }
+
+    /// A life has begun.
+    pub(super) fn on_begun(&self) {
+        self.lives.store(true, Ordering::Release);
+    }
+
+    /// The program must end.
+    pub(super) fn give_up(&self, error: DriverError) {
+        *lock(&self.error) = Some(error);
+        self.common.waker.wake();
+    }
+}

@@ -1,0 +1,123 @@
+//! What a shard tells of itself, and how that of all of them comes to that of one server.
+
+use std::collections::{BTreeMap, HashMap};
+
+use roadweave_tunnel::{Server, SessionStatus, Tally};
+use roadweave_types::DropCounters;
+
+use crate::Tun;
+use crate::driver::event_loop::Driver;
+use crate::status::{DeviceCounters, ServerStatus, ShardStatus};
+
+/// What a shard counts that only grows: it outlives the shard.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) drops: DropCounters,
+    refusals: BTreeMap<String, u64>,
+    pub(super) device: DeviceCounters,
+}
+
+/// What a shard tells.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) counters: Counters,
+    tally: Tally,
+    memory_bytes: u64,
+    /// The sessions of the shard; none in a summary.
+    sessions: Vec<SessionStatus>,
+    /// How many sessions there are.
+    count: u64,
+}
+
+impl Counters {
+    pub(super) fn of(driver: &Driver<Server>) -> Self {
+        let mut drops = driver.node.drops().clone();
+        drops.merge(&driver.edge.drops);
+        let device = driver.edge.tun().map(Tun::statistics).unwrap_or_default();
+        let refusals = driver.node.own_refusals().into_iter();
+        Self {
+            drops,
+            refusals: refusals.map(|(kind, count)| (kind.to_owned(), count)).collect(),
+            device: DeviceCounters {
+                packets_read: device.packets_read,
+                bytes_read: device.bytes_read,
+                packets_written: device.packets_written,
+                bytes_written: device.bytes_written,
+            },
+        }
+    }
+
+    /// Adds what another one has counted.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.drops.merge(&other.drops);
+        for (kind, count) in &other.refusals {
+            *self.refusals.entry(kind.clone()).or_default() += count;
+        }
+        let (device, more) = (&mut self.device, &other.device);
+        device.packets_read += more.packets_read;
+        device.bytes_read += more.bytes_read;
+        device.packets_written += more.packets_written;
+        device.bytes_written += more.bytes_written;
+    }
+}
+
+impl Told {
+    pub(super) fn of(driver: &Driver<Server>, with_sessions: bool) -> Self {
+        let server = &driver.node;
+        Self {
+            counters: Counters::of(driver),
+            tally: server.tally(),
+            memory_bytes: server.memory(),
+            sessions: if with_sessions { server.status() } else { Vec::new() },
+            count: server.sessions() as u64,
+        }
+    }
+}
+
+/// What all shards tell, as one server does.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    pub(super) counters: Counters,
+    tally: Tally,
+    memory_bytes: u64,
+    sessions: Vec<SessionStatus>,
+    shards: Vec<ShardStatus>,
+}
+
+impl Gathered {
+    /// What all shards together have noted of `refusals`.
+    pub(super) fn of_all(refusals: BTreeMap<&'static str, u64>) -> Self {
+        let refusals = refusals.into_iter().map(|(kind, count)| (kind.to_owned(), count));
+        let counters = Counters { refusals: refusals.collect(), ..Counters::default() };
+        Self { counters, ..Self::default() }
+    }
+
+    /// Adds a shard that `told` this, or nothing, and of which `before` was counted earlier.
+    pub(super) fn add(&mut self, told: Option<Told>, before: &Counters, shard: ShardStatus) {
+        self.counters.merge(before);
+        let runs = told.is_some();
+        let Told { counters, tally, memory_bytes, sessions, count } = told.unwrap_or_default();
+        self.counters.merge(&counters);
+        self.tally.merge(tally);
+        self.memory_bytes += memory_bytes;
+        self.sessions.extend(sessions);
+        self.shards.push(ShardStatus { runs, sessions: count, ..shard });
+    }
+
+    /// Puts the sessions into the order of `numbers`, by the keys of their clients.
+    pub(super) fn order_by(&mut self, numbers: &HashMap<String, u64>) {
+        self.sessions.sort_by_key(|session| numbers.get(&session.public_key).copied());
+    }
+
+    pub(super) fn into_status(self) -> (Counters, ServerStatus) {
+        let Self { counters, tally, memory_bytes, sessions, shards } = self;
+        let role = ServerStatus {
+            sessions,
+            totals: tally.into(),
+            memory_bytes,
+            refusals: counters.refusals.clone(),
+            shards,
+        };
+        (counters, role)
+    }
+}

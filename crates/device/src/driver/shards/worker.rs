@@ -1,0 +1,171 @@
+//! What a shard does in its event loop beyond turning its server.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use roadweave_tunnel::{Server, ServerEvent};
+use roadweave_types::{Instant, UplinkId};
+use serde_json::Value;
+
+use super::exchange::Parcels;
+use super::seat::{Order, Seat};
+use super::told::Counters;
+use crate::driver::event_loop::{Driver, Role};
+use crate::driver::serving::Reminder;
+use crate::local::RpcError;
+use crate::pauses::Pause;
+use crate::status::Status;
+
+/// How often keys may expire, and counters are noted.
+const SECOND: Duration = Duration::from_secs(1);
+/// Orders that are done in one turn: packets must not wait for a flood of them.
+const ORDERS_AT_ONCE: usize = 16;
+
+/// One life of a shard.
+pub(super) struct Worker<'a> {
+    seat: &'a Arc<Seat>,
+    orders: &'a Receiver<Order>,
+    next_second: Instant,
+    /// Whether sessions of clients that have changed are left.
+    is_unsettled: bool,
+    receive_failed: Reminder,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(seat: &'a Arc<Seat>, orders: &'a Receiver<Order>) -> Self {
+        Self {
+            seat,
+            orders,
+            next_second: Instant::ZERO,
+            is_unsettled: false,
+            receive_failed: Reminder::default(),
+        }
+    }
+
+    /// Says goodbye to all clients.
+    pub(super) fn stop(&mut self, driver: &mut Driver<Server>) {
+        driver.node.ask_all_learned();
+        driver.node.close(driver.edge.clock.now());
+        driver.flush();
+        self.note_events(driver);
+        self.seat.note(Counters::of(driver));
+    }
+
+    /// Notes who has come and gone.
+    fn note_events(&mut self, driver: &mut Driver<Server>) {
+        let (number, common) = (self.seat.number, &self.seat.common);
+        let mut has_told = false;
+        while let Some(event) = driver.node.poll_event() {
+            match &event {
+                ServerEvent::Joined { key, .. } => common.exchange.on_joined(*key, number),
+                ServerEvent::Left { key, .. } => common.exchange.on_left(key, number),
+                _ => {}
+            }
+            // One more line than the log takes in a second is no loss.
+            has_told |= common.events.try_send(event).is_ok();
+        }
+        if has_told {
+            common.waker.wake();
+        }
+    }
+
+    /// Takes what other shards have handed over.
+    fn take_parcels(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        let Parcels { strays, replaced, .. } = self.seat.common.exchange.take(self.seat.number);
+        replaced.iter().for_each(|key| driver.node.on_replaced(now, key));
+        for stray in strays {
+            driver.node.handle_stray(now, stray);
+        }
+    }
+
+    /// Hands over what is another shard's.
+    fn hand_over(&self, driver: &mut Driver<Server>) {
+        let Driver { node, edge, .. } = driver;
+        let mut strays = std::iter::from_fn(|| node.poll_stray()).peekable();
+        if strays.peek().is_some() {
+            edge.drops.merge(&self.seat.common.exchange.hand_over(self.seat.number, strays));
+        }
+    }
+}
+
+impl Role<Server> for Worker<'_> {
+    fn poll_timeout(&self) -> Option<Instant> {
+        Some(self.next_second)
+    }
+
+    /// Nothing to tell: the loop that looks after all shards tells of the pause.
+    fn on_pause(&mut self, _: &mut Driver<Server>, _: Instant, _: &Pause, _: u64) {
+        self.next_second = Instant::ZERO;
+    }
+
+    fn before_packets(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        if now >= self.next_second {
+            self.next_second = now + SECOND;
+            driver.node.on_time_of_day();
+            driver.node.ask_learned();
+            self.seat.note(Counters::of(driver));
+        }
+    }
+
+    fn on_hangup(&mut self, _: &mut Driver<Server>, _: Instant) {}
+
+    fn on_wake(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        // First who has come here: of sessions that are replaced the newest is not.
+        self.note_events(driver);
+        self.take_parcels(driver, now);
+        for at in 0.. {
+            if at == ORDERS_AT_ONCE {
+                self.seat.common.exchange.waker(self.seat.number).wake();
+                break;
+            }
+            let Ok(order) = self.orders.try_recv() else { break };
+            order(driver);
+        }
+    }
+
+    fn on_socket_failed(
+        &mut self,
+        _: &mut Driver<Server>,
+        now: Instant,
+        _: Option<UplinkId>,
+        error: &io::Error,
+    ) {
+        self.receive_failed.tell(now, error);
+    }
+
+    fn handle_timeout(&mut self, driver: &mut Driver<Server>, _: Instant) {
+        self.hand_over(driver);
+    }
+
+    fn handle_events(&mut self, driver: &mut Driver<Server>, _: Instant) {
+        self.note_events(driver);
+        let is_unsettled = !driver.node.is_settled();
+        if std::mem::replace(&mut self.is_unsettled, is_unsettled) && !is_unsettled {
+            // Somebody waits for the sessions of withdrawn keys to end.
+            self.seat.common.waker.wake();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.seat.common.ends.load(Ordering::Acquire)
+    }
+
+    /// An empty status: whoever asks is answered by the loop that looks after all shards.
+    fn status(&mut self, driver: &mut Driver<Server>) -> Status {
+        let role = crate::status::RoleStatus::Server(Default::default());
+        driver.status(String::new(), Default::default(), role)
+    }
+
+    fn handle_request(
+        &mut self,
+        _: &mut Driver<Server>,
+        _: Instant,
+        method: &str,
+        _: &Value,
+    ) -> Result<Value, RpcError> {
+        Err(RpcError::method_not_found(method))
+    }
+}

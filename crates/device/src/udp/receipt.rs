@@ -1,0 +1,107 @@
+//! When a packet was received, by the clock that the tunnel goes by.
+//!
+//! ```text
+//! emptied          arrives          asked, answered
+//!    ├────────────────┼──────────────────┤
+//!    └ no stamp of what is read now is older, whatever became of the time of day meanwhile
+//! ```
+//!
+//! The kernel stamps packets with the time of day, which may be set while they wait. So a stamp is
+//! believed between the moment at which the socket was last found empty and the present one.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::clock::since_boot;
+
+/// What a socket must know to tell when its packets were received.
+#[derive(Debug, Default)]
+pub(super) struct Receipts {
+    /// When it was last known to be empty, since the machine was started.
+    emptied: Duration,
+}
+
+/// A receive that is about to begin.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    emptied: Duration,
+    asked: Duration,
+}
+
+/// A receive that is over. All times count from the start of the machine, unless said otherwise.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    emptied: Duration,
+    now: Duration,
+    /// The time of day that goes with `now`, since 1970.
+    time_of_day: Duration,
+}
+
+impl Receipts {
+    /// A receive begins.
+    pub(super) fn ask(&self) -> Asked {
+        Asked { emptied: self.emptied, asked: since_boot() }
+    }
+
+    /// The receive left nothing: what comes later was received after it began.
+    pub(super) fn on_emptied(&mut self, asked: Asked) {
+        self.emptied = asked.asked;
+    }
+}
+
+impl Asked {
+    /// The receive is over.
+    pub(super) fn answered(self) -> Answered {
+        let time_of_day = clock_gettime(ClockId::Realtime).try_into().unwrap_or_default();
+        Answered { emptied: self.emptied, now: since_boot(), time_of_day }
+    }
+}
+
+impl Answered {
+    /// When the packet was received that the kernel stamped with the time of day `stamp`.
+    pub(super) fn of(&self, stamp: Duration) -> Duration {
+        let age = self.time_of_day.saturating_sub(stamp);
+        self.now.saturating_sub(age).max(self.emptied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A packet with a stamp so many milliseconds before the time of day, of a socket that was
+    /// empty 10 ms ago: how many milliseconds ago was it received?
+    fn check(stamped_ago_ms: i32, expected_ago_ms: u32) {
+        let (now, time_of_day) = (MS * 90_000, MS * 9_000_000);
+        let times = Answered { emptied: now - MS * 10, now, time_of_day };
+        let stamp = match u32::try_from(stamped_ago_ms) {
+            Ok(ago) => time_of_day - MS * ago,
+            Err(_) => time_of_day + MS * stamped_ago_ms.unsigned_abs(),
+        };
+        assert_eq!(times.of(stamp), now - MS * expected_ago_ms);
+    }
+
+    #[test]
+    fn a_stamp_is_believed_since_the_socket_was_empty() {
+        check(0, 0);
+        check(4, 4);
+        check(10, 10);
+        // The time of day was set while the packet waited.
+        check(3_600_000, 10);
+        check(900_000, 10);
+        check(-5, 0);
+    }
+
+    #[test]
+    fn what_comes_after_an_empty_socket_is_no_older() {
+        let mut receipts = Receipts::default();
+        let first = receipts.ask();
+        receipts.on_emptied(first);
+        let second = receipts.ask().answered();
+        assert_eq!(second.of(Duration::ZERO), first.asked);
+        assert!(second.of(second.time_of_day) >= first.asked);
+    }
+}

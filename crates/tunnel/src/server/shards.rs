@@ -1,0 +1,171 @@
+//! What a server does as one of several shards of a larger one, each with clients of its own.
+//!
+//! ```text
+//! packet of another shard's connection ──┐
+//! inner packet for a client not here ────┴─► Stray ─► the driver hands it over, or drops it
+//! the same client joined at another shard ─► its session here ends
+//! ```
+//!
+//! The kernel finds the shard of most packets. What comes to the wrong one, since the kernel does
+//! not know better or a stranger wrote an ID of its own, is put out here, for the driver to hand to
+//! the right one; once and no more, so that nothing goes in circles.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use roadweave_identity::PublicKey;
+use roadweave_types::{DropReason, Instant};
+
+use super::kept::Kept;
+use super::{Server, ServerConfig};
+use crate::node::{Node as _, RecvMeta};
+
+/// Bytes of strays that may wait for the driver: what it takes in one turn, and much more.
+const STRAY_BYTES_MAX: usize = 4 << 20;
+/// What a stray costs beside its bytes.
+const OVERHEAD_BYTES: usize = 64;
+
+/// Something that another shard knows what to do with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stray {
+    /// A packet from the network, for a connection of the shard.
+    Packet {
+        /// The shard that the packet is for.
+        shard: u16,
+        /// How the packet came.
+        meta: RecvMeta,
+        /// The payload of the packet.
+        payload: Bytes,
+    },
+    /// An inner packet for a client that has no session here.
+    Inner {
+        /// The client that the packet is for.
+        key: PublicKey,
+        /// The inner packet.
+        packet: Bytes,
+    },
+}
+
+/// What waits to be handed over, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Strays {
+    waiting: VecDeque<Stray>,
+    bytes: usize,
+    /// While something is handled that another shard has handed over: put out again it would only
+    /// go round.
+    is_closed: bool,
+}
+
+impl Strays {
+    /// Takes a stray; returns whether there was room.
+    fn push(&mut self, stray: Stray) -> bool {
+        let bytes = stray.bytes() + OVERHEAD_BYTES;
+        let has_room = self.bytes + bytes <= STRAY_BYTES_MAX;
+        if has_room {
+            self.bytes += bytes;
+            self.waiting.push_back(stray);
+        }
+        has_room
+    }
+
+    fn pop(&mut self) -> Option<Stray> {
+        let stray = self.waiting.pop_front()?;
+        self.bytes -= stray.bytes() + OVERHEAD_BYTES;
+        Some(stray)
+    }
+}
+
+impl Stray {
+    /// The length of the packet, bytes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Packet { payload, .. } => payload.len(),
+            Self::Inner { packet, .. } => packet.len(),
+        }
+    }
+}
+
+impl ServerConfig {
+    /// The settings of one of `count` shards of a server with these: what all its clients together
+    /// may take is divided, so that all shards together take no more.
+    pub fn of_shard(&self, count: u16) -> Self {
+        let mut config = self.clone();
+        let share = |all: usize| (all / usize::from(count.max(1))).max(1);
+        let transport = &mut config.transport;
+        transport.half_open_max = share(transport.half_open_max);
+        transport.retry_threshold = share(transport.retry_threshold);
+        transport.half_open_per_source_max = share(transport.half_open_per_source_max);
+        config.memory_max = share(config.memory_max);
+        config.client_memory_max = config.client_memory_max.min(config.memory_max);
+        config
+    }
+}
+
+impl Server {
+    /// Shares `kept` with the other shards, in the place of what this one would keep for itself.
+    pub fn share_kept(&mut self, kept: Kept) {
+        self.kept = kept;
+    }
+
+    /// Something for another shard. Poll it until there is none after each
+    /// [`Node::handle_packet`](crate::Node::handle_packet) and
+    /// [`Node::handle_inner`](crate::Node::handle_inner), or after some of them, and give it to
+    /// [`Server::handle_stray`] there.
+    pub fn poll_stray(&mut self) -> Option<Stray> {
+        self.strays.pop()
+    }
+
+    /// Takes what another shard has handed over. What is not for this one either is dropped.
+    pub fn handle_stray(&mut self, now: Instant, stray: Stray) {
+        self.strays.is_closed = true;
+        match stray {
+            Stray::Packet { meta, payload, .. } => self.handle_packet(now, &meta, &payload),
+            Stray::Inner { packet, .. } => self.handle_inner(now, &packet),
+        }
+        self.strays.is_closed = false;
+    }
+
+    /// A client has a newer session, with another shard: that here ends.
+    pub fn on_replaced(&mut self, now: Instant, key: &PublicKey) {
+        if let Some(id) = self.by_key.get(key).copied() {
+            self.end(now, id, "a newer session of the same client replaces it");
+        }
+    }
+
+    /// These clients are not as they were in the table, which somebody else has changed. Sessions
+    /// of those that are gone, or have other addresses, end with the next calls of
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time.
+    pub fn on_changed(&mut self, keys: impl IntoIterator<Item = PublicKey>) {
+        let (by_key, standbys) = (&self.by_key, &self.standbys);
+        let is_here = |key: &PublicKey| by_key.contains_key(key) || standbys.of(key).is_some();
+        self.changed.extend(keys.into_iter().filter(is_here));
+    }
+
+    /// Puts a packet out if it is for another shard; returns whether it is.
+    pub(super) fn is_strange(&mut self, meta: &RecvMeta, payload: &[u8]) -> bool {
+        let Some(shard) = self.config.transport.shard else { return false };
+        let owner = shard.map.shard_of(payload);
+        if owner == shard.number {
+            return false;
+        }
+        let payload = Bytes::copy_from_slice(payload);
+        self.put_out(Stray::Packet { shard: owner, meta: *meta, payload });
+        true
+    }
+
+    /// Puts an inner packet out whose client has no session here, if another shard may have it.
+    pub(super) fn without_session(&mut self, key: PublicKey, packet: &[u8]) {
+        if self.config.transport.shard.is_none() {
+            return self.drops.count(DropReason::NoSession);
+        }
+        self.put_out(Stray::Inner { key, packet: Bytes::copy_from_slice(packet) });
+    }
+
+    fn put_out(&mut self, stray: Stray) {
+        if self.strays.is_closed {
+            self.drops.count(DropReason::NoSession);
+        } else if !self.strays.push(stray) {
+            self.drops.count(DropReason::ShardFull);
+        }
+    }
+}

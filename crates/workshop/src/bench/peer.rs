@@ -1,0 +1,159 @@
+//! Another tunnel between the namespaces of a bench, to be measured beside ours.
+//!
+//! boringtun is told what to do as WireGuard's tools tell it: by lines on its socket
+//! (<https://www.wireguard.com/xplatform/>), so that none of these tools is needed.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use roadweave_device::netns::NetNs;
+
+use crate::sandbox::clock;
+use crate::sandbox::daemon::Daemon;
+use crate::sandbox::tunnel::Site;
+
+/// The address of the server's end inside the peer's tunnel.
+pub const PEER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
+const INNER_NETWORK: &str = "10.78.0.0/24";
+/// Where the peer's server listens.
+const PORT: u16 = 51_820;
+/// What WireGuard's own tools give a device.
+const MTU: u16 = 1420;
+/// Where the peer's sockets are.
+const SOCKETS: &str = "/run/wireguard";
+/// How long a peer may take until its socket answers.
+const PATIENCE: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(20);
+
+/// One end. The keys keep nothing secret: the private ones are 32 times 1 and 32 times 2.
+struct End {
+    role: &'static str,
+    device: &'static str,
+    address: &'static str,
+    private_byte: &'static str,
+    public_key: &'static str,
+}
+
+const SERVER: End = End {
+    role: "peer-server",
+    device: "bt1",
+    address: "10.78.0.1/24",
+    private_byte: "01",
+    public_key: "a4e09292b651c278b9772c569f5fa9bb13d906b46ab68c9df9dc2b4409f8a209",
+};
+const CLIENT: End = End {
+    role: "peer-client",
+    device: "bt0",
+    address: "10.78.0.2/24",
+    private_byte: "02",
+    public_key: "ce8d3ad1ccb633ec7b70c17814a5c76ecd029685050d344745ba05870e587d59",
+};
+
+/// A running tunnel of boringtun; dropping it kills both ends.
+#[derive(Debug)]
+pub struct Peer {
+    /// The server's process.
+    pub server: Daemon,
+    /// The client's process.
+    pub client: Daemon,
+}
+
+impl Peer {
+    /// Starts both ends of `program` between the namespaces of `site`, over the way to `server`.
+    ///
+    /// # Errors
+    /// When the program cannot be started or does not do as it is told, with what it said.
+    pub fn start(program: &Path, site: Site<'_>, server: IpAddr) -> anyhow::Result<Self> {
+        let endpoint = SocketAddr::new(server, PORT);
+        let listen = format!("listen_port={PORT}\n");
+        let towards = format!("endpoint={endpoint}\npersistent_keepalive_interval=5\n");
+        Ok(Self {
+            server: SERVER.start(program, site.server, site.directory, &listen, (&CLIENT, ""))?,
+            client: CLIENT.start(program, site.client, site.directory, "", (&SERVER, &towards))?,
+        })
+    }
+
+    /// # Errors
+    /// When an end has ended, with what it said last.
+    pub fn check_running(&mut self) -> anyhow::Result<()> {
+        self.server.check_running()?;
+        self.client.check_running()
+    }
+}
+
+impl End {
+    /// `own`: further lines on this end. `other`: the other one, with further lines on it.
+    fn start(
+        &self,
+        program: &Path,
+        namespace: &NetNs,
+        directory: &Path,
+        own: &str,
+        other: (&Self, &str),
+    ) -> anyhow::Result<Daemon> {
+        let mut command = namespace.command(program);
+        command.args(["--foreground", "--disable-drop-privileges", self.device]);
+        let mut daemon = Daemon::start(self.role, &mut command, directory)?;
+        let settings = self.settings(own, other);
+        configure(&PathBuf::from(SOCKETS).join(format!("{}.sock", self.device)), &settings)
+            .with_context(|| {
+                format!("the {} does not come up{}", self.role, daemon.last_words())
+            })?;
+        daemon.check_running()?;
+        namespace.ip(&format!("address add {} dev {}", self.address, self.device))?;
+        namespace.ip(&format!("link set {} mtu {MTU} up", self.device))?;
+        Ok(daemon)
+    }
+
+    fn settings(&self, own: &str, (other, of_other): (&Self, &str)) -> String {
+        let (private, public) = (self.private_byte.repeat(32), other.public_key);
+        format!(
+            "set=1\nprivate_key={private}\n{own}public_key={public}\n{of_other}\
+             allowed_ip={INNER_NETWORK}\n\n"
+        )
+    }
+}
+
+/// Writes `settings` to a peer's socket as soon as there is one.
+fn configure(socket: &Path, settings: &str) -> anyhow::Result<()> {
+    let deadline = clock::now() + PATIENCE;
+    let mut stream = loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => break stream,
+            Err(error) if clock::now() >= deadline => {
+                return Err(error).with_context(|| format!("no socket {}", socket.display()));
+            }
+            Err(_) => clock::sleep_until(clock::now() + POLL),
+        }
+    };
+    stream.set_read_timeout(Some(PATIENCE)).context("cannot set a timeout")?;
+    stream.write_all(settings.as_bytes()).context("cannot write to the socket")?;
+    stream.shutdown(Shutdown::Write).context("cannot write to the socket")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("cannot read from the socket")?;
+    if answer.trim() != "errno=0" {
+        bail!("it answers {:?}", answer.trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_end_is_told_the_others_key() {
+        let settings = CLIENT.settings("", (&SERVER, "endpoint=198.51.100.2:51820\n"));
+        let lines: Vec<&str> = settings.lines().collect();
+        assert_eq!(lines[0], "set=1");
+        assert_eq!(lines[1], format!("private_key={}", "02".repeat(32)));
+        assert_eq!(lines[2], format!("public_key={}", SERVER.public_key));
+        assert_eq!(lines[3], "endpoint=198.51.100.2:51820");
+        assert_eq!(lines[4], "allowed_ip=10.78.0.0/24");
+        assert!(settings.ends_with("\n\n"), "an empty line ends it");
+    }
+}

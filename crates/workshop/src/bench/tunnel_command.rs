@@ -1,0 +1,63 @@
+//! The command `roadweave bench tunnel`: alone, or beside another tunnel.
+
+use std::path::Path;
+
+use roadweave_device::netns::Sandbox;
+use roadweave_terminal::exit::{self, BadInput};
+use roadweave_terminal::out;
+use roadweave_tunnel::Strategy;
+
+use super::against::{self, AgainstArgs};
+use super::iperf;
+use super::tunnel::{Bench, present};
+use crate::sandbox::exit_when_told;
+
+/// Measures the tunnel's speed and what it adds in latency, against the same veth without it
+#[derive(Debug, clap::Args)]
+pub struct TunnelArgs {
+    /// Print the figures as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Duration of each of the about 25 to 40 measurements, seconds
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=60))]
+    seconds: u32,
+    /// How packets are spread and repaired: `xnc`, `minrtt` or `single:lan0`
+    #[arg(long, default_value = "xnc")]
+    strategy: String,
+    #[command(flatten)]
+    against: AgainstArgs,
+}
+
+impl TunnelArgs {
+    /// Runs the bench.
+    ///
+    /// # Errors
+    /// When something is missing, with the cure, or a part fails, with what it said.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let strategy: Strategy =
+            self.strategy.parse().map_err(|error| BadInput::new(format!("--strategy: {error}")))?;
+        iperf::check()?;
+        match Sandbox::enter()? {
+            Sandbox::Ended(code) => exit::now(code),
+            Sandbox::Inside => {
+                exit_when_told()?;
+                let bench = Bench::build(self.seconds)?;
+                match self.against.program() {
+                    Some(program) => self.compare(&bench, strategy, program),
+                    None => present(&bench.run(strategy)?, self.json),
+                }
+            }
+        }
+    }
+
+    /// Compares with another tunnel, and prints that.
+    fn compare(&self, bench: &Bench, strategy: Strategy, program: &Path) -> anyhow::Result<()> {
+        let mut tunnel = bench.start_tunnel(strategy)?;
+        let comparisons = self.against.run(bench, &mut tunnel, program)?;
+        tunnel.stop()?;
+        match self.json {
+            true => out::json(&comparisons),
+            false => Ok(out::line(against::render(&comparisons))?),
+        }
+    }
+}
