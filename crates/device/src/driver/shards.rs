@@ -15,14 +15,14 @@
 //! from, and puts their answers there; the rest is handed over ([`exchange`]).
 //!
 //! Threads and not processes: the code is safe Rust, a panic is caught where its thread begins
-//! ([`seat`]), and what shards have in common, tables of clients most of all, is there once. What
+//! ([`slot`]), and what shards have in common, tables of clients most of all, is there once. What
 //! ends the process, ends all shards.
 
 mod exchange;
 mod faults;
 mod front;
 mod life;
-mod seat;
+mod slot;
 mod told;
 mod worker;
 
@@ -38,7 +38,7 @@ use serde_json::{Value, json};
 
 use self::exchange::Exchange;
 use self::front::Front;
-use self::seat::{Common, Order, Seat, Standing};
+use self::slot::{Common, Order, ShardSlot, Standing};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::serving::host::{Host, HostOptions, tun_options};
@@ -131,8 +131,8 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
         waker: waker.clone(),
         ends: AtomicBool::new(false),
     });
-    let (seats, orders) = seats(&common, sockets, tuns);
-    let mut front = Front::new(common, seats, happened);
+    let (slots, orders) = slots(&common, sockets, tuns);
+    let mut front = Front::new(common, slots, happened);
     let learned = StateFile::new(&options.state_directory, instance.name());
     let learned = LearnedFile::restore(learned, &mut front);
     let (mtu, offload) = (tun.mtu(), tun.offload());
@@ -172,17 +172,17 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
     Ok(Running { driver, role, instance, lock })
 }
 
-/// The places of all shards, and what they are told.
-fn seats(
+/// The slots of all shards, and what they are told.
+fn slots(
     common: &Arc<Common>,
     sockets: Vec<UplinkSocket>,
     tuns: Vec<Tun>,
-) -> (Vec<Arc<Seat>>, Vec<Receiver<Order>>) {
-    let seat = |(number, (socket, tun))| {
+) -> (Vec<Arc<ShardSlot>>, Vec<Receiver<Order>>) {
+    let slot = |(number, (socket, tun))| {
         let (orders, todo) = sync_channel(ORDERS_MAX);
-        (Arc::new(Seat::new(number, common.clone(), socket, tun, orders)), todo)
+        (Arc::new(ShardSlot::new(number, common.clone(), socket, tun, orders)), todo)
     };
-    (0..).zip(sockets.into_iter().zip(tuns)).map(seat).unzip()
+    (0..).zip(sockets.into_iter().zip(tuns)).map(slot).unzip()
 }
 
 impl Role<Front> for Supervisor {

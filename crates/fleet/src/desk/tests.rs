@@ -336,7 +336,7 @@ fn a_restored_controller_learns_what_it_forgot() {
 #[test]
 fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
     let before = published(0, &[30, 31]);
-    // The last entry was lost; with a new one in its place, and without.
+    // The last entry was lost; with a new one in its server, and without.
     for fork in [&[30, 40][..], &[30]] {
         let mut stream = Stream::new(member(PROXY, Role::Proxy, &before), PROXY, true, &before);
         let forked = published(0, fork);
@@ -569,11 +569,11 @@ fn a_box_goes_to_proved_proxies_alone() {
     let (version, envelope) = document(BOX, 1, Candidates { proxies });
     stream.desk.desire(Kind::Candidates, version, envelope);
     stream.turn(1);
-    let places = stream.events.iter().find_map(|event| match event {
-        AgentEvent::Candidates(places) => Some(places.clone()),
+    let servers = stream.events.iter().find_map(|event| match event {
+        AgentEvent::Candidates(servers) => Some(servers.clone()),
         _ => None,
     });
-    let keys: Vec<PublicKey> = places.expect("told").iter().map(|place| place.key).collect();
+    let keys: Vec<PublicKey> = servers.expect("told").iter().map(|server| server.key).collect();
     assert_eq!(keys, [key(PROXY)]);
     assert_eq!(stream.warnings().len(), 3);
 }
@@ -596,11 +596,11 @@ fn a_delegate_signs_for_as_many_proxies_of_a_list_as_it_may() {
     let (version, envelope) = document(BOX, 1, Candidates { proxies });
     stream.desk.desire(Kind::Candidates, version, envelope);
     stream.turn(1);
-    let places = stream.events.iter().find_map(|event| match event {
-        AgentEvent::Candidates(places) => Some(places.clone()),
+    let servers = stream.events.iter().find_map(|event| match event {
+        AgentEvent::Candidates(servers) => Some(servers.clone()),
         _ => None,
     });
-    let keys: Vec<PublicKey> = places.expect("told").iter().map(|place| place.key).collect();
+    let keys: Vec<PublicKey> = servers.expect("told").iter().map(|server| server.key).collect();
     assert_eq!(keys, [key(20), key(20), key(21)]);
     assert!(stream.warnings()[0].contains("more than it may"), "{:?}", stream.warnings());
 }

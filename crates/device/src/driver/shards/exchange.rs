@@ -1,8 +1,8 @@
 //! Who is where among the shards, and what they hand to one another.
 //!
 //! ```text
-//! shard 0 ─► stray ─► whose is it? ─► post of shard 1 ─► shard 1 is woken
-//! shard 1: a client joined ─► it was with shard 0 ─► post of shard 0: its session ends there
+//! shard 0 ─► stray ─► whose is it? ─► inbox of shard 1 ─► shard 1 is woken
+//! shard 1: a client joined ─► it was with shard 0 ─► inbox of shard 0: its session ends there
 //! ```
 //!
 //! The newest session of a key is the one whose beginning was noted here last: so there is one
@@ -20,7 +20,7 @@ use roadweave_types::{DropCounters, DropReason};
 use crate::{DeviceError, Waker};
 
 /// Bytes that may wait for a shard: what comes in 100 ms at 300 Mbit/s.
-const POST_BYTES_MAX: usize = 4 << 20;
+const INBOX_BYTES_MAX: usize = 4 << 20;
 /// What a packet that waits costs beside its bytes.
 const OVERHEAD_BYTES: usize = 96;
 
@@ -28,7 +28,7 @@ const OVERHEAD_BYTES: usize = 96;
 #[derive(Debug)]
 pub(super) struct Exchange {
     owners: Mutex<Owners>,
-    posts: Vec<Post>,
+    inboxes: Vec<ShardInbox>,
 }
 
 /// Where clients have their sessions.
@@ -49,7 +49,7 @@ struct Owner {
 
 /// What waits for one shard.
 #[derive(Debug)]
-struct Post {
+struct ShardInbox {
     waiting: Mutex<Parcels>,
     waker: Waker,
     /// Packets that came to this shard and were another's.
@@ -72,17 +72,17 @@ impl Exchange {
     /// # Errors
     /// When the process has no file descriptors left.
     pub(super) fn new(count: u16) -> Result<Self, DeviceError> {
-        let post = |_| {
+        let inbox = |_| {
             let waker = Waker::new()?;
-            Ok(Post { waiting: Mutex::default(), waker, handed_over: AtomicU64::new(0) })
+            Ok(ShardInbox { waiting: Mutex::default(), waker, handed_over: AtomicU64::new(0) })
         };
-        let posts = (0..count).map(post).collect::<Result<_, DeviceError>>()?;
-        Ok(Self { owners: Mutex::default(), posts })
+        let inboxes = (0..count).map(inbox).collect::<Result<_, DeviceError>>()?;
+        Ok(Self { owners: Mutex::default(), inboxes })
     }
 
     /// What wakes a shard.
     pub(super) fn waker(&self, shard: u16) -> Waker {
-        self.posts[usize::from(shard)].waker.clone()
+        self.inboxes[usize::from(shard)].waker.clone()
     }
 
     /// A client has a session with `shard` from now on.
@@ -91,9 +91,9 @@ impl Exchange {
         owners.begun += 1;
         let owner = Owner { shard, number: owners.begun };
         let before = owners.by_key.insert(key, owner).map(|owner| owner.shard);
-        lock(&self.posts[usize::from(shard)].waiting).replaced.remove(&key);
+        lock(&self.inboxes[usize::from(shard)].waiting).replaced.remove(&key);
         if let Some(other) = before.filter(|other| *other != shard) {
-            let other = &self.posts[usize::from(other)];
+            let other = &self.inboxes[usize::from(other)];
             lock(&other.waiting).replaced.insert(key);
             other.waker.wake();
         }
@@ -110,7 +110,7 @@ impl Exchange {
     /// All sessions of `shard` are gone, and what waits for it is of no use to what comes after.
     pub(super) fn on_failed(&self, shard: u16) {
         lock(&self.owners).by_key.retain(|_, owner| owner.shard != shard);
-        *lock(&self.posts[usize::from(shard)].waiting) = Parcels::default();
+        *lock(&self.inboxes[usize::from(shard)].waiting) = Parcels::default();
     }
 
     /// Hands `strays` of shard `from` to those whose they are; returns what was lost by that.
@@ -127,15 +127,15 @@ impl Exchange {
                 drops.count(DropReason::NoSession);
                 continue;
             };
-            let Some(post) = self.posts.get(usize::from(to)) else { continue };
-            match lock(&post.waiting).push(stray) {
+            let Some(inbox) = self.inboxes.get(usize::from(to)) else { continue };
+            match lock(&inbox.waiting).push(stray) {
                 true => handed += 1,
                 false => drops.count(DropReason::ShardFull),
             }
             woken.insert(to);
         }
-        woken.iter().for_each(|to| self.posts[usize::from(*to)].waker.wake());
-        self.posts[usize::from(from)].handed_over.fetch_add(handed, Ordering::Relaxed);
+        woken.iter().for_each(|to| self.inboxes[usize::from(*to)].waker.wake());
+        self.inboxes[usize::from(from)].handed_over.fetch_add(handed, Ordering::Relaxed);
         drops
     }
 
@@ -147,12 +147,12 @@ impl Exchange {
 
     /// What was handed to `shard` since the last time.
     pub(super) fn take(&self, shard: u16) -> Parcels {
-        std::mem::take(&mut lock(&self.posts[usize::from(shard)].waiting))
+        std::mem::take(&mut lock(&self.inboxes[usize::from(shard)].waiting))
     }
 
     /// How many packets came to `shard` and were handed over.
     pub(super) fn handed_over(&self, shard: u16) -> u64 {
-        self.posts[usize::from(shard)].handed_over.load(Ordering::Relaxed)
+        self.inboxes[usize::from(shard)].handed_over.load(Ordering::Relaxed)
     }
 }
 
@@ -160,7 +160,7 @@ impl Parcels {
     /// Takes a packet for the shard; returns whether there was room.
     fn push(&mut self, stray: Stray) -> bool {
         let bytes = stray.bytes() + OVERHEAD_BYTES;
-        let has_room = self.bytes + bytes <= POST_BYTES_MAX;
+        let has_room = self.bytes + bytes <= INBOX_BYTES_MAX;
         if has_room {
             self.bytes += bytes;
             self.strays.push_back(stray);
@@ -236,7 +236,7 @@ mod tests {
         let stray = Stray::Inner { key: key(1), packet: payload };
         let drops = exchange.hand_over(0, (0..10_000).map(|_| stray.clone()));
         let waits = exchange.take(1).strays.len();
-        assert_eq!(waits, POST_BYTES_MAX / (1_000 + OVERHEAD_BYTES));
+        assert_eq!(waits, INBOX_BYTES_MAX / (1_000 + OVERHEAD_BYTES));
         assert_eq!(drops.get(DropReason::ShardFull) as usize, 10_000 - waits);
         assert_eq!(exchange.handed_over(0) as usize, waits);
     }
