@@ -31,7 +31,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use roadweave_quic::ShardMap;
-use roadweave_tunnel::{Kept, PeerTable, Peers};
+use roadweave_tunnel::Kept;
 use roadweave_types::{Instant, UplinkId};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -41,10 +41,9 @@ use self::front::Front;
 use self::slot::{Common, Order, ShardSlot, Standing};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
-use super::serving::host::{Host, HostOptions, tun_options};
+use super::serving::host::tun_options;
 use super::serving::node::LearnedFile;
-use super::serving::reload::ServerReload;
-use super::serving::{Serving, ServingOptions, open_by};
+use super::serving::{Serving, open_by};
 use super::settings::parse;
 use super::tun_name::TunName;
 use super::{DriverError, ServerOptions, requests};
@@ -52,7 +51,6 @@ use crate::local::RpcError;
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::random::random_bytes;
-use crate::reset_salt::reset_salt;
 use crate::status::{RoleStatus, Status};
 use crate::{Clock, StateFile, Tun, UplinkSocket, Waker, cleanup};
 
@@ -99,27 +97,15 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
     let sockets = open_by(options.listen, |udp| UplinkSocket::open_group(udp, &map))?;
     let listen = sockets[0].local_address().to_string();
     let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
-    let peers: Peers = options.peers.iter().cloned().collect();
-    let hosted = HostOptions {
-        addresses: &options.addresses,
-        masquerade: options.masquerade,
-        clients_reach_clients: options.config.clients_reach_clients,
-        destinations: &options.destinations,
-        has_neighbours: false,
-        files: &options.files,
-        state_directory: &options.state_directory,
-    };
     let tuns = Tun::open_queues(&tun_options(&options.tun, &options.addresses), map.count())?;
     let tun = tuns[0].try_clone()?;
-    let (host, machine) = Host::start(&instance, &tun, hosted, &peers)?;
-    let peers = Arc::new(PeerTable::from(peers));
-    options.config.transport.reset_salt = reset_salt(&options.state_directory, instance.name())?;
+    let (peers, host) = options.set_up(&instance, &tun)?;
     let waker = Waker::new()?;
     let (events, happened) = sync_channel(EVENTS_MAX);
     let common = Arc::new(Common {
         map,
         clock,
-        identity: options.identity,
+        identity: options.identity.clone(),
         peers: peers.clone(),
         kept: Kept::default(),
         exchange: Exchange::new(map.count())?,
@@ -148,23 +134,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
         shards = map.count(),
         "the server runs"
     );
-    let of_file = ServerReload {
-        peers: options.peers,
-        destinations: options.destinations,
-        accepted: options.accepted,
-        ..ServerReload::default()
-    };
-    let serving = ServingOptions {
-        clients: peers,
-        proxies: None,
-        of_file,
-        reload: options.reload,
-        own: Some(options.addresses),
-        host: Some((host, machine)),
-        fleet: options.fleet,
-        state_directory: &options.state_directory,
-        instance: instance.name(),
-    };
+    let serving = options.serving(peers, host, instance.name());
     let serving = Serving::start(&mut driver, serving)?;
     driver.node.begin(orders)?;
     let tun_name = TunName::default();
