@@ -56,7 +56,7 @@ pub use router::{
 };
 pub use server::{
     DRAIN_MAX, DrainReason, Kept, PathFigures, RoundTrips, Server, ServerConfig, ServerEvent,
-    SessionFigures, Stray, Tally, Totals,
+    SessionFigures, Stray, StrayQueue, Tally, Totals,
 };
 pub use session::{
     LaneStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,

@@ -9,20 +9,15 @@
 //! order for all shards, and a shard whose session was replaced, and that has a newer one by the
 //! time it hears of it, keeps that.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use roadweave_identity::PublicKey;
-use roadweave_tunnel::Stray;
+use roadweave_tunnel::{Stray, StrayQueue};
 use roadweave_types::{DropCounters, DropReason};
 
 use crate::{DeviceError, Waker};
-
-/// Bytes that may wait for a shard: what comes in 100 ms at 300 Mbit/s.
-const INBOX_BYTES_MAX: usize = 4 << 20;
-/// What a packet that waits costs beside its bytes.
-const OVERHEAD_BYTES: usize = 96;
 
 /// What the shards of one server have in common.
 #[derive(Debug)]
@@ -59,11 +54,10 @@ struct ShardInbox {
 /// What was handed to a shard.
 #[derive(Debug, Default)]
 pub(super) struct Parcels {
-    /// Packets, oldest first.
-    pub(super) strays: VecDeque<Stray>,
+    /// Packets of its clients that came to others.
+    pub(super) strays: StrayQueue,
     /// Clients that have a newer session elsewhere.
     pub(super) replaced: BTreeSet<PublicKey>,
-    bytes: usize,
 }
 
 impl Exchange {
@@ -128,7 +122,7 @@ impl Exchange {
                 continue;
             };
             let Some(inbox) = self.inboxes.get(usize::from(to)) else { continue };
-            match lock(&inbox.waiting).push(stray) {
+            match lock(&inbox.waiting).strays.push(stray) {
                 true => handed += 1,
                 false => drops.count(DropReason::ShardFull),
             }
@@ -153,19 +147,6 @@ impl Exchange {
     /// How many packets came to `shard` and were handed over.
     pub(super) fn handed_over(&self, shard: u16) -> u64 {
         self.inboxes[usize::from(shard)].handed_over.load(Ordering::Relaxed)
-    }
-}
-
-impl Parcels {
-    /// Takes a packet for the shard; returns whether there was room.
-    fn push(&mut self, stray: Stray) -> bool {
-        let bytes = stray.bytes() + OVERHEAD_BYTES;
-        let has_room = self.bytes + bytes <= INBOX_BYTES_MAX;
-        if has_room {
-            self.bytes += bytes;
-            self.strays.push_back(stray);
-        }
-        has_room
     }
 }
 
@@ -209,7 +190,8 @@ mod tests {
         // The end of one that was replaced is not that of the newest.
         exchange.on_left(&key(1), 2);
         assert!(exchange.hand_over(0, [inner(1)].into_iter()).iter().next().is_none());
-        assert_eq!(exchange.take(1).strays, [inner(1)]);
+        let mut handed = exchange.take(1).strays;
+        assert_eq!((handed.pop(), handed.pop()), (Some(inner(1)), None));
         assert!(exchange.numbers()[&key(2).to_string()] < exchange.numbers()[&key(1).to_string()]);
         exchange.on_left(&key(1), 1);
         let drops = exchange.hand_over(0, [inner(1)].into_iter());
@@ -236,7 +218,7 @@ mod tests {
         let stray = Stray::Inner { key: key(1), packet: payload };
         let drops = exchange.hand_over(0, (0..10_000).map(|_| stray.clone()));
         let waits = exchange.take(1).strays.len();
-        assert_eq!(waits, INBOX_BYTES_MAX / (1_000 + OVERHEAD_BYTES));
+        assert_eq!(waits, StrayQueue::BYTES_MAX / (1_000 + StrayQueue::OVERHEAD_BYTES));
         assert_eq!(drops.get(DropReason::ShardFull) as usize, 10_000 - waits);
         assert_eq!(exchange.handed_over(0) as usize, waits);
     }

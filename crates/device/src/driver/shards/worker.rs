@@ -74,9 +74,9 @@ impl<'a> Worker<'a> {
 
     /// Takes what other shards have handed over.
     fn take_parcels(&mut self, driver: &mut Driver<Server>, now: Instant) {
-        let Parcels { strays, replaced, .. } = self.slot.common.exchange.take(self.slot.number);
+        let Parcels { mut strays, replaced } = self.slot.common.exchange.take(self.slot.number);
         replaced.iter().for_each(|key| driver.node.on_replaced(now, key));
-        for stray in strays {
+        while let Some(stray) = strays.pop() {
             driver.node.handle_stray(now, stray);
         }
     }
