@@ -57,7 +57,7 @@ pub use self::config::DecoderConfig;
 use self::equations::{Added, Equations};
 pub use self::outcome::{CodedOutcome, DecoderStats, SourceOutcome};
 pub use self::window::WINDOW_IDS;
-use self::window::{AHEAD_IDS_MAX, FullId, Place, Window};
+use self::window::{AHEAD_IDS_MAX, FullId, IdState, Window};
 use crate::kernel::Kernel;
 use crate::pool::Pool;
 use crate::symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, is_symbol, unshare};
@@ -275,16 +275,16 @@ impl Decoder {
         if !is_symbol(symbol) {
             return Err((SourceOutcome::Malformed, DropReason::MalformedMessage));
         }
-        let (full_id, place) = self.place(id);
-        match place {
-            Place::Missing => Ok(full_id),
-            Place::Delivered => {
+        let (full_id, state) = self.locate(id);
+        match state {
+            IdState::Missing => Ok(full_id),
+            IdState::Delivered => {
                 self.correct(now, full_id, symbol);
                 Err((SourceOutcome::Duplicate, DropReason::Duplicate))
             }
-            Place::Behind | Place::FarAhead if self.follow(now, id, full_id) => Ok(full_id),
-            Place::Behind => Err((SourceOutcome::Late, DropReason::Late)),
-            Place::FarAhead => Err((SourceOutcome::FarAhead, DropReason::IdJump)),
+            IdState::Behind | IdState::FarAhead if self.follow(now, id, full_id) => Ok(full_id),
+            IdState::Behind => Err((SourceOutcome::Late, DropReason::Late)),
+            IdState::FarAhead => Err((SourceOutcome::FarAhead, DropReason::IdJump)),
         }
     }
 
@@ -313,13 +313,13 @@ impl Decoder {
         }
         let count = coefficients.len();
         let length = count as u64 - 1;
-        let (last, place) = self.place(start.plus(length as u32));
-        if place == Place::FarAhead {
+        let (last, state) = self.locate(start.plus(length as u32));
+        if state == IdState::FarAhead {
             return Err(CodedOutcome::FarAhead);
         }
         let first = last.saturating_sub(length);
         let window = self.window.as_ref().expect("the last packet was placed in it");
-        if window.place(first) == Place::Behind {
+        if window.state(first) == IdState::Behind {
             return Err(CodedOutcome::Late);
         }
         let covered: Bits = (0..count).filter(|offset| coefficients[*offset] != 0).collect();
@@ -362,10 +362,10 @@ impl Decoder {
     }
 
     /// Expands an ID; the first one starts the window.
-    fn place(&mut self, id: PacketId) -> (FullId, Place) {
+    fn locate(&mut self, id: PacketId) -> (FullId, IdState) {
         let window = self.window.get_or_insert_with(|| Window::starting_at(id));
         let full_id = window.full_id(id);
-        (full_id, window.place(full_id))
+        (full_id, window.state(full_id))
     }
 
     /// Moves the window to a source packet that is not near it, if it is in doubt and the last such
@@ -411,7 +411,7 @@ impl Decoder {
     ) -> usize {
         let window = self.window.as_ref().expect("packets were placed in it");
         let is_repeated =
-            |(id, _): &mut (PacketId, Bytes)| window.place(window.full_id(*id)) != Place::Missing;
+            |(id, _): &mut (PacketId, Bytes)| window.state(window.full_id(*id)) != IdState::Missing;
         let repeated = out.extract_if(determined.., is_repeated).count();
         for (id, symbol) in &mut out[determined..] {
             if repeated > 0 {

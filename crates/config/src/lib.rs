@@ -37,7 +37,7 @@ pub use merge::{Merged, merge};
 pub use metrics::MetricsFields;
 pub use peers::PeerFields;
 pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
-pub use reader::{Fault, FileError, Place, Validate, load, parse, read_text};
+pub use reader::{Fault, FileError, Position, Validate, load, parse, read_text};
 pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering, RouterTunFields};
 pub use secret::{PrivateKey, WriteError, write_secrets};
 pub use server::{ServerFile, ServerLimits};

@@ -48,15 +48,15 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
         /// Where in it; `None` for what is not there at all.
-        place: Option<Place>,
-        /// The place in words, the field, and what would be right.
+        position: Option<Position>,
+        /// The position in words, the field, and what would be right.
         message: String,
     },
 }
 
-/// A place in a text.
+/// A position in a text: what an editor shows of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// The line, from 1.
     pub line: usize,
     /// The column, from 1, in characters.
@@ -80,14 +80,14 @@ impl Fault {
 
     /// The fault as an error of the file at `path`, which has this `text`.
     pub fn in_file(self, path: &Path, text: &str) -> FileError {
-        let place = place_of(text, &self.field);
-        let message = match place {
-            Some(Place { line, column }) => {
+        let position = position_of(text, &self.field);
+        let message = match position {
+            Some(Position { line, column }) => {
                 format!("line {line}, column {column}: {}", self.message)
             }
             None => self.message,
         };
-        FileError::Invalid { path: path.to_owned(), place, message }
+        FileError::Invalid { path: path.to_owned(), position, message }
     }
 }
 
@@ -127,7 +127,7 @@ pub fn load<T: DeserializeOwned + Validate>(path: &Path) -> Result<T, FileError>
 pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, FileError> {
     toml::from_str(text).map_err(|error| FileError::Invalid {
         path: path.to_owned(),
-        place: error.span().map(|span| place_at(text, span.start)),
+        position: error.span().map(|span| position_at(text, span.start)),
         message: error.to_string().trim_end().to_owned(),
     })
 }
@@ -168,7 +168,7 @@ const TEXT_MAX: usize = 16 << 20;
 
 /// Where in `text`, a TOML file, a field has its value (names, and numbers from 0, divided by
 /// dots), or the innermost part of its path that is there. `None` if nothing of it is.
-fn place_of(text: &str, field: &str) -> Option<Place> {
+fn position_of(text: &str, field: &str) -> Option<Position> {
     let table = DeTable::parse(text).ok()?;
     let mut steps = field.split('.');
     let mut value = find(table.get_ref(), steps.next()?)?;
@@ -181,16 +181,16 @@ fn place_of(text: &str, field: &str) -> Option<Place> {
         let Some(inner) = inner else { break };
         value = inner;
     }
-    Some(place_at(text, value.span().start))
+    Some(position_at(text, value.span().start))
 }
 
 fn find<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Option<&'a Spanned<DeValue<'i>>> {
     table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
 }
 
-/// The place of the byte `at`.
-fn place_at(text: &str, at: usize) -> Place {
+/// The position of the byte `at`.
+fn position_at(text: &str, at: usize) -> Position {
     let before = text.get(..at).unwrap_or(text);
     let line = before.rsplit('\n').next().unwrap_or_default();
-    Place { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 }
+    Position { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 }
 }

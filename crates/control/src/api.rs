@@ -21,7 +21,7 @@ pub mod problem;
 pub mod route;
 pub mod routes;
 pub mod schema;
-pub mod seats;
+pub mod watchers;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ use crate::outbox::Outbox;
 use crate::store::Store;
 use limit::Limits;
 use password::Passwords;
-use seats::Seats;
+use watchers::Watchers;
 
 /// What all requests share.
 #[derive(Debug)]
@@ -57,15 +57,15 @@ pub struct App {
     pub passwords: Passwords,
     /// Figures.
     pub metrics: Arc<Metrics>,
-    /// Seats of those who watch.
-    pub seats: Seats,
+    /// Who watches.
+    pub watchers: Watchers,
     /// Where people sign in who have no password here.
     pub oidc: Option<Oidc>,
 }
 
 /// The address that a request came from; whoever serves puts it into each request.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer(pub IpAddr);
+pub struct RemoteAddress(pub IpAddr);
 
 impl App {
     /// An interface to `store`.
@@ -76,8 +76,8 @@ impl App {
         metrics: Arc<Metrics>,
     ) -> Self {
         let (limits, passwords) = (Limits::default(), Passwords::default());
-        let (seats, oidc) = (Seats::default(), None);
-        Self { store, authority, outbox, limits, passwords, metrics, seats, oidc }
+        let (watchers, oidc) = (Watchers::default(), None);
+        Self { store, authority, outbox, limits, passwords, metrics, watchers, oidc }
     }
 
     /// Sets the OpenID Connect issuer at which people may sign in, if there is one.

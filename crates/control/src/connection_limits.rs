@@ -30,8 +30,8 @@ impl Default for Limits {
 /// What one connection takes of the limits; dropping it gives that back.
 pub(crate) struct ConnectionPermit {
     _of_all: OwnedSemaphorePermit,
-    /// Its place among those of its address.
-    place: Option<Place>,
+    /// None for a member's stream: many boxes may stand behind one address.
+    of_address: Option<AddressPermit>,
     boxes: Arc<Semaphore>,
     of_boxes: Option<OwnedSemaphorePermit>,
 }
@@ -40,8 +40,7 @@ impl ConnectionPermit {
     /// Takes what a stream of such a peer takes; false if there is none left.
     pub(crate) fn settle(&mut self, is_member: bool, is_gate: bool) -> bool {
         if is_member {
-            // Many boxes may stand behind one address.
-            self.place = None;
+            self.of_address = None;
         }
         if is_gate {
             self.of_boxes = None;
@@ -74,10 +73,10 @@ impl Permits {
     /// Which limit is reached, as metrics call it.
     pub(crate) fn take(&self, address: IpAddr) -> Result<ConnectionPermit, &'static str> {
         let of_all = Arc::clone(&self.all).try_acquire_owned().map_err(|_| "connections")?;
-        let place = self.addresses.enter(network(address), self.limits.of_address);
-        let place = Some(place.ok_or("connections-of-address")?);
+        let of_address = self.addresses.enter(network(address), self.limits.of_address);
+        let of_address = Some(of_address.ok_or("connections-of-address")?);
         let boxes = Arc::clone(&self.boxes);
-        Ok(ConnectionPermit { _of_all: of_all, place, boxes, of_boxes: None })
+        Ok(ConnectionPermit { _of_all: of_all, of_address, boxes, of_boxes: None })
     }
 
     /// The permits of browsers and programs.
@@ -96,22 +95,22 @@ impl Permits {
 #[derive(Default)]
 struct ByAddress(Mutex<HashMap<IpAddr, usize>>);
 
-/// A place among those of an address.
-struct Place(Arc<ByAddress>, IpAddr);
+/// What one connection takes of the limit of its address; dropping it gives that back.
+struct AddressPermit(Arc<ByAddress>, IpAddr);
 
 impl ByAddress {
-    fn enter(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<Place> {
+    fn enter(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<AddressPermit> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = all.entry(address).or_default();
         if *count >= most {
             return None;
         }
         *count += 1;
-        Some(Place(Arc::clone(self), address))
+        Some(AddressPermit(Arc::clone(self), address))
     }
 }
 
-impl Drop for Place {
+impl Drop for AddressPermit {
     fn drop(&mut self) {
         let mut all = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = all.get_mut(&self.1) {

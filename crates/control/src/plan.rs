@@ -14,7 +14,7 @@
 
 mod distances;
 mod fleet;
-mod places;
+mod placement;
 mod rollouts;
 pub(crate) mod signing;
 mod tables;
@@ -30,7 +30,7 @@ use roadweave_types::Instant;
 use tokio::sync::broadcast;
 
 use self::fleet::{Fleet, Stale};
-use self::places::Proxies;
+use self::placement::Proxies;
 use self::rollouts::{Rollouts, Turned};
 use self::signing::Draft;
 use crate::authority::Authority;
@@ -39,7 +39,7 @@ use crate::keys;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::store::{ANSWERS_MAX, Actor, Changed, Store, StoreError, StoredDocument, within};
-use crate::streams::post::{Post, StreamMessage};
+use crate::streams::mailboxes::{Mailboxes, StreamMessage};
 
 /// Plans, if it is this replica's turn, and brings what was planned to the streams.
 pub struct Planner {
@@ -47,7 +47,7 @@ pub struct Planner {
     authority: Arc<Authority>,
     outbox: Arc<Outbox>,
     metrics: Arc<Metrics>,
-    post: Arc<Post>,
+    mailboxes: Arc<Mailboxes>,
     replica: String,
     started: std::time::Instant,
     fleet: Fleet,
@@ -73,7 +73,7 @@ impl Planner {
         authority: Arc<Authority>,
         outbox: Arc<Outbox>,
         metrics: Arc<Metrics>,
-        post: Arc<Post>,
+        mailboxes: Arc<Mailboxes>,
     ) -> Self {
         let asks_approval = !authority.approvers().is_empty();
         let fleet = Fleet { asks_approval, ..Fleet::default() };
@@ -82,7 +82,7 @@ impl Planner {
             authority,
             outbox,
             metrics,
-            post,
+            mailboxes,
             replica: keys::identifier(),
             started: std::time::Instant::now(),
             fleet,
@@ -129,7 +129,7 @@ impl Planner {
             Some(lines) => lines,
             None => {
                 self.forget();
-                self.post.send_all(&StreamMessage::Look);
+                self.mailboxes.send_all(&StreamMessage::Look);
                 Vec::new()
             }
         };
@@ -195,7 +195,7 @@ impl Planner {
 
     /// Brings what a line of the outbox is about to whom it concerns.
     async fn deliver(&mut self, line: &Changed) -> Result<(), StoreError> {
-        let place = (line.tenant.clone(), line.subject.clone());
+        let id = (line.tenant.clone(), line.subject.clone());
         match &*line.kind {
             "documents" => {
                 for paper in self.store.papers_of_change(line.version).await? {
@@ -209,13 +209,13 @@ impl Planner {
                 }
             }
             "watch" => {
-                if let Some(key) = self.fleet.key_of("device", &place) {
-                    self.post.send(&key, StreamMessage::Watch);
+                if let Some(key) = self.fleet.key_of("device", &id) {
+                    self.mailboxes.send(&key, StreamMessage::Watch);
                 }
             }
             "proxy" => {
-                if let Some(key) = self.fleet.key_of("proxy", &place) {
-                    self.post.send(&key, StreamMessage::Drain(self.fleet.is_draining(&place)));
+                if let Some(key) = self.fleet.key_of("proxy", &id) {
+                    self.mailboxes.send(&key, StreamMessage::Drain(self.fleet.is_draining(&id)));
                 }
             }
             _ => {}
@@ -230,7 +230,7 @@ impl Planner {
             self.late_tables.retain(|other| other.public_key != paper.public_key);
             self.late_tables.push(paper.clone());
         } else if let Some((version, envelope)) = signing::opened(&paper) {
-            self.post.send(&key, StreamMessage::Document(kind, version, Box::new(envelope)));
+            self.mailboxes.send(&key, StreamMessage::Document(kind, version, Box::new(envelope)));
         }
         self.papers.insert((key, kind), StoredDocument { envelope: String::new(), ..paper });
     }
@@ -243,7 +243,7 @@ impl Planner {
         let mut tables = tables::Tables::default();
         self.late_tables.retain(|paper| match tables.published(&self.fleet, paper) {
             Some((key, table)) => {
-                self.post.publish_table(&key, table);
+                self.mailboxes.publish_table(&key, table);
                 false
             }
             None => true,
@@ -266,11 +266,11 @@ impl Planner {
         }
         let turned = self.rollouts.turn(&self.fleet, shared, now_ms);
         let offers = self.proxies.views(&self.fleet);
-        let placed_by = places::fingerprint(&offers);
+        let placed_by = placement::fingerprint(&offers);
         let is_placing = is_news || self.placed_by != Some(placed_by);
         let mut drafts = Vec::new();
         if is_placing {
-            let placed = places::current(&self.store.placed().await?);
+            let placed = placement::current(&self.store.placed().await?);
             signing::candidates(&self.fleet, &offers, &placed, &mut drafts);
         }
         if is_news || !turned.is_empty() {
@@ -289,10 +289,10 @@ impl Planner {
 
     fn configurations(&self, drafts: &mut Vec<Draft>) {
         let mut scopes = BTreeMap::new();
-        for (place, device, key) in self.fleet.active() {
+        for (id, device, key) in self.fleet.active() {
             let of_tenant =
-                scopes.entry(&place.0).or_insert_with(|| texts::Scopes::of(&self.fleet, &place.0));
-            let lock = self.fleet.lock(&place.0);
+                scopes.entry(&id.0).or_insert_with(|| texts::Scopes::of(&self.fleet, &id.0));
+            let lock = self.fleet.lock(&id.0);
             let offered = |of: &_| self.rollouts.is_offered(&self.fleet, of, &key);
             let wanted = of_tenant.wanted(device, lock, offered);
             // Nobody has approved an empty one: a box keeps what it has.

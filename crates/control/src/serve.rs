@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A key costs nothing: only a member's stream is no more one of its address, and boxes and
-//! strangers leave seats to people, proxies and anchors, who else could not revoke them.
+//! strangers leave room to people, proxies and anchors, who else could not revoke them.
 //!
 //! Strangers get this far: so each of them is bounded in number, time and memory.
 
@@ -31,7 +31,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::LazyConfigAcceptor;
 use tower::ServiceExt as _;
 
-use crate::api::Peer;
+use crate::api::RemoteAddress;
 use crate::connection_limits::{ConnectionPermit, Limits, Permits, stopped};
 use crate::metrics::Metrics;
 use crate::streams::{ALPN, Streams};
@@ -158,7 +158,7 @@ async fn web(
 ) -> io::Result<()> {
     let service = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
-        request.extensions_mut().insert(Peer(peer.ip()));
+        request.extensions_mut().insert(RemoteAddress(peer.ip()));
         router.clone().oneshot(request)
     });
     let connection = http1::Builder::new()

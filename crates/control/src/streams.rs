@@ -4,13 +4,13 @@
 //! peer ◄─► TLS ◄─► frames ◄─► Desk ─► events ─► Recorder ─► store
 //!                              ▲
 //!   outbox ─► Published: trust, revocations; to proxies at once, to boxes now and then
-//!   planner ─► Post: documents, tables, orders, by key
+//!   planner ─► Mailboxes: documents, tables, orders, by key
 //! ```
 //!
 //! A peer that reads nothing is cut off: what waits for it is bounded by the desk and by time.
 
 mod keeping;
-pub mod post;
+pub mod mailboxes;
 mod publishing;
 mod recorder;
 
@@ -31,7 +31,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_rustls::server::TlsStream;
 
 use self::keeping::Keeper;
-use self::post::{Post, StreamMessage};
+use self::mailboxes::{Mailboxes, StreamMessage};
 use self::recorder::Recorder;
 use crate::authority::Authority;
 use crate::connection_limits::{ConnectionPermit, stopped};
@@ -57,7 +57,7 @@ pub struct Streams {
     published: watch::Sender<Arc<Published>>,
     /// What boxes are told: revocations of other boxes concern none of them.
     to_boxes: watch::Sender<Arc<Published>>,
-    post: Arc<Post>,
+    mailboxes: Arc<Mailboxes>,
     recorder: Recorder,
     samples: mpsc::Sender<(String, Sample)>,
     /// Whether the database is away for so long that proxies and anchors have to go elsewhere.
@@ -112,7 +112,7 @@ impl Streams {
             tls,
             published,
             to_boxes,
-            post: Arc::default(),
+            mailboxes: Arc::default(),
             recorder,
             samples,
             cut: watch::Sender::new(false),
@@ -121,8 +121,8 @@ impl Streams {
     }
 
     /// Where a planner puts what it has for streams.
-    pub fn post(&self) -> Arc<Post> {
-        Arc::clone(&self.post)
+    pub fn mailboxes(&self) -> Arc<Mailboxes> {
+        Arc::clone(&self.mailboxes)
     }
 
     /// Whether no stream is begun here for now, since nothing could be told on it.
@@ -153,7 +153,7 @@ impl Streams {
                     false
                 }
                 _ = witness.tick() => {
-                    for (tenant, proxy) in self.post.witnessed() {
+                    for (tenant, proxy) in self.mailboxes.witnessed() {
                         let proxy = proxy.to_string();
                         self.recorder.note(Note::Witness { tenant, proxy });
                     }
@@ -191,7 +191,7 @@ impl Streams {
         let mut concerns_boxes = !is_same_chain;
         for entry in published.revocations.entries(known) {
             // Its own streams end, whoever it is.
-            self.post.send(&entry.key, StreamMessage::Published(Arc::clone(&published)));
+            self.mailboxes.send(&entry.key, StreamMessage::Published(Arc::clone(&published)));
             concerns_boxes |= !self.is_device(&entry.key).await;
         }
         // A proxy, an anchor, or a delegate: boxes must not trust it any more.
@@ -253,7 +253,7 @@ impl Streams {
         permit: &mut ConnectionPermit,
         mut stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        let mut mailbox = self.post.open(keeper.key());
+        let mut mailbox = self.mailboxes.open(keeper.key());
         // Who joins as a proxy on this stream hears as one from then on.
         let (mut to_gates, mut to_boxes) = (self.published.subscribe(), self.to_boxes.subscribe());
         let mut cut = self.cut.subscribe();

@@ -61,19 +61,19 @@ impl ControllerFile {
 /// # Errors
 /// When `text` is no configuration of a controller, or would be none with the changes.
 pub fn with(path: &Path, text: &str, addresses: &[String], database: &str) -> Result<String> {
-    let Places { addresses: at, database: named } = parse(path, text).map_err(BadInput::new)?;
+    let Spans { addresses: at, database: named } = parse(path, text).map_err(BadInput::new)?;
     // JSON's strings and lists of strings are TOML's.
     let (addresses, database) =
         (serde_json::to_string(addresses)?, serde_json::to_string(database)?);
     let mut changed = text.to_owned();
-    let mut places = vec![(at.span(), addresses)];
+    let mut changes = vec![(at.span(), addresses)];
     match named {
-        Some(named) => places.push((named.span(), database)),
-        None => places.push((0..0, format!("database = {database}\n"))),
+        Some(named) => changes.push((named.span(), database)),
+        None => changes.push((0..0, format!("database = {database}\n"))),
     }
     // The last first: those before it stay where they are.
-    places.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
-    for (span, value) in places {
+    changes.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
+    for (span, value) in changes {
         changed.replace_range(span, &value);
     }
     let file: ControllerFile = parse(path, &changed).map_err(BadInput::new)?;
@@ -81,9 +81,9 @@ pub fn with(path: &Path, text: &str, addresses: &[String], database: &str) -> Re
     Ok(changed)
 }
 
-/// Where in a file something is said.
+/// Where in a file its values stand.
 #[derive(Deserialize)]
-struct Places {
+struct Spans {
     addresses: Spanned<Vec<String>>,
     database: Option<Spanned<String>>,
 }

@@ -16,7 +16,7 @@ use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
-use crate::Place;
+use crate::FolderOption;
 use crate::file::{ControllerFile, address, host, with};
 use crate::folder::{Folder, replace, write_new};
 
@@ -24,7 +24,7 @@ use crate::folder::{Folder, replace, write_new};
 #[derive(clap::Args)]
 pub struct Options {
     #[command(flatten)]
-    place: Place,
+    at: FolderOption,
     /// Where boxes and people reach it; may be given several times
     #[arg(long, required = true, value_name = "HOST:PORT", value_parser = address)]
     address: Vec<String>,
@@ -62,7 +62,7 @@ pub fn run(options: &Options) -> Result<()> {
         .map_err(|why| BadInput::new(format!("--prefix: {why}")))?;
     let database = options.database.clone().unwrap_or_else(|| "roadweave.db".to_owned());
     Database::parse(&database).map_err(|why| BadInput::new(format!("--database: {why}")))?;
-    let folder = &options.place.folder;
+    let folder = &options.at.folder;
     let is_made = folder.join("controller.toml").exists();
     // Under --keep the root may have been taken away since.
     if !(is_made && options.root.is_none()) {
@@ -128,8 +128,8 @@ fn check_root(folder: &Path, root: Option<PublicKey>) -> Result<()> {
 /// Keeps the controller that is there; its addresses, and its database if one is named, are those
 /// of `options` from now on.
 fn keep(options: &Options) -> Result<()> {
-    let opened = Folder::open(&options.place.folder)?;
-    let (folder, file) = (options.place.folder.display(), &opened.file);
+    let opened = Folder::open(&options.at.folder)?;
+    let (folder, file) = (options.at.folder.display(), &opened.file);
     let database = options.database.as_ref().unwrap_or(&file.database);
     let mut changed = Vec::new();
     if file.addresses != options.address {
@@ -229,12 +229,12 @@ async fn first_rows(store: &Store, options: &Options, settings: TenantSettings) 
 }
 
 fn say(options: &Options, password: &str, fingerprint: &str) -> Result<()> {
-    let folder = options.place.folder.display();
+    let folder = options.at.folder.display();
     let (address, tenant, owner) = (&options.address[0], &options.tenant, &options.owner);
     let (first, secrets) = match &options.root {
         None => (String::new(), format!("{folder}/root.key and controller.key")),
         Some(_) => {
-            let key = Folder::open(&options.place.folder)?.authority()?.controller().public_key();
+            let key = Folder::open(&options.at.folder)?.authority()?.controller().public_key();
             let sign = format!(
                 " Let its root sign whom to trust, where that key is, and copy trust.json into \
                  {folder}:\n\n    \

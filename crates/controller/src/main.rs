@@ -33,13 +33,13 @@ enum Command {
     /// Makes a controller: keys, certificate, database, and its first owner
     Init(init::Options),
     /// Serves, until it is told to stop
-    Run(Place),
+    Run(FolderOption),
     /// Writes everything that the database holds to a file
     Backup(transfer::Backup),
     /// Reads a backup into an empty database
     Restore(transfer::Restore),
     /// Prints the controller's public key
-    Key(Place),
+    Key(FolderOption),
     /// Says by a root key whom the fleet may trust: to keep that key elsewhere, or to change keys
     Trust(trust::Options),
     /// Signs a key that may sign for others: for a token, a pool, or somebody's machine
@@ -52,7 +52,7 @@ enum Command {
 
 /// Where the controller is.
 #[derive(clap::Args)]
-struct Place {
+struct FolderOption {
     /// The folder that `init` has made
     #[arg(
         long,
@@ -67,10 +67,10 @@ fn main() -> ExitCode {
     let code = match Arguments::try_parse() {
         Ok(Arguments { log, command }) => log.run(|| match command {
             Command::Init(options) => init::run(&options),
-            Command::Run(place) => run::run(&place.folder),
+            Command::Run(at) => run::run(&at.folder),
             Command::Backup(options) => transfer::backup(&options),
             Command::Restore(options) => transfer::restore(&options),
-            Command::Key(place) => run::key(&place.folder),
+            Command::Key(at) => run::key(&at.folder),
             Command::Trust(options) => trust::run(&options),
             Command::Delegate(options) => delegate::run(&options),
             Command::Approve(options) => approve::run(&options),

@@ -59,7 +59,7 @@ async fn serve(folder: &Folder) -> Result<()> {
     })?;
     let shared = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
     let figures = Arc::clone(&metrics);
-    let planner = Planner::new(shared.0, shared.1, shared.2, figures, streams.post());
+    let planner = Planner::new(shared.0, shared.1, shared.2, figures, streams.mailboxes());
     let app = App::new(Arc::clone(&store), authority, Arc::clone(&outbox), Arc::clone(&metrics));
     let app = Arc::new(app.with_issuer(folder.issuer()?));
     tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));

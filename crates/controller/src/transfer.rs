@@ -12,14 +12,14 @@ use roadweave_control::store::{BackupError, Database};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
-use crate::Place;
+use crate::FolderOption;
 use crate::folder::Folder;
 
 /// What is written where.
 #[derive(clap::Args)]
 pub struct Backup {
     #[command(flatten)]
-    place: Place,
+    at: FolderOption,
     /// The file, which must not be there yet; `-` writes to standard output
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -29,7 +29,7 @@ pub struct Backup {
 #[derive(clap::Args)]
 pub struct Restore {
     #[command(flatten)]
-    place: Place,
+    at: FolderOption,
     /// A file that `backup` has written, of a controller with the same controller.key; `-` reads
     /// standard input
     #[arg(value_name = "FILE")]
@@ -42,11 +42,11 @@ pub struct Restore {
 
 /// Writes everything that the database holds; the controller may run meanwhile.
 pub fn backup(options: &Backup) -> Result<()> {
-    let folder = Folder::open(&options.place.folder)?;
+    let folder = Folder::open(&options.at.folder)?;
     let path = &options.file;
-    let said = |rows: u64, place: &dyn Display| {
+    let said = |rows: u64, medium: &dyn Display| {
         format!(
-            "{rows} rows in {place}. It holds no private key: keep controller.key and root.key \
+            "{rows} rows in {medium}. It holds no private key: keep controller.key and root.key \
              beside it."
         )
     };
@@ -85,7 +85,7 @@ fn is_standard(path: &Path) -> bool {
 
 /// Reads a backup into an empty database, and begins a new epoch.
 pub fn restore(options: &Restore) -> Result<()> {
-    let folder = Folder::open(&options.place.folder)?;
+    let folder = Folder::open(&options.at.folder)?;
     let _lock = folder.lock()?;
     let path = &options.file;
     let mut input: Box<dyn BufRead> = match is_standard(path) {

@@ -13,11 +13,11 @@ mod controller_route;
 mod figures;
 mod handle;
 mod join;
+mod latest;
 mod line;
 mod members;
 mod membership;
 mod merge;
-mod post;
 mod store;
 mod stream;
 #[cfg(test)]
@@ -32,5 +32,5 @@ pub use merge::{Merge, Merged};
 pub use store::StoreError;
 
 pub(crate) use handle::Fleet;
+pub(crate) use latest::News;
 pub(crate) use members::{LeftOut, Members, Space, beside};
-pub(crate) use post::News;

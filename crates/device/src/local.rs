@@ -16,7 +16,7 @@ pub use client::{RequestError, request};
 pub use requests::{
     Drain, DrainAnswer, SetAnswer, SetQoe, SetStrategy, drain, set_strategy, status,
 };
-pub(crate) use server::Asker;
+pub(crate) use server::RequestSender;
 pub use server::{LocalRequest, LocalServer, RpcError};
 
 /// Longest line, bytes; a longer one ends the connection.

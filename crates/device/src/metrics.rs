@@ -1,13 +1,14 @@
 //! Figures over HTTP, for those who watch many machines: `/metrics`, `/healthz`, `/readyz`.
 //!
 //! ```text
-//! Prometheus, an orchestrator ─► http: a thread for each, 16 at a time ─► Asker ─► event loop
+//! Prometheus, an orchestrator ─► http: a thread for each, 16 at a time ─► event loop
 //!                                  ◄─ text: OpenMetrics ◄─ a summary, twice a second at most ◄─┘
 //! ```
 //!
 //! Whoever reaches the address reads: names of tenants, of proxies, how much passes; no client's
-//! name, no key that opens anything. One address has four of the sixteen places, and nobody has one
-//! for longer than [`CALL_MAX`]. However many ask, the event loop is asked twice a second at most.
+//! name, no key that opens anything. One address has four of the sixteen permits, and nobody has
+//! one for longer than [`CALL_MAX`]. However many ask, the event loop is asked twice a second at
+//! most.
 
 mod http;
 mod load;
@@ -25,7 +26,7 @@ use self::http::{Answer, read_request};
 use self::load::{Load, Used};
 use crate::DeviceError;
 use crate::callers::Callers;
-use crate::local::{Asker, RpcError};
+use crate::local::{RequestSender, RpcError};
 use crate::status::Status;
 
 /// The longest time for which a caller is served.
@@ -55,10 +56,10 @@ impl MetricsListener {
     ///
     /// # Errors
     /// When the system has no thread.
-    pub(crate) fn start(self, asker: Asker) -> Result<(), DeviceError> {
+    pub(crate) fn start(self, sender: RequestSender) -> Result<(), DeviceError> {
         let Self(listener) = self;
         let served = Arc::new(Served {
-            asker,
+            sender,
             summary: Mutex::default(),
             load: Mutex::default(),
             addresses: Mutex::default(),
@@ -79,7 +80,7 @@ impl MetricsListener {
 
 /// What all callers share.
 struct Served {
-    asker: Asker,
+    sender: RequestSender,
     summary: Mutex<Option<Summary>>,
     load: Mutex<Load>,
     /// How many callers of each address are served.
@@ -96,7 +97,7 @@ impl Served {
     fn serve(&self, stream: &TcpStream) -> io::Result<()> {
         let deadline = Instant::now() + CALL_MAX;
         let address = stream.peer_addr()?.ip();
-        let Some(_place) = self.place(address) else { return Ok(()) };
+        let Some(_permit) = self.permit(address) else { return Ok(()) };
         let answer = match read_request(stream, deadline)? {
             Ok(path) => self.answer(&path),
             Err(refusal) => refusal,
@@ -104,15 +105,15 @@ impl Served {
         answer.write(stream, deadline)
     }
 
-    /// One of the places of `address`, if one is left.
-    fn place(&self, address: IpAddr) -> Option<Place<'_>> {
+    /// A permit for a caller at `address`, if one is left.
+    fn permit(&self, address: IpAddr) -> Option<CallerPermit<'_>> {
         let mut addresses = lock(&self.addresses);
         let taken = addresses.entry(address).or_default();
         if *taken >= CALLERS_OF_ONE_MAX {
             return None;
         }
         *taken += 1;
-        Some(Place { served: self, address })
+        Some(CallerPermit { served: self, address })
     }
 
     fn answer(&self, path: &str) -> Answer {
@@ -137,7 +138,7 @@ impl Served {
             Some(summary) => summary,
             None => {
                 let told = self
-                    .asker
+                    .sender
                     .ask("summary", Value::Null)
                     .and_then(|value| serde_json::from_value(value).map_err(RpcError::internal));
                 Summary { at: Instant::now(), told }
@@ -151,13 +152,13 @@ impl Served {
     }
 }
 
-/// A caller that is served; dropping it gives the place back.
-struct Place<'a> {
+/// What lets one caller be served; dropping it gives it back.
+struct CallerPermit<'a> {
     served: &'a Served,
     address: IpAddr,
 }
 
-impl Drop for Place<'_> {
+impl Drop for CallerPermit<'_> {
     fn drop(&mut self) {
         let mut addresses = lock(&self.served.addresses);
         if let Some(taken) = addresses.get_mut(&self.address) {
@@ -186,13 +187,13 @@ mod tests {
         let (queue, asked) = sync_channel(16);
         let listener = MetricsListener::bind("127.0.0.1:0".parse().expect("one")).expect("a port");
         let address = listener.0.local_addr().expect("bound");
-        listener.start(Asker::new(queue, Waker::new().expect("one"))).expect("a thread");
+        listener.start(RequestSender::new(queue, Waker::new().expect("one"))).expect("a thread");
         (address, asked)
     }
 
     fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).expect("it listens");
-        // A place too many is closed before it is read.
+        // A caller too many is closed before it is read.
         let _ = write!(stream, "GET {path} HTTP/1.1\r\n\r\n");
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
@@ -215,19 +216,19 @@ mod tests {
     }
 
     #[test]
-    fn one_address_leaves_places_to_others() {
+    fn one_address_leaves_permits_to_others() {
         let (address, _asked) = world();
         // Each has a thread of its own, so that a later one may be quicker.
         let start = Instant::now();
         let mut silent = Vec::new();
         while silent.len() < CALLERS_OF_ONE_MAX || !get(address, "/").is_empty() {
-            assert!(start.elapsed() < CALL_MAX, "it gives away the places of others");
+            assert!(start.elapsed() < CALL_MAX, "it gives away the permits of others");
             silent.push(TcpStream::connect(address).expect("it listens"));
         }
         drop(silent);
         let start = Instant::now();
         while !get(address, "/").starts_with("HTTP/1.1 404 ") {
-            assert!(start.elapsed() < CALL_MAX, "no place is given back");
+            assert!(start.elapsed() < CALL_MAX, "no permit is given back");
         }
     }
 }

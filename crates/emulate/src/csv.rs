@@ -57,13 +57,13 @@ impl Unknown {
 /// The trace that `text` describes; `file` is what errors call it.
 ///
 /// # Errors
-/// [`TraceError::Format`] with the place and what would be right there.
+/// [`TraceError::Format`] with the location and what would be right there.
 pub fn parse_csv(file: &str, text: &str, unknown: Unknown) -> Result<Trace, TraceError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| {
         let line = line.trim();
         !line.is_empty() && !line.starts_with('#')
     });
-    let at = |line: usize| Place { file, line: line + 1, column: 1 };
+    let at = |line: usize| Location { file, line: line + 1, column: 1 };
     let Some((number, header)) = lines.next() else {
         return Err(at(0).error("the file is empty".into(), HEADER_CURE));
     };
@@ -77,9 +77,9 @@ pub fn parse_csv(file: &str, text: &str, unknown: Unknown) -> Result<Trace, Trac
         let row = header.row(at(number), line)?;
         let time = (row[TIME].unwrap_or(0.0) * 1e6).round() as u64;
         if times.last().is_some_and(|&before| time <= before) {
-            let place = Place { column: header.column_of(TIME, line), ..at(number) };
+            let location = Location { column: header.column_of(TIME, line), ..at(number) };
             let problem = "the time is not later than that of the row before".into();
-            return Err(place.error(problem, "t_ms ascends from row to row"));
+            return Err(location.error(problem, "t_ms ascends from row to row"));
         }
         times.push(time);
         for (column, value) in columns.iter_mut().zip(row) {
@@ -175,46 +175,50 @@ struct Header {
 }
 
 impl Header {
-    fn parse(place: Place<'_>, line: &str) -> Result<Self, TraceError> {
+    fn parse(location: Location<'_>, line: &str) -> Result<Self, TraceError> {
         let mut cells = [None; FIELDS.len()];
         let names: Vec<&str> = line.split(',').collect();
         for (index, name) in names.iter().enumerate() {
-            let place = Place { column: column_of(line, index), ..place };
+            let location = Location { column: column_of(line, index), ..location };
             let Some(field) = FIELDS.iter().position(|field| field.name == name.trim()) else {
                 let problem = format!("unknown column `{}`", name.trim());
-                return Err(place.error(problem, HEADER_CURE));
+                return Err(location.error(problem, HEADER_CURE));
             };
             if cells[field].replace(index).is_some() {
-                return Err(place.error(format!("column `{}` twice", name.trim()), HEADER_CURE));
+                return Err(location.error(format!("column `{}` twice", name.trim()), HEADER_CURE));
             }
         }
         if cells[TIME].is_none() {
-            return Err(place.error("no column `t_ms`".into(), HEADER_CURE));
+            return Err(location.error("no column `t_ms`".into(), HEADER_CURE));
         }
         for (one, other) in [(CAPACITY, BYTES), (RTT, DELAY)] {
             if let (Some(first), Some(second)) = (cells[one], cells[other]) {
-                let place = Place { column: column_of(line, first.max(second)), ..place };
+                let location = Location { column: column_of(line, first.max(second)), ..location };
                 let names = (FIELDS[one].name, FIELDS[other].name);
                 let problem = format!("both `{}` and `{}`", names.0, names.1);
-                return Err(place.error(problem, "a recording has one of the two"));
+                return Err(location.error(problem, "a recording has one of the two"));
             }
         }
         Ok(Self { cells, count: names.len() })
     }
 
-    fn row(&self, place: Place<'_>, line: &str) -> Result<[Option<f64>; FIELDS.len()], TraceError> {
+    fn row(
+        &self,
+        location: Location<'_>,
+        line: &str,
+    ) -> Result<[Option<f64>; FIELDS.len()], TraceError> {
         let cells: Vec<&str> = line.split(',').collect();
         if cells.len() != self.count {
             let column = column_of(line, self.count.min(cells.len()));
             let problem = format!("{} cells", cells.len());
             let cure = format!("the header has {} columns; leave unknown cells blank", self.count);
-            return Err(Place { column, ..place }.error(problem, &cure));
+            return Err(Location { column, ..location }.error(problem, &cure));
         }
         let mut row = [None; FIELDS.len()];
         for (field, index) in self.cells.iter().enumerate() {
             let Some(index) = *index else { continue };
-            let place = Place { column: column_of(line, index), ..place };
-            row[field] = FIELDS[field].parse(place, cells[index].trim())?;
+            let location = Location { column: column_of(line, index), ..location };
+            row[field] = FIELDS[field].parse(location, cells[index].trim())?;
         }
         Ok(row)
     }
@@ -233,25 +237,25 @@ struct Field {
 }
 
 impl Field {
-    fn parse(&self, place: Place<'_>, cell: &str) -> Result<Option<f64>, TraceError> {
+    fn parse(&self, location: Location<'_>, cell: &str) -> Result<Option<f64>, TraceError> {
         if cell.is_empty() && self.may_be_blank {
             return Ok(None);
         }
         match cell.parse::<f64>() {
             Ok(value) if (0.0..=self.max).contains(&value) => Ok(Some(value)),
-            _ => Err(place.error(format!("`{cell}` is no {}", self.name), self.cure)),
+            _ => Err(location.error(format!("`{cell}` is no {}", self.name), self.cure)),
         }
     }
 }
 
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Location<'a> {
     file: &'a str,
     line: usize,
     column: usize,
 }
 
-impl Place<'_> {
+impl Location<'_> {
     fn error(self, problem: String, cure: &str) -> TraceError {
         let Self { file, line, column } = self;
         TraceError::Format { file: file.into(), line, column, problem, cure: cure.into() }

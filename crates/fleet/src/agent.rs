@@ -61,7 +61,7 @@ pub enum AgentEvent {
         text: Option<String>,
     },
     /// The proxies to choose among, all of them proved.
-    Candidates(Vec<Place>),
+    Candidates(Vec<VerifiedServer>),
     /// The anchors to lead to, all of them proved.
     Anchors(Vec<Egress>),
     /// Others may connect than before: ask [`Agent::admission`].
@@ -81,9 +81,9 @@ pub enum AgentEvent {
     Warning(String),
 }
 
-/// A proxy or an anchor, proved.
+/// A proxy or an anchor whose statements have been verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct VerifiedServer {
     /// Its key.
     pub key: PublicKey,
     /// Its name.
@@ -104,7 +104,7 @@ pub struct Egress {
     /// The tenant.
     pub tenant: Name,
     /// Its anchor.
-    pub anchor: Place,
+    pub anchor: VerifiedServer,
     /// The most that all its boxes together may send, and receive, through this proxy.
     pub rate_kbps: Option<u32>,
 }

@@ -34,7 +34,7 @@ mod table;
 mod token;
 mod trust;
 
-pub use agent::{Agent, AgentEvent, Egress, Joining, Kept, KeptError, Place, Works};
+pub use agent::{Agent, AgentEvent, Egress, Joining, Kept, KeptError, VerifiedServer, Works};
 pub use chain::{Admitted, CHAIN_MAX, Chain, ChainError, Issuer};
 pub use desk::{Desk, DeskEvent, Published, PublishedTable, PublishedTrust};
 pub use digest::Digest;

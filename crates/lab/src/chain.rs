@@ -80,9 +80,9 @@ impl ChainConfig {
     }
 }
 
-/// Where something is.
+/// Which node of a chain it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum NodeId {
     /// A box, with the proxy that its client is for.
     Box {
         /// The box.
@@ -102,7 +102,7 @@ pub struct ChainArrival {
     /// When the packet came out.
     pub at: Instant,
     /// At which box, or at the anchor.
-    pub place: Place,
+    pub node: NodeId,
     /// The tenant whose device got it.
     pub tenant: usize,
     /// The inner packet.
@@ -203,7 +203,7 @@ impl Chain {
         self.lives += 1;
         let client = nodes::client(self.epoch, self.now, &self.config, (number, proxy), self.lives);
         self.clients.insert((number, proxy), client);
-        self.turn(Place::Box { number, proxy });
+        self.turn(NodeId::Box { number, proxy });
     }
 
     /// A client of a box that chooses among all proxies starts, with nothing of a former life. Its
@@ -235,7 +235,7 @@ impl Chain {
         let all = anchor.replace_proxies(self.now, Peers::after(&none, []));
         let all = all.iter().map(|(key, peer)| (*key, Peer::clone(peer)));
         anchor.replace_proxies(self.now, Peers::after(&none, all));
-        self.turn(Place::Anchor);
+        self.turn(NodeId::Anchor);
     }
 
     /// A proxy, if it runs; follow it with [`Chain::flush`].
@@ -257,7 +257,7 @@ impl Chain {
     pub fn send_up(&mut self, number: usize, proxy: usize, packet: &[u8]) {
         if let Some(client) = self.clients.get_mut(&(number, proxy)) {
             client.handle_inner(self.now, packet);
-            self.turn(Place::Box { number, proxy });
+            self.turn(NodeId::Box { number, proxy });
         }
     }
 
@@ -265,14 +265,14 @@ impl Chain {
     pub fn send_down(&mut self, tenant: usize, packet: &[u8]) {
         if let Some(anchor) = &mut self.anchor {
             anchor.handle_tenant_inner(self.now, TenantId(tenant as u16), packet);
-            self.turn(Place::Anchor);
+            self.turn(NodeId::Anchor);
         }
     }
 
     /// Lets everybody send what may leave now.
     pub fn flush(&mut self) {
-        let places: Vec<Place> = self.places().collect();
-        places.into_iter().for_each(|place| self.turn(place));
+        let nodes: Vec<NodeId> = self.nodes().collect();
+        nodes.into_iter().for_each(|node| self.turn(node));
     }
 
     /// Lets everything happen until `end`, and moves the time there.
@@ -282,7 +282,7 @@ impl Chain {
     pub fn run_until(&mut self, end: Instant) {
         let mut at_one_moment = 0;
         loop {
-            let timeouts = self.places().filter_map(|place| self.timeout_of(place));
+            let timeouts = self.nodes().filter_map(|node| self.timeout_of(node));
             let next = timeouts.chain(self.network.poll_timeout()).min();
             let Some(next) = next.filter(|next| *next <= end) else { break };
             at_one_moment = if next > self.now { 0 } else { at_one_moment + 1 };
@@ -318,82 +318,77 @@ impl Chain {
         box_identity(number).public_key()
     }
 
-    fn places(&self) -> impl Iterator<Item = Place> + use<'_> {
+    fn nodes(&self) -> impl Iterator<Item = NodeId> + use<'_> {
         let boxes = self.clients.keys().map(|(number, proxy)| (*number, *proxy));
-        let boxes = boxes.map(|(number, proxy)| Place::Box { number, proxy });
-        let proxies = self.proxies.keys().map(|proxy| Place::Proxy(*proxy));
-        boxes.chain(proxies).chain(self.anchor.as_ref().map(|_| Place::Anchor))
+        let boxes = boxes.map(|(number, proxy)| NodeId::Box { number, proxy });
+        let proxies = self.proxies.keys().map(|proxy| NodeId::Proxy(*proxy));
+        boxes.chain(proxies).chain(self.anchor.as_ref().map(|_| NodeId::Anchor))
     }
 
-    fn timeout_of(&self, place: Place) -> Option<Instant> {
-        match place {
-            Place::Box { number, proxy } => self.clients.get(&(number, proxy))?.poll_timeout(),
-            Place::Proxy(proxy) => self.proxies.get(&proxy)?.poll_timeout(),
-            Place::Anchor => self.anchor.as_ref()?.poll_timeout(),
+    fn timeout_of(&self, node: NodeId) -> Option<Instant> {
+        match node {
+            NodeId::Box { number, proxy } => self.clients.get(&(number, proxy))?.poll_timeout(),
+            NodeId::Proxy(proxy) => self.proxies.get(&proxy)?.poll_timeout(),
+            NodeId::Anchor => self.anchor.as_ref()?.poll_timeout(),
         }
     }
 
     /// Hands over what has arrived, and lets happen what is due.
     fn step(&mut self) {
         let now = self.now;
-        let due = |place: &Place| self.timeout_of(*place).is_some_and(|at| at <= now);
-        let mut touched: std::collections::BTreeSet<Place> = self.places().filter(due).collect();
+        let due = |node: &NodeId| self.timeout_of(*node).is_some_and(|at| at <= now);
+        let mut touched: std::collections::BTreeSet<NodeId> = self.nodes().filter(due).collect();
         while let Some(packet) = self.network.poll(now) {
             touched.extend(self.hand_over(&packet));
         }
-        touched.into_iter().for_each(|place| self.turn(place));
+        touched.into_iter().for_each(|node| self.turn(node));
     }
 
     /// Gives a packet to whom it is for; returns who that is.
-    fn hand_over(&mut self, packet: &Packet) -> Option<Place> {
-        let (place, meta) = packet.meta()?;
-        match place {
-            Place::Box { number, proxy } => {
+    fn hand_over(&mut self, packet: &Packet) -> Option<NodeId> {
+        let (node, meta) = packet.meta()?;
+        match node {
+            NodeId::Box { number, proxy } => {
                 self.clients.get_mut(&(number, proxy))?.handle_packet(
                     self.now,
                     &meta,
                     &packet.data,
                 );
             }
-            Place::Proxy(proxy) => {
+            NodeId::Proxy(proxy) => {
                 self.proxies.get_mut(&proxy)?.handle_packet(self.now, &meta, &packet.data);
             }
-            Place::Anchor => self.anchor.as_mut()?.handle_packet(self.now, &meta, &packet.data),
+            NodeId::Anchor => self.anchor.as_mut()?.handle_packet(self.now, &meta, &packet.data),
         }
-        Some(place)
+        Some(node)
     }
 
     /// Lets a node do what is due, and takes out all that it has to give.
-    fn turn(&mut self, place: Place) {
+    fn turn(&mut self, node: NodeId) {
         let (now, tenants) = (self.now, self.config.tenants);
-        let mut io = NodeIo {
-            now,
-            place,
-            tenants,
-            network: &mut self.network,
-            arrivals: &mut self.arrivals,
-        };
-        match place {
-            Place::Box { number, proxy } => {
+        let mut io =
+            NodeIo { now, node, tenants, network: &mut self.network, arrivals: &mut self.arrivals };
+        match node {
+            NodeId::Box { number, proxy } => {
                 let Some(client) = self.clients.get_mut(&(number, proxy)) else { return };
                 turn(client, &mut io);
                 while let Some(event) = client.poll_event() {
                     self.client_events.push((now, number, proxy, event));
                 }
             }
-            Place::Proxy(proxy) => {
+            NodeId::Proxy(proxy) => {
                 let Some(server) = self.proxies.get_mut(&proxy) else { return };
                 turn(server, &mut io);
                 while let Some(event) = server.poll_event() {
                     self.proxy_events.push((now, proxy, event));
                 }
             }
-            Place::Anchor => {
+            NodeId::Anchor => {
                 let Some(anchor) = &mut self.anchor else { return };
                 turn(anchor, &mut io);
                 for tenant in 0..tenants {
                     while let Some(packet) = anchor.poll_tenant_inner(TenantId(tenant as u16)) {
-                        self.arrivals.push_back(ChainArrival { at: now, place, tenant, packet });
+                        self.arrivals.push_back(ChainArrival { at: now, node, tenant, packet });
                     }
                 }
                 while let Some(event) = anchor.poll_event() {
@@ -407,7 +402,7 @@ impl Chain {
 /// What is around a node.
 struct NodeIo<'a> {
     now: Instant,
-    place: Place,
+    node: NodeId,
     tenants: usize,
     network: &'a mut Network,
     arrivals: &'a mut VecDeque<ChainArrival>,
@@ -419,20 +414,20 @@ impl Io for NodeIo<'_> {
     }
 
     fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
-        let (at, place) = (self.now, self.place);
-        let tenant = match place {
-            Place::Box { number, .. } => number % self.tenants,
+        let (at, node) = (self.now, self.node);
+        let tenant = match node {
+            NodeId::Box { number, .. } => number % self.tenants,
             // A proxy has no device; what it gave to one would be seen here.
-            Place::Proxy(_) => usize::MAX,
+            NodeId::Proxy(_) => usize::MAX,
             // The device of its first tenant.
-            Place::Anchor => 0,
+            NodeId::Anchor => 0,
         };
-        self.arrivals.extend(packets.map(|packet| ChainArrival { at, place, tenant, packet }));
+        self.arrivals.extend(packets.map(|packet| ChainArrival { at, node, tenant, packet }));
     }
 
     fn transmit(&mut self, packets: &Outbox) {
         for (route, packet) in packets.packets() {
-            self.network.push(self.now, self.place, &route, packet);
+            self.network.push(self.now, self.node, &route, packet);
         }
     }
 }

@@ -42,7 +42,7 @@ use self::cast::Cast;
 use self::controller::Replica;
 use self::figures::Figures;
 pub use self::figures::{FleetOutcome, Moment};
-use self::members::{Member, Post, Ride};
+use self::members::{Member, ProxyModel, Ride};
 use self::plan::{Event as Planned, plan};
 use self::store::Store;
 
@@ -131,7 +131,7 @@ struct World {
     /// Boxes, then proxies.
     members: Vec<Member>,
     rides: Vec<Ride>,
-    posts: Vec<Post>,
+    proxies: Vec<ProxyModel>,
     /// The table that each proxy was sent last, to send only what differs.
     sent_tables: Vec<Option<Arc<PublishedTable>>>,
     streams: u64,
@@ -173,7 +173,7 @@ impl World {
             replicas: (0..config.replicas).map(|_| Replica::new(&store, &cast)).collect(),
             members: Vec::new(),
             rides: Vec::new(),
-            posts: Vec::new(),
+            proxies: Vec::new(),
             sent_tables: vec![None; config.proxies],
             streams: 0,
             figures: Figures::default(),

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use roadweave_lab::chain::{
-    ANY_PROXY, Chain, ChainArrival, ChainConfig, Place, inner_address, proxy_key,
+    ANY_PROXY, Chain, ChainArrival, ChainConfig, NodeId, inner_address, proxy_key,
 };
 use roadweave_tunnel::{AnchorEvent, ClientEvent, DrainReason, Notice, ProxyTenant};
 use roadweave_types::{DropReason, Instant, Rate};
@@ -51,7 +51,7 @@ fn arrivals(chain: &mut Chain) -> Vec<ChainArrival> {
 /// What came at the anchor and at boxes: the numbers.
 fn sorted(arrivals: &[ChainArrival]) -> (BTreeSet<u64>, BTreeSet<u64>) {
     let at = |is_anchor: bool| {
-        let there = arrivals.iter().filter(move |it| (it.place == Place::Anchor) == is_anchor);
+        let there = arrivals.iter().filter(move |it| (it.node == NodeId::Anchor) == is_anchor);
         there.map(|it| number(&it.packet)).collect()
     };
     (at(true), at(false))
@@ -130,8 +130,8 @@ fn a_box_that_goes_to_another_proxy_keeps_its_flows_and_loses_nothing() {
     let missing: Vec<u64> = (0..next).filter(|n| !up.contains(n) || !down.contains(n)).collect();
     assert_eq!(missing, [0; 0]);
     let later = arrivals.iter().filter(|it| number(&it.packet) > next - 100);
-    let places: BTreeSet<Place> = later.map(|it| it.place).collect();
-    assert_eq!(places, BTreeSet::from([Place::Box { number: 0, proxy: 1 }, Place::Anchor]));
+    let nodes: BTreeSet<NodeId> = later.map(|it| it.node).collect();
+    assert_eq!(nodes, BTreeSet::from([NodeId::Box { number: 0, proxy: 1 }, NodeId::Anchor]));
 }
 
 #[test]
@@ -587,18 +587,18 @@ mod worlds {
             (0..3).for_each(|_| send(&mut chain, &config, u64::MAX));
             run(&mut chain, ms(1_000));
             let mut ends = BTreeSet::new();
-            for ChainArrival { place, tenant, packet, .. } in arrivals(&mut chain) {
-                prop_assert_eq!(of(&packet) % 2, tenant, "{:?}", place);
-                match place {
-                    Place::Box { number, .. } => prop_assert_eq!(of(&packet), number),
-                    Place::Proxy(_) => prop_assert!(false, "a proxy has no device"),
-                    Place::Anchor => {
+            for ChainArrival { node, tenant, packet, .. } in arrivals(&mut chain) {
+                prop_assert_eq!(of(&packet) % 2, tenant, "{:?}", node);
+                match node {
+                    NodeId::Box { number, .. } => prop_assert_eq!(of(&packet), number),
+                    NodeId::Proxy(_) => prop_assert!(false, "a proxy has no device"),
+                    NodeId::Anchor => {
                         let source = Ipv4Addr::new(packet[12], packet[13], packet[14], packet[15]);
                         prop_assert_eq!(source, inner_address(&config, of(&packet)));
                     }
                 }
                 if number(&packet) == u64::MAX {
-                    ends.insert((place == Place::Anchor, of(&packet)));
+                    ends.insert((node == NodeId::Anchor, of(&packet)));
                 }
             }
             prop_assert_eq!(ends.len(), 8, "all four boxes, both ways: {:?}", ends);

@@ -201,38 +201,38 @@ pub fn run(command: Command, access: &Access, json: bool) -> Result<()> {
         return log_in(at, user.as_deref(), access, json);
     }
     let client = Client::new(access.account()?)?;
-    let asker = Asker { client, json };
+    let context = CommandContext { client, json };
     match command {
         Command::Login { .. } => Ok(()),
         Command::Logout => {
-            let ended = asker.client.ask("DELETE", "/sessions/current", None, None);
+            let ended = context.client.ask("DELETE", "/sessions/current", None, None);
             account::forget()?;
-            asker.answer(&ended?.body, "logged out")
+            context.answer(&ended?.body, "logged out")
         }
-        Command::Status => status(&asker),
-        Command::Device(command) => device(command, &asker),
-        Command::Token(command) => tokens::token(command, &asker),
-        Command::Delegate(command) => delegates::delegate(command, &asker),
-        Command::Proxy(command) => proxy(command, &asker),
-        Command::Pool(command) => pools::pool(command, &asker),
-        Command::Config(command) => configs::config(command, &asker),
-        Command::Rollout(command) => configs::rollout(command, &asker),
-        Command::Tenant(command) => tenants::tenant(command, &asker),
-        Command::User(command) => people::user(command, &asker),
-        Command::Key(command) => key(command, &asker),
-        Command::Audit { check, lines } => audit(check, lines, &asker),
+        Command::Status => status(&context),
+        Command::Device(command) => device(command, &context),
+        Command::Token(command) => tokens::token(command, &context),
+        Command::Delegate(command) => delegates::delegate(command, &context),
+        Command::Proxy(command) => proxy(command, &context),
+        Command::Pool(command) => pools::pool(command, &context),
+        Command::Config(command) => configs::config(command, &context),
+        Command::Rollout(command) => configs::rollout(command, &context),
+        Command::Tenant(command) => tenants::tenant(command, &context),
+        Command::User(command) => people::user(command, &context),
+        Command::Key(command) => key(command, &context),
+        Command::Audit { check, lines } => audit(check, lines, &context),
     }
 }
 
 /// A controller, and how its answers are shown.
-pub struct Asker {
+pub struct CommandContext {
     /// The controller.
     pub client: Client,
     /// As JSON.
     pub json: bool,
 }
 
-impl Asker {
+impl CommandContext {
     /// Shows a list, as a table or as JSON.
     ///
     /// # Errors
@@ -285,10 +285,10 @@ fn log_in(url: String, user: Option<&str>, access: &Access, json: bool) -> Resul
     Ok(out::line(format_args!("{name} of {tenant}, {role}, for 12 h"))?)
 }
 
-fn status(asker: &Asker) -> Result<()> {
-    let session = asker.client.get("/sessions/current")?;
-    let proxies = asker.client.list(&asker.client.of_tenant("/proxy-status"))?;
-    if asker.json {
+fn status(context: &CommandContext) -> Result<()> {
+    let session = context.client.get("/sessions/current")?;
+    let proxies = context.client.list(&context.client.of_tenant("/proxy-status"))?;
+    if context.json {
         return out::json(&json!({ "session": session, "proxies": proxies }));
     }
     let at = |path| show::at(&session, path);
@@ -307,8 +307,8 @@ fn status(asker: &Asker) -> Result<()> {
     )
 }
 
-fn device(command: DeviceCommand, asker: &Asker) -> Result<()> {
-    let of = |name: &str| asker.client.of_tenant(&format!("/devices/{name}"));
+fn device(command: DeviceCommand, context: &CommandContext) -> Result<()> {
+    let of = |name: &str| context.client.of_tenant(&format!("/devices/{name}"));
     match command {
         DeviceCommand::List { tag, state } => {
             let mut query: Vec<String> = Vec::new();
@@ -316,8 +316,8 @@ fn device(command: DeviceCommand, asker: &Asker) -> Result<()> {
             query.extend(state.map(|state| format!("state={state}")));
             let query =
                 if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
-            let path = asker.client.of_tenant(&format!("/devices{query}"));
-            asker.list(
+            let path = context.client.of_tenant(&format!("/devices{query}"));
+            context.list(
                 &path,
                 &[
                     ("NAME", "id"),
@@ -329,26 +329,26 @@ fn device(command: DeviceCommand, asker: &Asker) -> Result<()> {
             )
         }
         DeviceCommand::Show { name } => {
-            let device = asker.client.get(&of(&name))?;
+            let device = context.client.get(&of(&name))?;
             // One that was never heard has none.
-            let report = asker.client.find(&format!("{}/report", of(&name)))?.unwrap_or_default();
-            let sessions = asker.client.list(&format!("{}/sessions", of(&name)))?;
+            let report = context.client.find(&format!("{}/report", of(&name)))?.unwrap_or_default();
+            let sessions = context.client.list(&format!("{}/sessions", of(&name)))?;
             let lines = show::device(&device, &report, &sessions).join("\n");
             let all = json!({ "device": device, "report": report, "sessions": sessions });
-            asker.answer(&all, lines)
+            context.answer(&all, lines)
         }
         DeviceCommand::Approve { name } => {
-            let answer = asker.client.post(&format!("{}/approve", of(&name)), &json!({}))?;
-            asker.answer(&answer, format_args!("{name} is let in"))
+            let answer = context.client.post(&format!("{}/approve", of(&name)), &json!({}))?;
+            context.answer(&answer, format_args!("{name} is let in"))
         }
         DeviceCommand::Tag { name, add, remove } => {
-            let answer = asker.client.settle(&of(&name), |it| tag(it, &add, &remove))?;
+            let answer = context.client.settle(&of(&name), |it| tag(it, &add, &remove))?;
             let tags = show::at(&answer, "settings.tags");
-            asker.answer(&answer, format_args!("tags of {name}: {tags}"))
+            context.answer(&answer, format_args!("tags of {name}: {tags}"))
         }
         DeviceCommand::Revoke { name, reason } => {
             let path = format!("{}/revoke", of(&name));
-            revoke(asker, &path, &name, &reason)
+            revoke(context, &path, &name, &reason)
         }
     }
 }
@@ -363,16 +363,16 @@ fn tag(settings: &mut Value, add: &[String], remove: &[String]) {
 }
 
 /// Revokes what is at a path, and says who has confirmed it.
-fn revoke(asker: &Asker, path: &str, name: &str, reason: &str) -> Result<()> {
-    let answer = asker.client.post(path, &json!({ "reason": reason }))?;
+fn revoke(context: &CommandContext, path: &str, name: &str, reason: &str) -> Result<()> {
+    let answer = context.client.post(path, &json!({ "reason": reason }))?;
     let summary = show::at(&answer, "summary");
-    asker.answer(&answer, format_args!("{name} is revoked; confirmed by {summary}"))
+    context.answer(&answer, format_args!("{name} is revoked; confirmed by {summary}"))
 }
 
-fn proxy(command: ProxyCommand, asker: &Asker) -> Result<()> {
-    let path = asker.client.of_tenant("/proxies");
+fn proxy(command: ProxyCommand, context: &CommandContext) -> Result<()> {
+    let path = context.client.of_tenant("/proxies");
     match command {
-        ProxyCommand::List => asker.list(
+        ProxyCommand::List => context.list(
             &path,
             &[
                 ("NAME", "id"),
@@ -389,11 +389,12 @@ fn proxy(command: ProxyCommand, asker: &Asker) -> Result<()> {
                 "addresses": address,
                 "pool": pool,
             });
-            let answer = asker.client.post(&path, &json!({ "id": name, "settings": settings }))?;
-            asker.answer(&answer, format_args!("{name} is admitted"))
+            let answer =
+                context.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            context.answer(&answer, format_args!("{name} is admitted"))
         }
         ProxyCommand::Set { name, address, pool, no_pool } => {
-            let answer = asker.client.settle(&format!("{path}/{name}"), |settings| {
+            let answer = context.client.settle(&format!("{path}/{name}"), |settings| {
                 if !address.is_empty() {
                     settings["addresses"] = json!(address);
                 }
@@ -403,37 +404,38 @@ fn proxy(command: ProxyCommand, asker: &Asker) -> Result<()> {
             })?;
             let addresses = show::at(&answer, "settings.addresses");
             let pool = show::at(&answer, "settings.pool");
-            asker.answer(&answer, format_args!("{name} is at {addresses}, in the pool {pool}"))
+            context.answer(&answer, format_args!("{name} is at {addresses}, in the pool {pool}"))
         }
         ProxyCommand::Drain { name, undo } => {
             let drain = json!({ "drain": !undo });
-            let answer = asker.client.post(&format!("{path}/{name}/drain"), &drain)?;
-            asker.answer(&answer, format_args!("{name} is {}", show::at(&answer, "state")))
+            let answer = context.client.post(&format!("{path}/{name}/drain"), &drain)?;
+            context.answer(&answer, format_args!("{name} is {}", show::at(&answer, "state")))
         }
         ProxyCommand::Limit { name, sessions } => {
             let to = |settings: &mut Value| settings["devices_max"] = json!(sessions);
-            let answer = asker.client.settle(&format!("{path}/{name}"), to)?;
+            let answer = context.client.settle(&format!("{path}/{name}"), to)?;
             let most = sessions.map_or("any".to_owned(), |most| most.to_string());
-            asker.answer(&answer, format_args!("sessions that {name} can bear: {most}"))
+            context.answer(&answer, format_args!("sessions that {name} can bear: {most}"))
         }
         ProxyCommand::Revoke { name, reason } => {
-            revoke(asker, &format!("{path}/{name}/revoke"), &name, &reason)
+            revoke(context, &format!("{path}/{name}/revoke"), &name, &reason)
         }
     }
 }
 
-fn key(command: KeyCommand, asker: &Asker) -> Result<()> {
-    let path = asker.client.of_tenant("/api-keys");
+fn key(command: KeyCommand, context: &CommandContext) -> Result<()> {
+    let path = context.client.of_tenant("/api-keys");
     match command {
         KeyCommand::Create { name, role, device, days } => {
             let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
             let now = i64::try_from(now.as_millis())?;
             let expires = days.map(|days| now.saturating_add(days.saturating_mul(86_400_000)));
             let settings = json!({ "role": role, "device": device, "expires_ms": expires });
-            let answer = asker.client.post(&path, &json!({ "id": name, "settings": settings }))?;
-            asker.answer(&answer, show::at(&answer, "secret"))
+            let answer =
+                context.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            context.answer(&answer, show::at(&answer, "secret"))
         }
-        KeyCommand::List => asker.list(
+        KeyCommand::List => context.list(
             &path,
             &[
                 ("NAME", "id"),
@@ -442,26 +444,26 @@ fn key(command: KeyCommand, asker: &Asker) -> Result<()> {
                 ("EXPIRES", "settings.expires_ms"),
             ],
         ),
-        KeyCommand::Remove { name } => asker.remove(&format!("/api-keys/{name}")),
+        KeyCommand::Remove { name } => context.remove(&format!("/api-keys/{name}")),
     }
 }
 
-fn audit(check: bool, lines: u32, asker: &Asker) -> Result<()> {
+fn audit(check: bool, lines: u32, context: &CommandContext) -> Result<()> {
     if check {
-        let answer = asker.client.get(&asker.client.of_tenant("/audit-check"))?;
+        let answer = context.client.get(&context.client.of_tenant("/audit-check"))?;
         if answer["good"] == true {
             let lines = show::at(&answer, "lines");
-            return asker.answer(&answer, format_args!("whole: {lines} lines"));
+            return context.answer(&answer, format_args!("whole: {lines} lines"));
         }
-        if asker.json {
+        if context.json {
             out::json(&answer)?;
         }
         anyhow::bail!("{}", show::at(&answer, "fault"));
     }
     let path = format!("/audit?limit={}", lines.clamp(1, 500));
-    let page = asker.client.get(&asker.client.of_tenant(&path))?;
+    let page = context.client.get(&context.client.of_tenant(&path))?;
     let items = page["items"].as_array().cloned().unwrap_or_default();
-    if asker.json {
+    if context.json {
         return out::json(&items);
     }
     show::table(

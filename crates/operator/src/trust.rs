@@ -45,6 +45,11 @@ pub fn fingerprint(text: &str) -> Result<[u8; 32]> {
     })?)
 }
 
+/// Takes the certificate with this SHA-256 fingerprint.
+///
+/// The verifier of `roadweave-identity` does not serve: members of a fleet show raw public keys
+/// (RFC 7250), by Ed25519 alone, and prove themselves on both sides. The controller's interface is
+/// for browsers as well and shows an X.509 certificate of any kind of key.
 #[derive(Debug)]
 struct Pinned([u8; 32]);
 

@@ -270,7 +270,7 @@ fn leg(criterion: &mut Criterion) {
             bencher.iter(|| {
                 tunnel.step(BATCH);
                 let kept = std::mem::take(tunnel.far.kept.as_mut().unwrap());
-                let now = tunnel.far.now;
+                let now = tunnel.far.io.now;
                 match kind {
                     "today" => {}
                     "geneve" => kept.iter().for_each(|packet| _ = geneve(&mut number, packet)),

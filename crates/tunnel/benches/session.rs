@@ -23,7 +23,7 @@ fn session(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("packets", strategy), |bencher| {
             bencher.iter(|| tunnel.step(BATCH));
         });
-        let (sent, delivered) = (tunnel.near.now, tunnel.far.delivered);
+        let (sent, delivered) = (tunnel.near.io.now, tunnel.far.delivered);
         assert!(delivered > 480 * BATCH, "{delivered} arrived by {sent}");
     }
     group.finish();

@@ -1,42 +1,19 @@
 //! A client and a server in one process, in virtual time: an inner packet each way.
 //!
 //! ```text
-//! client ◄─ turn ─► End ◄── a millisecond ──► End ◄─ turn ─► server
+//! client ◄─ turn ─► MemoryIo ◄── a millisecond ──► MemoryIo ◄─ turn ─► server
 //! ```
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use roadweave_identity::Identity;
-use roadweave_quic::{Epoch, Outbox, TransportConfig};
+use roadweave_quic::{Epoch, TransportConfig};
 use roadweave_tunnel::{
-    Candidate, Client, ClientConfig, ClientEvent, Io, Node, Peer, PeerTable, RecvMeta, Server,
-    ServerConfig, turn,
+    Candidate, Client, ClientConfig, ClientEvent, MemoryIo, Node, Peer, PeerTable, RecvMeta,
+    Server, ServerConfig, turn,
 };
 use roadweave_types::{Instant, UplinkId};
-
-/// The clock, the device and the network of one end.
-#[derive(Default)]
-struct End {
-    now: Instant,
-    sent: Vec<Vec<u8>>,
-    delivered: Vec<Bytes>,
-}
-
-impl Io for End {
-    fn now(&self) -> Instant {
-        self.now
-    }
-
-    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
-        self.delivered.extend(packets);
-    }
-
-    fn transmit(&mut self, packets: &Outbox) {
-        self.sent.extend(packets.packets().map(|(_, packet)| packet.to_vec()));
-    }
-}
 
 /// Carries a packet each way.
 ///
@@ -60,13 +37,13 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let header = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0];
     let [request, response] = [[10, 77, 0, 2, 198, 51, 100, 1], [198, 51, 100, 1, 10, 77, 0, 2]]
         .map(|addresses| [&header[..], &addresses].concat());
-    let (mut client_end, mut server_end) = (End::default(), End::default());
+    let (mut client_io, mut server_io) = (MemoryIo::default(), MemoryIo::default());
     for now in (1..5_000).map(Instant::from_millis) {
-        (client_end.now, server_end.now) = (now, now);
-        for payload in client_end.sent.drain(..) {
+        (client_io.now, server_io.now) = (now, now);
+        for (_, payload) in client_io.transmitted.drain(..) {
             server.handle_packet(now, &RecvMeta::new(UplinkId(0), near), &payload);
         }
-        for payload in server_end.sent.drain(..) {
+        for (_, payload) in server_io.transmitted.drain(..) {
             client.handle_packet(now, &RecvMeta::new(UplinkId(0), far), &payload);
         }
         while let Some(event) = client.poll_event() {
@@ -75,13 +52,13 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
                 client.handle_inner(now, &request);
             }
         }
-        for packet in server_end.delivered.drain(..) {
+        for packet in server_io.delivered.drain(..) {
             println!("{now}: the server delivered {} bytes", packet.len());
             server.handle_inner(now, &response);
         }
-        turn(&mut client, &mut client_end);
-        turn(&mut server, &mut server_end);
+        turn(&mut client, &mut client_io);
+        turn(&mut server, &mut server_io);
     }
-    assert_eq!(client_end.delivered, [response]);
+    assert_eq!(client_io.delivered, [response]);
     Ok(())
 }

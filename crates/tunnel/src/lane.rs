@@ -19,6 +19,7 @@ mod receiver;
 mod recovery_history;
 mod reorder;
 mod sender;
+mod sent_flows;
 mod shed;
 mod strategy;
 mod unfinished;

@@ -20,6 +20,7 @@ mod geneve;
 mod lane;
 mod learned;
 mod leg;
+mod memory_io;
 mod node;
 mod observe;
 mod peers;
@@ -44,6 +45,7 @@ pub use lane::{
 };
 pub use learned::Learned;
 pub use leg::{LegStatus, TenantId, TenantStats};
+pub use memory_io::MemoryIo;
 pub use node::{Io, Node, RecvMeta, deliver, flush, turn};
 pub use observe::{PacketEvent, PacketStep};
 pub use peers::{Peer, PeerTable, Peers, PeersChange};
@@ -54,7 +56,7 @@ pub use router::{
 };
 pub use server::{
     DRAIN_MAX, DrainReason, Kept, PathFigures, RoundTrips, Server, ServerConfig, ServerEvent,
-    SessionFigures, Stray, Tally, Totals,
+    SessionFigures, Stray, StrayQueue, Tally, Totals,
 };
 pub use session::{
     LaneStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,

@@ -67,6 +67,8 @@ impl RecvMeta {
 }
 
 /// What is around a node: its clock, its device and its network.
+///
+/// [`MemoryIo`](crate::MemoryIo) serves an owner who moves packets by himself.
 pub trait Io {
     /// The time.
     fn now(&self) -> Instant;

@@ -24,6 +24,7 @@ pub(crate) mod refusals;
 mod sessions;
 mod shards;
 mod standbys;
+mod strays;
 mod totals;
 mod waiting;
 
@@ -41,9 +42,9 @@ use self::drain::Drain;
 pub use self::figures::{PathFigures, SessionFigures};
 use self::inbox::Inbox;
 pub use self::kept::Kept;
-pub use self::shards::Stray;
 use self::shards::Strays;
 use self::standbys::Standbys;
+pub use self::strays::{Stray, StrayQueue};
 use self::waiting::Waiting;
 use crate::lane::{LaneConfig, Strategy, default_lanes};
 use crate::learned::{Learned, keep_learned};

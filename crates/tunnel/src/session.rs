@@ -13,6 +13,7 @@
 mod config;
 mod exit;
 mod memory;
+mod settings;
 mod stats;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,7 +22,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ipnet::IpNet;
-use roadweave_recovery::Qoe;
 use roadweave_schedule::AcknowledgedDatagram;
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId, Promise};
 use roadweave_wire::{
@@ -30,15 +30,15 @@ use roadweave_wire::{
 };
 
 pub(crate) use self::config::find_lane;
+use self::config::needs_flows;
 pub use self::config::{MEMORY_MAX, SessionConfig, SessionError, SetError};
-use self::config::{are_alike, needs_flows};
 use self::exit::Exit;
 pub(crate) use self::exit::check_inner;
 pub use self::stats::{LaneStats, SessionStats};
 use crate::carrier::Carrier;
 use crate::lane::{
     Arrival, Delivery, FlowTable, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, Opening,
-    Reassembly, ReceiveStats, Strategy, Token, Unfinished, classify,
+    Reassembly, ReceiveStats, Token, Unfinished, classify,
 };
 use crate::observe::{PacketEvent, PacketLog};
 
@@ -109,64 +109,6 @@ impl Session {
             memory_max: config.memory_max,
             unchecked: 0,
         })
-    }
-
-    /// Lets a lane of the sending direction follow another strategy, from its next packet on.
-    ///
-    /// `names_uplinks`: whether [`Session::name_path`] will tell of uplinks, for strategies that
-    /// name one.
-    ///
-    /// # Errors
-    /// When there is no such lane, or the strategy cannot be used here; nothing is changed then.
-    pub fn set_strategy(
-        &mut self,
-        lane: &str,
-        strategy: &Strategy,
-        names_uplinks: bool,
-    ) -> Result<(), SetError> {
-        self.lane(lane)?.set_strategy(strategy.clone(), names_uplinks).map_err(SetError::Strategy)
-    }
-
-    /// Whether [`Session::set_lanes`] can let the lanes be these: if they have the same names and
-    /// keep the same kind of order.
-    pub(crate) fn takes_lanes(&self, lanes: &[LaneConfig]) -> bool {
-        are_alike(&self.lane_configs, lanes)
-    }
-
-    /// Lets the lanes of the sending direction be others, as far as [`Session::takes_lanes`].
-    ///
-    /// # Errors
-    /// When a strategy cannot be used here; the lanes before it are changed then.
-    pub(crate) fn set_lanes(
-        &mut self,
-        now: Instant,
-        lanes: &[LaneConfig],
-        names_uplinks: bool,
-    ) -> Result<(), SetError> {
-        for ((sender, config), lane) in
-            self.senders.iter_mut().zip(&mut self.lane_configs).zip(lanes)
-        {
-            sender.set_config(now, lane.clone(), names_uplinks)?;
-            *config = lane.clone();
-        }
-        if self.flows.is_none() && needs_flows(&self.lane_configs) {
-            self.flows = Some(FlowTable::default());
-        }
-        Ok(())
-    }
-
-    /// Takes what the application behind a lane tells of its buffer, for strategies that ask for
-    /// it.
-    ///
-    /// # Errors
-    /// When there is no such lane.
-    pub fn set_qoe(&mut self, now: Instant, lane: &str, qoe: Qoe) -> Result<(), SetError> {
-        self.lane(lane).map(|sender| sender.set_qoe(now, qoe))
-    }
-
-    fn lane(&mut self, name: &str) -> Result<&mut LaneSender, SetError> {
-        let position = find_lane(&self.lane_configs, name)?;
-        Ok(&mut self.senders[position])
     }
 
     /// Takes an inner packet for the peer.
@@ -475,6 +417,7 @@ mod tests {
     use roadweave_wire::{FragmentPosition, Part, SourceDatagram, Symbol};
 
     use super::*;
+    use crate::lane::Strategy;
 
     fn session() -> Session {
         Session::new(SessionConfig::new(Strategy::xnc(), 1), false).expect("usable settings")

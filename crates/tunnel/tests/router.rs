@@ -16,9 +16,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use figure5::{Figure5, Limit};
 use roadweave_emulate::{GilbertElliott, Jitter, Link, LinkSettings, Trace};
-use roadweave_quic::Outbox;
 use roadweave_tunnel::{
-    Io, Node as _, RecvMeta, Router, RouterConfig, RouterLink, RouterPeer, RouterStatus, turn,
+    MemoryIo, Node as _, RecvMeta, Router, RouterConfig, RouterLink, RouterPeer, RouterStatus, turn,
 };
 use roadweave_types::{DropReason, Instant, Order, Rate, UplinkId};
 use roadweave_wire::{Geneve, GeneveContent};
@@ -45,7 +44,7 @@ struct World {
     near: Router,
     far: Router,
     /// By link: towards the far router, and back.
-    links: Vec<[Link<Vec<u8>>; 2]>,
+    links: Vec<[Link<Bytes>; 2]>,
     /// What each link let through towards the far router.
     carried: Vec<BTreeSet<u32>>,
     /// First copies, as they came.
@@ -62,33 +61,6 @@ fn end(link: usize, far: bool) -> SocketAddr {
 
 fn meta(socket: UplinkId, remote: SocketAddr) -> RecvMeta {
     RecvMeta { socket, remote, local: None, ecn: None, received: None }
-}
-
-/// What is around one router.
-struct RouterIo<'a> {
-    now: Instant,
-    /// Which of both ways of each link it sends by.
-    direction: usize,
-    links: &'a mut [[Link<Vec<u8>>; 2]],
-    out: Vec<Bytes>,
-}
-
-impl Io for RouterIo<'_> {
-    fn now(&self) -> Instant {
-        self.now
-    }
-
-    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
-        self.out.extend(packets);
-    }
-
-    fn transmit(&mut self, packets: &Outbox) {
-        for (route, packet) in packets.packets() {
-            let link = route.uplink.expect("a socket").0 as usize;
-            // What a link drops it counts.
-            let _ = self.links[link][self.direction].push(self.now, packet.len(), packet.to_vec());
-        }
-    }
 }
 
 impl World {
@@ -147,11 +119,18 @@ impl World {
     /// Lets both routers do what is due, and moves what they send.
     fn turn(&mut self) {
         let now = self.now;
-        let mut near = RouterIo { now, direction: 0, links: &mut self.links, out: Vec::new() };
+        let [mut near, mut far] = [MemoryIo::new(now), MemoryIo::new(now)];
         turn(&mut self.near, &mut near);
-        let mut far = RouterIo { now, direction: 1, links: &mut self.links, out: Vec::new() };
         turn(&mut self.far, &mut far);
-        let numbers = far.out.iter().map(|packet| packet[20..].first_chunk().expect("a number"));
+        for (direction, sent) in [near.transmitted, far.transmitted].into_iter().enumerate() {
+            for (route, packet) in sent {
+                let link = route.uplink.expect("a socket").0 as usize;
+                // What a link drops it counts.
+                let _ = self.links[link][direction].push(now, packet.len(), packet);
+            }
+        }
+        let packets = far.delivered.iter();
+        let numbers = packets.map(|packet| packet[20..].first_chunk().expect("a number"));
         self.out.extend(numbers.map(|number| (now, u32::from_be_bytes(*number))));
     }
 

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::{Epoch, Shard, ShardMap, TransportConfig};
 use roadweave_tunnel::{
-    Candidate, Client, ClientConfig, Kept, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, RecvMeta,
-    Server, ServerConfig, ServerEvent, Stray,
+    Candidate, Client, ClientConfig, Kept, LaneConfig, MEMORY_MAX, MemoryIo, Node, Peer, PeerTable,
+    RecvMeta, Server, ServerConfig, ServerEvent, Stray, flush,
 };
 use roadweave_types::{DropReason, Instant, UplinkId};
 
@@ -182,13 +182,11 @@ impl World {
                 _ => {}
             }
         }
-        let mut sent = Vec::new();
-        while let Some(packets) = self.shards[number].poll_transmit() {
-            sent.extend(packets.packets().map(|(route, it)| (route.destination, it.to_vec())));
-        }
-        for (destination, packet) in sent {
+        let mut io = MemoryIo::new(now);
+        flush(&mut self.shards[number], &mut io);
+        for (route, packet) in io.transmitted {
             // What goes to a port that its address translator has forgotten is lost.
-            let place = destination.port().checked_sub(self.port).map(usize::from);
+            let place = route.destination.port().checked_sub(self.port).map(usize::from);
             let Some(place) = place.filter(|place| place / 2 < self.clients.len()) else {
                 continue;
             };
@@ -197,7 +195,7 @@ impl World {
             let meta = RecvMeta { socket, remote, local: None, ecn: None, received: None };
             client.handle_packet(now, &meta, &packet);
         }
-        self.delivered.extend(std::iter::from_fn(|| self.shards[number].poll_inner()));
+        self.delivered.append(&mut io.delivered);
     }
 
     fn hand_over(&mut self, from: usize) {

@@ -5,12 +5,12 @@ mod coding;
 mod counters;
 mod echo;
 mod iperf;
-mod peer;
 mod results;
 mod router;
 mod tunnel;
 mod tunnel_command;
 mod wakeups;
+mod wireguard;
 
 pub use self::echo::EchoArgs;
 

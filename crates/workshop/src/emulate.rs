@@ -16,7 +16,9 @@ use roadweave_terminal::out;
 use serde_json::json;
 use tracing::info;
 
-pub use self::file::{EmulateFile, EmulatedLink, Emulation, EmulationError, Place, TunEnd};
+pub use self::file::{
+    EmulateFile, EmulatedLink, Emulation, EmulationError, NamespaceSettings, TunEnd,
+};
 pub use self::realtime::{DirectionReport, EmulateError, EmulatedLinkReport, Emulator};
 
 /// Puts emulated links between pairs of TUN devices, for any IP traffic.
@@ -87,8 +89,9 @@ impl EmulateArgs {
                 Drive::synthetic(self.seed, &operators?, SYNTHETIC_LENGTH)
             }
         };
-        let place = Place { near: self.near.clone(), far: self.far.clone(), ..Place::default() };
-        Emulation::of_drive(&drive, self.seed, place).map_err(BadInput::new)
+        let (near, far) = (self.near.clone(), self.far.clone());
+        let namespaces = NamespaceSettings { near, far, ..NamespaceSettings::default() };
+        Emulation::of_drive(&drive, self.seed, namespaces).map_err(BadInput::new)
     }
 
     fn print(&self, json: &serde_json::Value, text: impl FnOnce() -> Table) -> Result<()> {

@@ -22,9 +22,9 @@ pub(crate) const AHEAD_IDS_MAX: u64 = WINDOW_IDS / 2;
 /// a packet carries (RFC 9000 section 17.1). Its low 32 bits are the ID.
 pub(crate) type FullId = u64;
 
-/// Where a full ID lies.
+/// What is known of the packet of a full ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum IdState {
     /// Not delivered yet.
     Missing,
     /// Delivered before.
@@ -63,16 +63,16 @@ impl Window {
         self.newest.saturating_add_signed(i64::from(distance))
     }
 
-    pub(crate) fn place(&self, full_id: FullId) -> Place {
+    pub(crate) fn state(&self, full_id: FullId) -> IdState {
         if full_id > self.newest {
             let ahead = full_id - self.newest;
-            return if ahead > AHEAD_IDS_MAX { Place::FarAhead } else { Place::Missing };
+            return if ahead > AHEAD_IDS_MAX { IdState::FarAhead } else { IdState::Missing };
         }
         if self.newest - full_id >= WINDOW_IDS {
-            return Place::Behind;
+            return IdState::Behind;
         }
         let (word, bit) = index(full_id);
-        if self.bits[word] & bit == 0 { Place::Missing } else { Place::Delivered }
+        if self.bits[word] & bit == 0 { IdState::Missing } else { IdState::Delivered }
     }
 
     /// Whether `full_id` precedes the newest.
@@ -82,9 +82,10 @@ impl Window {
 
     /// Which of the `count` full IDs from `first` are missing, by offset, a bit each.
     ///
-    /// `count`: 1 to 64. None of them is [`Place::Behind`]; those ahead of the newest are missing.
+    /// `count`: 1 to 64. None of them is [`IdState::Behind`]; those ahead of the newest are
+    /// missing.
     pub(crate) fn missing(&self, first: FullId, count: u32) -> u64 {
-        debug_assert!((1..=64).contains(&count) && self.place(first) != Place::Behind);
+        debug_assert!((1..=64).contains(&count) && self.state(first) != IdState::Behind);
         let (word, bit) = index(first);
         let shift = bit.trailing_zeros();
         let next = self.bits[(word + 1) % self.bits.len()];
@@ -97,7 +98,7 @@ impl Window {
 
     /// Notes the delivery of `full_id`; returns whether it was missing.
     pub(crate) fn deliver(&mut self, full_id: FullId) -> bool {
-        if self.place(full_id) != Place::Missing {
+        if self.state(full_id) != IdState::Missing {
             return false;
         }
         self.advance(full_id);
@@ -158,15 +159,15 @@ mod tests {
     }
 
     impl Reference {
-        fn place(&self, full_id: FullId) -> Place {
+        fn state(&self, full_id: FullId) -> IdState {
             if full_id > self.newest + AHEAD_IDS_MAX {
-                Place::FarAhead
+                IdState::FarAhead
             } else if full_id + WINDOW_IDS <= self.newest {
-                Place::Behind
+                IdState::Behind
             } else if self.delivered.contains(&full_id) {
-                Place::Delivered
+                IdState::Delivered
             } else {
-                Place::Missing
+                IdState::Missing
             }
         }
     }
@@ -178,9 +179,9 @@ mod tests {
         assert_eq!(window.full_id(PacketId(5)), last + 6);
         assert_eq!(window.full_id(PacketId(u32::MAX - 5)), last - 5);
         assert!(window.deliver(last + 6));
-        assert_eq!(window.place(window.full_id(PacketId(5))), Place::Delivered);
-        assert_eq!(window.place(window.full_id(PacketId(4))), Place::Missing);
-        assert_eq!(window.place(last), Place::Missing);
+        assert_eq!(window.state(window.full_id(PacketId(5))), IdState::Delivered);
+        assert_eq!(window.state(window.full_id(PacketId(4))), IdState::Missing);
+        assert_eq!(window.state(last), IdState::Missing);
     }
 
     #[test]
@@ -189,9 +190,9 @@ mod tests {
         let first = window.full_id(PacketId(0));
         assert!(window.deliver(first));
         window.restart(first + 3 * WINDOW_IDS + 1);
-        assert_eq!(window.place(first), Place::Behind);
-        assert_eq!(window.place(first + 2 * WINDOW_IDS + 1), Place::Missing);
-        assert_eq!(window.place(first + 3 * WINDOW_IDS), Place::Missing);
+        assert_eq!(window.state(first), IdState::Behind);
+        assert_eq!(window.state(first + 2 * WINDOW_IDS + 1), IdState::Missing);
+        assert_eq!(window.state(first + 3 * WINDOW_IDS), IdState::Missing);
     }
 
     #[test]
@@ -200,12 +201,12 @@ mod tests {
         let first = window.full_id(PacketId(1 << 30).plus(1 << 31));
         window.restart(first);
         for before in [1, 100, WINDOW_IDS] {
-            assert_eq!(window.place(first - before), Place::Delivered, "{before} before");
+            assert_eq!(window.state(first - before), IdState::Delivered, "{before} before");
         }
-        assert_eq!(window.place(first - WINDOW_IDS - 1), Place::Behind);
+        assert_eq!(window.state(first - WINDOW_IDS - 1), IdState::Behind);
         assert!(window.deliver(first + 5) && window.deliver(first));
-        assert_eq!(window.place(first + 4), Place::Missing);
-        assert_eq!(window.place(first - 1), Place::Delivered);
+        assert_eq!(window.state(first + 4), IdState::Missing);
+        assert_eq!(window.state(first - 1), IdState::Delivered);
     }
 
     proptest! {
@@ -220,19 +221,19 @@ mod tests {
             let mut reference = Reference { newest: window.newest, ..Reference::default() };
             for step in steps {
                 let full_id = reference.newest.saturating_add_signed(step);
-                let place = reference.place(full_id);
-                prop_assert_eq!(window.place(full_id), place);
+                let state = reference.state(full_id);
+                prop_assert_eq!(window.state(full_id), state);
                 prop_assert_eq!(window.full_id(PacketId(full_id as u32)), full_id);
-                if place != Place::Behind {
+                if state != IdState::Behind {
                     let missing = window.missing(full_id, count);
                     for offset in 0..64 {
-                        let place = reference.place(full_id + offset);
-                        let expected = offset < count.into() && place != Place::Delivered;
+                        let state = reference.state(full_id + offset);
+                        let expected = offset < count.into() && state != IdState::Delivered;
                         prop_assert_eq!(missing >> offset & 1 == 1, expected, "offset {}", offset);
                     }
                 }
-                prop_assert_eq!(window.deliver(full_id), place == Place::Missing);
-                if place == Place::Missing {
+                prop_assert_eq!(window.deliver(full_id), state == IdState::Missing);
+                if state == IdState::Missing {
                     reference.newest = reference.newest.max(full_id);
                     reference.delivered.insert(full_id);
                 }

@@ -20,7 +20,7 @@ use super::answer::BODY_MAX;
 use super::cookie::{COOKIE, cookie};
 use super::limit::network;
 use super::route::{Needs, Route};
-use super::{App, Peer, Problem};
+use super::{App, Problem, RemoteAddress};
 use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{ApiKey, Login, Person, Role, Tenant};
@@ -118,12 +118,12 @@ async fn admit(
     next: Next,
 ) -> Result<Response, Problem> {
     let app = &guard.app;
-    let peer = request.extensions().get::<Peer>().map(|peer| network(peer.0));
-    let peer = peer.ok_or_else(|| Problem::new(500, "internal", "no address of a peer"))?;
+    let remote = request.extensions().get::<RemoteAddress>().map(|remote| network(remote.0));
+    let remote = remote.ok_or_else(|| Problem::new(500, "internal", "no address of a peer"))?;
     let fit = |all: &RawPathParams| all.iter().all(|(_, it)| (1..=128).contains(&it.len()));
     let nothing = || Problem::not_found("there is nothing at this address");
     let params = params.filter(fit).ok_or_else(nothing)?;
-    if guard.needs == Needs::Password && !app.limits.logins.take(peer, Instant::now()) {
+    if guard.needs == Needs::Password && !app.limits.logins.take(remote, Instant::now()) {
         app.metrics.refuse("login-rate");
         return Err(Problem::too_often());
     }
@@ -131,7 +131,7 @@ async fn admit(
         return Ok(next.run(request).await);
     }
     let secret = Secret::of(request.headers());
-    let caller = match known(app, peer, secret).await {
+    let caller = match known(app, remote, secret).await {
         Err(problem) if problem.status == 429 => {
             app.metrics.refuse("stranger-rate");
             return Err(problem);
@@ -201,10 +201,10 @@ impl Secret {
 
 /// Who shows this secret. Of an address from which many guesses came the database is asked for
 /// those alone that were right before.
-async fn known(app: &App, peer: IpAddr, secret: Option<Secret>) -> Result<Caller, Problem> {
+async fn known(app: &App, remote: IpAddr, secret: Option<Secret>) -> Result<Caller, Problem> {
     let (limits, now) = (&app.limits, Instant::now());
     let hash = secret.as_ref().map(|secret| secret.hash().to_owned()).unwrap_or_default();
-    if !limits.secrets.has(&hash) && limits.strangers.is_spent(&peer, now) {
+    if !limits.secrets.has(&hash) && limits.strangers.is_spent(&remote, now) {
         return Err(Problem::too_often());
     }
     let caller = match secret {
@@ -215,7 +215,7 @@ async fn known(app: &App, peer: IpAddr, secret: Option<Secret>) -> Result<Caller
         Ok(_) => limits.secrets.add(hash),
         Err(problem) if problem.status == 401 => {
             limits.secrets.remove(&hash);
-            if !limits.strangers.take(peer, now) {
+            if !limits.strangers.take(remote, now) {
                 return Err(Problem::too_often());
             }
         }

@@ -1,144 +1,35 @@
 //! The one table of what the interface has, who may use it, what goes in and what comes out.
 
+mod people;
+
 use super::handlers::{
-    changes, configs, delegates, devices, live, people, proxies, records, revoking, sessions,
-    sign_in, tenants, tokens,
+    changes, configs, delegates, devices, live, proxies, records, revoking, tokens,
 };
 use super::route::{Needs, Route, delete, get, post, put};
 use super::schema::Output;
 use crate::model::{
-    ApiKey, Config, ConfigSettings, Delegate, Device, DeviceSettings, Person, PersonSettings, Pool,
-    PoolSettings, Proxy, ProxySettings, Role, Rollout, RolloutSettings, Tenant, TenantSettings,
-    Token,
+    Config, ConfigSettings, Delegate, Device, DeviceSettings, Pool, PoolSettings, Proxy,
+    ProxySettings, Role, Rollout, RolloutSettings, Token,
 };
 use crate::store::{AuditEntry, BoxSession, FleetState, Report, Revocation, Sample};
 
 /// All routes.
 pub fn routes() -> Vec<Route> {
-    [people_routes(), tenant_routes(), box_routes(), proxy_routes(), config_routes(), log_routes()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let of_people = [
+        people::session_routes(),
+        people::user_routes(),
+        people::api_key_routes(),
+        people::tenant_routes(),
+    ];
+    let of_boxes = [device_routes(), token_routes(), delegate_routes()];
+    let of_proxies = [pool_routes(), proxy_routes()];
+    let of_the_rest =
+        [config_routes(), rollout_routes(), revocation_routes(), audit_routes(), live_routes()];
+    let all = of_people.into_iter().chain(of_boxes).chain(of_proxies).chain(of_the_rest);
+    all.flatten().collect()
 }
 
-fn people_routes() -> Vec<Route> {
-    use Role::Owner;
-    vec![
-        post("/sessions", "logIn", "Log in; the answer sets a cookie", sessions::log_in)
-            .needs(Needs::Password)
-            .takes::<sessions::LogIn>()
-            .gives::<sessions::Session>(201),
-        post(
-            "/sessions/oidc",
-            "beginSignIn",
-            "Say where to sign in by OpenID Connect; the answer sets a cookie",
-            sign_in::begin,
-        )
-        .needs(Needs::Password)
-        .takes::<sign_in::BeginSignIn>()
-        .gives::<sign_in::SignIn>(201),
-        get(
-            "/sessions/oidc/callback",
-            "finishSignIn",
-            "Where the issuer leads a browser back to; the answer sets a cookie and leads to /",
-            sign_in::callback,
-        )
-        .needs(Needs::Password)
-        .moves(),
-        post(
-            "/sessions/oidc/code",
-            "redeemCode",
-            "Log in by what the issuer has handed to a program; the answer sets a cookie",
-            sign_in::redeem,
-        )
-        .needs(Needs::Password)
-        .takes::<sign_in::Code>()
-        .gives::<sessions::Session>(201),
-        get("/sessions/current", "whoAmI", "Who asks", sessions::current)
-            .needs(Needs::Anybody)
-            .gives::<sessions::Session>(200),
-        delete("/sessions/current", "logOut", "Log out", sessions::log_out).needs(Needs::Anybody),
-        get("/tenants/{tenant}/users", "listUsers", "The people", records::list::<Person>)
-            .role(Owner)
-            .records::<Person>(),
-        post("/tenants/{tenant}/users", "createUser", "Add somebody", people::create)
-            .role(Owner)
-            .takes::<people::NewPerson>()
-            .record::<Person>(201),
-        get("/tenants/{tenant}/users/{id}", "getUser", "Somebody", records::one::<Person>)
-            .role(Owner)
-            .record::<Person>(200),
-        put("/tenants/{tenant}/users/{id}", "replaceUser", "Change a role", people::replace)
-            .role(Owner)
-            .takes::<PersonSettings>()
-            .record::<Person>(200)
-            .if_match(),
-        delete("/tenants/{tenant}/users/{id}", "deleteUser", "Remove somebody", people::remove)
-            .role(Owner)
-            .if_match(),
-        put(
-            "/tenants/{tenant}/users/{id}/password",
-            "setPassword",
-            "Set a password; all logins of the person end",
-            people::set_password,
-        )
-        .role(Owner)
-        .takes::<people::NewPassword>(),
-        get("/tenants/{tenant}/api-keys", "listApiKeys", "The API keys", records::list::<ApiKey>)
-            .role(Owner)
-            .records::<ApiKey>(),
-        post(
-            "/tenants/{tenant}/api-keys",
-            "createApiKey",
-            "Make an API key, or a link that expires; its secret is shown once",
-            people::create_key,
-        )
-        .role(Owner)
-        .takes::<people::NewApiKey>()
-        .gives::<people::MadeApiKey>(201),
-        get(
-            "/tenants/{tenant}/api-keys/{id}",
-            "getApiKey",
-            "An API key, without secret",
-            records::one::<ApiKey>,
-        )
-        .role(Owner)
-        .record::<ApiKey>(200),
-        delete(
-            "/tenants/{tenant}/api-keys/{id}",
-            "deleteApiKey",
-            "Take an API key away",
-            records::remove::<ApiKey>,
-        )
-        .role(Owner)
-        .if_match(),
-    ]
-}
-
-fn tenant_routes() -> Vec<Route> {
-    vec![
-        get("/tenants", "listTenants", "The tenants that the caller may see", tenants::list)
-            .role(Role::Viewer)
-            .records::<Tenant>(),
-        post("/tenants", "createTenant", "Make a tenant", tenants::create)
-            .needs(Needs::Host(Role::Owner))
-            .takes::<tenants::NewTenant>()
-            .record::<Tenant>(201),
-        get("/tenants/{tenant}", "getTenant", "A tenant", tenants::one)
-            .role(Role::Viewer)
-            .record::<Tenant>(200),
-        put("/tenants/{tenant}", "replaceTenant", "Change a tenant", tenants::replace)
-            .needs(Needs::Host(Role::Owner))
-            .takes::<TenantSettings>()
-            .record::<Tenant>(200)
-            .if_match(),
-        delete("/tenants/{tenant}", "deleteTenant", "Remove an empty tenant", tenants::remove)
-            .needs(Needs::Host(Role::Owner))
-            .if_match(),
-    ]
-}
-
-fn box_routes() -> Vec<Route> {
+fn device_routes() -> Vec<Route> {
     use Role::{Crew, Operator, Viewer};
     vec![
         get("/tenants/{tenant}/devices", "listDevices", "The boxes", records::list::<Device>)
@@ -204,6 +95,12 @@ fn box_routes() -> Vec<Route> {
         )
         .role(Viewer)
         .page::<Sample>(),
+    ]
+}
+
+fn token_routes() -> Vec<Route> {
+    use Role::Operator;
+    vec![
         get("/tenants/{tenant}/tokens", "listTokens", "The tokens", records::list::<Token>)
             .role(Operator)
             .records::<Token>(),
@@ -227,6 +124,12 @@ fn box_routes() -> Vec<Route> {
         )
         .role(Operator)
         .if_match(),
+    ]
+}
+
+fn delegate_routes() -> Vec<Route> {
+    use Role::Operator;
+    vec![
         get("/tenants/{tenant}/delegates", "listDelegates", "Who signs", records::list::<Delegate>)
             .role(Operator)
             .records::<Delegate>(),
@@ -254,7 +157,7 @@ fn box_routes() -> Vec<Route> {
     ]
 }
 
-fn proxy_routes() -> Vec<Route> {
+fn pool_routes() -> Vec<Route> {
     use Role::{Operator, Viewer};
     vec![
         get("/tenants/{tenant}/pools", "listPools", "The pools", records::list::<Pool>)
@@ -275,6 +178,12 @@ fn proxy_routes() -> Vec<Route> {
         delete("/tenants/{tenant}/pools/{id}", "deletePool", "Remove", records::remove::<Pool>)
             .role(Operator)
             .if_match(),
+    ]
+}
+
+fn proxy_routes() -> Vec<Route> {
+    use Role::{Operator, Viewer};
+    vec![
         get("/tenants/{tenant}/proxies", "listProxies", "The proxies", records::list::<Proxy>)
             .role(Viewer)
             .records::<Proxy>(),
@@ -367,6 +276,12 @@ fn config_routes() -> Vec<Route> {
         .role(Operator)
         .takes::<configs::SignedApproval>()
         .record::<Config>(200),
+    ]
+}
+
+fn rollout_routes() -> Vec<Route> {
+    use Role::{Operator, Viewer};
+    vec![
         get("/tenants/{tenant}/rollouts", "listRollouts", "Roll-outs", records::list::<Rollout>)
             .role(Viewer)
             .records::<Rollout>(),
@@ -395,28 +310,8 @@ fn config_routes() -> Vec<Route> {
     ]
 }
 
-fn log_routes() -> Vec<Route> {
-    use Role::{Operator, Owner, Viewer};
-    let mut live_fleet = get(
-        "/tenants/{tenant}/live",
-        "live",
-        "What changes, as server-sent events; Last-Event-ID goes on where one ended",
-        changes::live,
-    )
-    .role(Viewer);
-    live_fleet.output = Output::Events;
-    let mut live_device = get(
-        "/tenants/{tenant}/devices/{device}/live",
-        "liveDevice",
-        "A box's session, report and figures as they come, as server-sent events",
-        live::device,
-    )
-    .role(Viewer);
-    live_device.output = Output::Events;
-    let mut description =
-        get("/openapi.json", "openApi", "This interface as OpenAPI", changes::openapi)
-            .needs(Needs::Nothing);
-    description.output = Output::Object;
+fn revocation_routes() -> Vec<Route> {
+    use Role::{Operator, Viewer};
     vec![
         get("/tenants/{tenant}/revocations", "listRevocations", "Keys", changes::revocations)
             .role(Viewer)
@@ -438,6 +333,12 @@ fn log_routes() -> Vec<Route> {
         )
         .role(Viewer)
         .gives::<revoking::Revoked>(200),
+    ]
+}
+
+fn audit_routes() -> Vec<Route> {
+    use Role::Owner;
+    vec![
         get("/tenants/{tenant}/audit", "listAudit", "Who did what", changes::audit)
             .role(Owner)
             .page::<AuditEntry>(),
@@ -449,6 +350,32 @@ fn log_routes() -> Vec<Route> {
         )
         .role(Owner)
         .gives::<changes::Checked>(200),
+    ]
+}
+
+fn live_routes() -> Vec<Route> {
+    use Role::Viewer;
+    let mut live_fleet = get(
+        "/tenants/{tenant}/live",
+        "live",
+        "What changes, as server-sent events; Last-Event-ID goes on where one ended",
+        changes::live,
+    )
+    .role(Viewer);
+    live_fleet.output = Output::Events;
+    let mut live_device = get(
+        "/tenants/{tenant}/devices/{device}/live",
+        "liveDevice",
+        "A box's session, report and figures as they come, as server-sent events",
+        live::device,
+    )
+    .role(Viewer);
+    live_device.output = Output::Events;
+    let mut description =
+        get("/openapi.json", "openApi", "This interface as OpenAPI", changes::openapi)
+            .needs(Needs::Nothing);
+    description.output = Output::Object;
+    vec![
         live_fleet,
         live_device,
         get("/tenants/{tenant}/state", "getState", "How the fleet is now", changes::state)

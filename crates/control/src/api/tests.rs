@@ -54,7 +54,7 @@ pub(crate) struct Ask<'a> {
     path: String,
     headers: Vec<(&'static str, String)>,
     body: Option<String>,
-    peer: IpAddr,
+    remote: IpAddr,
 }
 
 impl Api {
@@ -129,7 +129,7 @@ impl Api {
             path: format!("/api/v1{path}"),
             headers: Vec::new(),
             body: None,
-            peer: "192.0.2.1".parse().unwrap(),
+            remote: "192.0.2.1".parse().unwrap(),
         }
     }
 
@@ -172,8 +172,8 @@ impl Ask<'_> {
         self.header("content-type", "application/json")
     }
 
-    pub(crate) fn from(mut self, peer: &str) -> Self {
-        self.peer = peer.parse().unwrap();
+    pub(crate) fn from(mut self, remote: &str) -> Self {
+        self.remote = remote.parse().unwrap();
         self
     }
 
@@ -183,7 +183,7 @@ impl Ask<'_> {
             request = request.header(name, value);
         }
         let body = self.body.map_or_else(Body::empty, Body::from);
-        let request = request.extension(Peer(self.peer)).body(body).unwrap();
+        let request = request.extension(RemoteAddress(self.remote)).body(body).unwrap();
         self.api.router.clone().oneshot(request).await.unwrap()
     }
 

@@ -14,14 +14,14 @@ use crate::model::Role;
 pub struct Oidc {
     settings: Settings,
     provider: Provider,
-    seats: Semaphore,
+    permits: Semaphore,
 }
 
 impl Oidc {
     /// The issuer of these settings, asked over `http`.
     pub fn new(settings: Settings, http: Http) -> Self {
         let provider = Provider::new(http);
-        Self { settings, provider, seats: Semaphore::new(AT_ONCE) }
+        Self { settings, provider, permits: Semaphore::new(AT_ONCE) }
     }
 
     /// The tenant that those who sign in belong to.
@@ -41,7 +41,7 @@ impl Oidc {
     /// # Errors
     /// When the issuer cannot be asked.
     pub async fn begin(&self, loopback: Option<u16>) -> Result<(String, Pending), OidcError> {
-        let _seat = self.seats.try_acquire().map_err(|_| OidcError::Busy)?;
+        let _permit = self.permits.try_acquire().map_err(|_| OidcError::Busy)?;
         let redirect = match loopback {
             Some(port) => format!("{LOOPBACK}{port}/callback"),
             None => self.settings.callback.clone(),
@@ -59,7 +59,7 @@ impl Oidc {
     /// # Errors
     /// Why that counts for nothing.
     pub async fn finish(&self, pending: Pending, code: &str) -> Result<SignedIn, OidcError> {
-        let _seat = self.seats.try_acquire().map_err(|_| OidcError::Busy)?;
+        let _permit = self.permits.try_acquire().map_err(|_| OidcError::Busy)?;
         let Pending { nonce, verifier, redirect, .. } = pending;
         let verifier = PkceCodeVerifier::new(verifier);
         let tokens = self.provider.redeem(&self.settings, code, verifier, redirect).await?;

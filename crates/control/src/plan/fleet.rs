@@ -9,20 +9,20 @@ use crate::model::{
 };
 use crate::store::{Changed, Record, Store, StoreError, Stored};
 
-/// The place of a record: its tenant and its own name.
-pub type Place = (String, String);
+/// A record among those of all tenants: its tenant and its own name.
+pub type RecordId = (String, String);
 
 /// All records that documents are made of.
 #[derive(Debug, Default)]
 pub struct Fleet {
-    pub(super) tenants: BTreeMap<Place, Tenant>,
-    pub(super) devices: BTreeMap<Place, Device>,
-    pub(super) proxies: BTreeMap<Place, Proxy>,
-    pub(super) pools: BTreeMap<Place, Pool>,
-    pub(super) tokens: BTreeMap<Place, Token>,
-    pub(super) rollouts: BTreeMap<Place, Stored<Rollout>>,
+    pub(super) tenants: BTreeMap<RecordId, Tenant>,
+    pub(super) devices: BTreeMap<RecordId, Device>,
+    pub(super) proxies: BTreeMap<RecordId, Proxy>,
+    pub(super) pools: BTreeMap<RecordId, Pool>,
+    pub(super) tokens: BTreeMap<RecordId, Token>,
+    pub(super) rollouts: BTreeMap<RecordId, Stored<Rollout>>,
     /// The configurations that the roll-outs bring.
-    pub(super) configs: BTreeMap<Place, Config>,
+    pub(super) configs: BTreeMap<RecordId, Config>,
     /// Whether a root says that no configuration counts without a person's approval.
     pub(super) asks_approval: bool,
 }
@@ -30,7 +30,7 @@ pub struct Fleet {
 /// Which records of a kind are to be read again.
 #[derive(Debug, Default)]
 pub struct Stale {
-    devices: BTreeSet<Place>,
+    devices: BTreeSet<RecordId>,
     others: BTreeSet<String>,
 }
 
@@ -81,11 +81,11 @@ impl Fleet {
         if has("device") {
             self.devices = all(store).await?;
         } else {
-            for place in &stale.devices {
-                match store.get::<Device>(&place.0, &place.1).await {
-                    Ok(found) => _ = self.devices.insert(place.clone(), found.record),
+            for id in &stale.devices {
+                match store.get::<Device>(&id.0, &id.1).await {
+                    Ok(found) => _ = self.devices.insert(id.clone(), found.record),
                     Err(StoreError::NotFound { .. } | StoreError::Altered { .. }) => {
-                        self.devices.remove(place);
+                        self.devices.remove(id);
                     }
                     Err(error) => return Err(error),
                 }
@@ -108,8 +108,8 @@ impl Fleet {
         }
         if has("roll-out") {
             let found = store.all::<Rollout>(RECORDS_MAX).await?;
-            let place = |it: &Stored<Rollout>| (it.tenant.clone(), it.record.id.clone());
-            self.rollouts = found.into_iter().map(|it| (place(&it), it)).collect();
+            let id_of = |it: &Stored<Rollout>| (it.tenant.clone(), it.record.id.clone());
+            self.rollouts = found.into_iter().map(|it| (id_of(&it), it)).collect();
             self.read_configs(store).await?;
         }
         *stale = Stale::default();
@@ -119,14 +119,14 @@ impl Fleet {
     async fn read_configs(&mut self, store: &Store) -> Result<(), StoreError> {
         let wanted = self.rollouts.values();
         let wanted = wanted.map(|it| (it.tenant.clone(), it.record.settings.config.clone()));
-        let wanted: BTreeSet<Place> = wanted.collect();
-        self.configs.retain(|place, _| wanted.contains(place));
-        for place in wanted {
-            if self.configs.contains_key(&place) {
+        let wanted: BTreeSet<RecordId> = wanted.collect();
+        self.configs.retain(|id, _| wanted.contains(id));
+        for id in wanted {
+            if self.configs.contains_key(&id) {
                 continue;
             }
-            match store.get::<Config>(&place.0, &place.1).await {
-                Ok(found) => _ = self.configs.insert(place, found.record),
+            match store.get::<Config>(&id.0, &id.1).await {
+                Ok(found) => _ = self.configs.insert(id, found.record),
                 // Nobody gets it then.
                 Err(StoreError::NotFound { .. } | StoreError::Altered { .. }) => {}
                 Err(error) => return Err(error),
@@ -145,53 +145,53 @@ impl Fleet {
     }
 
     /// Whether a roll-out waits until somebody approves its configuration.
-    pub(super) fn waits(&self, place: &Place, rollout: &Rollout) -> bool {
-        let config = (place.0.clone(), rollout.settings.config.clone());
+    pub(super) fn waits(&self, id: &RecordId, rollout: &Rollout) -> bool {
+        let config = (id.0.clone(), rollout.settings.config.clone());
         let is_signed = |config: &Config| config.settings.signature.is_some();
-        self.lock(&place.0) == Lock::Config && !self.configs.get(&config).is_some_and(is_signed)
+        self.lock(&id.0) == Lock::Config && !self.configs.get(&config).is_some_and(is_signed)
     }
 
     /// The boxes that belong to it.
-    pub(super) fn active(&self) -> impl Iterator<Item = (&Place, &Device, PublicKey)> {
+    pub(super) fn active(&self) -> impl Iterator<Item = (&RecordId, &Device, PublicKey)> {
         let active = self.devices.iter().filter(|(_, it)| it.state == DeviceState::Active);
-        active.filter_map(|(place, it)| Some((place, it, it.public_key.parse().ok()?)))
+        active.filter_map(|(id, it)| Some((id, it, it.public_key.parse().ok()?)))
     }
 
     /// The proxies and anchors that belong to it.
-    pub(super) fn gates(&self) -> impl Iterator<Item = (&Place, &Proxy, PublicKey)> {
+    pub(super) fn gates(&self) -> impl Iterator<Item = (&RecordId, &Proxy, PublicKey)> {
         let there = self.proxies.iter().filter(|(_, it)| it.state != ProxyState::Revoked);
-        there.filter_map(|(place, it)| Some((place, it, it.settings.public_key.parse().ok()?)))
+        there.filter_map(|(id, it)| Some((id, it, it.settings.public_key.parse().ok()?)))
     }
 
     /// The key of a box or a proxy.
-    pub fn key_of(&self, kind: &str, place: &Place) -> Option<PublicKey> {
+    pub fn key_of(&self, kind: &str, id: &RecordId) -> Option<PublicKey> {
         match kind {
-            "device" => self.devices.get(place)?.public_key.parse().ok(),
-            _ => self.proxies.get(place)?.settings.public_key.parse().ok(),
+            "device" => self.devices.get(id)?.public_key.parse().ok(),
+            _ => self.proxies.get(id)?.settings.public_key.parse().ok(),
         }
     }
 
     /// Whether a proxy is to let go of its boxes.
-    pub fn is_draining(&self, place: &Place) -> bool {
-        self.proxies.get(place).is_some_and(|proxy| proxy.state == ProxyState::Draining)
+    pub fn is_draining(&self, id: &RecordId) -> bool {
+        self.proxies.get(id).is_some_and(|proxy| proxy.state == ProxyState::Draining)
     }
 
     /// The pool that a proxy is in.
-    pub(super) fn pool_of(&self, place: &Place, proxy: &Proxy) -> Option<&Pool> {
-        self.pools.get(&(place.0.clone(), proxy.settings.pool.clone()?))
+    pub(super) fn pool_of(&self, id: &RecordId, proxy: &Proxy) -> Option<&Pool> {
+        self.pools.get(&(id.0.clone(), proxy.settings.pool.clone()?))
     }
 
     /// The tenants that a proxy or anchor serves.
-    pub(super) fn served(&self, place: &Place, proxy: &Proxy) -> BTreeSet<String> {
-        let others = self.pool_of(place, proxy).map(|pool| pool.settings.tenants.clone());
-        others.into_iter().flatten().chain([place.0.clone()]).collect()
+    pub(super) fn served(&self, id: &RecordId, proxy: &Proxy) -> BTreeSet<String> {
+        let others = self.pool_of(id, proxy).map(|pool| pool.settings.tenants.clone());
+        others.into_iter().flatten().chain([id.0.clone()]).collect()
     }
 }
 
-async fn all<R: Record>(store: &Store) -> Result<BTreeMap<Place, R>, StoreError> {
+async fn all<R: Record>(store: &Store) -> Result<BTreeMap<RecordId, R>, StoreError> {
     let found = store.all::<R>(RECORDS_MAX).await?;
-    let place = |it: &Stored<R>| (it.tenant.clone(), it.record.id().to_owned());
-    Ok(found.into_iter().map(|it| (place(&it), it.record)).collect())
+    let id_of = |it: &Stored<R>| (it.tenant.clone(), it.record.id().to_owned());
+    Ok(found.into_iter().map(|it| (id_of(&it), it.record)).collect())
 }
 
 /// Boxes that are read one by one.

@@ -8,7 +8,7 @@ use roadweave_fleet::{Outcome, Plan, Rollout as Machine, RolloutState as Motion,
 use roadweave_identity::PublicKey;
 use roadweave_types::Instant;
 
-use super::fleet::{Fleet, Place};
+use super::fleet::{Fleet, RecordId};
 use super::texts::covers;
 use crate::model::{Rollout, RolloutSettings, RolloutState};
 use crate::store::{Store, StoreError, Stored, StoredDocument};
@@ -16,18 +16,18 @@ use crate::store::{Store, StoreError, Stored, StoredDocument};
 /// All roll-outs that are not over.
 #[derive(Debug, Default)]
 pub(super) struct Rollouts {
-    machines: BTreeMap<Place, Machine>,
+    machines: BTreeMap<RecordId, Machine>,
     /// What people had written of each when it was looked at last.
-    said: BTreeMap<Place, RolloutState>,
+    said: BTreeMap<RecordId, RolloutState>,
     /// Roll-outs whose boxes have gone on since they were written.
-    changed: BTreeSet<Place>,
+    changed: BTreeSet<RecordId>,
 }
 
 /// What a turn has changed.
 #[derive(Debug, Default)]
 pub(super) struct Turned {
     /// How far boxes are.
-    pub(super) progress: Vec<(Place, String)>,
+    pub(super) progress: Vec<(RecordId, String)>,
     /// Roll-outs in other waves or states, as they were and as they are.
     pub(super) records: Vec<(Stored<Rollout>, Rollout)>,
 }
@@ -50,48 +50,47 @@ impl Rollouts {
         papers: impl Fn(&PublicKey) -> Option<StoredDocument>,
         now: Instant,
     ) -> Result<(), StoreError> {
-        let is_open = |place: &Place, it: &Stored<Rollout>| {
+        let is_open = |id: &RecordId, it: &Stored<Rollout>| {
             matches!(it.record.settings.state, RolloutState::Running | RolloutState::Paused)
-                && !fleet.waits(place, &it.record)
+                && !fleet.waits(id, &it.record)
         };
-        let goes_on =
-            |place: &Place| fleet.rollouts.get(place).is_some_and(|it| is_open(place, it));
-        self.machines.retain(|place, _| goes_on(place));
-        self.said.retain(|place, _| goes_on(place));
-        for (place, stored) in fleet.rollouts.iter().filter(|(place, it)| is_open(place, it)) {
-            let keys = covered(fleet, place, &stored.record);
-            if !self.machines.contains_key(place) {
-                let kept = store.progress(&place.0, &place.1).await?;
+        let goes_on = |id: &RecordId| fleet.rollouts.get(id).is_some_and(|it| is_open(id, it));
+        self.machines.retain(|id, _| goes_on(id));
+        self.said.retain(|id, _| goes_on(id));
+        for (id, stored) in fleet.rollouts.iter().filter(|(id, it)| is_open(id, it)) {
+            let keys = covered(fleet, id, &stored.record);
+            if !self.machines.contains_key(id) {
+                let kept = store.progress(&id.0, &id.1).await?;
                 let kept = kept.and_then(|text| serde_json::from_str(&text).ok());
                 let mut machine = kept.unwrap_or_else(|| {
-                    let (id, plan) = (format!("{}/{}", place.0, place.1), plan(&stored.record));
-                    Machine::new(&id, plan, keys.iter().copied(), now)
+                    let plan = plan(&stored.record);
+                    Machine::new(&name(id), plan, keys.iter().copied(), now)
                 });
                 // It was written together with the record: what differs a person has said since.
                 follow(&mut machine, stored.record.settings.state, now);
-                self.said.insert(place.clone(), stored.record.settings.state);
+                self.said.insert(id.clone(), stored.record.settings.state);
                 // What boxes said while nobody listened.
-                let about = name(place);
+                let about = name(id);
                 for paper in keys.iter().filter_map(&papers) {
                     hear(&mut machine, &paper, &about);
                 }
-                self.machines.insert(place.clone(), machine);
-                self.changed.insert(place.clone());
+                self.machines.insert(id.clone(), machine);
+                self.changed.insert(id.clone());
             }
-            let Some(machine) = self.machines.get_mut(place) else { continue };
+            let Some(machine) = self.machines.get_mut(id) else { continue };
             for key in &keys {
                 if machine.progress(key).is_none() {
                     machine.add(*key);
-                    self.changed.insert(place.clone());
+                    self.changed.insert(id.clone());
                 }
             }
             let gone: Vec<PublicKey> = machine.boxes().filter(|key| !keys.contains(key)).collect();
             for key in gone {
                 machine.remove(&key);
-                self.changed.insert(place.clone());
+                self.changed.insert(id.clone());
             }
             let state = stored.record.settings.state;
-            if self.said.insert(place.clone(), state) != Some(state) {
+            if self.said.insert(id.clone(), state) != Some(state) {
                 follow(machine, state, now);
             }
         }
@@ -100,9 +99,9 @@ impl Rollouts {
 
     /// A box says what became of a document.
     pub(super) fn hear(&mut self, paper: &StoredDocument) {
-        for (place, machine) in &mut self.machines {
-            if hear(machine, paper, &name(place)) {
-                self.changed.insert(place.clone());
+        for (id, machine) in &mut self.machines {
+            if hear(machine, paper, &name(id)) {
+                self.changed.insert(id.clone());
             }
         }
     }
@@ -110,41 +109,41 @@ impl Rollouts {
     /// Goes on where it can. Whatever is not written then must be read anew.
     pub(super) fn turn(&mut self, fleet: &Fleet, now: Instant, now_ms: i64) -> Turned {
         let mut turned = Turned::default();
-        for (place, machine) in &mut self.machines {
-            let Some(stored) = fleet.rollouts.get(place) else { continue };
+        for (id, machine) in &mut self.machines {
+            let Some(stored) = fleet.rollouts.get(id) else { continue };
             if machine.poll(now) {
-                self.changed.insert(place.clone());
+                self.changed.insert(id.clone());
             }
             let record = record(&stored.record, machine, now_ms);
             if record != stored.record {
-                self.changed.insert(place.clone());
-                self.said.insert(place.clone(), record.settings.state);
+                self.changed.insert(id.clone());
+                self.said.insert(id.clone(), record.settings.state);
                 turned.records.push((stored.clone(), record));
             }
         }
-        for place in std::mem::take(&mut self.changed) {
-            let body = self.machines.get(&place).and_then(|it| serde_json::to_string(it).ok());
-            turned.progress.extend(body.map(|body| (place, body)));
+        for id in std::mem::take(&mut self.changed) {
+            let body = self.machines.get(&id).and_then(|it| serde_json::to_string(it).ok());
+            turned.progress.extend(body.map(|body| (id, body)));
         }
         turned
     }
 
     /// Whether a roll-out gives its configuration to a box now.
-    pub(super) fn is_offered(&self, fleet: &Fleet, place: &Place, key: &PublicKey) -> bool {
-        let Some(stored) = fleet.rollouts.get(place) else { return false };
+    pub(super) fn is_offered(&self, fleet: &Fleet, id: &RecordId, key: &PublicKey) -> bool {
+        let Some(stored) = fleet.rollouts.get(id) else { return false };
         match stored.record.settings.state {
             RolloutState::Done => true,
             RolloutState::Aborted => false,
             RolloutState::Running | RolloutState::Paused => {
-                self.machines.get(place).is_some_and(|machine| machine.is_offered(key))
+                self.machines.get(id).is_some_and(|machine| machine.is_offered(key))
             }
         }
     }
 }
 
 /// A roll-out's name among those of a document.
-pub(super) fn name(place: &Place) -> String {
-    format!("{}/{}", place.0, place.1)
+pub(super) fn name(id: &RecordId) -> String {
+    format!("{}/{}", id.0, id.1)
 }
 
 /// Takes what became of a document, if it was made of this roll-out.
@@ -160,12 +159,12 @@ fn hear(machine: &mut Machine, paper: &StoredDocument, about: &str) -> bool {
 }
 
 /// The boxes that a roll-out is for.
-fn covered(fleet: &Fleet, place: &Place, rollout: &Rollout) -> BTreeSet<PublicKey> {
-    let config = fleet.configs.get(&(place.0.clone(), rollout.settings.config.clone()));
+fn covered(fleet: &Fleet, id: &RecordId, rollout: &Rollout) -> BTreeSet<PublicKey> {
+    let config = fleet.configs.get(&(id.0.clone(), rollout.settings.config.clone()));
     let Some(config) = config else { return BTreeSet::new() };
     let ours = fleet
         .active()
-        .filter(|(of, device, _)| of.0 == place.0 && covers(&config.settings.scope, device));
+        .filter(|(of, device, _)| of.0 == id.0 && covers(&config.settings.scope, device));
     ours.map(|(_, _, key)| key).collect()
 }
 

@@ -8,8 +8,8 @@ use roadweave_fleet::{
 };
 use roadweave_identity::{Identity, PublicKey};
 
-use super::fleet::{Fleet, Place};
-use super::places::{self, Offer};
+use super::fleet::{Fleet, RecordId};
+use super::placement::{self, Offer};
 use super::rollouts::name;
 use super::texts::Wanted;
 use crate::model::{Egress, ProxyRole, ProxyState};
@@ -110,13 +110,13 @@ fn document<B: Body>(
 pub(super) fn candidates(
     fleet: &Fleet,
     offers: &[Offer],
-    placed: &BTreeMap<Place, PublicKey>,
+    placed: &BTreeMap<RecordId, PublicKey>,
     drafts: &mut Vec<Draft>,
 ) {
     let views: Vec<ProxyView> = offers.iter().map(|offer| offer.view.clone()).collect();
-    for (place, device, key) in fleet.active() {
-        let current = placed.get(place).copied();
-        let list = places::list(fleet, offers, &views, (place, device, key), current);
+    for (id, device, key) in fleet.active() {
+        let current = placed.get(id).copied();
+        let list = placement::list(fleet, offers, &views, (id, device, key), current);
         let Some((list, digest)) = list else { continue };
         let (digest, about) = (digest.into(), String::new());
         drafts.push(Draft { key, digest, about, content: Content::Candidates(list) });
@@ -136,12 +136,12 @@ pub(super) fn first<'a>(papers: impl Iterator<Item = &'a StoredDocument>) -> Fir
 /// The anchors of all proxies; where a tenant has several, the one that was first stays it while
 /// it takes boxes.
 pub(super) fn anchors(fleet: &Fleet, before: &First, drafts: &mut Vec<Draft>) {
-    for (place, proxy, key) in fleet.gates() {
+    for (id, proxy, key) in fleet.gates() {
         if proxy.settings.role != ProxyRole::Proxy {
             continue;
         }
         let (mut anchors, mut about) = (Vec::new(), Vec::new());
-        for tenant in fleet.served(place, proxy) {
+        for tenant in fleet.served(id, proxy) {
             let of_tenant = of_tenant(fleet, &tenant, before.get(&tenant));
             about.extend(of_tenant.first().map(|(id, _)| format!("{tenant}/{id}")));
             anchors.extend(of_tenant.into_iter().map(|(_, anchor)| anchor));
@@ -161,16 +161,16 @@ fn of_tenant(fleet: &Fleet, tenant: &str, first: Option<&String>) -> Vec<(String
         return Vec::new();
     };
     let rate_kbps = record.settings.limits.rate_mbps.map(|rate| rate.saturating_mul(1_000));
-    let is_anchor = |place: &Place, role: ProxyRole| place.0 == tenant && role == ProxyRole::Anchor;
+    let is_anchor = |id: &RecordId, role: ProxyRole| id.0 == tenant && role == ProxyRole::Anchor;
     let mut found: Vec<((bool, bool), (String, Anchor))> = Vec::new();
-    for (place, anchor, _) in fleet.gates() {
+    for (id, anchor, _) in fleet.gates() {
         let chain = anchor.statement.as_deref().and_then(|text| serde_json::from_str(text).ok());
         let (Some(chain), Ok(tenant)) = (chain, tenant.parse()) else { continue };
-        if is_anchor(place, anchor.settings.role) {
+        if is_anchor(id, anchor.settings.role) {
             let addresses = anchor.settings.addresses.iter().map(ToString::to_string).collect();
-            let rank = (anchor.state != ProxyState::Active, Some(&place.1) != first);
+            let rank = (anchor.state != ProxyState::Active, Some(&id.1) != first);
             let anchor = Anchor { tenant, chain, addresses, rate_kbps };
-            found.push((rank, (place.1.clone(), anchor)));
+            found.push((rank, (id.1.clone(), anchor)));
         }
     }
     found.sort_by_key(|(rank, _)| *rank);

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use roadweave_fleet::{Member, PublishedTable, Table};
 use roadweave_identity::PublicKey;
 
-use super::fleet::{Fleet, Place};
+use super::fleet::{Fleet, RecordId};
 use super::signing::{Content, Draft, Served, chain, head, version};
 use crate::model::{Device, ProxyRole};
 use crate::store::StoredDocument;
@@ -33,9 +33,9 @@ impl Tables {
         paper: &StoredDocument,
     ) -> Option<(PublicKey, Arc<PublishedTable>)> {
         let key: PublicKey = paper.public_key.parse().ok()?;
-        let (place, gate, _) = fleet.gates().find(|(_, _, other)| *other == key)?;
+        let (id, gate, _) = fleet.gates().find(|(_, _, other)| *other == key)?;
         let is_anchor = gate.settings.role == ProxyRole::Anchor;
-        let table = self.of(fleet, fleet.served(place, gate), is_anchor);
+        let table = self.of(fleet, fleet.served(id, gate), is_anchor);
         let version = version(paper);
         let is_signed = digest(&table, key) == paper.digest;
         let head = head(paper).filter(|_| is_signed)?;
@@ -46,9 +46,9 @@ impl Tables {
 /// The tables of all proxies and anchors.
 pub(super) fn drafts(fleet: &Fleet, drafts: &mut Vec<Draft>) {
     let mut tables = Tables::default();
-    for (place, gate, key) in fleet.gates() {
+    for (id, gate, key) in fleet.gates() {
         let is_anchor = gate.settings.role == ProxyRole::Anchor;
-        let table = tables.of(fleet, fleet.served(place, gate), is_anchor);
+        let table = tables.of(fleet, fleet.served(id, gate), is_anchor);
         let digest = digest(&table, key);
         drafts.push(Draft { key, digest, about: String::new(), content: Content::Table(table) });
     }
@@ -60,12 +60,12 @@ fn digest(table: &Table, key: PublicKey) -> String {
 
 /// The boxes of tenants. Who has no statement, as nobody could sign one, is left out.
 fn members(fleet: &Fleet, served: &Served) -> Vec<Member> {
-    let ours = fleet.active().filter(|(place, _, _)| served.contains(&place.0));
-    let member = |(place, device, key): (&Place, &Device, PublicKey)| {
+    let ours = fleet.active().filter(|(id, _, _)| served.contains(&id.0));
+    let member = |(id, device, key): (&RecordId, &Device, PublicKey)| {
         let chain = chain(device.statement.as_deref())?;
         let own = device.addresses.iter().map(|address| IpNet::from(*address));
         let addresses = own.chain(device.settings.prefixes.iter().copied()).collect();
-        let tenant = fleet.tenants.get(&(place.0.clone(), place.0.clone()));
+        let tenant = fleet.tenants.get(&(id.0.clone(), id.0.clone()));
         let offline_max_s = tenant.and_then(|it| it.settings.offline_max_s);
         Some(Member { key, chain, addresses, rate_kbps: None, offline_max_s })
     };
@@ -74,8 +74,8 @@ fn members(fleet: &Fleet, served: &Served) -> Vec<Member> {
 
 /// The proxies that serve one of the tenants, which connect to its anchors.
 fn proxies(fleet: &Fleet, served: &Served) -> Vec<Member> {
-    let gates = fleet.gates().filter(|(place, gate, _)| {
-        gate.settings.role == ProxyRole::Proxy && !fleet.served(place, gate).is_disjoint(served)
+    let gates = fleet.gates().filter(|(id, gate, _)| {
+        gate.settings.role == ProxyRole::Proxy && !fleet.served(id, gate).is_disjoint(served)
     });
     let member = |(_, gate, key): (_, &crate::model::Proxy, PublicKey)| {
         let chain = chain(gate.statement.as_deref())?;

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Agent, AgentEvent, Down, FrameDecoder, JoinToken, Joining, Place as Proved, Role, encode,
+    Agent, AgentEvent, Down, FrameDecoder, JoinToken, Joining, Role, VerifiedServer, encode,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -108,17 +108,17 @@ impl Member {
     /// The names of the proxies that it may choose among.
     fn proxies(&self) -> BTreeSet<String> {
         let mut lists = self.events.iter().filter_map(|event| match event {
-            AgentEvent::Candidates(places) => Some(places),
+            AgentEvent::Candidates(servers) => Some(servers),
             _ => None,
         });
-        let last: &[Proved] = lists.next_back().map_or(&[], Vec::as_slice);
-        last.iter().map(|place| place.name.to_string()).collect()
+        let last: &[VerifiedServer] = lists.next_back().map_or(&[], Vec::as_slice);
+        last.iter().map(|server| server.name.to_string()).collect()
     }
 
     /// The one that it is to try first.
     fn first(&self) -> String {
         let mut lists = self.events.iter().filter_map(|event| match event {
-            AgentEvent::Candidates(places) => Some(places),
+            AgentEvent::Candidates(servers) => Some(servers),
             _ => None,
         });
         lists.next_back().unwrap()[0].name.to_string()
@@ -198,13 +198,13 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         let of_box = token(&port, TokenRole::Box, 2, None).await;
         let mut device = Member::join(&port, 1, Role::Box, &of_box, "").await;
         device.until("two proxies", |it| it.proxies().len() == 2).await;
-        let places = device.events.iter().find_map(|event| match event {
-            AgentEvent::Candidates(places) if places.len() == 2 => Some(places.clone()),
+        let servers = device.events.iter().find_map(|event| match event {
+            AgentEvent::Candidates(servers) if servers.len() == 2 => Some(servers.clone()),
             _ => None,
         });
         // Where it says to listen, or else where it comes from.
         let addresses: BTreeSet<SocketAddr> =
-            places.unwrap().iter().map(|place| place.addresses[0].parse().unwrap()).collect();
+            servers.unwrap().iter().map(|server| server.addresses[0].parse().unwrap()).collect();
         let expected = ["192.0.2.1:4433", "127.0.0.1:4433"].map(|text| text.parse().unwrap());
         assert_eq!(addresses, expected.into());
         // The proxy lets in the box, at the address that the controller has given it.
@@ -265,10 +265,10 @@ fn boxes_are_told_how_far_each_proxy_is_from_the_anchor_of_their_tenant() {
         let mut device = Member::join(&port, 1, Role::Box, &of_box, "").await;
         let told = |it: &Member| {
             let lists = it.events.iter().rev().filter_map(|event| match event {
-                AgentEvent::Candidates(places) if places.len() == 2 => Some(places),
+                AgentEvent::Candidates(servers) if servers.len() == 2 => Some(servers),
                 _ => None,
             });
-            let of = |place: &Proved| (place.name.to_string(), place.to_anchor_us);
+            let of = |server: &VerifiedServer| (server.name.to_string(), server.to_anchor_us);
             lists.take(1).flatten().map(of).collect::<BTreeMap<_, _>>()
         };
         let expected = |fra, ber| {
@@ -306,10 +306,11 @@ fn a_planner_that_has_missed_lines_brings_what_they_were_about() {
         device.rest(Duration::from_millis(300)).await;
         port.planner.abort();
         // Another replica plans, whose words do not reach this one's streams.
-        let (app, silent) = (&port.app, Arc::new(Post::default()));
-        let planner = |post: &Arc<Post>| {
+        let (app, silent) = (&port.app, Arc::new(Mailboxes::default()));
+        let planner = |mailboxes: &Arc<Mailboxes>| {
             let of = (app.store.clone(), app.authority.clone(), app.outbox.clone());
-            let mut planner = Planner::new(of.0, of.1, of.2, app.metrics.clone(), post.clone());
+            let mut planner =
+                Planner::new(of.0, of.1, of.2, app.metrics.clone(), mailboxes.clone());
             (planner.leads, planner.leads_until_ms) = (true, now_ms() + LEASE_MS);
             planner
         };
@@ -317,7 +318,7 @@ fn a_planner_that_has_missed_lines_brings_what_they_were_about() {
         planner(&silent).turn(Some(Vec::new())).await.unwrap();
         device.rest(Duration::from_millis(300)).await;
         assert_eq!(device.text(), None);
-        planner(&port.post).turn(None).await.unwrap();
+        planner(&port.mailboxes).turn(None).await.unwrap();
         device.until("what was missed", |it| it.text().is_some()).await;
     });
 }
@@ -407,9 +408,9 @@ fn a_roll_out_goes_wave_by_wave_and_a_new_planner_signs_nothing_again() {
         let signed = port.app.metrics.documents.get();
         let of = (&port.app.store, &port.app.authority, &port.app.outbox);
         let metrics = Arc::clone(&port.app.metrics);
-        let post = Arc::new(Post::default());
+        let mailboxes = Arc::new(Mailboxes::default());
         let planner =
-            Planner::new(of.0.clone(), of.1.clone(), of.2.clone(), metrics, Arc::clone(&post));
+            Planner::new(of.0.clone(), of.1.clone(), of.2.clone(), metrics, Arc::clone(&mailboxes));
         let mut planner = planner;
         planner.leads = true;
         planner.leads_until_ms = now_ms() + LEASE_MS;

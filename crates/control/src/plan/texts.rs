@@ -5,32 +5,32 @@ use std::collections::BTreeMap;
 use roadweave_fleet::{Approval, Configuration, Signed};
 use serde_json::{Map, Value};
 
-use super::fleet::{Fleet, Place};
+use super::fleet::{Fleet, RecordId};
 use crate::model::{Config, Device, Lock, Scope};
 
 /// What a box is to be set like.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted {
     /// The roll-outs that it comes by, from the widest scope to the narrowest.
-    pub(super) about: Vec<Place>,
+    pub(super) about: Vec<RecordId>,
     pub(super) body: Configuration,
 }
 
 /// The roll-outs of a tenant that are in force, by scope, and within one the later before the
 /// earlier.
-pub(super) struct Scopes<'a>(BTreeMap<(u8, String), Vec<(&'a Place, &'a Config)>>);
+pub(super) struct Scopes<'a>(BTreeMap<(u8, String), Vec<(&'a RecordId, &'a Config)>>);
 
 impl<'a> Scopes<'a> {
     pub(super) fn of(fleet: &'a Fleet, tenant: &str) -> Self {
-        let mut scopes: BTreeMap<_, Vec<(&Place, &Config)>> = BTreeMap::new();
-        for (place, rollout) in fleet.rollouts.iter().filter(|(place, _)| place.0 == tenant) {
+        let mut scopes: BTreeMap<_, Vec<(&RecordId, &Config)>> = BTreeMap::new();
+        for (id, rollout) in fleet.rollouts.iter().filter(|(id, _)| id.0 == tenant) {
             let of = (tenant.to_owned(), rollout.record.settings.config.clone());
             if let Some(config) = fleet.configs.get(&of) {
-                scopes.entry(rank(&config.settings.scope)).or_default().push((place, config));
+                scopes.entry(rank(&config.settings.scope)).or_default().push((id, config));
             }
         }
         for all in scopes.values_mut() {
-            all.sort_by_key(|(place, config)| (std::cmp::Reverse(config.number), *place));
+            all.sort_by_key(|(id, config)| (std::cmp::Reverse(config.number), *id));
         }
         Self(scopes)
     }
@@ -41,7 +41,7 @@ impl<'a> Scopes<'a> {
         &self,
         device: &Device,
         lock: Lock,
-        is_offered: impl Fn(&Place) -> bool,
+        is_offered: impl Fn(&RecordId) -> bool,
     ) -> Option<Wanted> {
         // A box takes nothing that nobody has approved, and would count it as refused.
         let counts = |it: &Config| lock != Lock::Config || it.settings.signature.is_some();
@@ -49,9 +49,9 @@ impl<'a> Scopes<'a> {
             // All of them are of one scope.
             let covers = all.first().is_some_and(|(_, it)| covers(&it.settings.scope, device));
             let mut all = all.iter().filter(|(_, it)| covers && counts(it));
-            all.find(|(place, _)| is_offered(place))
+            all.find(|(id, _)| is_offered(id))
         });
-        let mut layers: Vec<&(&Place, &Config)> = covering.collect();
+        let mut layers: Vec<&(&RecordId, &Config)> = covering.collect();
         if lock == Lock::Config {
             // People sign whole texts: the narrowest holds alone.
             layers = layers.split_off(layers.len().saturating_sub(1));
@@ -66,7 +66,7 @@ impl<'a> Scopes<'a> {
         };
         let approval: Option<Signed<Approval>> =
             signature.and_then(|text| serde_json::from_str(text).ok());
-        let about: Vec<Place> = layers.iter().map(|(place, _)| (*place).clone()).collect();
+        let about: Vec<RecordId> = layers.iter().map(|(id, _)| (*id).clone()).collect();
         let text = text(fields);
         (!about.is_empty()).then_some(Wanted { about, body: Configuration { text, approval } })
     }

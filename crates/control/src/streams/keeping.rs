@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use self::joining::Asks;
 pub(super) use self::samples::keep_samples;
 use super::Streams;
-use super::post::StreamMessage;
+use super::mailboxes::StreamMessage;
 use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{Device, DeviceState, Proxy, ProxyState};
@@ -24,7 +24,7 @@ use crate::store::{DocumentOutcome, Note, ProxyStatus, Report, Store, StoreError
 
 /// Who is at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Peer {
+enum StreamPeer {
     /// Nobody that is known.
     Stranger,
     /// A box.
@@ -40,7 +40,7 @@ pub(super) struct Keeper<'a> {
     /// By which the database tells its stream from others of the same key.
     stream: String,
     address: SocketAddr,
-    peer: Peer,
+    peer: StreamPeer,
     /// The delegates by whose word it is there.
     issuers: Vec<PublicKey>,
     have: HeldVersions,
@@ -105,18 +105,20 @@ impl<'a> Keeper<'a> {
     }
 
     pub(super) fn is_member(&self) -> bool {
-        self.peer != Peer::Stranger
+        self.peer != StreamPeer::Stranger
     }
 
     /// Whether the peer lets others in: a proxy or an anchor.
     pub(super) fn is_gate(&self) -> bool {
-        matches!(self.peer, Peer::Proxy { .. })
+        matches!(self.peer, StreamPeer::Proxy { .. })
     }
 
     pub(super) fn name(&self) -> String {
         match &self.peer {
-            Peer::Stranger => format!("stranger {}", self.key),
-            Peer::Device { tenant, id } | Peer::Proxy { tenant, id } => format!("{tenant}/{id}"),
+            StreamPeer::Stranger => format!("stranger {}", self.key),
+            StreamPeer::Device { tenant, id } | StreamPeer::Proxy { tenant, id } => {
+                format!("{tenant}/{id}")
+            }
         }
     }
 
@@ -146,10 +148,10 @@ impl<'a> Keeper<'a> {
                 tracing::debug!(who = %self.name(), %error, "documents wait for the database");
             }
         }
-        if let Some(table) = self.streams.post.table(&self.key) {
+        if let Some(table) = self.streams.mailboxes.table(&self.key) {
             desk.desire_table(table, None);
         }
-        if let Peer::Proxy { tenant, id } = &self.peer {
+        if let StreamPeer::Proxy { tenant, id } = &self.peer {
             match self.streams.store.get::<Proxy>(tenant, id).await {
                 Ok(proxy) => desk.drain(proxy.record.state == ProxyState::Draining),
                 Err(error) => self.lacks_papers |= error.is_passing(),
@@ -160,8 +162,8 @@ impl<'a> Keeper<'a> {
     /// The stream is gone.
     pub(super) fn left(&mut self) {
         self.is_dirty = self.is_member();
-        if let (Some(on), Peer::Device { tenant, .. }) = (self.on.flatten(), &self.peer) {
-            self.streams.post.moved(tenant, Some(on), None);
+        if let (Some(on), StreamPeer::Device { tenant, .. }) = (self.on.flatten(), &self.peer) {
+            self.streams.mailboxes.moved(tenant, Some(on), None);
         }
         self.flush(false);
     }
@@ -201,8 +203,8 @@ impl<'a> Keeper<'a> {
             return;
         }
         let note = match &self.peer {
-            Peer::Stranger => return,
-            Peer::Proxy { tenant, id } => Note::Status(ProxyStatus {
+            StreamPeer::Stranger => return,
+            StreamPeer::Proxy { tenant, id } => Note::Status(ProxyStatus {
                 tenant: tenant.clone(),
                 proxy: id.clone(),
                 connected,
@@ -216,7 +218,7 @@ impl<'a> Keeper<'a> {
                 witnessed_ms: 0,
                 anchors: self.anchors.clone(),
             }),
-            Peer::Device { tenant, id } => {
+            StreamPeer::Device { tenant, id } => {
                 let report = json!({
                     "connected": connected,
                     "software": shown(&self.have.software),
@@ -233,12 +235,12 @@ impl<'a> Keeper<'a> {
 
     /// A box says which proxy it is on.
     fn place(&mut self) {
-        let Peer::Device { tenant, id } = &self.peer else { return };
+        let StreamPeer::Device { tenant, id } = &self.peer else { return };
         let (before, now) = (self.on.replace(self.have.proxy), self.have.proxy);
         if before == Some(now) {
             return;
         }
-        self.streams.post.moved(tenant, before.flatten(), now);
+        self.streams.mailboxes.moved(tenant, before.flatten(), now);
         let proxy = now.map(|key| key.to_string());
         let (tenant, device) = (tenant.clone(), id.clone());
         self.streams.recorder.note(Note::On { tenant, device, proxy });
@@ -325,12 +327,12 @@ impl<'a> Keeper<'a> {
 }
 
 /// Who has this key, and by whose word.
-async fn peer(store: &Store, key: PublicKey) -> Result<(Peer, Vec<PublicKey>), StoreError> {
+async fn peer(store: &Store, key: PublicKey) -> Result<(StreamPeer, Vec<PublicKey>), StoreError> {
     let text = key.to_string();
-    let stranger = (Peer::Stranger, Vec::new());
+    let stranger = (StreamPeer::Stranger, Vec::new());
     match store.find::<Device>("public_key", &text).await {
         Ok(Stored { tenant, record, .. }) if record.state == DeviceState::Active => {
-            return Ok((Peer::Device { tenant, id: record.id }, keys_of(&record.delegates)));
+            return Ok((StreamPeer::Device { tenant, id: record.id }, keys_of(&record.delegates)));
         }
         Ok(_) => return Ok(stranger),
         Err(StoreError::NotFound { .. }) => {}
@@ -338,7 +340,7 @@ async fn peer(store: &Store, key: PublicKey) -> Result<(Peer, Vec<PublicKey>), S
     }
     match store.find::<Proxy>("public_key", &text).await {
         Ok(Stored { tenant, record, .. }) if record.state != ProxyState::Revoked => {
-            Ok((Peer::Proxy { tenant, id: record.id }, keys_of(&record.delegates)))
+            Ok((StreamPeer::Proxy { tenant, id: record.id }, keys_of(&record.delegates)))
         }
         Ok(_) | Err(StoreError::NotFound { .. }) => Ok(stranger),
         Err(error) => Err(error),

@@ -37,7 +37,7 @@ pub(crate) struct Port {
     pub(crate) app: Arc<App>,
     stop: watch::Sender<bool>,
     pub(crate) planner: tokio::task::JoinHandle<()>,
-    pub(crate) post: Arc<Post>,
+    pub(crate) mailboxes: Arc<Mailboxes>,
     pub(crate) world: World,
 }
 
@@ -125,8 +125,9 @@ impl Port {
         tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
         tokio::spawn(Arc::clone(&streams).run());
         let of = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
-        let (figures, post) = (Arc::clone(&metrics), streams.post());
-        let planner = tokio::spawn(Planner::new(of.0, of.1, of.2, figures, streams.post()).run());
+        let (figures, mailboxes) = (Arc::clone(&metrics), streams.mailboxes());
+        let planner =
+            tokio::spawn(Planner::new(of.0, of.1, of.2, figures, streams.mailboxes()).run());
         let app = Arc::new(App::new(store, authority, outbox, Arc::clone(&metrics)));
         let made = certificate::self_signed(&["localhost".to_owned()]);
         let certificate = CertificateDer::from_pem_slice(made.certificate.as_bytes()).unwrap();
@@ -137,7 +138,7 @@ impl Port {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(serve::serve(listener, Arc::new(service), stopped));
-        Ok(Self { address, certificate, app, stop, planner, post, world })
+        Ok(Self { address, certificate, app, stop, planner, mailboxes, world })
     }
 
     pub(crate) async fn insert<R: Record>(&self, record: R) {

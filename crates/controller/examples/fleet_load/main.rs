@@ -89,12 +89,12 @@ async fn join(options: &Options, web: &Web, controller: &Controller, board: &Arc
         let settings = json!({ "site": site, "region": "eu" });
         web.post("/pools", &json!({ "id": site, "settings": settings })).await;
     }
-    let seats = Arc::new(Semaphore::new(64));
+    let permits = Arc::new(Semaphore::new(64));
     let mut joined = Vec::new();
     let boxes = options.boxes + options.revocations;
     let mut spawn = |number: usize, role: Role, token: &JoinToken| {
         let member = Member::new(number, role, token.clone(), controller.port, Arc::clone(board));
-        joined.push(member.start(Arc::clone(&seats)));
+        joined.push(member.start(Arc::clone(&permits)));
     };
     for (at, site) in ["fra", "ber"].iter().enumerate() {
         let token = token(web, json!({ "role": "proxy", "uses": 1_000, "pool": site })).await;

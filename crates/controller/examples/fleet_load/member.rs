@@ -143,11 +143,11 @@ impl Member {
     }
 
     /// Lives from now on; tells when it has joined.
-    pub fn start(mut self, seats: Arc<Semaphore>) -> oneshot::Receiver<()> {
+    pub fn start(mut self, permits: Arc<Semaphore>) -> oneshot::Receiver<()> {
         let (joined, tells) = oneshot::channel();
         tokio::spawn(async move {
-            let seat = seats.acquire_owned().await.unwrap();
-            let mut on_joined = Some((joined, seat));
+            let permit = permits.acquire_owned().await.unwrap();
+            let mut on_joined = Some((joined, permit));
             for round in 0_u64.. {
                 let _ = self.stream(&mut on_joined).await;
                 self.agent.on_stream_down(self.now());
@@ -239,9 +239,9 @@ impl Member {
                 {
                     self.board.note(&self.board.texts, self.number);
                 }
-                AgentEvent::Candidates(places) => {
+                AgentEvent::Candidates(servers) => {
                     self.board.has_documents[self.number].store(true, Ordering::Relaxed);
-                    let on = places.first().map(|place| place.key);
+                    let on = servers.first().map(|server| server.key);
                     self.agent.set_proxy(on);
                     self.agent.on_session(self.now(), true);
                 }

@@ -144,7 +144,7 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
         own: Some(options.addresses),
         host: Some((host, machine)),
         fleet: options.fleet,
-        state_directory: &options.state_directory,
+        state_directory: options.state_directory.clone(),
         instance: instance.name(),
     };
     let serving = Serving::start(&mut driver, serving)?;

@@ -213,7 +213,7 @@ impl<N: Node> Driver<N> {
         listener: Option<MetricsListener>,
     ) -> Result<(), DeviceError> {
         match (listener, &self.outside) {
-            (Some(listener), Some(outside)) => listener.start(outside.local.asker()),
+            (Some(listener), Some(outside)) => listener.start(outside.local.sender()),
             _ => Ok(()),
         }
     }

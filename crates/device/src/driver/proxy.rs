@@ -123,7 +123,7 @@ fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, Driver
         own: None,
         host: None,
         fleet: options.fleet,
-        state_directory: &options.state_directory,
+        state_directory: options.state_directory,
         instance: instance.name(),
     };
     let serving = Serving::start(&mut driver, serving)?;

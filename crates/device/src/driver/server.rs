@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::serving::host::{Host, HostOptions, tun_options};
+use super::serving::machine::Machine;
 use super::serving::node::LearnedFile;
 use super::serving::reload::{Destinations, Reload, ServerReload};
 use super::serving::{Serving, ServingOptions, listens_at, open_socket};
@@ -25,7 +26,7 @@ use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::reset_salt::reset_salt;
 use crate::status::{RoleStatus, ServerStatus, Status};
-use crate::{Clock, StateFile, Tun, cleanup};
+use crate::{Clock, Instance, StateFile, Tun, cleanup};
 
 /// What a server is started with.
 pub struct ServerOptions {
@@ -70,6 +71,59 @@ impl fmt::Debug for ServerOptions {
     }
 }
 
+impl ServerOptions {
+    /// Sets this machine up for a server at `tun`; returns the table of its clients, and what is
+    /// held of the machine.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn set_up(
+        &mut self,
+        instance: &Instance,
+        tun: &Tun,
+    ) -> Result<(Arc<PeerTable>, (Host, Machine)), DriverError> {
+        let peers: Peers = self.peers.iter().cloned().collect();
+        let hosted = HostOptions {
+            addresses: &self.addresses,
+            masquerade: self.masquerade,
+            clients_reach_clients: self.config.clients_reach_clients,
+            destinations: &self.destinations,
+            has_neighbours: false,
+            files: &self.files,
+            state_directory: &self.state_directory,
+        };
+        let host = Host::start(instance, tun, hosted, &peers)?;
+        self.config.transport.reset_salt = reset_salt(&self.state_directory, instance.name())?;
+        Ok((Arc::new(PeerTable::from(peers)), host))
+    }
+
+    /// What goes on beside the loop of a server that [`ServerOptions::set_up`] has prepared.
+    pub(super) fn serving(
+        self,
+        clients: Arc<PeerTable>,
+        host: (Host, Machine),
+        instance: &str,
+    ) -> ServingOptions<'_> {
+        let of_file = ServerReload {
+            peers: self.peers,
+            destinations: self.destinations,
+            accepted: self.accepted,
+            ..ServerReload::default()
+        };
+        ServingOptions {
+            clients,
+            proxies: None,
+            of_file,
+            reload: self.reload,
+            own: Some(self.addresses),
+            host: Some(host),
+            fleet: self.fleet,
+            state_directory: self.state_directory,
+            instance,
+        }
+    }
+}
+
 /// Runs a server until SIGINT or SIGTERM.
 ///
 /// # Errors
@@ -96,22 +150,11 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     let socket = open_socket(options.listen)?;
     let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
-    let peers: Peers = options.peers.iter().cloned().collect();
-    let hosted = HostOptions {
-        addresses: &options.addresses,
-        masquerade: options.masquerade,
-        clients_reach_clients: options.config.clients_reach_clients,
-        destinations: &options.destinations,
-        has_neighbours: false,
-        files: &options.files,
-        state_directory: &options.state_directory,
-    };
     let tun = Tun::open(&tun_options(&options.tun, &options.addresses))?;
-    let (host, machine) = Host::start(&instance, &tun, hosted, &peers)?;
-    let peers = Arc::new(PeerTable::from(peers));
+    let (peers, host) = options.set_up(&instance, &tun)?;
     let epoch = Epoch::new(clock.epoch());
-    options.config.transport.reset_salt = reset_salt(&options.state_directory, instance.name())?;
-    let mut server = Server::new(epoch, options.config, options.identity, peers.clone())?;
+    let (config, identity) = (options.config.clone(), options.identity.clone());
+    let mut server = Server::new(epoch, config, identity, peers.clone())?;
     let learned = StateFile::new(&options.state_directory, instance.name());
     let learned = LearnedFile::restore(learned, &mut server);
     let (mtu, offload) = (tun.mtu(), tun.offload());
@@ -127,23 +170,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
         ?offload,
         "the server runs"
     );
-    let of_file = ServerReload {
-        peers: options.peers,
-        destinations: options.destinations,
-        accepted: options.accepted,
-        ..ServerReload::default()
-    };
-    let serving = ServingOptions {
-        clients: peers,
-        proxies: None,
-        of_file,
-        reload: options.reload,
-        own: Some(options.addresses),
-        host: Some((host, machine)),
-        fleet: options.fleet,
-        state_directory: &options.state_directory,
-        instance: instance.name(),
-    };
+    let serving = options.serving(peers, host, instance.name());
     let serving = Serving::start(&mut driver, serving)?;
     Ok(Running { driver, role: ServerRole { learned, serving }, instance, lock })
 }

@@ -10,13 +10,13 @@ mod anchor_names;
 mod anchors;
 mod fleet;
 pub(super) mod host;
-mod machine;
+pub(super) mod machine;
 pub(super) mod node;
 mod presence_log;
 pub(super) mod reload;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub(super) struct ServingOptions<'a> {
     /// How it takes part in a fleet, if it belongs to one.
     pub(super) fleet: Option<FleetOptions<()>>,
     /// Where the time of day is kept.
-    pub(super) state_directory: &'a Path,
+    pub(super) state_directory: PathBuf,
     /// The name of the instance.
     pub(super) instance: &'a str,
 }
@@ -107,7 +107,7 @@ impl Serving {
         options: ServingOptions<'_>,
     ) -> Result<Self, DriverError> {
         let ServingOptions { clients, proxies, of_file, reload, own, host, .. } = options;
-        let mut time_of_day = TimeOfDay::new(options.state_directory, options.instance);
+        let mut time_of_day = TimeOfDay::new(&options.state_directory, options.instance);
         clients.set_unix_time(time_of_day.tell(Instant::ZERO, ClockReading::take()));
         let (host, machine) = host.unzip();
         let keys = of_file.keys().collect();

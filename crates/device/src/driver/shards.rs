@@ -15,14 +15,14 @@
 //! from, and puts their answers there; the rest is handed over ([`exchange`]).
 //!
 //! Threads and not processes: the code is safe Rust, a panic is caught where its thread begins
-//! ([`seat`]), and what shards have in common, tables of clients most of all, is there once. What
+//! ([`slot`]), and what shards have in common, tables of clients most of all, is there once. What
 //! ends the process, ends all shards.
 
 mod exchange;
 mod faults;
 mod front;
 mod life;
-mod seat;
+mod slot;
 mod told;
 mod worker;
 
@@ -31,20 +31,19 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use roadweave_quic::ShardMap;
-use roadweave_tunnel::{Kept, PeerTable, Peers};
+use roadweave_tunnel::Kept;
 use roadweave_types::{Instant, UplinkId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::exchange::Exchange;
 use self::front::Front;
-use self::seat::{Common, Order, Seat, Standing};
+use self::slot::{Common, Order, ShardSlot, Standing};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
-use super::serving::host::{Host, HostOptions, tun_options};
+use super::serving::host::tun_options;
 use super::serving::node::LearnedFile;
-use super::serving::reload::ServerReload;
-use super::serving::{Serving, ServingOptions, open_by};
+use super::serving::{Serving, open_by};
 use super::settings::parse;
 use super::tun_name::TunName;
 use super::{DriverError, ServerOptions, requests};
@@ -52,7 +51,6 @@ use crate::local::RpcError;
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::random::random_bytes;
-use crate::reset_salt::reset_salt;
 use crate::status::{RoleStatus, Status};
 use crate::{Clock, StateFile, Tun, UplinkSocket, Waker, cleanup};
 
@@ -99,27 +97,15 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
     let sockets = open_by(options.listen, |udp| UplinkSocket::open_group(udp, &map))?;
     let listen = sockets[0].local_address().to_string();
     let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
-    let peers: Peers = options.peers.iter().cloned().collect();
-    let hosted = HostOptions {
-        addresses: &options.addresses,
-        masquerade: options.masquerade,
-        clients_reach_clients: options.config.clients_reach_clients,
-        destinations: &options.destinations,
-        has_neighbours: false,
-        files: &options.files,
-        state_directory: &options.state_directory,
-    };
     let tuns = Tun::open_queues(&tun_options(&options.tun, &options.addresses), map.count())?;
     let tun = tuns[0].try_clone()?;
-    let (host, machine) = Host::start(&instance, &tun, hosted, &peers)?;
-    let peers = Arc::new(PeerTable::from(peers));
-    options.config.transport.reset_salt = reset_salt(&options.state_directory, instance.name())?;
+    let (peers, host) = options.set_up(&instance, &tun)?;
     let waker = Waker::new()?;
     let (events, happened) = sync_channel(EVENTS_MAX);
     let common = Arc::new(Common {
         map,
         clock,
-        identity: options.identity,
+        identity: options.identity.clone(),
         peers: peers.clone(),
         kept: Kept::default(),
         exchange: Exchange::new(map.count())?,
@@ -131,8 +117,8 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
         waker: waker.clone(),
         ends: AtomicBool::new(false),
     });
-    let (seats, orders) = seats(&common, sockets, tuns);
-    let mut front = Front::new(common, seats, happened);
+    let (slots, orders) = slots(&common, sockets, tuns);
+    let mut front = Front::new(common, slots, happened);
     let learned = StateFile::new(&options.state_directory, instance.name());
     let learned = LearnedFile::restore(learned, &mut front);
     let (mtu, offload) = (tun.mtu(), tun.offload());
@@ -148,23 +134,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
         shards = map.count(),
         "the server runs"
     );
-    let of_file = ServerReload {
-        peers: options.peers,
-        destinations: options.destinations,
-        accepted: options.accepted,
-        ..ServerReload::default()
-    };
-    let serving = ServingOptions {
-        clients: peers,
-        proxies: None,
-        of_file,
-        reload: options.reload,
-        own: Some(options.addresses),
-        host: Some((host, machine)),
-        fleet: options.fleet,
-        state_directory: &options.state_directory,
-        instance: instance.name(),
-    };
+    let serving = options.serving(peers, host, instance.name());
     let serving = Serving::start(&mut driver, serving)?;
     driver.node.begin(orders)?;
     let tun_name = TunName::default();
@@ -172,17 +142,17 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
     Ok(Running { driver, role, instance, lock })
 }
 
-/// The places of all shards, and what they are told.
-fn seats(
+/// The slots of all shards, and what they are told.
+fn slots(
     common: &Arc<Common>,
     sockets: Vec<UplinkSocket>,
     tuns: Vec<Tun>,
-) -> (Vec<Arc<Seat>>, Vec<Receiver<Order>>) {
-    let seat = |(number, (socket, tun))| {
+) -> (Vec<Arc<ShardSlot>>, Vec<Receiver<Order>>) {
+    let slot = |(number, (socket, tun))| {
         let (orders, todo) = sync_channel(ORDERS_MAX);
-        (Arc::new(Seat::new(number, common.clone(), socket, tun, orders)), todo)
+        (Arc::new(ShardSlot::new(number, common.clone(), socket, tun, orders)), todo)
     };
-    (0..).zip(sockets.into_iter().zip(tuns)).map(seat).unzip()
+    (0..).zip(sockets.into_iter().zip(tuns)).map(slot).unzip()
 }
 
 impl Role<Front> for Supervisor {

@@ -13,9 +13,9 @@ use roadweave_types::Instant;
 
 use super::controller_route::ControllerRoute;
 use super::figures::Figures;
+use super::latest::{Latest, News, Orders};
 use super::membership::Membership;
 use super::merge::Merge;
-use super::post::{News, Orders, Post};
 use super::thread::Thread;
 use super::worker::{Worker, keep_alive};
 use crate::status::FleetStatus;
@@ -44,7 +44,7 @@ impl<C> fmt::Debug for FleetOptions<C> {
 /// takes it in time.
 #[derive(Debug)]
 pub(crate) struct Fleet<C> {
-    post: Arc<Post<C>>,
+    latest: Arc<Latest<C>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     /// Without a sender once the thread is over.
@@ -67,13 +67,13 @@ impl<C: Send + 'static> Fleet<C> {
         };
         let worker = Worker::start(clock, agent, store, identity, ways, keep_alive(role))?;
         let waker = worker.line.waker();
-        let post = Arc::new(Post::default());
+        let latest = Arc::new(Latest::default());
         let mut thread = Thread {
             worker,
             merge,
             role,
             name,
-            post: post.clone(),
+            latest: latest.clone(),
             loop_waker,
             offline_max,
             is_closed: false,
@@ -98,14 +98,14 @@ impl<C: Send + 'static> Fleet<C> {
                 thread.run();
             })
             .map_err(|error| DeviceError::system("start a thread", error))?;
-        Ok(Self { post, waker, thread: Some(thread), over })
+        Ok(Self { latest, waker, thread: Some(thread), over })
     }
 }
 
 impl<C> Fleet<C> {
     /// What has come since the last time.
     pub(crate) fn news(&self) -> News<C> {
-        let mut news = self.post.news();
+        let mut news = self.latest.news();
         let batch = news.batch;
         std::mem::replace(&mut *news, News { batch, ..News::default() })
     }
@@ -113,17 +113,17 @@ impl<C> Fleet<C> {
     /// Waits until all has come that the controller had, and no longer than `most`; returns whether
     /// it has.
     pub(crate) fn wait_in_step(&self, most: Duration) -> bool {
-        self.post.wait_in_step(most)
+        self.latest.wait_in_step(most)
     }
 
     /// For how long no controller has been there.
     pub(crate) fn away(&self, now: Instant) -> Duration {
-        self.post.status().away_since.map(|since| now.since(since)).unwrap_or_default()
+        self.latest.status().away_since.map(|since| now.since(since)).unwrap_or_default()
     }
 
     /// What `show` tells of it.
     pub(crate) fn status(&self, now: Instant) -> FleetStatus {
-        let mut status = self.post.status().clone();
+        let mut status = self.latest.status().clone();
         status.away_seconds = status.away_since.map(|since| now.since(since).as_secs_f64());
         status
     }
@@ -168,14 +168,14 @@ impl<C> Fleet<C> {
     }
 
     fn order(&self, give: impl FnOnce(&mut Orders)) {
-        give(&mut self.post.orders());
+        give(&mut self.latest.orders());
         self.waker.wake();
     }
 }
 
 impl<C> Drop for Fleet<C> {
     fn drop(&mut self) {
-        self.post.orders().stop = true;
+        self.latest.orders().stop = true;
         self.waker.wake();
         let Some(thread) = self.thread.take() else { return };
         match self.over.recv_timeout(STOP_MAX) {

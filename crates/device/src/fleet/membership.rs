@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use roadweave_fleet::{Agent, AgentEvent, Kept, Place, Role, Version};
+use roadweave_fleet::{Agent, AgentEvent, Kept, Role, VerifiedServer, Version};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_types::Instant;
 
@@ -111,9 +111,9 @@ impl Membership {
     }
 
     /// The proxies to choose among, the best first.
-    pub fn candidates(&self) -> &[Place] {
+    pub fn candidates(&self) -> &[VerifiedServer] {
         let last = self.events.iter().rev().find_map(|event| match event {
-            AgentEvent::Candidates(places) => Some(places),
+            AgentEvent::Candidates(servers) => Some(servers),
             _ => None,
         });
         last.map_or(&[], Vec::as_slice)

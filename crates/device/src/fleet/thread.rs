@@ -17,10 +17,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::controller_route::ControllerRoute;
 use super::figures::Figures;
+use super::latest::{Latest, News, Orders};
 use super::members::Members;
 use super::membership::role_name;
 use super::merge::{Merge, Merged};
-use super::post::{News, Orders, Post};
 use super::worker::Worker;
 use crate::status::{DocumentStatus, FleetStatus};
 use crate::{Uplink, Waker};
@@ -34,7 +34,7 @@ pub(super) struct Thread<C> {
     pub(super) merge: Merge<C>,
     pub(super) role: Role,
     pub(super) name: String,
-    pub(super) post: Arc<Post<C>>,
+    pub(super) latest: Arc<Latest<C>>,
     pub(super) loop_waker: Waker,
     pub(super) offline_max: Option<Duration>,
     pub(super) is_closed: bool,
@@ -59,7 +59,7 @@ impl<C> Thread<C> {
     pub(super) fn run(mut self) {
         loop {
             let now = self.worker.clock.now();
-            let orders = std::mem::take(&mut *self.post.orders());
+            let orders = std::mem::take(&mut *self.latest.orders());
             if orders.stop {
                 self.worker.write(now);
                 return;
@@ -77,7 +77,7 @@ impl<C> Thread<C> {
             }
             let has_confirmed = self.confirm();
             if self.worker.is_in_step {
-                self.post.set_in_step();
+                self.latest.set_in_step();
             }
             self.keep_closed(now);
             self.tell_status();
@@ -159,7 +159,7 @@ impl<C> Thread<C> {
                     }
                 }
             },
-            AgentEvent::Candidates(places) => self.tell(|news| news.candidates = Some(places)),
+            AgentEvent::Candidates(servers) => self.tell(|news| news.candidates = Some(servers)),
             AgentEvent::Table => self.on_table(),
             AgentEvent::Revoked(keys) => {
                 self.batches += 1;
@@ -175,8 +175,8 @@ impl<C> Thread<C> {
             }
             AgentEvent::Drain(drained) => self.tell(|news| news.drained = Some(drained)),
             AgentEvent::Watch(until) => self.tell(|news| news.watched_until = Some(until)),
-            AgentEvent::Anchors(places) => {
-                let anchors = places.iter().filter_map(anchor).collect();
+            AgentEvent::Anchors(egresses) => {
+                let anchors = egresses.iter().filter_map(anchor).collect();
                 self.tell(|news| news.anchors = Some(anchors));
             }
             // Of who has not joined yet.
@@ -205,7 +205,7 @@ impl<C> Thread<C> {
     }
 
     fn tell(&self, say: impl FnOnce(&mut News<C>)) {
-        say(&mut self.post.news());
+        say(&mut self.latest.news());
         self.loop_waker.wake();
     }
 
@@ -242,7 +242,7 @@ impl<C> Thread<C> {
             let version = format!("{}.{}", report.version.epoch, report.version.number);
             DocumentStatus { kind: kind(report.kind), version, outcome: outcome.to_owned(), why }
         });
-        *self.post.status() = FleetStatus {
+        *self.latest.status() = FleetStatus {
             name: self.name.clone(),
             role: role_name(self.role).to_owned(),
             tenant: kept.tenant().to_string(),
@@ -262,18 +262,18 @@ impl<C> Thread<C> {
 
 /// A tenant with its anchor; `None` if nothing is known of where that listens.
 fn anchor(
-    Egress { tenant, anchor: place, rate_kbps }: &Egress,
+    Egress { tenant, anchor: server, rate_kbps }: &Egress,
 ) -> Option<(ProxyTenant, Vec<ServerName>)> {
     let names: Vec<ServerName> =
-        place.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        server.addresses.iter().filter_map(|address| address.parse().ok()).collect();
     if names.is_empty() {
-        tracing::warn!(%tenant, anchor = %place.name, "the anchor has no address");
+        tracing::warn!(%tenant, anchor = %server.name, "the anchor has no address");
         return None;
     }
     let rate_limit = rate_kbps.map(|rate| Rate::from_kbps(rate.into()));
     let (name, gateways) = (tenant.to_string(), Vec::new());
     let addresses = Vec::new();
-    Some((ProxyTenant { name, anchor: place.key, addresses, gateways, rate_limit }, names))
+    Some((ProxyTenant { name, anchor: server.key, addresses, gateways, rate_limit }, names))
 }
 
 fn kind(kind: Kind) -> String {

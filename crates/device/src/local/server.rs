@@ -23,7 +23,7 @@ use crate::{DeviceError, Instance, Waker};
 #[derive(Debug)]
 pub struct LocalServer {
     requests: Receiver<LocalRequest>,
-    asker: Asker,
+    sender: RequestSender,
     callers: Arc<Callers>,
     path: PathBuf,
     acceptor: Option<JoinHandle<()>>,
@@ -84,12 +84,12 @@ impl RpcError {
 
 /// Asks the event loop, from another thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct RequestSender {
     queue: SyncSender<LocalRequest>,
     waker: Waker,
 }
 
-impl Asker {
+impl RequestSender {
     /// Asks whoever reads the other end of `queue`, which `waker` wakes.
     pub(crate) fn new(queue: SyncSender<LocalRequest>, waker: Waker) -> Self {
         Self { queue, waker }
@@ -131,26 +131,26 @@ impl LocalServer {
         let _ = fs::remove_file(&path);
         let listener = listen(&path).map_err(failed)?;
         let (queue, requests) = sync_channel(QUEUE_MAX);
-        let asker = Asker::new(queue, waker);
+        let sender = RequestSender::new(queue, waker);
         let callers = Callers::new("the local socket", CONNECTIONS_MAX);
         let acceptor = {
-            let (asker, callers) = (asker.clone(), Arc::clone(&callers));
+            let (sender, callers) = (sender.clone(), Arc::clone(&callers));
             let stopped = Arc::clone(&callers);
             let serve = move |stream| {
                 // A caller that breaks off harms itself only.
-                let _ = serve(&stream, &asker, &stopped);
+                let _ = serve(&stream, &sender, &stopped);
             };
             std::thread::Builder::new()
                 .name("local".to_owned())
                 .spawn(move || callers.take(listener.incoming(), serve))
                 .map_err(|error| DeviceError::system("start a thread", error))?
         };
-        Ok(Self { requests, asker, callers, path, acceptor: Some(acceptor) })
+        Ok(Self { requests, sender, callers, path, acceptor: Some(acceptor) })
     }
 
     /// Asks as callers do, from a thread of this program.
-    pub(crate) fn asker(&self) -> Asker {
-        self.asker.clone()
+    pub(crate) fn sender(&self) -> RequestSender {
+        self.sender.clone()
     }
 
     /// The next request, if there is one. Call it until there is none after each wake.
@@ -189,7 +189,7 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
 }
 
 /// Answers one caller, line by line, until it leaves or is silent for a minute.
-fn serve(stream: &UnixStream, asker: &Asker, callers: &Callers) -> std::io::Result<()> {
+fn serve(stream: &UnixStream, sender: &RequestSender, callers: &Callers) -> std::io::Result<()> {
     stream.set_read_timeout(Some(IDLE_MAX))?;
     stream.set_write_timeout(Some(ANSWER_MAX))?;
     let mut reader = BufReader::new(stream);
@@ -204,7 +204,7 @@ fn serve(stream: &UnixStream, asker: &Asker, callers: &Callers) -> std::io::Resu
         let answer = if too_long {
             Some(failure(Value::Null, &RpcError::parse("the line is too long")))
         } else {
-            handle_line(&line, asker)
+            handle_line(&line, sender)
         };
         if let Some(answer) = answer {
             let mut bytes = answer.to_string().into_bytes();
@@ -218,7 +218,7 @@ fn serve(stream: &UnixStream, asker: &Asker, callers: &Callers) -> std::io::Resu
 }
 
 /// Handles one request; `None` for a notification, which wants no answer.
-fn handle_line(line: &[u8], asker: &Asker) -> Option<Value> {
+fn handle_line(line: &[u8], sender: &RequestSender) -> Option<Value> {
     let request: Value = match serde_json::from_slice(line) {
         Ok(request) => request,
         Err(error) => return Some(failure(Value::Null, &RpcError::parse(error))),
@@ -230,7 +230,7 @@ fn handle_line(line: &[u8], asker: &Asker) -> Option<Value> {
         return Some(failure(id.unwrap_or(Value::Null), &RpcError::invalid_request()));
     };
     let params = request.get("params").cloned().unwrap_or(Value::Null);
-    let result = asker.ask(method, params);
+    let result = sender.ask(method, params);
     let id = id?;
     Some(match result {
         Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),

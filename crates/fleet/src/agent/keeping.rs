@@ -7,7 +7,7 @@ use roadweave_types::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::trial::{Decision, Question, Trial, Works};
-use super::{Agent, AgentEvent, Egress, Place};
+use super::{Agent, AgentEvent, Egress, VerifiedServer};
 use crate::chain::{Admitted, Chain, Uses};
 use crate::document::{
     Anchors, Approvals, Candidates, Configuration, Document, DocumentError, Kind, Version,
@@ -283,10 +283,10 @@ impl Kept {
         let Self { trust, head, configuration, trial, candidates, anchors, table, .. } = self;
         let trial = trial.as_ref().map(|on_trial| &on_trial.document);
         let configurations = configuration.iter().chain(trial).flat_map(Signed::claimed_keys);
-        let places = candidates.iter().flat_map(Signed::claimed_keys);
-        let places = places.chain(anchors.iter().flat_map(Signed::claimed_keys));
+        let servers = candidates.iter().flat_map(Signed::claimed_keys);
+        let servers = servers.chain(anchors.iter().flat_map(Signed::claimed_keys));
         let heads = head.iter().flat_map(Signed::claimed_keys).chain(table.claimed_keys());
-        let needed: BTreeSet<PublicKey> = configurations.chain(places).chain(heads).collect();
+        let needed: BTreeSet<PublicKey> = configurations.chain(servers).chain(heads).collect();
         trust.retain_former(|key| needed.contains(key));
     }
 
@@ -372,7 +372,7 @@ impl Agent {
         if !self.events.iter().any(|event| matches!(event, AgentEvent::Configure { .. })) {
             self.configure();
         }
-        self.tell_places();
+        self.tell_servers();
         if self.role != Role::Box {
             self.tell(AgentEvent::Table);
         }
@@ -395,7 +395,7 @@ impl Agent {
     }
 
     /// Tells of the proxies and anchors that prove themselves.
-    pub(super) fn tell_places(&mut self) {
+    pub(super) fn tell_servers(&mut self) {
         let mut warnings = Vec::new();
         let kept = &self.kept;
         let signers = || kept.trust.signers();
@@ -419,9 +419,9 @@ impl Agent {
         let candidates = candidates.map(|(document, _)| {
             let proxies = document.body.proxies.into_iter().take(Candidates::MAX);
             let mut uses = Uses::default();
-            let place = |candidate: crate::document::Candidate| {
+            let verified = |candidate: crate::document::Candidate| {
                 let about = prove(&candidate.chain, Role::Proxy, &kept.tenant, &mut uses)?;
-                Some(Place {
+                Some(VerifiedServer {
                     key: about.key,
                     name: about.name,
                     site: Some(candidate.site),
@@ -430,20 +430,26 @@ impl Agent {
                     last_resort: candidate.last_resort,
                 })
             };
-            proxies.filter_map(place).collect()
+            proxies.filter_map(verified).collect()
         });
         let anchors = kept.anchors.as_ref().and_then(|a| a.verify_by(signers()).ok());
         let anchors = anchors.map(|(document, _)| {
             let mut uses = Uses::default();
-            let place = |anchor: crate::document::Anchor| {
+            let verified = |anchor: crate::document::Anchor| {
                 let about = prove(&anchor.chain, Role::Anchor, &anchor.tenant, &mut uses)?;
                 let (addresses, rate_kbps) = (anchor.addresses, anchor.rate_kbps);
                 let (key, name) = (about.key, about.name);
-                let place =
-                    Place { key, name, site: None, addresses, to_anchor_us: 0, last_resort: false };
-                Some(Egress { tenant: anchor.tenant, anchor: place, rate_kbps })
+                let server = VerifiedServer {
+                    key,
+                    name,
+                    site: None,
+                    addresses,
+                    to_anchor_us: 0,
+                    last_resort: false,
+                };
+                Some(Egress { tenant: anchor.tenant, anchor: server, rate_kbps })
             };
-            document.body.anchors.into_iter().filter_map(place).collect()
+            document.body.anchors.into_iter().filter_map(verified).collect()
         });
         warnings.into_iter().for_each(|warning| self.tell(AgentEvent::Warning(warning)));
         if let Some(candidates) = candidates {

@@ -77,7 +77,7 @@ impl Agent {
         self.kept.forget_former();
         self.tell(AgentEvent::Keep);
         self.send_have();
-        self.tell_places();
+        self.tell_servers();
         if self.role != Role::Box {
             self.tell(AgentEvent::Table);
         }
@@ -126,7 +126,7 @@ impl Agent {
                 // Also without a key that is new: what is told is that all before has ended.
                 self.tell_revoked(revoked);
                 self.kept.doubt_documents();
-                self.tell_places();
+                self.tell_servers();
                 if self.role != Role::Box || was_doubtful {
                     self.tell(AgentEvent::Table);
                 }
@@ -199,12 +199,12 @@ impl Agent {
             Kind::Configuration => self.on_configuration(now, document.into()),
             Kind::Candidates => self.open(document.into()).map(|(signed, version)| {
                 self.kept.take_candidates(signed, version);
-                self.tell_places();
+                self.tell_servers();
                 self.report(kind, version, Outcome::Confirmed);
             }),
             Kind::Anchors => self.open(document.into()).map(|(signed, version)| {
                 self.kept.take_anchors(signed, version);
-                self.tell_places();
+                self.tell_servers();
                 self.report(kind, version, Outcome::Confirmed);
             }),
             // It comes as members.

@@ -11,7 +11,7 @@ use roadweave_quic::Route;
 use roadweave_tunnel::{LEG_SOCKET, RecvMeta};
 use roadweave_types::{Instant, UplinkId};
 
-use super::{ChainConfig, Place};
+use super::{ChainConfig, NodeId};
 
 /// A packet on its way. Ordered by time, then by number.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,13 +25,10 @@ pub(super) struct Packet {
 
 impl Packet {
     /// Whom it is for, and how it comes there.
-    pub(super) fn meta(&self) -> Option<(Place, RecvMeta)> {
-        let place = place_of(self.to)?;
+    pub(super) fn meta(&self) -> Option<(NodeId, RecvMeta)> {
+        let node = node_at(self.to)?;
         let socket = if self.to.port() == LEG_PORT { LEG_SOCKET } else { UplinkId(0) };
-        Some((
-            place,
-            RecvMeta { socket, remote: self.from, local: None, ecn: None, received: None },
-        ))
+        Some((node, RecvMeta { socket, remote: self.from, local: None, ecn: None, received: None }))
     }
 }
 
@@ -68,17 +65,17 @@ impl Network {
     }
 
     /// Takes what a node sends.
-    pub(super) fn push(&mut self, now: Instant, place: Place, route: &Route, data: &[u8]) {
+    pub(super) fn push(&mut self, now: Instant, node: NodeId, route: &Route, data: &[u8]) {
         let to = route.destination;
-        let from = match place {
-            Place::Box { number, proxy } => box_address(number, proxy),
-            Place::Proxy(proxy) if route.uplink == Some(LEG_SOCKET) => leg_address(proxy),
-            Place::Proxy(proxy) => super::proxy_address(proxy),
-            Place::Anchor => anchor_address(),
+        let from = match node {
+            NodeId::Box { number, proxy } => box_address(number, proxy),
+            NodeId::Proxy(proxy) if route.uplink == Some(LEG_SOCKET) => leg_address(proxy),
+            NodeId::Proxy(proxy) => super::proxy_address(proxy),
+            NodeId::Anchor => anchor_address(),
         };
-        let leg = match (place, place_of(to)) {
-            (Place::Proxy(proxy), Some(Place::Anchor)) => Some(proxy),
-            (Place::Anchor, Some(Place::Proxy(proxy))) => Some(proxy),
+        let leg = match (node, node_at(to)) {
+            (NodeId::Proxy(proxy), Some(NodeId::Anchor)) => Some(proxy),
+            (NodeId::Anchor, Some(NodeId::Proxy(proxy))) => Some(proxy),
             _ => None,
         };
         let (delay, loss) = if leg.is_some() { self.leg } else { self.access };
@@ -123,15 +120,15 @@ fn leg_address(proxy: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::from(PROXIES + proxy as u32), LEG_PORT))
 }
 
-fn place_of(address: SocketAddr) -> Option<Place> {
+fn node_at(address: SocketAddr) -> Option<NodeId> {
     if address == anchor_address() {
-        return Some(Place::Anchor);
+        return Some(NodeId::Anchor);
     }
     let IpAddr::V4(ip) = address.ip() else { return None };
     let bits = ip.to_bits();
     if let Some(proxy) = bits.checked_sub(PROXIES) {
-        return Some(Place::Proxy(proxy as usize));
+        return Some(NodeId::Proxy(proxy as usize));
     }
     let number = bits.checked_sub(BOXES)? as usize;
-    Some(Place::Box { number, proxy: usize::from(address.port() - 10_000) })
+    Some(NodeId::Box { number, proxy: usize::from(address.port() - 10_000) })
 }

@@ -252,10 +252,10 @@ impl World {
         let capacity = (self.config.boxes as u64 * CAPACITY / self.cast.proxies as u64).max(1);
         for proxy in 0..self.cast.proxies {
             let who = self.cast.boxes + proxy;
-            if !self.posts[proxy].is_running() || self.members[who].stream.is_none() {
+            if !self.proxies[proxy].is_running() || self.members[who].stream.is_none() {
                 continue;
             }
-            let sessions = self.posts[proxy].boxes.len() as u64;
+            let sessions = self.proxies[proxy].boxes.len() as u64;
             let load = (sessions * 1_000_000 / capacity).min(1_000) as u16;
             let sample = Sample {
                 device: None,
@@ -316,8 +316,8 @@ impl World {
             return;
         }
         if vital == HealthState::Dead {
-            let post = &self.posts[proxy];
-            let (is_false, is_used) = (post.is_running(), !post.boxes.is_empty());
+            let model = &self.proxies[proxy];
+            let (is_false, is_used) = (model.is_running(), !model.boxes.is_empty());
             self.figures.declared_dead += 1;
             self.figures.declared_dead_falsely += u64::from(is_false && is_used);
             self.figures.declared_dead_unused += u64::from(is_false && !is_used);

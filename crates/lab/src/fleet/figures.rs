@@ -182,7 +182,7 @@ impl World {
             boxes_on: self.rides.iter().filter(|ride| ride.on.is_some()).count() as u64,
             boxes_lacking: self.rides.iter().filter(|ride| ride.lacking.is_some()).count() as u64,
             streams: self.members.iter().filter(|m| m.stream.is_some()).count() as u64,
-            proxies: self.posts.iter().filter(|post| post.is_running()).count() as u64,
+            proxies: self.proxies.iter().filter(|model| model.is_running()).count() as u64,
             replicas: self.replicas.iter().filter(|r| r.is_up && !r.is_hung).count() as u64,
             cut_off: self.cut_off(),
         };

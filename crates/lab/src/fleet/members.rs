@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use roadweave_fleet::{Agent, AgentEvent, Down, Kept, Kind, Place, Role, Up, Version};
+use roadweave_fleet::{Agent, AgentEvent, Down, Kept, Kind, Role, Up, VerifiedServer, Version};
 use roadweave_types::Instant;
 
 use super::{Event, World};
@@ -62,7 +62,7 @@ pub(super) enum Shortfall {
 
 /// A proxy.
 #[derive(Default)]
-pub(super) struct Post {
+pub(super) struct ProxyModel {
     pub is_killed: bool,
     pub is_frozen: bool,
     pub is_draining: bool,
@@ -73,7 +73,7 @@ pub(super) struct Post {
     pub backlog: Vec<(u64, Vec<Down>)>,
 }
 
-impl Post {
+impl ProxyModel {
     pub fn is_running(&self) -> bool {
         !self.is_killed && !self.is_frozen
     }
@@ -102,7 +102,7 @@ impl World {
             });
             match self.cast.is_box(who) {
                 true => self.rides.push(Ride::default()),
-                false => self.posts.push(Post::default()),
+                false => self.proxies.push(ProxyModel::default()),
             }
         }
         for who in 0..self.members.len() {
@@ -170,9 +170,9 @@ impl World {
     fn handle_agent_event(&mut self, who: usize, event: AgentEvent) {
         let is_box = self.cast.is_box(who);
         match event {
-            AgentEvent::Candidates(places) => {
-                let of = |it: &Place| Some((self.cast.proxy(&it.key)?, it.last_resort));
-                let candidates = places.iter().filter_map(of).collect();
+            AgentEvent::Candidates(servers) => {
+                let of = |it: &VerifiedServer| Some((self.cast.proxy(&it.key)?, it.last_resort));
+                let candidates = servers.iter().filter_map(of).collect();
                 self.on_candidates(who, candidates);
             }
             AgentEvent::Configure { text, .. } if is_box => {
@@ -218,7 +218,7 @@ impl World {
     fn on_table(&mut self, who: usize) {
         let proxy = who - self.cast.boxes;
         let agent = &self.members[who].agent;
-        self.posts[proxy].table = agent.kept().taken().get(&Kind::Table).copied();
+        self.proxies[proxy].table = agent.kept().taken().get(&Kind::Table).copied();
         if self.config.is_thorough {
             let admission = agent.admission();
             let is_withdrawn =
@@ -228,7 +228,7 @@ impl World {
         }
         let is_forgotten = |who: &&usize| self.rides[**who].is_forgotten;
         let gone: Vec<usize> =
-            self.posts[proxy].boxes.iter().filter(is_forgotten).copied().collect();
+            self.proxies[proxy].boxes.iter().filter(is_forgotten).copied().collect();
         for who in gone {
             if !self.accepts(proxy, who) {
                 self.set_proxy(who, None);

@@ -32,12 +32,12 @@ impl World {
 
     /// Whether a proxy lets a box in.
     pub(super) fn accepts(&self, proxy: usize, who: usize) -> bool {
-        let (ride, post) = (&self.rides[who], &self.posts[proxy]);
+        let (ride, model) = (&self.rides[who], &self.proxies[proxy]);
         let is_in_table = match ride.is_forgotten {
-            true => post.table.is_some_and(|table| table.epoch < self.store.epoch),
-            false => ride.in_tables_from.is_some_and(|from| post.table >= Some(from)),
+            true => model.table.is_some_and(|table| table.epoch < self.store.epoch),
+            false => ride.in_tables_from.is_some_and(|from| model.table >= Some(from)),
         };
-        post.is_running() && !post.is_draining && is_in_table
+        model.is_running() && !model.is_draining && is_in_table
     }
 
     /// A box measures its candidates, and moves where that pays.
@@ -78,10 +78,10 @@ impl World {
         if former != proxy {
             self.figures.moves += u64::from(former.is_some() && proxy.is_some());
             former.iter().for_each(|former| {
-                self.posts[*former].boxes.remove(&who);
+                self.proxies[*former].boxes.remove(&who);
             });
             proxy.iter().for_each(|proxy| {
-                self.posts[*proxy].boxes.insert(who);
+                self.proxies[*proxy].boxes.insert(who);
             });
             let key = proxy.map(|proxy| self.cast.key(self.cast.boxes + proxy));
             let now = self.now;
@@ -98,7 +98,7 @@ impl World {
         let lack = match self.rides[who].on {
             _ if !self.wants(who) => None,
             None => Some(Shortfall::Proxy),
-            Some(proxy) if !self.posts[proxy].is_running() => Some(Shortfall::LiveProxy),
+            Some(proxy) if !self.proxies[proxy].is_running() => Some(Shortfall::LiveProxy),
             Some(_) => None,
         };
         let former = self.rides[who].lacking;
@@ -181,11 +181,11 @@ impl World {
     }
 
     pub(super) fn on_drain(&mut self, proxy: usize, drained: bool) {
-        self.posts[proxy].is_draining = drained;
+        self.proxies[proxy].is_draining = drained;
         if !drained {
             return;
         }
-        for who in self.posts[proxy].boxes.clone() {
+        for who in self.proxies[proxy].boxes.clone() {
             let within = self.between(0, 60_000);
             self.choose_after(who, within);
         }
@@ -193,7 +193,7 @@ impl World {
 
     /// A proxy's process ends or stands still: the boxes on it notice within a second.
     fn lose(&mut self, proxy: usize) {
-        for who in self.posts[proxy].boxes.clone() {
+        for who in self.proxies[proxy].boxes.clone() {
             self.account(who);
             let soon = self.between(300, 900);
             self.choose_after(who, soon);
@@ -236,10 +236,10 @@ impl World {
             return;
         }
         let is_reached = |proxy: &usize| {
-            let (post, who) = (&self.posts[*proxy], self.cast.boxes + proxy);
+            let (model, who) = (&self.proxies[*proxy], self.cast.boxes + proxy);
             let replica = self.members[who].stream.map(|(replica, _)| replica);
             let is_served = replica.is_some_and(|replica| !self.replicas[replica].is_hung);
-            post.is_running() && !post.is_partitioned && is_served
+            model.is_running() && !model.is_partitioned && is_served
         };
         let reached = (0..self.cast.proxies).filter(is_reached).collect();
         self.figures.revoke(key, self.now, reached);
@@ -299,7 +299,7 @@ impl World {
 
     fn kill_proxy(&mut self, proxy: usize, is_over: bool) {
         let who = self.cast.boxes + proxy;
-        self.posts[proxy].is_killed = !is_over;
+        self.proxies[proxy].is_killed = !is_over;
         if is_over {
             self.restart(who);
             let soon = self.between(200, 2_000);
@@ -315,12 +315,12 @@ impl World {
 
     fn freeze(&mut self, proxy: usize, is_over: bool) {
         let who = self.cast.boxes + proxy;
-        self.posts[proxy].is_frozen = !is_over;
+        self.proxies[proxy].is_frozen = !is_over;
         if !is_over {
             self.expire_later(who);
             return self.lose(proxy);
         }
-        for (stream, frames) in std::mem::take(&mut self.posts[proxy].backlog) {
+        for (stream, frames) in std::mem::take(&mut self.proxies[proxy].backlog) {
             self.handle_down(who, stream, frames);
         }
         let holds = |(replica, stream): (usize, u64)| {
@@ -345,7 +345,7 @@ impl World {
 
     fn partition(&mut self, proxy: usize, is_over: bool) {
         let who = self.cast.boxes + proxy;
-        self.posts[proxy].is_partitioned = !is_over;
+        self.proxies[proxy].is_partitioned = !is_over;
         match is_over {
             true => self.connect_after(who, Duration::from_secs(1)),
             false => self.drop_stream(who, None),

@@ -50,8 +50,8 @@ impl World {
                 !ride.is_in_garage && !ride.is_cut_off
             }
             false => {
-                let post = &self.posts[who - self.cast.boxes];
-                post.is_running() && !post.is_partitioned
+                let model = &self.proxies[who - self.cast.boxes];
+                model.is_running() && !model.is_partitioned
             }
         }
     }
@@ -108,7 +108,7 @@ impl World {
         let desk = self.replicas[replica].desks.get(&who);
         let Some((held, _)) = desk else { return };
         let is_live = self.members[who].stream == Some((replica, *held));
-        let is_frozen = !self.cast.is_box(who) && self.posts[who - self.cast.boxes].is_frozen;
+        let is_frozen = !self.cast.is_box(who) && self.proxies[who - self.cast.boxes].is_frozen;
         // It came back in time.
         if stream.is_some_and(|stream| stream != *held || (is_live && !is_frozen)) {
             return;
@@ -156,9 +156,9 @@ impl World {
             return;
         }
         if !self.cast.is_box(who) {
-            let post = &mut self.posts[who - self.cast.boxes];
-            if post.is_frozen {
-                return post.backlog.push((stream, frames));
+            let model = &mut self.proxies[who - self.cast.boxes];
+            if model.is_frozen {
+                return model.backlog.push((stream, frames));
             }
         }
         let now = self.now;

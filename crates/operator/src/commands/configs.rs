@@ -11,7 +11,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::{out, secret};
 use serde_json::{Value, json};
 
-use super::Asker;
+use super::CommandContext;
 use crate::show;
 
 /// What to do with configurations.
@@ -76,7 +76,7 @@ fn share(text: &str) -> Result<u32, String> {
 }
 
 /// Does what a command says.
-pub fn config(command: ConfigCommand, asker: &Asker) -> Result<()> {
+pub fn config(command: ConfigCommand, context: &CommandContext) -> Result<()> {
     match command {
         ConfigCommand::Push { file, tag, device, wave, rest, title } => {
             let scope = match (tag, device) {
@@ -85,7 +85,7 @@ pub fn config(command: ConfigCommand, asker: &Asker) -> Result<()> {
                 (None, None) => json!("tenant"),
             };
             let body = json!({ "scope": scope, "title": title, "body": read(&file)? });
-            let made = asker.client.post(&asker.client.of_tenant("/configs"), &body)?;
+            let made = context.client.post(&context.client.of_tenant("/configs"), &body)?;
             let name = show::at(&made, "id");
             let mut waves = wave;
             waves.sort_unstable();
@@ -94,14 +94,15 @@ pub fn config(command: ConfigCommand, asker: &Asker) -> Result<()> {
                 waves.push(100);
             }
             let settings = json!({ "config": name, "waves": waves, "rest_s": rest });
-            let path = asker.client.of_tenant("/rollouts");
-            let rollout = asker.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            let path = context.client.of_tenant("/rollouts");
+            let rollout =
+                context.client.post(&path, &json!({ "id": name, "settings": settings }))?;
             let first = waves.first().copied().unwrap_or(100);
             let answer = json!({ "config": made, "rollout": rollout });
-            asker.answer(&answer, format_args!("{name}, first to {first}% of the boxes"))
+            context.answer(&answer, format_args!("{name}, first to {first}% of the boxes"))
         }
-        ConfigCommand::List => asker.list(
-            &asker.client.of_tenant("/configs"),
+        ConfigCommand::List => context.list(
+            &context.client.of_tenant("/configs"),
             &[
                 ("NAME", "id"),
                 ("AUTHOR", "author"),
@@ -110,32 +111,34 @@ pub fn config(command: ConfigCommand, asker: &Asker) -> Result<()> {
             ],
         ),
         ConfigCommand::Show { name } => {
-            out::json(&asker.client.get(&asker.client.of_tenant(&format!("/configs/{name}")))?)
+            out::json(&context.client.get(&context.client.of_tenant(&format!("/configs/{name}")))?)
         }
-        ConfigCommand::Approval { name } => out::json(&asker.client.get(&approval(asker, &name))?),
+        ConfigCommand::Approval { name } => {
+            out::json(&context.client.get(&approval(context, &name))?)
+        }
         ConfigCommand::Approve { name, key, signed } => {
             let signature = match (key, signed) {
-                (Some(key), _) => sign(asker, &name, &key)?,
+                (Some(key), _) => sign(context, &name, &key)?,
                 (None, Some(file)) => read_text(&file)?,
                 (None, None) => return Err(BadInput::new("--key or --signed").into()),
             };
             let body = json!({ "signature": signature.trim() });
-            let answer = asker.client.post(&approval(asker, &name), &body)?;
-            asker.answer(&answer, format_args!("{name} is approved"))
+            let answer = context.client.post(&approval(context, &name), &body)?;
+            context.answer(&answer, format_args!("{name} is approved"))
         }
     }
 }
 
-fn approval(asker: &Asker, name: &str) -> String {
-    asker.client.of_tenant(&format!("/configs/{name}/approval"))
+fn approval(context: &CommandContext, name: &str) -> String {
+    context.client.of_tenant(&format!("/configs/{name}/approval"))
 }
 
 /// The word of the person with this key, for the text that is shown.
-fn sign(asker: &Asker, name: &str, key: &Path) -> Result<String> {
-    let waiting: Waiting = serde_json::from_value(asker.client.get(&approval(asker, name))?)?;
+fn sign(context: &CommandContext, name: &str, key: &Path) -> Result<String> {
+    let waiting: Waiting = serde_json::from_value(context.client.get(&approval(context, name))?)?;
     let bad = |error: &dyn std::fmt::Display| BadInput::new(format!("{}: {error}", key.display()));
     let approver = Identity::from_base64(&secret::read(key)?).map_err(|error| bad(&error))?;
-    if !asker.json {
+    if !context.json {
         out::line(waiting.shown())?;
     }
     let signed = waiting.sign(&approver).map_err(|why| BadInput::new(format!("{name}: {why}")))?;
@@ -155,11 +158,11 @@ fn read(file: &Path) -> Result<Value> {
 }
 
 /// Does what a command says.
-pub fn rollout(command: RolloutCommand, asker: &Asker) -> Result<()> {
+pub fn rollout(command: RolloutCommand, context: &CommandContext) -> Result<()> {
     let (name, state) = match command {
         RolloutCommand::List => {
-            return asker.list(
-                &asker.client.of_tenant("/rollouts"),
+            return context.list(
+                &context.client.of_tenant("/rollouts"),
                 &[
                     ("NAME", "id"),
                     ("CONFIGURATION", "settings.config"),
@@ -173,9 +176,9 @@ pub fn rollout(command: RolloutCommand, asker: &Asker) -> Result<()> {
         RolloutCommand::Resume { name } => (name, "running"),
         RolloutCommand::Abort { name } => (name, "aborted"),
     };
-    let path = asker.client.of_tenant(&format!("/rollouts/{name}"));
-    let answer = asker.client.settle(&path, |settings| settings["state"] = state.into())?;
-    asker.answer(&answer, format_args!("{name} is {state}"))
+    let path = context.client.of_tenant(&format!("/rollouts/{name}"));
+    let answer = context.client.settle(&path, |settings| settings["state"] = state.into())?;
+    context.answer(&answer, format_args!("{name} is {state}"))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::secret;
 use serde_json::json;
 
-use super::{Asker, revoke};
+use super::{CommandContext, revoke};
 use crate::show;
 
 /// What to do with delegates.
@@ -29,16 +29,16 @@ pub enum DelegateCommand {
 }
 
 /// Does what is to be done with delegates.
-pub fn delegate(command: DelegateCommand, asker: &Asker) -> Result<()> {
-    let path = asker.client.of_tenant("/delegates");
+pub fn delegate(command: DelegateCommand, context: &CommandContext) -> Result<()> {
+    let path = context.client.of_tenant("/delegates");
     match command {
         DelegateCommand::Add { file } => {
             let chain = serde_json::to_string(&read(&file)?.chain)?;
-            let answer = asker.client.post(&path, &json!({ "chain": chain }))?;
+            let answer = context.client.post(&path, &json!({ "chain": chain }))?;
             let name = show::at(&answer, "id");
-            asker.answer(&answer, format_args!("{name} may sign; its key is still yours alone"))
+            context.answer(&answer, format_args!("{name} may sign; its key is still yours alone"))
         }
-        DelegateCommand::List => asker.list(
+        DelegateCommand::List => context.list(
             &path,
             &[
                 ("NAME", "id"),
@@ -51,7 +51,7 @@ pub fn delegate(command: DelegateCommand, asker: &Asker) -> Result<()> {
             ],
         ),
         DelegateCommand::Revoke { name, reason } => {
-            revoke(asker, &format!("{path}/{name}/revoke"), &name, &reason)
+            revoke(context, &format!("{path}/{name}/revoke"), &name, &reason)
         }
     }
 }

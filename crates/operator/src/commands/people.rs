@@ -5,7 +5,7 @@ use clap::Subcommand;
 use roadweave_terminal::exit::BadInput;
 use serde_json::{Value, json};
 
-use super::Asker;
+use super::CommandContext;
 use crate::{account, show};
 
 /// What to do with people.
@@ -41,10 +41,10 @@ pub enum UserCommand {
 const ROLES: [&str; 4] = ["viewer", "crew", "operator", "owner"];
 
 /// Does what is to be done with people.
-pub fn user(command: UserCommand, asker: &Asker) -> Result<()> {
-    let path = asker.client.of_tenant("/users");
+pub fn user(command: UserCommand, context: &CommandContext) -> Result<()> {
+    let path = context.client.of_tenant("/users");
     match command {
-        UserCommand::List => asker.list(
+        UserCommand::List => context.list(
             &path,
             &[
                 ("NAME", "id"),
@@ -57,30 +57,30 @@ pub fn user(command: UserCommand, asker: &Asker) -> Result<()> {
             let password = account::new_password(&format!("password of {name}:"))?;
             let settings = json!({ "role": role, "title": title });
             let body = json!({ "id": name, "password": password, "settings": settings });
-            let answer = asker.client.post(&path, &body)?;
-            asker.answer(&answer, format_args!("{name} may log in, as {role}"))
+            let answer = context.client.post(&path, &body)?;
+            context.answer(&answer, format_args!("{name} may log in, as {role}"))
         }
         UserCommand::Role { name, role } => {
             let to = |settings: &mut Value| settings["role"] = json!(role);
-            let answer = asker.client.settle(&format!("{path}/{name}"), to)?;
-            asker.answer(&answer, format_args!("{name} is {role}"))
+            let answer = context.client.settle(&format!("{path}/{name}"), to)?;
+            context.answer(&answer, format_args!("{name} is {role}"))
         }
         UserCommand::Password { name } => {
-            let name = name.map_or_else(|| own_name(asker), Ok)?;
+            let name = name.map_or_else(|| own_name(context), Ok)?;
             let password = account::new_password(&format!("new password of {name}:"))?;
             let body = json!({ "password": password });
             let path = format!("{path}/{name}/password");
-            let answer = asker.client.ask("PUT", &path, Some(&body), None)?.body;
+            let answer = context.client.ask("PUT", &path, Some(&body), None)?.body;
             let sentence = format_args!("the password of {name} is set; all their logins are over");
-            asker.answer(&answer, sentence)
+            context.answer(&answer, sentence)
         }
-        UserCommand::Remove { name } => asker.remove(&format!("/users/{name}")),
+        UserCommand::Remove { name } => context.remove(&format!("/users/{name}")),
     }
 }
 
 /// The name of the person who asks.
-fn own_name(asker: &Asker) -> Result<String> {
-    let name = show::at(&asker.client.get("/sessions/current")?, "name");
+fn own_name(context: &CommandContext) -> Result<String> {
+    let name = show::at(&context.client.get("/sessions/current")?, "name");
     let person = name.strip_prefix("person:").map(str::to_owned);
     Ok(person.ok_or_else(|| BadInput::new("a key has no password: say whose is to be set"))?)
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::Asker;
+use super::CommandContext;
 
 /// What to do with pools.
 #[derive(Subcommand)]
@@ -37,10 +37,10 @@ pub struct Set {
 }
 
 /// Does what is to be done with pools.
-pub fn pool(command: PoolCommand, asker: &Asker) -> Result<()> {
-    let path = asker.client.of_tenant("/pools");
+pub fn pool(command: PoolCommand, context: &CommandContext) -> Result<()> {
+    let path = context.client.of_tenant("/pools");
     match command {
-        PoolCommand::List => asker.list(
+        PoolCommand::List => context.list(
             &path,
             &[
                 ("NAME", "id"),
@@ -52,18 +52,18 @@ pub fn pool(command: PoolCommand, asker: &Asker) -> Result<()> {
         ),
         PoolCommand::Set(wanted) => {
             let place = format!("{path}/{}", wanted.name);
-            let (answer, done) = match asker.client.find(&place)? {
-                Some(_) => (asker.client.settle(&place, |it| wanted.apply(it))?, "changed"),
+            let (answer, done) = match context.client.find(&place)? {
+                Some(_) => (context.client.settle(&place, |it| wanted.apply(it))?, "changed"),
                 None => {
                     let mut settings = json!({});
                     wanted.apply(&mut settings);
                     let new = json!({ "id": wanted.name, "settings": settings });
-                    (asker.client.post(&path, &new)?, "made")
+                    (context.client.post(&path, &new)?, "made")
                 }
             };
-            asker.answer(&answer, format_args!("pool {} is {done}", wanted.name))
+            context.answer(&answer, format_args!("pool {} is {done}", wanted.name))
         }
-        PoolCommand::Remove { name } => asker.remove(&format!("/pools/{name}")),
+        PoolCommand::Remove { name } => context.remove(&format!("/pools/{name}")),
     }
 }
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::Asker;
+use super::CommandContext;
 use crate::account;
 
 /// What to do with tenants.
@@ -38,9 +38,9 @@ pub enum TenantCommand {
 }
 
 /// Does what is to be done with tenants.
-pub fn tenant(command: TenantCommand, asker: &Asker) -> Result<()> {
+pub fn tenant(command: TenantCommand, context: &CommandContext) -> Result<()> {
     match command {
-        TenantCommand::List => asker.list(
+        TenantCommand::List => context.list(
             "/tenants",
             &[
                 ("NAME", "id"),
@@ -56,19 +56,19 @@ pub fn tenant(command: TenantCommand, asker: &Asker) -> Result<()> {
             let settings = json!({ "prefixes": prefix });
             let body =
                 json!({ "id": name, "owner": owner, "password": password, "settings": settings });
-            let answer = asker.client.post("/tenants", &body)?;
-            asker.answer(&answer, format_args!("tenant {name}, owned by {owner}"))
+            let answer = context.client.post("/tenants", &body)?;
+            context.answer(&answer, format_args!("tenant {name}, owned by {owner}"))
         }
         TenantCommand::Egress { name, at } => {
             let to = |settings: &mut Value| settings["egress"] = json!(at);
-            let answer = asker.client.settle(&format!("/tenants/{name}"), to)?;
-            asker.answer(&answer, format_args!("packets of {name} leave: {at}"))
+            let answer = context.client.settle(&format!("/tenants/{name}"), to)?;
+            context.answer(&answer, format_args!("packets of {name} leave: {at}"))
         }
         TenantCommand::Limit { name, rate_mbps } => {
             let to = |settings: &mut Value| settings["limits"]["rate_mbps"] = json!(rate_mbps);
-            let answer = asker.client.settle(&format!("/tenants/{name}"), to)?;
+            let answer = context.client.settle(&format!("/tenants/{name}"), to)?;
             let rate = rate_mbps.map_or("any".to_owned(), |rate| format!("{rate} Mbit/s"));
-            asker.answer(&answer, format_args!("through each proxy {name} may send: {rate}"))
+            context.answer(&answer, format_args!("through each proxy {name} may send: {rate}"))
         }
     }
 }

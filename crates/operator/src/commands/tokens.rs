@@ -9,7 +9,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use serde_json::{Value, json};
 
-use super::{Asker, delegates};
+use super::{CommandContext, delegates};
 use crate::show;
 
 /// What to do with tokens.
@@ -55,11 +55,11 @@ pub struct Create {
 }
 
 /// Does what is to be done with tokens.
-pub fn token(command: TokenCommand, asker: &Asker) -> Result<()> {
+pub fn token(command: TokenCommand, context: &CommandContext) -> Result<()> {
     match command {
-        TokenCommand::Create(options) => create(options, asker),
-        TokenCommand::List => asker.list(
-            &asker.client.of_tenant("/tokens"),
+        TokenCommand::Create(options) => create(options, context),
+        TokenCommand::List => context.list(
+            &context.client.of_tenant("/tokens"),
             &[
                 ("NAME", "id"),
                 ("LEFT", "uses_left"),
@@ -70,11 +70,11 @@ pub fn token(command: TokenCommand, asker: &Asker) -> Result<()> {
                 ("DELEGATE", "settings.delegate"),
             ],
         ),
-        TokenCommand::Remove { name } => asker.remove(&format!("/tokens/{name}")),
+        TokenCommand::Remove { name } => context.remove(&format!("/tokens/{name}")),
     }
 }
 
-fn create(options: Create, asker: &Asker) -> Result<()> {
+fn create(options: Create, context: &CommandContext) -> Result<()> {
     let delegate = options.delegate.as_deref().map(delegates::read).transpose()?;
     if let Some(delegate) = &delegate {
         check(delegate)?;
@@ -97,19 +97,19 @@ fn create(options: Create, asker: &Asker) -> Result<()> {
         "approval": options.approval,
         "delegate": said.map(|said| said.name),
     });
-    let path = asker.client.of_tenant("/tokens");
-    let mut answer = asker.client.post(&path, &json!({ "settings": settings }))?;
+    let path = context.client.of_tenant("/tokens");
+    let mut answer = context.client.post(&path, &json!({ "settings": settings }))?;
     let is_secret = delegate.is_some();
     if let Some(delegate) = delegate {
         let text = carrying(&show::at(&answer, "join"), delegate).inspect_err(|_| {
             // Nobody will ever see it; it would keep its uses from others.
             let made = format!("{path}/{}", show::at(&answer, "token.id"));
-            _ = asker.client.remove(&made);
+            _ = context.client.remove(&made);
         })?;
         answer["join"] = Value::String(text);
     }
     let join = show::at(&answer, "join");
-    let code = show::qr(&join).filter(|_| !options.no_qr && !asker.json);
+    let code = show::qr(&join).filter(|_| !options.no_qr && !context.json);
     if let Some(code) = code {
         out::line(code)?;
     }
@@ -124,7 +124,7 @@ fn create(options: Create, asker: &Asker) -> Result<()> {
              any user of that machine sees it:\nroadweave join -{option}    # reads it, to Ctrl-D"
         ),
     };
-    asker.answer(&answer, sentence)
+    context.answer(&answer, sentence)
 }
 
 /// Refuses a delegate that no token can carry, before one is made.

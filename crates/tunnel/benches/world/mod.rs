@@ -10,10 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_identity::Identity;
-use roadweave_quic::{Epoch, Outbox, TransportConfig};
+use roadweave_quic::{Epoch, Route, TransportConfig};
 use roadweave_tunnel::{
-    Candidate, Client, ClientConfig, Io, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, RecvMeta,
-    Server, ServerConfig, turn,
+    Candidate, Client, ClientConfig, LaneConfig, MEMORY_MAX, MemoryIo, Node, Peer, PeerTable,
+    RecvMeta, Server, ServerConfig, turn,
 };
 use roadweave_types::{Instant, UplinkId};
 
@@ -35,10 +35,10 @@ fn uplink_address(uplink: UplinkId) -> SocketAddr {
 
 /// What is around one of the nodes.
 pub struct Surroundings {
-    pub now: Instant,
+    pub io: MemoryIo,
     is_client: bool,
     /// On its way to the other node.
-    sent: VecDeque<(Instant, RecvMeta, Vec<u8>)>,
+    sent: VecDeque<(Instant, RecvMeta, Bytes)>,
     pub delivered: u64,
     transmitted: u64,
     /// What has come out of the tunnel, if it is to be kept.
@@ -48,7 +48,7 @@ pub struct Surroundings {
 impl Surroundings {
     pub fn new(is_client: bool) -> Self {
         Self {
-            now: Instant::ZERO,
+            io: MemoryIo::default(),
             is_client,
             sent: VecDeque::new(),
             delivered: 0,
@@ -66,35 +66,35 @@ impl Surroundings {
             node.handle_packet(now, &meta, &packet);
         }
     }
+
+    /// Turns `node` and sends on its way what it has for the other.
+    fn turn(&mut self, node: &mut impl Node) {
+        turn(node, &mut self.io);
+        let packets = self.io.delivered.drain(..);
+        self.delivered += packets.len() as u64;
+        match &mut self.kept {
+            Some(kept) => kept.extend(packets),
+            None => drop(packets),
+        }
+        self.transmitted += self.io.transmitted.len() as u64;
+        let at = self.io.now + DELAY;
+        for (route, packet) in self.io.transmitted.drain(..) {
+            self.sent.push_back((at, arrival(&route, self.is_client), packet));
+        }
+    }
 }
 
-impl Io for Surroundings {
-    fn now(&self) -> Instant {
-        self.now
-    }
-
-    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
-        for packet in packets {
-            self.delivered += 1;
-            self.kept.iter_mut().for_each(|kept| kept.push(packet.clone()));
+/// How a packet arrives that the client, or the server, has sent by `route`.
+fn arrival(route: &Route, from_client: bool) -> RecvMeta {
+    let (socket, remote) = match route.uplink.filter(|_| from_client) {
+        Some(uplink) => (uplink, uplink_address(uplink)),
+        None => {
+            let of = |uplink: &UplinkId| uplink_address(*uplink) == route.destination;
+            let socket = UPLINKS.into_iter().find(of).expect("it answers an uplink");
+            (socket, server_address())
         }
-    }
-
-    fn transmit(&mut self, packets: &Outbox) {
-        for (route, packet) in packets.packets() {
-            let (socket, remote) = match route.uplink.filter(|_| self.is_client) {
-                Some(uplink) => (uplink, uplink_address(uplink)),
-                None => {
-                    let of = |uplink: &UplinkId| uplink_address(*uplink) == route.destination;
-                    let socket = UPLINKS.into_iter().find(of).expect("it answers an uplink");
-                    (socket, server_address())
-                }
-            };
-            let meta = RecvMeta { socket, remote, local: None, ecn: route.ecn, received: None };
-            self.transmitted += 1;
-            self.sent.push_back((self.now + DELAY, meta, packet.to_vec()));
-        }
-    }
+    };
+    RecvMeta { socket, remote, local: None, ecn: route.ecn, received: None }
 }
 
 pub struct Tunnel {
@@ -172,14 +172,14 @@ impl Tunnel {
     /// Sends a packet each `gap` for `span`, each node turned when something has come or is due, as
     /// an event loop turns it.
     pub fn pace(&mut self, gap: Duration, span: Duration) {
-        let mut now = self.near.now;
+        let mut now = self.near.io.now;
         let (end, mut next) = (now + span, now + gap);
         while now < end {
             let arrivals =
                 [&self.near, &self.far].map(|side| side.sent.front().map(|(at, ..)| *at));
             let due = [self.client.poll_timeout(), self.server.poll_timeout()];
             now = arrivals.into_iter().chain(due).flatten().fold(next, Instant::min).max(now);
-            (self.near.now, self.far.now) = (now, now);
+            (self.near.io.now, self.far.io.now) = (now, now);
             let comes = |at: Option<Instant>| at.is_some_and(|at| at <= now);
             if next <= now || comes(arrivals[1]) || comes(due[0]) {
                 while next <= now {
@@ -187,12 +187,12 @@ impl Tunnel {
                     next += gap;
                 }
                 self.far.arrive(now, &mut self.client);
-                turn(&mut self.client, &mut self.near);
+                self.near.turn(&mut self.client);
                 self.turns[0] += 1;
             }
             if comes(arrivals[0]) || comes(due[1]) {
                 self.near.arrive(now, &mut self.server);
-                turn(&mut self.server, &mut self.far);
+                self.far.turn(&mut self.server);
                 self.turns[1] += 1;
             }
         }
@@ -200,13 +200,13 @@ impl Tunnel {
 
     /// Sends `packets` packets and lets a millisecond pass.
     pub fn step(&mut self, packets: u64) {
-        let now = self.near.now + STEP;
-        (self.near.now, self.far.now) = (now, now);
+        let now = self.near.io.now + STEP;
+        (self.near.io.now, self.far.io.now) = (now, now);
         (0..packets).for_each(|_| self.client.handle_inner(now, &self.packet));
         self.far.arrive(now, &mut self.client);
-        turn(&mut self.client, &mut self.near);
+        self.near.turn(&mut self.client);
         self.near.arrive(now, &mut self.server);
-        turn(&mut self.server, &mut self.far);
+        self.far.turn(&mut self.server);
     }
 }
 

@@ -13,12 +13,16 @@
 //! a while. Nothing here sends or reads a clock: the client asks what to probe, and tells what came
 //! of it.
 
+mod round;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
 use roadweave_types::{Instant, UplinkId};
+
+use self::round::Round;
 
 /// A server that a client may join.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,20 +120,6 @@ impl State {
         let Candidate { to_anchor, last_resort, .. } = *candidate;
         Self { to_anchor, last_resort, ..self }
     }
-}
-
-/// One round of probes.
-#[derive(Debug)]
-struct Round {
-    began: Instant,
-    /// The capacity of each uplink that takes part.
-    weights: BTreeMap<UplinkId, u64>,
-    /// Of the probes that leave at each time: which is next.
-    sent: usize,
-    /// The least round trip by candidate and uplink.
-    least: BTreeMap<(usize, UplinkId), Duration>,
-    /// Probes of which nobody has heard.
-    open: usize,
 }
 
 /// What is told of a candidate.
@@ -251,7 +241,7 @@ impl Choice {
 
     /// Begins a round over `uplinks`, with their capacities, if one is due; ends one that is over.
     pub(super) fn handle_timeout(&mut self, now: Instant, uplinks: &BTreeMap<UplinkId, u64>) {
-        if self.round.as_ref().is_some_and(|round| now >= self.round_ends(round)) {
+        if self.round.as_ref().is_some_and(|round| now >= round.ends()) {
             self.end_round(now);
         }
         if self.states.len() < 2 || self.round.is_some() || now < self.next_round {
@@ -261,13 +251,7 @@ impl Choice {
             self.next_round = now + CONFIRM;
             return;
         }
-        self.round = Some(Round {
-            began: now,
-            weights: uplinks.clone(),
-            sent: 0,
-            least: BTreeMap::new(),
-            open: 0,
-        });
+        self.round = Some(Round::new(now, self.states.len(), uplinks.clone()));
     }
 
     /// When [`Choice::handle_timeout`] or [`Choice::poll_probe`] has something to do.
@@ -277,21 +261,13 @@ impl Choice {
         }
         Some(match &self.round {
             None => self.next_round,
-            Some(round) => self.probe_due(round).unwrap_or(self.round_ends(round)),
+            Some(round) => round.probe_due().unwrap_or(round.ends()),
         })
     }
 
     /// The next probe that is due: the candidate and the uplink.
     pub(super) fn poll_probe(&mut self, now: Instant) -> Option<(usize, UplinkId)> {
-        let round = self.round.as_ref()?;
-        self.probe_due(round).filter(|due| *due <= now)?;
-        let candidates = self.states.len();
-        let round = self.round.as_mut()?;
-        let place = round.sent % (candidates * round.weights.len());
-        let uplink = round.weights.keys().nth(place / candidates).copied()?;
-        round.sent += 1;
-        round.open += 1;
-        Some((place % candidates, uplink))
+        self.round.as_mut()?.poll_probe(now)
     }
 
     /// What came of a probe; `None` if nothing came, or it could not leave.
@@ -303,13 +279,8 @@ impl Choice {
         rtt: Option<Duration>,
     ) {
         let Some(round) = &mut self.round else { return };
-        round.open = round.open.saturating_sub(1);
-        if let Some(rtt) = rtt {
-            let least = round.least.entry((candidate, uplink)).or_insert(rtt);
-            *least = rtt.min(*least);
-        }
-        let all_left = round.sent >= PROBES * self.states.len() * round.weights.len();
-        if all_left && round.open == 0 {
+        round.on_outcome(candidate, uplink, rtt);
+        if round.is_over() {
             self.end_round(now);
         }
     }
@@ -402,17 +373,6 @@ impl Choice {
         Standing { figure, measured, rests_until, last }
     }
 
-    /// When the next probe of a round leaves, if there is another.
-    fn probe_due(&self, round: &Round) -> Option<Instant> {
-        let at_once = self.states.len() * round.weights.len();
-        let turn = round.sent / at_once;
-        (turn < PROBES).then(|| round.began + PROBE_INTERVAL * turn as u32)
-    }
-
-    fn round_ends(&self, round: &Round) -> Instant {
-        round.began + PROBE_INTERVAL * PROBES as u32 + PROBE_PATIENCE
-    }
-
     /// Makes figures of what was measured, and sees who is better than the current one.
     fn end_round(&mut self, now: Instant) {
         let Some(round) = self.round.take() else { return };
@@ -450,41 +410,11 @@ impl State {
     }
 }
 
-impl Round {
-    /// The median over the uplinks, each as weighty as its capacity, of a candidate's least round
-    /// trips. Over an uplink on which others answer and it does not it is further than any. Where
-    /// two halves are equal it is the lesser one, and the greater one of a `challenger`: half of
-    /// the capacity is not enough to move for.
-    fn median(&self, candidate: usize, challenger: bool) -> Option<Duration> {
-        let is_alive = |uplink: &UplinkId| self.least.keys().any(|(_, alive)| alive == uplink);
-        let mut values: Vec<(Duration, u64)> = Vec::new();
-        for (uplink, weight) in self.weights.iter().filter(|(uplink, _)| is_alive(uplink)) {
-            let least = self.least.get(&(candidate, *uplink)).copied();
-            values.push((least.unwrap_or(Duration::MAX), (*weight).max(1)));
-        }
-        values.sort_unstable();
-        let all = values.iter().map(|(_, weight)| u128::from(*weight)).sum::<u128>();
-        let half = if challenger { all / 2 + 1 } else { all.div_ceil(2) };
-        let mut sum = 0;
-        let median = values.iter().find(|(_, weight)| {
-            sum += u128::from(*weight);
-            sum >= half
-        });
-        median.map(|(value, _)| *value).filter(|value| *value < Duration::MAX)
-    }
-}
-
 /// Whether `figure` is better than `current` by both margins.
 fn is_better(figure: Duration, current: Duration) -> bool {
     figure + MARGIN <= current && figure * 3 <= current * 2
 }
 
-/// Probes to each candidate over each uplink in a round.
-const PROBES: usize = 3;
-/// The time between two of them: a server answers an address once in 100 ms.
-const PROBE_INTERVAL: Duration = Duration::from_millis(150);
-/// How long the last of them is waited for.
-const PROBE_PATIENCE: Duration = Duration::from_millis(2_100);
 /// The time between rounds.
 const ROUND_INTERVAL: Duration = Duration::from_secs(30 * 60);
 /// The time to the next round when one was surprising.

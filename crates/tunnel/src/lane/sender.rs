@@ -33,6 +33,7 @@ use crate::lane::cuts::{Cut, Cuts};
 use crate::lane::datagram::TokenKind;
 use crate::lane::flow_predecessors::FlowPredecessors;
 use crate::lane::recovery_history::RecoveryHistory;
+use crate::lane::sent_flows::SentFlows;
 use crate::lane::shed::{Frame, Shedder};
 use crate::lane::unfinished::{Unacknowledged, Unfinished, inner_of};
 use crate::observe::PacketLog;
@@ -57,6 +58,8 @@ pub(crate) struct LaneSender {
     scheduler: Box<dyn Scheduler>,
     recovery: RecoveryHistory,
     encoder: Encoder,
+    /// Of what the encoder holds.
+    sent_flows: SentFlows,
     queue: VecDeque<Queued>,
     /// Which frames of the queue are given up, if the strategy gives up frames.
     shedder: Option<Shedder>,
@@ -112,6 +115,7 @@ impl LaneSender {
             scheduler: config.strategy.scheduler(config.deadline, names_uplinks)?,
             recovery: RecoveryHistory::new(config.strategy.recovery(recovery)),
             encoder: Encoder::new(encoder),
+            sent_flows: SentFlows::default(),
             queue: VecDeque::new(),
             shedder: config.strategy.keeps_whole_frames().then(|| Shedder::new(config.deadline)),
             again: VecDeque::new(),
@@ -342,6 +346,7 @@ impl LaneSender {
             self.settle_age();
         }
         self.encoder.expire(now);
+        self.sent_flows.retain_from(|id| self.encoder.symbol(id).is_some());
         if self.config.strategy.sizes_frames() {
             let paths = self.offers(carrier.paths(now));
             self.frame_target = self.scheduler.frame_target(now, &paths);

@@ -1,3 +1,6 @@
+mod nat;
+mod numbers;
+
 use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
@@ -265,16 +268,6 @@ fn a_former_epoch_returns_without_what_came_of_it() {
 }
 
 #[test]
-fn numbers_wrap() {
-    let mut bench = Bench::new();
-    for number in [u32::MAX - 1, 0, u32::MAX, 1] {
-        bench.data(0, 0, number);
-    }
-    assert_eq!(bench.numbers(), [u32::MAX - 1, u32::MAX, 0, 1]);
-    assert_eq!(bench.router.status().peer_packets, 4);
-}
-
-#[test]
 fn strangers_are_refused() {
     let mut bench = Bench::new();
     let stranger = SocketAddr::from(([192, 0, 2, 1], 6081));
@@ -291,132 +284,6 @@ fn strangers_are_refused() {
     assert!(bench.router.poll_inner().is_some());
 }
 
-/// A router with two links behind NAT.
-struct Nat(Router);
-
-impl Nat {
-    const STRANGER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 9)), 1);
-
-    fn new() -> Self {
-        let nat: Vec<IpNet> = vec!["100.64.0.0/10".parse().expect("a prefix")];
-        let peers = vec![RouterPeer::Within(nat.clone()), RouterPeer::Within(nat)];
-        Self(Router::new(config(peers)).expect("two links"))
-    }
-
-    fn at(port: u16) -> SocketAddr {
-        SocketAddr::from(([100, 64, 0, 9], port))
-    }
-
-    fn bytes(&mut self, millis: u64, from: SocketAddr, bytes: &[u8]) {
-        self.0.handle_packet(ms(millis), &meta(SOCKET, from), bytes);
-    }
-
-    /// Does what is due; returns the hellos that leave, with their destinations.
-    fn turn(&mut self, millis: u64) -> Vec<(SocketAddr, GeneveHello)> {
-        self.0.handle_timeout(ms(millis));
-        let mut hellos = Vec::new();
-        while let Some(packets) = self.0.poll_transmit() {
-            for (route, bytes) in packets.packets() {
-                if let Ok(Geneve { content: GeneveContent::Hello(hello), .. }) =
-                    Geneve::parse(bytes)
-                {
-                    hellos.push((route.destination, hello));
-                }
-            }
-        }
-        hellos
-    }
-
-    fn remotes(&self) -> Vec<Option<String>> {
-        self.0.status().paths.into_iter().map(|link| link.remote).collect()
-    }
-}
-
-/// A hello that answers `said`.
-fn answer(epoch: u32, link: u8, said: &GeneveHello) -> Vec<u8> {
-    let hello = GeneveHello { epoch, link, sent_us: 0, echoed_us: said.sent_us, held_us: 1 };
-    Geneve::hello(VNI, &hello).to_vec()
-}
-
-#[test]
-fn an_address_behind_nat_is_learned_from_hellos_and_follows_them() {
-    let mut nat = Nat::new();
-    assert!(nat.turn(0).is_empty(), "nobody is known");
-    nat.0.handle_inner(ms(0), &inner(0));
-    nat.0.handle_timeout(ms(0));
-    assert!(sent(&mut nat.0).is_empty(), "it waits");
-    nat.bytes(1, Nat::STRANGER, &hello(5, 0));
-    nat.bytes(1, Nat::at(1), &data(5, 0, &inner(0)));
-    assert_eq!(nat.0.drops().get(DropReason::UnknownPeer), 2, "data teaches nothing");
-    nat.bytes(2, Nat::at(1), &hello(5, 1));
-    nat.0.handle_timeout(ms(2));
-    let mut routes = Vec::new();
-    while let Some(packets) = nat.0.poll_transmit() {
-        routes.extend(packets.packets().map(|(route, _)| route.destination));
-    }
-    assert_eq!(routes, [Nat::at(1)], "what waited leaves by the link that is known");
-    // The binding moves, as the answer to what was said there tells; then the other link takes its
-    // place.
-    let said = nat.turn(1_000).remove(0).1;
-    nat.bytes(1_003, Nat::at(2), &answer(5, 1, &said));
-    assert_eq!(nat.remotes(), [None, Some(Nat::at(2).to_string())]);
-    nat.bytes(1_004, Nat::at(2), &hello(5, 0));
-    assert_eq!(nat.remotes(), [Some(Nat::at(2).to_string()), None]);
-    assert_eq!(nat.0.status().paths[1].counters.rebindings, 1);
-    // An address from which nothing comes any more may be somebody else's.
-    nat.turn(32_000);
-    nat.turn(33_001);
-    assert_eq!(nat.remotes(), [None, None]);
-}
-
-#[test]
-fn a_neighbour_takes_no_link_that_is_heard() {
-    let mut nat = Nat::new();
-    nat.bytes(0, Nat::at(1), &hello(5, 0));
-    nat.bytes(0, Nat::at(2), &hello(5, 1));
-    let said = nat.turn(1_000).remove(0).1;
-    nat.bytes(1_050, Nat::at(1), &answer(5, 0, &said));
-    nat.bytes(1_050, Nat::at(2), &hello(5, 1));
-    let bound = nat.remotes();
-    // Neither with the epoch nor with another one, nor with an answer to what was never said.
-    let guess = GeneveHello { sent_us: said.sent_us.wrapping_add(1), ..said };
-    for bytes in [hello(5, 0), hello(6, 0), hello(6, 1), answer(6, 0, &guess)] {
-        nat.bytes(1_100, Nat::at(66), &bytes);
-    }
-    assert_eq!((nat.remotes(), nat.0.status().peer_restarts), (bound.clone(), 0));
-    assert_eq!(nat.0.drops().get(DropReason::UnknownPeer), 4);
-    // The first link falls silent: it may be found elsewhere, but not with another epoch while the
-    // second one is heard.
-    nat.bytes(5_000, Nat::at(2), &hello(5, 1));
-    nat.bytes(5_001, Nat::at(66), &hello(6, 0));
-    assert_eq!((nat.remotes(), nat.0.status().peer_restarts), (bound, 0));
-    nat.bytes(5_002, Nat::at(3), &hello(5, 0));
-    assert_eq!(nat.remotes()[0], Some(Nat::at(3).to_string()));
-    // A peer that started anew with other addresses is heard when the old ones are silent.
-    nat.bytes(8_400, Nat::at(4), &hello(7, 0));
-    assert_eq!(nat.0.status().peer_restarts, 0);
-    nat.bytes(8_600, Nat::at(4), &hello(7, 0));
-    assert_eq!(nat.0.status().peer_restarts, 1);
-    assert_eq!(nat.remotes()[0], Some(Nat::at(4).to_string()));
-}
-
-#[test]
-fn a_link_that_moves_all_the_time_fills_no_log() {
-    let mut nat = Nat::new();
-    // Two links whose hellos come from one address take it from one another.
-    for step in 0..4_000_u64 {
-        nat.bytes(step, Nat::at(1), &hello(5, (step % 2) as u8));
-        nat.turn(step);
-    }
-    let events: Vec<_> = std::iter::from_fn(|| nat.0.poll_event()).collect();
-    assert!(events.len() <= 1 + 2 * 2 * 4, "{}", events.len());
-    let moves = events.iter().map(|event| match event {
-        RouterEvent::LinkMoved { times, .. } => *times,
-        _ => 0,
-    });
-    assert!(moves.sum::<u64>() > 2_900, "what is not told is counted");
-}
-
 /// The network doubles each packet of the first link and loses every other one.
 #[test]
 fn duplicates_of_the_network_do_not_hide_what_a_link_lost() {
@@ -431,18 +298,6 @@ fn duplicates_of_the_network_do_not_hide_what_a_link_lost() {
     let lost: Vec<u64> = bench.router.status().paths.iter().map(|link| link.lost).collect();
     assert_eq!(lost, [50, 0]);
     assert_eq!(bench.counters(0).inner_received, 100);
-}
-
-#[test]
-fn hellos_of_fixed_peers_at_one_address_are_told_apart_by_their_numbers() {
-    let peers = [6081, 6082].map(|port| RouterPeer::At(SocketAddr::from(([10, 0, 0, 2], port))));
-    let mut router = Router::new(config(peers.to_vec())).expect("two links");
-    // A NAT gave it a port that neither link has.
-    let remote = SocketAddr::from(([10, 0, 0, 2], 50_000));
-    router.handle_packet(ms(0), &meta(SOCKET, remote), &hello(5, 1));
-    let heard: Vec<u64> =
-        router.status().paths.iter().map(|link| link.counters.packets_received).collect();
-    assert_eq!(heard, [0, 1]);
 }
 
 #[test]
@@ -507,149 +362,6 @@ fn what_is_no_packet_of_ours_is_counted_and_dropped() {
     assert_eq!(bench.out, []);
     bench.bytes(0, 0, &good);
     assert_eq!(bench.numbers(), [0], "what is good is still taken");
-}
-
-#[test]
-fn floods_of_old_numbers_are_counted_and_not_delivered() {
-    let mut bench = Bench::new();
-    let newest = 1_000_000;
-    bench.data(0, 0, newest - 1);
-    bench.data(0, 0, newest);
-    for number in 0..50_000 {
-        bench.data(1, 1, number);
-        bench.data(1, 1, newest - 1);
-    }
-    assert_eq!(bench.numbers(), [newest - 1, newest]);
-    assert_eq!(bench.lane_drops(DropReason::Duplicate), 50_000);
-    assert_eq!(bench.lane_drops(DropReason::Late), 50_000);
-    let counters = bench.counters(1);
-    assert_eq!((counters.adopted, counters.duplicates, counters.late), (0, 50_000, 50_000));
-    bench.data(2, 0, newest + 1);
-    assert_eq!(bench.out.len(), 3, "the stream goes on");
-}
-
-/// Numbers of an epoch never go back: neither while packets come nor in a quiet moment.
-#[test]
-fn old_numbers_are_not_delivered_again_after_a_silence() {
-    let mut bench = Bench::new();
-    for number in 0..200_000 {
-        bench.router.handle_packet(
-            ms(0),
-            &meta(SOCKET, address(0)),
-            &data(PEER_EPOCH, number, &inner(number)),
-        );
-        bench.collect(0);
-    }
-    for quiet in [701, 1_500, 100_000] {
-        for number in (10..2_000).chain(199_000..200_000) {
-            bench.data(quiet, 1, number);
-        }
-    }
-    assert_eq!(bench.out.len(), 200_000);
-    bench.data(100_001, 0, 200_000);
-    assert_eq!(bench.out.len(), 200_001, "the stream goes on");
-    // The very first packet, and old copies behind it.
-    let mut bench = Bench::new();
-    bench.data(0, 0, 1_000_000);
-    for number in 10..20 {
-        bench.data(1, 1, number);
-    }
-    assert_eq!(bench.numbers(), [1_000_000]);
-    bench.data(2, 0, 1_000_001);
-    assert_eq!(bench.numbers(), [1_000_000, 1_000_001]);
-}
-
-#[test]
-fn old_copies_do_not_hide_where_the_stream_went_on() {
-    let mut bench = Bench::new();
-    bench.data(0, 0, 0);
-    for number in 1_000_000..1_000_005 {
-        bench.data(0, 0, number);
-    }
-    for step in 0..10 {
-        bench.data(2_000 + u64::from(step), 0, 300_000_000 + step);
-        bench.data(2_000 + u64::from(step), 1, 5 + step);
-    }
-    assert!(bench.numbers().ends_with(&[300_000_008, 300_000_009]));
-}
-
-/// However fast or slow the peer sends: of the numbers that are there only those that were forged
-/// may be missing.
-#[test]
-fn numbers_far_ahead_do_not_silence_the_tunnel() {
-    for pause in [1, 20, 200, 5_000] {
-        for ahead in [
-            &[2_000][..],
-            &[65_536],
-            &[65_536, 65_537],
-            &[2_000, 2_001],
-            &[65_536, 131_072],
-            &[65_536, 131_072, 196_608],
-            &[70_000, 70_001],
-            &[1 << 30, (1 << 30) + 1],
-        ] {
-            let mut bench = Bench::new();
-            for number in 0..10 {
-                bench.data(u64::from(number) * pause, 0, number);
-            }
-            ahead.iter().for_each(|number| bench.data(9 * pause, 1, *number));
-            for number in 10..1_200 {
-                bench.data(u64::from(number) * pause, 0, number);
-            }
-            assert_eq!(bench.numbers(), (0..1_200).collect::<Vec<_>>(), "{pause} {ahead:?}");
-            assert_eq!(bench.router.drops().get(DropReason::IdJump), ahead.len() as u64);
-            let status = bench.router.status();
-            assert_eq!((status.peer_packets, status.peer_packets_lost), (1_200, 0));
-            assert_eq!(status.stats.lanes[0].received.order.timeouts, 0);
-        }
-    }
-}
-
-#[test]
-fn after_an_outage_what_was_in_doubt_goes_out_unless_it_is_too_old() {
-    for (pause, expected) in
-        [(100, &[0, 5_000, 5_001, 5_002, 5_003][..]), (200, &[0, 5_001, 5_002, 5_003])]
-    {
-        let mut bench = Bench::new();
-        bench.data(0, 0, 0);
-        for step in 0..4 {
-            bench.data(5_000 + u64::from(step) * pause, 0, 5_000 + step);
-        }
-        bench.run_until(7_000);
-        assert_eq!(bench.numbers(), expected);
-        let dropped = bench.router.drops().get(DropReason::IdJump);
-        assert_eq!(dropped + bench.out.len() as u64, 5);
-    }
-}
-
-#[test]
-fn a_jump_by_half_of_all_numbers_is_not_believed() {
-    let mut bench = Bench::new();
-    bench.data(0, 0, 0);
-    bench.data(0, 0, 1);
-    for jump in [1 << 31, (1 << 31) + 1, 1 << 30] {
-        bench.data(1, 1, jump);
-    }
-    bench.data(2, 0, 2);
-    bench.data(3, 0, 3);
-    assert_eq!(bench.numbers(), [0, 1, 2, 3]);
-    for number in 4..20 {
-        bench.data(4, 0, number);
-    }
-    let jumps = bench.router.drops().get(DropReason::IdJump);
-    assert_eq!(jumps + bench.lane_drops(DropReason::Late), 3);
-    assert_eq!(bench.router.status().peer_packets, 20);
-}
-
-#[test]
-fn a_stream_that_went_on_unheard_is_found_again() {
-    let mut bench = Bench::new();
-    bench.data(0, 0, 0);
-    // All links were dead for an hour.
-    for at in 0..5 {
-        bench.data(3_600_000 + u64::from(at), 0, 300_000_000 + at);
-    }
-    assert!(bench.numbers().ends_with(&[300_000_002, 300_000_003, 300_000_004]));
 }
 
 #[test]

@@ -10,79 +10,22 @@
 //! not know better or a stranger wrote an ID of its own, is put out here, for the driver to hand to
 //! the right one; once and no more, so that nothing goes in circles.
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
 use roadweave_identity::PublicKey;
 use roadweave_types::{DropReason, Instant};
 
 use super::kept::Kept;
+use super::strays::{Stray, StrayQueue};
 use super::{Server, ServerConfig};
 use crate::node::{Node as _, RecvMeta};
 
-/// Bytes of strays that may wait for the driver: what it takes in one turn, and much more.
-const STRAY_BYTES_MAX: usize = 4 << 20;
-/// What a stray costs beside its bytes.
-const OVERHEAD_BYTES: usize = 64;
-
-/// Something that another shard knows what to do with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stray {
-    /// A packet from the network, for a connection of the shard.
-    Packet {
-        /// The shard that the packet is for.
-        shard: u16,
-        /// How the packet came.
-        meta: RecvMeta,
-        /// The payload of the packet.
-        payload: Bytes,
-    },
-    /// An inner packet for a client that has no session here.
-    Inner {
-        /// The client that the packet is for.
-        key: PublicKey,
-        /// The inner packet.
-        packet: Bytes,
-    },
-}
-
-/// What waits to be handed over, oldest first.
+/// What this shard has for others.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
-    waiting: VecDeque<Stray>,
-    bytes: usize,
+    waiting: StrayQueue,
     /// While something is handled that another shard has handed over: put out again it would only
     /// go round.
     is_closed: bool,
-}
-
-impl Strays {
-    /// Takes a stray; returns whether there was room.
-    fn push(&mut self, stray: Stray) -> bool {
-        let bytes = stray.bytes() + OVERHEAD_BYTES;
-        let has_room = self.bytes + bytes <= STRAY_BYTES_MAX;
-        if has_room {
-            self.bytes += bytes;
-            self.waiting.push_back(stray);
-        }
-        has_room
-    }
-
-    fn pop(&mut self) -> Option<Stray> {
-        let stray = self.waiting.pop_front()?;
-        self.bytes -= stray.bytes() + OVERHEAD_BYTES;
-        Some(stray)
-    }
-}
-
-impl Stray {
-    /// The length of the packet, bytes.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Packet { payload, .. } => payload.len(),
-            Self::Inner { packet, .. } => packet.len(),
-        }
-    }
 }
 
 impl ServerConfig {
@@ -112,7 +55,7 @@ impl Server {
     /// [`Node::handle_inner`](crate::Node::handle_inner), or after some of them, and give it to
     /// [`Server::handle_stray`] there.
     pub fn poll_stray(&mut self) -> Option<Stray> {
-        self.strays.pop()
+        self.strays.waiting.pop()
     }
 
     /// Takes what another shard has handed over. What is not for this one either is dropped.
@@ -164,7 +107,7 @@ impl Server {
     fn put_out(&mut self, stray: Stray) {
         if self.strays.is_closed {
             self.drops.count(DropReason::NoSession);
-        } else if !self.strays.push(stray) {
+        } else if !self.strays.waiting.push(stray) {
             self.drops.count(DropReason::ShardFull);
         }
     }

@@ -17,9 +17,9 @@ use serde::Serialize;
 
 use super::counters::{Counting, Counts, can_count};
 use super::iperf::{PACKET_BYTES, UdpRun};
-use super::peer::{PEER_INNER, Peer};
 use super::results::Ends;
 use super::tunnel::{Bench, SERVER_OUTER};
+use super::wireguard::{WIREGUARD_INNER, WireGuardTunnel};
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::{SERVER_INNER, Tunnel};
 use crate::sandbox::usage::Usage;
@@ -89,13 +89,13 @@ impl AgainstArgs {
         program: &Path,
     ) -> anyhow::Result<Vec<Comparison>> {
         out::note(format_args!("starting {}", program.display()));
-        let mut peer = Peer::start(program, bench.site(), SERVER_OUTER)?;
+        let mut peer = WireGuardTunnel::start(program, bench.site(), SERVER_OUTER)?;
         let mut comparisons = Vec::new();
         for rate in RATES {
             let ours = [&tunnel.client, &tunnel.server];
             let ours = Contestant { ends: ours, address: SERVER_INNER };
             let theirs = [&peer.client, &peer.server];
-            let theirs = Contestant { ends: theirs, address: PEER_INNER };
+            let theirs = Contestant { ends: theirs, address: WIREGUARD_INNER };
             comparisons.push(self.compare(bench, rate, [&ours, &theirs])?);
             tunnel.check_running()?;
             peer.check_running()?;

@@ -8,7 +8,7 @@ use roadweave_emulate::{DuplexLink, LinkFields, LinkFiles, Trace};
 use roadweave_lab::figures::Timeline;
 
 use super::world;
-use crate::emulate::{EmulateFile, Place};
+use crate::emulate::{EmulateFile, NamespaceSettings};
 
 /// Operators of the synthetic links, one link each.
 const OPERATORS: [&str; 4] = ["att", "verizon", "tmobile", "lte"];
@@ -56,12 +56,12 @@ impl Scenario {
     }
 
     fn new(name: String, seed: u64, links: Vec<LinkFields>) -> anyhow::Result<Self> {
-        let place = Place {
+        let namespaces = NamespaceSettings {
             near: Some(world::BOX.to_owned()),
             far: Some(world::LINKS.to_owned()),
-            ..Place::default()
+            ..NamespaceSettings::default()
         };
-        let file = EmulateFile { seed, place, links };
+        let file = EmulateFile { seed, namespaces, links };
         let links = file.resolve(Path::new("/"))?.links;
         let links = links.into_iter().map(|emulated| emulated.link).collect();
         Ok(Self { name, file, links })

@@ -19,8 +19,8 @@ use thiserror::Error;
 pub struct Emulation {
     /// The links.
     pub links: Vec<EmulatedLink>,
-    /// Where the devices are.
-    pub place: Place,
+    /// The namespaces of the devices.
+    pub namespaces: NamespaceSettings,
 }
 
 /// One link and its two devices.
@@ -43,10 +43,10 @@ pub struct TunEnd {
     pub addresses: Vec<IpNet>,
 }
 
-/// Where the devices of an emulation are.
+/// The namespaces that the devices of an emulation are in, and what is set there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Place {
+pub struct NamespaceSettings {
     /// The network namespace at the vehicle; absent: the caller's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub near: Option<String>,
@@ -61,7 +61,7 @@ pub struct Place {
     pub forward: bool,
 }
 
-impl Default for Place {
+impl Default for NamespaceSettings {
     fn default() -> Self {
         Self { near: None, far: None, mtu: 1_500, default_routes: true, forward: true }
     }
@@ -74,9 +74,9 @@ pub struct EmulateFile {
     /// Decides all that is random.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// Where the devices are.
-    #[serde(default)]
-    pub place: Place,
+    /// The namespaces of the devices.
+    #[serde(default, rename = "place")]
+    pub namespaces: NamespaceSettings,
     /// The links, at least one.
     #[serde(rename = "link")]
     pub links: Vec<LinkFields>,
@@ -104,7 +104,7 @@ impl EmulateFile {
     /// [`EmulationError`] with the link, the field and what would be right.
     pub fn resolve(&self, dir: &Path) -> Result<Emulation, EmulationError> {
         let links = DuplexLink::of_fields(&self.links, self.seed, dir)?;
-        let mut emulation = Emulation::new(links, self.place.clone())?;
+        let mut emulation = Emulation::new(links, self.namespaces.clone())?;
         for ((index, fields), link) in self.links.iter().enumerate().zip(&mut emulation.links) {
             link.set_addresses(index, fields)?;
         }
@@ -117,18 +117,22 @@ impl Emulation {
     ///
     /// # Errors
     /// [`EmulationError`] when the drive has no link, too many, or names that are no interfaces.
-    pub fn of_drive(drive: &Drive, seed: u64, place: Place) -> Result<Self, EmulationError> {
-        Self::new(DuplexLink::of_drive(drive, seed)?, place)
+    pub fn of_drive(
+        drive: &Drive,
+        seed: u64,
+        namespaces: NamespaceSettings,
+    ) -> Result<Self, EmulationError> {
+        Self::new(DuplexLink::of_drive(drive, seed)?, namespaces)
     }
 
     /// `links` with default addresses.
-    fn new(links: Vec<DuplexLink>, place: Place) -> Result<Self, EmulationError> {
-        if place.mtu < 1_280 {
-            return Err(EmulationError::Mtu { mtu: place.mtu });
+    fn new(links: Vec<DuplexLink>, namespaces: NamespaceSettings) -> Result<Self, EmulationError> {
+        if namespaces.mtu < 1_280 {
+            return Err(EmulationError::Mtu { mtu: namespaces.mtu });
         }
         let links = links.into_iter().enumerate();
         let links = links.map(|(index, link)| EmulatedLink::new(index, link)).collect();
-        Ok(Self { links, place })
+        Ok(Self { links, namespaces })
     }
 }
 

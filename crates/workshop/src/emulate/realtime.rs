@@ -23,7 +23,7 @@ use roadweave_types::{DropCounters, DropReason, Instant};
 use serde::Serialize;
 use thiserror::Error;
 
-use super::file::{EmulatedLink, Emulation, Place, TunEnd};
+use super::file::{EmulatedLink, Emulation, NamespaceSettings, TunEnd};
 
 /// Links that are open and carry packets while [`Emulator::run`] does.
 pub struct Emulator {
@@ -91,22 +91,22 @@ impl Emulator {
     /// # Errors
     /// [`EmulateError::Device`] when a namespace is not there, a name is taken or a right missing.
     pub fn open(emulation: &Emulation) -> Result<Self, EmulateError> {
-        let Emulation { links, place } = emulation;
-        let near = place.near.as_deref().map(NetNs::open).transpose()?;
-        let far = place.far.as_deref().map(NetNs::open).transpose()?;
+        let Emulation { links, namespaces } = emulation;
+        let near = namespaces.near.as_deref().map(NetNs::open).transpose()?;
+        let far = namespaces.far.as_deref().map(NetNs::open).transpose()?;
         let poller = Poller::new()?;
         let mut devices = Vec::with_capacity(links.len());
         for (index, link) in links.iter().enumerate() {
             let pair = [
-                Device::open(near.as_ref(), &link.near, place.mtu)?,
-                Device::open(far.as_ref(), &link.far, place.mtu)?,
+                Device::open(near.as_ref(), &link.near, namespaces.mtu)?,
+                Device::open(far.as_ref(), &link.far, namespaces.mtu)?,
             ];
             for (end, device) in pair.iter().enumerate() {
                 poller.add(&device.tun, token(index, end), Interest::Read)?;
             }
             devices.push(pair);
         }
-        prepare_namespaces(near.as_ref(), far.as_ref(), links, place)?;
+        prepare_namespaces(near.as_ref(), far.as_ref(), links, namespaces)?;
         let ways =
             links.iter().map(|EmulatedLink { link, .. }| (link.up.clone(), link.down.clone()));
         Ok(Self {
@@ -263,12 +263,12 @@ fn prepare_namespaces(
     near: Option<&NetNs>,
     far: Option<&NetNs>,
     links: &[EmulatedLink],
-    place: &Place,
+    namespaces: &NamespaceSettings,
 ) -> Result<(), DeviceError> {
-    if let Some(far) = far.filter(|_| place.forward) {
+    if let Some(far) = far.filter(|_| namespaces.forward) {
         far.set_forwarding()?;
     }
-    let Some(near) = near.filter(|_| place.default_routes) else {
+    let Some(near) = near.filter(|_| namespaces.default_routes) else {
         return Ok(());
     };
     for (index, link) in links.iter().enumerate() {

@@ -74,9 +74,9 @@ struct Measured {
     rival_bond_mbps: Option<f64>,
 }
 
-/// Where it is measured.
+/// The links that it is measured on.
 #[derive(Debug)]
-enum Place {
+enum Conditions {
     Profile(&'static Profile),
     Drive(NamedDrive),
 }
@@ -84,7 +84,7 @@ enum Place {
 /// One run.
 #[derive(Debug)]
 struct Job<'a> {
-    place: &'a Place,
+    conditions: &'a Conditions,
     load: Load,
     over: Over,
     seed: u64,
@@ -97,23 +97,23 @@ impl ProfilesArgs {
     /// [`BadInput`] for an unknown profile, drive or lane; else when a run fails or was
     /// interrupted.
     pub fn run(&self) -> anyhow::Result<()> {
-        let places = self.places()?;
+        let all = self.conditions()?;
         let [transfer_lanes, paced_lanes] = self.lanes()?;
         let loads = self.loads();
         let mut jobs = Vec::new();
-        for place in &places {
+        for conditions in &all {
             for load in loads {
-                let singles = (0..place.links().len()).map(Over::One);
+                let singles = (0..conditions.links().len()).map(Over::One);
                 for over in singles.chain([Over::All]) {
                     let seeds = 1..=u64::from(self.seeds);
-                    jobs.extend(seeds.map(|seed| Job { place, load, over, seed }));
+                    jobs.extend(seeds.map(|seed| Job { conditions, load, over, seed }));
                 }
             }
         }
         let work = |job: usize| {
-            let Job { place, load, over, seed } = &jobs[job];
+            let Job { conditions, load, over, seed } = &jobs[job];
             let lanes = if load.is_goodput() { &transfer_lanes } else { &paced_lanes };
-            let scenario = place.scenario(*over, lanes, *load, *seed);
+            let scenario = conditions.scenario(*over, lanes, *load, *seed);
             measure(&scenario).context("the lanes make no tunnel")
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -122,19 +122,19 @@ impl ProfilesArgs {
         let Some(done) = done.into_iter().collect::<Option<Vec<f64>>>() else {
             bail!("interrupted");
         };
-        // In the order of the jobs: place, load, link, seed.
+        // In the order of the jobs: conditions, load, link, seed.
         let mut by_link = done.chunks(self.seeds.into());
         let mut next = |load, links| {
             let singles: Vec<&[f64]> = by_link.by_ref().take(links).collect();
             Compared::new(load, &singles, by_link.next().expect("all links follow the single ones"))
         };
-        let measured = places.iter().map(|place| Measured {
-            name: place.name().to_owned(),
-            links: place.links(),
-            goodput_mbps: next(loads[0], place.links().len()),
-            delay_p99_ms: next(loads[1], place.links().len()),
-            rival_single_mbps: place.profile().map(|profile| profile.rival_single_mbps),
-            rival_bond_mbps: place.profile().map(|profile| profile.rival_bond_mbps),
+        let measured = all.iter().map(|conditions| Measured {
+            name: conditions.name().to_owned(),
+            links: conditions.links(),
+            goodput_mbps: next(loads[0], conditions.links().len()),
+            delay_p99_ms: next(loads[1], conditions.links().len()),
+            rival_single_mbps: conditions.profile().map(|profile| profile.rival_single_mbps),
+            rival_bond_mbps: conditions.profile().map(|profile| profile.rival_bond_mbps),
         });
         print(&Results { seeds: self.seeds, profiles: measured.collect() }, self.json)
     }
@@ -149,24 +149,26 @@ impl ProfilesArgs {
         [transfer, Load::Paced(lasting)]
     }
 
-    fn places(&self) -> anyhow::Result<Vec<Place>> {
-        let mut places: Vec<Place> = match &self.drives {
-            None => PROFILES.iter().map(Place::Profile).collect(),
-            Some(directory) => drives::read(directory)?.into_iter().map(Place::Drive).collect(),
+    fn conditions(&self) -> anyhow::Result<Vec<Conditions>> {
+        let mut all: Vec<Conditions> = match &self.drives {
+            None => PROFILES.iter().map(Conditions::Profile).collect(),
+            Some(directory) => {
+                drives::read(directory)?.into_iter().map(Conditions::Drive).collect()
+            }
         };
         if let Some(unknown) =
-            self.only.iter().find(|only| places.iter().all(|place| place.name() != *only))
+            self.only.iter().find(|only| all.iter().all(|conditions| conditions.name() != *only))
         {
-            let names: Vec<_> = places.iter().map(Place::name).collect();
+            let names: Vec<_> = all.iter().map(Conditions::name).collect();
             let names = names.join(", ");
             return Err(
                 BadInput::new(format!("--only: there is no `{unknown}`, but {names}")).into()
             );
         }
-        places.retain(|place| {
-            self.only.is_empty() || self.only.iter().any(|only| only == place.name())
+        all.retain(|conditions| {
+            self.only.is_empty() || self.only.iter().any(|only| only == conditions.name())
         });
-        Ok(places)
+        Ok(all)
     }
 
     /// The lanes of the transfer and of the paced flow.
@@ -183,7 +185,7 @@ impl ProfilesArgs {
     }
 }
 
-impl Place {
+impl Conditions {
     fn name(&self) -> &str {
         match self {
             Self::Profile(profile) => profile.name,
@@ -218,13 +220,13 @@ impl Place {
 
 impl Job<'_> {
     fn name(&self) -> String {
-        let Self { place, load, over, .. } = self;
+        let Self { conditions, load, over, .. } = self;
         let load = if load.is_goodput() { "transfer" } else { "paced flow" };
         let over = match over {
-            Over::One(at) => place.links()[*at].clone(),
+            Over::One(at) => conditions.links()[*at].clone(),
             Over::All => "all links".into(),
         };
-        format!("{}: {load} on {over}", place.name())
+        format!("{}: {load} on {over}", conditions.name())
     }
 }
 

@@ -16,7 +16,7 @@ use anyhow::{Context as _, ensure};
 use roadweave_device::netns::NetNs;
 use roadweave_emulate::LinkFields;
 
-use crate::emulate::{EmulateFile, Place};
+use crate::emulate::{EmulateFile, NamespaceSettings};
 use crate::sandbox::connect;
 
 /// How many boxes there are.
@@ -102,9 +102,13 @@ impl Vehicle {
             operator: Some(operator.to_owned()),
             ..LinkFields::default()
         };
-        let place = Place { near: Some(name("box")), far: Some(name("links")), ..Place::default() };
+        let namespaces = NamespaceSettings {
+            near: Some(name("box")),
+            far: Some(name("links")),
+            ..NamespaceSettings::default()
+        };
         let links = OPERATORS.map(link).to_vec();
-        let links = EmulateFile { seed: seed + number as u64, place, links };
+        let links = EmulateFile { seed: seed + number as u64, namespaces, links };
         Ok(Self { camera, client, links, _far: far })
     }
 }

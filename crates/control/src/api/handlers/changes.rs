@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 
 use crate::api::answer::{PageOf, Path, Query};
 use crate::api::openapi::DocumentText;
-use crate::api::seats::Seat;
+use crate::api::watchers::WatcherPermit;
 use crate::api::{App, Caller, Problem};
 use crate::store::{
     AuditEntry, CHANGES_AT_ONCE, Changed, FleetState, Revocation, Store, StoreError,
@@ -101,7 +101,7 @@ pub async fn live(
     Path(tenant): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let seat = Seat::take(&app, &caller)?;
+    let permit = WatcherPermit::take(&app, &caller)?;
     // Listen before reading what was missed, so that nothing falls between.
     let changes = app.outbox.listen();
     let epoch = app.store.epoch().await?;
@@ -127,7 +127,7 @@ pub async fn live(
         state_due: Some(Instant::now()),
         until: Instant::now() + LIVE_MAX,
         app,
-        _seat: seat,
+        _permit: permit,
     };
     Ok(sent(watcher))
 }
@@ -171,7 +171,7 @@ struct Watcher {
     state_due: Option<Instant>,
     until: Instant,
     app: Arc<App>,
-    _seat: Seat,
+    _permit: WatcherPermit,
 }
 
 impl Watches for Watcher {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::changes::{LIVE_MAX, Watches, sent};
 use crate::api::answer::Path;
-use crate::api::seats::Seat;
+use crate::api::watchers::WatcherPermit;
 use crate::api::{App, Caller, Problem};
 use crate::clock::now_ms;
 use crate::model::Device;
@@ -28,7 +28,7 @@ pub async fn device(
     Extension(caller): Extension<Caller>,
     Path((tenant, device)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let seat = Seat::take(&app, &caller)?;
+    let permit = WatcherPermit::take(&app, &caller)?;
     // Listened to before the first look, so that nothing falls between.
     let (changes, figures) = (app.outbox.listen(), app.outbox.figures());
     app.store.get::<Device>(&tenant, &device).await?;
@@ -43,7 +43,7 @@ pub async fn device(
         sampled_ms: now_ms(),
         looks: Instant::now() + FIGURES,
         until: Instant::now() + LIVE_MAX,
-        _seat: seat,
+        _permit: permit,
     };
     Ok(sent(watcher))
 }
@@ -69,7 +69,7 @@ struct Watcher {
     /// When they are looked for in the database.
     looks: Instant,
     until: Instant,
-    _seat: Seat,
+    _permit: WatcherPermit,
 }
 
 impl Watches for Watcher {

@@ -1,7 +1,7 @@
 //! What may go wrong while documents are planned: databases, clocks and controllers.
 
 use super::*;
-use crate::plan::places::Proxies;
+use crate::plan::placement::Proxies;
 use crate::store::ProxyStatus;
 use roadweave_fleet::HealthState;
 
@@ -16,7 +16,7 @@ async fn succeed(port: &Port) {
     assert_eq!(port.world.tamper(over).await, 1);
     let app = &port.app;
     let of = (app.store.clone(), app.authority.clone(), app.outbox.clone());
-    let planner = Planner::new(of.0, of.1, of.2, app.metrics.clone(), port.post.clone());
+    let planner = Planner::new(of.0, of.1, of.2, app.metrics.clone(), port.mailboxes.clone());
     tokio::spawn(planner.run());
 }
 
@@ -234,9 +234,9 @@ fn a_proxy_on_a_replica_with_another_clock_is_not_taken_for_dead() {
                 devices_max: None,
             };
             let (id, state, delegates) = (id.to_owned(), ProxyState::Active, Vec::new());
-            let place = ("tram".to_owned(), id.clone());
+            let record = ("tram".to_owned(), id.clone());
             let proxy = Proxy { id, state, statement: None, delegates, settings };
-            fleet.proxies.insert(place, proxy);
+            fleet.proxies.insert(record, proxy);
         }
         let mut proxies = Proxies::new(Instant::ZERO);
         let mut changed = Vec::new();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use roadweave_fleet::{Head, Revocation, Revocations, Signed};
 
-use super::{Keeper, Peer};
+use super::{Keeper, StreamPeer};
 use crate::authority::Authority;
 use crate::clock::now_ms;
 use crate::store::{Actor, StoreError};
@@ -16,7 +16,7 @@ impl Keeper<'_> {
         entries: &[Revocation],
         head: &Signed<Head>,
     ) -> Result<(), &'static str> {
-        if !matches!(self.peer, Peer::Proxy { .. }) {
+        if !matches!(self.peer, StreamPeer::Proxy { .. }) {
             return Err("only proxies hand revocations back");
         }
         // Whole and signed by this controller, or nobody's word.
@@ -31,7 +31,7 @@ impl Keeper<'_> {
     }
 
     async fn take_back(&self, entries: &[Revocation]) -> Result<(), StoreError> {
-        let Peer::Proxy { tenant, .. } = &self.peer else { return Ok(()) };
+        let StreamPeer::Proxy { tenant, .. } = &self.peer else { return Ok(()) };
         let actor = Actor::new(format!("stream:{}", self.name()));
         let mut change = self.streams.store.change(actor.clone(), now_ms()).await?;
         let mut of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

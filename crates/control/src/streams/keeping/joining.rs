@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use roadweave_fleet::{Chain, Desk, Name, Role, Scope, Secret};
 
-use super::{Keeper, Peer, keys_of};
+use super::{Keeper, StreamPeer, keys_of};
 use crate::authority::NotSigned;
 use crate::clock::now_ms;
 use crate::model::{Device, DeviceState, Proxy, ProxyRole};
@@ -24,7 +24,7 @@ pub(super) struct Asks {
 
 /// What came of it.
 struct Entry {
-    peer: Peer,
+    peer: StreamPeer,
     delegates: Vec<String>,
     statement: Option<String>,
     /// Whether somebody has to let it in first.
@@ -80,7 +80,7 @@ impl Keeper<'_> {
             waits: device.record.state == DeviceState::Pending,
             statement: device.record.statement,
             delegates: device.record.delegates,
-            peer: Peer::Device { tenant: device.tenant, id: device.record.id },
+            peer: StreamPeer::Device { tenant: device.tenant, id: device.record.id },
         })
     }
 
@@ -105,7 +105,7 @@ impl Keeper<'_> {
             waits: false,
             statement: proxy.record.statement,
             delegates: proxy.record.delegates,
-            peer: Peer::Proxy { tenant: proxy.tenant, id: proxy.record.id },
+            peer: StreamPeer::Proxy { tenant: proxy.tenant, id: proxy.record.id },
         })
     }
 
@@ -114,7 +114,8 @@ impl Keeper<'_> {
             desk.refuse("somebody has to let this box in: ask again in a while", true);
             return Err("it waits to be let in");
         }
-        let (Peer::Device { tenant, .. } | Peer::Proxy { tenant, .. }) = &entry.peer else {
+        let (StreamPeer::Device { tenant, .. } | StreamPeer::Proxy { tenant, .. }) = &entry.peer
+        else {
             return Err("nobody joined");
         };
         let chain = entry.statement.as_deref().and_then(|text| serde_json::from_str(text).ok());

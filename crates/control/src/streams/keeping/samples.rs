@@ -8,7 +8,7 @@ use roadweave_fleet::Sample as Figures;
 use roadweave_identity::PublicKey;
 use tokio::sync::mpsc;
 
-use super::{Keeper, Peer, shown};
+use super::{Keeper, StreamPeer, shown};
 use crate::clock::now_ms;
 use crate::model::{Device, Tenant};
 use crate::outbox::Live;
@@ -34,11 +34,11 @@ impl Keeper<'_> {
     /// box of itself.
     async fn device(&mut self, key: PublicKey) -> Option<(String, String)> {
         let own = match &self.peer {
-            Peer::Stranger => return None,
-            Peer::Device { tenant, id } => {
+            StreamPeer::Stranger => return None,
+            StreamPeer::Device { tenant, id } => {
                 return (key == self.key).then(|| (tenant.clone(), id.clone()));
             }
-            Peer::Proxy { tenant, .. } => tenant.clone(),
+            StreamPeer::Proxy { tenant, .. } => tenant.clone(),
         };
         if let Some(known) = self.devices.get(&key) {
             return known.clone();

@@ -63,7 +63,7 @@ fn boxes_and_strangers_leave_room_for_people_and_proxies() {
         let _strangers = [port.is_served(1).await.unwrap(), port.is_served(2).await.unwrap()];
         assert!(port.is_served(3).await.is_none());
         assert!(port.app.metrics.text().contains(r#"reason="streams-of-boxes""#));
-        let _proxy = port.is_served(20).await.expect("it has a seat");
+        let _proxy = port.is_served(20).await.expect("it has a permit");
         let answer = web(&port, "GET /healthz", "", "").await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_fleet::Place;
+use roadweave_fleet::VerifiedServer;
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{Client, SessionStatus};
 use roadweave_types::{DropReason, Instant};
@@ -31,8 +31,8 @@ impl ClientRole {
                 fleet.refuse(version, why);
             }
         }
-        if let Some(places) = candidates {
-            self.use_candidates(driver, now, &places);
+        if let Some(servers) = candidates {
+            self.use_candidates(driver, now, &servers);
         }
         self.leave_revoked(driver, now, &revoked);
     }
@@ -48,15 +48,20 @@ impl ClientRole {
     }
 
     /// Chooses among the proxies that the fleet names, unless the file of this box names servers.
-    fn use_candidates(&mut self, driver: &mut Driver<Client>, now: Instant, places: &[Place]) {
+    fn use_candidates(
+        &mut self,
+        driver: &mut Driver<Client>,
+        now: Instant,
+        servers: &[VerifiedServer],
+    ) {
         if !self.options.follows_fleet {
             return;
         }
-        if places.is_empty() {
+        if servers.is_empty() {
             // Whoever names none says nothing of those that work.
             return tracing::warn!("the controller names no proxy; those before stay in use");
         }
-        let servers = places.iter().map(CandidateOptions::of_fleet).collect();
+        let servers = servers.iter().map(CandidateOptions::of_fleet).collect();
         self.use_servers_of_fleet(driver, now, servers);
     }
 
@@ -222,7 +227,7 @@ mod tests {
     fn a_revoked_proxy_is_left_though_it_is_the_only_one() {
         let identity = |seed| Identity::from_seed([seed; 32]);
         let server = |seed| {
-            CandidateOptions::of_fleet(&Place {
+            CandidateOptions::of_fleet(&VerifiedServer {
                 key: identity(seed).public_key(),
                 name: format!("p{seed}").parse().expect("a name"),
                 site: None,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_fleet::Place;
+use roadweave_fleet::VerifiedServer;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::TransportConfig;
 use roadweave_tunnel::{LaneConfig, UplinkPolicy};
@@ -48,14 +48,14 @@ pub struct CandidateOptions {
 
 impl CandidateOptions {
     /// A proxy that the fleet names.
-    pub fn of_fleet(place: &Place) -> Self {
+    pub fn of_fleet(server: &VerifiedServer) -> Self {
         Self {
-            addresses: place.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
-            key: place.key,
-            name: place.name.to_string(),
-            site: place.site.as_ref().map(ToString::to_string).unwrap_or_default(),
-            to_anchor: Duration::from_micros(place.to_anchor_us.into()),
-            last_resort: place.last_resort,
+            addresses: server.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
+            key: server.key,
+            name: server.name.to_string(),
+            site: server.site.as_ref().map(ToString::to_string).unwrap_or_default(),
+            to_anchor: Duration::from_micros(server.to_anchor_us.into()),
+            last_resort: server.last_resort,
         }
     }
 }

@@ -1,34 +1,29 @@
 //! Who is where among the shards, and what they hand to one another.
 //!
 //! ```text
-//! shard 0 ─► stray ─► whose is it? ─► post of shard 1 ─► shard 1 is woken
-//! shard 1: a client joined ─► it was with shard 0 ─► post of shard 0: its session ends there
+//! shard 0 ─► stray ─► whose is it? ─► inbox of shard 1 ─► shard 1 is woken
+//! shard 1: a client joined ─► it was with shard 0 ─► inbox of shard 0: its session ends there
 //! ```
 //!
 //! The newest session of a key is the one whose beginning was noted here last: so there is one
 //! order for all shards, and a shard whose session was replaced, and that has a newer one by the
 //! time it hears of it, keeps that.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use roadweave_identity::PublicKey;
-use roadweave_tunnel::Stray;
+use roadweave_tunnel::{Stray, StrayQueue};
 use roadweave_types::{DropCounters, DropReason};
 
 use crate::{DeviceError, Waker};
-
-/// Bytes that may wait for a shard: what comes in 100 ms at 300 Mbit/s.
-const POST_BYTES_MAX: usize = 4 << 20;
-/// What a packet that waits costs beside its bytes.
-const OVERHEAD_BYTES: usize = 96;
 
 /// What the shards of one server have in common.
 #[derive(Debug)]
 pub(super) struct Exchange {
     owners: Mutex<Owners>,
-    posts: Vec<Post>,
+    inboxes: Vec<ShardInbox>,
 }
 
 /// Where clients have their sessions.
@@ -49,7 +44,7 @@ struct Owner {
 
 /// What waits for one shard.
 #[derive(Debug)]
-struct Post {
+struct ShardInbox {
     waiting: Mutex<Parcels>,
     waker: Waker,
     /// Packets that came to this shard and were another's.
@@ -59,11 +54,10 @@ struct Post {
 /// What was handed to a shard.
 #[derive(Debug, Default)]
 pub(super) struct Parcels {
-    /// Packets, oldest first.
-    pub(super) strays: VecDeque<Stray>,
+    /// Packets of its clients that came to others.
+    pub(super) strays: StrayQueue,
     /// Clients that have a newer session elsewhere.
     pub(super) replaced: BTreeSet<PublicKey>,
-    bytes: usize,
 }
 
 impl Exchange {
@@ -72,17 +66,17 @@ impl Exchange {
     /// # Errors
     /// When the process has no file descriptors left.
     pub(super) fn new(count: u16) -> Result<Self, DeviceError> {
-        let post = |_| {
+        let inbox = |_| {
             let waker = Waker::new()?;
-            Ok(Post { waiting: Mutex::default(), waker, handed_over: AtomicU64::new(0) })
+            Ok(ShardInbox { waiting: Mutex::default(), waker, handed_over: AtomicU64::new(0) })
         };
-        let posts = (0..count).map(post).collect::<Result<_, DeviceError>>()?;
-        Ok(Self { owners: Mutex::default(), posts })
+        let inboxes = (0..count).map(inbox).collect::<Result<_, DeviceError>>()?;
+        Ok(Self { owners: Mutex::default(), inboxes })
     }
 
     /// What wakes a shard.
     pub(super) fn waker(&self, shard: u16) -> Waker {
-        self.posts[usize::from(shard)].waker.clone()
+        self.inboxes[usize::from(shard)].waker.clone()
     }
 
     /// A client has a session with `shard` from now on.
@@ -91,9 +85,9 @@ impl Exchange {
         owners.begun += 1;
         let owner = Owner { shard, number: owners.begun };
         let before = owners.by_key.insert(key, owner).map(|owner| owner.shard);
-        lock(&self.posts[usize::from(shard)].waiting).replaced.remove(&key);
+        lock(&self.inboxes[usize::from(shard)].waiting).replaced.remove(&key);
         if let Some(other) = before.filter(|other| *other != shard) {
-            let other = &self.posts[usize::from(other)];
+            let other = &self.inboxes[usize::from(other)];
             lock(&other.waiting).replaced.insert(key);
             other.waker.wake();
         }
@@ -110,7 +104,7 @@ impl Exchange {
     /// All sessions of `shard` are gone, and what waits for it is of no use to what comes after.
     pub(super) fn on_failed(&self, shard: u16) {
         lock(&self.owners).by_key.retain(|_, owner| owner.shard != shard);
-        *lock(&self.posts[usize::from(shard)].waiting) = Parcels::default();
+        *lock(&self.inboxes[usize::from(shard)].waiting) = Parcels::default();
     }
 
     /// Hands `strays` of shard `from` to those whose they are; returns what was lost by that.
@@ -127,15 +121,15 @@ impl Exchange {
                 drops.count(DropReason::NoSession);
                 continue;
             };
-            let Some(post) = self.posts.get(usize::from(to)) else { continue };
-            match lock(&post.waiting).push(stray) {
+            let Some(inbox) = self.inboxes.get(usize::from(to)) else { continue };
+            match lock(&inbox.waiting).strays.push(stray) {
                 true => handed += 1,
                 false => drops.count(DropReason::ShardFull),
             }
             woken.insert(to);
         }
-        woken.iter().for_each(|to| self.posts[usize::from(*to)].waker.wake());
-        self.posts[usize::from(from)].handed_over.fetch_add(handed, Ordering::Relaxed);
+        woken.iter().for_each(|to| self.inboxes[usize::from(*to)].waker.wake());
+        self.inboxes[usize::from(from)].handed_over.fetch_add(handed, Ordering::Relaxed);
         drops
     }
 
@@ -147,25 +141,12 @@ impl Exchange {
 
     /// What was handed to `shard` since the last time.
     pub(super) fn take(&self, shard: u16) -> Parcels {
-        std::mem::take(&mut lock(&self.posts[usize::from(shard)].waiting))
+        std::mem::take(&mut lock(&self.inboxes[usize::from(shard)].waiting))
     }
 
     /// How many packets came to `shard` and were handed over.
     pub(super) fn handed_over(&self, shard: u16) -> u64 {
-        self.posts[usize::from(shard)].handed_over.load(Ordering::Relaxed)
-    }
-}
-
-impl Parcels {
-    /// Takes a packet for the shard; returns whether there was room.
-    fn push(&mut self, stray: Stray) -> bool {
-        let bytes = stray.bytes() + OVERHEAD_BYTES;
-        let has_room = self.bytes + bytes <= POST_BYTES_MAX;
-        if has_room {
-            self.bytes += bytes;
-            self.strays.push_back(stray);
-        }
-        has_room
+        self.inboxes[usize::from(shard)].handed_over.load(Ordering::Relaxed)
     }
 }
 
@@ -209,7 +190,8 @@ mod tests {
         // The end of one that was replaced is not that of the newest.
         exchange.on_left(&key(1), 2);
         assert!(exchange.hand_over(0, [inner(1)].into_iter()).iter().next().is_none());
-        assert_eq!(exchange.take(1).strays, [inner(1)]);
+        let mut handed = exchange.take(1).strays;
+        assert_eq!((handed.pop(), handed.pop()), (Some(inner(1)), None));
         assert!(exchange.numbers()[&key(2).to_string()] < exchange.numbers()[&key(1).to_string()]);
         exchange.on_left(&key(1), 1);
         let drops = exchange.hand_over(0, [inner(1)].into_iter());
@@ -236,7 +218,7 @@ mod tests {
         let stray = Stray::Inner { key: key(1), packet: payload };
         let drops = exchange.hand_over(0, (0..10_000).map(|_| stray.clone()));
         let waits = exchange.take(1).strays.len();
-        assert_eq!(waits, POST_BYTES_MAX / (1_000 + OVERHEAD_BYTES));
+        assert_eq!(waits, StrayQueue::BYTES_MAX / (1_000 + StrayQueue::OVERHEAD_BYTES));
         assert_eq!(drops.get(DropReason::ShardFull) as usize, 10_000 - waits);
         assert_eq!(exchange.handed_over(0) as usize, waits);
     }

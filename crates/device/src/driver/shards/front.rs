@@ -19,7 +19,7 @@ use roadweave_tunnel::{
 use roadweave_types::Instant;
 
 use super::exchange::lock;
-use super::seat::{Common, Order, Seat};
+use super::slot::{Common, Order, ShardSlot};
 use super::told::{Counters, Gathered, Told};
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
@@ -38,7 +38,7 @@ const GOODBYE_LOOK: Duration = Duration::from_millis(2);
 /// All shards of a server, for the loop that looks after them. The shards handle the packets.
 pub(super) struct Front {
     pub(super) common: Arc<Common>,
-    seats: Vec<Arc<Seat>>,
+    slots: Vec<Arc<ShardSlot>>,
     events: Receiver<ServerEvent>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -46,22 +46,22 @@ pub(super) struct Front {
 impl Front {
     pub(super) fn new(
         common: Arc<Common>,
-        seats: Vec<Arc<Seat>>,
+        slots: Vec<Arc<ShardSlot>>,
         events: Receiver<ServerEvent>,
     ) -> Self {
-        Self { common, seats, events, threads: Vec::new() }
+        Self { common, slots, events, threads: Vec::new() }
     }
 
-    /// Lets all shards begin, each in a thread of its own; `orders` are those of their seats.
+    /// Lets all shards begin, each in a thread of its own; `orders` are those of their slots.
     ///
     /// # Errors
     /// When there can be no more threads.
     pub(super) fn begin(&mut self, orders: Vec<Receiver<Order>>) -> Result<(), crate::DeviceError> {
-        for (seat, orders) in self.seats.iter().zip(orders) {
-            let (name, seat) = (format!("shard-{}", seat.number), seat.clone());
+        for (slot, orders) in self.slots.iter().zip(orders) {
+            let (name, slot) = (format!("shard-{}", slot.number), slot.clone());
             let thread = std::thread::Builder::new()
                 .name(name)
-                .spawn(move || seat.occupy(orders))
+                .spawn(move || slot.occupy(orders))
                 .map_err(|error| crate::DeviceError::system("start a thread", error))?;
             self.threads.push(thread);
         }
@@ -71,7 +71,7 @@ impl Front {
     /// Lets all shards say goodbye, and waits for it; not for one that stands still.
     pub(super) fn stop(&mut self) {
         self.common.ends.store(true, Ordering::Release);
-        self.seats.iter().for_each(|seat| self.common.exchange.waker(seat.number).wake());
+        self.slots.iter().for_each(|slot| self.common.exchange.waker(slot.number).wake());
         let end = Moment::now() + GOODBYE_MAX;
         while !self.threads.iter().all(JoinHandle::is_finished) {
             if Moment::now() >= end {
@@ -83,7 +83,7 @@ impl Front {
 
     /// Why the program must end, if it must.
     pub(super) fn take_error(&self) -> Option<DriverError> {
-        self.seats.iter().find_map(|seat| seat.take_error())
+        self.slots.iter().find_map(|slot| slot.take_error())
     }
 
     /// What has happened at the shards.
@@ -95,11 +95,11 @@ impl Front {
     pub(super) fn gather(&self, with_sessions: bool) -> (Counters, ServerStatus) {
         let told = self.ask(move |driver| Told::of(driver, with_sessions));
         let mut gathered = Gathered::of_all(self.common.kept.refusals());
-        for (seat, told) in self.seats.iter().zip(told) {
-            let before = seat.counted(told.is_none());
+        for (slot, told) in self.slots.iter().zip(told) {
+            let before = slot.counted(told.is_none());
             let shard = ShardStatus {
-                failures: seat.failures(),
-                handed_over: self.common.exchange.handed_over(seat.number),
+                failures: slot.failures(),
+                handed_over: self.common.exchange.handed_over(slot.number),
                 ..ShardStatus::default()
             };
             gathered.add(told, &before, shard);
@@ -113,19 +113,19 @@ impl Front {
     /// Lets a shard fail, as by a fault of the program; `None` if there is no such shard.
     pub(super) fn fail(&self, number: usize) -> Option<()> {
         #[allow(clippy::panic, reason = "it is what was asked for")]
-        self.seats.get(number)?.order(Box::new(|_| panic!("the local socket asked for it")));
+        self.slots.get(number)?.order(Box::new(|_| panic!("the local socket asked for it")));
         Some(())
     }
 
     /// Lets each shard do `work` soon.
     fn tell(&self, work: impl Fn(&mut Server, Instant) + Clone + Send + 'static) {
-        for seat in &self.seats {
+        for slot in &self.slots {
             let work = work.clone();
             let order = move |driver: &mut Driver<Server>| {
                 let now = driver.edge.clock.now();
                 work(&mut driver.node, now);
             };
-            seat.order(Box::new(order));
+            slot.order(Box::new(order));
         }
     }
 
@@ -134,12 +134,12 @@ impl Front {
         &self,
         work: impl Fn(&mut Driver<Server>) -> T + Clone + Send + 'static,
     ) -> Vec<Option<T>> {
-        let ask = |seat: &Arc<Seat>| {
+        let ask = |slot: &Arc<ShardSlot>| {
             let ((answer, answers), work) = (sync_channel(1), work.clone());
-            seat.order(Box::new(move |driver| _ = answer.send(work(driver))));
+            slot.order(Box::new(move |driver| _ = answer.send(work(driver))));
             answers
         };
-        let answers: Vec<_> = self.seats.iter().map(ask).collect();
+        let answers: Vec<_> = self.slots.iter().map(ask).collect();
         let end = Moment::now() + ANSWER_MAX;
         let wait = |answers: Receiver<T>| {
             answers.recv_timeout(end.saturating_duration_since(Moment::now())).ok()
@@ -150,7 +150,7 @@ impl Front {
 
 impl fmt::Debug for Front {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Front").field("shards", &self.seats.len()).finish_non_exhaustive()
+        f.debug_struct("Front").field("shards", &self.slots.len()).finish_non_exhaustive()
     }
 }
 
@@ -202,7 +202,7 @@ impl Serves for Front {
     /// A shard that is not there has no sessions.
     fn is_settled(&self) -> bool {
         let settled = self.ask(|driver| driver.node.is_settled());
-        self.seats.iter().zip(settled).all(|(seat, settled)| settled.unwrap_or(!seat.lives()))
+        self.slots.iter().zip(settled).all(|(slot, settled)| settled.unwrap_or(!slot.lives()))
     }
 
     fn set_drained(&mut self, now: Instant, drained: bool) {

@@ -22,7 +22,7 @@ use roadweave_tunnel::Server;
 
 use super::exchange::lock;
 use super::faults;
-use super::seat::{Common, Order, Seat};
+use super::slot::{Common, Order, ShardSlot};
 use super::told::Counters;
 use super::worker::Worker;
 use crate::driver::DriverError;
@@ -37,7 +37,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// The longest pause of a shard: clients are to be back soon, and the queue of the device waits.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-impl Seat {
+impl ShardSlot {
     /// Runs the shard, and runs it again after each failure, until all shards are to end.
     pub(super) fn occupy(self: Arc<Self>, orders: Receiver<Order>) {
         faults::keep_for_this_thread();

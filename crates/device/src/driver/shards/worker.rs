@@ -11,7 +11,7 @@ use roadweave_types::{Instant, UplinkId};
 use serde_json::Value;
 
 use super::exchange::Parcels;
-use super::seat::{Order, Seat};
+use super::slot::{Order, ShardSlot};
 use super::told::Counters;
 use crate::driver::event_loop::{Driver, Role};
 use crate::driver::serving::Reminder;
@@ -26,7 +26,7 @@ const ORDERS_AT_ONCE: usize = 16;
 
 /// One life of a shard.
 pub(super) struct Worker<'a> {
-    seat: &'a Arc<Seat>,
+    slot: &'a Arc<ShardSlot>,
     orders: &'a Receiver<Order>,
     next_second: Instant,
     /// Whether sessions of clients that have changed are left.
@@ -35,9 +35,9 @@ pub(super) struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub(super) fn new(seat: &'a Arc<Seat>, orders: &'a Receiver<Order>) -> Self {
+    pub(super) fn new(slot: &'a Arc<ShardSlot>, orders: &'a Receiver<Order>) -> Self {
         Self {
-            seat,
+            slot,
             orders,
             next_second: Instant::ZERO,
             is_unsettled: false,
@@ -51,12 +51,12 @@ impl<'a> Worker<'a> {
         driver.node.close(driver.edge.clock.now());
         driver.flush();
         self.note_events(driver);
-        self.seat.note(Counters::of(driver));
+        self.slot.note(Counters::of(driver));
     }
 
     /// Notes who has come and gone.
     fn note_events(&mut self, driver: &mut Driver<Server>) {
-        let (number, common) = (self.seat.number, &self.seat.common);
+        let (number, common) = (self.slot.number, &self.slot.common);
         let mut has_told = false;
         while let Some(event) = driver.node.poll_event() {
             match &event {
@@ -74,9 +74,9 @@ impl<'a> Worker<'a> {
 
     /// Takes what other shards have handed over.
     fn take_parcels(&mut self, driver: &mut Driver<Server>, now: Instant) {
-        let Parcels { strays, replaced, .. } = self.seat.common.exchange.take(self.seat.number);
+        let Parcels { mut strays, replaced } = self.slot.common.exchange.take(self.slot.number);
         replaced.iter().for_each(|key| driver.node.on_replaced(now, key));
-        for stray in strays {
+        while let Some(stray) = strays.pop() {
             driver.node.handle_stray(now, stray);
         }
     }
@@ -86,7 +86,7 @@ impl<'a> Worker<'a> {
         let Driver { node, edge, .. } = driver;
         let mut strays = std::iter::from_fn(|| node.poll_stray()).peekable();
         if strays.peek().is_some() {
-            edge.drops.merge(&self.seat.common.exchange.hand_over(self.seat.number, strays));
+            edge.drops.merge(&self.slot.common.exchange.hand_over(self.slot.number, strays));
         }
     }
 }
@@ -106,7 +106,7 @@ impl Role<Server> for Worker<'_> {
             self.next_second = now + SECOND;
             driver.node.on_time_of_day();
             driver.node.ask_learned();
-            self.seat.note(Counters::of(driver));
+            self.slot.note(Counters::of(driver));
         }
     }
 
@@ -118,7 +118,7 @@ impl Role<Server> for Worker<'_> {
         self.take_parcels(driver, now);
         for at in 0.. {
             if at == ORDERS_AT_ONCE {
-                self.seat.common.exchange.waker(self.seat.number).wake();
+                self.slot.common.exchange.waker(self.slot.number).wake();
                 break;
             }
             let Ok(order) = self.orders.try_recv() else { break };
@@ -145,12 +145,12 @@ impl Role<Server> for Worker<'_> {
         let is_unsettled = !driver.node.is_settled();
         if std::mem::replace(&mut self.is_unsettled, is_unsettled) && !is_unsettled {
             // Somebody waits for the sessions of withdrawn keys to end.
-            self.seat.common.waker.wake();
+            self.slot.common.waker.wake();
         }
     }
 
     fn is_over(&self) -> bool {
-        self.seat.common.ends.load(Ordering::Acquire)
+        self.slot.common.ends.load(Ordering::Acquire)
     }
 
     /// An empty status: whoever asks is answered by the loop that looks after all shards.

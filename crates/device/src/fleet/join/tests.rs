@@ -50,8 +50,8 @@ fn a_box_joins_once_and_starts_by_what_is_on_its_disk() {
     assert!(again.before && again.key == own);
     assert_eq!(joins(&controller), 1, "which costs no use of the token");
     let membership = Membership::open(folder.path(), Role::Box).expect("usable").expect("there");
-    let places = membership.candidates().iter();
-    let known: Vec<_> = places.map(|place| (place.key, place.addresses.concat())).collect();
+    let servers = membership.candidates().iter();
+    let known: Vec<_> = servers.map(|server| (server.key, server.addresses.concat())).collect();
     assert_eq!(known, [(key(20), "192.0.2.1:4433".to_owned())]);
     assert_eq!(membership.identity().public_key(), own);
     let busy = join(options(controller.token(), folder.path())).expect_err("it runs");

@@ -4,10 +4,7 @@
 use roadweave_recovery::SentCopy;
 use roadweave_schedule::{Decision, PacketInfo, PathSet};
 use roadweave_types::{DropReason, Instant, PacketId, PathId, PathOffer, PathSnapshot};
-use roadweave_wire::{
-    FragmentPosition, InnerPacket, PREDECESSOR_HEADER, SOURCE_HEADER, STAMP_HEADER, SYMBOL_HEADER,
-    Symbol, split_predecessor, split_stamp,
-};
+use roadweave_wire::{FragmentPosition, PREDECESSOR_HEADER, SOURCE_HEADER, STAMP_HEADER, Symbol};
 
 use super::LaneSender;
 use super::queue::Queued;
@@ -72,14 +69,10 @@ impl LaneSender {
             self.recovery.on_abandoned(id);
             return true;
         };
-        let body = datagram.bytes.slice(SOURCE_HEADER + SYMBOL_HEADER..);
-        let (_, inner) = split_predecessor(body);
-        let (_, inner) = split_stamp(inner);
         let packet = PacketInfo {
             bytes: datagram.len(),
             backlog_bytes: self.stats.queue_bytes,
-            // A fragment says nothing of its flow.
-            flow: InnerPacket::parse(&inner).map_or(0, |inner| inner.flow_hash()),
+            flow: self.sent_flows.of(id),
             waited: now.since(since),
         };
         let chosen = self.select(now, &packet, true, carrier);
@@ -125,6 +118,9 @@ impl LaneSender {
         self.stats.source_bytes += bytes as u64;
         self.stats.sent_packets += u64::from(queued.ends_packet);
         self.stats.sent_bytes += queued.datagram.body().len().saturating_sub(prefix) as u64;
+        // A fragment that leaves again says nothing of its flow.
+        let is_whole = queued.datagram.position() == FragmentPosition::Whole;
+        let flow = if is_whole { queued.flow } else { 0 };
         let Queued { since: queued, datagram, ends_frame, .. } = queued;
         let datagram = LaneDatagram::source(self.lane, id, datagram);
         if let Some(kept) = &mut self.unacknowledged {
@@ -133,6 +129,7 @@ impl LaneSender {
         }
         if carrier.tells_fates() {
             self.encoder.insert(now, id, datagram.bytes.slice(SOURCE_HEADER..));
+            self.sent_flows.on_sent(id, flow);
         }
         let copy = SourceCopy { id, datagram, ends_frame, queued, since: now, is_first: true };
         self.send_source(now, copy, &chosen, carrier);

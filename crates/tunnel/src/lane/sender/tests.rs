@@ -199,6 +199,34 @@ fn the_scheduler_hears_of_flows_waits_and_fates() {
 }
 
 #[test]
+fn what_leaves_again_is_of_its_flow_and_a_fragment_of_none() {
+    #[derive(Debug, Default)]
+    struct Flows(std::sync::Arc<std::sync::Mutex<Vec<u64>>>);
+    impl Scheduler for Flows {
+        fn select(&mut self, _: Instant, packet: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
+            self.0.lock().unwrap().push(packet.flow);
+            Decision::Send(PathSet::one(0))
+        }
+    }
+    let flows = Flows::default();
+    let seen = flows.0.clone();
+    let mut carrier = TwoPaths::new([100_000, 0]);
+    let config = LaneConfig::new("default", "minrtt".parse().expect("known"));
+    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+    sender.scheduler = Box::new(flows);
+    sender.handle_inner(at(0), &[7; 500], 77, None);
+    sender.handle_inner(at(0), &[7; 2000], 88, None);
+    sender.handle_inner(at(0), &[7; 500], 99, None);
+    sender.transmit(at(0), &mut carrier);
+    assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), [77, 88, 88, 99]);
+    acknowledge(&mut sender, at(40), PathId(0), 0);
+    (1..4).for_each(|id| sender.on_lost(at(50), TokenKind::Source, PacketId(id), PathId(0)));
+    sender.transmit(at(50), &mut carrier);
+    assert_eq!(*seen.lock().unwrap(), [0, 0, 99]);
+    assert_eq!(sender.sent_flows.of(PacketId(0)), 0, "it is forgotten with its bytes");
+}
+
+#[test]
 fn what_a_second_look_wants_sent_again_leaves_at_once() {
     /// The first packet may go where nothing leaves, all others go where there is room.
     #[derive(Debug)]

@@ -12,7 +12,7 @@ use roadweave_identity::PublicKey;
 use roadweave_types::Instant;
 
 use super::distances::Distances;
-use super::fleet::{Fleet, Place};
+use super::fleet::{Fleet, RecordId};
 use crate::model::{Device, Proxy, ProxyRole, ProxyState};
 use crate::store::{Placed, ProxyStatus};
 
@@ -43,16 +43,16 @@ impl Proxies {
         now: Instant,
         now_ms: i64,
     ) -> Vec<(PublicKey, HealthState)> {
-        let gates: BTreeMap<&Place, (PublicKey, &Proxy)> =
-            fleet.gates().map(|(place, proxy, key)| (place, (key, proxy))).collect();
+        let gates: BTreeMap<&RecordId, (PublicKey, &Proxy)> =
+            fleet.gates().map(|(id, proxy, key)| (id, (key, proxy))).collect();
         let known: Vec<PublicKey> = gates.values().map(|(key, _)| *key).collect();
         self.told.retain(|key, _| known.contains(key));
         self.bands.retain(|key, _| known.contains(key));
         self.distances.retain(&known);
         known.iter().for_each(|key| self.watch.add(*key, now));
         for status in status {
-            let place = (status.tenant.clone(), status.proxy.clone());
-            let Some((key, proxy)) = gates.get(&place) else { continue };
+            let id = (status.tenant.clone(), status.proxy.clone());
+            let Some((key, proxy)) = gates.get(&id) else { continue };
             let told = self.told.insert(*key, (status.seen_ms, status.witnessed_ms));
             // What is another than before was written since. Whether the first is of today its time
             // must tell, which may be that of another replica's clock.
@@ -68,7 +68,7 @@ impl Proxies {
             }
             let band = self.bands.entry(*key).or_default();
             *band = band.after(load(status, proxy));
-            let served = fleet.served(&place, proxy);
+            let served = fleet.served(&id, proxy);
             let anchors = status.anchors.iter().filter(|(tenant, _)| served.contains(*tenant));
             self.distances.look(*key, anchors, now);
         }
@@ -78,17 +78,17 @@ impl Proxies {
     /// The proxies that boxes may be offered.
     pub(super) fn views(&self, fleet: &Fleet) -> Vec<Offer> {
         let proxies = fleet.gates().filter(|(_, it, _)| it.settings.role == ProxyRole::Proxy);
-        proxies.filter_map(|(place, proxy, key)| self.offer(fleet, place, proxy, key)).collect()
+        proxies.filter_map(|(id, proxy, key)| self.offer(fleet, id, proxy, key)).collect()
     }
 
-    fn offer(&self, fleet: &Fleet, place: &Place, proxy: &Proxy, key: PublicKey) -> Option<Offer> {
+    fn offer(&self, fleet: &Fleet, id: &RecordId, proxy: &Proxy, key: PublicKey) -> Option<Offer> {
         let chain: Chain = serde_json::from_str(proxy.statement.as_deref()?).ok()?;
-        let pool = fleet.pool_of(place, proxy).map(|pool| &pool.settings);
+        let pool = fleet.pool_of(id, proxy).map(|pool| &pool.settings);
         let scope = |tenant: String| Some(Scope::Tenant(tenant.parse().ok()?));
         let site = pool.and_then(|pool| named(&pool.site)).or_else(|| named(&proxy.id))?;
         let view = ProxyView {
             key,
-            scopes: fleet.served(place, proxy).into_iter().filter_map(scope).collect(),
+            scopes: fleet.served(id, proxy).into_iter().filter_map(scope).collect(),
             region: pool.and_then(|pool| named(&pool.region)).unwrap_or_else(|| site.clone()),
             site: site.clone(),
             is_active: proxy.state == ProxyState::Active,
@@ -135,25 +135,25 @@ pub(super) fn list(
     fleet: &Fleet,
     offers: &[Offer],
     views: &[ProxyView],
-    (place, device, key): (&Place, &Device, PublicKey),
+    (id, device, key): (&RecordId, &Device, PublicKey),
     current: Option<PublicKey>,
 ) -> Option<(Candidates, Digest)> {
     let of_token = || {
         // It joined before boxes were told apart by pools.
-        let token = (place.0.clone(), device.token.clone()?);
+        let token = (id.0.clone(), device.token.clone()?);
         fleet.tokens.get(&token)?.settings.pool.clone()
     };
     let region = device
         .pool
         .clone()
         .or_else(of_token)
-        .and_then(|pool| named(&fleet.pools.get(&(place.0.clone(), pool))?.settings.region));
-    let seeker = Seeker { key, tenant: place.0.parse().ok()?, region, current };
+        .and_then(|pool| named(&fleet.pools.get(&(id.0.clone(), pool))?.settings.region));
+    let seeker = Seeker { key, tenant: id.0.parse().ok()?, region, current };
     let of =
         |it: Offered| Some((offers.iter().find(|offer| offer.view.key == it.key)?, it.last_resort));
     let offered: Vec<(&Offer, bool)> =
         candidates(&seeker, views)?.into_iter().filter_map(of).collect();
-    let to_anchor = |offer: &Offer| offer.to_anchors.get(&place.0).copied();
+    let to_anchor = |offer: &Offer| offer.to_anchors.get(&id.0).copied();
     // Who has not measured it yet is not nearer than those that have.
     let farthest = offered.iter().filter_map(|(offer, _)| to_anchor(offer)).max().unwrap_or(0);
     let candidate = |(offer, last_resort): &(&Offer, bool)| Candidate {
@@ -170,7 +170,7 @@ pub(super) fn list(
 }
 
 /// Which proxy each box is on.
-pub(super) fn current(placed: &[Placed]) -> BTreeMap<Place, PublicKey> {
+pub(super) fn current(placed: &[Placed]) -> BTreeMap<RecordId, PublicKey> {
     let of = |it: &Placed| Some(((it.tenant.clone(), it.device.clone()), it.proxy.parse().ok()?));
     placed.iter().filter_map(of).collect()
 }

@@ -1,4 +1,4 @@
-//! The place of one shard: what is there before it begins, and stays when it fails.
+//! The slot of one shard: what is there before it begins, and stays when it fails.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -42,8 +42,8 @@ pub(super) struct Standing {
     pub(super) drains: Vec<DrainReason>,
 }
 
-/// The place of one shard.
-pub(super) struct Seat {
+/// The slot of one shard, which its lives take one after the other.
+pub(super) struct ShardSlot {
     pub(super) number: u16,
     pub(super) common: Arc<Common>,
     pub(super) socket: UplinkSocket,
@@ -67,7 +67,7 @@ struct Past {
     present: Counters,
 }
 
-impl Seat {
+impl ShardSlot {
     pub(super) fn new(
         number: u16,
         common: Arc<Common>,

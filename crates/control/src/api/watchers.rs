@@ -1,22 +1,22 @@
-//! Seats of those who watch: so many in all, for each tenant, and for each caller.
+//! How many may watch at once: so many in all, for each tenant, and for each caller.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{App, Caller, Problem};
 
-/// Who has how many seats.
+/// Who watches in how many places.
 #[derive(Debug, Default)]
-pub struct Seats(Mutex<HashMap<String, usize>>);
+pub struct Watchers(Mutex<HashMap<String, usize>>);
 
-/// A seat; whoever drops it leaves it to others.
-pub struct Seat {
+/// What lets a caller watch; dropping it leaves it to others.
+pub struct WatcherPermit {
     app: Arc<App>,
     caller: String,
     tenant: String,
 }
 
-impl Seat {
+impl WatcherPermit {
     /// Takes one.
     ///
     /// # Errors
@@ -28,13 +28,13 @@ impl Seat {
             app.metrics.refuse(reason);
             Err(problem)
         };
-        let mut all = app.seats.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = app.watchers.0.lock().unwrap_or_else(PoisonError::into_inner);
         let has = |whose: &str| all.get(whose).copied().unwrap_or_default();
         if has(&of_caller) >= OF_CALLER_MAX || has(&tenant) >= OF_TENANT_MAX {
             let detail = "you watch in many places already: close one";
             return refused("watchers-of-caller", Problem::new(429, "too-many", detail));
         }
-        if has(ALL) >= SEATS_MAX {
+        if has(ALL) >= WATCHERS_MAX {
             return refused("watchers", Problem::new(503, "busy", "too many watch already"));
         }
         for whose in [ALL, &tenant, &of_caller] {
@@ -46,10 +46,10 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for WatcherPermit {
     fn drop(&mut self) {
         self.app.metrics.watchers.dec();
-        let mut all = self.app.seats.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.app.watchers.0.lock().unwrap_or_else(PoisonError::into_inner);
         for whose in [ALL, &self.tenant, &self.caller] {
             if let Some(count) = all.get_mut(whose) {
                 *count -= 1;
@@ -63,6 +63,6 @@ impl Drop for Seat {
 
 /// In place of a tenant's name.
 const ALL: &str = "";
-const SEATS_MAX: usize = 512;
+const WATCHERS_MAX: usize = 512;
 const OF_TENANT_MAX: usize = 256;
 const OF_CALLER_MAX: usize = 16;

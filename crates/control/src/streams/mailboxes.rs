@@ -29,7 +29,7 @@ pub enum StreamMessage {
 
 /// The mailboxes, and what is kept for streams to come.
 #[derive(Debug, Default)]
-pub struct Post(Mutex<State>);
+pub struct Mailboxes(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -42,13 +42,13 @@ struct State {
 
 /// The mailbox of a stream, as long as that lasts.
 pub struct Mailbox {
-    post: Arc<Post>,
+    mailboxes: Arc<Mailboxes>,
     key: PublicKey,
     number: u64,
     words: Receiver<StreamMessage>,
 }
 
-impl Post {
+impl Mailboxes {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -65,7 +65,7 @@ impl Post {
             all.remove(0);
         }
         all.push((number, sender));
-        Mailbox { post: Arc::clone(self), key, number, words }
+        Mailbox { mailboxes: Arc::clone(self), key, number, words }
     }
 
     /// Sends to all streams of `key`.
@@ -124,7 +124,7 @@ impl Mailbox {
 
     /// Whether the mailbox was lost because of later streams of the same key.
     pub fn is_superseded(&self) -> bool {
-        let state = self.post.state();
+        let state = self.mailboxes.state();
         let later = state.boxes.get(&self.key).map_or(0, Vec::len);
         later >= STREAMS_OF_KEY_MAX
     }
@@ -132,7 +132,7 @@ impl Mailbox {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        let mut state = self.post.state();
+        let mut state = self.mailboxes.state();
         if let Some(all) = state.boxes.get_mut(&self.key) {
             all.retain(|(number, _)| *number != self.number);
             if all.is_empty() {
@@ -161,11 +161,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_that_reads_nothing_loses_its_mailbox_and_others_do_not() {
-        let post = Arc::new(Post::default());
-        let (mut slow, mut other) = (post.open(key(1)), post.open(key(2)));
+        let mailboxes = Arc::new(Mailboxes::default());
+        let (mut slow, mut other) = (mailboxes.open(key(1)), mailboxes.open(key(2)));
         for _ in 0..=WORDS_MAX {
-            post.send(&key(1), StreamMessage::Watch);
-            post.send(&key(2), StreamMessage::Watch);
+            mailboxes.send(&key(1), StreamMessage::Watch);
+            mailboxes.send(&key(2), StreamMessage::Watch);
             assert!(other.recv().await.is_some());
         }
         for _ in 0..WORDS_MAX {
@@ -173,31 +173,32 @@ mod tests {
         }
         assert!(slow.recv().await.is_none());
         drop(slow);
-        assert_eq!(post.state().boxes.len(), 1);
+        assert_eq!(mailboxes.state().boxes.len(), 1);
     }
 
     #[tokio::test]
     async fn one_key_has_a_few_streams_and_the_oldest_go() {
-        let post = Arc::new(Post::default());
-        let mut all: Vec<Mailbox> = (0..=STREAMS_OF_KEY_MAX).map(|_| post.open(key(1))).collect();
-        let mut other = post.open(key(2));
+        let mailboxes = Arc::new(Mailboxes::default());
+        let mut all: Vec<Mailbox> =
+            (0..=STREAMS_OF_KEY_MAX).map(|_| mailboxes.open(key(1))).collect();
+        let mut other = mailboxes.open(key(2));
         assert!(all[0].recv().await.is_none() && all[0].is_superseded());
-        post.send_all(&StreamMessage::Watch);
+        mailboxes.send_all(&StreamMessage::Watch);
         assert!(all[1].recv().await.is_some() && other.recv().await.is_some());
         all.remove(0);
-        assert_eq!(post.state().boxes[&key(1)].len(), STREAMS_OF_KEY_MAX);
+        assert_eq!(mailboxes.state().boxes[&key(1)].len(), STREAMS_OF_KEY_MAX);
     }
 
     #[test]
     fn a_proxy_is_witnessed_as_long_as_a_box_says_so() {
-        let post = Post::default();
-        post.moved("tram", None, Some(key(1)));
-        post.moved("tram", None, Some(key(1)));
-        post.moved("ferry", None, Some(key(1)));
-        post.moved("tram", Some(key(1)), Some(key(2)));
-        assert_eq!(post.witnessed().len(), 3);
-        post.moved("tram", Some(key(1)), None);
+        let mailboxes = Mailboxes::default();
+        mailboxes.moved("tram", None, Some(key(1)));
+        mailboxes.moved("tram", None, Some(key(1)));
+        mailboxes.moved("ferry", None, Some(key(1)));
+        mailboxes.moved("tram", Some(key(1)), Some(key(2)));
+        assert_eq!(mailboxes.witnessed().len(), 3);
+        mailboxes.moved("tram", Some(key(1)), None);
         let of = |tenant: &str, seed| (tenant.to_owned(), key(seed));
-        assert_eq!(post.witnessed(), [of("ferry", 1), of("tram", 2)]);
+        assert_eq!(mailboxes.witnessed(), [of("ferry", 1), of("tram", 2)]);
     }
 }

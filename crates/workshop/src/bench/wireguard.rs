@@ -17,7 +17,7 @@ use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::Site;
 
 /// The address of the server's end inside the peer's tunnel.
-pub const PEER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
+pub const WIREGUARD_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
 const INNER_NETWORK: &str = "10.78.0.0/24";
 /// Where the peer's server listens.
 const PORT: u16 = 51_820;
@@ -55,14 +55,14 @@ const CLIENT: End = End {
 
 /// A running tunnel of boringtun; dropping it kills both ends.
 #[derive(Debug)]
-pub struct Peer {
+pub struct WireGuardTunnel {
     /// The server's process.
     pub server: Daemon,
     /// The client's process.
     pub client: Daemon,
 }
 
-impl Peer {
+impl WireGuardTunnel {
     /// Starts both ends of `program` between the namespaces of `site`, over the way to `server`.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use roadweave_fleet::{Place, Version};
+use roadweave_fleet::{VerifiedServer, Version};
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{ProxyTenant, SessionFigures};
 use roadweave_types::{Instant, ServerName};
@@ -19,7 +19,7 @@ pub(crate) struct News<C> {
     /// A configuration that is to be in force.
     pub(crate) configuration: Option<(Option<Version>, C)>,
     /// The proxies to choose among, the best first.
-    pub(crate) candidates: Option<Vec<Place>>,
+    pub(crate) candidates: Option<Vec<VerifiedServer>>,
     /// Who may connect beside those of the file.
     pub(crate) members: Option<Members>,
     /// The anchors to lead to, for each tenant, and where they are.
@@ -70,9 +70,9 @@ pub(super) struct Orders {
     pub(super) anchors: Option<Vec<(String, Duration)>>,
 }
 
-/// What both sides share.
+/// What both sides share: the latest of what each has for the other.
 #[derive(Debug)]
-pub(super) struct Post<C> {
+pub(super) struct Latest<C> {
     news: Mutex<News<C>>,
     orders: Mutex<Orders>,
     status: Mutex<FleetStatus>,
@@ -80,7 +80,7 @@ pub(super) struct Post<C> {
     in_step_now: Condvar,
 }
 
-impl<C> Default for Post<C> {
+impl<C> Default for Latest<C> {
     fn default() -> Self {
         Self {
             news: Mutex::default(),
@@ -92,7 +92,7 @@ impl<C> Default for Post<C> {
     }
 }
 
-impl<C> Post<C> {
+impl<C> Latest<C> {
     pub(super) fn news(&self) -> MutexGuard<'_, News<C>> {
         lock(&self.news)
     }

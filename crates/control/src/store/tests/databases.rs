@@ -1,0 +1,122 @@
+//! Both databases: copied, newer, away, full, and how their addresses are written.
+
+use super::*;
+
+#[test]
+fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        let secret = world.token("tram", uses(2)).await;
+        world.store.enrol(&enrolment(&secret, 1), NOW, nobody).await.unwrap();
+        world.insert("tram", proxy("fra-1", 20)).await.unwrap();
+        let found = world.store.find::<Device>("public_key", &key(1)).await.unwrap();
+        let device = found.record.id;
+        world.store.keep_notes(&[on(&device, Some(20))], NOW).await.unwrap();
+        let sessions = world.store.sessions("tram", &device, 9).await.unwrap();
+        assert_eq!(sessions.len(), 1);
+        let mut backup = Vec::new();
+        world.store.backup(&mut backup, NOW).await.unwrap();
+        let error = world.store.restore(&mut &*backup, 0, |_| Ok(())).await.unwrap_err();
+        assert!(matches!(error, BackupError::NotEmpty(1)), "{error}");
+
+        let mut targets = vec![sqlite().await];
+        if let Some(server) = Postgres::shared() {
+            targets.push(postgres(server).await);
+        }
+        for target in &targets {
+            let lines: Vec<&[u8]> = backup.split_inclusive(|byte| *byte == b'\n').collect();
+            let cut = lines[..lines.len() - 1].concat();
+            let without = [&lines[..3], &lines[4..]].concat().concat();
+            let text = String::from_utf8(backup.clone()).unwrap();
+            let altered = text.replace("10.7.0.2", "10.7.0.9").into_bytes();
+            for bad in [cut, without, altered, b"{}".to_vec(), Vec::new(), vec![0xff; 9]] {
+                assert!(target.store.restore(&mut &*bad, 0, |_| Ok(())).await.is_err());
+                assert_eq!(target.store.count::<Tenant>("tram").await.unwrap(), 0);
+            }
+            let summary = target.store.restore(&mut &*backup, 5, |_| Ok(())).await.unwrap();
+            assert_eq!((summary.epoch, summary.at_ms), (6, NOW));
+            assert_eq!(target.store.epoch().await.unwrap(), 6);
+            let before = world.store.get::<Tenant>("tram", "tram").await.unwrap();
+            assert_eq!(target.store.get::<Tenant>("tram", "tram").await.unwrap(), before);
+            let found = target.store.sessions("tram", &device, 9).await.unwrap();
+            assert_eq!(found, sessions);
+            assert_eq!(
+                target.store.verify_audit("tram", None).await.unwrap(),
+                world.store.verify_audit("tram", None).await.unwrap()
+            );
+            // It goes on where it was.
+            assert!(!target.store.enrol(&enrolment(&secret, 2), NOW, nobody).await.unwrap().again);
+            assert!(target.store.enrol(&enrolment(&secret, 3), NOW, nobody).await.is_err());
+        }
+    });
+}
+
+#[test]
+fn a_database_of_a_newer_version_is_not_touched() {
+    on_both(|world| async move {
+        let sql = "UPDATE _sqlx_migrations SET version = 99 WHERE version = 1";
+        world.tamper(sql).await;
+        let error = Store::open(&world.url, controller()).await.unwrap_err();
+        assert!(matches!(error, StoreError::Migration(_)), "{error}");
+        assert!(error.to_string().contains("99"), "{error}");
+    });
+}
+
+#[test]
+fn a_postgresql_that_goes_away_is_said_at_once_and_comes_back() {
+    let Some(server) = Postgres::start() else { return };
+    let server = Arc::new(server);
+    runtime().block_on(async {
+        let world = postgres(Arc::clone(&server)).await;
+        world.tenant("tram").await;
+        server.down();
+        for _ in 0..3 {
+            let begun = std::time::Instant::now();
+            let error = world.store.ping().await.unwrap_err();
+            assert!(error.is_passing(), "{error:?}");
+            assert!(begun.elapsed() < Duration::from_secs(8));
+        }
+        let error = world.store.change(actor(), NOW).await.err().unwrap();
+        assert!(error.is_passing(), "{error:?}");
+        server.up();
+        world.insert("tram", device("bus-17", 1)).await.unwrap();
+        let missing = Database::parse(&server.database().replace("/test", "/none")).unwrap();
+        let error = Store::open(&missing, controller()).await.unwrap_err();
+        assert!(error.to_string().contains("does not exist"), "{error}");
+    });
+}
+
+#[test]
+fn a_full_disk_is_called_that_and_ends() {
+    runtime().block_on(async {
+        let world = sqlite().await;
+        world.tenant("tram").await;
+        let pages: i64 = sqlx::query_scalar("PRAGMA page_count")
+            .fetch_one(&mut *world.store.write.acquire().await.unwrap())
+            .await
+            .unwrap();
+        world.tamper(&format!("PRAGMA max_page_count = {}", pages + 4)).await;
+        let mut full = None;
+        for seed in 0..200 {
+            if let Err(error) = world.insert("tram", device(&format!("bus-{seed}"), seed)).await {
+                full = Some(error);
+                break;
+            }
+        }
+        assert!(matches!(full, Some(StoreError::Full)), "{full:?}");
+        world.store.get::<Device>("tram", "bus-0").await.unwrap();
+        world.tamper("PRAGMA max_page_count = 100000").await;
+        world.insert("tram", device("bus-after", 201)).await.unwrap();
+    });
+}
+
+#[test]
+fn addresses_of_databases_are_understood_and_shown_without_password() {
+    let shown = |text: &str| Database::parse(text).map(|it| it.shown());
+    assert_eq!(shown("/var/lib/x.db"), Ok("/var/lib/x.db".to_owned()));
+    assert_eq!(shown("sqlite:///var/lib/x.db"), Ok("/var/lib/x.db".to_owned()));
+    let url = "postgres://anna:pa:ss@db/fleet";
+    assert_eq!(shown(url), Ok("postgres://anna@db/fleet".to_owned()));
+    assert!(!format!("{:?}", Database::parse(url).unwrap()).contains("pa:ss"));
+    assert!(shown("mysql://x").is_err() && shown("").is_err());
+}

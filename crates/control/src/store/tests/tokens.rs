@@ -1,0 +1,99 @@
+//! Whom tokens let in, and how often.
+
+use super::*;
+
+#[test]
+fn sixteen_racers_on_a_token_with_three_uses_let_in_three() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        let secret = world.token("tram", uses(3)).await;
+        let racers = (1..=16).map(|seed| {
+            let (store, it) = (Arc::clone(&world.store), enrolment(&secret, seed));
+            tokio::spawn(async move { store.enrol(&it, NOW, nobody).await })
+        });
+        let racers: Vec<_> = racers.collect();
+        let (mut admitted, mut refused) = (Vec::new(), 0);
+        for racer in racers {
+            match racer.await.unwrap() {
+                Ok(enrolled) => admitted.push(enrolled.device.record),
+                Err(StoreError::Refused(why)) if why == "the token is used up" => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!((admitted.len(), refused), (3, 13));
+        let mut addresses: Vec<_> =
+            admitted.iter().flat_map(|it| &it.addresses).map(ToString::to_string).collect();
+        addresses.sort();
+        let expected = ["10.7.0.2", "10.7.0.3", "10.7.0.4", "fd07::2", "fd07::3", "fd07::4"];
+        assert_eq!(addresses, expected);
+        // Those who are in may repeat it; it costs nothing and changes nothing.
+        for it in &admitted {
+            let secret = secret.clone();
+            let again = Enrolment {
+                secret,
+                public_key: it.public_key.clone(),
+                name: None,
+                delegated: None,
+            };
+            let again = world.store.enrol(&again, NOW, nobody).await.unwrap();
+            assert!(again.again && again.device.record == *it);
+        }
+        assert_eq!(world.store.count::<Device>("tram").await.unwrap(), 3);
+    });
+}
+
+#[test]
+fn the_same_key_in_a_race_costs_one_use() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        let secret = world.token("tram", uses(3)).await;
+        let racers = (0..8).map(|_| {
+            let (store, it) = (Arc::clone(&world.store), enrolment(&secret, 1));
+            tokio::spawn(async move { store.enrol(&it, NOW, nobody).await.unwrap().again })
+        });
+        let racers: Vec<_> = racers.collect();
+        let mut first = 0;
+        for racer in racers {
+            first += u32::from(!racer.await.unwrap());
+        }
+        let token = world.store.find::<Token>("hash", &keys::hash(&secret)).await.unwrap();
+        assert_eq!((first, token.record.uses_left), (1, 2));
+    });
+}
+
+#[test]
+fn a_token_lets_in_nobody_it_should_not() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        world.tenant("ferry").await;
+        let refused = |secret: String, seed: u8, now: i64, why: &'static str| {
+            let store = Arc::clone(&world.store);
+            async move {
+                let error = store.enrol(&enrolment(&secret, seed), now, nobody).await.unwrap_err();
+                assert_eq!(error.to_string(), why);
+            }
+        };
+        refused("nonsense".into(), 1, NOW, "the token is not known here").await;
+        let short = world.token("tram", TokenSettings { lifetime_s: Some(1), ..uses(1) }).await;
+        refused(short.clone(), 1, NOW + 1000, "the token has expired").await;
+        // An expired token has lost no use.
+        world.store.enrol(&enrolment(&short, 1), NOW + 999, nobody).await.unwrap();
+        let other = world.token("ferry", uses(2)).await;
+        refused(other.clone(), 1, NOW, "the key belongs to another box").await;
+        // A key that was revoked does not come back, neither by repetition nor by a new token.
+        let mut change = world.store.change(actor(), NOW).await.unwrap();
+        change.revoke("ferry", &key(2), "stolen", signer).await.unwrap();
+        change.commit().await.unwrap();
+        refused(other, 2, NOW, "the key was revoked").await;
+        // As many as the tenant may have.
+        let tenant = world.store.get::<Tenant>("ferry", "ferry").await.unwrap();
+        let mut full = tenant.record.clone();
+        full.settings.limits = Limits { devices_max: 1, rate_mbps: None };
+        let mut change = world.store.change(actor(), NOW).await.unwrap();
+        change.update(&tenant, full).await.unwrap();
+        change.commit().await.unwrap();
+        let last = world.token("ferry", uses(9)).await;
+        world.store.enrol(&enrolment(&last, 3), NOW, nobody).await.unwrap();
+        refused(last, 4, NOW, "the tenant has as many boxes as it may").await;
+    });
+}

@@ -1,0 +1,167 @@
+//! Revocations, and what is done where they differ.
+
+use super::*;
+
+#[test]
+fn revocations_reach_a_proxy_and_are_confirmed_once_sessions_have_ended() {
+    let mut stream = {
+        let published = published(0, &[]);
+        Stream::new(member(PROXY, Role::Proxy, &published), PROXY, true, &published)
+    };
+    stream.desk.publish(published(0, &[BOX]));
+    stream.turn(1);
+    assert!(stream.events.contains(&AgentEvent::Revoked(vec![key(BOX)])));
+    let head = published(0, &[BOX]).revocations.head();
+    assert!(!stream.told.contains(&DeskEvent::Revoked(head)), "its session has not ended yet");
+    stream.agent.on_revoked();
+    stream.turn(1);
+    assert!(stream.told.contains(&DeskEvent::Revoked(head)));
+    // And before anybody can connect after a restart, without a controller.
+    let mut again = restart(&stream.agent, PROXY, Role::Proxy);
+    assert_eq!(again.poll_event(), Some(AgentEvent::Revoked(vec![key(BOX)])));
+}
+
+#[test]
+fn a_restored_controller_learns_what_it_forgot() {
+    let before = published(0, &[30, 31]);
+    let mut stream = Stream::new(member(PROXY, Role::Proxy, &before), PROXY, true, &before);
+    assert!(stream.agent.kept().trust().is_revoked(&key(31)));
+    // The backup was older.
+    let restored = published(1, &[30]);
+    stream.desk = Desk::new(at(1), key(PROXY), true, restored);
+    stream.agent.on_stream_up(at(1));
+    stream.turn(1);
+    let surplus = stream.told.iter().find_map(|event| match event {
+        DeskEvent::Surplus(entries, head) => Some((entries.clone(), head.clone())),
+        _ => None,
+    });
+    let (entries, head) = surplus.expect("the proxy hands back what it holds");
+    let mut former = Revocations::default();
+    former.extend(&entries, &head, [key(CONTROLLER)]).expect("signed by this controller");
+    assert!(former.is_revoked(&key(31)));
+    assert!(stream.agent.kept().trust().is_revoked(&key(31)), "nothing is forgotten meanwhile");
+    stream.desk.publish(published(1, &[30, 31]));
+    stream.turn(2);
+    let head = stream.agent.kept().trust().revocations().head();
+    assert_eq!((head.epoch, head.serial), (1, 2));
+}
+
+#[test]
+fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
+    let before = published(0, &[30, 31]);
+    // The last entry was lost; with a new one in its server, and without.
+    for fork in [&[30, 40][..], &[30]] {
+        let mut stream = Stream::new(member(PROXY, Role::Proxy, &before), PROXY, true, &before);
+        let forked = published(0, fork);
+        stream.desk = Desk::new(at(1), key(PROXY), true, forked.clone());
+        stream.told.clear();
+        stream.agent.on_stream_up(at(1));
+        stream.turn(1);
+        let head = forked.revocations.head();
+        assert!(!stream.told.contains(&DeskEvent::Revoked(head)), "it is not in force there");
+        let is_surplus = |event: &DeskEvent| matches!(event, DeskEvent::Surplus(..));
+        assert!(stream.told.iter().any(is_surplus), "{:?}", stream.told);
+        assert!(stream.agent.kept().trust().is_revoked(&key(31)), "nothing is forgotten");
+        stream.desk.publish(published(0, &[fork, &[41, 31]].concat()));
+        stream.turn(2);
+        // What it held before, and the whole.
+        stream.agent.on_revoked();
+        stream.agent.on_revoked();
+        stream.turn(2);
+        let trust = stream.agent.kept().trust();
+        assert!([30, 31, 41].iter().all(|seed| trust.is_revoked(&key(*seed))));
+        let head = published(0, &[fork, &[41, 31]].concat()).revocations.head();
+        assert_eq!(trust.revocations().head(), head);
+        assert!(stream.told.contains(&DeskEvent::Revoked(head)), "{:?}", stream.told);
+    }
+}
+
+#[test]
+fn a_proxy_whose_revocations_were_cut_off_lets_nobody_in() {
+    let published = published(0, &[30, 31]);
+    let mut proxy = member(PROXY, Role::Proxy, &published);
+    let mut stream = Stream::new(proxy, PROXY, true, &published);
+    let table = Table::of([Member {
+        key: key(BOX),
+        chain: chain(BOX, Role::Box, ROOT),
+        addresses: vec![],
+        rate_kbps: None,
+        offline_max_s: None,
+    }]);
+    let version = Version { epoch: 0, number: 1 };
+    let head = Signed::sign(&table.head_for(key(PROXY), version), &identity(CONTROLLER));
+    let head = head.expect("signed");
+    stream.desk.desire_table(Arc::new(PublishedTable { version, table, head }), None);
+    stream.turn(1);
+    assert_eq!(stream.agent.admission().admitted.len(), 1);
+    let mut kept: serde_json::Value = serde_json::to_value(stream.agent.kept()).expect("JSON");
+    kept["trust"]["revocations"]["entries"].as_array_mut().expect("entries").pop();
+    let kept = serde_json::from_value(kept).expect("kept");
+    proxy = Agent::restore(at(2), key(PROXY), Role::Proxy, "1.0", kept);
+    assert_eq!(proxy.admission().admitted.len(), 0);
+    let stream = Stream::new(proxy, PROXY, true, &published);
+    assert_eq!(stream.agent.admission().admitted.len(), 1, "the controller told them again");
+    assert!(stream.agent.kept().trust().is_revoked(&key(31)));
+}
+
+#[test]
+fn a_stream_whose_own_peer_is_revoked_ends() {
+    let mut desk = Desk::new(at(0), key(BOX), true, published(0, &[]));
+    desk.handle_frame(at(0), Up::Have(HeldVersions::default()));
+    while desk.poll_frame().is_some() || desk.poll_event().is_some() {}
+    desk.publish(published(0, &[30]));
+    assert_eq!(desk.poll_event(), None);
+    desk.publish(published(0, &[30, BOX]));
+    assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
+    let (version, envelope) = configuration(1, "a = 1");
+    desk.desire(Kind::Configuration, version, envelope);
+    let frames: Vec<Down> = std::iter::from_fn(|| desk.poll_frame()).collect();
+    assert!(matches!(frames[..], [Down::Refused { retry: false, .. }]), "{frames:?}");
+    desk.handle_frame(at(1), Up::Alive);
+    assert_eq!((desk.poll_frame(), desk.poll_event()), (None, None));
+}
+
+#[test]
+fn a_proxy_hands_back_more_revocations_than_a_queue_holds() {
+    const ENTRIES: u64 = 30_000;
+    let mut entries: Vec<Revocation> = Vec::new();
+    for serial in 1..=ENTRIES {
+        let mut bytes = [9; 32];
+        bytes[..8].copy_from_slice(&serial.to_be_bytes());
+        let key = PublicKey::from_bytes(bytes);
+        let previous = entries.last().map_or(crate::Digest::ZERO, Revocation::hash);
+        entries.push(Revocation { serial, key, previous });
+    }
+    let hash = entries.last().map_or(crate::Digest::ZERO, Revocation::hash);
+    let head = Head { epoch: 0, serial: ENTRIES, hash };
+    let head = Signed::sign(&head, &identity(CONTROLLER)).expect("signed");
+    let mut revocations = Revocations::default();
+    revocations.extend(&entries, &head, [key(CONTROLLER)]).expect("a chain");
+    let full = Published { revocations, head, ..Published::clone(&published(0, &[])) };
+    let mut stream = {
+        let before = published(0, &[]);
+        Stream::new(member(PROXY, Role::Proxy, &before), PROXY, true, &Arc::new(full))
+    };
+    stream.desk = Desk::new(at(60), key(PROXY), true, published(1, &[30]));
+    stream.agent.on_stream_up(at(60));
+    stream.turn(60);
+    let handed_back = stream.told.iter().find_map(|event| match event {
+        DeskEvent::Surplus(entries, _) => Some(entries.len() as u64),
+        _ => None,
+    });
+    assert_eq!(handed_back, Some(ENTRIES));
+}
+
+#[test]
+fn a_stream_ends_whose_peer_is_there_by_a_revoked_delegate() {
+    let mut desk = Desk::new(at(0), key(BOX), true, published(0, &[]));
+    desk.signed_by(vec![key(30), key(31)]);
+    desk.publish(published(0, &[32]));
+    assert_eq!(desk.poll_event(), None);
+    desk.publish(published(0, &[32, 31]));
+    assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
+    // As one that begins later.
+    let mut desk = Desk::new(at(0), key(BOX), true, published(0, &[32, 31]));
+    desk.signed_by(vec![key(31)]);
+    assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
+}
