@@ -51,6 +51,11 @@ impl Deadlines {
         self.queue.first().map(|(deadline, _)| *deadline)
     }
 
+    /// The earliest deadline of those connections that are not `left_out`.
+    pub(crate) fn earliest_but(&self, left_out: impl Fn(ConnectionId) -> bool) -> Option<Instant> {
+        self.queue.iter().find(|(_, id)| !left_out(*id)).map(|(deadline, _)| *deadline)
+    }
+
     /// The connections whose deadline has come, earliest first.
     pub(crate) fn due(&self, now: Instant) -> Vec<ConnectionId> {
         self.queue.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect()

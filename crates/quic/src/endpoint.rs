@@ -192,8 +192,9 @@ impl Endpoint {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let touched = self.touched.iter().filter(|id| !self.drained.contains(id));
         let touched = touched.filter_map(|id| self.connections.get(id)?.poll_timeout());
-        let deadlines = [self.deadlines.earliest(), self.closing.earliest()];
-        deadlines.into_iter().flatten().chain(touched).min()
+        // What was noted of a connection before its turn may have been met in it.
+        let noted = self.deadlines.earliest_but(|id| self.touched.contains(&id));
+        [noted, self.closing.earliest()].into_iter().flatten().chain(touched).min()
     }
 
     /// The next thing that happened beyond the connections.

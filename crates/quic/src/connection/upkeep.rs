@@ -9,9 +9,10 @@ use crate::event::CloseReason;
 use crate::path::{Path, Suspicion};
 
 impl Connection {
-    /// When [`handle_timeout`](Connection::handle_timeout) wants to be called next.
+    /// When [`handle_timeout`](Connection::handle_timeout) wants to be called next. What can wait
+    /// a little for others to share its turn does so, by half a millisecond.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let library = self.quic.poll_timeout().map(|at| self.epoch.of_std(at));
+        let library = self.quic.poll_timeout().map(|at| self.epoch.of_std(at) + PATIENCE);
         if self.phase == Phase::Closed {
             return library.into_iter().chain(self.timing.flush).min();
         }
@@ -19,7 +20,7 @@ impl Connection {
             Phase::Handshake { until } => Some(until),
             _ => None,
         };
-        let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY);
+        let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY + PATIENCE);
         // Once told, the user need not be woken for it again.
         let feedback = feedback.filter(|&due| due > self.timing.woken);
         let timing = &self.timing;
@@ -77,9 +78,10 @@ impl Connection {
     /// The path on which feedback should leave now, if any is due.
     ///
     /// Feedback is due 1 ms after a datagram of the peer's [`send_on`](Connection::send_on) came
-    /// in, until it is sent: at most once in a millisecond, however many came. The path is the
-    /// fastest that answers, or, if all are suspect, the one that a packet came in on last.
-    /// Acknowledgements leave with the feedback, or 1 ms later without it.
+    /// in, until it is sent: at most once in a millisecond, however many came. It wakes nobody
+    /// before another half a millisecond has passed, in which the next datagram may come. The path
+    /// is the fastest that answers, or, if all are suspect, the one that a packet came in on last.
+    /// Acknowledgements leave with the feedback, or a little later without it.
     pub fn feedback_due(&self, now: Instant) -> Option<PathId> {
         let since = self.timing.feedback_owed?;
         if now < since + FEEDBACK_DELAY || !self.is_open() {
@@ -329,6 +331,9 @@ impl Connection {
 
 /// How long after a datagram feedback is due.
 pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
+/// How much later than due acknowledgements and the library's timers may be where that saves a
+/// turn: they go with the next packet, if one comes by then, as they do in a stream of packets.
+const PATIENCE: Duration = Duration::from_micros(500);
 /// How long other frames wait while datagrams come in and are answered anyway.
 const BUSY_DELAY: Duration = Duration::from_millis(5);
 /// How long after a datagram its acknowledgement leaves at the latest.
