@@ -222,9 +222,10 @@ impl Path {
     /// says.
     pub(crate) fn snapshot(&mut self, now: Instant, epoch: Epoch, pacing: Pacing) -> PathSnapshot {
         let meter = self.gate.meter();
+        let ramp = meter.ramp(epoch.to_std(now));
         let ramp_of = |pacing| match pacing {
             Pacing::Controller => Ramp::default(),
-            Pacing::Window | Pacing::Rate => meter.ramp(epoch.to_std(now)),
+            Pacing::Window | Pacing::Rate => ramp,
         };
         for (pacing, pacer) in Pacing::ALL.into_iter().zip(&mut self.pacers) {
             let ramp = ramp_of(pacing);

@@ -37,10 +37,10 @@ impl Connection {
         token: u64,
     ) -> Result<(), SendError> {
         let (index, datagram) = self.check(path, datagram)?;
-        let snapshot = self.paths[index].snapshot(now, self.epoch, self.pacing);
+        self.refresh(now);
+        let snapshot = &self.snapshots[index];
         if datagram.len() as u64 > snapshot.room() {
-            self.paths[index].on_limited(self.epoch.to_std(now), &snapshot, self.pacing);
-            self.snapshots[index] = snapshot;
+            self.paths[index].on_limited(self.epoch.to_std(now), snapshot, self.pacing);
             return Err(SendError::Blocked(datagram));
         }
         self.hand_over(now, index, Payload::Data(datagram), Some(TrackedPayload::Datagram(token)))?;
