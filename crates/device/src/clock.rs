@@ -39,7 +39,7 @@ impl Clock {
 
     /// The moment `since_boot` after the machine was started, as `CLOCK_BOOTTIME` sees it; zero for
     /// what was before [`Clock::start`].
-    pub(crate) fn at(&self, since_boot: Duration) -> Instant {
+    pub fn at(&self, since_boot: Duration) -> Instant {
         Instant::ZERO + since_boot.saturating_sub(self.began)
     }
 

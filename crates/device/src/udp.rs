@@ -73,6 +73,28 @@ pub enum Ecn {
     CongestionExperienced,
 }
 
+impl Ecn {
+    /// Reads the two low bits of the traffic class; other bits are ignored.
+    pub const fn from_bits(bits: u8) -> Self {
+        match bits & 0b11 {
+            0b01 => Self::Ect1,
+            0b10 => Self::Ect0,
+            0b11 => Self::CongestionExperienced,
+            _ => Self::NotCapable,
+        }
+    }
+
+    /// The two low bits of the traffic class.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::NotCapable => 0b00,
+            Self::Ect1 => 0b01,
+            Self::Ect0 => 0b10,
+            Self::CongestionExperienced => 0b11,
+        }
+    }
+}
+
 /// One datagram or a run of datagrams to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {

@@ -1,6 +1,7 @@
 //! `roadweave bench`: how fast this machine makes it.
 
 mod against;
+mod clients;
 mod coding;
 mod counters;
 mod echo;
@@ -24,6 +25,7 @@ pub struct BenchArgs {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     Coding(coding::CodingArgs),
+    Clients(clients::ClientsArgs),
     Tunnel(tunnel_command::TunnelArgs),
     Router(router::RouterArgs),
     Wakeups(wakeups::WakeupsArgs),
@@ -37,6 +39,7 @@ impl BenchArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.what {
             What::Coding(args) => args.run(),
+            What::Clients(args) => args.run(),
             What::Tunnel(args) => args.run(),
             What::Router(args) => args.run(),
             What::Wakeups(args) => args.run(),

@@ -140,19 +140,9 @@ impl Io for Edge {
 }
 
 fn to_socket_ecn(ecn: Option<QuicEcn>) -> Ecn {
-    match ecn {
-        None => Ecn::NotCapable,
-        Some(QuicEcn::Ect0) => Ecn::Ect0,
-        Some(QuicEcn::Ect1) => Ecn::Ect1,
-        Some(QuicEcn::Ce) => Ecn::CongestionExperienced,
-    }
+    Ecn::from_bits(ecn.map_or(0, QuicEcn::bits))
 }
 
 fn to_quic_ecn(ecn: Ecn) -> Option<QuicEcn> {
-    match ecn {
-        Ecn::NotCapable => None,
-        Ecn::Ect0 => Some(QuicEcn::Ect0),
-        Ecn::Ect1 => Some(QuicEcn::Ect1),
-        Ecn::CongestionExperienced => Some(QuicEcn::Ce),
-    }
+    QuicEcn::from_bits(ecn.bits())
 }

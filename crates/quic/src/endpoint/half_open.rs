@@ -6,22 +6,28 @@
 //!              ▼                                          └ none: the oldest of those goes that
 //!            16 of its source, or half of the room, taken?    proved nothing, or else of the source
 //!              ├ yes ─► Retry, which costs no memory          that has most, if it has more than
-//!              └ no ──► accepted                              twice as many; else ignored
+//!              └ no ──► accepted                              twice as many, and one alone only if
+//!                                                             it is older than 3 s; else ignored
 //! ```
 //!
 //! Anybody can write any source address, so what has proved nothing has half of the room and gives
 //! way to what has. Who has a few addresses could fill all of it with handshakes that are never
 //! completed: so the source that has most gives way to others, as long as they have less than half
-//! of that, and no two of them drive each other out without end. Carriers put many boxes behind one
-//! address, so a source that has proved itself may have many handshakes under way; that those who
-//! lie in its name make it prove itself costs it a round trip. A source is an IPv4 address or an
-//! IPv6 /64, which one subscriber has to themselves.
+//! of that, and no two of them drive each other out without end. Where each source has one, as when
+//! thousands of clients come back to a server that was restarted, each has some time before it
+//! gives way: if every newcomer drove one out at once, none would ever be done. Carriers put many
+//! boxes behind one address, so a source that has proved itself may have many handshakes under way;
+//! that those who lie in its name make it prove itself costs it a round trip. A source is an IPv4
+//! address or an IPv6 /64, which one subscriber has to themselves.
 //!
 //! Source: RFC 9000 section 8.1.2.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use roadweave_types::Instant;
 
 use crate::config::TransportConfig;
 use crate::event::ConnectionId;
@@ -41,6 +47,7 @@ struct Handshake {
     /// The client's address, until the outcome of its handshake is reported.
     unreported: Option<SocketAddr>,
     source: IpAddr,
+    began: Instant,
 }
 
 /// How many handshakes of one source are under way.
@@ -68,6 +75,7 @@ impl HalfOpen {
     /// can only have got there.
     pub(super) fn admit(
         &self,
+        now: Instant,
         config: &TransportConfig,
         remote: SocketAddr,
         proved: bool,
@@ -86,22 +94,31 @@ impl HalfOpen {
         if !is_full {
             return Admission::Accept;
         }
-        let goes = self.unproved.first().copied().or_else(|| self.oldest_of_crowded(own));
+        let goes = self.unproved.first().copied().or_else(|| self.oldest_of_crowded(now, own));
         goes.map_or(Admission::Ignore, Admission::Replace)
     }
 
     /// The oldest that has proved its address of the source that has most of these, if it has more
-    /// than twice as many as one with `own`.
-    fn oldest_of_crowded(&self, own: usize) -> Option<ConnectionId> {
+    /// than twice as many as one with `own`, and if one that is alone has had its time.
+    fn oldest_of_crowded(&self, now: Instant, own: usize) -> Option<ConnectionId> {
         let proved = self.sources.values().map(|count| &count.proved);
         let most = proved.max_by_key(|proved| (proved.len(), Reverse(proved.first())))?;
-        most.first().copied().filter(|_| most.len() > 2 * own)
+        let oldest = most.first().copied().filter(|_| most.len() > 2 * own)?;
+        let age = now.since(self.handshakes.get(&oldest)?.began);
+        (most.len() > 1 || age >= LONE_TIME).then_some(oldest)
     }
 
     /// A handshake begins.
-    pub(super) fn begin(&mut self, id: ConnectionId, remote: SocketAddr, proved: bool) {
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        remote: SocketAddr,
+        proved: bool,
+    ) {
         let source = source_of(remote);
-        self.handshakes.insert(id, Handshake { unreported: Some(remote), source });
+        let handshake = Handshake { unreported: Some(remote), source, began: now };
+        self.handshakes.insert(id, handshake);
         let count = self.sources.entry(source).or_default();
         count.all += 1;
         match proved {
@@ -133,6 +150,10 @@ impl HalfOpen {
     }
 }
 
+/// For so long a handshake keeps its place that is the only one of a source which has proved
+/// itself. A core completes some thousands in it, more than may be under way.
+const LONE_TIME: Duration = Duration::from_secs(3);
+
 /// What is taken for one subscriber.
 pub(super) fn source_of(remote: SocketAddr) -> IpAddr {
     match remote.ip().to_canonical() {
@@ -157,7 +178,8 @@ mod tests {
         }
     }
 
-    /// Lets `count` clients begin, the n-th from `address(n)`; returns the decisions.
+    /// Lets `count` clients begin, the n-th from `address(n)`, n milliseconds after the start;
+    /// returns the decisions.
     fn begin_all(
         half_open: &mut HalfOpen,
         first: u64,
@@ -167,12 +189,13 @@ mod tests {
     ) -> Vec<Admission> {
         let decide = |number: u64| {
             let remote: SocketAddr = address(number).parse().unwrap();
-            let admission = half_open.admit(&config(), remote, proved);
+            let now = Instant::from_millis(number);
+            let admission = half_open.admit(now, &config(), remote, proved);
             if let Admission::Replace(id) = admission {
                 half_open.end(id);
             }
             if matches!(admission, Admission::Accept | Admission::Replace(_)) {
-                half_open.begin(ConnectionId(number), remote, proved);
+                half_open.begin(now, ConnectionId(number), remote, proved);
             }
             admission
         };
@@ -238,6 +261,22 @@ mod tests {
         let other = |number: u64| format!("198.51.100.{number}:9");
         let others = begin_all(&mut half_open, 100_000, 20, true, |number| other(number - 100_000));
         assert!(others.iter().all(|admission| matches!(admission, Admission::Replace(_))));
+    }
+
+    #[test]
+    fn thousands_who_come_back_at_once_do_not_drive_each_other_out() {
+        let mut half_open = HalfOpen::default();
+        let anywhere = |number: u64| format!("10.{}.{}.1:9", number / 256, number % 256);
+        assert_eq!(accepted(&begin_all(&mut half_open, 0, 100, true, anywhere)), 100);
+        // Each has a source of its own: all whose time is not over stay.
+        let newcomers = begin_all(&mut half_open, 100, 2_900, true, anywhere);
+        assert_eq!(newcomers, vec![Admission::Ignore; 2_900]);
+        // Who does not go on with it does not hold its place for long, one after the other.
+        let later = begin_all(&mut half_open, 3_000, 100, true, anywhere);
+        let replaced: Vec<Admission> =
+            (0..100).map(|oldest| Admission::Replace(ConnectionId(oldest))).collect();
+        assert_eq!(later, replaced);
+        assert_eq!(half_open.handshakes.len(), 100);
     }
 
     #[test]

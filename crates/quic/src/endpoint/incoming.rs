@@ -20,7 +20,7 @@ impl Endpoint {
     ) -> Option<ConnectionId> {
         scratch.clear();
         let proved = incoming.remote_address_validated();
-        match self.half_open.admit(&self.config, source.remote, proved) {
+        match self.half_open.admit(now, &self.config, source.remote, proved) {
             Admission::Accept => {}
             Admission::Replace(oldest) => self.evict(oldest),
             Admission::Retry => {
@@ -37,7 +37,7 @@ impl Endpoint {
         match self.quic.accept(incoming, self.epoch.to_std(now), scratch, None) {
             Ok((handle, quic)) => {
                 let id = self.add(now, handle, quic, None, source.remote);
-                self.half_open.begin(id, source.remote, proved);
+                self.half_open.begin(now, id, source.remote, proved);
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.begin(now);
                 }

@@ -53,21 +53,35 @@ impl Usage {
     }
 }
 
+/// What a process has of the machine's memory, bytes: what is not swapped out of all that it has
+/// touched.
+///
+/// # Errors
+/// When it has ended.
+pub fn resident_bytes(id: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{id}/status");
+    let status = read(path.as_ref()).with_context(|| format!("cannot read {path}"))?;
+    let kib = field(&status, "VmRSS").and_then(|text| text.strip_suffix(" kB")?.parse().ok());
+    kib.map(|kib: u64| kib << 10).with_context(|| format!("{path} is malformed"))
+}
+
 fn read(path: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(path)
 }
 
 fn parse(schedstat: &str, status: &str) -> Option<Usage> {
     let nanos = schedstat.split_whitespace().next()?.parse().ok()?;
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line?.trim().parse().ok()
-    };
     Some(Usage {
         cpu: Duration::from_nanos(nanos),
-        sleeps: field("voluntary_ctxt_switches")?,
-        preemptions: field("nonvoluntary_ctxt_switches")?,
+        sleeps: field(status, "voluntary_ctxt_switches")?.parse().ok()?,
+        preemptions: field(status, "nonvoluntary_ctxt_switches")?.parse().ok()?,
     })
+}
+
+/// What stands behind `name:` in a file of `/proc`.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = status.lines();
+    Some(lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.trim())
 }
 
 #[cfg(test)]
@@ -82,6 +96,15 @@ mod tests {
         assert_eq!(usage, Usage { cpu: Duration::from_micros(2500), sleeps: 12, preemptions: 3 });
         assert_eq!(parse("", status), None);
         assert_eq!(parse("1 2 3", "Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn what_this_process_holds_grows() {
+        let id = std::process::id();
+        let before = resident_bytes(id).unwrap();
+        let held = vec![1_u8; 64 << 20];
+        let grown = resident_bytes(id).unwrap() - before;
+        assert!((32 << 20..1 << 30).contains(&grown), "{grown} for {}", held.len());
     }
 
     #[test]
