@@ -124,6 +124,11 @@ impl Path {
         }
     }
 
+    /// The round trip as of now; a snapshot's is as old as the snapshot.
+    pub(crate) fn smoothed_rtt(&self) -> Duration {
+        self.gate.meter().rtt.smoothed()
+    }
+
     /// Whether a datagram can leave on it.
     pub(crate) fn carries_data(&self) -> bool {
         self.validated && !self.standby

@@ -299,12 +299,7 @@ impl Session {
         let mut order: Vec<usize> = (0..lanes).map(|at| (at + self.turn) % lanes).collect();
         order.sort_by_key(|lane| self.senders[*lane].config().rank);
         for lane in order {
-            let config = self.senders[lane].config();
-            carrier.set_pacing(config.strategy.pacing(config.pacing));
             self.senders[lane].transmit(now, carrier);
-            if self.senders[lane].has_backlog() {
-                carrier.on_backlog(now);
-            }
         }
         if let Some(path) = carrier.feedback_due(now) {
             match self.feedback(now) {

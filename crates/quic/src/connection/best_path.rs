@@ -1,22 +1,23 @@
 //! Which path takes acknowledgements, feedback and control frames.
 
-use roadweave_types::{PathId, PathSnapshot, PathStatus, Priority};
+use roadweave_types::{PathId, PathStatus, Priority};
 
 use super::Connection;
+use crate::path::Path;
 
 impl Connection {
     /// The fastest path that answers; when all are suspect, the one that a packet came in on last.
     pub(super) fn best_path(&self) -> Option<PathId> {
         let with_status = |status| {
-            let paths = self.snapshots.iter().filter(move |path| path.status == status);
-            paths.min_by_key(|path| path.smoothed_rtt).map(|path| path.id)
+            let paths = self.paths.iter().filter(move |path| path.status() == status);
+            paths.min_by_key(|path| path.smoothed_rtt()).map(|path| path.id)
         };
         let heard_last = || {
             let id = self.timing.last_path?;
             self.path(id)?.carries_data().then_some(id)
         };
         self.answering_paths()
-            .min_by_key(|path| (is_backup(path), path.smoothed_rtt))
+            .min_by_key(|path| (is_backup(path), path.smoothed_rtt()))
             .map(|path| path.id)
             .or_else(heard_last)
             .or_else(|| with_status(PathStatus::Usable))
@@ -37,22 +38,21 @@ impl Connection {
         let may_rest = self.answering_paths().any(|path| path.id == best && !is_backup(path));
         let others =
             self.answering_paths().filter(|path| path.id != best && !(may_rest && is_backup(path)));
-        others.min_by_key(|path| path.smoothed_rtt).map(|path| path.id).or(Some(best))
+        others.min_by_key(|path| path.smoothed_rtt()).map(|path| path.id).or(Some(best))
     }
 
     /// Usable paths that are not quiet while others are heard of. A side that sends little suspects
     /// nothing soon: a path that died in an outage would look as good as ever to it.
-    pub(super) fn answering_paths(&self) -> impl Iterator<Item = &PathSnapshot> {
+    pub(super) fn answering_paths(&self) -> impl Iterator<Item = &Path> {
         let newest = self.paths.iter().map(|path| path.last_heard).max().unwrap_or_default();
-        self.paths.iter().zip(&self.snapshots).filter_map(move |(path, snapshot)| {
-            let answers = snapshot.status == PathStatus::Usable && !path.is_quiet(newest);
-            answers.then_some(snapshot)
-        })
+        self.paths
+            .iter()
+            .filter(move |path| path.status() == PathStatus::Usable && !path.is_quiet(newest))
     }
 }
 
 /// Whether it is meant to carry nothing while others do.
-fn is_backup(path: &PathSnapshot) -> bool {
+fn is_backup(path: &Path) -> bool {
     path.policy.priority == Priority::Backup
 }
 

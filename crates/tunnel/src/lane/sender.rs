@@ -321,13 +321,20 @@ impl LaneSender {
     }
 
     /// Whether packets wait for a path with room.
-    pub(crate) fn has_backlog(&self) -> bool {
+    fn has_backlog(&self) -> bool {
         !self.queue.is_empty() || !self.again.is_empty() || !self.repairs.is_empty()
     }
 
     /// Sends what may leave now: copies that wait for their path and repairs first, since they are
     /// older, then the queue. What room is left then is to spare, and the recovery may use it.
     pub(crate) fn transmit(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        if self.is_idle() {
+            self.settle_age();
+            self.announce(carrier);
+            self.frame_target = None;
+            return;
+        }
+        carrier.set_pacing(self.config.strategy.pacing(self.config.pacing));
         let backlog = self.stats.queue_bytes;
         self.announce(carrier);
         self.send_copies(now, carrier);
@@ -353,6 +360,19 @@ impl LaneSender {
         } else {
             self.frame_target = None;
         }
+        if self.has_backlog() {
+            carrier.on_backlog(now);
+        }
+    }
+
+    /// Whether nothing waits, nothing is under way, and nobody wants to know what could be sent: to
+    /// look at the paths for each lane is a good part of a turn's work, and most lanes are idle.
+    fn is_idle(&self) -> bool {
+        let sends_nothing = !self.has_backlog() && self.copies.is_empty() && !self.has_new_parts;
+        let awaits_nothing = self.encoder.is_empty()
+            && !self.recovery.has_past()
+            && self.recovery.poll_timeout().is_none();
+        sends_nothing && awaits_nothing && !self.config.strategy.sizes_frames()
     }
 
     /// When [`LaneSender::transmit`] must be called again, if nothing else happens.
