@@ -16,9 +16,11 @@ fn packets_cross_in_both_directions_intact() {
         world.run(ms(2));
     }
     world.run(ms(500));
+    // Each once; that all take the same path is not promised.
     let sent: Vec<_> = (0..200).map(|n| packet_up(n, 36 + n as usize * 6)).collect();
-    let arrived: Vec<_> = world.up.iter().map(|arrival| arrival.packet.to_vec()).collect();
-    assert_eq!(arrived, sent);
+    let mut arrived: Vec<_> = world.up.iter().map(|arrival| arrival.packet.to_vec()).collect();
+    arrived.sort_by_key(|packet| sent.iter().position(|of| of == packet));
+    assert!(arrived == sent);
     assert_eq!(arrivals(&world.down).len(), 200);
 }
 

@@ -150,6 +150,8 @@ struct Timing {
     measure: Option<Instant>,
     /// When the last datagram came in, on whichever path.
     last_data: Instant,
+    /// The time from one datagram to the next, averaged over some; at most [`INTERVAL_MAX`].
+    data_interval: Duration,
     /// The path on which a packet came in last.
     last_path: Option<PathId>,
     /// When [`Connection::handle_timeout`] was last called.
@@ -213,6 +215,7 @@ impl Connection {
                 last_sent_data: Instant::ZERO,
                 measure: None,
                 last_data: Instant::ZERO,
+                data_interval: INTERVAL_MAX,
                 last_path: None,
                 woken: Instant::ZERO,
                 sent_under_key: 0,
@@ -384,5 +387,7 @@ impl std::fmt::Debug for Connection {
     }
 }
 
+/// Longer pauses between datagrams say nothing of how dense they are while they come.
+const INTERVAL_MAX: Duration = Duration::from_millis(4);
 /// The longest reason of a close, bytes: it must fit one packet.
 const REASON_MAX: usize = 200;

@@ -55,7 +55,8 @@ pub(crate) fn transport_config(
     Ok(transport)
 }
 
-/// Acknowledgements within a millisecond: they clock the recovery of lost packets.
+/// Acknowledgements within a millisecond, or a little more where packets are sparse: they clock the
+/// recovery of lost packets.
 fn ack_frequency() -> AckFrequencyConfig {
     let mut config = AckFrequencyConfig::default();
     config

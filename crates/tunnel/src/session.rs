@@ -291,8 +291,8 @@ impl Session {
     }
 
     /// Sends what may leave now: repairs, waiting packets, and behind them acknowledgements, which
-    /// are due within a millisecond and not at once. Hands out what has waited long enough for
-    /// others.
+    /// are due after a millisecond or a little more and not at once. Hands out what has waited long
+    /// enough for others.
     pub fn handle_timeout(&mut self, now: Instant, carrier: &mut impl Carrier) {
         let lanes = self.senders.len();
         self.turn = (self.turn + 1) % lanes;

@@ -6,7 +6,7 @@ use noq_proto::{Event as QuicEvent, PathStatus as QuicPathStatus};
 use roadweave_types::{Instant, PathId, peer_text};
 
 use super::upkeep::{ACK_DELAY, FEEDBACK_DELAY};
-use super::{Connection, Phase};
+use super::{Connection, INTERVAL_MAX, Phase};
 use crate::event::{CloseReason, Event, PathCloseReason};
 use crate::gate::Gate;
 use crate::meter::sent::{Fate, TrackedPayload};
@@ -208,6 +208,7 @@ impl Connection {
             let datagram = match Payload::decode(payload) {
                 Some(Payload::Data(datagram)) => {
                     any_data = true;
+                    self.note_interval(received);
                     self.paths[index].stats.datagrams_received += 1;
                     datagram
                 }
@@ -225,9 +226,15 @@ impl Connection {
         }
         if any_data {
             self.timing.feedback_owed.get_or_insert(received);
-            self.timing.last_data = received.max(self.timing.last_data);
         }
         any_data
+    }
+
+    fn note_interval(&mut self, received: Instant) {
+        let timing = &mut self.timing;
+        let interval = (received - timing.last_data).min(INTERVAL_MAX);
+        timing.data_interval = (timing.data_interval * 7 + interval) / 8;
+        timing.last_data = received.max(timing.last_data);
     }
 
     fn take_signals(&mut self) {

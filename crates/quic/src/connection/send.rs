@@ -89,7 +89,7 @@ impl Connection {
     ) -> Result<(), SendError> {
         let (index, datagram) = self.check(path, datagram)?;
         // What arrived a millisecond ago is due to be acknowledged: let the library know that.
-        self.run_library_timers(now);
+        self.let_timers_fire(now);
         self.hand_over(now, index, Payload::Feedback(datagram), None)?;
         self.paths[index].stats.feedback_sent += 1;
         self.timing.last_asked_back = now;
@@ -100,13 +100,13 @@ impl Connection {
     /// Sends the acknowledgements that wait on exactly this path, when there is nothing else to
     /// tell; with `datagram` if they ask for an answer.
     ///
-    /// They do each 10 ms, so that a path which has died is soon found out; the answer is a packet
-    /// by itself where nothing else is sent, and costs both ends a turn. Where packets overtake
-    /// each other they do so less often: the library forgets what it ought to acknowledge as soon
-    /// as it learns that the peer has got acknowledgements of newer packets, and with an answer to
-    /// each packet of acknowledgements it forgot one in ten of those that came late, before it had
-    /// acknowledged them once. That the packets of the peer overtake each other is not to be seen
-    /// here; that ours do, is.
+    /// They do each 10 ms on each path, so that one which has died is soon found out; the answer is
+    /// a packet by itself where nothing else is sent, and costs both ends a turn. Where packets
+    /// overtake each other they do so less often: the library forgets what it ought to acknowledge
+    /// as soon as it learns that the peer has got acknowledgements of newer packets, and with an
+    /// answer to each packet of acknowledgements it forgot one in ten of those that came late,
+    /// before it had acknowledged them once. That the packets of the peer overtake each other is
+    /// not to be seen here; that ours do, is.
     ///
     /// # Errors
     /// As [`send_feedback_on`](Connection::send_feedback_on), when `datagram` was to go along.
@@ -116,20 +116,22 @@ impl Connection {
         path: PathId,
         datagram: Bytes,
     ) -> Result<(), SendError> {
-        let is_late = self.paths.iter().any(|path| path.gate.meter().is_overtaken());
-        let interval = if is_late { ASK_BACK_OVERTAKEN } else { ASK_BACK_INTERVAL };
-        if now - self.timing.last_asked_back >= interval {
-            return self.send_feedback_on(now, path, datagram);
-        }
         if !self.is_open() {
             return Err(SendError::Closed(datagram));
         }
-        if self.index(path).is_none() {
-            return Err(SendError::NotUsable(datagram));
+        let Some(index) = self.index(path) else { return Err(SendError::NotUsable(datagram)) };
+        let is_late = self.paths.iter().any(|path| path.gate.meter().is_overtaken());
+        let asks = match is_late {
+            true => now - self.timing.last_asked_back >= ASK_BACK_OVERTAKEN,
+            false => now - self.paths[index].last_asked >= ASK_BACK_INTERVAL,
+        };
+        if asks {
+            return self.send_feedback_on(now, path, datagram);
         }
-        self.run_library_timers(now);
+        self.let_timers_fire(now);
         self.open_only(path);
         self.drain(now);
+        self.refreshed = None;
         self.on_feedback_left();
         Ok(())
     }
@@ -223,6 +225,7 @@ impl Connection {
         if !self.pump(now, index) {
             // The library would not send on this path: rather anywhere than never.
             self.stats.delayed_in_library += 1;
+            self.refreshed = None;
             for other in 0..self.paths.len() {
                 if other != index && self.paths[other].carries_data() {
                     self.open_only(self.paths[other].id);
@@ -457,9 +460,9 @@ fn original(payload: Bytes) -> Bytes {
 const FRAGMENT_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 /// Initial, Handshake and 1-RTT.
 const CLOSE_PACKETS: NonZeroUsize = NonZeroUsize::new(3).expect("3 is not 0");
-/// How often acknowledgements ask for an answer.
+/// How often acknowledgements ask for an answer on a path.
 const ASK_BACK_INTERVAL: Duration = Duration::from_millis(10);
-/// How often they do where packets overtake each other.
+/// How often they do, on whichever path, where packets overtake each other.
 const ASK_BACK_OVERTAKEN: Duration = Duration::from_millis(25);
 /// How many packets may leave before a datagram does: a challenge, its answer, probes.
 const PUMP_MAX: usize = 8;

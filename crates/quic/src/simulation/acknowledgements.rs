@@ -166,9 +166,11 @@ fn a_machine_that_wakes_late_makes_no_round_trip_longer_than_it_must() {
         world.run(ms(100));
         world.path(CLIENT, PathId(0)).latest_rtt
     };
-    // The peer waits for 1 ms whether there is more to acknowledge.
-    assert_eq!(rtt(CLIENT, true), ms(41), "it ends when it is received");
-    assert_eq!(rtt(CLIENT, false), ms(49));
+    // The peer waits for up to 1.5 ms whether there is more to acknowledge.
+    let soon = ms(40)..=ms(42);
+    let late = ms(48)..=ms(50);
+    assert!(soon.contains(&rtt(CLIENT, true)), "it ends when it is received");
+    assert!(late.contains(&rtt(CLIENT, false)));
     assert_eq!(rtt(SERVER, true), ms(48), "the peer has waited already");
-    assert_eq!(rtt(SERVER, false), ms(49));
+    assert!(late.contains(&rtt(SERVER, false)));
 }

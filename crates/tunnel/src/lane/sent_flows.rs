@@ -44,7 +44,8 @@ impl SentFlows {
     }
 }
 
-/// 1 MiB: more packets than this are never kept at once.
+/// 1 MiB. From the oldest packet that is kept to the newest there are seldom more; those before
+/// them count as of no flow.
 const FLOWS_MAX: usize = 1 << 17;
 
 #[cfg(test)]
