@@ -18,6 +18,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::Duration;
 
 use roadweave_fleet::Digest;
 use roadweave_identity::Identity;
@@ -97,7 +98,7 @@ impl Store {
         let path = directory.join("fleet.lock");
         let lock = private(OpenOptions::new().write(true).create(true)).open(&path);
         let lock = lock.or_else(|error| read_only(directory, error)).map_err(failed(&path))?;
-        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !lock_soon(&lock) {
             return Err(StoreError::InUse { path });
         }
         let directory = directory.to_owned();
@@ -260,6 +261,17 @@ fn read_only(directory: &Path, error: io::Error) -> io::Result<File> {
         .or_else(|_| File::open(directory))
 }
 
+/// Locks `file`, unless somebody else holds the lock for longer than a moment: a predecessor that is
+/// about to end, or a child process of it that has not yet begun its own program, lets go by itself.
+fn lock_soon(file: &File) -> bool {
+    let lock = || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    let lock_later = |_| {
+        std::thread::sleep(LOCK_RETRY);
+        lock()
+    };
+    lock() || (0..LOCK_RETRIES).any(lock_later)
+}
+
 /// A file for its owner alone, which is no link to another.
 fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
@@ -311,6 +323,9 @@ fn invalid(message: String) -> io::Error {
 }
 
 const GENERATIONS: [&str; 2] = ["fleet.0", "fleet.1"];
+/// A lock that somebody else holds is tried again for half a second.
+const LOCK_RETRIES: usize = 25;
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 const FORMAT: &str = "roadweave-fleet 1";
 /// The longest first line, bytes.
 const HEAD_MAX: usize = 200;
