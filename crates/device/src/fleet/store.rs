@@ -261,8 +261,9 @@ fn read_only(directory: &Path, error: io::Error) -> io::Result<File> {
         .or_else(|_| File::open(directory))
 }
 
-/// Locks `file`, unless somebody else holds the lock for longer than a moment: a predecessor that is
-/// about to end, or a child process of it that has not yet begun its own program, lets go by itself.
+/// Locks `file`, unless somebody else holds the lock for longer than a moment: a predecessor that
+/// is about to end, or a child process of it that has not yet begun its own program, lets go by
+/// itself.
 fn lock_soon(file: &File) -> bool {
     let lock = || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
     let lock_later = |_| {
