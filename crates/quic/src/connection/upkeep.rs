@@ -344,8 +344,8 @@ impl Connection {
 /// How long after a datagram feedback is due.
 pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
 /// Datagrams that come in so far from each other are worth a turn each. Denser ones share turns
-/// anyway, and to acknowledge these unevenly makes the sender's measured rate too high: queues of
-/// saturated links grew by 7 ms.
+/// anyway, and to acknowledge these unevenly makes the sender's measured rate too high, which fills
+/// the queues of saturated links.
 const SPARSE: Duration = Duration::from_micros(700);
 /// How long feedback for sparse datagrams waits beyond the time when it is due.
 const PATIENCE: Duration = Duration::from_micros(500);

@@ -2,6 +2,15 @@
 
 use super::*;
 
+/// The keys of the candidates that a box was told.
+fn told(stream: &Stream) -> Vec<PublicKey> {
+    let servers = stream.events.iter().find_map(|event| match event {
+        AgentEvent::Candidates(servers) => Some(servers),
+        _ => None,
+    });
+    servers.expect("told").iter().map(|server| server.key).collect()
+}
+
 #[test]
 fn a_box_goes_to_proved_proxies_alone() {
     let published = published(0, &[22]);
@@ -22,12 +31,7 @@ fn a_box_goes_to_proved_proxies_alone() {
     let (version, envelope) = document(BOX, 1, Candidates { proxies });
     stream.desk.desire(Kind::Candidates, version, envelope);
     stream.turn(1);
-    let servers = stream.events.iter().find_map(|event| match event {
-        AgentEvent::Candidates(servers) => Some(servers.clone()),
-        _ => None,
-    });
-    let keys: Vec<PublicKey> = servers.expect("told").iter().map(|server| server.key).collect();
-    assert_eq!(keys, [key(PROXY)]);
+    assert_eq!(told(&stream), [key(PROXY)]);
     assert_eq!(stream.warnings().len(), 3);
 }
 
@@ -49,11 +53,6 @@ fn a_delegate_signs_for_as_many_proxies_of_a_list_as_it_may() {
     let (version, envelope) = document(BOX, 1, Candidates { proxies });
     stream.desk.desire(Kind::Candidates, version, envelope);
     stream.turn(1);
-    let servers = stream.events.iter().find_map(|event| match event {
-        AgentEvent::Candidates(servers) => Some(servers.clone()),
-        _ => None,
-    });
-    let keys: Vec<PublicKey> = servers.expect("told").iter().map(|server| server.key).collect();
-    assert_eq!(keys, [key(20), key(20), key(21)]);
+    assert_eq!(told(&stream), [key(20), key(20), key(21)]);
     assert!(stream.warnings()[0].contains("more than it may"), "{:?}", stream.warnings());
 }
