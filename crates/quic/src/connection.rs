@@ -278,9 +278,9 @@ impl Connection {
 
     fn take_snapshots(&mut self, now: Instant) {
         self.refreshed = Some(now);
-        let (epoch, pacing, paths) = (self.epoch, self.pacing, &mut self.paths);
+        let (pacing, paths) = (self.pacing, &mut self.paths);
         self.snapshots.clear();
-        self.snapshots.extend(paths.iter_mut().map(|path| path.snapshot(now, epoch, pacing)));
+        self.snapshots.extend(paths.iter_mut().map(|path| path.snapshot(now, pacing)));
         let max = self.quic.datagrams().max_size().unwrap_or(0);
         self.max_datagram_size = max.saturating_sub(PAYLOAD_OVERHEAD);
     }

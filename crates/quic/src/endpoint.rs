@@ -34,6 +34,7 @@ use crate::connection::{Connection, NewConnection};
 use crate::deadlines::Deadlines;
 use crate::epoch::Epoch;
 use crate::event::{ConnectError, ConnectionId, EndpointEvent};
+use crate::ids::ConnectionSet;
 use crate::outbox::{Outbox, Transmit};
 use crate::probe;
 use crate::source::{Local, Source};
@@ -64,9 +65,9 @@ pub struct Endpoint {
     /// Connections whose handle the library has released.
     drained: BTreeSet<ConnectionId>,
     /// Connections that the user may have changed since they were last looked after.
-    touched: BTreeSet<ConnectionId>,
+    touched: ConnectionSet,
     /// Connections that may have packets to send.
-    unsent: BTreeSet<ConnectionId>,
+    unsent: ConnectionSet,
     deadlines: Deadlines,
     /// Connections that are over, with the moments at which the library forgets them at the latest.
     closing: Deadlines,
@@ -191,9 +192,9 @@ impl Endpoint {
     /// When [`handle_timeout`](Endpoint::handle_timeout) wants to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let touched = self.touched.iter().filter(|id| !self.drained.contains(id));
-        let touched = touched.filter_map(|id| self.connections.get(id)?.poll_timeout());
+        let touched = touched.filter_map(|id| self.connections.get(&id)?.poll_timeout());
         // What was noted of a connection before its turn may have been met in it.
-        let noted = self.deadlines.earliest_but(|id| self.touched.contains(&id));
+        let noted = self.deadlines.earliest_but(|id| self.touched.contains(id));
         [noted, self.closing.earliest()].into_iter().flatten().chain(touched).min()
     }
 
@@ -241,7 +242,7 @@ impl Endpoint {
 
     /// Whether [`Endpoint::poll_transmit`] has packets.
     pub fn has_packets(&self) -> bool {
-        let waits = |id| self.connections.get(id).is_some_and(|it| it.has_packets());
+        let waits = |id| self.connections.get(&id).is_some_and(|it| it.has_packets());
         !self.outbox.is_empty() || self.unsent.iter().any(waits)
     }
 
@@ -253,7 +254,7 @@ impl Endpoint {
         let connections = &mut self.connections;
         let mut waits =
             |id: &ConnectionId| connections.get_mut(id).is_some_and(|it| !it.outbox().is_empty());
-        let id = std::iter::from_fn(|| self.unsent.pop_first()).find(|id| waits(id))?;
+        let id = std::iter::from_fn(|| self.unsent.pop()).find(|id| waits(id))?;
         self.touched.insert(id);
         self.connections.get_mut(&id).map(|connection| Transmit::new(connection.outbox()))
     }
@@ -334,12 +335,12 @@ mod tests {
         let ids: Vec<ConnectionId> = (0..50).map(|_| connect()).collect();
         let mut sent = 0;
         sent += drain(&mut endpoint);
-        assert_eq!((sent, endpoint.unsent.len()), (50, 0));
+        assert_eq!((sent, endpoint.unsent.iter().count()), (50, 0));
         endpoint.connection_mut(ids[7]).unwrap().close(Instant::ZERO, 0, "");
-        assert_eq!(endpoint.unsent, BTreeSet::from([ids[7]]));
+        assert!(endpoint.unsent.iter().eq([ids[7]]));
         sent += drain(&mut endpoint);
         assert_eq!(sent, 51);
         let due = endpoint.handle_timeout(Instant::from_millis(150));
-        assert!(endpoint.unsent.iter().eq(&due), "{due:?}");
+        assert!(endpoint.unsent.iter().eq(due.iter().copied()), "{due:?}");
     }
 }

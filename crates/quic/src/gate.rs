@@ -21,11 +21,13 @@
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant as StdInstant};
 
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use noq_proto::{Connection, PathId, RttEstimator};
+use roadweave_types::Instant;
 
+use crate::epoch::Epoch;
 use crate::meter::{Meter, Progress};
 
 /// What a gate lets through.
@@ -95,23 +97,25 @@ impl Gate {
 pub(crate) struct GateFactory {
     inner: Arc<dyn ControllerFactory + Send + Sync>,
     initial_rtt: Duration,
+    epoch: Epoch,
 }
 
 impl GateFactory {
     pub(crate) fn new(
         inner: Arc<dyn ControllerFactory + Send + Sync>,
         initial_rtt: Duration,
+        epoch: Epoch,
     ) -> Self {
-        Self { inner, initial_rtt }
+        Self { inner, initial_rtt, epoch }
     }
 }
 
 impl ControllerFactory for GateFactory {
-    fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+    fn build(self: Arc<Self>, now: StdInstant, current_mtu: u16) -> Box<dyn Controller> {
         let inner = self.inner.clone().build(now, current_mtu);
         let mut meter = Meter::new(self.initial_rtt, current_mtu);
         meter.on_metrics(&inner.metrics(), inner.window());
-        Box::new(GatedController { inner, gate: Gate::new(meter) })
+        Box::new(GatedController { inner, gate: Gate::new(meter), epoch: self.epoch })
     }
 }
 
@@ -120,6 +124,7 @@ impl ControllerFactory for GateFactory {
 struct GatedController {
     inner: Box<dyn Controller>,
     gate: Arc<Gate>,
+    epoch: Epoch,
 }
 
 impl GatedController {
@@ -128,7 +133,7 @@ impl GatedController {
     }
 
     /// Tells the real controller what is lost, in the order in which the library would.
-    fn tell_losses(&mut self, now: Instant, is_persistent: bool) {
+    fn tell_losses(&mut self, now: StdInstant, is_persistent: bool) {
         let Some(losses) = self.gate.meter().take_losses() else { return };
         self.gate.news.store(true, Ordering::Relaxed);
         for packet in &losses.packets {
@@ -137,18 +142,19 @@ impl GatedController {
         let bytes = losses.packets.iter().map(|packet| u64::from(packet.bytes)).sum();
         let Some(last) = losses.packets.last() else { return };
         let is_persistent = is_persistent || losses.is_persistent;
-        self.inner.on_congestion_event(now, last.sent, is_persistent, false, bytes, last.pn);
+        let sent = self.epoch.to_std(last.sent);
+        self.inner.on_congestion_event(now, sent, is_persistent, false, bytes, last.pn);
     }
 }
 
 impl Controller for GatedController {
-    fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
+    fn on_sent(&mut self, now: StdInstant, bytes: u64, largest_pn: u64) {
         self.inner.on_sent(now, bytes, largest_pn);
     }
 
-    fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
+    fn on_packet_sent(&mut self, now: StdInstant, bytes: u16, pn: u64) {
         self.inner.on_packet_sent(now, bytes, pn);
-        self.gate.meter().on_sent(now, bytes, pn);
+        self.gate.meter().on_sent(self.epoch.of_std(now), bytes, pn);
     }
 
     /// The library means our gate, which says nothing about the real window.
@@ -156,16 +162,17 @@ impl Controller for GatedController {
 
     fn on_ack(
         &mut self,
-        now: Instant,
-        sent: Instant,
+        now: StdInstant,
+        sent: StdInstant,
         bytes: u64,
         pn: u64,
         _app_limited: bool,
         rtt: &RttEstimator,
     ) {
-        let app_limited = self.gate.meter().is_app_limited(now);
+        let [ours, ours_sent] = [now, sent].map(|at| self.epoch.of_std(at));
+        let app_limited = self.gate.meter().is_app_limited(ours);
         self.inner.on_ack(now, sent, bytes, pn, app_limited, rtt);
-        let none_was_lost = self.gate.meter().on_acknowledged(now, sent, bytes, pn);
+        let none_was_lost = self.gate.meter().on_acknowledged(ours, ours_sent, bytes, pn);
         if none_was_lost {
             self.inner.on_spurious_congestion_event();
         }
@@ -174,14 +181,14 @@ impl Controller for GatedController {
 
     fn on_end_acks(
         &mut self,
-        now: Instant,
+        now: StdInstant,
         _in_flight: u64,
         _app_limited: bool,
         largest_packet_num_acked: Option<u64>,
     ) {
         let (Progress { app_limited, window_limited }, in_flight) = {
             let mut meter = self.gate.meter();
-            (meter.on_acks_end(now), meter.in_flight())
+            (meter.on_acks_end(self.epoch.of_std(now)), meter.in_flight())
         };
         if window_limited {
             self.inner.on_cwnd_limited();
@@ -193,8 +200,8 @@ impl Controller for GatedController {
 
     fn on_congestion_event(
         &mut self,
-        now: Instant,
-        sent: Instant,
+        now: StdInstant,
+        sent: StdInstant,
         is_persistent_congestion: bool,
         is_ecn: bool,
         lost_bytes: u64,
@@ -208,7 +215,7 @@ impl Controller for GatedController {
         self.publish(&mut self.gate.meter());
     }
 
-    fn on_packet_lost(&mut self, _lost_bytes: u16, pn: u64, _now: Instant) {
+    fn on_packet_lost(&mut self, _lost_bytes: u16, pn: u64, _now: StdInstant) {
         self.gate.meter().on_lost(pn);
         self.gate.news.store(true, Ordering::Relaxed);
     }
@@ -252,7 +259,8 @@ impl Controller for GatedController {
     /// The clone stands at the same gate: the library clones when the peer's port changes and goes
     /// on with the clone, and [`Gate::of`] clones only to look.
     fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(Self { inner: self.inner.clone_box(), gate: self.gate.clone() })
+        let (inner, gate) = (self.inner.clone_box(), self.gate.clone());
+        Box::new(Self { inner, gate, epoch: self.epoch })
     }
 
     fn initial_window(&self) -> u64 {

@@ -10,7 +10,7 @@
 //!                   signals      the fate of what the packets carried
 //! ```
 //!
-//! Times are those of the library; [`Path`](crate::path) translates them.
+//! Times are ours: the gate translates those of the library as they come.
 
 mod delivery;
 mod forecast;
@@ -21,10 +21,10 @@ mod rtt;
 pub(crate) mod sent;
 mod utilization;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use noq_proto::congestion::ControllerMetrics;
-use roadweave_types::Rate;
+use roadweave_types::{Instant, Rate};
 
 use self::delivery::DeliveryRate;
 use self::reordering::{Losses, Reordering};
@@ -131,7 +131,7 @@ impl Meter {
         if self.newest_acknowledged.is_none_or(|(newest, _)| pn > newest) {
             self.newest_acknowledged = Some((pn, sent));
         }
-        let rtt = now.saturating_duration_since(sent);
+        let rtt = now.since(sent);
         let acknowledged = AcknowledgedPacket { sent, bytes: bytes as u16, rtt };
         let settled = self.settle(pn, Fate::Acknowledged(acknowledged));
         if let Some(sent) = settled
@@ -151,7 +151,7 @@ impl Meter {
             && self.sampled_up_to != Some(sent)
         {
             self.sampled_up_to = Some(sent);
-            samples.add(now.saturating_duration_since(sent));
+            samples.add(now.since(sent));
         }
         self.rtt.update(now, &samples);
         self.take_waits_off();
@@ -172,7 +172,7 @@ impl Meter {
         let Some(newest) = newest.max() else { return };
         for (_, fate) in batch {
             if let Fate::Acknowledged(acknowledged) = fate {
-                let waited = newest.saturating_duration_since(acknowledged.sent).min(ACK_DELAY_MAX);
+                let waited = newest.since(acknowledged.sent).min(ACK_DELAY_MAX);
                 acknowledged.rtt = acknowledged.rtt.saturating_sub(waited);
             }
         }
@@ -248,7 +248,6 @@ impl Meter {
 const LOSS_MEMORY: f32 = 100.0;
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
 mod tests {
     use super::*;
 
@@ -257,7 +256,7 @@ mod tests {
     fn meter() -> (Meter, Instant) {
         let mut meter = Meter::new(Duration::from_millis(100), 1200);
         meter.start_tracking();
-        (meter, Instant::now())
+        (meter, Instant::from_millis(1_000))
     }
 
     fn send(meter: &mut Meter, at: Instant, pn: u64, token: u64) {

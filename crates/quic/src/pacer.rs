@@ -55,8 +55,7 @@ impl Pacer {
     /// Brings rate and budget up to `now`.
     pub(crate) fn update(&mut self, now: Instant, input: &PacerInput) {
         let first = self.rate == Rate::ZERO;
-        self.budget += self.rate.bytes_per_second() * now.since(self.updated).as_secs_f64();
-        self.updated = self.updated.max(now);
+        self.fill(now);
         self.rate = rate(input);
         self.burst = burst(self.rate, input.mtu);
         if first {
@@ -65,10 +64,18 @@ impl Pacer {
         self.budget = self.budget.min(self.burst as f64);
     }
 
-    pub(crate) fn on_sent(&mut self, bytes: u64) {
+    /// Brings the budget up to `now`, at the rate of the last update.
+    fn fill(&mut self, now: Instant) {
+        self.budget += self.rate.bytes_per_second() * now.since(self.updated).as_secs_f64();
+        self.updated = self.updated.max(now);
+    }
+
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64) {
+        self.fill(now);
         // Packets that another pacer let through cost no more than a burst: whoever comes later is
         // not to wait for all of them.
-        self.budget = (self.budget - bytes as f64).max(-(self.burst as f64));
+        let burst = self.burst as f64;
+        self.budget = (self.budget.min(burst) - bytes as f64).max(-burst);
     }
 
     /// Bytes that may leave now.
@@ -158,7 +165,7 @@ mod tests {
         while now < Instant::from_millis(1000) {
             pacer.update(now, input);
             while pacer.budget() >= 1200 {
-                pacer.on_sent(1200);
+                pacer.on_sent(now, 1200);
                 sent += 1200;
             }
             let next = pacer.next_release(1200);

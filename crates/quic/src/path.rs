@@ -11,10 +11,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy, UplinkId};
+use roadweave_types::{
+    Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy, UplinkId, earliest,
+};
 
-use crate::epoch::Epoch;
 use crate::gate::{Gate, GateState};
+use crate::meter::Meter;
 use crate::meter::ramp::Ramp;
 use crate::pacer::{Pacer, PacerInput};
 use crate::stats::PathStats;
@@ -155,13 +157,21 @@ impl Path {
     }
 
     /// When it becomes suspect unless it answers.
-    pub(crate) fn suspicion_due(&self, epoch: Epoch) -> Option<Instant> {
+    fn suspicion_due(&self, meter: &Meter) -> Option<Instant> {
         if self.suspect.is_some() || !self.validated {
             return None;
         }
-        let meter = self.gate.meter();
-        let since = epoch.of_std(meter.unanswered_since()?);
+        let since = meter.unanswered_since()?;
         Some(since + self.answer_timeout(meter.rtt.pto()))
+    }
+
+    /// When it wants to be looked after: it becomes suspect, a packet counts as lost, it is to be
+    /// asked again, or a pacer lets a packet through that somebody waits to send.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let meter = self.gate.meter();
+        let probe = self.suspect.map(|suspicion| suspicion.next_probe);
+        let release = self.release_due(meter.mtu);
+        earliest([self.suspicion_due(&meter), meter.loss_due(), probe, release])
     }
 
     /// How long an answer may take before the path is suspect.
@@ -171,19 +181,14 @@ impl Path {
             .map_or(answer_timeout, |probation| probation.answer_timeout.min(answer_timeout))
     }
 
-    /// When a packet counts as lost unless it is acknowledged.
-    pub(crate) fn loss_due(&self, epoch: Epoch) -> Option<Instant> {
-        self.gate.meter().loss_due().map(|at| epoch.of_std(at))
-    }
-
     /// Becomes suspect, or is cleared of suspicion. Returns whether anything changed.
-    pub(crate) fn judge(&mut self, now: Instant, epoch: Epoch) -> bool {
-        let answered = self.gate.meter().acknowledged_up_to().map(|at| epoch.of_std(at));
+    pub(crate) fn judge(&mut self, now: Instant) -> bool {
+        let answered = self.gate.meter().acknowledged_up_to();
         self.probation.take_if(|probation| answered.is_some_and(|sent| sent >= probation.since));
         if self.suspect.is_some() {
-            return self.judge_answer(epoch);
+            return self.judge_answer();
         }
-        let due = self.suspicion_due(epoch).is_some_and(|due| due <= now);
+        let due = self.suspicion_due(&self.gate.meter()).is_some_and(|due| due <= now);
         if due {
             self.set_suspect(now, Instant::ZERO);
         }
@@ -205,11 +210,11 @@ impl Path {
     }
 
     /// Is cleared of suspicion if it has answered. Returns whether anything changed.
-    pub(crate) fn judge_answer(&mut self, epoch: Epoch) -> bool {
+    pub(crate) fn judge_answer(&mut self) -> bool {
         let Some(suspicion) = self.suspect else { return false };
         let meter = self.gate.meter();
-        let answered = meter.last_acknowledged().map(|at| epoch.of_std(at));
-        let asked = meter.acknowledged_up_to().map(|at| epoch.of_std(at));
+        let answered = meter.last_acknowledged();
+        let asked = meter.acknowledged_up_to();
         let cleared = answered.is_some_and(|at| at > suspicion.since)
             && asked.is_some_and(|at| at >= suspicion.asked_from);
         if cleared {
@@ -223,64 +228,42 @@ impl Path {
         self.policy.redundancy_left(self.stats.source_bytes, self.stats.redundant_bytes)
     }
 
-    /// Brings the pacers up to `now` and takes a snapshot for packets that are paced as `pacing`
-    /// says.
-    pub(crate) fn snapshot(&mut self, now: Instant, epoch: Epoch, pacing: Pacing) -> PathSnapshot {
+    /// Brings a pacer up to `now` and takes a snapshot for packets that are paced as `pacing` says.
+    pub(crate) fn snapshot(&mut self, now: Instant, pacing: Pacing) -> PathSnapshot {
         let meter = self.gate.meter();
-        let ramp = meter.ramp(epoch.to_std(now));
-        let ramp_of = |pacing| match pacing {
-            Pacing::Controller => Ramp::default(),
-            Pacing::Window | Pacing::Rate => ramp,
-        };
-        for (pacing, pacer) in Pacing::ALL.into_iter().zip(&mut self.pacers) {
-            let ramp = ramp_of(pacing);
-            let input = PacerInput {
-                pacing,
-                controller_rate: meter.pacing_rate.map(|rate| rate.max(ramp.rate)),
-                window: meter.window.max(ramp.window),
-                smoothed_rtt: meter.rtt.smoothed(),
-                delivered_rate: meter.delivery.best(),
-                mtu: meter.mtu,
-                rate_max: meter.order_rate(),
-            };
-            pacer.update(now, &input);
-        }
+        let input = pacer_input(&meter, now, pacing);
+        self.pacers[pacing as usize].update(now, &input);
         let pacer = &self.pacers[pacing as usize];
         PathSnapshot {
             id: self.id,
             uplink: self.uplink,
             status: self.status(),
-            congestion_window: meter.window.max(ramp_of(pacing).window),
+            congestion_window: input.window,
             bytes_in_flight: meter.in_flight(),
             pacing_budget: pacer.budget(),
             pacing_rate: Some(pacer.rate()),
             smoothed_rtt: meter.rtt.smoothed(),
-            expected_rtt: meter.expected_rtt(epoch.to_std(now), pacing),
+            expected_rtt: meter.expected_rtt(now, pacing),
             min_rtt: meter.rtt.least(),
             latest_rtt: meter.rtt.latest(),
             rtt_deviation: meter.rtt.deviation(),
             pto: meter.rtt.pto(),
             loss: meter.loss(),
             mtu: meter.mtu,
-            last_acknowledged: meter.last_acknowledged().map(|at| epoch.of_std(at)),
+            last_acknowledged: meter.last_acknowledged(),
             policy: self.policy,
             redundancy_left: self.redundancy_left(),
         }
     }
 
     /// Notes that a packet of `bytes` bytes left.
-    pub(crate) fn on_sent(&mut self, bytes: u64) {
-        self.pacers.iter_mut().for_each(|pacer| pacer.on_sent(bytes));
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64) {
+        self.pacers.iter_mut().for_each(|pacer| pacer.on_sent(now, bytes));
     }
 
     /// Notes that a sender found no room, so that the congestion control learns that the path is
     /// used to the full, and the connection wakes up when there is room again.
-    pub(crate) fn on_limited(
-        &mut self,
-        now: std::time::Instant,
-        snapshot: &PathSnapshot,
-        pacing: Pacing,
-    ) {
+    pub(crate) fn on_limited(&mut self, now: Instant, snapshot: &PathSnapshot, pacing: Pacing) {
         let by_window = snapshot.window_room() < u64::from(snapshot.mtu);
         let interval = self.pacers[pacing as usize].rate().time_for(u64::from(snapshot.mtu));
         self.gate.meter().on_limited(now, by_window, interval);
@@ -296,20 +279,42 @@ impl Path {
     }
 
     /// When a pacer lets a packet through again, if a sender waits for that.
-    pub(crate) fn release_due(&self, mtu: u16) -> Option<Instant> {
+    fn release_due(&self, mtu: u16) -> Option<Instant> {
         let waiting = self.pacers.iter().zip(self.waiting).filter(|(_, waits)| *waits);
         waiting.map(|(pacer, _)| pacer.next_release(u64::from(mtu))).min()
     }
 
     /// Forgets senders that need not wait any longer.
-    pub(crate) fn release(&mut self, mtu: u16) {
-        for (waits, pacer) in self.waiting.iter_mut().zip(&self.pacers) {
-            *waits &= pacer.budget() < u64::from(mtu);
+    pub(crate) fn release(&mut self, now: Instant) {
+        let meter = self.gate.meter();
+        for (pacing, waits) in Pacing::ALL.into_iter().zip(&mut self.waiting) {
+            if *waits {
+                let pacer = &mut self.pacers[pacing as usize];
+                pacer.update(now, &pacer_input(&meter, now, pacing));
+                *waits = pacer.budget() < u64::from(meter.mtu);
+            }
         }
     }
 
     pub(crate) fn set_gate(&self, state: GateState) {
         self.gate.set(state);
+    }
+}
+
+/// What the pacer of packets goes by that are paced as `pacing` says.
+fn pacer_input(meter: &Meter, now: Instant, pacing: Pacing) -> PacerInput {
+    let ramp = match pacing {
+        Pacing::Controller => Ramp::default(),
+        Pacing::Window | Pacing::Rate => meter.ramp(now),
+    };
+    PacerInput {
+        pacing,
+        controller_rate: meter.pacing_rate.map(|rate| rate.max(ramp.rate)),
+        window: meter.window.max(ramp.window),
+        smoothed_rtt: meter.rtt.smoothed(),
+        delivered_rate: meter.delivery.best(),
+        mtu: meter.mtu,
+        rate_max: meter.order_rate(),
     }
 }
 

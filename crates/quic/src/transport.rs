@@ -6,19 +6,21 @@ use noq_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
 
 use crate::config::{ConfigError, TransportConfig};
 use crate::congestion;
+use crate::epoch::Epoch;
 use crate::gate::GateFactory;
 use crate::meter::reordering::PACKET_THRESHOLD;
 use roadweave_identity::derive_secret;
 
 pub(crate) fn transport_config(
     config: &TransportConfig,
+    epoch: Epoch,
 ) -> Result<noq_proto::TransportConfig, ConfigError> {
     let idle_timeout = IdleTimeout::try_from(config.idle_timeout)
         .map_err(|_| ConfigError::OutOfBounds { field: "idle_timeout" })?;
     let seed = derive_secret(&config.rng_seed, b"congestion control");
     let seed = u64::from_le_bytes(*seed.first_chunk().expect("a secret has 32 bytes"));
     let controllers = congestion::factory(config.congestion, seed);
-    let gates = GateFactory::new(controllers, config.initial_rtt);
+    let gates = GateFactory::new(controllers, config.initial_rtt, epoch);
 
     let mut transport = noq_proto::TransportConfig::default();
     transport

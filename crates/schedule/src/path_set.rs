@@ -41,7 +41,12 @@ impl PathSet {
 
     /// The positions, ascending.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..Self::CAPACITY).filter(move |position| self.contains(*position))
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let position = (left != 0).then(|| left.trailing_zeros() as usize);
+            left &= left.wrapping_sub(1);
+            position
+        })
     }
 }
 

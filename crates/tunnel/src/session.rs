@@ -296,10 +296,11 @@ impl Session {
     pub fn handle_timeout(&mut self, now: Instant, carrier: &mut impl Carrier) {
         let lanes = self.senders.len();
         self.turn = (self.turn + 1) % lanes;
-        let mut order: Vec<usize> = (0..lanes).map(|at| (at + self.turn) % lanes).collect();
+        let mut order: [usize; LANES_MAX] = std::array::from_fn(|at| (at + self.turn) % lanes);
+        let order = &mut order[..lanes];
         order.sort_by_key(|lane| self.senders[*lane].config().rank);
         for lane in order {
-            self.senders[lane].transmit(now, carrier);
+            self.senders[*lane].transmit(now, carrier);
         }
         if let Some(path) = carrier.feedback_due(now) {
             match self.feedback(now) {

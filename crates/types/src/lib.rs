@@ -32,5 +32,5 @@ pub use random::SplitMix64;
 pub use rtt::RttEstimator;
 pub use server_name::{InvalidServerName, ServerHost, ServerName};
 pub use text::{PEER_TEXT_MAX, peer_text};
-pub use time::{Instant, Rate};
+pub use time::{Instant, Rate, earliest};
 pub use uplink_selector::{NoUplink, UplinkSelector, glob};

@@ -46,6 +46,14 @@ impl Instant {
     }
 }
 
+/// The earliest of `moments`, if there is one.
+pub fn earliest<const N: usize>(moments: [Option<Instant>; N]) -> Option<Instant> {
+    moments.into_iter().fold(None, |earliest, moment| match (earliest, moment) {
+        (Some(earliest), Some(moment)) => Some(moment.min(earliest)),
+        (earliest, moment) => earliest.or(moment),
+    })
+}
+
 impl Add<Duration> for Instant {
     type Output = Self;
     fn add(self, rhs: Duration) -> Self {

@@ -254,7 +254,7 @@ impl Connection {
         let path = &mut self.paths[index];
         let id = path.id;
         let signals: Vec<_> = path.gate.meter().take_signals().collect();
-        if path.judge_answer(self.epoch) {
+        if path.judge_answer() {
             self.snapshots[index].status = path.status();
         }
         for (tracked, fate) in signals {
@@ -272,7 +272,7 @@ impl Connection {
                 self.events.push_back(Event::Acknowledged {
                     path: id,
                     token,
-                    sent: self.epoch.of_std(acknowledged.sent),
+                    sent: acknowledged.sent,
                     bytes: u32::from(acknowledged.bytes),
                     rtt: acknowledged.rtt,
                 });

@@ -40,7 +40,7 @@ impl Connection {
         self.refresh(now);
         let snapshot = &self.snapshots[index];
         if datagram.len() as u64 > snapshot.room() {
-            self.paths[index].on_limited(self.epoch.to_std(now), snapshot, self.pacing);
+            self.paths[index].on_limited(now, snapshot, self.pacing);
             return Err(SendError::Blocked(datagram));
         }
         self.hand_over(now, index, Payload::Data(datagram), Some(TrackedPayload::Datagram(token)))?;
@@ -290,9 +290,9 @@ impl Connection {
     fn after_sending(&mut self, now: Instant, index: usize) {
         let path = &mut self.paths[index];
         path.last_asked = now;
-        let snapshot = path.snapshot(now, self.epoch, self.pacing);
+        let snapshot = path.snapshot(now, self.pacing);
         if snapshot.room() < u64::from(snapshot.mtu) {
-            path.on_limited(self.epoch.to_std(now), &snapshot, self.pacing);
+            path.on_limited(now, &snapshot, self.pacing);
         }
         self.snapshots[index] = snapshot;
     }
@@ -352,7 +352,7 @@ impl Connection {
             path.stats.packets_sent += 1;
             path.stats.bytes_sent += packet.len() as u64;
             path.last_sent = now;
-            path.on_sent(packet.len() as u64);
+            path.on_sent(now, packet.len() as u64);
         }
         self.timing.sent_under_key += 1;
         self.outbox.push(route, packet);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathStatus, UplinkId};
+use roadweave_types::{Instant, PathId, PathStatus, UplinkId, earliest};
 
-use super::{Connection, Phase};
+use super::{Connection, Phase, Timing};
 use crate::event::CloseReason;
 use crate::path::{Path, Suspicion};
 
@@ -15,7 +15,7 @@ impl Connection {
         let patience = self.patience();
         let library = self.quic.poll_timeout().map(|at| self.epoch.of_std(at) + patience);
         if self.phase == Phase::Closed {
-            return library.into_iter().chain(self.timing.flush).min();
+            return earliest([library, self.timing.flush]);
         }
         let handshake = match self.phase {
             Phase::Handshake { until } => Some(until),
@@ -24,13 +24,10 @@ impl Connection {
         let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY + patience);
         // Once told, the user need not be woken for it again.
         let feedback = feedback.filter(|&due| due > self.timing.woken);
-        let timing = &self.timing;
+        let Timing { flush, acknowledge, measure, .. } = self.timing;
         let messages = self.messages_out.poll_timeout();
-        [library, timing.flush, timing.acknowledge, handshake, feedback, timing.measure, messages]
-            .into_iter()
-            .flatten()
-            .chain(self.path_timeouts())
-            .min()
+        let own = earliest([flush, acknowledge, measure, feedback, messages, handshake]);
+        earliest([library, own, self.path_timeouts()])
     }
 
     /// How much longer than due feedback, and the library's timer for the acknowledgements that go
@@ -42,17 +39,9 @@ impl Connection {
 
     fn path_timeouts(&self) -> Option<Instant> {
         let best = if self.is_client { self.best_path() } else { None };
-        let paths = self.paths.iter().zip(&self.snapshots);
-        let due = paths.flat_map(|(path, snapshot)| {
-            [
-                path.suspicion_due(self.epoch),
-                path.loss_due(self.epoch),
-                path.suspect.map(|suspicion| suspicion.next_probe),
-                path.release_due(snapshot.mtu),
-                self.keep_alive_due(path, best),
-            ]
-        });
-        due.flatten().min()
+        self.paths.iter().fold(None, |due, path| {
+            earliest([due, path.poll_timeout(), self.keep_alive_due(path, best)])
+        })
     }
 
     /// Does what is due at `now`.
@@ -62,8 +51,7 @@ impl Connection {
         if self.messages_out.poll_timeout().is_some_and(|at| at <= now) {
             self.want_flush(now);
         }
-        let std_now = self.epoch.to_std(now);
-        self.paths.iter().for_each(|path| path.gate.detect_losses(std_now));
+        self.paths.iter().for_each(|path| path.gate.detect_losses(now));
         self.process(now);
         match self.phase {
             Phase::Closed => {}
@@ -76,9 +64,7 @@ impl Connection {
         }
         self.flush(now);
         self.take_snapshots(now);
-        for (path, snapshot) in self.paths.iter_mut().zip(&self.snapshots) {
-            path.release(snapshot.mtu);
-        }
+        self.paths.iter_mut().for_each(|path| path.release(now));
     }
 
     /// The path on which feedback should leave now, if any is due.
@@ -191,7 +177,7 @@ impl Connection {
         let best = self.best_path();
         for index in 0..self.paths.len() {
             let path = &mut self.paths[index];
-            if path.judge(now, self.epoch) {
+            if path.judge(now) {
                 self.snapshots[index].status = path.status();
                 self.ask_idle_paths(now);
             }
@@ -316,8 +302,7 @@ impl Connection {
 
     pub(super) fn finish_rekeying(&mut self, now: Instant) {
         let Phase::Rekeying { since } = self.phase else { return };
-        let since = self.epoch.to_std(since);
-        let acknowledged = |at: Option<std::time::Instant>| at.is_some_and(|at| at >= since);
+        let acknowledged = |at: Option<Instant>| at.is_some_and(|at| at >= since);
         if self.paths.iter().any(|path| acknowledged(path.gate.meter().acknowledged_up_to())) {
             self.phase = Phase::Open;
             self.want_flush(now);

@@ -8,6 +8,7 @@ use roadweave_identity::tls::HandshakeRefusal;
 use roadweave_identity::{Identity, PublicKey};
 
 use crate::config::{ConfigError, TransportConfig};
+use crate::epoch::Epoch;
 use crate::secrets::SeededIds;
 use crate::tls::{self, Clock};
 use crate::transport;
@@ -15,8 +16,8 @@ use crate::transport;
 /// What a client's connections have in common, and the settings for the servers it connects to.
 pub(super) struct Dialer {
     identity: Arc<Identity>,
-    refusal: Arc<HandshakeRefusal>,
-    clock: Arc<Clock>,
+    pub(super) refusal: Arc<HandshakeRefusal>,
+    pub(super) clock: Arc<Clock>,
     transport: Arc<noq_proto::TransportConfig>,
     /// Shared by all servers, so that no ID is drawn twice.
     first_ids: Arc<Mutex<SeededIds>>,
@@ -26,17 +27,16 @@ pub(super) struct Dialer {
 
 impl Dialer {
     pub(super) fn new(
+        epoch: Epoch,
         config: &TransportConfig,
         identity: Arc<Identity>,
-        refusal: Arc<HandshakeRefusal>,
-        clock: Arc<Clock>,
     ) -> Result<Self, ConfigError> {
         let first_ids = SeededIds::new(&config.rng_seed, b"first connection IDs");
         Ok(Self {
             identity,
-            refusal,
-            clock,
-            transport: Arc::new(transport::transport_config(config)?),
+            refusal: Arc::default(),
+            clock: Arc::default(),
+            transport: Arc::new(transport::transport_config(config, epoch)?),
             first_ids: Arc::new(Mutex::new(first_ids)),
             servers: VecDeque::new(),
         })

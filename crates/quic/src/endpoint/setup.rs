@@ -13,6 +13,7 @@ use super::response_limiter::ResponseLimiter;
 use crate::config::{ConfigError, TransportConfig};
 use crate::deadlines::Deadlines;
 use crate::epoch::Epoch;
+use crate::ids::ConnectionSet;
 use crate::outbox::Outbox;
 use crate::secrets::{SeededIds, TokenKey};
 use crate::stats::EndpointStats;
@@ -33,8 +34,8 @@ impl Endpoint {
         identity: Arc<Identity>,
     ) -> Result<Self, ConfigError> {
         config.validate()?;
-        let (refusal, clock) = (Arc::new(HandshakeRefusal::default()), Arc::new(Clock::default()));
-        let dialer = Dialer::new(config, identity, refusal.clone(), clock.clone())?;
+        let dialer = Dialer::new(epoch, config, identity)?;
+        let (refusal, clock) = (dialer.refusal.clone(), dialer.clock.clone());
         // Clients send no resets that anyone could use; a key that dies with the process will do.
         let reset_key = derive_secret(&config.rng_seed, b"reset");
         let endpoint_config = Arc::new(endpoint_config(config, &reset_key)?);
@@ -61,7 +62,7 @@ impl Endpoint {
         let crypto = tls::server(&identity, policy, refusal.clone(), clock.clone())?;
         let token_key = TokenKey::new(&derive_secret(&config.rng_seed, b"tokens"));
         let mut server = noq_proto::ServerConfig::new(Arc::new(crypto), Arc::new(token_key));
-        server.transport_config(Arc::new(transport::transport_config(config)?));
+        server.transport_config(Arc::new(transport::transport_config(config, epoch)?));
         server.time_source(clock.clone());
         let mut no_tokens = noq_proto::ValidationTokenConfig::default();
         no_tokens.sent(0);
@@ -94,8 +95,8 @@ impl Endpoint {
             half_open: HalfOpen::default(),
             response_limiter: ResponseLimiter::default(),
             drained: BTreeSet::new(),
-            touched: BTreeSet::new(),
-            unsent: BTreeSet::new(),
+            touched: ConnectionSet::default(),
+            unsent: ConnectionSet::default(),
             deadlines: Deadlines::default(),
             closing: Deadlines::default(),
             events: VecDeque::new(),

@@ -50,6 +50,9 @@ impl Endpoint {
     /// Releases connections that are over for long, and the oldest of those that are too many.
     /// Returns them.
     pub(super) fn end_closing(&mut self, now: Instant) -> Vec<ConnectionId> {
+        if self.closing.len() == 0 {
+            return Vec::new();
+        }
         let mut over = self.closing.due(now);
         let rest = self.closing.len() - over.len();
         over.extend(self.closing.earliest_of(over.len(), rest.saturating_sub(CLOSING_MAX)));
@@ -65,7 +68,7 @@ impl Endpoint {
             let spent = connections.get(id).is_none_or(Connection::is_spent);
             if spent {
                 connections.remove(id);
-                unsent.remove(id);
+                unsent.remove(*id);
                 half_open.end(*id);
             }
             !spent
@@ -74,7 +77,7 @@ impl Endpoint {
 
     /// Looks up the deadlines of connections that had a turn, and whether they are over.
     pub(super) fn note_deadlines(&mut self, now: Instant) {
-        for id in std::mem::take(&mut self.touched) {
+        while let Some(id) = self.touched.pop() {
             let alive = !self.drained.contains(&id);
             let connection = self.connections.get(&id).filter(|_| alive);
             self.deadlines.set(id, connection.and_then(Connection::poll_timeout));

@@ -1,8 +1,8 @@
 //! How fast a path delivers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use roadweave_types::Rate;
+use roadweave_types::{Instant, Rate};
 
 /// The rate at which a path delivers: the best of the last few round trips.
 ///
@@ -23,7 +23,7 @@ impl DeliveryRate {
 
     pub(super) fn update(&mut self, now: Instant, smoothed_rtt: Duration) {
         let began = *self.began.get_or_insert(now);
-        let elapsed = now.saturating_duration_since(began);
+        let elapsed = now.since(began);
         if elapsed < smoothed_rtt.max(WINDOW_MIN) {
             return;
         }

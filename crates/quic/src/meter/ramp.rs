@@ -1,8 +1,8 @@
 //! Slow start for a path that others have to be replaced by.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use roadweave_types::Rate;
+use roadweave_types::{Instant, Rate};
 
 use super::Meter;
 use super::rtt::GRANULARITY;

@@ -7,9 +7,9 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use roadweave_types::Rate;
+use roadweave_types::{Instant, Rate};
 
 use super::rtt::{GRANULARITY, Samples};
 

@@ -1,7 +1,9 @@
 //! The packets of one path that are in flight, by number, and what they carry.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use roadweave_types::Instant;
 
 /// What a packet carries whose fate somebody wants to hear of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

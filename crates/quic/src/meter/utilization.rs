@@ -1,6 +1,8 @@
 //! Whether a path is used to the full, or its sender leaves room.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use roadweave_types::Instant;
 
 /// How a path was used of late.
 #[derive(Clone, Copy, Debug, Default)]

@@ -174,10 +174,11 @@ impl Tunnel {
     pub fn pace(&mut self, gap: Duration, span: Duration) {
         let mut now = self.near.io.now;
         let (end, mut next) = (now + span, now + gap);
+        // As an event loop, which asks a node once after each of its turns.
+        let mut due = [self.client.poll_timeout(), self.server.poll_timeout()];
         while now < end {
             let arrivals =
                 [&self.near, &self.far].map(|side| side.sent.front().map(|(at, ..)| *at));
-            let due = [self.client.poll_timeout(), self.server.poll_timeout()];
             now = arrivals.into_iter().chain(due).flatten().fold(next, Instant::min).max(now);
             (self.near.io.now, self.far.io.now) = (now, now);
             let comes = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -189,11 +190,13 @@ impl Tunnel {
                 self.far.arrive(now, &mut self.client);
                 self.near.turn(&mut self.client);
                 self.turns[0] += 1;
+                due[0] = self.client.poll_timeout();
             }
             if comes(arrivals[0]) || comes(due[1]) {
                 self.near.arrive(now, &mut self.server);
                 self.far.turn(&mut self.server);
                 self.turns[1] += 1;
+                due[1] = self.server.poll_timeout();
             }
         }
     }

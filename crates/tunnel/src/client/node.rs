@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_quic::{Local, Source, Transmit};
-use roadweave_types::{DropReason, Instant};
+use roadweave_types::{DropReason, Instant, earliest};
 
 use super::{Client, Current, Uplink};
 use crate::node::{Node, RecvMeta};
@@ -88,23 +88,23 @@ impl Node for Client {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let own = match &self.current {
-            Some(current) => [
+            Some(current) => earliest([
                 current.session.poll_timeout(),
                 self.next_path_try(current.id),
                 self.silence_timeout(),
                 self.renews.then(|| self.race_timeout()).flatten(),
-            ],
-            None => [self.race_timeout(), None, None, None],
+            ]),
+            None => self.race_timeout(),
         };
-        let always = [
+        earliest([
+            own,
             self.welcome_timeout(),
             self.outage_timeout(),
             self.endpoint.poll_timeout(),
             self.standby_timeout(),
             self.leaving_timeout(),
             self.measure_timeout(),
-        ];
-        own.into_iter().chain(always).flatten().min()
+        ])
     }
 }
 

@@ -33,20 +33,25 @@ impl Client {
         let Some(current) = &self.current else { return };
         let (id, joined_at) = (current.id, current.pair.1);
         let Some(connection) = self.endpoint.connection_mut(id) else { return };
-        let with_path: Vec<(PathId, Option<UplinkId>)> =
-            connection.paths().iter().map(|path| (path.id, path.uplink)).collect();
         for (id, uplink) in &mut self.uplinks {
+            let path = connection.paths().iter().find(|path| path.uplink == Some(*id));
+            let path = path.map(|path| (path.id, path.status));
+            let is_tried = match path {
+                None => uplink.next_path <= now,
+                Some((_, status)) => {
+                    status == PathStatus::Validating && uplink.path_deadline <= now
+                }
+            };
+            if !is_tried {
+                continue;
+            }
             let home = self.choice.current();
             let all = &self.config.candidates[home].addresses;
             let known = self.servers_of.get(&(home, *id)).unwrap_or(all);
             let servers = path_servers(joined_at, known);
-            let path = connection.paths().iter().find(|path| path.uplink == Some(*id));
-            match path.map(|path| (path.id, path.status)) {
-                None if uplink.next_path > now => continue,
+            match path {
                 None => {}
-                Some((path, PathStatus::Validating))
-                    if servers.len() > 1 && uplink.path_deadline <= now =>
-                {
+                Some((path, _)) if servers.len() > 1 => {
                     uplink.path_deadline = now + PATH_TIMEOUT;
                     // The last path stays until another uplink has one.
                     if connection.close_path(now, path).is_err() {
@@ -66,11 +71,13 @@ impl Client {
                 }
             }
         }
-        for (path, uplink) in with_path {
-            if uplink.is_some_and(|uplink| !self.uplinks.contains_key(&uplink)) {
-                // The last path stays until another uplink has one.
-                let _ = connection.close_path(now, path);
-            }
+        let is_gone = |path: &PathSnapshot| {
+            path.uplink.is_some_and(|uplink| !self.uplinks.contains_key(&uplink))
+        };
+        let gone = connection.paths().iter().filter(|path| is_gone(path));
+        for path in gone.map(|path| path.id).collect::<Vec<_>>() {
+            // The last path stays until another uplink has one.
+            let _ = connection.close_path(now, path);
         }
     }
 

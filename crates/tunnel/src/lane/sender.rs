@@ -22,6 +22,7 @@ use roadweave_coding::{Encoder, EncoderConfig};
 use roadweave_schedule::{AcknowledgedDatagram, Scheduler, UnknownScheduler};
 use roadweave_types::{
     DropReason, Instant, LaneId, Order, PacketId, PathId, PathOffer, PathSnapshot, Promise,
+    earliest,
 };
 use roadweave_wire::{FragmentPosition, RtpHeader, SourceDatagram, Stamp};
 
@@ -384,7 +385,7 @@ impl LaneSender {
         });
         let repair = self.repairs_timeout();
         let copy = self.copies.oldest().map(|since| since + self.age_max);
-        [self.recovery.poll_timeout(), queued, again, repair, copy].into_iter().flatten().min()
+        earliest([self.recovery.poll_timeout(), queued, again, repair, copy])
     }
 
     /// The paths with what waits for each, and any use allowed.

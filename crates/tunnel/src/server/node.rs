@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use roadweave_quic::{Local, Source, Transmit};
-use roadweave_types::{DropReason, Instant};
+use roadweave_types::{DropReason, Instant, earliest};
 use roadweave_wire::InnerPacket;
 
 use super::{Direction, Server, ServerEvent, refusals};
@@ -94,16 +94,13 @@ impl Node for Server {
             false => Some(Instant::ZERO),
         };
         let legs = self.legs.as_ref().and_then(|legs| legs.poll_timeout());
-        [
+        earliest([
             legs,
             hello,
             session,
             self.drain_timeout(),
             self.kept.poll_timeout(),
             self.endpoint.poll_timeout(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        ])
     }
 }

@@ -240,7 +240,11 @@ fn sent_packet(copy: &SourceCopy, path: PathId) -> SentCopy {
 /// The paths that were chosen, those that answer first: the packet itself goes out on the first of
 /// them, and what else goes out is a copy, which a budget may forbid.
 fn path_ids(chosen: PathSet, paths: &[PathOffer<'_>]) -> Vec<PathId> {
-    let mut chosen: Vec<_> = chosen.iter().filter_map(|position| paths.get(position)).collect();
-    chosen.sort_by_key(|path| !path.is_usable());
-    chosen.into_iter().map(|path| path.snapshot.id).collect()
+    let of = |is_usable: bool| {
+        let chosen = chosen.iter().filter_map(|position| paths.get(position));
+        chosen.filter(move |path| path.is_usable() == is_usable).map(|path| path.snapshot.id)
+    };
+    let mut ids = Vec::with_capacity(chosen.len());
+    ids.extend(of(true).chain(of(false)));
+    ids
 }
