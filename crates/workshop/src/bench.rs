@@ -5,6 +5,7 @@ mod clients;
 mod coding;
 mod counters;
 mod echo;
+mod forwarder;
 mod iperf;
 mod results;
 mod router;
@@ -14,6 +15,7 @@ mod wakeups;
 mod wireguard;
 
 pub use self::echo::EchoArgs;
+pub use self::forwarder::ForwardArgs;
 
 /// Measures how fast roadweave is on this machine
 #[derive(Debug, clap::Args)]

@@ -13,6 +13,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use roadweave_device::netns::NetNs;
@@ -36,7 +37,9 @@ const PORT: u16 = 4433;
 /// The port of the echo.
 const ECHO_PORT: u16 = 7;
 /// Where the search for the highest UDP rate begins and ends, bits per second.
-const RATES: (f64, f64) = (100e6, 12.8e9);
+pub(super) const RATES: (f64, f64) = (100e6, 12.8e9);
+/// How long a stream takes until it flows.
+const STREAM_BEGINS: Duration = Duration::from_millis(300);
 /// The load under which the client's CPU time is told, bits per second.
 const STEADY_RATE: f64 = 30e6;
 
@@ -75,6 +78,11 @@ impl Bench {
         let program = std::env::current_exe().context("cannot find this program")?;
         let product = product::program()?;
         Ok(Self { client, server, directory, program, product, seconds })
+    }
+
+    /// This program, for its hidden commands.
+    pub(super) fn program(&self) -> &Path {
+        &self.program
     }
 
     /// Where files may be left.
@@ -195,7 +203,20 @@ impl Bench {
         }
     }
 
-    fn latency(&self, address: IpAddr) -> anyhow::Result<Latency> {
+    /// Round trips to `address` beside a stream of `rate_bps`.
+    pub(super) fn latency_beside(&self, address: IpAddr, rate_bps: f64) -> anyhow::Result<Latency> {
+        let load = Load { seconds: self.seconds + 1, ..self.load(address) };
+        std::thread::scope(|scope| {
+            let stream = scope.spawn(|| load.steady_udp(rate_bps));
+            clock::sleep_until(clock::now() + STREAM_BEGINS);
+            let latency = self.latency(address);
+            stream.join().expect("the load does not panic")?;
+            latency
+        })
+    }
+
+    /// Round trips to `address`.
+    pub(super) fn latency(&self, address: IpAddr) -> anyhow::Result<Latency> {
         let echo_at = SocketAddr::new(address, ECHO_PORT);
         let mut command = self.server.command(&self.program);
         command.arg("bench-echo").arg("--listen").arg(echo_at.to_string());
