@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::event::ConnectionId;
 
-/// Connections, ascending. It keeps its memory when it is emptied: a turn fills and empties it, most
-/// often with one connection.
+/// Connections, ascending. It keeps its memory when it is emptied: a turn fills and empties it,
+/// most often with one connection.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionSet(VecDeque<ConnectionId>);
 
