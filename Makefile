@@ -13,7 +13,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
 PLAYWRIGHT = scripts/webrtc/node_modules/.package-lock.json
 
-.PHONY: agreement demo test test-aarch64 fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
+.PHONY: agreement demo test test-aarch64 small-box fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
 	api-check images webrtc webrtc-smoke packages clean
 
 demo: packages
@@ -33,6 +33,11 @@ agreement: packages
 # The tests of crates/coding as an ARM box runs them, by qemu.
 test-aarch64:
 	@CARGO="$(CARGO)" deploy/aarch64-test.sh
+
+# The static programs for a vehicle's small box, their sizes, and what a packet costs there:
+# docs/experiments/small-boxes.md. Half an hour, most of which are builds.
+small-box:
+	@CARGO="$(CARGO)" deploy/small-box.sh
 
 # The decoders of the tunnel and the fleet (crates/wire, coding, fleet), so many seconds each. Those
 # of recordings, of the recorder and of RTP have property tests only.

@@ -4,11 +4,12 @@
 use std::io::{self, IsTerminal as _, Write};
 
 use roadweave_log::Lines;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::exit::BadInput;
 use crate::out;
@@ -22,13 +23,12 @@ pub fn start(filter: &str) -> anyhow::Result<()> {
     let filter = parse(filter)?;
     // Colours are for eyes: a journal or a log file gets plain lines.
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_ansi(colours)
         // These are said by `eprintln!`.
         .log_internal_errors(false)
-        .with_writer(LogWriter(lines))
-        .init();
+        .with_writer(LogWriter(lines));
+    tracing_subscriber::registry().with(filter).with(lines).init();
     Ok(())
 }
 
@@ -42,22 +42,24 @@ pub fn open() -> anyhow::Result<Lines> {
 
 /// Checks each directive of a filter, since the library takes every unknown word for a module's
 /// name and then logs nothing else.
-fn parse(filter: &str) -> Result<EnvFilter, BadInput> {
+fn parse(filter: &str) -> Result<Targets, BadInput> {
     let filter = if filter.trim().is_empty() { DEFAULT } else { filter };
     let refused = |why: String| BadInput::new(format!("--log {filter}: {why}"));
-    let directives: Vec<&str> = filter.split(',').map(str::trim).collect();
-    let mut level = None;
-    for directive in &directives {
+    let (mut level, mut modules) = (None, Vec::new());
+    for directive in filter.split(',').map(str::trim) {
         let (module, of_module) = match directive.split_once('=') {
             Some((module, level)) => (module.trim(), Some(level.trim())),
-            None => (*directive, None),
+            None => (directive, None),
         };
         if of_module.is_some_and(|level| !is_level(level)) {
             return Err(refused(format!("{LEVELS}, not \"{}\"", of_module.unwrap_or_default())));
         }
         if of_module.is_none() && is_level(directive) {
             level = directive.parse::<LevelFilter>().ok();
-        } else if !is_known(module) {
+        } else if is_known(module) {
+            let level = of_module.and_then(|level| level.parse().ok());
+            modules.push((module, level.unwrap_or(LevelFilter::TRACE)));
+        } else {
             return Err(refused(match of_module {
                 None => format!(
                     "\"{module}\" is neither a level nor a module of ours; {LEVELS}, also by module, \
@@ -71,15 +73,12 @@ fn parse(filter: &str) -> Result<EnvFilter, BadInput> {
     }
     // Who asks for more of one module still wants to know what the others say of importance.
     let base = level.unwrap_or(LevelFilter::INFO);
-    let mut whole = format!("{base}");
+    let mut targets = Targets::new().with_default(base);
     // The transport's library warns of packets that anybody may send, at any rate.
     if (LevelFilter::WARN..=LevelFilter::INFO).contains(&base) {
-        whole += ",noq_proto=error";
+        targets = targets.with_target("noq_proto", LevelFilter::ERROR);
     }
-    for directive in directives {
-        whole += &format!(",{directive}");
-    }
-    EnvFilter::try_new(whole).map_err(|error| refused(error.to_string()))
+    Ok(targets.with_targets(modules))
 }
 
 fn is_level(word: &str) -> bool {
@@ -90,7 +89,7 @@ fn is_level(word: &str) -> bool {
 fn is_known(module: &str) -> bool {
     let (name, of_crate) = match module.split_once("::") {
         Some((name, _)) => (name, false),
-        None => (module.split('[').next().unwrap_or(module), true),
+        None => (module, true),
     };
     let fits = |known: &&str| *known == name || of_crate && known.starts_with(name);
     !name.is_empty() && MODULES.iter().any(fits)
