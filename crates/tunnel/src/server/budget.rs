@@ -4,7 +4,7 @@
 //! is, since few use theirs up; when all together hold too much, whoever holds most lets go of the
 //! oldest of it, down to what each would have if all had the same. So nobody loses anything who
 //! holds less than that. Only so many are asked in a turn, and the next turn goes on where it
-//! ended: with more sessions than the allowance for each leaves room for, all of them hold too much.
+//! ended: with more sessions than the allowance for each leaves room for, all hold too much.
 //!
 //! Connections without a session, half-open ones among them, count as well and are bounded in
 //! number: together they take no more than half, and those that stand by for clients of other
