@@ -12,6 +12,7 @@
 
 mod hostile;
 mod network;
+mod processor;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -28,7 +29,9 @@ use roadweave_tunnel::{
 use roadweave_types::{Instant, Rate, UplinkId};
 
 pub use self::hostile::Hostile;
+pub use self::network::Counts;
 use self::network::{Flying, Network};
+use self::processor::Processor;
 use crate::world::{MTU, SERVER};
 
 /// What a crowd is made of.
@@ -50,6 +53,10 @@ pub struct CrowdConfig {
     pub memory_max: usize,
     /// The most bytes that one of them may hold.
     pub client_memory_max: usize,
+    /// How long each packet keeps the server's processor busy, in and out.
+    pub server_time: Duration,
+    /// How long each packet keeps the processor busy that all vehicles share.
+    pub vehicles_time: Duration,
     /// What vehicles may send and receive, by number.
     pub rate_limits: BTreeMap<usize, Rate>,
     /// Decides all that is random.
@@ -72,6 +79,8 @@ impl CrowdConfig {
             lanes_down: lanes,
             memory_max: 16 * MEMORY_MAX,
             client_memory_max: MEMORY_MAX,
+            server_time: Duration::ZERO,
+            vehicles_time: Duration::ZERO,
             rate_limits: BTreeMap::new(),
             seed: 1,
         }
@@ -107,6 +116,8 @@ pub struct Crowd {
     server_lives: u8,
     ends: BTreeMap<usize, End>,
     network: Network,
+    server_processor: Processor,
+    vehicles_processor: Processor,
     arrivals: VecDeque<CrowdArrival>,
     server_events: Vec<(Instant, ServerEvent)>,
     client_events: BTreeMap<usize, Vec<(Instant, ClientEvent)>>,
@@ -129,6 +140,8 @@ impl Crowd {
             server_lives: 0,
             ends: BTreeMap::new(),
             network: Network::new(&config),
+            server_processor: Processor::new(config.server_time),
+            vehicles_processor: Processor::new(config.vehicles_time),
             arrivals: VecDeque::new(),
             server_events: Vec::new(),
             client_events: BTreeMap::new(),
@@ -187,6 +200,22 @@ impl Crowd {
         self.server_lives = self.server_lives.wrapping_add(1);
         (self.server, self.peers) = server(self.epoch, &self.config, self.server_lives)?;
         Ok(())
+    }
+
+    /// The server does nothing for `time`; what comes waits in its socket.
+    pub fn pause_server(&mut self, time: Duration) {
+        self.server_processor.pause(self.now + time);
+    }
+
+    /// The vehicles do nothing for `time`; what comes waits in their sockets.
+    pub fn pause_vehicles(&mut self, time: Duration) {
+        self.vehicles_processor.pause(self.now + time);
+    }
+
+    /// What has been sent so far, and what found no room.
+    pub fn counts(&self) -> Counts {
+        let no_room = self.server_processor.no_room() + self.vehicles_processor.no_room();
+        Counts { no_room, ..self.network.counts() }
     }
 
     /// The server is told the time of day, seconds since 1970.
@@ -274,34 +303,55 @@ impl Crowd {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let ends = self.ends.values().filter_map(End::poll_timeout);
-        ends.chain(self.network.poll_timeout()).chain(self.server.poll_timeout()).min()
+        let vehicles = self.ends.values().filter_map(End::poll_timeout).min();
+        let vehicles = self.vehicles_processor.next_turn(vehicles);
+        let server = self.server_processor.next_turn(self.server.poll_timeout());
+        [vehicles, server, self.network.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Hands over what has arrived, and lets happen what is due.
     fn step(&mut self) {
         let now = self.now;
-        let mut touched = BTreeSet::new();
-        let mut any_up = self.server.poll_timeout().is_some_and(|due| due <= now);
-        while let Some(Flying { vehicle, uplink, up, packet, .. }) = self.network.poll(now) {
-            let socket = UplinkId(uplink);
-            if up {
-                any_up = true;
-                let (remote, local) = (address(vehicle, uplink), Some(SERVER.ip()));
-                let meta = RecvMeta { socket, remote, local, ecn: None, received: None };
-                self.server.handle_packet(now, &meta, &packet);
-                continue;
+        while let Some(packet) = self.network.poll(now) {
+            match packet.up {
+                true => self.server_processor.receive(now, packet),
+                false => self.vehicles_processor.receive(now, packet),
             }
+        }
+        let before = self.network.counts().up;
+        if self.vehicles_processor.is_free(now) {
+            let handled = self.step_vehicles();
+            let sent = self.network.counts().up - before;
+            self.vehicles_processor.work(now, handled + sent as usize);
+        }
+        let server = self.server_processor.next_turn(self.server.poll_timeout());
+        if server.is_some_and(|at| at <= now) {
+            let before = self.network.counts().down;
+            let handled = self.step_server();
+            let sent = self.network.counts().down - before;
+            self.server_processor.work(now, handled + sent as usize);
+        }
+    }
+
+    /// Lets vehicles take a batch of what has arrived and do what is due. Returns how many packets
+    /// there were.
+    fn step_vehicles(&mut self) -> usize {
+        let now = self.now;
+        let mut touched = BTreeSet::new();
+        let mut handled = 0;
+        for (at, Flying { vehicle, uplink, packet, .. }) in self.vehicles_processor.take() {
+            handled += 1;
             touched.insert(vehicle);
+            let (socket, remote) = (UplinkId(uplink), SERVER);
             match self.ends.get_mut(&vehicle) {
                 Some(End::Client(client)) => {
-                    let meta =
-                        RecvMeta { socket, remote: SERVER, local: None, ecn: None, received: None };
+                    let received = Some(at);
+                    let meta = RecvMeta { socket, remote, local: None, ecn: None, received };
                     client.handle_packet(now, &meta, &packet);
                 }
                 Some(End::Bare(endpoint)) => {
                     let local = Local::Uplink(socket);
-                    let source = Source { remote: SERVER, local, ecn: None, received: None };
+                    let source = Source { remote, local, ecn: None, received: Some(at) };
                     let _ = endpoint.handle_packet(now, source, BytesMut::from(&packet[..]));
                 }
                 None => {}
@@ -311,9 +361,22 @@ impl Crowd {
             self.ends.iter().filter(|(_, end)| end.poll_timeout().is_some_and(|at| at <= now));
         touched.extend(due.map(|(vehicle, _)| *vehicle));
         touched.into_iter().for_each(|vehicle| self.turn_vehicle(vehicle));
-        if any_up {
-            self.turn_server();
+        handled
+    }
+
+    /// Lets the server take a batch of what has arrived and do what is due. Returns how many
+    /// packets there were.
+    fn step_server(&mut self) -> usize {
+        let mut handled = 0;
+        for (at, Flying { vehicle, uplink, packet, .. }) in self.server_processor.take() {
+            handled += 1;
+            let (remote, local) = (address(vehicle, uplink), Some(SERVER.ip()));
+            let (socket, received) = (UplinkId(uplink), Some(at));
+            let meta = RecvMeta { socket, remote, local, ecn: None, received };
+            self.server.handle_packet(self.now, &meta, &packet);
         }
+        self.turn_server();
+        handled
     }
 
     /// Lets a vehicle do what is due, and takes out all that it has to give.

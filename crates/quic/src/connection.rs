@@ -31,6 +31,7 @@ mod best_path;
 mod paths;
 mod receive;
 mod send;
+mod signs_of_life;
 mod upkeep;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -47,6 +48,7 @@ use crate::control;
 use crate::epoch::Epoch;
 use crate::event::{CloseReason, Event, MessageError};
 use crate::gate::{Gate, GateState};
+use crate::idle_probes::IdleProbes;
 use crate::meter::sent::TrackedPayload;
 use crate::outbox::Outbox;
 use crate::path::{NewPath, Path};
@@ -61,6 +63,8 @@ pub struct Connection {
     epoch: Epoch,
     config: Arc<TransportConfig>,
     quic: noq_proto::Connection,
+    /// Shared by all connections of the endpoint.
+    idle_probes: Arc<IdleProbes>,
     is_client: bool,
     refusal: Arc<HandshakeRefusal>,
 
@@ -156,6 +160,10 @@ struct Timing {
     last_path: Option<PathId>,
     /// When [`Connection::handle_timeout`] was last called.
     woken: Instant,
+    /// When the user last had datagrams to send, or got some.
+    demand: Instant,
+    /// How long packets lay here of late until they were handed over.
+    unread: Duration,
     /// Packets sent under the present keys.
     sent_under_key: u64,
 }
@@ -165,6 +173,7 @@ pub(crate) struct NewConnection {
     pub(crate) epoch: Epoch,
     pub(crate) config: Arc<TransportConfig>,
     pub(crate) quic: noq_proto::Connection,
+    pub(crate) idle_probes: Arc<IdleProbes>,
     pub(crate) refusal: Arc<HandshakeRefusal>,
     /// The uplink of its first path, on a client.
     pub(crate) uplink: Option<UplinkId>,
@@ -183,6 +192,7 @@ impl Connection {
             is_client: quic.side().is_client(),
             empty_queue_space: quic.datagrams().send_buffer_space(),
             quic,
+            idle_probes: new.idle_probes,
             refusal: new.refusal,
             paths: vec![Path::new(now, first)],
             snapshots: Vec::new(),
@@ -218,6 +228,8 @@ impl Connection {
                 data_interval: INTERVAL_MAX,
                 last_path: None,
                 woken: Instant::ZERO,
+                demand: Instant::ZERO,
+                unread: Duration::ZERO,
                 sent_under_key: 0,
             },
             stats: ConnectionStats::default(),
@@ -271,6 +283,7 @@ impl Connection {
     /// [`set_pacing`](Connection::set_pacing) said last.
     pub fn on_backlog(&mut self, now: Instant) {
         self.refresh(now);
+        self.timing.demand = now;
         for (path, snapshot) in self.paths.iter_mut().zip(&self.snapshots) {
             path.on_backlog(snapshot, self.pacing);
         }

@@ -34,6 +34,7 @@ use crate::connection::{Connection, NewConnection};
 use crate::deadlines::Deadlines;
 use crate::epoch::Epoch;
 use crate::event::{ConnectError, ConnectionId, EndpointEvent};
+use crate::idle_probes::IdleProbes;
 use crate::ids::ConnectionSet;
 use crate::outbox::{Outbox, Transmit};
 use crate::probe;
@@ -49,6 +50,7 @@ pub struct Endpoint {
     epoch: Epoch,
     config: Arc<TransportConfig>,
     quic: noq_proto::Endpoint,
+    idle_probes: Arc<IdleProbes>,
     /// How to connect, on a client.
     dialer: Option<Dialer>,
     refusal: Arc<HandshakeRefusal>,
@@ -287,6 +289,7 @@ impl Endpoint {
             epoch: self.epoch,
             config: self.config.clone(),
             quic,
+            idle_probes: self.idle_probes.clone(),
             refusal: self.refusal.clone(),
             uplink,
             remote,

@@ -28,6 +28,7 @@ mod epoch;
 mod event;
 pub mod forge;
 mod gate;
+mod idle_probes;
 mod ids;
 mod meter;
 mod outbox;

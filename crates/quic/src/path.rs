@@ -59,7 +59,12 @@ pub(crate) struct Suspicion {
     pub(crate) since: Instant,
     /// An answer to what left earlier says nothing of it.
     pub(crate) asked_from: Instant,
-    pub(crate) next_probe: Instant,
+    /// When it was last asked for a sign of life since, if it was.
+    pub(crate) asked: Option<Instant>,
+    /// How often it was asked while nothing was to be carried.
+    pub(crate) idle_questions: u32,
+    /// When it is its turn among all paths of an endpoint that are asked without need.
+    pub(crate) turn: Option<Instant>,
 }
 
 /// A path that was cleared of a suspicion by the answer to something that left before.
@@ -156,22 +161,21 @@ impl Path {
         (self.heard_interval * QUIET_INTERVALS).clamp(QUIET_MIN, QUIET_MAX)
     }
 
-    /// When it becomes suspect unless it answers.
-    fn suspicion_due(&self, meter: &Meter) -> Option<Instant> {
+    /// When it becomes suspect unless it answers, where answers may lie unread for `unread`.
+    fn suspicion_due(&self, meter: &Meter, unread: Duration) -> Option<Instant> {
         if self.suspect.is_some() || !self.validated {
             return None;
         }
         let since = meter.unanswered_since()?;
-        Some(since + self.answer_timeout(meter.rtt.pto()))
+        Some(since + self.answer_timeout(meter.rtt.pto()) + unread)
     }
 
-    /// When it wants to be looked after: it becomes suspect, a packet counts as lost, it is to be
-    /// asked again, or a pacer lets a packet through that somebody waits to send.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+    /// When it wants to be looked after: it becomes suspect, as [`Path::suspicion_due`] says, a
+    /// packet counts as lost, or a pacer lets a packet through that somebody waits to send.
+    pub(crate) fn poll_timeout(&self, unread: Duration) -> Option<Instant> {
         let meter = self.gate.meter();
-        let probe = self.suspect.map(|suspicion| suspicion.next_probe);
         let release = self.release_due(meter.mtu);
-        earliest([self.suspicion_due(&meter), meter.loss_due(), probe, release])
+        earliest([self.suspicion_due(&meter, unread), meter.loss_due(), release])
     }
 
     /// How long an answer may take before the path is suspect.
@@ -182,13 +186,14 @@ impl Path {
     }
 
     /// Becomes suspect, or is cleared of suspicion. Returns whether anything changed.
-    pub(crate) fn judge(&mut self, now: Instant) -> bool {
+    pub(crate) fn judge(&mut self, now: Instant, unread: Duration) -> bool {
         let answered = self.gate.meter().acknowledged_up_to();
         self.probation.take_if(|probation| answered.is_some_and(|sent| sent >= probation.since));
         if self.suspect.is_some() {
             return self.judge_answer();
         }
-        let due = self.suspicion_due(&self.gate.meter()).is_some_and(|due| due <= now);
+        let due = self.suspicion_due(&self.gate.meter(), unread);
+        let due = due.is_some_and(|due| due <= now);
         if due {
             self.set_suspect(now, Instant::ZERO);
         }
@@ -203,7 +208,8 @@ impl Path {
         }
         let answer_timeout = self.answer_timeout(self.gate.meter().rtt.pto());
         self.probation = Some(Probation { since: now, answer_timeout });
-        let suspicion = Suspicion { since: now, asked_from, next_probe: now };
+        let suspicion =
+            Suspicion { since: now, asked_from, asked: None, idle_questions: 0, turn: None };
         if self.suspect.replace(suspicion).is_none() {
             self.stats.suspicions += 1;
         }
@@ -326,4 +332,4 @@ const QUIET_MIN: Duration = Duration::from_millis(60);
 const QUIET_MAX: Duration = Duration::from_millis(2500);
 /// No path is suspected sooner: a system under load is late by this much without any network's
 /// fault.
-const SUSPICION_MIN: Duration = Duration::from_millis(30);
+pub(crate) const SUSPICION_MIN: Duration = Duration::from_millis(30);

@@ -174,6 +174,10 @@ pub struct Client {
     /// When something came in last that a probe or a connection had asked for, over whichever
     /// uplink.
     last_heard: Instant,
+    /// The uplink over which that was.
+    heard_on: Option<UplinkId>,
+    /// Whether there was a session before.
+    comes_back: bool,
     /// The least round trip of the session, and since when it is far above that.
     least_rtt: Duration,
     worse_since: Option<Instant>,
@@ -239,6 +243,8 @@ impl Client {
             late_inner: VecDeque::new(),
             home_first_until: Instant::ZERO + PREFERRED_SERVER_DELAY,
             last_heard: Instant::ZERO,
+            heard_on: None,
+            comes_back: false,
             least_rtt: Duration::MAX,
             worse_since: None,
             config,

@@ -21,6 +21,19 @@ pub(super) struct Flying {
     pub(super) packet: Vec<u8>,
 }
 
+/// How many packets have been sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets that vehicles have sent.
+    pub up: u64,
+    /// Packets that the server has sent.
+    pub down: u64,
+    /// Packets of handshakes among those of the vehicles.
+    pub handshakes_up: u64,
+    /// Packets that found no room in a socket.
+    pub no_room: u64,
+}
+
 /// All packets on their way.
 #[derive(Debug)]
 pub(super) struct Network {
@@ -29,6 +42,7 @@ pub(super) struct Network {
     flying: BinaryHeap<Reverse<Flying>>,
     /// Packets that were put in and not lost.
     packets: u64,
+    counts: Counts,
     /// Uplinks that carry nothing, by vehicle and number.
     dead: BTreeSet<(usize, u32)>,
     random: Pcg64Mcg,
@@ -41,6 +55,7 @@ impl Network {
             loss: config.loss,
             flying: BinaryHeap::new(),
             packets: 0,
+            counts: Counts::default(),
             dead: BTreeSet::new(),
             random: Pcg64Mcg::seed_from_u64(config.seed),
         }
@@ -63,6 +78,12 @@ impl Network {
         up: bool,
         packet: &[u8],
     ) {
+        let is_handshake = packet.first().is_some_and(|first| first & LONG_HEADER != 0);
+        match up {
+            true => self.counts.up += 1,
+            false => self.counts.down += 1,
+        }
+        self.counts.handshakes_up += u64::from(up && is_handshake);
         let lost = (self.random.next_u32() as f64 / f64::from(u32::MAX)) < self.loss;
         if lost || self.dead.contains(&(vehicle, uplink)) {
             return;
@@ -71,6 +92,11 @@ impl Network {
         let at = now + self.delay + Duration::from_millis(10) * uplink;
         let (number, packet) = (self.packets, packet.to_vec());
         self.flying.push(Reverse(Flying { at, number, vehicle, uplink, up, packet }));
+    }
+
+    /// What has been sent so far.
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
     }
 
     /// When the next packet arrives.
@@ -84,3 +110,6 @@ impl Network {
         self.flying.pop().map(|Reverse(flying)| flying)
     }
 }
+
+/// Set in the first byte of packets of a handshake (RFC 9000 section 17.2).
+const LONG_HEADER: u8 = 0x80;

@@ -45,8 +45,7 @@ impl Connection {
         }
         self.hand_over(now, index, Payload::Data(datagram), Some(TrackedPayload::Datagram(token)))?;
         self.paths[index].stats.datagrams_sent += 1;
-        self.timing.last_sent_data = now;
-        self.timing.measure.get_or_insert(now + MEASURE_SENDING);
+        self.on_data_sent(now);
         Ok(())
     }
 
@@ -68,9 +67,14 @@ impl Connection {
         let (index, datagram) = self.check(path, datagram)?;
         self.hand_over(now, index, Payload::Data(datagram), Some(TrackedPayload::Datagram(token)))?;
         self.paths[index].stats.datagrams_sent += 1;
-        self.timing.last_sent_data = now;
-        self.timing.measure.get_or_insert(now + MEASURE_SENDING);
+        self.on_data_sent(now);
         Ok(())
+    }
+
+    fn on_data_sent(&mut self, now: Instant) {
+        self.timing.last_sent_data = now;
+        self.timing.demand = now;
+        self.timing.measure.get_or_insert(now + MEASURE_SENDING);
     }
 
     /// Sends feedback on exactly this path; the acknowledgements that wait go with it.

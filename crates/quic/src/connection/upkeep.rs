@@ -1,4 +1,4 @@
-//! What time brings: suspicion, probes, keep-alives, key updates, and the flush.
+//! What time brings: suspicion, keep-alives, key updates, and the flush.
 
 use std::time::Duration;
 
@@ -6,14 +6,15 @@ use roadweave_types::{Instant, PathId, PathStatus, UplinkId, earliest};
 
 use super::{Connection, Phase, Timing};
 use crate::event::CloseReason;
-use crate::path::{Path, Suspicion};
+use crate::path::Path;
 
 impl Connection {
     /// When [`handle_timeout`](Connection::handle_timeout) wants to be called next. Where datagrams
     /// come in one by one, feedback waits half a millisecond to share the turn of the next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let patience = self.patience();
-        let library = self.quic.poll_timeout().map(|at| self.epoch.of_std(at) + patience);
+        let library = self.quic.poll_timeout();
+        let library = library.map(|at| self.epoch.of_std(at) + patience + self.unread());
         if self.phase == Phase::Closed {
             return earliest([library, self.timing.flush]);
         }
@@ -39,8 +40,10 @@ impl Connection {
 
     fn path_timeouts(&self) -> Option<Instant> {
         let best = if self.is_client { self.best_path() } else { None };
+        let unread = self.unread();
         self.paths.iter().fold(None, |due, path| {
-            earliest([due, path.poll_timeout(), self.keep_alive_due(path, best)])
+            let (timeout, probe) = (path.poll_timeout(unread), self.probe_due(path));
+            earliest([due, timeout, probe, self.keep_alive_due(path, best)])
         })
     }
 
@@ -96,9 +99,10 @@ impl Connection {
         self.want_flush(now + delay);
     }
 
-    /// Lets the library's timers fire: delayed acknowledgements, loss detection, challenges.
+    /// Lets the library's timers fire: delayed acknowledgements, loss detection, challenges. They
+    /// are as late as the packets that are handed over: what would stop them may lie here.
     pub(super) fn run_library_timers(&mut self, now: Instant) -> bool {
-        let std_now = self.epoch.to_std(now);
+        let std_now = self.epoch.to_std(now - self.unread());
         let due = self.quic.poll_timeout().is_some_and(|at| at <= std_now);
         if due {
             self.quic.handle_timeout(std_now);
@@ -133,10 +137,6 @@ impl Connection {
     /// Asks every path for a sign of life now, whether it is suspect or not.
     pub fn ask_paths(&mut self, now: Instant) {
         for index in 0..self.paths.len() {
-            if let Some(suspicion) = self.paths[index].suspect {
-                let next_probe = now + self.probe_interval(now, &suspicion);
-                self.paths[index].suspect = Some(Suspicion { next_probe, ..suspicion });
-            }
             if self.paths[index].validated {
                 self.probe(now, index);
             }
@@ -174,21 +174,16 @@ impl Connection {
     }
 
     fn look_after_paths(&mut self, now: Instant) {
-        let best = self.best_path();
+        let (best, unread) = (self.best_path(), self.unread());
         for index in 0..self.paths.len() {
             let path = &mut self.paths[index];
-            if path.judge(now) {
+            if path.judge(now, unread) {
                 self.snapshots[index].status = path.status();
                 self.ask_idle_paths(now);
             }
             let path = &self.paths[index];
-            if let Some(suspicion) = path.suspect
-                && suspicion.next_probe <= now
-            {
-                let interval = self.probe_interval(now, &suspicion);
-                let next_probe = now + interval;
-                self.paths[index].suspect = Some(Suspicion { next_probe, ..suspicion });
-                self.probe(now, index);
+            if path.suspect.is_some() {
+                self.ask_suspect(now, index);
             } else if self.keep_alive_due(path, best).is_some_and(|due| due <= now) {
                 self.probe(now, index);
             }
@@ -196,36 +191,6 @@ impl Connection {
         self.measure_quiet_paths(now);
         self.close_unresponsive_paths(now);
         self.update_keys_when_quiet(now);
-    }
-
-    /// When one path falls silent, is it the path or the peer? A peer that was restarted answers
-    /// with resets, of which the library knows only the one for the path opened last.
-    fn ask_idle_paths(&mut self, now: Instant) {
-        for index in 0..self.paths.len() {
-            let path = &self.paths[index];
-            let idle = now - path.last_asked >= self.config.probe_interval;
-            if idle && path.validated && path.suspect.is_none() {
-                self.probe(now, index);
-            }
-        }
-    }
-
-    /// Asks a path for a sign of life.
-    fn probe(&mut self, now: Instant, index: usize) {
-        let path = &mut self.paths[index];
-        path.last_asked = now;
-        path.stats.probes_sent += 1;
-        let quic_id = path.quic_id();
-        // It fails only for a path that is about to go.
-        let _ = self.quic.ping_path(quic_id);
-        self.want_flush(now);
-    }
-
-    /// Fast at first, so that a path which heals is back within a probe and a round trip; slow
-    /// later.
-    fn probe_interval(&self, now: Instant, suspicion: &Suspicion) -> Duration {
-        let lasting = now - suspicion.since > SLOW_PROBES_AFTER;
-        self.config.probe_interval * if lasting { 5 } else { 1 }
     }
 
     /// Only clients keep silent paths alive: it is their networks that forget bindings.
@@ -348,8 +313,6 @@ const RECEIVING: Duration = Duration::from_millis(10);
 pub(super) const MEASURE_SENDING: Duration = Duration::from_millis(200);
 /// How often a side that only receives measures its paths.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
-/// After how long a dead path is probed less often.
-const SLOW_PROBES_AFTER: Duration = Duration::from_secs(300);
 /// After how many packets keys are updated at the next occasion. The library's own update comes
 /// near 2^23.
 const KEY_LIFETIME: u64 = 1 << 22;

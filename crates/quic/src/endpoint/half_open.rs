@@ -127,6 +127,11 @@ impl HalfOpen {
         };
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.handshakes.len()
+    }
+
     /// Where the client is, if the outcome of its handshake has not been reported.
     pub(super) fn unreported(&self, id: ConnectionId) -> Option<SocketAddr> {
         self.handshakes.get(&id)?.unreported

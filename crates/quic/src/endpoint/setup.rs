@@ -85,6 +85,7 @@ impl Endpoint {
             epoch,
             config: Arc::new(config.clone()),
             quic,
+            idle_probes: Arc::default(),
             dialer,
             refusal,
             clock,

@@ -169,6 +169,21 @@ fn a_crowded_server_lets_clients_prove_their_address() {
     assert_eq!(world.sides[CLIENT].books.connected[0].1, Instant::from_millis(1120));
 }
 
+#[test]
+fn a_late_server_begins_few_handshakes_and_leaves_the_others_to_be_sent_again() {
+    let mut world = World::new(links(&[20]), &config(7));
+    world.sides[SERVER].late = ms(400);
+    (0..40).for_each(|_| _ = world.connect(0));
+    world.run(ms(500));
+    let EndpointStats { handshakes, retries, ignored, .. } = world.sides[SERVER].endpoint.stats();
+    assert_eq!((handshakes, retries, ignored), (16, 0, 24));
+    world.sides[SERVER].late = ms(0);
+    world.run(ms(3_000));
+    let let_in = |event: &&EndpointEvent| matches!(event, EndpointEvent::Incoming(_));
+    let let_in = world.sides[SERVER].endpoint_events.iter().filter(let_in).count();
+    assert_eq!(let_in, 40, "they are, and nobody is kept out");
+}
+
 /// Begins 100 handshakes with a server whose answers never arrive, and returns what it counts
 /// then.
 fn flood(config: &TransportConfig) -> EndpointStats {

@@ -14,8 +14,9 @@ fn use_all(world: &mut World, interval: Duration, span: Duration) {
             connection.refresh(now);
             let usable: Vec<_> =
                 connection.paths().iter().filter(|p| p.is_usable()).map(|p| p.id).collect();
-            if !usable.is_empty() {
-                let _ = world.send(CLIENT, usable[turn % usable.len()], 1000);
+            match usable.is_empty() {
+                true => connection.on_backlog(now),
+                false => _ = world.send(CLIENT, usable[turn % usable.len()], 1000),
             }
             turn += 1;
             next += interval;

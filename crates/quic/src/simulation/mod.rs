@@ -14,6 +14,7 @@ mod handshakes;
 mod hostile;
 mod lifecycle;
 mod rates;
+mod signs_of_life;
 mod steering;
 mod wire;
 

@@ -25,11 +25,12 @@ impl Node for Client {
         if self.has_choice()
             && let Some(outcome) = self.prober.handle_packet(now, &source, payload)
         {
-            self.on_heard(now);
+            self.on_heard(now, uplink);
             return self.on_probe_outcome(now, &outcome);
         }
         if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
-            self.on_heard(now);
+            self.on_heard(now, uplink);
+            self.on_attempt_heard(now, id);
             self.pump(now, id);
         }
     }

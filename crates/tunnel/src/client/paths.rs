@@ -190,7 +190,8 @@ impl Client {
 
     /// A packet came in that answers a probe or is of a connection: a stranger's shows nothing of
     /// the way to any server.
-    pub(super) fn on_heard(&mut self, now: Instant) {
+    pub(super) fn on_heard(&mut self, now: Instant, uplink: UplinkId) {
+        self.heard_on = Some(uplink);
         let silence = now.since(std::mem::replace(&mut self.last_heard, now));
         if self.current.is_none() && self.has_choice() && silence >= NO_COVERAGE {
             self.on_coverage_back(now);

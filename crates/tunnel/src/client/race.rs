@@ -13,6 +13,12 @@
 //! attempt that passes it says hello, and all live on until one of them is welcomed. The server
 //! makes a session of a welcomed connection only when the client begins to use it, so they do not
 //! drive each other out.
+//!
+//! After a session thousands may come back to a server at once, which is late then. Nothing
+//! distinguishes that from an uplink that is dead, until it says anything: so the second uplink
+//! begins soon after the first, and each further one twice as late. Once anything is heard on one
+//! of them the rest wait for what comes of it, by how long that took: so there is one handshake to
+//! do for each client, and not one for each uplink. Before the first session the fastest wins.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -31,8 +37,17 @@ use crate::session::{Session, SessionConfig};
 
 /// How long the server that the client was with last is tried alone.
 pub(super) const PREFERRED_SERVER_DELAY: Duration = Duration::from_secs(1);
-/// How much later the next uplink begins: often the first one answers before.
+/// How much later the second uplink begins: often the first one answers before.
 pub(super) const RACE_STAGGER: Duration = Duration::from_millis(100);
+/// How much later all others begin than the uplink over which a server was heard that has
+/// restarted: it is alive, and there are others who come back.
+const RESTART_PATIENCE: Duration = Duration::from_secs(1);
+/// For how many times what the first answer took others wait for the welcome: the end of the
+/// handshake and the hello take a round trip each, and a demand to prove the address one more.
+const WELCOME_ROUNDS: u32 = 3;
+/// For how long others wait after an answer.
+const PATIENCE_MIN: Duration = RACE_STAGGER;
+const PATIENCE_MAX: Duration = Duration::from_secs(2);
 /// Attempts on several uplinks, which begin one after the other, differ by up to so much more.
 const STAGGER_JITTER: Duration = Duration::from_millis(50);
 /// How much later the next of the server's addresses is tried over an uplink (RFC 8305 section 5).
@@ -54,8 +69,24 @@ pub(super) const STABLE_AFTER: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) pair: Pair,
+    began: Instant,
+    /// Until when others wait for what comes of it, once anything was heard of the server.
+    others_wait: Option<Instant>,
     /// When it passed the handshake and said hello.
     pub(super) hello: Option<Instant>,
+}
+
+impl Attempt {
+    /// The server has said something.
+    fn on_answer(&mut self, now: Instant) {
+        let patience = now.since(self.began) * WELCOME_ROUNDS;
+        self.others_wait = Some(now + patience.clamp(PATIENCE_MIN, PATIENCE_MAX));
+    }
+}
+
+/// How much later than the first uplink the one at `position` begins after a session.
+fn stagger(position: usize) -> Duration {
+    RACE_STAGGER * ((1 << position.min(4)) - 1)
 }
 
 /// A connection that the server would make a session of.
@@ -88,6 +119,9 @@ pub(super) enum After {
 impl Client {
     /// Begins the attempts that are due, at most one on each uplink.
     pub(super) fn race(&mut self, now: Instant) {
+        if self.others_wait().is_some_and(|until| until > now) {
+            return;
+        }
         let is_due = |id: &UplinkId| self.uplinks[id].next_attempt <= now;
         let due: Vec<UplinkId> = self.uplinks.keys().copied().filter(is_due).collect();
         for id in due {
@@ -103,7 +137,8 @@ impl Client {
             let key = self.home().key;
             match self.endpoint.connect(now, id, server, key) {
                 Ok(connection) => {
-                    let attempt = Attempt { pair: (id, server), hello: None };
+                    let (pair, others_wait) = ((id, server), None);
+                    let attempt = Attempt { pair, began: now, others_wait, hello: None };
                     self.attempts.insert(connection, attempt);
                 }
                 Err(error) => {
@@ -120,7 +155,27 @@ impl Client {
             let next = self.addresses_due(*id).map(|(_, at)| at).min()?;
             Some(next.max(self.uplinks[id].next_attempt))
         };
-        self.uplinks.keys().filter_map(of_uplink).min()
+        let next = self.uplinks.keys().filter_map(of_uplink).min();
+        next.map(|next| self.others_wait().map_or(next, |until| next.max(until)))
+    }
+
+    /// Until when no attempt begins, since one of those under way is being answered.
+    fn others_wait(&self) -> Option<Instant> {
+        let until = self.attempts.values().filter_map(|attempt| attempt.others_wait).max();
+        until.filter(|_| self.comes_back)
+    }
+
+    /// A packet came in on a connection. If it is the first of an attempt, be it no more than a
+    /// demand to prove the address, others wait for what follows, and the session that they are
+    /// beside is asked whether it answers again as well.
+    pub(super) fn on_attempt_heard(&mut self, now: Instant, id: ConnectionId) {
+        let attempt = self.attempts.get_mut(&id).filter(|attempt| attempt.others_wait.is_none());
+        let Some(attempt) = attempt else { return };
+        attempt.on_answer(now);
+        let silent = self.current.as_ref().filter(|_| self.silent_since.is_some());
+        if let Some(connection) = silent.and_then(|it| self.endpoint.connection_mut(it.id)) {
+            connection.ask_paths(now);
+        }
     }
 
     /// The servers that may be tried over an uplink, with the moments from which on. Where one has
@@ -175,6 +230,7 @@ impl Client {
             Event::Connected { .. } => {
                 if let Some(attempt) = self.attempts.get_mut(&id) {
                     attempt.hello = Some(now);
+                    attempt.on_answer(now);
                     self.pairs.on_answered(attempt.pair);
                 }
                 let hello = self.hello(Role::Join);
@@ -340,6 +396,7 @@ impl Client {
             return self.choice.on_failure(now, home, &legible(reason));
         }
         let Some(mut current) = self.current.take() else { return };
+        self.comes_back = true;
         self.take_last(now, &mut current.session);
         self.home_first_until = now + PREFERRED_SERVER_DELAY;
         if after == After::Silence {
@@ -371,10 +428,16 @@ impl Client {
         };
         let all_rest = if after == After::Superseded { rest } else { Duration::ZERO };
         self.home_first_until += all_rest;
-        for (position, id) in (0_u32..).zip(self.uplinks.keys().copied().collect::<Vec<_>>()) {
+        let mut ids: Vec<UplinkId> = self.uplinks.keys().copied().collect();
+        let patience = if after == After::Restart { RESTART_PATIENCE } else { Duration::ZERO };
+        if after == After::Restart {
+            ids.sort_by_key(|id| self.heard_on != Some(*id));
+        }
+        for (position, id) in ids.into_iter().enumerate() {
             // Thousands may have lost the same server at the same moment.
-            let jitter = self.pairs.jitter(STAGGER_JITTER * (position + 1));
-            let stagger = RACE_STAGGER * position + jitter;
+            let jitter = self.pairs.jitter(STAGGER_JITTER * (position as u32 + 1));
+            let patience = if position > 0 { patience } else { Duration::ZERO };
+            let stagger = stagger(position) + patience + jitter;
             if let Some(uplink) = self.uplinks.get_mut(&id) {
                 uplink.next_attempt = now + all_rest + stagger;
             }

@@ -354,7 +354,7 @@ impl LaneSender {
             self.settle_age();
         }
         self.encoder.expire(now);
-        self.sent_flows.retain_from(|id| self.encoder.symbol(id).is_some());
+        self.forget_flows();
         if self.config.strategy.sizes_frames() {
             let paths = self.offers(carrier.paths(now));
             self.frame_target = self.scheduler.frame_target(now, &paths);

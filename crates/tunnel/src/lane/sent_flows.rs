@@ -38,15 +38,26 @@ impl SentFlows {
         at.and_then(|at| self.flows.get(at)).copied().unwrap_or_default()
     }
 
+    /// Bytes that are held.
+    pub(crate) fn memory(&self) -> usize {
+        self.flows.len() * size_of::<u64>()
+    }
+
     fn pop(&mut self) {
         self.flows.pop_front();
         self.first = self.first.next();
+        // Room that a burst needed is not kept for the next one.
+        if self.flows.capacity() > ROOM_KEPT && self.flows.len() < self.flows.capacity() / 4 {
+            self.flows.shrink_to(self.flows.capacity() / 2);
+        }
     }
 }
 
 /// 1 MiB. From the oldest packet that is kept to the newest there are seldom more; those before
 /// them count as of no flow.
 const FLOWS_MAX: usize = 1 << 17;
+/// So many have room in any case.
+const ROOM_KEPT: usize = 1 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -74,7 +85,10 @@ mod tests {
             flows.on_sent(id(number), 1);
             flows.retain_from(|_| true);
         }
-        assert_eq!(flows.flows.len(), FLOWS_MAX);
+        assert_eq!((flows.flows.len(), flows.memory()), (FLOWS_MAX, 1 << 20));
         assert_eq!([2, 3].map(|number| flows.of(id(number))), [0, 1]);
+        flows.retain_from(|_| false);
+        assert_eq!(flows.memory(), 0);
+        assert!(flows.flows.capacity() <= ROOM_KEPT, "and the room for them is given back");
     }
 }

@@ -3,7 +3,8 @@
 //! Each session has a share, which it keeps to by itself. The shares of all may be more than there
 //! is, since few use theirs up; when all together hold too much, whoever holds most lets go of the
 //! oldest of it, down to what each would have if all had the same. So nobody loses anything who
-//! holds less than that.
+//! holds less than that. Only so many are asked in a turn, and the next turn goes on where it
+//! ended: with more sessions than the allowance for each leaves room for, all hold too much.
 //!
 //! Connections without a session, half-open ones among them, count as well and are bounded in
 //! number: together they take no more than half, and those that stand by for clients of other
@@ -27,6 +28,10 @@ pub(super) struct Budget {
     total: u64,
     /// What is held beside sessions: connections without one, and what waits for the device.
     others: u64,
+    /// Who was asked last to let go of something, with what it held then.
+    asked: Option<(u64, ConnectionId)>,
+    /// How many may still be asked in this turn.
+    questions: usize,
 }
 
 /// How many connections may be without a session.
@@ -54,7 +59,15 @@ impl Ceilings {
 impl Budget {
     /// All clients together may hold `max` bytes.
     pub(super) fn new(max: usize) -> Self {
-        Self { max: max as u64, held: BTreeMap::new(), order: BTreeSet::new(), total: 0, others: 0 }
+        Self {
+            max: max as u64,
+            held: BTreeMap::new(),
+            order: BTreeSet::new(),
+            total: 0,
+            others: 0,
+            asked: None,
+            questions: 0,
+        }
     }
 
     /// A session holds `bytes` bytes now.
@@ -80,9 +93,11 @@ impl Budget {
         }
     }
 
-    /// So many connections are without a session, and so many bytes wait for the device.
-    pub(super) fn set_others(&mut self, connections: usize, waiting_bytes: usize) {
+    /// A turn begins: so many connections are without a session, and so many bytes wait for the
+    /// device.
+    pub(super) fn begin_turn(&mut self, connections: usize, waiting_bytes: usize) {
         self.others = connections as u64 * CONNECTION_BYTES + waiting_bytes as u64;
+        self.questions = QUESTIONS_MAX;
     }
 
     /// What all hold, bytes.
@@ -90,26 +105,31 @@ impl Budget {
         self.total + self.others
     }
 
-    /// What a session holds, bytes.
-    pub(super) fn of(&self, id: ConnectionId) -> u64 {
-        self.held.get(&id).copied().unwrap_or_default()
-    }
-
-    /// If all together hold too much: who holds most, and down to what it is to let go. `asked`:
-    /// who was asked last, with what it held then; it is one of those that held less.
-    pub(super) fn excess(&self, asked: Option<(u64, ConnectionId)>) -> Option<(ConnectionId, u64)> {
+    /// If all together hold too much: who holds most of those that were not asked yet, and down to
+    /// what it is to let go. When all were asked that hold more than each would have if all had the
+    /// same, the next turn begins with the largest again.
+    pub(super) fn next_excess(&mut self) -> Option<(ConnectionId, u64)> {
         if self.total() <= self.max {
+            self.asked = None;
             return None;
         }
-        let before = asked.map_or(Bound::Unbounded, Bound::Excluded);
-        let (held, largest) = self.order.range((Bound::Unbounded, before)).next_back()?;
-        let equal = self.max.saturating_sub(self.others) / self.held.len() as u64;
-        (*held > equal).then(|| (*largest, equal.saturating_sub(CONNECTION_BYTES)))
+        self.questions = self.questions.checked_sub(1)?;
+        let equal = self.max.saturating_sub(self.others) / self.held.len().max(1) as u64;
+        // Nobody can let go of what is reckoned for the connection itself.
+        let least = equal.max(CONNECTION_BYTES);
+        let before = self.asked.map_or(Bound::Unbounded, Bound::Excluded);
+        let largest = self.order.range((Bound::Unbounded, before)).next_back();
+        self.asked = largest.copied().filter(|(held, _)| *held > least);
+        self.questions *= usize::from(self.asked.is_some());
+        self.asked.map(|(_, largest)| (largest, least - CONNECTION_BYTES))
     }
 }
 
 /// Connections that wait in all, at most: a thousand boxes after a restart.
 const WAITING_MAX: usize = 4096;
+/// How many sessions are asked to let go of something in one turn, at most: to ask one takes some
+/// microseconds, and packets come in between.
+const QUESTIONS_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -129,13 +149,24 @@ mod tests {
         let each = CONNECTION_BYTES + 100_000;
         let mut budget = Budget::new(4 * each as usize);
         (1..=2).for_each(|id| budget.set(ConnectionId(id), 100_000));
-        assert_eq!(budget.excess(None), None);
-        budget.set_others(2, 200_001);
+        assert_eq!(first(&mut budget), None);
+        budget.begin_turn(2, 200_001);
         assert_eq!(budget.total(), 4 * each + 1);
-        let (_, target) = budget.excess(None).expect("a byte too much");
+        let (_, target) = budget.next_excess().expect("a byte too much");
         assert!((99_000..100_000).contains(&target), "{target}");
-        budget.set_others(0, 0);
-        assert_eq!(budget.excess(None), None);
+        assert_eq!(first(&mut budget), None);
+    }
+
+    /// Who is asked first in a turn without connections beside those of sessions.
+    fn first(budget: &mut Budget) -> Option<(ConnectionId, u64)> {
+        budget.begin_turn(0, 0);
+        budget.next_excess()
+    }
+
+    /// Who is asked in a turn in which nobody lets go of anything.
+    fn asked(budget: &mut Budget) -> Vec<(ConnectionId, u64)> {
+        budget.begin_turn(0, 0);
+        std::iter::from_fn(|| budget.next_excess()).collect()
     }
 
     #[test]
@@ -145,14 +176,14 @@ mod tests {
         let id = ConnectionId;
         budget.set(id(1), 100_000);
         budget.set(id(2), 20_000);
-        assert_eq!(budget.excess(None), None);
+        assert_eq!(first(&mut budget), None);
         budget.set(id(3), 250_000);
-        assert_eq!(budget.excess(None), Some((id(3), 100_000)));
+        assert_eq!(first(&mut budget), Some((id(3), 100_000)));
         budget.set(id(3), 100_000);
-        assert_eq!((budget.excess(None), budget.total()), (None, 3 * each - 80_000));
+        assert_eq!((first(&mut budget), budget.total()), (None, 3 * each - 80_000));
         budget.set(id(2), 900_000);
         budget.remove(id(2));
-        assert_eq!((budget.excess(None), budget.total()), (None, 2 * each));
+        assert_eq!((first(&mut budget), budget.total()), (None, 2 * each));
         budget.set(id(1), 100_000);
         assert_eq!((budget.total(), budget.order.len()), (2 * each, 2));
     }
@@ -165,14 +196,28 @@ mod tests {
         for (number, bytes) in [(1, 300_000), (2, 250_000), (3, 50_000)] {
             budget.set(id(number), bytes);
         }
-        let mut asked = None;
-        let mut order = Vec::new();
-        while let Some((largest, bytes)) = budget.excess(asked) {
-            asked = Some((budget.of(largest), largest));
-            order.push((largest, bytes));
-        }
-        assert_eq!(order, [(id(1), 100_000), (id(2), 100_000)], "the third has less than its part");
+        let all = asked(&mut budget);
+        assert_eq!(all, [(id(1), 100_000), (id(2), 100_000)], "the third has less than its part");
+        assert_eq!(asked(&mut budget), all, "and again");
         budget.set(id(2), 0);
-        assert_eq!(budget.excess(None), Some((id(1), 100_000)));
+        assert_eq!(first(&mut budget), Some((id(1), 100_000)));
+    }
+
+    #[test]
+    fn thousands_that_hold_too_much_are_asked_some_at_a_time_and_each_in_its_turn() {
+        let clients = 6_000;
+        let mut budget = Budget::new(5_461 * CONNECTION_BYTES as usize);
+        (0..clients).for_each(|number| budget.set(ConnectionId(number), number % 1_000));
+        let mut everybody = BTreeSet::new();
+        let holders = (clients - clients / 1_000) as usize;
+        for _ in 0..holders.div_ceil(QUESTIONS_MAX) {
+            let all = asked(&mut budget);
+            assert!((1..=QUESTIONS_MAX).contains(&all.len()), "{} in one turn", all.len());
+            assert!(all.iter().all(|(_, bytes)| *bytes == 0));
+            everybody.extend(all.into_iter().map(|(id, _)| id));
+        }
+        // Those that hold nothing beside their connection have nothing to let go of.
+        assert_eq!(everybody.len(), holders);
+        assert!(everybody.iter().all(|id| id.0 % 1_000 > 0));
     }
 }

@@ -20,17 +20,13 @@ impl Server {
     /// Lets those that hold most let go of some of it while all together hold too much.
     pub(super) fn keep_to_budget(&mut self, now: Instant) {
         let connections = self.endpoint.connection_count().saturating_sub(self.sessions.len());
-        self.budget.set_others(connections, self.inbox.bytes + self.waiting_for_legs());
-        let mut asked = None;
-        while let Some((id, bytes)) = self.budget.excess(asked) {
-            let held = self.budget.of(id);
+        self.budget.begin_turn(connections, self.inbox.bytes + self.waiting_for_legs());
+        while let Some((id, bytes)) = self.budget.next_excess() {
             if let Some(joined) = self.sessions.get_mut(&id) {
                 joined.session.shrink_to(now, bytes);
                 self.budget.set(id, joined.session.memory().total());
                 self.take_inner(now, id);
             }
-            // What it has not let go of then it cannot: the next one is asked.
-            asked = Some((held, id));
         }
     }
 

@@ -101,10 +101,13 @@ impl Exchange {
         }
     }
 
-    /// All sessions of `shard` are gone, and what waits for it is of no use to what comes after.
-    pub(super) fn on_failed(&self, shard: u16) {
+    /// All sessions of `shard` are gone, and what waits for it is of no use to what comes after;
+    /// returns what is lost by that.
+    pub(super) fn on_failed(&self, shard: u16) -> DropCounters {
         lock(&self.owners).by_key.retain(|_, owner| owner.shard != shard);
-        *lock(&self.inboxes[usize::from(shard)].waiting) = Parcels::default();
+        let mut drops = DropCounters::default();
+        drops.add(DropReason::NoSession, self.take(shard).strays.len() as u64);
+        drops
     }
 
     /// Hands `strays` of shard `from` to those whose they are; returns what was lost by that.
@@ -204,7 +207,7 @@ mod tests {
         let exchange = exchange();
         (0..6).for_each(|client| exchange.on_joined(key(client), u16::from(client % 2)));
         assert_eq!(exchange.hand_over(1, (0..6).map(inner)).get(DropReason::NoSession), 3);
-        exchange.on_failed(0);
+        assert_eq!(exchange.on_failed(0).get(DropReason::NoSession), 3, "what waited is counted");
         assert!(exchange.take(0).strays.is_empty());
         assert_eq!(exchange.hand_over(2, (0..6).map(inner)).get(DropReason::NoSession), 3);
         assert_eq!(exchange.take(1).strays.len(), 3);

@@ -89,8 +89,8 @@ impl ShardSlot {
     }
 
     fn fail(&self, in_a_row: u32) {
-        self.on_failed();
-        self.common.exchange.on_failed(self.number);
+        let lost = self.common.exchange.on_failed(self.number);
+        self.on_failed(&lost);
         let why = faults::take_last();
         let pause = pause(in_a_row);
         tracing::error!(

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use roadweave_identity::Identity;
 use roadweave_quic::ShardMap;
 use roadweave_tunnel::{DrainReason, Kept, PeerTable, Server, ServerConfig, ServerEvent};
+use roadweave_types::DropCounters;
 
 use super::exchange::{Exchange, lock};
 use super::told::Counters;
@@ -129,13 +130,15 @@ impl ShardSlot {
         counters
     }
 
-    /// The present life has failed: what it had counted is the past's.
-    pub(super) fn on_failed(&self) {
+    /// The present life has failed: what it had counted is the past's, and so is what was `lost`
+    /// with it.
+    pub(super) fn on_failed(&self, lost: &DropCounters) {
         self.lives.store(false, Ordering::Release);
         self.failures.fetch_add(1, Ordering::Relaxed);
         let mut past = lock(&self.past);
         let present = std::mem::take(&mut past.present);
         past.over.merge(&present);
+        past.over.drops.merge(lost);
     }
 
     /// A life has begun.

@@ -16,6 +16,7 @@ impl LaneSender {
                 + repairs
                 + (waiting * QUEUED_OVERHEAD) as u64,
             encoder_bytes: self.encoder.bytes() as u64,
+            flow_bytes: self.sent_flows.memory() as u64,
             ..MemoryStats::default()
         }
     }
@@ -30,9 +31,17 @@ impl LaneSender {
             let excess = self.memory().total().saturating_sub(target);
             match is_waiting {
                 true => self.shed_waiting(now, excess),
-                false => self.encoder.shed(excess as usize),
+                false => {
+                    self.encoder.shed(excess as usize);
+                    self.forget_flows();
+                }
             }
         }
+    }
+
+    /// Forgets the flows of packets whose bytes are not kept any more.
+    pub(super) fn forget_flows(&mut self) {
+        self.sent_flows.retain_from(|id| self.encoder.symbol(id).is_some());
     }
 
     /// Lets go of `bytes` bytes of what waits: packets, then copies, then repairs.

@@ -1,0 +1,114 @@
+//! Signs of life that are asked for: of paths that owe an answer, and of others beside them.
+//!
+//! ```text
+//! suspect ─► asked at once ─┬─ the connection is used ─► each 200 ms, after minutes each second
+//!                           └─ it is idle ─► after 0.2, 0.4, 0.8 .. s, all of its paths together
+//!                                            once a second in the end, and all connections of the
+//!                                            endpoint in turn
+//! heard, or used again ─► asked at once
+//! ```
+//!
+//! A path is to be back soon where somebody waits for it. Where nobody does, thousands of
+//! connections would keep both ends busy with questions once a machine is late, and so keep it
+//! late.
+
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+use super::Connection;
+use crate::path::{Path, SUSPICION_MIN};
+
+impl Connection {
+    /// Notes that a packet lay here for `time` until it was handed over.
+    pub(super) fn note_unread(&mut self, time: Duration) {
+        self.timing.unread = time.min(UNREAD_MAX).max(self.timing.unread / 2);
+    }
+
+    /// For how long an answer may lie here unread. What is usual of any system is allowed for by
+    /// [`SUSPICION_MIN`].
+    pub(super) fn unread(&self) -> Duration {
+        Some(self.timing.unread).filter(|unread| *unread > SUSPICION_MIN).unwrap_or_default()
+    }
+
+    /// When one path falls silent, is it the path or the peer? A peer that was restarted answers
+    /// with resets, of which the library knows only the one for the path opened last.
+    pub(super) fn ask_idle_paths(&mut self, now: Instant) {
+        let pause = match self.is_used(now) {
+            true => self.config.probe_interval,
+            false => self.config.probe_interval.max(self.config.keep_alive),
+        };
+        for index in 0..self.paths.len() {
+            let path = &self.paths[index];
+            let idle = now - path.last_asked >= pause;
+            if idle && path.validated && path.suspect.is_none() {
+                self.probe(now, index);
+            }
+        }
+    }
+
+    /// Asks a suspect path for a sign of life, if that is due.
+    pub(super) fn ask_suspect(&mut self, now: Instant, index: usize) {
+        if self.probe_due(&self.paths[index]).is_none_or(|due| due > now) {
+            return;
+        }
+        let is_used = self.is_used(now);
+        let Some(suspicion) = &mut self.paths[index].suspect else { return };
+        if is_used || suspicion.asked.is_none() {
+            return self.probe(now, index);
+        }
+        // Nobody waits for it: it takes its turn.
+        let turn = *suspicion.turn.get_or_insert_with(|| self.idle_probes.turn(now));
+        if turn <= now {
+            suspicion.idle_questions += 1;
+            self.probe(now, index);
+        }
+    }
+
+    /// When a suspect path is asked next.
+    pub(super) fn probe_due(&self, path: &Path) -> Option<Instant> {
+        let suspicion = path.suspect?;
+        let Some(asked) = suspicion.asked else { return Some(suspicion.since) };
+        let interval = self.config.probe_interval;
+        let lasts = asked.since(suspicion.since) > SLOW_PROBES_AFTER;
+        let soon = asked + interval * if lasts { 5 } else { 1 };
+        // A peer that says something on it can answer as well.
+        let is_heard = path.last_heard > asked;
+        if is_heard || soon < self.timing.demand + USED {
+            return Some(soon);
+        }
+        if let Some(turn) = suspicion.turn {
+            return Some(turn);
+        }
+        // Paths that fell silent together are not asked together for ever.
+        let (count, apart) = (self.paths.len() as u32, interval * path.id.0.min(15));
+        let slowest = self.config.keep_alive.max(interval) * count + apart;
+        Some(asked + (interval * (1 << suspicion.idle_questions.min(10))).min(slowest))
+    }
+
+    /// Asks a path for a sign of life.
+    pub(super) fn probe(&mut self, now: Instant, index: usize) {
+        let path = &mut self.paths[index];
+        path.last_asked = now;
+        path.stats.probes_sent += 1;
+        if let Some(suspicion) = &mut path.suspect {
+            (suspicion.asked, suspicion.turn) = (Some(now), None);
+        }
+        let quic_id = path.quic_id();
+        // It fails only for a path that is about to go.
+        let _ = self.quic.ping_path(quic_id);
+        self.want_flush(now);
+    }
+
+    /// Whether datagrams left, came, or waited a moment ago.
+    fn is_used(&self, now: Instant) -> bool {
+        now < self.timing.demand + USED
+    }
+}
+
+/// For how long after a datagram somebody may wait for a path.
+const USED: Duration = Duration::from_secs(1);
+/// After how long a dead path is asked less often although others are used.
+const SLOW_PROBES_AFTER: Duration = Duration::from_secs(300);
+/// An answer that lies here for longer is late.
+const UNREAD_MAX: Duration = Duration::from_secs(3);

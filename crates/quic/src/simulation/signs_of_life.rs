@@ -1,0 +1,84 @@
+//! Signs of life: what is asked of paths that owe an answer, and when.
+
+use super::wire::links;
+use super::*;
+
+fn probes(world: &mut World, path: u32) -> u64 {
+    world.client().path_stats(PathId(path)).unwrap().probes_sent
+}
+
+/// The client sends on a path that is alive for so long.
+fn use_path(world: &mut World, path: PathId, span: Duration) {
+    let mut next = world.now;
+    world.run_with(span, |world| {
+        while next <= world.now {
+            let _ = world.send(CLIENT, path, 500);
+            next += ms(20);
+        }
+        Some(next)
+    });
+}
+
+#[test]
+fn a_dead_path_of_an_idle_connection_is_asked_ever_less_often() {
+    let mut world = World::connected(links(&[20, 50, 80, 110]));
+    world.links.iter_mut().for_each(|link| link.set_dead(true));
+    world.run(ms(30_000));
+    let all = |world: &mut World| (0..4).map(|path| probes(world, path)).sum::<u64>();
+    let before = all(&mut world);
+    world.run(ms(20_000));
+    let asked = all(&mut world) - before;
+    // Once a second, however many paths there are.
+    assert!((12..=20).contains(&asked), "{asked} in 20 s");
+    world.links.iter_mut().for_each(|link| link.set_dead(false));
+    world.run(ms(6_000));
+    for path in 0..4 {
+        assert_eq!(world.status(CLIENT, PathId(path)), PathStatus::Usable, "path {path}");
+    }
+}
+
+#[test]
+fn a_path_that_nobody_asks_any_more_is_asked_at_once_when_the_connection_is_used() {
+    let mut world = World::connected(links(&[20, 50]));
+    world.links[1].set_dead(true);
+    // The keep-alive of the path finds it out.
+    world.run(ms(60_000));
+    assert_eq!(world.status(CLIENT, PathId(1)), PathStatus::Suspect);
+    let before = probes(&mut world, 1);
+    world.run(ms(20_000));
+    let idle = probes(&mut world, 1) - before;
+    assert!((8..=12).contains(&idle), "{idle} in 20 s");
+    world.links[1].set_dead(false);
+    use_path(&mut world, PathId(0), ms(110));
+    assert_eq!(world.status(CLIENT, PathId(1)), PathStatus::Usable);
+    world.links[1].set_dead(true);
+    use_path(&mut world, PathId(0), ms(2_000));
+    let before = probes(&mut world, 1);
+    use_path(&mut world, PathId(0), ms(10_000));
+    let used = probes(&mut world, 1) - before;
+    assert!((48..=52).contains(&used), "{used} in 10 s, as long as somebody waits for it");
+}
+
+#[test]
+fn what_lies_here_unread_makes_no_path_suspect() {
+    let mut world = World::connected(links(&[20, 50]));
+    world.run(ms(5_000));
+    let packets = |world: &mut World| -> u64 {
+        let of = |world: &mut World, path| world.client().path_stats(PathId(path)).unwrap();
+        of(world, 0).packets_sent + of(world, 1).packets_sent
+    };
+    let before = packets(&mut world);
+    world.run(ms(20_000));
+    let punctual = packets(&mut world) - before;
+    world.sides[CLIENT].late = ms(400);
+    // The first packet that lay here tells.
+    world.run(ms(5_000));
+    let suspicions = |world: &mut World| -> u64 {
+        [0, 1].map(|it| world.client().path_stats(PathId(it)).unwrap().suspicions).iter().sum()
+    };
+    let (before, suspected) = (packets(&mut world), suspicions(&mut world));
+    world.run(ms(20_000));
+    let late = packets(&mut world) - before;
+    assert!(late <= punctual + 4, "{late} packets in 20 s, {punctual} before");
+    assert!(suspicions(&mut world) <= suspected + 1);
+}
