@@ -12,6 +12,7 @@
 //! | `wire_control` | [`control`] | what is parsed reads back the same |
 //! | `wire_inner` | [`inner`] | views stay within the packet |
 //! | `wire_geneve` | [`geneve`] | what is parsed reads back the same |
+//! | `wire_stream` | [`stream`] | what is parsed reads back the same |
 //! | `fleet_frames` | [`fleet`] | what is parsed reads back the same, and both ends go on |
 //! | `fleet_documents` | [`fleet`] | what disks hold is proved or left aside |
 //!
@@ -30,11 +31,12 @@ pub mod inner;
 #[path = "../../crates/coding/tests/model/mod.rs"]
 mod model;
 mod script;
+pub mod stream;
 
 pub use script::{Script, Writer};
 
 /// The inputs that the search starts from, by target: `(target, inputs)`.
-pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 8] {
+pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 9] {
     [
         ("coding_decoder", decoder::seeds()),
         ("coding_hostile", hostile::seeds()),
@@ -42,6 +44,7 @@ pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 8] {
         ("wire_control", control::seeds()),
         ("wire_inner", inner::seeds()),
         ("wire_geneve", geneve::seeds()),
+        ("wire_stream", stream::seeds()),
         ("fleet_frames", fleet::frame_seeds()),
         ("fleet_documents", fleet::document_seeds()),
     ]

@@ -29,6 +29,14 @@ pub enum ServerHost {
 )]
 pub struct InvalidServerName;
 
+impl ServerHost {
+    /// A host by `name`, if hosts can have that name: letters, digits, hyphens and underscores, in
+    /// labels of at most 63 bytes, 253 bytes in all (RFC 1123 section 2.1), and no address.
+    pub fn named(name: &str) -> Option<Self> {
+        is_host_name(name).then(|| Self::Name(name.to_owned()))
+    }
+}
+
 impl ServerName {
     /// The host.
     pub fn host(&self) -> &ServerHost {

@@ -1,8 +1,8 @@
 //! What crosses the network, byte for byte as docs/wire.md says, and views of inner packets.
 //!
 //! ```text
-//! inner packet ─► symbol ─► source datagram ─┐
-//!                   └─────► coded datagram ──┴─► QUIC DATAGRAM frame
+//! inner packet ───┬─► symbol ─► source datagram ─┐
+//! stream frames ──┘     └─────► coded datagram ──┴─► QUIC DATAGRAM frame
 //! hello, welcome, path name ─────────────────► control fragments
 //!
 //! inner packet ──────────────────────────────► GENEVE over UDP
@@ -24,6 +24,7 @@ mod predecessor;
 mod rtp;
 mod srt;
 mod stamp;
+mod stream;
 mod symbol;
 
 pub use binding::Binding;
@@ -48,6 +49,11 @@ pub use predecessor::{
 pub use rtp::RtpHeader;
 pub use srt::SrtHeader;
 pub use stamp::{STAMP_HEADER, Stamp, split_stamp};
+pub use stream::{
+    ACKNOWLEDGED_RANGES_MAX, Acknowledged, Data, Destination, Open, ResetCode, SESSION_CREDIT,
+    STREAM_CREDIT, STREAM_TAG, StreamFrame, StreamFrameError, StreamFrames, StreamId,
+    StreamPriority, VARINT_MAX,
+};
 pub use symbol::{FragmentPosition, MAX_SYMBOL_BODY, SYMBOL_HEADER, Symbol, SymbolError};
 
 /// The application protocol of the connection (RFC 7301): it names the version of this format.

@@ -1,0 +1,143 @@
+//! How much all streams of a session together may carry (RFC 9000 section 4.1).
+//!
+//! Both ends count the sum of the highest offsets of all streams that ever were, those that were
+//! reset with their final size: the sums agree whatever was lost, and the credit is a bound of this
+//! sum.
+
+use roadweave_wire::{SESSION_CREDIT, VARINT_MAX};
+
+/// What may be sent.
+#[derive(Debug)]
+pub(crate) struct SendCredit {
+    allowed: u64,
+    used: u64,
+}
+
+impl Default for SendCredit {
+    fn default() -> Self {
+        Self { allowed: SESSION_CREDIT, used: 0 }
+    }
+}
+
+impl SendCredit {
+    /// Bytes that may still be sent for the first time.
+    pub(crate) fn room(&self) -> u64 {
+        self.allowed.saturating_sub(self.used)
+    }
+
+    /// The peer allows so much. RFC 9000 section 4.1: "A sender MUST ignore any MAX_STREAM_DATA or
+    /// MAX_DATA frames that do not increase flow control limits." Whether it is more than before.
+    pub(crate) fn raise(&mut self, credit: u64) -> bool {
+        let is_more = credit > self.allowed;
+        self.allowed = self.allowed.max(credit);
+        is_more
+    }
+
+    pub(crate) fn use_up(&mut self, bytes: u64) {
+        self.used += bytes;
+    }
+}
+
+/// What the peer may send.
+#[derive(Debug)]
+pub(crate) struct ReceiveCredit {
+    /// The bytes that may be held at once.
+    window: u64,
+    announced: u64,
+    received: u64,
+    consumed: u64,
+    is_due: bool,
+}
+
+impl ReceiveCredit {
+    /// `window`: at least [`SESSION_CREDIT`], which the peer has from the beginning.
+    pub(crate) fn new(window: u64) -> Self {
+        let window = window.max(SESSION_CREDIT);
+        Self { window, announced: SESSION_CREDIT, received: 0, consumed: 0, is_due: false }
+    }
+
+    /// Whether the peer may have sent `growth` more.
+    pub(crate) fn allows(&self, growth: u64) -> bool {
+        self.received.saturating_add(growth) <= self.announced
+    }
+
+    pub(crate) fn on_received(&mut self, growth: u64) {
+        self.received += growth;
+        self.update();
+    }
+
+    /// So many bytes were read, or will never be.
+    pub(crate) fn on_consumed(&mut self, bytes: u64) {
+        self.consumed += bytes;
+        self.update();
+    }
+
+    /// Bytes that wait for their reader, with the gaps between them.
+    pub(crate) fn held(&self) -> u64 {
+        self.received.saturating_sub(self.consumed)
+    }
+
+    /// The highest offset that a stream should be allowed beyond what was read of it: half of what
+    /// is free, so that however many streams nobody reads, the next finds room; never below what
+    /// each has at first (dynamic thresholds: Choudhury and Hahne, IEEE/ACM ToN 1998).
+    pub(crate) fn share(&self) -> u64 {
+        let free = self.window.saturating_sub(self.held());
+        (free / 2).max(roadweave_wire::STREAM_CREDIT)
+    }
+
+    pub(crate) fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// Has the credit told, since the peer may not know it.
+    pub(crate) fn repeat(&mut self) {
+        self.is_due = true;
+    }
+
+    /// The credit, if the peer is to be told.
+    pub(crate) fn due(&self) -> Option<u64> {
+        self.is_due.then(|| self.target())
+    }
+
+    pub(crate) fn on_told(&mut self) {
+        self.is_due = false;
+        self.announced = self.announced.max(self.target());
+    }
+
+    fn target(&self) -> u64 {
+        (self.consumed + self.window).min(VARINT_MAX)
+    }
+
+    fn update(&mut self) {
+        self.is_due |= self.target() >= self.announced + self.window / 4;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_half_of_what_is_free_and_never_nothing() {
+        let mut credit = ReceiveCredit::new(1 << 20);
+        assert_eq!(credit.share(), 1 << 19);
+        credit.on_received(1 << 19);
+        assert_eq!(credit.share(), 1 << 18);
+        credit.on_received((1 << 19) - 1);
+        assert_eq!(credit.share(), roadweave_wire::STREAM_CREDIT);
+    }
+
+    #[test]
+    fn the_peer_is_told_what_is_worth_telling() {
+        let mut credit = ReceiveCredit::new(1 << 20);
+        assert_eq!(credit.due(), None);
+        credit.on_received(1);
+        assert_eq!(credit.due(), Some(1 << 20), "more than it has from the beginning");
+        credit.on_told();
+        credit.on_consumed((1 << 18) - 1);
+        assert_eq!(credit.due(), None);
+        credit.on_consumed(1);
+        assert_eq!(credit.due(), Some((1 << 20) + (1 << 18)));
+        assert!(credit.allows((1 << 20) - 1) && !credit.allows(1 << 20), "not before it is told");
+    }
+}

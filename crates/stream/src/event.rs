@@ -1,0 +1,96 @@
+//! What the user of streams learns.
+
+use roadweave_wire::{Destination, ResetCode, StreamId, StreamPriority};
+
+/// Something happened to a stream. Each is told once, in the order below for one stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The peer opened it: accept it when the destination is connected, or reset it.
+    Opened {
+        /// The stream.
+        id: StreamId,
+        /// Where to connect.
+        destination: Destination,
+        /// What its opener asks for.
+        priority: StreamPriority,
+    },
+    /// The far end has connected.
+    Connected(StreamId),
+    /// There is something to read, and was nothing the last time it was read.
+    Readable(StreamId),
+    /// There is room again for what was not written.
+    Writable(StreamId),
+    /// The peer wants no more: what was written and not sent is dropped, the stream is finished.
+    Stopped {
+        /// The stream.
+        id: StreamId,
+        /// Why.
+        code: ResetCode,
+    },
+    /// The peer has all that was written, up to the end.
+    Acknowledged(StreamId),
+    /// All that the peer wrote was read.
+    Finished(StreamId),
+    /// It is over, in both directions; what was not read is dropped.
+    Reset {
+        /// The stream.
+        id: StreamId,
+        /// Why.
+        code: ResetCode,
+        /// Whether the peer reset it.
+        by_peer: bool,
+    },
+}
+
+/// The kinds of [`Event`], a bit each, in the order in which they are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Opened = 1,
+    Connected = 2,
+    Readable = 4,
+    Writable = 8,
+    Stopped = 16,
+    Acknowledged = 32,
+    Finished = 64,
+    Reset = 128,
+}
+
+const ALL: [Kind; 8] = [
+    Kind::Opened,
+    Kind::Connected,
+    Kind::Readable,
+    Kind::Writable,
+    Kind::Stopped,
+    Kind::Acknowledged,
+    Kind::Finished,
+    Kind::Reset,
+];
+
+/// The events of a stream that nobody has fetched: a bit each, so that they need no queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pending(u8);
+
+impl Pending {
+    pub(crate) fn add(&mut self, kind: Kind) {
+        self.0 |= kind as u8;
+    }
+
+    pub(crate) fn has(self, kind: Kind) -> bool {
+        self.0 & kind as u8 != 0
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Only what is to come counts.
+    pub(crate) fn clear(&mut self) {
+        self.0 = 0;
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Kind> {
+        let kind = ALL.into_iter().find(|kind| self.has(*kind))?;
+        self.0 &= !(kind as u8);
+        Some(kind)
+    }
+}

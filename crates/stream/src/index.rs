@@ -1,0 +1,62 @@
+//! Which streams have something to do: tables over all streams, so that no call walks through all.
+
+use std::collections::BTreeSet;
+
+use roadweave_types::Instant;
+use roadweave_wire::StreamId;
+
+use crate::priority::Rank;
+use crate::stream::Listed;
+
+/// The tables; each stream's [`Listed`] says where it stands.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    /// Streams with frames to send that are neither data nor open.
+    pub(crate) control: BTreeSet<StreamId>,
+    /// Streams that send what takes no credit: what was lost, open, a fin alone.
+    pub(crate) again: BTreeSet<Rank>,
+    /// Streams that send for the first time.
+    pub(crate) fresh: BTreeSet<Rank>,
+    /// Streams with bytes in flight.
+    pub(crate) in_flight: BTreeSet<Rank>,
+    pub(crate) timers: BTreeSet<(Instant, StreamId)>,
+    pub(crate) eventful: BTreeSet<StreamId>,
+    /// Streams for which there was no room to write.
+    pub(crate) want_room: BTreeSet<StreamId>,
+    /// Bytes that all streams hold until they are acknowledged.
+    pub(crate) buffered: u64,
+    /// Records of what all streams have in flight.
+    pub(crate) records: usize,
+}
+
+impl Index {
+    /// The stream stands at `new`, no longer at `old`.
+    pub(crate) fn update(&mut self, id: StreamId, old: Listed, new: Listed) {
+        if old == new {
+            return;
+        }
+        flag(&mut self.control, id, old.has_control, new.has_control);
+        flag(&mut self.eventful, id, old.has_events, new.has_events);
+        flag(&mut self.want_room, id, old.wants_room, new.wants_room);
+        replace(&mut self.again, old.again, new.again);
+        replace(&mut self.fresh, old.fresh, new.fresh);
+        replace(&mut self.in_flight, old.in_flight, new.in_flight);
+        let timer = |listed: Listed| listed.timer.map(|at| (at, id));
+        replace(&mut self.timers, timer(old), timer(new));
+        self.buffered = self.buffered - old.buffered + new.buffered;
+        self.records = self.records - old.records + new.records;
+    }
+}
+
+fn flag(set: &mut BTreeSet<StreamId>, id: StreamId, old: bool, new: bool) {
+    replace(set, old.then_some(id), new.then_some(id));
+}
+
+fn replace<T: Ord>(set: &mut BTreeSet<T>, old: Option<T>, new: Option<T>) {
+    if old != new {
+        old.iter().for_each(|old| {
+            set.remove(old);
+        });
+        set.extend(new);
+    }
+}

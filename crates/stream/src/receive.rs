@@ -1,0 +1,210 @@
+//! The receiving half of a stream: reassembly.
+//!
+//! ```text
+//!        read         contiguous                      highest             credit
+//! ────────┼───────────────┼──────────────────────────────┼───────────────────┼──
+//!         │ to be read    │ missing  held  missing  held  │ not sent yet      │ refused
+//! ────────┴───────────────┴──────────────────────────────┴───────────────────┴──
+//!
+//!        fin             all has come            all is read
+//!  Recv ─────► SizeKnown ─────────────► DataRecvd ───────────► done     (RFC 9000 section 3.2)
+//!   └── stopped: what comes is counted and dropped, until the final size is known
+//! ```
+//!
+//! Bytes that come twice are ignored the second time, even if they differ: RFC 9000 section 2.2
+//! lets an endpoint do so, and what was read cannot be compared any more.
+
+use std::ops::Range;
+
+use roadweave_wire::{ACKNOWLEDGED_RANGES_MAX, STREAM_CREDIT, VARINT_MAX};
+
+use crate::error::Violation;
+use crate::ranges::Ranges;
+use crate::ring::Ring;
+
+/// Ranges that one stream holds above what is contiguous. Data that would make one more is dropped
+/// and comes again.
+pub(crate) const RANGES_MAX: usize = 256;
+
+/// The receiving half.
+#[derive(Debug)]
+pub(crate) struct ReceiveBuffer {
+    /// What is held, from `read` on.
+    ring: Ring,
+    /// All below is read or dropped.
+    read: u64,
+    /// What is held.
+    received: Ranges,
+    highest: u64,
+    final_size: Option<u64>,
+    /// The highest offset that the peer was told it may send.
+    credit: u64,
+    is_stopped: bool,
+}
+
+/// What came of some data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// It goes on where the last ended.
+    InOrder,
+    /// It leaves a gap, or fills one.
+    OutOfOrder,
+    /// Nothing of it is new.
+    Duplicate,
+    /// It would have made one range too many.
+    Dropped,
+}
+
+impl Default for ReceiveBuffer {
+    fn default() -> Self {
+        Self {
+            ring: Ring::default(),
+            read: 0,
+            received: Ranges::default(),
+            highest: 0,
+            final_size: None,
+            credit: STREAM_CREDIT,
+            is_stopped: false,
+        }
+    }
+}
+
+impl ReceiveBuffer {
+    /// How much further data up to `end` reaches than all before; it changes nothing.
+    ///
+    /// # Errors
+    /// When the peer may not send it.
+    pub(crate) fn growth(&self, end: u64, fin: bool) -> Result<u64, Violation> {
+        if end > self.credit {
+            return Err(Violation::StreamCredit);
+        }
+        // RFC 9000 section 4.5: "Once a final size for a stream is known, it cannot change."
+        let is_wrong = |size| end > size || fin && end != size;
+        if self.final_size.is_some_and(is_wrong) || fin && end < self.highest {
+            return Err(Violation::FinalSize);
+        }
+        Ok(end.saturating_sub(self.highest))
+    }
+
+    /// Takes data that [`ReceiveBuffer::growth`] has let through.
+    pub(crate) fn receive(&mut self, offset: u64, data: &[u8], fin: bool) -> Received {
+        let end = offset + data.len() as u64;
+        let contiguous = self.contiguous();
+        let has_gaps = self.received.iter().any(|range| range.start > contiguous);
+        let mut is_new = fin && self.final_size.is_none() || self.is_stopped && end > self.highest;
+        if !self.is_stopped && end > self.read {
+            let start = offset.max(self.read);
+            let missing = self.received.missing(start..end);
+            let stands_alone = start > contiguous && self.received.len() >= RANGES_MAX;
+            if stands_alone && !missing.is_empty() {
+                return Received::Dropped;
+            }
+            is_new |= !missing.is_empty();
+            for missing in missing {
+                let bytes = (missing.start - offset) as usize..(missing.end - offset) as usize;
+                self.ring.write_at((missing.start - self.read) as usize, &data[bytes]);
+                self.received.insert(missing);
+            }
+        }
+        self.highest = self.highest.max(end);
+        if fin {
+            self.final_size = Some(end);
+        }
+        if self.is_stopped {
+            self.read = self.highest;
+        }
+        match is_new {
+            false => Received::Duplicate,
+            true if has_gaps || offset > contiguous => Received::OutOfOrder,
+            true => Received::InOrder,
+        }
+    }
+
+    /// The peer has ended the stream at `final_size`. How many more bytes were sent than came.
+    ///
+    /// # Errors
+    /// When the stream cannot end there.
+    pub(crate) fn end_at(&mut self, final_size: u64) -> Result<u64, Violation> {
+        let growth = self.growth(final_size, true)?;
+        self.final_size = Some(final_size);
+        self.highest = final_size;
+        Ok(growth)
+    }
+
+    /// Drops what is held and what will come; how many bytes nobody will read.
+    pub(crate) fn stop(&mut self) -> u64 {
+        self.is_stopped = true;
+        self.ring.advance(self.ring.len());
+        self.received.clear();
+        let dropped = self.highest - self.read;
+        self.read = self.highest;
+        dropped
+    }
+
+    /// Moves what comes next to `out`; how many bytes that is.
+    pub(crate) fn read(&mut self, out: &mut [u8]) -> usize {
+        let length = (self.readable() as usize).min(out.len());
+        self.ring.read(&mut out[..length]);
+        self.received.remove(self.read..self.read + length as u64);
+        self.read += length as u64;
+        length
+    }
+
+    /// Bytes that can be read at once.
+    pub(crate) fn readable(&self) -> u64 {
+        self.contiguous() - self.read
+    }
+
+    /// Whether all was read, or dropped, and nothing more can come.
+    pub(crate) fn is_done(&self) -> bool {
+        self.final_size == Some(self.read)
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped
+    }
+
+    pub(crate) fn final_size(&self) -> Option<u64> {
+        self.final_size
+    }
+
+    pub(crate) fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+
+    pub(crate) fn records(&self) -> usize {
+        self.received.len()
+    }
+
+    /// All below has come, or is not wanted.
+    pub(crate) fn contiguous(&self) -> u64 {
+        self.received.first().filter(|first| first.start == self.read).map_or(self.read, |r| r.end)
+    }
+
+    /// The first ranges above: those whose gaps hold back the reader first.
+    pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
+        let contiguous = self.contiguous();
+        let above = self.received.iter().filter(|range| range.start > contiguous);
+        above.take(ACKNOWLEDGED_RANGES_MAX).collect()
+    }
+
+    /// The peer is told that it may send `window` beyond what was read; credit never shrinks.
+    pub(crate) fn extend_credit(&mut self, window: u64) -> u64 {
+        if self.final_size.is_none() {
+            self.credit = self.credit.max((self.read + window).min(VARINT_MAX));
+        }
+        self.credit
+    }
+
+    /// Whether so much more credit could be given that the peer should be told at once.
+    pub(crate) fn wants_to_tell(&self, window: u64) -> bool {
+        self.final_size.is_none() && self.read + window >= self.credit + window / 4
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Reassembly against a plain model, and against a peer that lies.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn byte(offset: u64) -> u8 {
+    (offset * 31 % 251) as u8
+}
+
+fn data(range: Range<u64>) -> Vec<u8> {
+    range.map(byte).collect()
+}
+
+proptest! {
+    #[test]
+    fn bytes_come_out_in_order_and_once(
+        parts in prop::collection::vec((0..400_u64, 0..120_u64, 0..200_usize), 0..60),
+    ) {
+        let mut receive = ReceiveBuffer::default();
+        let (mut held, mut out) = (std::collections::BTreeSet::new(), Vec::new());
+        for (start, length, room) in parts {
+            let range = start..start + length;
+            prop_assert!(receive.growth(range.end, false).is_ok());
+            receive.receive(start, &data(range.clone()), false);
+            held.extend(range);
+            let contiguous = (0..).find(|offset| !held.contains(offset)).unwrap_or(0);
+            prop_assert_eq!(receive.contiguous(), contiguous);
+            let mut buffer = vec![0; room];
+            let length = receive.read(&mut buffer);
+            out.extend_from_slice(&buffer[..length]);
+            prop_assert_eq!(&out, &data(0..out.len() as u64));
+            let ranges: Vec<_> = receive.ranges().into_iter().flatten().collect();
+            let above: Vec<_> = held.range(contiguous..).copied().collect();
+            prop_assert_eq!(ranges, above);
+        }
+    }
+}
+
+#[test]
+fn what_comes_twice_counts_as_it_came_first() {
+    let mut receive = ReceiveBuffer::default();
+    assert_eq!(receive.receive(2, b"cd", false), Received::OutOfOrder);
+    assert_eq!(receive.receive(0, b"xxyyee", false), Received::OutOfOrder);
+    assert_eq!(receive.receive(0, b"zzzz", false), Received::Duplicate);
+    let mut out = [0; 9];
+    assert_eq!(receive.read(&mut out), 6);
+    assert_eq!(&out[..6], b"xxcdee");
+}
+
+#[test]
+fn a_final_size_does_not_change() {
+    let mut receive = ReceiveBuffer::default();
+    receive.receive(0, &[0; 100], false);
+    assert_eq!(receive.growth(99, true), Err(Violation::FinalSize), "below what has come");
+    assert_eq!(receive.growth(100, true), Ok(0));
+    receive.receive(100, &[], true);
+    for (end, fin) in [(101, false), (101, true), (99, true)] {
+        assert_eq!(receive.growth(end, fin), Err(Violation::FinalSize), "{end} {fin}");
+    }
+    assert_eq!(receive.growth(50, false), Ok(0), "an old segment");
+}
+
+#[test]
+fn what_is_beyond_the_credit_is_refused() {
+    let mut receive = ReceiveBuffer::default();
+    assert_eq!(receive.growth(STREAM_CREDIT, false), Ok(STREAM_CREDIT));
+    assert_eq!(receive.growth(STREAM_CREDIT + 1, false), Err(Violation::StreamCredit));
+    assert_eq!(receive.extend_credit(1 << 20), 1 << 20);
+    assert_eq!(receive.growth(1 << 20, false), Ok(1 << 20));
+    assert_eq!(receive.extend_credit(1), 1 << 20, "credit never shrinks");
+}
+
+/// A peer that sends every second byte makes ranges up to a bound, and what fills the first gap is
+/// always taken.
+#[test]
+fn gaps_are_bounded() {
+    let mut receive = ReceiveBuffer::default();
+    let mut dropped = 0;
+    for at in 1..1000 {
+        let received = receive.receive(2 * at, &[1], false);
+        dropped += u64::from(received == Received::Dropped);
+    }
+    assert_eq!((receive.records(), dropped), (RANGES_MAX, 999 - RANGES_MAX as u64));
+    assert_eq!(receive.highest(), 2 * RANGES_MAX as u64 + 1, "what is dropped never came");
+    assert_eq!(receive.receive(0, &[1, 1], false), Received::OutOfOrder);
+    assert_eq!(receive.contiguous(), 3);
+}

@@ -1,0 +1,417 @@
+//! All streams of one end of a session, as their user sees them.
+
+use std::collections::BTreeMap;
+
+use roadweave_types::Instant;
+use roadweave_wire::{Destination, ResetCode, StreamId, StreamPriority};
+
+use crate::closed::{CLOSED_MAX, Closed, Tombstone};
+use crate::config::{Config, Obligation, Stats, Timing};
+use crate::credit::{ReceiveCredit, SendCredit};
+use crate::error::{StreamError, Violation};
+use crate::event::{Event, Kind};
+use crate::handle::Answer;
+use crate::index::Index;
+use crate::ring::SLACK;
+use crate::stream::{Ack, RECORD, Stop, Stream};
+
+/// All streams of one end of a session.
+///
+/// After any call there may be more to transmit, events, and another timeout. Calls that take an
+/// `id` fail with [`StreamError::NoSuchStream`] once the stream is over and its events were
+/// fetched.
+#[derive(Debug)]
+pub struct Streams {
+    pub(crate) config: Config,
+    pub(crate) timing: Timing,
+    pub(crate) table: BTreeMap<StreamId, Box<Stream>>,
+    pub(crate) index: Index,
+    pub(crate) closed: Closed,
+    /// What is said of streams that are over.
+    pub(crate) answers: BTreeMap<StreamId, Answer>,
+    pub(crate) send_credit: SendCredit,
+    pub(crate) receive_credit: ReceiveCredit,
+    /// When to ask for more credit of the session, and how often that was in vain.
+    pub(crate) starved: Option<(Instant, u32)>,
+    pub(crate) reinjection_budget: u64,
+    /// Counts the turns of incremental streams.
+    pub(crate) turns: u64,
+    pub(crate) stats: Stats,
+    pub(crate) violation: Option<Violation>,
+    next_index: u64,
+    ours: usize,
+    /// Bytes that may be written before those who wait for room are asked again.
+    freed: u64,
+}
+
+impl Streams {
+    /// An end without streams.
+    pub fn new(config: Config) -> Self {
+        Self {
+            receive_credit: ReceiveCredit::new(config.receive_max),
+            config,
+            timing: Timing::default(),
+            table: BTreeMap::new(),
+            index: Index::default(),
+            closed: Closed::default(),
+            answers: BTreeMap::new(),
+            send_credit: SendCredit::default(),
+            starved: None,
+            reinjection_budget: 0,
+            turns: 0,
+            stats: Stats::default(),
+            violation: None,
+            next_index: 0,
+            ours: 0,
+            freed: 0,
+        }
+    }
+
+    /// What the lane that carries the streams is like, from now on.
+    pub fn set_timing(&mut self, timing: Timing) {
+        self.timing = timing;
+    }
+
+    /// Opens a stream to `destination`. It may be written to at once; what is written before the
+    /// next transmission leaves with the first frame.
+    ///
+    /// # Errors
+    /// When too many are open, or the peer has broken the rules.
+    pub fn open(
+        &mut self,
+        now: Instant,
+        destination: Destination,
+        priority: StreamPriority,
+    ) -> Result<StreamId, StreamError> {
+        if let Some(violation) = self.violation {
+            return Err(StreamError::Closed(violation));
+        }
+        if self.ours >= self.config.opened_max {
+            return Err(StreamError::TooMany);
+        }
+        let id = StreamId(self.next_index << 1 | self.config.side as u64);
+        self.next_index += 1;
+        let mut stream = Stream::new(true, priority);
+        stream.destination = Some(Box::new(destination));
+        self.insert(now, id, stream);
+        Ok(id)
+    }
+
+    /// The destination of a stream that the peer opened is connected.
+    ///
+    /// # Errors
+    /// When it was reset, or is not the peer's.
+    pub fn accept(&mut self, now: Instant, id: StreamId) -> Result<(), StreamError> {
+        let stream = self.usable(id)?;
+        if stream.is_ours || !stream.begun {
+            return Err(StreamError::NotAccepted);
+        }
+        if stream.begin == Obligation::None {
+            stream.begin = Obligation::Due;
+        }
+        self.settle(now, id);
+        Ok(())
+    }
+
+    /// Takes bytes to be sent: how many of them, from the first on. When it takes fewer than all,
+    /// [`Event::Writable`] follows.
+    ///
+    /// A stream may fill what the others leave free, so that of n streams that write without end
+    /// each has one part of n + 1, and there is always as much for the next.
+    ///
+    /// # Errors
+    /// When nothing may be written, or not yet.
+    pub fn write(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        bytes: &[u8],
+    ) -> Result<usize, StreamError> {
+        let free = self.config.send_max.saturating_sub(self.index.buffered);
+        let stream = self.usable(id)?;
+        if !stream.is_ours && stream.begin == Obligation::None {
+            return Err(StreamError::NotAccepted);
+        }
+        if !stream.send.is_open() {
+            return Err(StreamError::Finished);
+        }
+        let room = room(free, stream.send.buffered());
+        let taken = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        stream.send.write(&bytes[..taken]);
+        stream.wants_room = taken < bytes.len();
+        self.settle(now, id);
+        Ok(taken)
+    }
+
+    /// Nothing more will be written; what was is still sent, and the stream can be read.
+    ///
+    /// # Errors
+    /// When the stream was reset, or was not accepted.
+    pub fn finish(&mut self, now: Instant, id: StreamId) -> Result<(), StreamError> {
+        let stream = self.usable(id)?;
+        if !stream.is_ours && stream.begin == Obligation::None {
+            return Err(StreamError::NotAccepted);
+        }
+        stream.send.finish();
+        stream.wants_room = false;
+        self.settle(now, id);
+        Ok(())
+    }
+
+    /// Takes what has come, in order, as much as `out` has room for: how many bytes. 0: nothing is
+    /// there, and [`Event::Readable`] or [`Event::Finished`] follows.
+    ///
+    /// The peer may send more only when what came is read.
+    ///
+    /// # Errors
+    /// When the stream was reset.
+    pub fn read(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        out: &mut [u8],
+    ) -> Result<usize, StreamError> {
+        let stream = self.usable(id)?;
+        let was_done = stream.receive.is_done();
+        let length = stream.receive.read(out);
+        stream.told_readable = stream.receive.readable() > 0;
+        if stream.receive.is_done() && !was_done {
+            stream.events.add(Kind::Finished);
+        }
+        self.receive_credit.on_consumed(length as u64);
+        self.offer_credit(id);
+        self.settle(now, id);
+        Ok(length)
+    }
+
+    /// Nothing more of the stream is wanted; what comes is dropped. It can still be written.
+    ///
+    /// # Errors
+    /// When the stream was reset.
+    pub fn stop(&mut self, now: Instant, id: StreamId, code: ResetCode) -> Result<(), StreamError> {
+        let stream = self.usable(id)?;
+        let knows_end = stream.receive.final_size().is_some();
+        let dropped = stream.receive.stop();
+        stream.told_readable = false;
+        if knows_end {
+            stream.ack = Ack::Now;
+        } else if stream.stop.is_none() {
+            stream.stop = Some(Stop { code, tell: Obligation::Due });
+        }
+        self.receive_credit.on_consumed(dropped);
+        self.settle(now, id);
+        Ok(())
+    }
+
+    /// Ends the stream in both directions; what is on its way is lost.
+    ///
+    /// # Errors
+    /// When it was reset before.
+    pub fn reset(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        code: ResetCode,
+    ) -> Result<(), StreamError> {
+        self.usable(id)?;
+        self.end(now, id, code);
+        // The user knows.
+        let stream = self.table.get_mut(&id).expect("it was there");
+        stream.events.clear();
+        self.settle(now, id);
+        Ok(())
+    }
+
+    /// What is sent of this stream goes by another priority from now on.
+    ///
+    /// # Errors
+    /// When the stream was reset.
+    pub fn set_priority(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        priority: StreamPriority,
+    ) -> Result<(), StreamError> {
+        self.usable(id)?.priority = priority;
+        self.settle(now, id);
+        Ok(())
+    }
+
+    /// What happened, one at a time: call until `None`. What nobody fetches keeps its stream's
+    /// place among those that may be open, and nothing more.
+    pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
+        let id = *self.index.eventful.first()?;
+        let stream = self.table.get_mut(&id)?;
+        let kind = stream.events.take()?;
+        let event = match kind {
+            Kind::Opened => {
+                let destination = *stream.destination.take().expect("kept until it is told");
+                Event::Opened { id, destination, priority: stream.priority }
+            }
+            Kind::Connected => Event::Connected(id),
+            Kind::Readable => Event::Readable(id),
+            Kind::Writable => Event::Writable(id),
+            Kind::Stopped => {
+                let code = stream.stopped_by_peer.unwrap_or(ResetCode::Other);
+                Event::Stopped { id, code }
+            }
+            Kind::Acknowledged => Event::Acknowledged(id),
+            Kind::Finished => Event::Finished(id),
+            Kind::Reset => {
+                let (code, by_peer) = stream
+                    .reset
+                    .map_or((ResetCode::Other, false), |reset| (reset.code, reset.by_peer));
+                Event::Reset { id, code, by_peer }
+            }
+        };
+        self.settle(now, id);
+        Some(event)
+    }
+
+    /// The rule that the peer has broken, if that has ended all streams.
+    pub fn violation(&self) -> Option<Violation> {
+        self.violation
+    }
+
+    /// Streams that are open, or not yet over at both ends.
+    pub fn open_streams(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Bytes that were sent and are not acknowledged: what is sent again after
+    /// [`Streams::on_new_session`].
+    pub fn unacknowledged(&self) -> u64 {
+        self.table.values().map(|stream| stream.send.unacknowledged()).sum()
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Bytes of memory, about: of buffers exactly, of tables by the size of what they hold.
+    pub fn memory(&self) -> usize {
+        let streams: usize = self.table.values().map(|stream| stream.memory()).sum();
+        streams + self.table.len() * INDEXED + self.closed.memory() + self.answers.len() * RECORD
+    }
+
+    /// The most that [`Streams::memory`] can be, whatever the peer and the user do.
+    pub fn memory_max(&self) -> usize {
+        let config = &self.config;
+        let streams = config.opened_max + config.accepted_max;
+        let receive_max = self.receive_credit.window();
+        let ranges = (receive_max as usize).min(streams * crate::receive::RANGES_MAX);
+        let each = size_of::<(StreamId, Stream)>() + size_of::<Destination>() + 256 + INDEXED;
+        let buffers = 4 * (receive_max + config.send_max) as usize + 2 * streams * SLACK;
+        let closed = 2 * (CLOSED_MAX + 256) * 64 + crate::handle::ANSWERS_MAX * RECORD;
+        let records = self.records_max() + roadweave_wire::ACKNOWLEDGED_RANGES_MAX;
+        streams * each + buffers + closed + (ranges + records) * RECORD
+    }
+
+    /// Records of what all streams may have in flight.
+    pub(crate) fn records_max(&self) -> usize {
+        (self.config.send_max / 512) as usize + self.config.opened_max + self.config.accepted_max
+    }
+
+    pub(crate) fn insert(&mut self, now: Instant, id: StreamId, stream: Stream) {
+        self.ours += usize::from(stream.is_ours);
+        self.table.insert(id, Box::new(stream));
+        self.settle(now, id);
+    }
+
+    /// Streams that the peer opened.
+    pub(crate) fn theirs(&self) -> usize {
+        self.table.len() - self.ours
+    }
+
+    /// Whether a stream of this end's numbers was ever opened.
+    pub(crate) fn was_opened(&self, id: StreamId) -> bool {
+        id.0 >> 1 < self.next_index
+    }
+
+    /// Whether this end opens streams with such numbers.
+    pub(crate) fn is_ours(&self, id: StreamId) -> bool {
+        id.0 & 1 == self.config.side as u64
+    }
+
+    /// Ends a stream from here: the peer is told until it agrees.
+    pub(crate) fn end(&mut self, now: Instant, id: StreamId, code: ResetCode) {
+        let Some(stream) = self.table.get_mut(&id) else { return };
+        let dropped = stream.receive.stop();
+        stream.end(code, false, false);
+        self.receive_credit.on_consumed(dropped);
+        self.settle(now, id);
+    }
+
+    /// Has the peer told that a stream may send more, if that is worth it.
+    pub(crate) fn offer_credit(&mut self, id: StreamId) {
+        let window = self.receive_credit.share();
+        if let Some(stream) = self.table.get_mut(&id)
+            && stream.receive.highest() > 0
+            && stream.receive.wants_to_tell(window)
+        {
+            stream.ack = Ack::Now;
+        }
+    }
+
+    /// Brings the tables up to date with a stream that has changed, and forgets it if it is over.
+    pub(crate) fn settle(&mut self, now: Instant, id: StreamId) {
+        let Some(stream) = self.table.get_mut(&id) else { return };
+        stream.arm(now, &self.timing, self.config.give_up_after);
+        let is_over = stream.is_over();
+        let new = if is_over { Default::default() } else { stream.listing(id) };
+        let old = std::mem::replace(&mut stream.listed, new);
+        self.index.update(id, old, new);
+        self.freed += old.buffered.saturating_sub(new.buffered);
+        if is_over {
+            let stream = self.table.remove(&id).expect("it was there");
+            self.ours -= usize::from(stream.is_ours);
+            let tombstone = Tombstone {
+                code: stream.reset.map(|reset| reset.code),
+                sent: stream.send.sent(),
+                received: stream.receive.highest(),
+                is_final: stream.receive.final_size().is_some(),
+            };
+            self.closed.insert(id, tombstone);
+        }
+        if old.wants_room && new.wants_room && new.buffered < old.buffered {
+            self.offer_room(id);
+        }
+        if self.freed >= self.config.send_max / 16 || self.index.buffered == 0 {
+            self.freed = 0;
+            let waiting: Vec<StreamId> = self.index.want_room.iter().copied().collect();
+            waiting.into_iter().for_each(|id| self.offer_room(id));
+        }
+    }
+
+    /// Tells that there is room to write, if there is enough to be worth it.
+    fn offer_room(&mut self, id: StreamId) {
+        let free = self.config.send_max.saturating_sub(self.index.buffered);
+        let Some(stream) = self.table.get_mut(&id) else { return };
+        let enough = (self.config.send_max / 64).clamp(1, roadweave_wire::STREAM_CREDIT);
+        if stream.wants_room && room(free, stream.send.buffered()) >= enough {
+            stream.wants_room = false;
+            stream.events.add(Kind::Writable);
+            let new = stream.listing(id);
+            let old = std::mem::replace(&mut stream.listed, new);
+            self.index.update(id, old, new);
+        }
+    }
+
+    /// A stream that was not reset.
+    fn usable(&mut self, id: StreamId) -> Result<&mut Stream, StreamError> {
+        let stream = self.table.get_mut(&id).ok_or(StreamError::NoSuchStream)?;
+        match stream.reset {
+            Some(reset) => Err(StreamError::Reset(reset.code)),
+            None => Ok(stream),
+        }
+    }
+}
+
+/// What a stream that holds `buffered` bytes may write where `free` are left.
+fn room(free: u64, buffered: u64) -> u64 {
+    free.saturating_sub(buffered)
+}
+
+/// Bytes of memory that a stream takes in the tables, about.
+const INDEXED: usize = 384;

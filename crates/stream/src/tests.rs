@@ -1,0 +1,88 @@
+//! Two ends and the frames between them, and peers that break the rules.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_types::Instant;
+use roadweave_wire::{
+    Acknowledged, Data, Destination, Open, ResetCode, SESSION_CREDIT, STREAM_CREDIT, STREAM_TAG,
+    StreamFrame, StreamFrames, StreamId, StreamPriority,
+};
+
+use super::*;
+
+mod hostile;
+mod orderly;
+
+const ROOM: usize = 1200;
+
+/// Two ends that reach each other after 25 ms, without loss.
+struct Pair {
+    now: Instant,
+    client: Streams,
+    server: Streams,
+    under_way: Vec<(Instant, bool, Bytes)>,
+}
+
+impl Pair {
+    fn new(streams: usize) -> Self {
+        let end = |side| Streams::new(Config::for_streams(side, streams));
+        let now = Instant::from_millis(1);
+        let (client, server) = (end(Side::Client), end(Side::Server));
+        Self { now, client, server, under_way: Vec::new() }
+    }
+
+    /// Runs both ends for so long, in steps of a millisecond.
+    fn run(&mut self, time: Duration, mut step: impl FnMut(&mut Self)) {
+        let until = self.now + time;
+        while self.now < until {
+            self.now += Duration::from_millis(1);
+            let now = self.now;
+            let (arrived, later) = self.under_way.drain(..).partition(|(at, ..)| *at <= now);
+            self.under_way = later;
+            let arrived: Vec<(Instant, bool, Bytes)> = arrived;
+            for (_, to_server, body) in arrived {
+                let to = if to_server { &mut self.server } else { &mut self.client };
+                to.handle_symbol(now, body).expect("a peer that keeps to the rules");
+            }
+            step(self);
+            for (from, to_server) in [(&mut self.client, true), (&mut self.server, false)] {
+                from.handle_timeout(now);
+                while let Some(body) = from.poll_transmit(now, ROOM) {
+                    self.under_way.push((now + Duration::from_millis(25), to_server, body));
+                }
+            }
+        }
+    }
+}
+
+fn destination() -> Destination {
+    Destination::of_address([192, 0, 2, 1].into(), 443).expect("a port")
+}
+
+fn events(streams: &mut Streams, now: Instant) -> Vec<Event> {
+    std::iter::from_fn(|| streams.poll_event(now)).collect()
+}
+
+/// The body of a symbol.
+fn body(frames: &[StreamFrame]) -> Bytes {
+    let mut out = vec![STREAM_TAG];
+    frames.iter().for_each(|frame| frame.write(&mut out));
+    out.into()
+}
+
+/// All that an end wants to send.
+fn sent(streams: &mut Streams, now: Instant) -> Vec<StreamFrame> {
+    let bodies = std::iter::from_fn(|| streams.poll_transmit(now, ROOM));
+    bodies.flat_map(|body| StreamFrames::new(body).expect("frames")).map(Result::unwrap).collect()
+}
+
+fn open(id: u64, data: Vec<u8>) -> StreamFrame {
+    let priority = StreamPriority::default();
+    let (id, destination, data) = (StreamId(id), destination(), data.into());
+    StreamFrame::Open(Open { id, priority, destination, fin: false, data })
+}
+
+fn data(id: u64, offset: u64, length: usize, fin: bool) -> StreamFrame {
+    StreamFrame::Data(Data { id: StreamId(id), offset, fin, data: vec![0; length].into() })
+}

@@ -1,0 +1,323 @@
+//! Peers that break the rules: each costs itself a stream, or all of them, and nobody memory.
+
+use roadweave_types::SplitMix64;
+
+use super::*;
+use crate::stream::Stream;
+
+const NOW: Instant = Instant::from_millis(1000);
+
+fn server(streams: usize) -> Streams {
+    Streams::new(Config::for_streams(Side::Server, streams))
+}
+
+/// Streams of the server's that `frames` have reset for a violation; the others go on.
+fn check_reset(frames: &[StreamFrame], id: u64) {
+    let mut streams = server(4);
+    streams.handle_symbol(NOW, body(frames)).expect("the others go on");
+    let is_reset = |frame: &StreamFrame| {
+        matches!(frame, StreamFrame::Reset { id: of, code: ResetCode::Violation, .. }
+            if *of == StreamId(id))
+    };
+    assert!(sent(&mut streams, NOW).iter().any(is_reset), "{frames:?}");
+    assert_eq!((streams.stats().violations, streams.violation()), (1, None), "{frames:?}");
+    assert!(streams.open(NOW, destination(), StreamPriority::default()).is_ok());
+}
+
+/// What ends all streams.
+fn check_closed(frames: &[StreamFrame], expected: Violation) {
+    let mut streams = server(64);
+    let handled = streams.handle_symbol(NOW, body(frames));
+    assert_eq!(handled, Err(HandleError::Violation(expected)), "{frames:?}");
+    assert_eq!(streams.violation(), Some(expected));
+    let refused = streams.open(NOW, destination(), StreamPriority::default());
+    assert_eq!(refused, Err(StreamError::Closed(expected)));
+    streams.handle_symbol(NOW, body(&[open(200, vec![])])).expect("told once");
+    assert!(events(&mut streams, NOW).iter().all(|event| matches!(event, Event::Reset { .. })));
+}
+
+fn acknowledged(id: u64, contiguous: u64, fin: bool) -> StreamFrame {
+    let (id, credit, ranges) = (StreamId(id), contiguous + (1 << 20), vec![]);
+    StreamFrame::Acknowledged(Acknowledged { id, begun: false, fin, contiguous, credit, ranges })
+}
+
+#[test]
+fn a_stream_whose_rules_are_broken_is_reset_alone() {
+    check_reset(&[open(0, vec![]), data(0, STREAM_CREDIT, 1, false)], 0);
+    check_reset(&[open(0, vec![1; 9]), data(0, 9, 3, true), data(0, 12, 1, false)], 0);
+    check_reset(&[open(0, vec![1; 9]), data(0, 5, 3, true)], 0);
+    check_reset(&[open(0, vec![]), acknowledged(0, 1, false)], 0);
+    check_reset(&[open(0, vec![]), acknowledged(0, 0, true)], 0);
+    let begun = Acknowledged {
+        id: StreamId(0),
+        begun: true,
+        fin: false,
+        contiguous: 0,
+        credit: 0,
+        ranges: vec![],
+    };
+    check_reset(&[open(0, vec![]), StreamFrame::Acknowledged(begun)], 0);
+}
+
+#[test]
+fn a_peer_that_breaks_the_rules_of_all_streams_loses_all() {
+    check_closed(&[data(1, 0, 1, false)], Violation::StreamState);
+    check_closed(&[open(0, vec![]), open(1, vec![])], Violation::StreamState);
+    check_closed(&[StreamFrame::Opened(StreamId(0))], Violation::StreamState);
+    // Each stream keeps to its credit, all together do not.
+    let streams = SESSION_CREDIT / STREAM_CREDIT + 1;
+    let full: Vec<_> = (0..streams)
+        .flat_map(|at| [open(2 * at, vec![]), data(2 * at, STREAM_CREDIT - 1, 1, false)])
+        .collect();
+    check_closed(&full, Violation::SessionCredit);
+}
+
+/// The final size of a reset counts, or credit would be used up that nobody gives back.
+#[test]
+fn a_reset_beyond_the_credit_of_the_session_ends_all() {
+    let reset = |id: u64| StreamFrame::Reset {
+        id: StreamId(id),
+        code: ResetCode::Aborted,
+        final_size: STREAM_CREDIT,
+        is_answer: false,
+    };
+    let mut streams = server(4);
+    for id in 0..1000 {
+        let frames = [open(2 * id, vec![]), reset(2 * id)];
+        streams.handle_symbol(NOW, body(&frames)).expect("credit is told again and again");
+        sent(&mut streams, NOW);
+    }
+    assert_eq!((streams.open_streams(), events(&mut streams, NOW)), (0, vec![]));
+    let untold: Vec<_> = (0..=SESSION_CREDIT / STREAM_CREDIT).map(|at| reset(2 * at)).collect();
+    check_closed(&untold, Violation::SessionCredit);
+}
+
+/// Streams that are opened and reset before anybody looks cost no event and no place.
+#[test]
+fn a_peer_that_opens_and_resets_in_a_loop_costs_a_bound() {
+    let mut streams = server(4);
+    let reset = |id, final_size| StreamFrame::Reset {
+        id: StreamId(id),
+        code: ResetCode::Aborted,
+        final_size,
+        is_answer: false,
+    };
+    for id in (0..40_000).step_by(2) {
+        let frames = [open(id, vec![7; 10]), reset(id, 10)];
+        streams.handle_symbol(NOW, body(&frames)).expect("within the rules");
+        assert!(streams.memory() <= streams.memory_max(), "{}", streams.memory());
+        if id % 64 == 0 {
+            sent(&mut streams, NOW);
+        }
+    }
+    assert_eq!(streams.poll_event(NOW), None);
+    assert!(streams.open_streams() <= 4);
+}
+
+#[test]
+fn streams_beyond_the_limit_are_refused_and_their_bytes_are_given_back() {
+    let mut streams = server(4);
+    for id in 0..1000 {
+        streams.handle_symbol(NOW, body(&[open(2 * id, vec![7; 1000])])).expect("refused");
+        assert!(streams.open_streams() <= 4);
+        assert!(streams.memory() <= streams.memory_max());
+        let refused = sent(&mut streams, NOW);
+        let is_told = |frame: &StreamFrame| {
+            matches!(frame, StreamFrame::Reset { code: ResetCode::TooMany, is_answer: true, .. })
+        };
+        assert_eq!(refused.iter().any(is_told), id >= 4, "{id}");
+    }
+    assert_eq!(streams.receive_credit.held(), 4000, "of the four");
+    assert_eq!(streams.stats().refused, 996);
+}
+
+/// One byte, a gap, one byte: ranges are bounded in all streams, and memory with them.
+#[test]
+fn a_peer_that_leaves_gaps_costs_a_bound() {
+    let mut streams = server(4);
+    for id in [0, 2, 4, 6] {
+        streams.handle_symbol(NOW, body(&[open(id, vec![])])).expect("room");
+        for at in 1..STREAM_CREDIT / 2 {
+            streams.handle_symbol(NOW, body(&[data(id, 2 * at, 1, false)])).expect("credit");
+        }
+        assert!(streams.memory() <= streams.memory_max());
+    }
+    assert_eq!(streams.stats().dropped, 4 * (STREAM_CREDIT / 2 - 1 - 256));
+    let held: usize = streams.table.values().map(|stream| stream.receive.records()).sum();
+    assert_eq!(held, 4 * 256);
+}
+
+/// A peer that never reads, or never acknowledges, makes writers wait and is given up only if it
+/// says nothing.
+#[test]
+fn a_peer_that_never_reads_holds_back_one_writer() {
+    let mut pair = Pair::new(4);
+    pair.client.config.give_up_after = Duration::from_secs(20);
+    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    let mut written = 0;
+    pair.run(Duration::from_secs(60), |pair| {
+        written += pair.client.write(pair.now, id, &[0; 5000]).expect("the peer still answers");
+        while pair.server.poll_event(pair.now).is_some() {}
+    });
+    let most = pair.client.config.send_max + pair.server.config.receive_max;
+    assert!(written as u64 <= most, "{written} bytes were taken");
+    assert!(pair.server.receive_credit.held() <= pair.server.config.receive_max);
+    let stats = pair.client.stats();
+    let idle = stats.symbols - stats.sent;
+    assert!(idle < stats.sent / 20, "{idle} bytes to ask for credit");
+    // And a peer that is silent is given up.
+    let now = pair.now;
+    for second in 0..100 {
+        pair.client.handle_timeout(now + Duration::from_secs(second));
+        sent(&mut pair.client, now + Duration::from_secs(second));
+    }
+    let told = events(&mut pair.client, now);
+    let code = ResetCode::TimedOut;
+    assert!(told.contains(&Event::Reset { id, code, by_peer: false }), "{told:?}");
+}
+
+/// Two ends that have both forgotten a stream do not answer each other for ever.
+#[test]
+fn an_answer_is_never_answered() {
+    let mut streams = server(4);
+    let id = StreamId(0);
+    let answer = |code| StreamFrame::Reset { id, code, final_size: 5, is_answer: true };
+    for code in [ResetCode::Unknown, ResetCode::Aborted] {
+        streams.handle_symbol(NOW, body(&[answer(code)])).expect("ignored");
+        let answers = sent(&mut streams, NOW);
+        assert!(!answers.iter().any(|frame| matches!(frame, StreamFrame::Reset { .. })));
+    }
+}
+
+/// A reset that nobody answers is told again, for long and not for ever.
+#[test]
+fn a_reset_is_told_until_it_is_answered_or_in_vain() {
+    let mut streams = server(4);
+    let id = streams.open(NOW, destination(), StreamPriority::default()).expect("room");
+    sent(&mut streams, NOW);
+    streams.reset(NOW, id, ResetCode::Aborted).expect("open");
+    let (mut now, mut told) = (NOW, sent(&mut streams, NOW).len());
+    while let Some(at) = streams.poll_timeout() {
+        assert!(at > now, "time passes");
+        now = at;
+        streams.handle_timeout(now);
+        told += sent(&mut streams, now).len();
+    }
+    assert!((200..300).contains(&told), "{told} times");
+    assert_eq!((streams.open_streams(), streams.stats().timed_out), (0, 1));
+}
+
+#[test]
+fn what_is_malformed_is_refused_and_counted() {
+    let mut streams = server(4);
+    for bytes in [&b""[..], b"E", b"\x20\xff", b"\x20\x03"] {
+        let handled = streams.handle_symbol(NOW, Bytes::copy_from_slice(bytes));
+        assert!(matches!(handled, Err(HandleError::Malformed(_))), "{bytes:?}");
+    }
+    assert_eq!((streams.stats().malformed, streams.violation()), (4, None));
+}
+
+/// Frames that no honest peer would make, in any order, between calls of a user who does not look:
+/// nothing panics, memory keeps its bound, and the tables agree with the streams.
+#[test]
+fn frames_at_random_cost_a_bound() {
+    for seed in 0..400 {
+        let mut random = SplitMix64::new(seed);
+        let config = Config { send_max: 64 << 10, ..Config::for_streams(Side::Server, 4) };
+        let mut streams = Streams::new(config);
+        let mut now = NOW;
+        for _ in 0..400 {
+            now += Duration::from_millis(random.below(200) as u64);
+            match random.below(4) {
+                0 => use_at_random(&mut random, &mut streams, now),
+                1 => {
+                    streams.handle_timeout(now);
+                    assert!(streams.poll_timeout().is_none_or(|at| at > now), "seed {seed}");
+                    if random.below(50) == 0 {
+                        streams.on_new_session(now);
+                    }
+                }
+                2 => {
+                    let room = random.below(2000);
+                    streams.set_reinjection_budget(5000);
+                    let older = Duration::from_millis(random.below(500) as u64);
+                    let copies = streams.poll_reinjection(now, room, older);
+                    let body = copies.or_else(|| streams.poll_transmit(now, room));
+                    assert!(body.is_none_or(|body| body.len() <= room), "seed {seed}");
+                }
+                _ => {
+                    let frame = any_frame(&mut random);
+                    let _ = streams.handle_symbol(now, body(&[frame]));
+                }
+            }
+            assert!(streams.memory() <= streams.memory_max(), "seed {seed}");
+        }
+        // Who stops talking is given up, and nothing is left.
+        let mut rounds = 0;
+        while let Some(at) = streams.poll_timeout() {
+            rounds += 1;
+            assert!(rounds < 20_000, "seed {seed}: {streams:#?}");
+            now = at;
+            streams.handle_timeout(now);
+            sent(&mut streams, now);
+            events(&mut streams, now);
+        }
+        let is_waiting = |stream: &Stream| stream.reset.is_some() && !stream.events.is_empty();
+        assert!(!streams.table.values().any(|stream| is_waiting(stream)), "seed {seed}");
+        let buffered: u64 = streams.table.values().map(|stream| stream.send.buffered()).sum();
+        assert_eq!(streams.index.buffered, buffered, "seed {seed}");
+    }
+}
+
+fn use_at_random(random: &mut SplitMix64, streams: &mut Streams, now: Instant) {
+    let id = StreamId(random.below(12) as u64);
+    let _ = match random.below(9) {
+        0 => streams.open(now, destination(), StreamPriority::default()).map(|_| ()),
+        1 => streams.accept(now, id),
+        2 => streams.write(now, id, &vec![0; random.below(30_000)]).map(|_| ()),
+        3 => streams.finish(now, id),
+        4 => streams.read(now, id, &mut vec![0; random.below(9000)]).map(|_| ()),
+        5 => streams.stop(now, id, ResetCode::Aborted),
+        6 if random.below(4) == 0 => streams.reset(now, id, ResetCode::Aborted),
+        7 => streams.set_priority(now, id, StreamPriority::new(random.below(9) as u8, true)),
+        _ => {
+            streams.poll_event(now);
+            Ok(())
+        }
+    };
+}
+
+/// A frame of one of a few streams; of this end's only a few, since one that was not opened ends
+/// all.
+fn any_frame(random: &mut SplitMix64) -> StreamFrame {
+    let index = random.below(6) as u64;
+    let ours = random.below(8) == 0;
+    let id = StreamId(2 * if ours { index / 3 } else { index } + u64::from(ours));
+    let small = |random: &mut SplitMix64| match random.below(20) {
+        0 => roadweave_wire::VARINT_MAX - 70_000,
+        1..4 => 0,
+        _ => random.below(20_000) as u64,
+    };
+    let code = ResetCode::Aborted;
+    match random.below(16) {
+        0..3 if !ours => open(id.0, vec![1; random.below(900)]),
+        0..8 => data(id.0, small(random), random.below(900), random.below(9) == 0),
+        8..11 => {
+            let contiguous = small(random) / 16;
+            let at = contiguous + 1 + random.below(50) as u64;
+            let ranges =
+                if random.below(2) == 0 { vec![at..at + 1, at + 2..at + 9] } else { vec![] };
+            let credit = contiguous + 100 + small(random);
+            let (begun, fin) = (random.below(2) == 0, random.below(9) == 0);
+            StreamFrame::Acknowledged(Acknowledged { id, begun, fin, contiguous, credit, ranges })
+        }
+        11 => StreamFrame::SessionCredit(small(random)),
+        12 => {
+            let (final_size, is_answer) = (small(random), random.below(2) == 0);
+            StreamFrame::Reset { id, code, final_size, is_answer }
+        }
+        13 => StreamFrame::Stop { id, code },
+        14 if ours => StreamFrame::Opened(id),
+        _ => data(id.0, small(random), 0, false),
+    }
+}

@@ -1,0 +1,207 @@
+//! Peers that keep to the rules: order, speed, and cost.
+
+use super::*;
+
+#[test]
+fn a_stream_carries_bytes_both_ways_and_ends() {
+    let mut pair = Pair::new(4);
+    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    assert_eq!(pair.client.write(pair.now, id, b"question"), Ok(8));
+    pair.client.finish(pair.now, id).expect("open");
+    assert_eq!(pair.server.accept(pair.now, id), Err(StreamError::NoSuchStream));
+    pair.run(Duration::from_millis(30), |_| {});
+    let priority = StreamPriority::default();
+    let opened = Event::Opened { id, destination: destination(), priority };
+    assert_eq!(events(&mut pair.server, pair.now), [opened, Event::Readable(id)]);
+    assert_eq!(pair.server.write(pair.now, id, b"x"), Err(StreamError::NotAccepted));
+    let mut out = [0; 20];
+    assert_eq!(pair.server.read(pair.now, id, &mut out), Ok(8));
+    assert_eq!(&out[..8], b"question");
+    assert_eq!(events(&mut pair.server, pair.now), [Event::Finished(id)]);
+    pair.server.accept(pair.now, id).expect("the peer's");
+    pair.run(Duration::from_millis(30), |_| {});
+    let told = [Event::Connected(id), Event::Acknowledged(id)];
+    assert_eq!(events(&mut pair.client, pair.now), told);
+    assert_eq!(pair.server.write(pair.now, id, b"answer"), Ok(6));
+    pair.server.finish(pair.now, id).expect("open");
+    pair.run(Duration::from_millis(60), |_| {});
+    assert_eq!(pair.client.read(pair.now, id, &mut out), Ok(6));
+    assert_eq!(events(&mut pair.client, pair.now), [Event::Readable(id), Event::Finished(id)]);
+    assert_eq!(events(&mut pair.server, pair.now), [Event::Acknowledged(id)]);
+    pair.run(Duration::from_millis(60), |_| {});
+    assert_eq!((pair.client.open_streams(), pair.server.open_streams()), (0, 0));
+    assert_eq!(pair.client.stats().sent_again, 0);
+}
+
+/// Over 50 ms and back a stream is held back by its credit at first and by nothing later: with a
+/// window of 4 MiB at most and a reader that waits for nothing it carries as much as is offered.
+#[test]
+fn a_stream_over_a_clean_channel_never_stalls() {
+    let mut pair = Pair::new(4);
+    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    let (mut read, mut slowest) = (0_usize, usize::MAX);
+    let mut out = vec![0; 1 << 20];
+    let mut ms = 0;
+    pair.run(Duration::from_millis(1000), |pair| {
+        ms += 1;
+        // 10 kB in a millisecond: 80 Mbit/s.
+        pair.client.write(pair.now, id, &[1; 10_000]).expect("open");
+        let before = read;
+        while let Ok(length @ 1..) = pair.server.read(pair.now, id, &mut out) {
+            read += length;
+        }
+        if ms > 300 {
+            slowest = slowest.min(read - before);
+        }
+    });
+    assert_eq!(slowest, 10_000, "each millisecond as much as was offered");
+    assert!(read > 9_500_000, "{read} of 10 MB");
+    let stats = pair.client.stats();
+    assert_eq!((stats.sent_again, pair.server.stats().duplicate), (0, 0));
+    let overhead = stats.symbols - stats.sent;
+    assert!(overhead < stats.sent / 70, "{overhead} bytes beside {} of data", stats.sent);
+}
+
+#[test]
+fn urgent_bytes_leave_first_and_incremental_streams_take_turns() {
+    let mut pair = Pair::new(8);
+    let now = pair.now;
+    let client = &mut pair.client;
+    let mut begin = |urgency, incremental| {
+        let priority = StreamPriority::new(urgency, incremental);
+        let id = client.open(now, destination(), priority).expect("room");
+        client.write(now, id, &[0; 6000]).expect("open");
+        id
+    };
+    let turns = [begin(5, true), begin(5, true)];
+    let bulk = [begin(5, false), begin(5, false)];
+    let urgent = begin(1, false);
+    let mut order = Vec::new();
+    for frame in sent(client, now) {
+        match frame {
+            StreamFrame::Open(Open { id, .. }) | StreamFrame::Data(Data { id, .. }) => {
+                order.push(id);
+            }
+            _ => {}
+        }
+    }
+    let count = |id: StreamId| order.iter().filter(|of| **of == id).count();
+    let (urgent_frames, first, second) = (count(urgent), count(bulk[0]), count(bulk[1]));
+    assert!(order[..urgent_frames].iter().all(|id| *id == urgent), "{order:?}");
+    let rest = &order[urgent_frames..];
+    assert!(rest[..first].iter().all(|id| *id == bulk[0]), "{order:?}");
+    assert!(rest[first..first + second].iter().all(|id| *id == bulk[1]), "{order:?}");
+    let rest = &rest[first + second..];
+    assert!(rest.len() >= 10 && rest.iter().all(|id| turns.contains(id)));
+    assert!(rest.windows(2).all(|pair| pair[0] != pair[1]), "in turn: {rest:?}");
+}
+
+/// XLINK section 5.1, figure 4: what is in flight of a stream goes again before what is unsent of
+/// lower priority, and never before what is unsent of its own.
+#[test]
+fn reinjection_goes_between_priorities_and_within_its_budget() {
+    let mut streams = Streams::new(Config::for_streams(Side::Client, 4));
+    let now = Instant::from_millis(100);
+    let begin = |streams: &mut Streams, urgency| {
+        let priority = StreamPriority::new(urgency, false);
+        let id = streams.open(now, destination(), priority).expect("room");
+        streams.write(now, id, &[urgency; 3000]).expect("open");
+        id
+    };
+    let first = begin(&mut streams, 1);
+    let second = begin(&mut streams, 2);
+    streams.set_reinjection_budget(10_000);
+    let reinject = |streams: &mut Streams, older| {
+        let body = streams.poll_reinjection(now, ROOM, older)?;
+        let frame = StreamFrames::new(body).expect("frames").next()?.expect("a frame");
+        let StreamFrame::Data(data) = frame else { panic!("{frame:?}") };
+        Some(data.id)
+    };
+    assert_eq!(reinject(&mut streams, Duration::ZERO), None, "nothing has left");
+    streams.poll_transmit(now, ROOM).expect("the first of it");
+    assert_eq!(reinject(&mut streams, Duration::ZERO), None, "its own bytes come first");
+    while streams.stats().sent < 3000 {
+        streams.poll_transmit(now, ROOM).expect("the rest of it");
+    }
+    assert_eq!(reinject(&mut streams, Duration::from_millis(1)), None, "too young");
+    assert_eq!(reinject(&mut streams, Duration::ZERO), Some(first));
+    while let Some(id) = reinject(&mut streams, Duration::ZERO) {
+        assert_eq!(id, first, "{second:?} has bytes that have not left");
+    }
+    assert!((3000..=3200).contains(&streams.stats().reinjected), "each byte once");
+    while streams.poll_transmit(now, ROOM).is_some() {}
+    streams.set_reinjection_budget(500);
+    assert_eq!(reinject(&mut streams, Duration::ZERO), Some(second));
+    assert_eq!(reinject(&mut streams, Duration::ZERO), None);
+    assert_eq!(streams.reinjection_budget(), 0, "and not a byte beyond");
+}
+
+#[test]
+fn what_is_not_acknowledged_leaves_again_in_a_new_session() {
+    let mut streams = Streams::new(Config::for_streams(Side::Client, 4));
+    let now = Instant::from_millis(100);
+    let id = streams.open(now, destination(), StreamPriority::default()).expect("room");
+    streams.write(now, id, &[3; 5000]).expect("open");
+    streams.finish(now, id).expect("open");
+    let before = sent(&mut streams, now);
+    assert_eq!((streams.unacknowledged(), sent(&mut streams, now)), (5000, vec![]));
+    streams.on_new_session(now);
+    let again = sent(&mut streams, now);
+    let opens = |frames: &[StreamFrame]| {
+        frames.iter().filter(|frame| matches!(frame, StreamFrame::Open(_))).count()
+    };
+    assert_eq!((opens(&before), opens(&again)), (1, 1));
+    assert_eq!(streams.stats().sent_again, 5000);
+}
+
+/// What one stream costs that is open and carries nothing.
+#[test]
+fn ten_thousand_idle_streams_cost_little() {
+    let mut pair = Pair::new(10_000);
+    for number in 0..10_000 {
+        let id = pair.client.open(pair.now, destination(), StreamPriority::default());
+        let id = id.expect("room");
+        pair.client.write(pair.now, id, &[number as u8; 10]).expect("open");
+    }
+    let mut out = [0; 20];
+    pair.run(Duration::from_millis(200), |pair| {
+        while let Some(event) = pair.server.poll_event(pair.now) {
+            match event {
+                Event::Opened { id, .. } => pair.server.accept(pair.now, id).expect("open"),
+                Event::Readable(id) => {
+                    assert_eq!(pair.server.read(pair.now, id, &mut out), Ok(10));
+                }
+                _ => {}
+            }
+        }
+        while pair.client.poll_event(pair.now).is_some() {}
+    });
+    for end in [&pair.client, &pair.server] {
+        assert_eq!((end.open_streams(), end.unacknowledged()), (10_000, 0));
+        let each = end.memory() / 10_000;
+        println!("an idle stream takes {each} bytes");
+        assert!(each < 1200, "{each} bytes each");
+    }
+    assert_eq!(pair.client.poll_timeout(), None, "nothing to do for those that are idle");
+}
+
+#[test]
+fn writers_share_what_is_free_and_are_told_when_there_is_room() {
+    let mut pair = Pair::new(4);
+    let now = pair.now;
+    let most = pair.client.config.send_max as usize;
+    let mut begin = || pair.client.open(now, destination(), StreamPriority::default()).expect("");
+    let (first, second) = (begin(), begin());
+    let all = vec![0; most + 1];
+    assert_eq!(pair.client.write(now, first, &all), Ok(most));
+    assert_eq!(pair.client.write(now, first, &all), Ok(0));
+    assert_eq!(pair.client.write(now, second, &all), Ok(0));
+    let mut out = vec![0; most];
+    let mut told = Vec::new();
+    pair.run(Duration::from_secs(2), |pair| {
+        while pair.server.poll_event(pair.now).is_some() {}
+        let _ = pair.server.read(pair.now, first, &mut out);
+        told.extend(events(&mut pair.client, pair.now));
+    });
+    assert!(told.contains(&Event::Writable(first)) && told.contains(&Event::Writable(second)));
+}

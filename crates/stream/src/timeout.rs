@@ -1,0 +1,75 @@
+//! Time: what is lost, what is in vain, and a new session.
+
+use roadweave_types::Instant;
+use roadweave_wire::{ResetCode, StreamId};
+
+use crate::config::Obligation;
+use crate::streams::Streams;
+
+impl Streams {
+    /// When to call [`Streams::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let timer = self.index.timers.first().map(|(at, _)| *at);
+        let starved = self.starved.map(|(at, _)| at);
+        timer.into_iter().chain(starved).min()
+    }
+
+    /// The time of [`Streams::poll_timeout`] has come, or any other.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(id) = self.index.timers.first().filter(|(at, _)| *at <= now).map(|it| it.1) {
+            self.handle_stream_timeout(now, id);
+        }
+        if let Some((at, attempts)) = self.starved
+            && at <= now
+        {
+            self.starved = None;
+            if self.send_credit.room() == 0
+                && let Some(id) = self.index.fresh.first().map(|rank| rank.id)
+            {
+                let attempts = attempts + 1;
+                self.starved = Some((now + self.timing.patience(attempts), attempts));
+                self.probe(now, id);
+            }
+        }
+    }
+
+    /// The lanes are those of another session now: everything that is not acknowledged is sent
+    /// again, at once.
+    pub fn on_new_session(&mut self, now: Instant) {
+        let ids: Vec<StreamId> = self.table.keys().copied().collect();
+        for id in ids {
+            if let Some(stream) = self.table.get_mut(&id) {
+                stream.on_new_session(now);
+            }
+            self.settle(now, id);
+        }
+        self.receive_credit.repeat();
+        if self.starved.is_some() {
+            self.starved = Some((now, 0));
+        }
+    }
+
+    fn handle_stream_timeout(&mut self, now: Instant, id: StreamId) {
+        let Some(stream) = self.table.get_mut(&id) else { return };
+        if !stream.is_in_vain(now, self.config.give_up_after) {
+            stream.handle_timeout(now, &self.timing);
+            return self.settle(now, id);
+        }
+        self.stats.timed_out += 1;
+        match &mut stream.reset {
+            Some(reset) => {
+                (reset.is_agreed, reset.tell) = (true, Obligation::Met);
+                self.settle(now, id);
+            }
+            None => self.end(now, id, ResetCode::TimedOut),
+        }
+    }
+
+    /// Asks the peer for an answer that tells its credit.
+    fn probe(&mut self, now: Instant, id: StreamId) {
+        if let Some(stream) = self.table.get_mut(&id) {
+            stream.probe = Obligation::Due;
+        }
+        self.settle(now, id);
+    }
+}

@@ -1,0 +1,258 @@
+//! What leaves: the frames of one symbol.
+//!
+//! ```text
+//! credit of the session ─► answers ─► control: reset, opened, stop, acknowledged, probe
+//!     ─► open and data by rank: what was lost, then what is new, while there is credit for it
+//! ```
+
+use bytes::Bytes;
+use roadweave_types::Instant;
+use roadweave_wire::{
+    ACKNOWLEDGED_RANGES_MAX, Acknowledged, Data, Open, STREAM_TAG, StreamFrame, StreamId,
+};
+
+use crate::config::Obligation;
+use crate::handle::Answer;
+use crate::priority::Rank;
+use crate::send::Segment;
+use crate::stream::{Ack, Stream};
+use crate::streams::Streams;
+
+/// The frames of one symbol.
+pub(crate) struct Symbol {
+    out: Vec<u8>,
+    room: usize,
+}
+
+impl Symbol {
+    pub(crate) fn new(room: usize) -> Self {
+        let mut out = Vec::with_capacity(room.min(roadweave_wire::MAX_SYMBOL_BODY));
+        out.push(STREAM_TAG);
+        Self { out, room }
+    }
+
+    pub(crate) fn room(&self) -> usize {
+        self.room.saturating_sub(self.out.len())
+    }
+
+    /// Appends a frame if it fits; whether it does.
+    fn put(&mut self, frame: &StreamFrame) -> bool {
+        let fits = frame.encoded_len() <= self.room();
+        if fits {
+            frame.write(&mut self.out);
+        }
+        fits
+    }
+
+    /// Appends data of a stream.
+    pub(crate) fn put_data(&mut self, id: StreamId, stream: &Stream, segment: &Segment) {
+        let Segment { offset, length, fin } = *segment;
+        let header = Data { id, offset, fin, data: Bytes::new() };
+        header.write_header(length as usize, &mut self.out);
+        stream.send.copy_to(segment, &mut self.out);
+    }
+
+    /// The symbol, unless it is empty.
+    pub(crate) fn finish(self) -> Option<Bytes> {
+        (self.out.len() > 1).then(|| self.out.into())
+    }
+}
+
+impl Streams {
+    /// The next frames that are to leave, as the body of one symbol of at most `room` bytes: call
+    /// until `None`, or until the lane takes no more.
+    ///
+    /// `room`: below 300 bytes a stream to a long name cannot be opened.
+    pub fn poll_transmit(&mut self, now: Instant, room: usize) -> Option<Bytes> {
+        let mut symbol = Symbol::new(room);
+        if let Some(credit) = self.receive_credit.due()
+            && symbol.put(&StreamFrame::SessionCredit(credit))
+        {
+            self.receive_credit.on_told();
+        }
+        self.put_answers(&mut symbol);
+        while let Some(id) = self.index.control.first().copied() {
+            let fits = self.put_control(now, id, &mut symbol);
+            self.settle(now, id);
+            if !fits {
+                break;
+            }
+        }
+        while let Some(rank) = self.next_rank(now) {
+            let fits = self.put_stream(now, rank.id, &mut symbol);
+            self.settle(now, rank.id);
+            if !fits {
+                break;
+            }
+        }
+        let symbol = symbol.finish()?;
+        self.stats.symbols += symbol.len() as u64;
+        Some(symbol)
+    }
+
+    fn put_answers(&mut self, symbol: &mut Symbol) {
+        while let Some((&id, &answer)) = self.answers.first_key_value() {
+            let frame = match answer {
+                Answer::Whole(size) => StreamFrame::Acknowledged(Acknowledged {
+                    id,
+                    begun: true,
+                    fin: true,
+                    contiguous: size,
+                    credit: size,
+                    ranges: Vec::new(),
+                }),
+                Answer::Reset { code, final_size } => {
+                    StreamFrame::Reset { id, code, final_size, is_answer: true }
+                }
+            };
+            if !symbol.put(&frame) {
+                break;
+            }
+            self.answers.pop_first();
+        }
+    }
+
+    /// Appends all but open and data of a stream; whether it fits.
+    fn put_control(&mut self, now: Instant, id: StreamId, symbol: &mut Symbol) -> bool {
+        let window = self.receive_credit.share();
+        let Some(stream) = self.table.get_mut(&id) else { return true };
+        if let Some(reset) = &mut stream.reset {
+            let final_size = stream.send.sent();
+            let (code, is_answer) = (reset.code, reset.is_agreed && reset.by_peer);
+            let fits = symbol.put(&StreamFrame::Reset { id, code, final_size, is_answer });
+            if fits {
+                reset.tell = if reset.is_agreed { Obligation::Met } else { Obligation::Sent(now) };
+            }
+            return fits;
+        }
+        if !stream.is_ours && stream.begin.is_due() {
+            if !symbol.put(&StreamFrame::Opened(id)) {
+                return false;
+            }
+            stream.begin = Obligation::Sent(now);
+        }
+        if let Some(stop) = &mut stream.stop
+            && stop.tell.is_due()
+        {
+            if !symbol.put(&StreamFrame::Stop { id, code: stop.code }) {
+                return false;
+            }
+            stop.tell = Obligation::Sent(now);
+        }
+        if stream.ack == Ack::Now && !put_acknowledgement(id, stream, window, symbol) {
+            return false;
+        }
+        if stream.probe.is_due() {
+            let probe = stream.send.probe();
+            if Data::header_len(id, probe.offset, 0) > symbol.room() {
+                return false;
+            }
+            symbol.put_data(id, stream, &probe);
+            stream.probe = Obligation::Sent(now);
+        }
+        true
+    }
+
+    /// Which stream sends next, if any may.
+    fn next_rank(&mut self, now: Instant) -> Option<Rank> {
+        let again = self.index.again.first().copied();
+        let mut fresh = self.index.fresh.first().copied();
+        if fresh.is_some() && self.send_credit.room() == 0 {
+            let patience = self.timing.patience(0);
+            self.starved.get_or_insert((now + patience, 0));
+            fresh = None;
+        }
+        if self.index.records >= self.records_max() {
+            fresh = None;
+        }
+        match (again, fresh) {
+            (Some(again), Some(fresh)) => Some(again.min(fresh)),
+            (again, fresh) => again.or(fresh),
+        }
+    }
+
+    /// Appends open or data of a stream; whether it fits.
+    fn put_stream(&mut self, now: Instant, id: StreamId, symbol: &mut Symbol) -> bool {
+        let (window, credit) = (self.receive_credit.share(), self.send_credit.room());
+        let Some(stream) = self.table.get_mut(&id) else { return false };
+        if matches!(stream.ack, Ack::By(_)) {
+            put_acknowledgement(id, stream, window, symbol);
+        }
+        let opens = stream.is_ours && stream.begin.is_due();
+        let sent = if opens {
+            put_open(now, id, stream, credit, symbol)
+        } else {
+            put_segment(now, id, stream, credit, symbol)
+        };
+        let Some((length, fresh)) = sent else { return false };
+        self.turns += 1;
+        stream.turn = self.turns;
+        self.send_credit.use_up(fresh);
+        self.stats.sent += fresh;
+        self.stats.sent_again += length - fresh;
+        true
+    }
+}
+
+/// Appends what has come of a stream; whether it fits.
+fn put_acknowledgement(
+    id: StreamId,
+    stream: &mut Stream,
+    window: u64,
+    symbol: &mut Symbol,
+) -> bool {
+    let Some(spare) = symbol.room().checked_sub(ACKNOWLEDGED_HEAD_MAX) else { return false };
+    let ranges_max = ACKNOWLEDGED_RANGES_MAX.min(spare / ACKNOWLEDGED_RANGE_MAX);
+    let acknowledged = stream.acknowledgement(id, window, ranges_max);
+    stream.ack = Ack::None;
+    symbol.put(&StreamFrame::Acknowledged(acknowledged))
+}
+
+/// Appends the first frame of a stream with what fits of its first bytes: how many bytes, and how
+/// many of them for the first time.
+fn put_open(
+    now: Instant,
+    id: StreamId,
+    stream: &mut Stream,
+    credit: u64,
+    symbol: &mut Symbol,
+) -> Option<(u64, u64)> {
+    let destination = stream.destination.as_deref()?.clone();
+    let room = symbol.room();
+    let room = room.checked_sub(Open::header_len(id, &destination, room))?;
+    let segment = stream.send.first(room as u64, credit);
+    let (priority, fin) = (stream.priority, segment.fin);
+    let header = Open { id, priority, destination, fin, data: Bytes::new() };
+    header.write_header(segment.length as usize, &mut symbol.out);
+    stream.send.copy_to(&segment, &mut symbol.out);
+    stream.begin = Obligation::Sent(now);
+    Some((segment.length, stream.send.on_sent(now, &segment)))
+}
+
+/// Appends data of a stream, what was lost first: as [`put_open`].
+fn put_segment(
+    now: Instant,
+    id: StreamId,
+    stream: &mut Stream,
+    credit: u64,
+    symbol: &mut Symbol,
+) -> Option<(u64, u64)> {
+    let all = stream.send.again(u64::MAX).or_else(|| stream.send.fresh(credit))?;
+    let room = data_room(id, &all, symbol)?;
+    let segment = stream.send.again(room).or_else(|| stream.send.fresh(room.min(credit)))?;
+    symbol.put_data(id, stream, &segment);
+    Some((segment.length, stream.send.on_sent(now, &segment)))
+}
+
+/// How many bytes of `all` fit, if it is all of them or enough to be worth a frame.
+pub(crate) fn data_room(id: StreamId, all: &Segment, symbol: &Symbol) -> Option<u64> {
+    let room = symbol.room();
+    let room = room.checked_sub(Data::header_len(id, all.offset, room))? as u64;
+    (room >= all.length.min(SEGMENT_MIN)).then_some(room)
+}
+
+/// Bytes below which data waits for the next symbol, unless it is all there is.
+const SEGMENT_MIN: u64 = 64;
+/// The most bytes of an acknowledgement without ranges, and of a range.
+const ACKNOWLEDGED_HEAD_MAX: usize = 27;
+const ACKNOWLEDGED_RANGE_MAX: usize = 16;

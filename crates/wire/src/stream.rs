@@ -1,0 +1,412 @@
+//! Frames of streams: reliable bytes in both directions, carried by the symbols of a lane in the
+//! place of an inner packet.
+//!
+//! ```text
+//! symbol's body     20 | frame | frame | ...
+//!
+//! open              01 or 02 | id | priority:1 | destination | length | data      02: fin
+//! data              03 or 04 | id | offset | length | data                        04: fin
+//! acknowledged      05 | id | flags:1 | contiguous | credit - contiguous
+//!                      | count:1 | count * { gap | length }
+//! session credit    06 | credit
+//! reset             07 or 08 | id | code:1 | final size                            08: an answer
+//! stop              09 | id | code:1
+//! opened            0a | id
+//! ```
+//!
+//! An inner packet begins with its IP version, 4 or 6, and its prefixes with 0 and 1, so the first
+//! four bits, 0010, tell what it is. Numbers without a width are QUIC's (RFC 9000 section 16), and
+//! so are the terms: offset, final size, credit (what QUIC's MAX_STREAM_DATA and MAX_DATA carry).
+//!
+//! A lane gives up after some hundreds of milliseconds, and a whole session may be replaced, so
+//! streams have acknowledgements of their own, by stream and offset: they hold whichever session a
+//! segment came through.
+
+mod destination;
+mod priority;
+mod reset_code;
+mod varint;
+
+use std::ops::Range;
+
+use bytes::{Buf, BufMut, Bytes};
+
+pub use self::destination::Destination;
+pub use self::priority::StreamPriority;
+pub use self::reset_code::ResetCode;
+pub use self::varint::VARINT_MAX;
+use self::varint::{get_varint, put_varint, varint_len};
+
+/// The byte that a symbol's body of frames begins with.
+pub const STREAM_TAG: u8 = 0x20;
+/// The credit of each direction of a stream before its receiver has said more, bytes: about what a
+/// TCP sends at first (RFC 6928).
+pub const STREAM_CREDIT: u64 = 16 << 10;
+/// The credit of all streams of a direction together before their receiver has said more, bytes.
+pub const SESSION_CREDIT: u64 = 256 << 10;
+/// The most ranges of an acknowledgement.
+pub const ACKNOWLEDGED_RANGES_MAX: usize = 32;
+
+const KIND_OPEN: u8 = 0x01;
+const KIND_OPEN_FIN: u8 = 0x02;
+const KIND_DATA: u8 = 0x03;
+const KIND_DATA_FIN: u8 = 0x04;
+const KIND_ACKNOWLEDGED: u8 = 0x05;
+const KIND_SESSION_CREDIT: u8 = 0x06;
+const KIND_RESET: u8 = 0x07;
+const KIND_RESET_ANSWER: u8 = 0x08;
+const KIND_STOP: u8 = 0x09;
+const KIND_OPENED: u8 = 0x0a;
+
+const FLAG_BEGUN: u8 = 1;
+const FLAG_FIN: u8 = 2;
+
+/// The number of a stream, at most [`VARINT_MAX`]: even if the client opened it, odd if the server
+/// did (RFC 9000 section 2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+/// One frame; data shares the memory of what it was parsed from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamFrame {
+    /// The first of a stream.
+    Open(Open),
+    /// Bytes of a stream; none of them without `fin` asks for an acknowledgement.
+    Data(Data),
+    /// What the receiver of a stream has, and how much it would take.
+    Acknowledged(Acknowledged),
+    /// The sum of the highest offsets of all streams that may be sent.
+    SessionCredit(u64),
+    /// Both directions of the stream are over.
+    Reset {
+        /// The stream.
+        id: StreamId,
+        /// Why.
+        code: ResetCode,
+        /// The bytes that its sender has sent on the stream; 0 with [`ResetCode::Unknown`].
+        final_size: u64,
+        /// Whether it answers a frame, and asks for no answer itself.
+        is_answer: bool,
+    },
+    /// The receiver wants no more of the stream.
+    Stop {
+        /// The stream.
+        id: StreamId,
+        /// Why.
+        code: ResetCode,
+    },
+    /// The far end has connected; the first data says the same.
+    Opened(StreamId),
+}
+
+/// The first frame of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// The stream.
+    pub id: StreamId,
+    /// What its opener asks for.
+    pub priority: StreamPriority,
+    /// Where to connect.
+    pub destination: Destination,
+    /// Whether the opener sends nothing behind `data`.
+    pub fin: bool,
+    /// Its bytes from offset 0 on, as many as fit.
+    pub data: Bytes,
+}
+
+/// Bytes of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Data {
+    /// The stream.
+    pub id: StreamId,
+    /// The place of the first byte in the stream; with the length at most [`VARINT_MAX`].
+    pub offset: u64,
+    /// Whether the stream ends behind `data`.
+    pub fin: bool,
+    /// The bytes.
+    pub data: Bytes,
+}
+
+/// What the receiver of one direction of a stream has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// The stream.
+    pub id: StreamId,
+    /// Whether the frame that begins the direction has come: open, or opened.
+    pub begun: bool,
+    /// Whether the final size is known.
+    pub fin: bool,
+    /// All bytes below this offset have come, or are not wanted.
+    pub contiguous: u64,
+    /// The highest offset that may be sent.
+    pub credit: u64,
+    /// What has come above, ascending, neither empty nor adjacent, at most
+    /// [`ACKNOWLEDGED_RANGES_MAX`], and none beyond the credit.
+    pub ranges: Vec<Range<u64>>,
+}
+
+/// Why bytes are no frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamFrameError {
+    /// The body of the symbol does not begin with [`STREAM_TAG`].
+    #[error("symbol holds no stream frames")]
+    Tag,
+    /// It ends within a frame.
+    #[error("stream frame ends within a field")]
+    Truncated,
+    /// No frame of this kind is known.
+    #[error("stream frame of unknown kind {0}")]
+    UnknownKind(u8),
+    /// A bit that has no meaning is set.
+    #[error("stream frame with bits {0:#04x}")]
+    Bits(u8),
+    /// The destination is none: of an unknown form, a name that no host has, or port 0.
+    #[error("stream to a destination that cannot be")]
+    Destination,
+    /// Bytes or credit beyond the largest offset.
+    #[error("stream frame beyond the largest offset")]
+    Offset,
+    /// Ranges that are too many, empty, adjacent, or beyond the credit.
+    #[error("stream acknowledgement with ranges that cannot be")]
+    Ranges,
+}
+
+/// Takes the frames of a symbol's body one by one; ends behind the first that is broken.
+#[derive(Clone, Debug)]
+pub struct StreamFrames(Bytes);
+
+impl StreamFrames {
+    /// The frames of `body`.
+    ///
+    /// # Errors
+    /// When it does not begin as frames do.
+    pub fn new(mut body: Bytes) -> Result<Self, StreamFrameError> {
+        match body.first() {
+            Some(&STREAM_TAG) => {
+                body.advance(1);
+                Ok(Self(body))
+            }
+            _ => Err(StreamFrameError::Tag),
+        }
+    }
+}
+
+impl Iterator for StreamFrames {
+    type Item = Result<StreamFrame, StreamFrameError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let frame = StreamFrame::take(&mut self.0);
+        if frame.is_err() {
+            self.0.clear();
+        }
+        Some(frame)
+    }
+}
+
+impl StreamFrame {
+    /// Takes a frame off the front.
+    fn take(bytes: &mut Bytes) -> Result<Self, StreamFrameError> {
+        let kind = byte(bytes)?;
+        match kind {
+            KIND_OPEN | KIND_OPEN_FIN => Ok(Self::Open(Open {
+                id: id(bytes)?,
+                priority: StreamPriority::from_byte(byte(bytes)?)?,
+                destination: Destination::take(bytes)?,
+                fin: kind == KIND_OPEN_FIN,
+                data: data(bytes, 0)?,
+            })),
+            KIND_DATA | KIND_DATA_FIN => {
+                let (id, offset) = (id(bytes)?, number(bytes)?);
+                let fin = kind == KIND_DATA_FIN;
+                Ok(Self::Data(Data { id, offset, fin, data: data(bytes, offset)? }))
+            }
+            KIND_ACKNOWLEDGED => Acknowledged::take(bytes).map(Self::Acknowledged),
+            KIND_SESSION_CREDIT => number(bytes).map(Self::SessionCredit),
+            KIND_RESET | KIND_RESET_ANSWER => Ok(Self::Reset {
+                id: id(bytes)?,
+                code: ResetCode::from_byte(byte(bytes)?),
+                final_size: number(bytes)?,
+                is_answer: kind == KIND_RESET_ANSWER,
+            }),
+            KIND_STOP => {
+                Ok(Self::Stop { id: id(bytes)?, code: ResetCode::from_byte(byte(bytes)?) })
+            }
+            KIND_OPENED => id(bytes).map(Self::Opened),
+            other => Err(StreamFrameError::UnknownKind(other)),
+        }
+    }
+
+    /// The bytes that [`StreamFrame::write`] appends.
+    pub fn encoded_len(&self) -> usize {
+        match self {
+            Self::Open(open) => {
+                Open::header_len(open.id, &open.destination, open.data.len()) + open.data.len()
+            }
+            Self::Data(data) => {
+                Data::header_len(data.id, data.offset, data.data.len()) + data.data.len()
+            }
+            Self::Acknowledged(acknowledged) => acknowledged.encoded_len(),
+            Self::SessionCredit(credit) => 1 + varint_len(*credit),
+            Self::Reset { id, final_size, .. } => 2 + varint_len(id.0) + varint_len(*final_size),
+            Self::Stop { id, .. } => 2 + varint_len(id.0),
+            Self::Opened(id) => 1 + varint_len(id.0),
+        }
+    }
+
+    /// Appends the frame. All its numbers are at most [`VARINT_MAX`], and the ranges of an
+    /// acknowledgement are as [`Acknowledged::ranges`] says.
+    pub fn write(&self, out: &mut impl BufMut) {
+        match self {
+            Self::Open(open) => {
+                open.write_header(open.data.len(), out);
+                out.put_slice(&open.data);
+            }
+            Self::Data(data) => {
+                data.write_header(data.data.len(), out);
+                out.put_slice(&data.data);
+            }
+            Self::Acknowledged(acknowledged) => acknowledged.write(out),
+            Self::SessionCredit(credit) => {
+                out.put_u8(KIND_SESSION_CREDIT);
+                put_varint(out, *credit);
+            }
+            Self::Reset { id, code, final_size, is_answer } => {
+                out.put_u8(if *is_answer { KIND_RESET_ANSWER } else { KIND_RESET });
+                put_varint(out, id.0);
+                out.put_u8(code.to_byte());
+                put_varint(out, *final_size);
+            }
+            Self::Stop { id, code } => {
+                out.put_u8(KIND_STOP);
+                put_varint(out, id.0);
+                out.put_u8(code.to_byte());
+            }
+            Self::Opened(id) => {
+                out.put_u8(KIND_OPENED);
+                put_varint(out, id.0);
+            }
+        }
+    }
+}
+
+impl Open {
+    /// The bytes before `length` bytes of data.
+    pub fn header_len(id: StreamId, destination: &Destination, length: usize) -> usize {
+        2 + varint_len(id.0) + destination.encoded_len() + varint_len(length as u64)
+    }
+
+    /// Appends all but the data, of which `length` bytes follow, wherever they are kept.
+    pub fn write_header(&self, length: usize, out: &mut impl BufMut) {
+        out.put_u8(if self.fin { KIND_OPEN_FIN } else { KIND_OPEN });
+        put_varint(out, self.id.0);
+        out.put_u8(self.priority.to_byte());
+        self.destination.put(out);
+        put_varint(out, length as u64);
+    }
+}
+
+impl Data {
+    /// The bytes before `length` bytes of data.
+    pub fn header_len(id: StreamId, offset: u64, length: usize) -> usize {
+        1 + varint_len(id.0) + varint_len(offset) + varint_len(length as u64)
+    }
+
+    /// Appends all but the data, of which `length` bytes follow, wherever they are kept.
+    pub fn write_header(&self, length: usize, out: &mut impl BufMut) {
+        out.put_u8(if self.fin { KIND_DATA_FIN } else { KIND_DATA });
+        put_varint(out, self.id.0);
+        put_varint(out, self.offset);
+        put_varint(out, length as u64);
+    }
+}
+
+impl Acknowledged {
+    fn take(bytes: &mut Bytes) -> Result<Self, StreamFrameError> {
+        let (id, flags) = (id(bytes)?, byte(bytes)?);
+        if flags & !(FLAG_BEGUN | FLAG_FIN) != 0 {
+            return Err(StreamFrameError::Bits(flags));
+        }
+        let contiguous = number(bytes)?;
+        let credit = contiguous + number(bytes)?;
+        if credit > VARINT_MAX {
+            return Err(StreamFrameError::Offset);
+        }
+        let count = usize::from(byte(bytes)?);
+        if count > ACKNOWLEDGED_RANGES_MAX {
+            return Err(StreamFrameError::Ranges);
+        }
+        let mut ranges = Vec::with_capacity(count);
+        let mut below = contiguous;
+        for _ in 0..count {
+            let (gap, length) = (number(bytes)?, number(bytes)?);
+            let range = below + gap..below + gap + length;
+            if gap == 0 || length == 0 || range.end > credit {
+                return Err(StreamFrameError::Ranges);
+            }
+            below = range.end;
+            ranges.push(range);
+        }
+        let (begun, fin) = (flags & FLAG_BEGUN != 0, flags & FLAG_FIN != 0);
+        Ok(Self { id, begun, fin, contiguous, credit, ranges })
+    }
+
+    fn encoded_len(&self) -> usize {
+        let head = 3 + varint_len(self.id.0) + varint_len(self.contiguous);
+        let head = head + varint_len(self.credit - self.contiguous);
+        head + self.gaps().map(|(gap, length)| varint_len(gap) + varint_len(length)).sum::<usize>()
+    }
+
+    fn write(&self, out: &mut impl BufMut) {
+        out.put_u8(KIND_ACKNOWLEDGED);
+        put_varint(out, self.id.0);
+        let begun = if self.begun { FLAG_BEGUN } else { 0 };
+        out.put_u8(begun | if self.fin { FLAG_FIN } else { 0 });
+        put_varint(out, self.contiguous);
+        put_varint(out, self.credit - self.contiguous);
+        out.put_u8(self.ranges.len() as u8);
+        for (gap, length) in self.gaps() {
+            put_varint(out, gap);
+            put_varint(out, length);
+        }
+    }
+
+    /// Of each range: what is missing before it, and its length.
+    fn gaps(&self) -> impl Iterator<Item = (u64, u64)> {
+        let ends = self.ranges.iter().map(|range| range.end);
+        let below = std::iter::once(self.contiguous).chain(ends);
+        let ranges = self.ranges.iter().zip(below);
+        ranges.map(|(range, below)| (range.start - below, range.end - range.start))
+    }
+}
+
+fn byte(bytes: &mut Bytes) -> Result<u8, StreamFrameError> {
+    bytes.try_get_u8().map_err(|_| StreamFrameError::Truncated)
+}
+
+fn number(bytes: &mut Bytes) -> Result<u64, StreamFrameError> {
+    get_varint(bytes).ok_or(StreamFrameError::Truncated)
+}
+
+fn id(bytes: &mut Bytes) -> Result<StreamId, StreamFrameError> {
+    number(bytes).map(StreamId)
+}
+
+/// A length, and so many bytes, which are the stream's from `offset` on.
+fn data(bytes: &mut Bytes, offset: u64) -> Result<Bytes, StreamFrameError> {
+    let length = number(bytes)?;
+    if length > bytes.len() as u64 {
+        return Err(StreamFrameError::Truncated);
+    }
+    // RFC 9000 section 19.8: "The largest offset delivered on a stream -- the sum of the offset and
+    // data length -- cannot exceed 2^62-1".
+    if offset + length > VARINT_MAX {
+        return Err(StreamFrameError::Offset);
+    }
+    Ok(bytes.split_to(length as usize))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! What goes first: the priorities of RFC 9218, in one byte.
+//!
+//! ```text
+//! 0000 | incremental:1 bit | urgency:3 bits
+//! ```
+
+use super::StreamFrameError;
+
+/// The priority of a stream (RFC 9218 section 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamPriority {
+    urgency: u8,
+    incremental: bool,
+}
+
+const URGENCY_MAX: u8 = 7;
+const INCREMENTAL: u8 = 8;
+
+impl StreamPriority {
+    /// A priority.
+    ///
+    /// `urgency`: 0, first, to 7; larger ones are taken for 7. `incremental`: whether its first
+    /// bytes are of use without the rest, so that it may take turns with others.
+    pub const fn new(urgency: u8, incremental: bool) -> Self {
+        let urgency = if urgency > URGENCY_MAX { URGENCY_MAX } else { urgency };
+        Self { urgency, incremental }
+    }
+
+    /// 0, first, to 7.
+    pub const fn urgency(self) -> u8 {
+        self.urgency
+    }
+
+    /// Whether it takes turns with others of its urgency.
+    pub const fn is_incremental(self) -> bool {
+        self.incremental
+    }
+
+    pub(super) const fn to_byte(self) -> u8 {
+        self.urgency | if self.incremental { INCREMENTAL } else { 0 }
+    }
+
+    pub(super) const fn from_byte(byte: u8) -> Result<Self, StreamFrameError> {
+        if byte & !(URGENCY_MAX | INCREMENTAL) != 0 {
+            return Err(StreamFrameError::Bits(byte));
+        }
+        Ok(Self { urgency: byte & URGENCY_MAX, incremental: byte & INCREMENTAL != 0 })
+    }
+}
+
+/// Urgency 3, not incremental (RFC 9218 sections 4.1 and 4.2).
+impl Default for StreamPriority {
+    fn default() -> Self {
+        Self::new(3, false)
+    }
+}
