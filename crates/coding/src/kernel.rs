@@ -18,7 +18,9 @@
 //!        > portable
 //! ```
 
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod isa;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod loops;
 #[cfg(target_arch = "aarch64")]
 mod neon;

@@ -22,6 +22,8 @@ pub struct Results {
     pub added_latency_us: Latency,
     /// CPU time of the client while it carries 30 Mbit/s, percent of one core.
     pub client_cpu_percent_at_30mbps: f64,
+    /// What the client has of the machine's memory.
+    pub client_resident_bytes: Resident,
     /// Where the CPU time of the UDP run went.
     pub cpu: Ends<CpuShares>,
     /// What the veth carries without the tunnel.
@@ -44,6 +46,15 @@ pub struct Latency {
     pub p50: f64,
     /// 99 of 100 are at most this.
     pub p99: f64,
+}
+
+/// What a process has of the machine's memory, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Resident {
+    /// Once its paths are usable.
+    pub idle: u64,
+    /// After it has carried 30 Mbit/s.
+    pub at_30mbps: u64,
 }
 
 /// CPU time by packet, microseconds.
@@ -96,6 +107,8 @@ impl Results {
             format!("{bound}{}", mbps(bps))
         };
         let us = |us: f64| format!("{us:.0} us");
+        let mb = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
+        let memory = &self.client_resident_bytes;
         let (veth, per_core) = (&self.veth, &self.packets_per_second_per_core);
         let tunnel_latency =
             |added: f64, bare: f64| format!("{} (+{})", us(added + bare), us(added));
@@ -125,6 +138,8 @@ impl Results {
                 format!("{:.1} %", self.client_cpu_percent_at_30mbps),
                 String::new(),
             ],
+            ["memory of the client, idle".into(), mb(memory.idle), String::new()],
+            ["memory of the client at 30 Mbit/s".into(), mb(memory.at_30mbps), String::new()],
         ];
         table.add_rows(rows);
         for column in table.column_iter_mut().skip(1) {
@@ -170,6 +185,8 @@ mod tests {
             "/added_latency_us/p50",
             "/added_latency_us/p99",
             "/client_cpu_percent_at_30mbps",
+            "/client_resident_bytes/idle",
+            "/client_resident_bytes/at_30mbps",
             "/veth/udp_goodput_bps",
         ] {
             assert!(json.pointer(pointer).is_some(), "{pointer}");
@@ -181,6 +198,7 @@ mod tests {
         let latency = |p50, p99| Latency { p50, p99 };
         let results = Results {
             udp_goodput_bps: 1.25e9,
+            client_resident_bytes: Resident { idle: 14_960_000, at_30mbps: 15_100_000 },
             added_latency_us: latency(90.0, 140.0),
             veth: Bare {
                 udp_goodput_bps: 1.98e9,
@@ -193,5 +211,6 @@ mod tests {
         let text = results.render();
         assert!(text.contains("at least 1980 Mbit/s") && !text.contains("at least 1250"), "{text}");
         assert!(text.contains("1250 Mbit/s") && text.contains("120 us (+90 us)"), "{text}");
+        assert!(text.contains("15.0 MB") && text.contains("15.1 MB"), "{text}");
     }
 }

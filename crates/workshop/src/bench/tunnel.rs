@@ -22,10 +22,11 @@ use roadweave_tunnel::Strategy;
 
 use super::echo;
 use super::iperf::{self, Load};
-use super::results::{Bare, CpuShares, Ends, Latency, Results};
+use super::results::{Bare, CpuShares, Ends, Latency, Resident, Results};
 use crate::product;
 use crate::sandbox::daemon::{CpuTime, Daemon};
 use crate::sandbox::tunnel::{SERVER_INNER, Site, Tunnel, TunnelSpec};
+use crate::sandbox::usage::resident_bytes;
 use crate::sandbox::{clock, connect};
 
 /// On the sandbox's own file system.
@@ -152,6 +153,7 @@ impl Bench {
         veth: Bare,
     ) -> anyhow::Result<Results> {
         let load = self.load(SERVER_INNER);
+        let idle = resident_bytes(tunnel.client.id())?;
         out::note("tunnel: latency");
         let latency = self.latency(SERVER_INNER)?;
         out::note("tunnel: 30 Mbit/s");
@@ -159,6 +161,7 @@ impl Bench {
         load.udp(STEADY_RATE)?;
         let steady = tunnel.client.cpu_time()?.since(before).total();
         let steady = steady.as_secs_f64() / (clock::now() - begin).as_secs_f64();
+        let memory = Resident { idle, at_30mbps: resident_bytes(tunnel.client.id())? };
         out::note("tunnel: TCP");
         let tcp_goodput_bps = load.tcp()?;
         let measure = |rate| {
@@ -187,6 +190,7 @@ impl Bench {
             },
             added_latency_us: Latency { p50: latency.p50 - bare.p50, p99: latency.p99 - bare.p99 },
             client_cpu_percent_at_30mbps: steady * 100.0,
+            client_resident_bytes: memory,
             cpu,
             veth,
         })
