@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs a client and a server (client.sh) on an emulated machine with a Cortex-A53, under Debian's own
-# kernel, and counts the client's instructions, those of the kernel for it among them.
+# Runs a client and a server (client.sh) on an emulated machine with a Cortex-A53, under Debian's
+# own kernel, and counts the client's instructions, those of the kernel for it among them.
 #
 #   deploy/small-box/machine.sh PROGRAM FOLDER MBIT_PER_S...
 #
-# PROGRAM is the static `roadweave` for aarch64; FOLDER keeps what is downloaded. The last columns are
-# a projection: what share of a core the client has at that rate, and what rate fills a core, by
+# PROGRAM is the static `roadweave` for aarch64; FOLDER keeps what is downloaded. The last columns
+# are a projection: what share of a core the client has at that rate, and what rate fills a core, by
 # instructions a second of real ones (docs/experiments/small-boxes.md says whence).
 #
 # The machine's time is what it computes: a nanosecond an instruction, and none while it sleeps. So
