@@ -1,7 +1,6 @@
 #!/bin/sh
 # A client and a server in namespaces of their own, over two links, while the client sends packets
-# of 1,200 bytes: what the client's processor time and memory are, and what counts it, if it runs
-# under something that does.
+# of 1,200 bytes: what it takes of the processor and of memory.
 #
 #   deploy/small-box/client.sh MBIT_PER_S SECONDS SERVER_COMMAND CLIENT_COMMAND
 #
