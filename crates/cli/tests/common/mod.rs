@@ -240,11 +240,18 @@ impl Road {
         (server, client)
     }
 
-    /// What `roadweave show --json` says of an instance.
+    /// What `roadweave show --json` says of an instance, which is asked again while it is busy: on
+    /// a loaded machine it may wait for `nft` longer than a caller waits for it.
     pub fn show(&self, instance: &str) -> Value {
-        let output = roadweave(&["show", "--json", "--socket", &socket(instance)]);
-        assert!(output.status.success(), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
+        let deadline = Instant::now() + WAIT_MAX;
+        loop {
+            let output = roadweave(&["show", "--json", "--socket", &socket(instance)]);
+            if output.status.success() {
+                return serde_json::from_slice(&output.stdout).unwrap();
+            }
+            let is_busy = String::from_utf8_lossy(&output.stderr).contains("ask again");
+            assert!(is_busy && Instant::now() < deadline, "{output:?}");
+        }
     }
 
     /// Waits until `condition` holds for what `show` says of an instance.
