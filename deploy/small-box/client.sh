@@ -14,8 +14,8 @@ fi
 rate=$1 seconds=$2 server_command=$3 client_command=$4
 
 mount -t tmpfs tmpfs /run
-mkdir -p /run/work
-cd /run/work
+mkdir -p /run/small-box
+cd /run/small-box
 for namespace in vehicle site; do
     ip netns add $namespace
     ip -n $namespace link set lo up
@@ -60,7 +60,7 @@ idle=$(resident) user=$(cpu 12) kernel=$(cpu 13) slept=$(sleeps)
 tally=
 if command -v tally >/dev/null; then tally $client /run/tally & tally=$!; fi
 if [ "$rate" != 0 ]; then
-    ip netns exec site iperf3 --server --one-off --daemon --pidfile /run/work/iperf.pid
+    ip netns exec site iperf3 --server --one-off --daemon --pidfile /run/small-box/iperf.pid
     sleep 0.5
     ip netns exec vehicle iperf3 --client 10.77.0.1 --udp --length 1172 --bandwidth "${rate}M" \
         --time "$seconds" --json >iperf.json || { cat iperf.json client.log >&2; exit 1; }
