@@ -78,6 +78,7 @@ impl ProxyArgs {
                 lanes: file.lane_configs(),
                 gateways: Vec::new(),
                 mtu: file.mtu_bytes.get() as u16,
+                streams: None,
                 clients_reach_clients: false,
                 memory_max: file.limits.memory_mb.bytes(),
                 client_memory_max: file.limits.client_memory_mb.bytes(),

@@ -159,6 +159,7 @@ impl ServerArgs {
                 lanes: file.lane_configs(),
                 gateways: file.addresses.iter().map(ipnet::IpNet::addr).collect(),
                 mtu: tun.mtu,
+                streams: None,
                 clients_reach_clients: file.clients_reach_clients,
                 memory_max: file.limits.memory_mb.bytes(),
                 client_memory_max: file.limits.client_memory_mb.bytes(),

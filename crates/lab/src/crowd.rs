@@ -164,6 +164,7 @@ impl Crowd {
             candidates: vec![Candidate::only(server_key(), vec![SERVER])],
             transport: self.transport(vehicle, life),
             lanes: self.config.lanes_up.clone(),
+            streams: None,
             memory_max: MEMORY_MAX,
         };
         let identity = Arc::new(identity(vehicle));
@@ -532,6 +533,7 @@ fn server(
         lanes: config.lanes_down.clone(),
         gateways: vec![IpAddr::from([10, 77, 0, 1])],
         mtu: MTU,
+        streams: None,
         clients_reach_clients: false,
         memory_max: config.memory_max,
         client_memory_max: config.client_memory_max,

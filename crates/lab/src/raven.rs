@@ -272,6 +272,7 @@ fn world(scenario: &Scenario) -> Result<World, WorldError> {
         links: scenario.links.clone(),
         lanes_up: scenario.lanes.clone(),
         lanes_down: scenario.lanes_down(),
+        streams: None,
         congestion: CongestionControl::default(),
         seed: scenario.seed,
         trust: Default::default(),

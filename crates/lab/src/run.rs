@@ -54,6 +54,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
         links: scenario.links.clone(),
         lanes_up: scenario.lanes.clone(),
         lanes_down: scenario.lanes_down(),
+        streams: None,
         congestion: scenario.congestion,
         seed: scenario.seed,
         trust: Default::default(),

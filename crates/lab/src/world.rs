@@ -25,6 +25,7 @@ mod ends;
 mod machine;
 pub mod servers;
 mod strangers;
+mod streams;
 mod tamper;
 mod trails;
 mod turns;

@@ -186,10 +186,13 @@ impl Streams {
                 return Ok(());
             }
             Received::Duplicate => self.stats.duplicate += length,
-            Received::InOrder | Received::OutOfOrder => {}
+            Received::New => {}
         }
+        // Nobody learns of losses by it, as lanes do that by themselves. What came twice may come
+        // again.
         stream.ack = match (stream.ack, received) {
-            (Ack::None, Received::InOrder) if !fin => Ack::By(now + ACK_DELAY),
+            (Ack::None, Received::New) if !fin => Ack::By(now + ACK_DELAY),
+            (by @ Ack::By(_), Received::New) if !fin => by,
             _ => Ack::Now,
         };
         if length == 0 && !fin {

@@ -25,6 +25,8 @@ pub(crate) struct Index {
     pub(crate) want_room: BTreeSet<StreamId>,
     /// Bytes that all streams hold until they are acknowledged.
     pub(crate) buffered: u64,
+    /// Bytes that all streams have written, never sent, and have credit for.
+    pub(crate) unsent: u64,
     /// Records of what all streams have in flight.
     pub(crate) records: usize,
 }
@@ -44,6 +46,7 @@ impl Index {
         let timer = |listed: Listed| listed.timer.map(|at| (at, id));
         replace(&mut self.timers, timer(old), timer(new));
         self.buffered = self.buffered - old.buffered + new.buffered;
+        self.unsent = self.unsent - old.unsent + new.unsent;
         self.records = self.records - old.records + new.records;
     }
 }

@@ -45,10 +45,8 @@ pub(crate) struct ReceiveBuffer {
 /// What came of some data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// It goes on where the last ended.
-    InOrder,
-    /// It leaves a gap, or fills one.
-    OutOfOrder,
+    /// Some of it.
+    New,
     /// Nothing of it is new.
     Duplicate,
     /// It would have made one range too many.
@@ -90,7 +88,6 @@ impl ReceiveBuffer {
     pub(crate) fn receive(&mut self, offset: u64, data: &[u8], fin: bool) -> Received {
         let end = offset + data.len() as u64;
         let contiguous = self.contiguous();
-        let has_gaps = self.received.iter().any(|range| range.start > contiguous);
         let mut is_new = fin && self.final_size.is_none() || self.is_stopped && end > self.highest;
         if !self.is_stopped && end > self.read {
             let start = offset.max(self.read);
@@ -113,11 +110,7 @@ impl ReceiveBuffer {
         if self.is_stopped {
             self.read = self.highest;
         }
-        match is_new {
-            false => Received::Duplicate,
-            true if has_gaps || offset > contiguous => Received::OutOfOrder,
-            true => Received::InOrder,
-        }
+        if is_new { Received::New } else { Received::Duplicate }
     }
 
     /// The peer has ended the stream at `final_size`. How many more bytes were sent than came.

@@ -161,6 +161,11 @@ impl SendBuffer {
         self.next < self.end().min(self.credit)
     }
 
+    /// The bytes that were never sent, and that there is credit for.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.end().min(self.credit).saturating_sub(self.next)
+    }
+
     /// Whether the credit alone holds it back, and nothing is under way that the peer would answer.
     pub(crate) fn is_blocked(&self) -> bool {
         self.next < self.end() && self.next >= self.credit && self.is_quiet()

@@ -98,6 +98,7 @@ pub(crate) struct Listed {
     pub(crate) has_events: bool,
     pub(crate) wants_room: bool,
     pub(crate) buffered: u64,
+    pub(crate) unsent: u64,
     pub(crate) records: usize,
 }
 
@@ -297,6 +298,7 @@ impl Stream {
                 && (self.is_ours || self.begun || self.reset.is_some()),
             wants_room: self.wants_room,
             buffered: self.send.buffered(),
+            unsent: if sends { self.send.unsent() } else { 0 },
             records: self.send.records(),
         }
     }

@@ -268,6 +268,19 @@ impl Streams {
         Some(event)
     }
 
+    /// Whether [`Streams::poll_transmit`] may have something to send.
+    pub fn has_frames(&self) -> bool {
+        let index = &self.index;
+        let has_data = !index.again.is_empty() || !index.fresh.is_empty();
+        let owes = !index.control.is_empty() || !self.answers.is_empty();
+        has_data || owes || self.receive_credit.due().is_some()
+    }
+
+    /// Whether [`Streams::poll_event`] has something to tell.
+    pub fn has_events(&self) -> bool {
+        !self.index.eventful.is_empty()
+    }
+
     /// The rule that the peer has broken, if that has ended all streams.
     pub fn violation(&self) -> Option<Violation> {
         self.violation
@@ -276,6 +289,11 @@ impl Streams {
     /// Streams that are open, or not yet over at both ends.
     pub fn open_streams(&self) -> usize {
         self.table.len()
+    }
+
+    /// Bytes that were written and never sent, as far as the peer takes them now.
+    pub fn unsent(&self) -> u64 {
+        self.index.unsent.min(self.send_credit.room())
     }
 
     /// Bytes that were sent and are not acknowledged: what is sent again after
@@ -293,6 +311,25 @@ impl Streams {
     pub fn memory(&self) -> usize {
         let streams: usize = self.table.values().map(|stream| stream.memory()).sum();
         streams + self.table.len() * INDEXED + self.closed.memory() + self.answers.len() * RECORD
+    }
+
+    /// Resets the streams that hold most until all hold no more than `bytes` bytes, or hold nothing
+    /// beside their places.
+    pub fn shed(&mut self, now: Instant, bytes: usize) {
+        let holders = self.table.iter().map(|(id, stream)| (stream.memory(), *id));
+        let mut holders: Vec<(usize, StreamId)> = holders.collect();
+        holders.sort_unstable_by(|a, b| b.cmp(a));
+        let mut excess = self.memory().saturating_sub(bytes);
+        for (held, id) in holders {
+            if excess == 0 {
+                return;
+            }
+            if self.table.get(&id).is_some_and(|stream| stream.reset.is_none()) {
+                self.end(now, id, ResetCode::TooMany);
+                let left = self.table.get(&id).map_or(0, |stream| stream.memory());
+                excess = excess.saturating_sub(held.saturating_sub(left));
+            }
+        }
     }
 
     /// The most that [`Streams::memory`] can be, whatever the peer and the user do.

@@ -21,7 +21,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_identity::Identity;
-use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, Prober, TransportConfig};
+use roadweave_quic::{
+    ConfigError, Connection, ConnectionId, Endpoint, Epoch, Prober, TransportConfig,
+};
 use roadweave_recovery::Qoe;
 use roadweave_types::{DropCounters, Instant, PathId, PathSnapshot, Policy, UplinkId};
 use roadweave_wire::{Hello, Role, Welcome};
@@ -32,6 +34,7 @@ use crate::node::Node;
 use crate::observe::PacketEvent;
 use crate::session::{MEMORY_MAX, Session, SessionError, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
+use crate::streams::StreamsConfig;
 use crate::uplink::{Month, UplinkPolicy, Usage};
 
 mod binding;
@@ -50,6 +53,7 @@ mod renewal;
 mod report;
 mod silence;
 mod standby;
+mod streams;
 mod uplinks;
 
 use binding::Bindings;
@@ -65,6 +69,7 @@ use race::{AcceptedConnection, Attempt, PREFERRED_SERVER_DELAY};
 pub use report::{PairReport, PairState, UplinkReport};
 use silence::Flapping;
 use standby::Standby;
+use streams::ClientStreams;
 
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
 const MTU_MIN: u16 = 1280;
@@ -81,7 +86,9 @@ pub struct ClientConfig {
     pub transport: TransportConfig,
     /// The lanes of the uplink direction.
     pub lanes: Vec<LaneConfig>,
-    /// The most bytes that the session may hold.
+    /// Streams, if the client is to open some.
+    pub streams: Option<StreamsConfig>,
+    /// The most bytes that the session may hold, streams not among them.
     pub memory_max: usize,
 }
 
@@ -89,7 +96,14 @@ impl ClientConfig {
     /// A client of one server, with the lanes of [`default_lanes`] and at most [`MEMORY_MAX`].
     pub fn new(name: impl Into<String>, transport: TransportConfig, server: Candidate) -> Self {
         let (name, lanes) = (name.into(), default_lanes());
-        Self { name, candidates: vec![server], transport, lanes, memory_max: MEMORY_MAX }
+        Self {
+            name,
+            candidates: vec![server],
+            transport,
+            lanes,
+            streams: None,
+            memory_max: MEMORY_MAX,
+        }
     }
 }
 
@@ -212,6 +226,7 @@ pub struct Client {
     path_policies: BTreeMap<PathId, Policy>,
     /// Connected networks behind this end.
     local_networks: Vec<IpNet>,
+    streams: Option<ClientStreams>,
 }
 
 impl Client {
@@ -227,7 +242,8 @@ impl Client {
         let bindings = Bindings::new(identity.clone());
         let endpoint = Endpoint::client(epoch, &config.transport, identity)?;
         let lanes = config.lanes.len();
-        if !(1..=LANES_MAX).contains(&lanes) {
+        let lanes_max = LANES_MAX - usize::from(config.streams.is_some());
+        if !(1..=lanes_max).contains(&lanes) {
             return Err(SessionError::Lanes(lanes).into());
         }
         config.candidates = admit(config.candidates);
@@ -270,8 +286,14 @@ impl Client {
             usage: Usage::default(),
             path_policies: BTreeMap::new(),
             local_networks: Vec::new(),
+            streams: None,
         };
         client.pairs = Pairs::new(client.seed());
+        let streams = client.config.streams.clone();
+        client.streams = streams.map(|config| {
+            let first = StreamsConfig::first_epoch(&client.config.transport.rng_seed);
+            ClientStreams::new(config, first)
+        });
         Ok(client)
     }
 
@@ -295,8 +317,10 @@ impl Client {
     }
 
     /// What is said first on a connection.
-    fn hello(&self, role: Role) -> Hello {
-        Hello { name: self.config.name.clone(), role }
+    fn hello(&mut self, role: Role, id: ConnectionId) -> Hello {
+        let key = self.endpoint.connection(id).and_then(Connection::peer);
+        let streams = self.streams.as_mut().zip(key).map(|(streams, key)| streams.epoch(key));
+        Hello { name: self.config.name.clone(), role, streams }
     }
 
     /// What the strategies have learned of the networks so far, in all sessions.
@@ -350,7 +374,8 @@ impl Client {
     /// When there are too many lanes, or none, or a strategy cannot be used; nothing is changed
     /// then.
     pub fn set_lanes(&mut self, now: Instant, lanes: Vec<LaneConfig>) -> Result<(), SetError> {
-        if !(1..=LANES_MAX).contains(&lanes.len()) {
+        let lanes_max = LANES_MAX - usize::from(self.streams.is_some());
+        if !(1..=lanes_max).contains(&lanes.len()) {
             return Err(SetError::Lanes(lanes.len()));
         }
         for lane in &lanes {

@@ -36,6 +36,7 @@ pub(crate) use cuts::Reassembly;
 pub(crate) use datagram::Token;
 pub use datagram::{DatagramContent, LaneDatagram};
 pub use defaults::default_lanes;
+pub(crate) use defaults::stream_lane;
 pub use flow::FlowClass;
 pub(crate) use flow::FlowTable;
 pub use memory::MemoryStats;

@@ -30,6 +30,7 @@ mod router;
 mod server;
 mod session;
 mod status;
+mod streams;
 mod uplink;
 
 pub use anchor::{Anchor, AnchorConfig, AnchorEvent, AnchorStatus, AnchorTenant};
@@ -62,4 +63,5 @@ pub use session::{
     LaneStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,
 };
 pub use status::{PathStatusReport, SessionStatus};
+pub use streams::{StreamsConfig, StreamsOwner};
 pub use uplink::{Month, UplinkPolicy, Usage};

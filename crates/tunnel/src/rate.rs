@@ -31,6 +31,16 @@ impl Limit {
         self.rate
     }
 
+    /// When a packet of `bytes` bytes passes; at a rate of zero none does.
+    pub(crate) fn passes_at(&self, bytes: usize) -> Option<Instant> {
+        if self.rate == Rate::default() {
+            return None;
+        }
+        let full_at = self.full_at + self.rate.time_for(bytes as u64);
+        let burst = self.burst.min(full_at.since(Instant::ZERO));
+        Some(full_at - burst)
+    }
+
     /// Whether a packet of `bytes` bytes passes now; at a rate of zero none does.
     pub(crate) fn allows(&mut self, now: Instant, bytes: usize) -> bool {
         if self.rate == Rate::default() {

@@ -162,6 +162,7 @@ impl Router {
             SessionConfig {
                 lanes: vec![lane],
                 peer_sources: config.inner_sources,
+                streams: None,
                 memory_max: MEMORY_MAX,
                 seed: u64::from(config.epoch),
             },

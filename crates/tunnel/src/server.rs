@@ -25,6 +25,7 @@ mod sessions;
 mod shards;
 mod standbys;
 mod strays;
+mod streams;
 mod totals;
 mod waiting;
 
@@ -45,6 +46,7 @@ pub use self::kept::Kept;
 use self::shards::Strays;
 use self::standbys::Standbys;
 pub use self::strays::{Stray, StrayQueue};
+use self::streams::ServerStreams;
 use self::waiting::Waiting;
 use crate::lane::{LaneConfig, Strategy, default_lanes};
 use crate::learned::{Learned, keep_learned};
@@ -54,6 +56,7 @@ use crate::proxy::{Legs, ProxyConfig, ProxyStatus};
 use crate::rate::{Direction, Limit};
 use crate::session::{MEMORY_MAX, Session, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
+use crate::streams::StreamsConfig;
 
 pub use self::drain::{DRAIN_MAX, DrainReason};
 pub use self::totals::{RoundTrips, Tally, Totals};
@@ -71,6 +74,8 @@ pub struct ServerConfig {
     pub gateways: Vec<IpAddr>,
     /// The MTU of the TUN devices, bytes.
     pub mtu: u16,
+    /// Streams, if the server takes some; a proxy takes none.
+    pub streams: Option<StreamsConfig>,
     /// Whether clients may reach one another.
     pub clients_reach_clients: bool,
     /// The most bytes that all sessions may hold together.
@@ -89,6 +94,7 @@ impl ServerConfig {
             lanes: default_lanes(),
             gateways,
             mtu: 1_360,
+            streams: None,
             clients_reach_clients: false,
             memory_max: MEMORY_MAX,
             client_memory_max: MEMORY_MAX,
@@ -168,6 +174,7 @@ pub struct Server {
     inbox: Inbox,
     /// What a proxy has in the place of a device.
     legs: Option<Box<Legs>>,
+    streams: Option<ServerStreams>,
     events: VecDeque<ServerEvent>,
     drops: DropCounters,
     /// Whether sessions note what happens to each packet.
@@ -191,7 +198,10 @@ impl Server {
         let ceilings = Ceilings::of(config.memory_max, transport.half_open_max);
         transport.half_open_max = ceilings.half_open;
         let endpoint = Endpoint::server(epoch, &transport, identity, peers.clone())?;
+        let first = StreamsConfig::first_epoch(&config.transport.rng_seed);
+        let streams = config.streams.clone().map(|streams| ServerStreams::new(streams, first));
         Ok(Self {
+            streams,
             budget: Budget::new(config.memory_max),
             config,
             endpoint,
@@ -232,6 +242,7 @@ impl Server {
         peers: Arc<PeerTable>,
     ) -> Result<Self, ConfigError> {
         let legs = Legs::new(epoch, &config.transport, identity.clone(), proxy)?;
+        let config = ServerConfig { streams: None, ..config };
         let mut server = Self::new(epoch, config, identity, peers)?;
         server.legs = Some(Box::new(legs));
         Ok(server)

@@ -15,6 +15,7 @@ mod exit;
 mod memory;
 mod settings;
 mod stats;
+mod streams;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -35,6 +36,8 @@ pub use self::config::{MEMORY_MAX, SessionConfig, SessionError, SetError};
 use self::exit::Exit;
 pub(crate) use self::exit::check_inner;
 pub use self::stats::{LaneStats, SessionStats};
+pub(crate) use self::streams::StreamTurn;
+use self::streams::SymbolQueue;
 use crate::carrier::Carrier;
 use crate::lane::{
     Arrival, Delivery, FlowTable, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, Opening,
@@ -69,6 +72,8 @@ pub struct Session {
     memory_max: usize,
     /// Bytes that came since the sum of what is held was last made.
     unchecked: usize,
+    /// When streams are to be asked again, if the session carries such.
+    streams_due: Option<Instant>,
 }
 
 impl Session {
@@ -80,11 +85,12 @@ impl Session {
     /// # Errors
     /// When the number of lanes is out of bounds, or a strategy cannot be used.
     pub fn new(config: SessionConfig, names_uplinks: bool) -> Result<Self, SessionError> {
-        if config.lanes.is_empty() || config.lanes.len() > LANES_MAX {
+        let lanes_max = LANES_MAX - usize::from(config.streams.is_some());
+        if config.lanes.is_empty() || config.lanes.len() > lanes_max {
             return Err(SessionError::Lanes(config.lanes.len()));
         }
         let senders = (0_u8..)
-            .zip(&config.lanes)
+            .zip(config.lanes.iter().chain(&config.streams))
             .map(|(id, lane)| LaneSender::new(LaneId(id), lane.clone(), config.seed, names_uplinks))
             .collect::<Result<Vec<_>, _>>()?;
         let needs_flows = needs_flows(&config.lanes);
@@ -103,11 +109,13 @@ impl Session {
                 sources: config.peer_sources,
                 refused_sources: Vec::new(),
                 log: PacketLog::default(),
+                symbols: config.streams.is_some().then(SymbolQueue::default),
             },
             peer_reports: BTreeMap::new(),
             next_report: Instant::ZERO,
             memory_max: config.memory_max,
             unchecked: 0,
+            streams_due: None,
         })
     }
 
@@ -144,14 +152,18 @@ impl Session {
 
     /// Keeps from now on what [`Session::take_unfinished`] hands out.
     pub(crate) fn keep_unfinished(&mut self) {
-        self.senders.iter_mut().for_each(LaneSender::keep_unfinished);
+        let lanes = self.lane_configs.len();
+        self.senders[..lanes].iter_mut().for_each(LaneSender::keep_unfinished);
     }
 
     /// Hands out all inner packets for the peer that it may not have and that are young enough to
-    /// be of use, the oldest first. This session sends them no more.
+    /// be of use, the oldest first. This session sends them no more. What streams have sent they
+    /// send again by themselves.
     pub(crate) fn take_unfinished(&mut self, now: Instant) -> Vec<Unfinished> {
         let of_lane = |sender: &mut LaneSender| sender.take_unfinished(now);
-        let mut packets: Vec<Unfinished> = self.senders.iter_mut().flat_map(of_lane).collect();
+        let lanes = self.lane_configs.len();
+        let senders = self.senders[..lanes].iter_mut();
+        let mut packets: Vec<Unfinished> = senders.flat_map(of_lane).collect();
         packets.sort_by_key(|unfinished| unfinished.since);
         packets
     }
@@ -294,14 +306,34 @@ impl Session {
     /// are due after a millisecond or a little more and not at once. Hands out what has waited long
     /// enough for others.
     pub fn handle_timeout(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        self.turn(now, carrier, None);
+    }
+
+    /// As [`Session::handle_timeout`], with the streams that the session carries: they are handed
+    /// what came for them, and send what may leave.
+    pub(crate) fn turn(
+        &mut self,
+        now: Instant,
+        carrier: &mut impl Carrier,
+        mut streams: Option<StreamTurn<'_>>,
+    ) {
+        if let Some(streams) = &mut streams {
+            self.hand_over_symbols(now, streams);
+        }
         let lanes = self.senders.len();
         self.turn = (self.turn + 1) % lanes;
         let mut order: [usize; LANES_MAX] = std::array::from_fn(|at| (at + self.turn) % lanes);
         let order = &mut order[..lanes];
         order.sort_by_key(|lane| self.senders[*lane].config().rank);
         for lane in order {
-            self.senders[*lane].transmit(now, carrier);
+            match &mut streams {
+                Some(streams) if self.is_stream_lane(*lane) => {
+                    self.transmit_streams(now, streams, carrier);
+                }
+                _ => self.senders[*lane].transmit(now, carrier),
+            }
         }
+        self.streams_due = streams.and_then(|streams| streams.due());
         if let Some(path) = carrier.feedback_due(now) {
             match self.feedback(now) {
                 Some(feedback) => carrier.send_feedback_on(now, path, feedback.to_bytes()),
@@ -327,7 +359,8 @@ impl Session {
     /// When [`Session::handle_timeout`] must be called again, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sending = self.senders.iter().filter_map(LaneSender::poll_timeout);
-        sending.chain(self.receivers.values().filter_map(LaneReceiver::poll_timeout)).min()
+        let receiving = self.receivers.values().filter_map(LaneReceiver::poll_timeout);
+        sending.chain(receiving).chain(self.streams_due).min()
     }
 
     /// The peer's packets may not come from these networks from now on.

@@ -63,6 +63,7 @@ impl Visit {
             lanes: vec![LaneConfig::new("default", "xnc".parse().unwrap())],
             gateways: Vec::new(),
             mtu: 1_360,
+            streams: None,
             clients_reach_clients: false,
             memory_max: 8 * MEMORY_MAX,
             client_memory_max: MEMORY_MAX,
@@ -134,7 +135,7 @@ impl Visit {
     }
 
     fn say(&mut self, role: Role) {
-        let hello = Control::Hello(Hello { name: "box".into(), role });
+        let hello = Control::Hello(Hello { name: "box".into(), role, streams: None });
         if let Some(connection) = self.connection() {
             let _ = connection.send_message(hello.to_bytes());
         }

@@ -27,6 +27,7 @@ fn client(servers: &[&str]) -> Client {
         )],
         transport: TransportConfig::new([1; 32]),
         lanes: vec![LaneConfig::new("default", Strategy::xnc())],
+        streams: None,
         memory_max: roadweave_tunnel::MEMORY_MAX,
     };
     let epoch = Epoch::new(std::time::Instant::now());

@@ -104,6 +104,7 @@ impl World {
             lanes: vec![LaneConfig::new("default", "xnc".parse().unwrap())],
             gateways: Vec::new(),
             mtu: 1_360,
+            streams: None,
             clients_reach_clients: false,
             memory_max: 8 * MEMORY_MAX,
             client_memory_max: MEMORY_MAX,
@@ -124,6 +125,7 @@ impl World {
             candidates: vec![Candidate::only(identity(2).public_key(), vec![server_address()])],
             transport,
             lanes: vec![LaneConfig::new("default", "xnc".parse().unwrap())],
+            streams: None,
             memory_max: MEMORY_MAX,
         };
         let mut client = Client::new(self.epoch, config, identity(10 + number)).unwrap();

@@ -30,10 +30,11 @@ pub use self::error::ControlError;
 use self::fields::{
     FIELD_ADDRESS, FIELD_ANCHOR, FIELD_GATEWAY, FIELD_GRACE, FIELD_LANE, FIELD_MTU, FIELD_NAME,
     FIELD_PATH, FIELD_ROLE, Fields, MAX_NETWORKS, ROLE_PROXY, ROLE_STANDBY, put_age, put_field,
-    put_network, put_order, put_policy, put_reason, put_tenant, put_text,
+    put_network, put_order, put_policy, put_reason, put_streams, put_tenant, put_text,
 };
 pub use self::values::{Reason, Role, TenantAnchor};
 use crate::binding::Binding;
+use crate::stream::StreamsEpoch;
 
 /// The longest control message, bytes.
 pub const MAX_CONTROL_MESSAGE: usize = 4096;
@@ -103,6 +104,8 @@ pub struct Hello {
     pub name: String,
     /// What it wants the connection for.
     pub role: Role,
+    /// Its streams with this server, if it has any to open: it takes their frames.
+    pub streams: Option<StreamsEpoch>,
 }
 
 /// What the server grants.
@@ -116,6 +119,8 @@ pub struct Welcome {
     pub mtu: u16,
     /// The anchor that the client is to sign a binding for, if the server is a proxy.
     pub anchor: Option<TenantAnchor>,
+    /// The server's streams with this client, if it takes any.
+    pub streams: Option<StreamsEpoch>,
 }
 
 impl Control {
@@ -133,14 +138,17 @@ impl Control {
         let kind = bytes.get_u8();
         let fields = Fields::parse(bytes)?;
         match kind {
-            KIND_HELLO => {
-                Ok(Self::Hello(Hello { name: fields.text(FIELD_NAME)?, role: fields.role()? }))
-            }
+            KIND_HELLO => Ok(Self::Hello(Hello {
+                name: fields.text(FIELD_NAME)?,
+                role: fields.role()?,
+                streams: fields.streams()?,
+            })),
             KIND_WELCOME => Ok(Self::Welcome(Welcome {
                 addresses: fields.networks(FIELD_ADDRESS)?,
                 gateways: fields.networks(FIELD_GATEWAY)?.iter().map(IpNet::addr).collect(),
                 mtu: u16::from_be_bytes(fields.array(FIELD_MTU)?),
                 anchor: fields.anchor()?,
+                streams: fields.streams()?,
             })),
             KIND_REFUSE => {
                 Ok(Self::Refuse { reason: fields.text(FIELD_NAME)?, why: fields.reason()? })
@@ -180,6 +188,7 @@ impl Control {
                     Role::Standby => put_field(&mut out, FIELD_ROLE, &[ROLE_STANDBY]),
                     Role::Proxy => put_field(&mut out, FIELD_ROLE, &[ROLE_PROXY]),
                 }
+                put_streams(&mut out, hello.streams);
             }
             Self::Welcome(welcome) => {
                 out.put_u8(KIND_WELCOME);
@@ -194,6 +203,7 @@ impl Control {
                     put_tenant(&mut out, &anchor.tenant);
                     put_field(&mut out, FIELD_ANCHOR, &anchor.key);
                 }
+                put_streams(&mut out, welcome.streams);
             }
             Self::Binding(binding) => {
                 out.put_u8(KIND_BINDING);

@@ -52,7 +52,7 @@ pub use stamp::{STAMP_HEADER, Stamp, split_stamp};
 pub use stream::{
     ACKNOWLEDGED_RANGES_MAX, Acknowledged, Data, Destination, Open, ResetCode, SESSION_CREDIT,
     STREAM_CREDIT, STREAM_TAG, StreamFrame, StreamFrameError, StreamFrames, StreamId,
-    StreamPriority, VARINT_MAX,
+    StreamPriority, StreamsEpoch, VARINT_MAX,
 };
 pub use symbol::{FragmentPosition, MAX_SYMBOL_BODY, SYMBOL_HEADER, Symbol, SymbolError};
 

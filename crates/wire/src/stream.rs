@@ -66,6 +66,11 @@ const FLAG_FIN: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
+/// The streams that one end has with the other, as that end calls them: another epoch says that
+/// they begin anew, and that all before are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamsEpoch(pub u64);
+
 /// One frame; data shares the memory of what it was parsed from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamFrame {

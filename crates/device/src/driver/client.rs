@@ -153,6 +153,7 @@ fn new_client(clock: Clock, options: &ClientOptions) -> Result<Client, DriverErr
         candidates: candidates(&options.servers, &options.identity),
         transport: options.transport.clone(),
         lanes: options.lanes.clone(),
+        streams: None,
         memory_max: options.memory_max,
     };
     Ok(Client::new(Epoch::new(clock.epoch()), config, options.identity.clone())?)

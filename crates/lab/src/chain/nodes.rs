@@ -127,6 +127,7 @@ pub(super) fn proxy(epoch: Epoch, config: &ChainConfig, proxy: usize, life: u8) 
         lanes: lanes(config),
         gateways: Vec::new(),
         mtu: MTU,
+        streams: None,
         clients_reach_clients: false,
         memory_max: 16 * MEMORY_MAX,
         client_memory_max: MEMORY_MAX,
@@ -158,6 +159,7 @@ pub(super) fn client(
         },
         transport: transport(config, life),
         lanes: lanes(config),
+        streams: None,
         memory_max: MEMORY_MAX,
     };
     let mut client =

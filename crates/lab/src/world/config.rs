@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use roadweave_emulate::DuplexLink;
 use roadweave_quic::CongestionControl;
-use roadweave_tunnel::{ClientError, LaneConfig, UplinkPolicy};
+use roadweave_tunnel::{ClientError, LaneConfig, StreamsConfig, UplinkPolicy};
 
 use super::machine::Machine;
 use super::strangers::Hostility;
@@ -19,6 +19,8 @@ pub struct WorldConfig {
     pub lanes_up: Vec<LaneConfig>,
     /// The lanes to the vehicle; they may not name uplinks, which the server does not know.
     pub lanes_down: Vec<LaneConfig>,
+    /// Streams between both ends, if there are any.
+    pub streams: Option<StreamsConfig>,
     /// The congestion control of every path, on both sides.
     pub congestion: CongestionControl,
     /// Decides all that is random in client and server; links have seeds of their own.

@@ -33,6 +33,7 @@ pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldE
         candidates: vec![Candidate::only(server_key, servers.collect())],
         transport: transport(world, 1, 0),
         lanes: world.lanes_up.clone(),
+        streams: world.streams.clone(),
         memory_max: MEMORY_MAX,
     };
     let mut client = Client::new(epoch, config, Arc::new(Identity::from_seed(CLIENT_KEY)))?;
@@ -87,6 +88,7 @@ fn server_of(
         lanes: world.lanes_down.clone(),
         gateways: vec![IpAddr::from(GATEWAY)],
         mtu: MTU,
+        streams: world.streams.clone(),
         clients_reach_clients: false,
         memory_max: 8 * MEMORY_MAX,
         client_memory_max: MEMORY_MAX,

@@ -172,6 +172,7 @@ impl Servers {
             candidates: candidates.clone(),
             transport: transport(config.seed, 0),
             lanes: config.lanes_up.clone(),
+            streams: None,
             memory_max: MEMORY_MAX,
         };
         let mut client = Client::new(epoch, client, Arc::new(client_identity()))?;
@@ -426,6 +427,7 @@ fn server(epoch: Epoch, config: &ServersConfig, number: usize) -> Result<Server,
         lanes: config.lanes_down.clone(),
         gateways: vec![IpAddr::from([10, 77, 0, 1])],
         mtu: MTU,
+        streams: None,
         clients_reach_clients: false,
         memory_max: 8 * MEMORY_MAX,
         client_memory_max: MEMORY_MAX,

@@ -23,6 +23,7 @@ fn config(strategy: &str, links: Vec<DuplexLink>) -> WorldConfig {
         links,
         lanes_up: vec![LaneConfig::new("default", strategy)],
         lanes_down: vec![LaneConfig::new("default", Strategy::xnc())],
+        streams: None,
         congestion: CongestionControl::default(),
         seed: 1,
         trust: Trust::default(),

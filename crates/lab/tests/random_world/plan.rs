@@ -165,6 +165,7 @@ impl Plan {
             links: links.collect(),
             lanes_up: self.lanes_up.clone(),
             lanes_down: self.lanes_down.clone(),
+            streams: None,
             congestion: self.congestion,
             seed: self.seed,
             trust: Trust::default(),

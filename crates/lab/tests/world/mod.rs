@@ -12,7 +12,7 @@ use roadweave_emulate::{Direction, DuplexLink, LinkSettings, Trace};
 use roadweave_lab::world::{Hostility, Machine, Strangers, Trust, World as Inner, WorldConfig};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{
-    ClientEvent, LaneConfig, ServerEvent, SessionStatus, Strategy, UplinkPolicy,
+    ClientEvent, LaneConfig, ServerEvent, SessionStatus, Strategy, StreamsConfig, UplinkPolicy,
 };
 use roadweave_types::{Instant, Rate};
 
@@ -37,6 +37,7 @@ pub struct Plan {
     pub policies: BTreeMap<String, UplinkPolicy>,
     pub strangers: Strangers,
     pub machine: Machine,
+    pub streams: Option<StreamsConfig>,
 }
 
 #[derive(Clone)]
@@ -65,6 +66,7 @@ impl Plan {
             policies: BTreeMap::new(),
             strangers: Strangers::default(),
             machine: Machine::default(),
+            streams: None,
         }
     }
 
@@ -89,6 +91,7 @@ impl Plan {
             links: self.links.iter().enumerate().map(link).collect(),
             lanes_up,
             lanes_down,
+            streams: self.streams.clone(),
             congestion: self.congestion,
             seed: self.seed,
             learned: Default::default(),

@@ -167,6 +167,7 @@ impl Tunnel {
             candidates: vec![Candidate::only(server_key.public_key(), vec![server_address()])],
             transport: TransportConfig::new([3; 32]),
             lanes: lanes.clone(),
+            streams: None,
             memory_max: MEMORY_MAX,
         };
         let client = Client::new(epoch, config, Arc::new(client_key)).expect("usable lanes");
@@ -175,6 +176,7 @@ impl Tunnel {
             lanes,
             gateways: vec![IpAddr::from([10, 0, 0, 1])],
             mtu: 1400,
+            streams: None,
             clients_reach_clients: false,
             memory_max: 8 * MEMORY_MAX,
             client_memory_max: MEMORY_MAX,

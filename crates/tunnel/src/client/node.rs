@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use roadweave_quic::{Local, Source, Transmit};
 use roadweave_types::{DropReason, Instant, earliest};
 
-use super::{Client, Current, Uplink};
+use super::{Client, ClientStreams, Current, Uplink};
 use crate::node::{Node, RecvMeta};
 use crate::uplink::{UplinkPolicy, ip_bytes};
 
@@ -55,7 +55,8 @@ impl Node for Client {
         if let Some(current) = &mut self.current
             && let Some(connection) = self.endpoint.connection_mut(current.id)
         {
-            current.session.handle_timeout(now, connection);
+            let streams = self.streams.as_mut().and_then(ClientStreams::turn);
+            current.session.turn(now, connection, streams);
             connection.flush(now);
         }
         self.watch_outages(now);

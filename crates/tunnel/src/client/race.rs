@@ -233,7 +233,7 @@ impl Client {
                     attempt.on_answer(now);
                     self.pairs.on_answered(attempt.pair);
                 }
-                let hello = self.hello(Role::Join);
+                let hello = self.hello(Role::Join, id);
                 self.send_control(id, &Control::Hello(hello));
             }
             Event::Message(message) => self.on_answer(now, id, message),
@@ -342,6 +342,7 @@ impl Client {
         let config = SessionConfig {
             lanes: self.config.lanes.clone(),
             peer_sources: None,
+            streams: self.stream_lane(&welcome),
             memory_max: self.config.memory_max,
             seed: self.seed() ^ id.0,
         };
@@ -365,6 +366,7 @@ impl Client {
         self.renews = false;
         let welcome_told = welcome.clone();
         self.current = Some(Current { id, pair, session, since: now, welcome, doubted: false });
+        self.begin_streams(now);
         self.refuse_local_sources();
         self.drop_attempts(now, "another connection was welcomed", |_| true);
         let (welcome, server) = (welcome_told, pair.1);

@@ -356,7 +356,7 @@ impl Client {
                     attempt.hello = true;
                     self.pairs.on_answered(attempt.pair);
                 }
-                let hello = self.hello(Role::Standby);
+                let hello = self.hello(Role::Standby, id);
                 self.send_control(id, &Control::Hello(hello));
             }
             Event::Message(message) => self.on_standby_message(now, id, message),

@@ -62,6 +62,17 @@ pub fn default_lanes() -> Vec<LaneConfig> {
     ]
 }
 
+/// The lane that streams are sent by: as transfers, but with little that waits in it, since frames
+/// are made when there is room for them.
+pub(crate) fn stream_lane() -> LaneConfig {
+    LaneConfig {
+        rank: 1,
+        pacing: Pacing::Rate,
+        rtp_frames: false,
+        ..LaneConfig::new("streams", strategy(TRANSFER))
+    }
+}
+
 fn strategy(name: &str) -> Strategy {
     name.parse().expect("the names above are known")
 }

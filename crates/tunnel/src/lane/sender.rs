@@ -24,7 +24,10 @@ use roadweave_types::{
     DropReason, Instant, LaneId, Order, PacketId, PathId, PathOffer, PathSnapshot, Promise,
     earliest,
 };
-use roadweave_wire::{FragmentPosition, RtpHeader, SourceDatagram, Stamp};
+use roadweave_wire::{
+    FragmentPosition, MAX_SYMBOL_BODY, RtpHeader, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram,
+    Stamp, Symbol,
+};
 
 use crate::carrier::Carrier;
 use crate::lane::LaneConfig;
@@ -62,6 +65,8 @@ pub(crate) struct LaneSender {
     /// Of what the encoder holds.
     sent_flows: SentFlows,
     queue: VecDeque<Queued>,
+    /// Bytes that will come when the queue has room, where somebody waits for that.
+    held_back: u64,
     /// Which frames of the queue are given up, if the strategy gives up frames.
     shedder: Option<Shedder>,
     /// Lost packets that go out again before the queue, with the moment they were queued.
@@ -118,6 +123,7 @@ impl LaneSender {
             encoder: Encoder::new(encoder),
             sent_flows: SentFlows::default(),
             queue: VecDeque::new(),
+            held_back: 0,
             shedder: config.strategy.keeps_whole_frames().then(|| Shedder::new(config.deadline)),
             again: VecDeque::new(),
             repairs: BTreeMap::new(),
@@ -196,6 +202,17 @@ impl LaneSender {
         let stamp = self.arrival_times.as_ref().map(|_| Stamp::of(now));
         let datagram =
             SourceDatagram::of_packet(self.lane, self.predecessors.is_some(), stamp, packet);
+        self.queue_packet(now, datagram, flow, rtp);
+    }
+
+    /// Queues a packet if there is room for it.
+    fn queue_packet(
+        &mut self,
+        now: Instant,
+        datagram: SourceDatagram,
+        flow: u64,
+        rtp: Option<RtpHeader>,
+    ) {
         let bytes = datagram.len();
         if self.stats.queue_bytes as usize + bytes > self.config.queue_bytes_max {
             self.stats.drops.count(DropReason::QueueFull);
@@ -210,6 +227,36 @@ impl LaneSender {
             ends_frame: rtp.is_some_and(|header| header.marker),
             ends_packet: true,
         });
+    }
+
+    /// Takes the body of a symbol that is not an inner packet, in a lane that carries streams; at
+    /// most [`LaneSender::symbol_room`] bytes.
+    pub(crate) fn handle_symbol(&mut self, now: Instant, body: &[u8]) {
+        self.stats.inner_packets += 1;
+        self.stats.inner_bytes += body.len() as u64;
+        let symbol = Symbol { position: FragmentPosition::Whole, body };
+        self.queue_packet(now, SourceDatagram::new(self.lane, &symbol), 0, None);
+    }
+
+    /// The most bytes of a symbol's body that leave in one datagram, whether as they are or coded.
+    pub(crate) fn symbol_room(&self, carrier: &impl Carrier) -> usize {
+        let header = self.config.strategy.repair_header().max(SOURCE_HEADER) + SYMBOL_HEADER;
+        carrier.max_datagram_size().saturating_sub(header).min(MAX_SYMBOL_BODY)
+    }
+
+    /// So many bytes are to follow when the queue has room.
+    pub(crate) fn set_held_back(&mut self, bytes: u64) {
+        self.held_back = bytes;
+    }
+
+    /// Bytes that wait for a free window, here and elsewhere.
+    fn backlog_bytes(&self) -> u64 {
+        self.stats.queue_bytes + self.held_back
+    }
+
+    /// Bytes of datagrams that wait for a free window.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.stats.queue_bytes as usize
     }
 
     /// The packet that came in last ended a video frame, as is known now.

@@ -148,13 +148,13 @@ impl Server {
                 self.join(now, id);
             }
             Role::Join => {
-                if self.welcome(now, id) {
+                if self.welcome(now, id, hello) {
                     self.welcomed.insert(id);
                     self.wait_for_use(now, id);
                 }
             }
             Role::Standby if stands_by => {}
-            Role::Standby => self.stand_by(now, id),
+            Role::Standby => self.stand_by(now, id, hello),
             Role::Proxy => self.refuse(now, id, "this server takes no proxies", Reason::Other),
         }
     }
@@ -175,7 +175,7 @@ impl Server {
     }
 
     /// Welcomes a client, or says why not. The session begins when it uses the connection.
-    pub(super) fn welcome(&mut self, now: Instant, id: ConnectionId) -> bool {
+    pub(super) fn welcome(&mut self, now: Instant, id: ConnectionId, hello: &Hello) -> bool {
         let peer = self.endpoint.connection(id).and_then(Connection::peer);
         let Some(key) = peer else { return false };
         // The table may have changed since the handshake.
@@ -190,11 +190,13 @@ impl Server {
                 return false;
             }
         };
+        let streams = self.agree_on_streams(id, hello.streams);
         let welcome = Control::Welcome(Welcome {
             addresses: peer.addresses.clone(),
             gateways,
             mtu: self.config.mtu,
             anchor,
+            streams,
         });
         if let Some(connection) = self.endpoint.connection_mut(id)
             && let Err(error) = connection.send_message(welcome.to_bytes())
@@ -235,6 +237,7 @@ impl Server {
         let config = SessionConfig {
             lanes: self.config.lanes.clone(),
             peer_sources: Some(peer.addresses.clone()),
+            streams: self.stream_lane(id),
             memory_max: self.config.client_memory_max,
             seed: seed ^ id.0,
         };
@@ -252,6 +255,10 @@ impl Server {
             self.end(now, old, "a newer session of the same client replaces it");
         }
         self.by_key.insert(key, id);
+        if self.begin_streams(now, id, key, &peer).is_err() {
+            self.by_key.remove(&key);
+            return self.end(now, id, "the client's streams are over");
+        }
         self.begin_passing(now, id, &peer, key);
         self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
         let limits = peer.rate_limit.map(|rate| self.kept.lock().accounts.take_limits(&key, rate));
@@ -281,15 +288,19 @@ impl Server {
         self.budget.remove(id);
         self.touched.remove(&id);
         self.set_timer(id, None);
-        let Some(joined) = self.sessions.remove(&id) else { return };
+        let joined = self.sessions.remove(&id);
+        if let Some(joined) = &joined
+            && self.by_key.get(&joined.key) == Some(&id)
+        {
+            self.by_key.remove(&joined.key);
+        }
+        self.leave_streams(now, id, joined.as_ref());
+        let Some(joined) = joined else { return };
         self.legs.iter_mut().for_each(|legs| legs.end(now, id));
         if self.peers.get(&joined.key).is_some() {
             let mut kept = self.kept.lock();
             keep_learned(&mut kept.learned, &joined.key, &joined.session);
             kept.accounts.keep_limits(joined.key, joined.limits);
-        }
-        if self.by_key.get(&joined.key) == Some(&id) {
-            self.by_key.remove(&joined.key);
         }
         self.events.push_back(ServerEvent::Left {
             peer: joined.peer.name.clone(),

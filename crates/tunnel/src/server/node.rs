@@ -55,6 +55,7 @@ impl Node for Server {
         self.close_silent(now);
         self.settle_changed(now);
         self.ask_to_move(now);
+        self.tend_streams(now);
         let ignored = self.endpoint.stats().ignored;
         let crowded_out = ignored - std::mem::replace(&mut self.crowded_out, ignored);
         if crowded_out > 0 {
@@ -94,8 +95,10 @@ impl Node for Server {
             false => Some(Instant::ZERO),
         };
         let legs = self.legs.as_ref().and_then(|legs| legs.poll_timeout());
+        let streams = self.streams.as_ref().and_then(|streams| streams.poll_timeout());
         earliest([
             legs,
+            streams,
             hello,
             session,
             self.drain_timeout(),

@@ -24,7 +24,12 @@ impl Server {
         while let Some((id, bytes)) = self.budget.next_excess() {
             if let Some(joined) = self.sessions.get_mut(&id) {
                 joined.session.shrink_to(now, bytes);
-                self.budget.set(id, joined.session.memory().total());
+                let (key, held) = (joined.key, joined.session.memory().total());
+                if let Some(all) = &mut self.streams {
+                    all.shed(now, &key, bytes.saturating_sub(held));
+                }
+                let held = held + self.stream_memory(&key);
+                self.budget.set(id, held);
                 self.take_inner(now, id);
             }
         }
@@ -33,10 +38,14 @@ impl Server {
     pub(super) fn turn_session(&mut self, now: Instant, id: ConnectionId) {
         let Some(joined) = self.sessions.get_mut(&id) else { return };
         let Some(connection) = self.endpoint.connection_mut(id) else { return };
-        joined.session.handle_timeout(now, connection);
+        let streams = self.streams.as_mut();
+        let turn = streams.and_then(|all| all.turn(id, &joined.key, joined.limits.as_mut()));
+        joined.session.turn(now, connection, turn);
         connection.flush(now);
         let next = joined.session.poll_timeout();
-        self.budget.set(id, joined.session.memory().total());
+        let (key, held) = (joined.key, joined.session.memory().total());
+        self.streams.iter_mut().for_each(|all| all.on_turned(&key));
+        self.budget.set(id, held + self.stream_memory(&key));
         self.set_timer(id, next);
         // Packets that have waited long enough for others.
         self.take_inner(now, id);

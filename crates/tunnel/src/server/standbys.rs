@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use roadweave_identity::PublicKey;
 use roadweave_quic::{Connection, ConnectionId};
 use roadweave_types::Instant;
-use roadweave_wire::Reason;
+use roadweave_wire::{Hello, Reason};
 
 use super::Server;
 
@@ -91,14 +91,14 @@ impl Server {
     }
 
     /// A client wants a connection to stand by.
-    pub(super) fn stand_by(&mut self, now: Instant, id: ConnectionId) {
+    pub(super) fn stand_by(&mut self, now: Instant, id: ConnectionId, hello: &Hello) {
         let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
         match self.standbys.add(id, key) {
             Ok(before) => {
                 if let Some(before) = before {
                     self.end(now, before, "a newer standby of the same client replaces it");
                 }
-                if self.welcome(now, id) {
+                if self.welcome(now, id, hello) {
                     self.waiting.remove(id);
                 }
             }

@@ -19,6 +19,9 @@ pub struct SessionConfig {
     pub lanes: Vec<LaneConfig>,
     /// Source addresses that the peer may use; `None` for all.
     pub peer_sources: Option<Vec<IpNet>>,
+    /// How the frames of streams are sent, if both ends carry such: a lane behind the others, which
+    /// takes nothing else.
+    pub streams: Option<LaneConfig>,
     /// The most bytes that it may hold, in all lanes and both directions; the oldest of it goes
     /// when that is used up.
     pub memory_max: usize,
@@ -30,7 +33,7 @@ impl SessionConfig {
     /// One lane for everything, with `strategy`.
     pub fn new(strategy: Strategy, seed: u64) -> Self {
         let lanes = vec![LaneConfig::new("default", strategy)];
-        Self { lanes, peer_sources: None, memory_max: MEMORY_MAX, seed }
+        Self { lanes, peer_sources: None, streams: None, memory_max: MEMORY_MAX, seed }
     }
 }
 

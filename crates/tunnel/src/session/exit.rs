@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId};
-use roadweave_wire::InnerPacket;
+use roadweave_wire::{InnerPacket, STREAM_TAG};
 
+use super::SymbolQueue;
 use crate::lane::{Delivery, HELD_MAX, LANES_MAX};
 use crate::observe::{PacketLog, PacketStep};
 
@@ -27,12 +28,23 @@ pub(super) struct Exit {
     pub(super) refused_sources: Vec<IpNet>,
     /// What happens to packets of the receiving direction.
     pub(super) log: PacketLog,
+    /// Frames of streams, if the session carries such.
+    pub(super) symbols: Option<SymbolQueue>,
 }
 
 impl Exit {
     /// Takes what a lane delivers, and counts what may not go out.
     pub(super) fn deliver(&mut self, now: Instant, lane: LaneId, delivery: Delivery) {
         let Delivery { id, decoded, packet } = delivery;
+        if let Some(symbols) = &mut self.symbols
+            && packet.first() == Some(&STREAM_TAG)
+        {
+            match symbols.push(packet) {
+                true => self.log.note(now, lane, id, PacketStep::Delivered { decoded }),
+                false => self.drops.count(DropReason::ReceiveMemory),
+            }
+            return;
+        }
         match check_inner(&packet, self.sources.as_deref(), &self.refused_sources) {
             Err(reason) => self.drops.count(reason),
             Ok(_) if self.inbox.len() >= INBOX_MAX => self.drops.count(DropReason::DeviceFull),

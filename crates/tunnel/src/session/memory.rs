@@ -37,6 +37,7 @@ impl Session {
             fragment_bytes: self.parts.bytes() as u64,
             ..MemoryStats::default()
         };
+        sum.reorder_bytes += self.exit.symbols.as_ref().map_or(0, |queue| queue.memory() as u64);
         self.senders.iter().for_each(|sender| sum.add(&sender.memory()));
         self.receivers.values().for_each(|receiver| sum.add(&receiver.memory()));
         sum

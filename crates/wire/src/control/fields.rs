@@ -9,6 +9,7 @@ use roadweave_types::{Order, Policy, Priority, Promise, peer_text};
 
 use super::error::ControlError;
 use super::values::{Reason, Role, TenantAnchor};
+use crate::stream::StreamsEpoch;
 
 pub(super) const MAX_NETWORKS: usize = 64;
 pub(super) const MAX_TEXT: usize = 256;
@@ -25,6 +26,7 @@ pub(super) const FIELD_AGE: u16 = 9;
 pub(super) const FIELD_ROLE: u16 = 10;
 pub(super) const FIELD_REASON: u16 = 12;
 pub(super) const FIELD_GRACE: u16 = 13;
+pub(super) const FIELD_STREAMS: u16 = 21;
 
 /// The redundancy of a path that may have any.
 pub(super) const REDUNDANCY_ANY: u8 = 255;
@@ -75,6 +77,12 @@ pub(super) fn put_reason(out: &mut BytesMut, why: Reason) {
         Reason::Other => {}
         Reason::Drain => put_field(out, FIELD_REASON, &[REASON_DRAIN]),
         Reason::Superseded => put_field(out, FIELD_REASON, &[REASON_SUPERSEDED]),
+    }
+}
+
+pub(super) fn put_streams(out: &mut BytesMut, streams: Option<StreamsEpoch>) {
+    if let Some(StreamsEpoch(number)) = streams {
+        put_field(out, FIELD_STREAMS, &number.to_be_bytes());
     }
 }
 
@@ -191,6 +199,10 @@ impl Fields {
         }
         // Texts reach logs and terminals: nothing in them may steer those.
         Ok(peer_text(text.as_bytes()))
+    }
+
+    pub(super) fn streams(&self) -> Result<Option<StreamsEpoch>, ControlError> {
+        Ok(self.optional(FIELD_STREAMS)?.map(|value| StreamsEpoch(u64::from_be_bytes(value))))
     }
 
     pub(super) fn anchor(&self) -> Result<Option<TenantAnchor>, ControlError> {

@@ -22,11 +22,13 @@ fn samples() -> Vec<Control> {
             gateways: vec!["10.77.0.1".parse().expect("an address")],
             mtu: 1360,
             anchor: None,
+            streams: Some(StreamsEpoch(u64::MAX - 1)),
         }),
         Control::Refuse { reason: "unknown peer".into(), why: Reason::Other },
         Control::Refuse { reason: "it drains".into(), why: Reason::Drain },
         Control::Refuse { reason: "elsewhere".into(), why: Reason::Superseded },
-        Control::Hello(Hello { name: "a".into(), role: Role::Standby }),
+        Control::Hello(Hello { name: "a".into(), role: Role::Standby, streams: None }),
+        Control::Hello(Hello { streams: Some(StreamsEpoch(7)), ..Hello::default() }),
         Control::Move { why: Reason::Drain, grace: Some(Duration::from_millis(1)) },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
         Control::PathPolicy { path: PathId(1), policy: Policy::default() },
@@ -81,7 +83,14 @@ fn every_truncation_is_refused_or_lacks_a_field() {
 fn what_an_older_peer_does_not_say_has_its_old_meaning() {
     for (hello, message) in [
         (Hello { name: "x".into(), ..Hello::default() }, &b"\x01\0\x01\0\x01x"[..]),
-        (Hello { name: "x".into(), role: Role::Standby }, b"\x01\0\x01\0\x01x\0\x0a\0\x01\x01"),
+        (
+            Hello { name: "x".into(), role: Role::Standby, ..Hello::default() },
+            b"\x01\0\x01\0\x01x\0\x0a\0\x01\x01",
+        ),
+        (
+            Hello { name: "x".into(), streams: Some(StreamsEpoch(258)), ..Hello::default() },
+            b"\x01\0\x01\0\x01x\0\x15\0\x08\0\0\0\0\0\0\x01\x02",
+        ),
     ] {
         assert_eq!(Control::Hello(hello.clone()).to_bytes(), message);
         assert_eq!(Control::parse(Bytes::from_static(message)), Ok(Control::Hello(hello)));
@@ -92,7 +101,7 @@ fn what_an_older_peer_does_not_say_has_its_old_meaning() {
     assert_eq!(&plain[..], b"\x03\0\x01\0\x01x");
     assert_eq!(&drain[..], b"\x03\0\x01\0\x01x\0\x0c\0\x01\x01");
     for role in [Role::Join, Role::Standby, Role::Proxy] {
-        let hello = Control::Hello(Hello { name: "x".into(), role });
+        let hello = Control::Hello(Hello { name: "x".into(), role, ..Hello::default() });
         assert_eq!(Control::parse(hello.to_bytes()), Ok(hello));
     }
 }

@@ -176,7 +176,7 @@ impl Client {
         for uplink in self.uplinks.values_mut() {
             (uplink.path_failures, uplink.next_path, uplink.path_deadline) = (0, now, now);
         }
-        let hello = self.hello(Role::Join);
+        let hello = self.hello(Role::Join, accepted.id);
         self.send_control(accepted.id, &Control::Hello(hello));
         if let Some(connection) = self.endpoint.connection_mut(accepted.id) {
             connection.restore_keep_alive();

@@ -61,7 +61,7 @@ impl LaneSender {
     fn poll_repair(&mut self, now: Instant, carrier: &mut impl Carrier) -> Option<Repair> {
         let mut paths = self.offers(carrier.paths(now));
         limit_repairs(&mut paths);
-        self.recovery.poll_repair(now, &paths, self.stats.queue_bytes)
+        self.recovery.poll_repair(now, &paths, self.backlog_bytes())
     }
 
     /// Bytes of repairs that wait for a path.

@@ -71,7 +71,7 @@ impl LaneSender {
         };
         let packet = PacketInfo {
             bytes: datagram.len(),
-            backlog_bytes: self.stats.queue_bytes,
+            backlog_bytes: self.backlog_bytes(),
             flow: self.sent_flows.of(id),
             waited: now.since(since),
         };
@@ -99,7 +99,7 @@ impl LaneSender {
         }
         let packet = PacketInfo {
             bytes,
-            backlog_bytes: self.stats.queue_bytes,
+            backlog_bytes: self.backlog_bytes(),
             flow: front.flow,
             waited: now.since(front.since),
         };
