@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lane::{LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes};
 use crate::secret::PrivateKey;
+use crate::streams::ClientStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
 use crate::values::{
@@ -52,6 +53,9 @@ pub struct ClientFile {
     /// What the client may take of the machine.
     #[serde(default)]
     pub limits: ClientLimits,
+    /// The proxy for applications of the LAN, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<ClientStreams>,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,
@@ -302,6 +306,9 @@ impl Validate for ClientFile {
         validate_policies(&self.uplinks.policies)?;
         validate_lanes(LaneNames::PRODUCT, &self.lanes)?;
         validate_deadlines(&self.lanes)?;
+        if let Some(streams) = &self.streams {
+            streams.validate(&self.lanes)?;
+        }
         self.validate_lanes_uplinks()
     }
 }

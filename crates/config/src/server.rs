@@ -17,6 +17,7 @@ use crate::lane::{
 use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::secret::PrivateKey;
+use crate::streams::ServerStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
 use crate::values::{Within, listen, networks, state_directory, validate_networks};
@@ -62,6 +63,9 @@ pub struct ServerFile {
     /// Figures over HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsFields>,
+    /// Streams of clients end here, if there is such a section.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<ServerStreams>,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,
@@ -180,6 +184,9 @@ impl Validate for ServerFile {
         validate_lanes(LaneNames::PRODUCT, &self.lanes)?;
         validate_deadlines(&self.lanes)?;
         validate_without_uplinks(&self.lanes)?;
+        if let Some(streams) = &self.streams {
+            streams.validate(&self.lanes)?;
+        }
         PeersCheck::new("peers", &self.private_key, &self.addresses).check(&self.peers)
     }
 

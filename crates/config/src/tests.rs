@@ -352,10 +352,11 @@ fn the_documentation_names_every_field_with_its_default() {
     let place = "name = \"fra-1\"\nsite = \"frankfurt\"\nto_anchor_ms = 2\n";
     let proxy = format!("[[proxies]]\naddresses = [\"a:1\"]\npublic_key = \"{OTHER_KEY}\"\n");
     let fleet = "[fleet]\noffline_max_seconds = 600\n";
+    let streams = "[streams]\nlisten = \"192.168.1.1:1080\"\n";
     let client: ClientFile =
-        read(&format!("{}{place}{policy}{lane}{proxy}", client(""))).expect("complete");
-    let server: ServerFile =
-        read(&format!("private_key = \"{KEY}\"\n{METRICS}{lane}{peer}{fleet}")).expect("complete");
+        read(&format!("{}{place}{policy}{lane}{proxy}{streams}", client(""))).expect("complete");
+    let server = format!("private_key = \"{KEY}\"\n{METRICS}{lane}{peer}{fleet}[streams]\n");
+    let server: ServerFile = read(&server).expect("complete");
     let mut fields = std::collections::BTreeMap::new();
     for text in [toml::to_string(&client), toml::to_string(&server)] {
         let table: toml::Table = text.expect("writable").parse().expect("readable");
@@ -383,6 +384,28 @@ fn the_documentation_names_every_field_with_its_default() {
     let text = format!("{}{policies}", self::client(""));
     assert_eq!(read::<ClientFile>(&text).expect("it works").policies().len(), 2);
     read::<ClientFile>(examples.next().expect("an example")).expect("the example works");
+}
+
+#[test]
+fn streams_need_a_lane_of_their_own() {
+    let streams = "[streams]\nlisten = \"192.168.1.1:1080\"\n";
+    let with = |lanes: &str| read::<ClientFile>(&format!("{}{lanes}{streams}", client("")));
+    let file = with("").expect("the usual lanes leave room").streams.expect("a section");
+    assert_eq!(file.to_config().lane.name, "streams");
+    let lanes = |count: usize| -> String {
+        (0..count).map(|number| format!("[[lanes]]\nname = \"{number}\"\n")).collect()
+    };
+    with(&lanes(7)).expect("one is left");
+    let error = with(&lanes(8)).expect_err("none is left");
+    assert!(error.contains("[streams] takes one of 8"), "{error}");
+    let error = with("[[lanes]]\nname = \"streams\"\n").expect_err("two of a name");
+    assert!(error.contains("give this one another name"), "{error}");
+    let server = format!("private_key = \"{KEY}\"\n[streams]\nstrategy = \"single:wwan0\"\n");
+    let error = read::<ServerFile>(&server).expect_err("no uplinks");
+    assert!(error.contains("a server has no uplinks"), "{error}");
+    let bad = streams.replace("192.168.1.1:1080", "lan");
+    let error = read::<ClientFile>(&format!("{}{bad}", client(""))).expect_err("no address");
+    assert!(error.contains("\"lan\" is no address to listen on"), "{error}");
 }
 
 /// All leaves of a file, named as the documentation names them.

@@ -14,7 +14,7 @@ impl World {
         act: impl FnOnce(Instant, StreamsOwner, &mut Streams) -> T,
     ) -> Option<T> {
         self.client.touched = true;
-        let (owner, streams) = self.client.end.streams()?;
+        let (owner, streams) = self.client.end.streams(self.now)?;
         Some(act(self.now, owner, streams))
     }
 
@@ -31,6 +31,7 @@ impl World {
     /// What happened to a stream at the server.
     pub fn poll_server_stream(&mut self) -> Option<(StreamsOwner, Event)> {
         self.server.touched = true;
+        self.server.end.hand_over_symbols(self.now);
         self.server.end.poll_stream_event(self.now)
     }
 

@@ -13,6 +13,8 @@
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
+#[path = "../world/apps.rs"]
+mod apps;
 mod crowd;
 mod ledger;
 mod plan;

@@ -14,7 +14,7 @@ use roadweave_lab::world::{
     Hostility, Machine, OtherServer, Stranger, Strangers, Tampering, Trust, WorldConfig,
 };
 use roadweave_quic::CongestionControl;
-use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, UplinkPolicy};
+use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, StreamsConfig, UplinkPolicy};
 use roadweave_types::{Instant, Order, Policy, Priority, Rate};
 
 /// The strategy that names an uplink, which serves the vehicle only.
@@ -45,6 +45,9 @@ pub struct Plan {
     /// A link whose stranger stays.
     pub besieged: Option<usize>,
     pub flows: Vec<Flow>,
+    /// Requests by streams: when each is made, and how many bytes are the answer; in most worlds
+    /// there are none.
+    pub fetches: Vec<(Duration, u64)>,
     /// Ascending.
     pub events: Vec<(Duration, Happening)>,
 }
@@ -151,6 +154,7 @@ impl Plan {
             strangers,
             besieged,
             flows,
+            fetches: Dice(Pcg64Mcg::seed_from_u64(seed.rotate_left(16))).fetches(heal),
             events,
         }
     }
@@ -165,7 +169,7 @@ impl Plan {
             links: links.collect(),
             lanes_up: self.lanes_up.clone(),
             lanes_down: self.lanes_down.clone(),
-            streams: None,
+            streams: (!self.fetches.is_empty()).then(StreamsConfig::default),
             congestion: self.congestion,
             seed: self.seed,
             trust: Trust::default(),
@@ -281,6 +285,18 @@ fn writes(kind: &Hostility) -> bool {
 struct Dice(Pcg64Mcg);
 
 impl Dice {
+    /// In one world of three, some requests until all links have healed.
+    fn fetches(&mut self, heal: Duration) -> Vec<(Duration, u64)> {
+        if !self.once_in(3) {
+            return Vec::new();
+        }
+        let mut fetches: Vec<_> = (0..self.within(1..9))
+            .map(|_| (self.ms(0..heal.as_millis() as u64), self.within(1..30_000) as u64))
+            .collect();
+        fetches.sort_unstable();
+        fetches
+    }
+
     /// A number in `range`.
     fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
         range.start + self.0.next_u64() % (range.end - range.start)

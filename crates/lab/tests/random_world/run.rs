@@ -8,6 +8,7 @@ use roadweave_lab::world::{Tampering, World};
 use roadweave_tunnel::{ClientEvent, LaneStats, ServerEvent, SessionStatus};
 use roadweave_types::{DropCounters, DropReason, Instant};
 
+use crate::apps::Apps;
 use crate::ledger::Ledger;
 use crate::plan::{FIRST_PORT, Flow, Happening, Kind, PORTS_PER_LANE, Plan};
 
@@ -69,7 +70,7 @@ impl Seen {
 
     /// Whether enough happened.
     pub fn check(&self) {
-        assert!(self.accounted * 2 > self.worlds, "one session lasted: {self:?}");
+        assert!(self.accounted * 3 > self.worlds, "one session lasted: {self:?}");
         assert!(self.arrived * 3 > self.sent && self.arrived < self.sent, "{self:?}");
         for reason in SEEN {
             assert!(self.drops.get(reason) > 0, "no packet was dropped as {reason:?}: {self:?}");
@@ -110,7 +111,9 @@ pub fn run(plan: &Plan) -> Result<Outcome, String> {
     let sound = stage.sound_links([&healed, &settled]);
     let revival = stage.check_liveness(&probes, well, &sound)?;
     stage.check_busyness()?;
-    let accounted = stage.is_one_session();
+    stage.check_streams(&sound)?;
+    // Frames of streams are in no ledger.
+    let accounted = stage.is_one_session() && plan.fetches.is_empty();
     let drops = stage.drops();
     if accounted {
         for direction in [Direction::Up, Direction::Down] {
@@ -147,6 +150,9 @@ struct Stage<'a> {
     /// Flows, and when each sends next.
     flows: Vec<(Instant, Flow)>,
     script: VecDeque<(Instant, Happening)>,
+    apps: Apps,
+    /// Requests that are to be made, ascending.
+    fetches: VecDeque<(Instant, u64)>,
     next_look: Instant,
     steps: u64,
     /// What was given to the tunnel.
@@ -169,6 +175,8 @@ impl<'a> Stage<'a> {
             ledger: Ledger::default(),
             flows: flows.collect(),
             script: script.collect(),
+            apps: Apps::new(),
+            fetches: plan.fetches.iter().map(|(after, bytes)| (at(*after), *bytes)).collect(),
             next_look: Instant::ZERO,
             steps: 0,
             given: Vec::new(),
@@ -204,13 +212,15 @@ impl<'a> Stage<'a> {
         loop {
             let flow = self.flows.iter().map(|(next, _)| *next);
             let event = self.script.front().map(|(at, _)| *at);
-            let own = flow.chain(event).chain([self.next_look, end]).min();
+            let fetch = self.fetches.front().map(|(at, _)| (*at).max(self.next_look));
+            let own = flow.chain(event).chain(fetch).chain([self.next_look, end]).min();
             let due = [own, self.world.poll_timeout()].into_iter().flatten().min();
             let now = due.unwrap_or(end).max(self.world.now());
             self.world.handle_timeout(now);
             self.steps += 1;
             self.play_script(now)?;
             self.transmit(now);
+            self.use_streams(now);
             self.world.flush();
             while let Some(arrival) = self.world.poll_arrival() {
                 self.ledger.note(self.plan, &arrival)?;
@@ -232,6 +242,7 @@ impl<'a> Stage<'a> {
                 Happening::Link(link, action) => action.act_on(&mut self.world, link),
                 Happening::RestartServer => {
                     self.world.restart_server().map_err(|error| error.to_string())?;
+                    self.apps.on_server_restart();
                 }
                 Happening::Mtu(link, payload) => self.world.set_mtu(link, payload),
                 Happening::Strategy(direction, lane, strategy) => {
@@ -254,6 +265,29 @@ impl<'a> Stage<'a> {
                 *next += flow.interval;
             }
         }
+    }
+
+    /// Makes the requests that are due, as soon as there is somebody to ask, and answers them.
+    fn use_streams(&mut self, now: Instant) {
+        if self.plan.fetches.is_empty() {
+            return;
+        }
+        while let Some((at, bytes)) = self.fetches.front().copied()
+            && at <= now
+            && self.apps.fetch(&mut self.world, bytes).is_some()
+        {
+            self.fetches.pop_front();
+        }
+        self.apps.act(&mut self.world);
+    }
+
+    /// Whether each request has an end, if any link could carry it.
+    fn check_streams(&self, sound: &[bool]) -> Result<(), String> {
+        if self.fetches.is_empty() && self.apps.all_over() || !sound.contains(&true) {
+            return Ok(());
+        }
+        let (left, fetches) = (self.fetches.len(), &self.apps.fetches);
+        Err(format!("requests without an end, {left} never made: {fetches:#?}"))
     }
 
     /// Whether what is kept stays within its bounds.

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod apps;
+
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use std::time::Duration;

@@ -75,14 +75,19 @@ impl ClientStreams {
 }
 
 impl Client {
-    /// The streams, if the server takes any; they are over when their owner is another.
+    /// The streams, if the server takes any, with all that has come for them; those before are over
+    /// when their owner is another.
     ///
     /// They live on while there is no session, and wait. [`Node::handle_timeout`] sends what was
     /// written.
     ///
     /// [`Node::handle_timeout`]: crate::Node::handle_timeout
-    pub fn streams(&mut self) -> Option<(StreamsOwner, &mut Streams)> {
+    pub fn streams(&mut self, now: Instant) -> Option<(StreamsOwner, &mut Streams)> {
         let carried = self.streams.as_mut().filter(|carried| carried.with.is_some())?;
+        if let Some(current) = &mut self.current {
+            let mut turn = StreamTurn::new(&mut carried.streams, None);
+            current.session.hand_over_symbols(now, &mut turn);
+        }
         Some((carried.owner, &mut carried.streams))
     }
 

@@ -218,7 +218,20 @@ impl ServerStreams {
 pub(super) struct StreamsOver;
 
 impl Server {
-    /// Something happened to a stream of a client.
+    /// Hands to the streams what has come for them since the last turn.
+    pub fn hand_over_symbols(&mut self, now: Instant) {
+        let Some(all) = &mut self.streams else { return };
+        for id in &self.touched {
+            let Some(joined) = self.sessions.get_mut(id) else { continue };
+            if let Some(mut turn) = all.turn(*id, &joined.key, joined.limits.as_mut()) {
+                joined.session.hand_over_symbols(now, &mut turn);
+                all.on_turned(&joined.key);
+            }
+        }
+    }
+
+    /// Something happened to a stream of a client: as of the last turn, or of the last
+    /// [`Server::hand_over_symbols`].
     pub fn poll_stream_event(&mut self, now: Instant) -> Option<(StreamsOwner, Event)> {
         let all = self.streams.as_mut()?;
         while let Some(owner) = all.eventful.first().copied() {

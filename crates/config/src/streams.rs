@@ -1,0 +1,125 @@
+//! TCP connections that go as streams.
+
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+use roadweave_tunnel::{LANES_MAX, LaneConfig, Strategy, StreamsConfig};
+use serde::{Deserialize, Serialize};
+
+use crate::Fault;
+use crate::lane::LaneFields;
+use crate::values::{Within, listen, networks, validate_networks};
+
+/// The proxy for applications of the LAN.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientStreams {
+    /// The TCP address at which SOCKS5 and HTTP CONNECT are answered.
+    #[serde(deserialize_with = "listen")]
+    pub listen: SocketAddr,
+    /// The networks that may use it.
+    #[serde(default = "default_from", deserialize_with = "networks")]
+    pub from: Vec<IpNet>,
+    /// Scheduler and recovery; docs/configuration.md lists them.
+    #[serde(default = "default_strategy")]
+    pub strategy: Strategy,
+    /// The most connections of a client that are open at a time.
+    #[serde(default = "default_connections_max")]
+    pub connections_max: Within<1, 4_096>,
+}
+
+/// The far end of the clients' streams.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerStreams {
+    /// Scheduler and recovery; docs/configuration.md lists them.
+    #[serde(default = "default_strategy")]
+    pub strategy: Strategy,
+    /// The most connections of a client that are open at a time.
+    #[serde(default = "default_connections_max")]
+    pub connections_max: Within<1, 4_096>,
+    /// New connections of one client in a second, over some seconds.
+    #[serde(default = "default_connects")]
+    pub connects_per_second: Within<1, 10_000>,
+}
+
+fn to_config(strategy: &Strategy, connections_max: Within<1, 4_096>) -> StreamsConfig {
+    let StreamsConfig { lane, .. } = StreamsConfig::default();
+    let lane = LaneConfig { strategy: strategy.clone(), ..lane };
+    StreamsConfig { lane, streams_max: connections_max.get() as usize }
+}
+
+/// Checks that there is a place for their lane.
+fn validate_place(lanes: &[LaneFields]) -> Result<(), Fault> {
+    let name = StreamsConfig::default().lane.name;
+    if let Some(position) = lanes.iter().position(|lane| lane.name == name) {
+        let message = format!(
+            "the lane that [streams] makes is called \"{name}\" as well; give this one another name"
+        );
+        return Err(Fault::new(format!("lanes.{position}.name"), message));
+    }
+    if lanes.len() >= LANES_MAX {
+        let message = format!(
+            "{} lanes are configured, and [streams] takes one of {LANES_MAX} that are possible",
+            lanes.len()
+        );
+        return Err(Fault::new(format!("lanes.{}", LANES_MAX - 1), message));
+    }
+    Ok(())
+}
+
+impl ClientStreams {
+    pub(crate) fn validate(&self, lanes: &[LaneFields]) -> Result<(), Fault> {
+        validate_networks("streams.from", &self.from)?;
+        validate_place(lanes)
+    }
+
+    /// How they are carried.
+    pub fn to_config(&self) -> StreamsConfig {
+        to_config(&self.strategy, self.connections_max)
+    }
+}
+
+impl ServerStreams {
+    pub(crate) fn validate(&self, lanes: &[LaneFields]) -> Result<(), Fault> {
+        if self.strategy.as_str().starts_with("single:") {
+            let message = format!(
+                "streams.strategy = \"{}\" is for clients, since a server has no uplinks",
+                self.strategy.as_str()
+            );
+            return Err(Fault::new("streams.strategy", message));
+        }
+        validate_place(lanes)
+    }
+
+    /// How they are carried.
+    pub fn to_config(&self) -> StreamsConfig {
+        to_config(&self.strategy, self.connections_max)
+    }
+}
+
+fn default_strategy() -> Strategy {
+    StreamsConfig::default().lane.strategy
+}
+
+fn default_connections_max() -> Within<1, 4_096> {
+    Within::of(StreamsConfig::default().streams_max as i64)
+}
+
+const fn default_connects() -> Within<1, 10_000> {
+    Within::of(50)
+}
+
+/// This machine, and the private networks (RFC 1918, RFC 4193) and those of a link.
+fn default_from() -> Vec<IpNet> {
+    let networks = [
+        "127.0.0.0/8",
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "::1/128",
+        "fc00::/7",
+        "fe80::/10",
+    ];
+    networks.map(|network| network.parse().expect("a network")).to_vec()
+}
