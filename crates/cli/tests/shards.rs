@@ -319,6 +319,48 @@ fn a_shard_that_fails_takes_its_clients_alone_and_they_are_back_at_once() {
 }
 
 #[test]
+fn a_shard_that_stands_still_is_given_to_another_thread_and_its_clients_are_back_at_once() {
+    let name =
+        "a_shard_that_stands_still_is_given_to_another_thread_and_its_clients_are_back_at_once";
+    run_sandboxed(name, || {
+        let mut fleet = Fleet::new(5);
+        fleet.spread();
+        let before = fleet.road.show(SERVER);
+        let lost = sessions_of_shards(&before)[1];
+        let joined = |fleet: &Fleet| -> usize {
+            fleet.clients.iter().map(|client| client.count("joined")).sum()
+        };
+        let count = joined(&fleet);
+        let path = socket(SERVER);
+        let fault = json!({ "shard": 1, "still_seconds": 15 });
+        request(Path::new(&path), "fail_shard", &fault).unwrap();
+        let asked = Instant::now();
+        fleet.server.wait_for("the shard stands still and begins anew");
+        let found = asked.elapsed();
+        assert!((3_500..8_000).contains(&found.as_millis()), "found after {found:?}");
+        let status = fleet.road.wait_for_status(SERVER, "all are back", |status| {
+            failures(status) == 1 && sessions_of_shards(status).iter().sum::<u64>() == 5
+        });
+        let back = asked.elapsed() - found;
+        println!("found after {found:?}, all back {back:?} later");
+        assert!(back.as_secs() < 5, "all are back after {back:?}");
+        fleet.check_traffic(3);
+        let again = (joined(&fleet) - count) as u64;
+        assert!((1..=lost).contains(&again), "{again} began anew for {lost}: {status:#}");
+        // The thread that wakes up ends, and nobody notices.
+        let sessions = sessions_of_shards(&fleet.road.show(SERVER));
+        fleet.server.wait_for("a thread that had stood still woke up and ends");
+        fleet.check_traffic(3);
+        let status = fleet.road.show(SERVER);
+        assert_eq!((sessions_of_shards(&status), failures(&status)), (sessions, 1), "{status:#}");
+        assert_eq!((joined(&fleet) - count) as u64, again);
+        let device = |status: &Value| status["device"]["packets_written"].as_u64().unwrap();
+        assert!(device(&status) >= device(&before), "counters went back");
+        fleet.server.interrupt();
+    });
+}
+
+#[test]
 fn an_address_that_another_server_has_is_not_shared_with_it() {
     run_sandboxed("an_address_that_another_server_has_is_not_shared_with_it", || {
         let road = Road::new();

@@ -54,6 +54,7 @@ use crate::outbox::Outbox;
 use crate::path::{NewPath, Path};
 use crate::payload::PAYLOAD_OVERHEAD;
 use crate::stats::ConnectionStats;
+use crate::unread::Unread;
 use crate::virtual_address;
 use roadweave_identity::tls::HandshakeRefusal;
 use roadweave_identity::{PublicKey, Refusal};
@@ -163,7 +164,7 @@ struct Timing {
     /// When the user last had datagrams to send, or got some.
     demand: Instant,
     /// How long packets lay here of late until they were handed over.
-    unread: Duration,
+    unread: Unread,
     /// Packets sent under the present keys.
     sent_under_key: u64,
 }
@@ -229,7 +230,7 @@ impl Connection {
                 last_path: None,
                 woken: Instant::ZERO,
                 demand: Instant::ZERO,
-                unread: Duration::ZERO,
+                unread: Unread::default(),
                 sent_under_key: 0,
             },
             stats: ConnectionStats::default(),
@@ -283,7 +284,7 @@ impl Connection {
     /// [`set_pacing`](Connection::set_pacing) said last.
     pub fn on_backlog(&mut self, now: Instant) {
         self.refresh(now);
-        self.timing.demand = now;
+        self.note_demand(now);
         for (path, snapshot) in self.paths.iter_mut().zip(&self.snapshots) {
             path.on_backlog(snapshot, self.pacing);
         }

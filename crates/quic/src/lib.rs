@@ -45,6 +45,7 @@ mod stats;
 mod tls;
 mod transfer;
 mod transport;
+mod unread;
 mod virtual_address;
 
 pub use config::{ConfigError, CongestionControl, TransportConfig, UnknownCongestionControl};

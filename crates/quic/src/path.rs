@@ -20,6 +20,7 @@ use crate::meter::Meter;
 use crate::meter::ramp::Ramp;
 use crate::pacer::{Pacer, PacerInput};
 use crate::stats::PathStats;
+use crate::unread::Unread;
 
 /// One path of a connection.
 #[derive(Debug)]
@@ -161,18 +162,18 @@ impl Path {
         (self.heard_interval * QUIET_INTERVALS).clamp(QUIET_MIN, QUIET_MAX)
     }
 
-    /// When it becomes suspect unless it answers, where answers may lie unread for `unread`.
-    fn suspicion_due(&self, meter: &Meter, unread: Duration) -> Option<Instant> {
+    /// When it becomes suspect unless it answers, where answers may lie here `unread`.
+    fn suspicion_due(&self, meter: &Meter, unread: &Unread) -> Option<Instant> {
         if self.suspect.is_some() || !self.validated {
             return None;
         }
         let since = meter.unanswered_since()?;
-        Some(since + self.answer_timeout(meter.rtt.pto()) + unread)
+        Some(unread.put_off(since + self.answer_timeout(meter.rtt.pto())))
     }
 
     /// When it wants to be looked after: it becomes suspect, as [`Path::suspicion_due`] says, a
     /// packet counts as lost, or a pacer lets a packet through that somebody waits to send.
-    pub(crate) fn poll_timeout(&self, unread: Duration) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self, unread: &Unread) -> Option<Instant> {
         let meter = self.gate.meter();
         let release = self.release_due(meter.mtu);
         earliest([self.suspicion_due(&meter, unread), meter.loss_due(), release])
@@ -186,7 +187,7 @@ impl Path {
     }
 
     /// Becomes suspect, or is cleared of suspicion. Returns whether anything changed.
-    pub(crate) fn judge(&mut self, now: Instant, unread: Duration) -> bool {
+    pub(crate) fn judge(&mut self, now: Instant, unread: &Unread) -> bool {
         let answered = self.gate.meter().acknowledged_up_to();
         self.probation.take_if(|probation| answered.is_some_and(|sent| sent >= probation.since));
         if self.suspect.is_some() {

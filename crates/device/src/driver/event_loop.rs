@@ -255,7 +255,8 @@ impl<N: Node> Driver<N> {
         deliver(&mut self.node, &mut self.edge);
     }
 
-    /// Runs until SIGINT or SIGTERM, or until the role says that it is over.
+    /// Runs until SIGINT or SIGTERM, until the role says that it is over, or until the edge is cut
+    /// off.
     ///
     /// # Errors
     /// When the system fails or the TUN goes away.
@@ -264,6 +265,9 @@ impl<N: Node> Driver<N> {
         loop {
             let timeouts = [self.node.poll_timeout(), role.poll_timeout()];
             let ready = self.wait(timeouts.into_iter().flatten().min())?;
+            if self.edge.is_cut_off() {
+                return Ok(());
+            }
             let now = self.edge.clock.now();
             if let Some(pause) = self.pauses.on_turn(Readings::take()) {
                 let discarded = self.edge.discard_inner()?;

@@ -23,12 +23,15 @@ mod faults;
 mod front;
 mod life;
 mod slot;
+mod tenure;
 mod told;
+mod watch;
 mod worker;
 
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use roadweave_quic::ShardMap;
 use roadweave_tunnel::Kept;
@@ -38,7 +41,7 @@ use serde_json::{Value, json};
 
 use self::exchange::Exchange;
 use self::front::Front;
-use self::slot::{Common, Order, ShardSlot, Standing};
+use self::slot::{Common, Seat, ShardSlot, Standing};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::serving::host::tun_options;
@@ -54,8 +57,6 @@ use crate::random::random_bytes;
 use crate::status::{RoleStatus, Status};
 use crate::{Clock, StateFile, Tun, UplinkSocket, Waker, cleanup};
 
-/// Orders that wait for a shard, at most.
-const ORDERS_MAX: usize = 1_024;
 /// Events that wait for the log, at most: 4,000 clients leave and join at once.
 const EVENTS_MAX: usize = 16_384;
 
@@ -86,6 +87,8 @@ struct Supervisor {
 #[serde(deny_unknown_fields)]
 struct FailShard {
     shard: usize,
+    /// For so long it stands still; without it, it panics.
+    still_seconds: Option<u32>,
 }
 
 fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, DriverError> {
@@ -117,7 +120,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
         waker: waker.clone(),
         ends: AtomicBool::new(false),
     });
-    let (slots, orders) = slots(&common, sockets, tuns);
+    let (slots, seats) = slots(&common, sockets, tuns);
     let mut front = Front::new(common, slots, happened);
     let learned = StateFile::new(&options.state_directory, instance.name());
     let learned = LearnedFile::restore(learned, &mut front);
@@ -136,21 +139,21 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
     );
     let serving = options.serving(peers, host, instance.name());
     let serving = Serving::start(&mut driver, serving)?;
-    driver.node.begin(orders)?;
+    driver.node.begin(seats)?;
     let tun_name = TunName::default();
     let role = Supervisor { learned, serving, listen, tun, tun_name, error: None };
     Ok(Running { driver, role, instance, lock })
 }
 
-/// The slots of all shards, and what they are told.
+/// The slots of all shards, and what their first threads need.
 fn slots(
     common: &Arc<Common>,
     sockets: Vec<UplinkSocket>,
     tuns: Vec<Tun>,
-) -> (Vec<Arc<ShardSlot>>, Vec<Receiver<Order>>) {
+) -> (Vec<Arc<ShardSlot>>, Vec<Seat>) {
     let slot = |(number, (socket, tun))| {
-        let (orders, todo) = sync_channel(ORDERS_MAX);
-        (Arc::new(ShardSlot::new(number, common.clone(), socket, tun, orders)), todo)
+        let (slot, seat) = ShardSlot::new(number, common.clone(), socket, tun);
+        (Arc::new(slot), seat)
     };
     (0..).zip(sockets.into_iter().zip(tuns)).map(slot).unzip()
 }
@@ -160,7 +163,8 @@ impl Role<Front> for Supervisor {
         Some(self.serving.poll_timeout())
     }
 
-    fn on_pause(&mut self, _: &mut Driver<Front>, _: Instant, pause: &Pause, discarded: u64) {
+    fn on_pause(&mut self, driver: &mut Driver<Front>, _: Instant, pause: &Pause, discarded: u64) {
+        driver.node.on_pause();
         self.serving.on_pause(pause, discarded);
     }
 
@@ -190,7 +194,11 @@ impl Role<Front> for Supervisor {
     ) {
     }
 
-    fn handle_timeout(&mut self, _: &mut Driver<Front>, _: Instant) {}
+    fn handle_timeout(&mut self, driver: &mut Driver<Front>, now: Instant) {
+        if let Err(error) = driver.node.watch(now) {
+            self.error.get_or_insert(error);
+        }
+    }
 
     fn is_over(&self) -> bool {
         self.error.is_some()
@@ -219,9 +227,13 @@ impl Role<Front> for Supervisor {
         if method != "fail_shard" {
             return requests::handle(&mut driver.node, now, method, params);
         }
-        let FailShard { shard } = parse(params)?;
+        let FailShard { shard, still_seconds } = parse(params)?;
         let none = || RpcError::invalid_params(format!("there is no shard {shard}"));
-        driver.node.fail(shard).ok_or_else(none).map(|()| json!(true))
+        let fault = move || match still_seconds {
+            Some(seconds) => faults::stand_still(Duration::from_secs(seconds.into())),
+            None => faults::fail(),
+        };
+        driver.node.fail(shard, fault).ok_or_else(none).map(|()| json!(true))
     }
 }
 

@@ -25,7 +25,7 @@ impl Connection {
         event: noq_proto::ConnectionEvent,
     ) {
         let received = source.received_by(now);
-        self.note_unread(now.since(received));
+        self.note_unread(now, now.since(received));
         self.quic.handle_event(event);
         if self.path_of(source).is_none() {
             self.scan_paths(now);
@@ -227,7 +227,7 @@ impl Connection {
         }
         if any_data {
             self.timing.feedback_owed.get_or_insert(received);
-            self.timing.demand = now;
+            self.note_demand(now);
         }
         any_data
     }

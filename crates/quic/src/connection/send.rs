@@ -73,7 +73,7 @@ impl Connection {
 
     fn on_data_sent(&mut self, now: Instant) {
         self.timing.last_sent_data = now;
-        self.timing.demand = now;
+        self.note_demand(now);
         self.timing.measure.get_or_insert(now + MEASURE_SENDING);
     }
 

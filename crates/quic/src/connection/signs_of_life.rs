@@ -17,18 +17,21 @@ use std::time::Duration;
 use roadweave_types::Instant;
 
 use super::Connection;
-use crate::path::{Path, SUSPICION_MIN};
+use crate::path::Path;
 
 impl Connection {
-    /// Notes that a packet lay here for `time` until it was handed over.
-    pub(super) fn note_unread(&mut self, time: Duration) {
-        self.timing.unread = time.min(UNREAD_MAX).max(self.timing.unread / 2);
+    /// Notes that a packet lay here for `time` until it was handed over at `now`.
+    pub(super) fn note_unread(&mut self, now: Instant, time: Duration) {
+        self.timing.unread.note(now, time);
+        if self.is_used(now) {
+            self.timing.unread.on_used(now);
+        }
     }
 
-    /// For how long an answer may lie here unread. What is usual of any system is allowed for by
-    /// [`SUSPICION_MIN`].
-    pub(super) fn unread(&self) -> Duration {
-        Some(self.timing.unread).filter(|unread| *unread > SUSPICION_MIN).unwrap_or_default()
+    /// Notes that the user has datagrams to send, or got some.
+    pub(super) fn note_demand(&mut self, now: Instant) {
+        self.timing.demand = now;
+        self.timing.unread.on_used(now);
     }
 
     /// When one path falls silent, is it the path or the peer? A peer that was restarted answers
@@ -110,5 +113,3 @@ impl Connection {
 const USED: Duration = Duration::from_secs(1);
 /// After how long a dead path is asked less often although others are used.
 const SLOW_PROBES_AFTER: Duration = Duration::from_secs(300);
-/// An answer that lies here for longer is late.
-const UNREAD_MAX: Duration = Duration::from_secs(3);

@@ -14,7 +14,8 @@ impl Connection {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let patience = self.patience();
         let library = self.quic.poll_timeout();
-        let library = library.map(|at| self.epoch.of_std(at) + patience + self.unread());
+        let library =
+            library.map(|at| self.timing.unread.put_off(self.epoch.of_std(at)) + patience);
         if self.phase == Phase::Closed {
             return earliest([library, self.timing.flush]);
         }
@@ -40,7 +41,7 @@ impl Connection {
 
     fn path_timeouts(&self) -> Option<Instant> {
         let best = if self.is_client { self.best_path() } else { None };
-        let unread = self.unread();
+        let unread = &self.timing.unread;
         self.paths.iter().fold(None, |due, path| {
             let (timeout, probe) = (path.poll_timeout(unread), self.probe_due(path));
             earliest([due, timeout, probe, self.keep_alive_due(path, best)])
@@ -102,7 +103,7 @@ impl Connection {
     /// Lets the library's timers fire: delayed acknowledgements, loss detection, challenges. They
     /// are as late as the packets that are handed over: what would stop them may lie here.
     pub(super) fn run_library_timers(&mut self, now: Instant) -> bool {
-        let std_now = self.epoch.to_std(now - self.unread());
+        let std_now = self.epoch.to_std(now - self.timing.unread.time(now));
         let due = self.quic.poll_timeout().is_some_and(|at| at <= std_now);
         if due {
             self.quic.handle_timeout(std_now);
@@ -174,10 +175,10 @@ impl Connection {
     }
 
     fn look_after_paths(&mut self, now: Instant) {
-        let (best, unread) = (self.best_path(), self.unread());
+        let (best, unread) = (self.best_path(), self.timing.unread);
         for index in 0..self.paths.len() {
             let path = &mut self.paths[index];
-            if path.judge(now, unread) {
+            if path.judge(now, &unread) {
                 self.snapshots[index].status = path.status();
                 self.ask_idle_paths(now);
             }

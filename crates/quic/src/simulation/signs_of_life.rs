@@ -82,3 +82,36 @@ fn what_lies_here_unread_makes_no_path_suspect() {
     assert!(late <= punctual + 4, "{late} packets in 20 s, {punctual} before");
     assert!(suspicions(&mut world) <= suspected + 1);
 }
+
+#[test]
+fn one_packet_that_lay_here_unread_puts_off_the_suspicion_of_a_used_path_by_half_a_second() {
+    // How soon after a datagram a path that has died is suspect, so long after a late packet.
+    let suspect_after = |long_ago: Duration| {
+        let mut world = World::connected(links(&[20]));
+        world.run(ms(5_000));
+        world.sides[CLIENT].late = ms(3_000);
+        world.send(SERVER, PathId(0), 500).unwrap();
+        world.settle();
+        world.sides[CLIENT].late = Duration::ZERO;
+        // As if it had been the only one of a pause.
+        let arrival = world.network.pop().unwrap();
+        assert!(world.network.is_empty());
+        world.now = arrival.at;
+        world.sides[CLIENT].late = ms(3_000);
+        world.deliver(arrival);
+        world.sides[CLIENT].late = Duration::ZERO;
+        world.links[0].set_dead(true);
+        world.run(long_ago);
+        let _ = world.send(CLIENT, PathId(0), 500);
+        let asked = world.now;
+        while world.status(CLIENT, PathId(0)) != PathStatus::Suspect {
+            assert!(world.now - asked < ms(5_000));
+            world.run(ms(10));
+        }
+        world.now - asked
+    };
+    for long_ago in [0, 100, 500, 3_000].map(ms) {
+        let after = suspect_after(long_ago);
+        assert!(after <= ms(600), "{after:?} where the packet was read {long_ago:?} before");
+    }
+}

@@ -19,8 +19,10 @@ use roadweave_tunnel::{
 use roadweave_types::Instant;
 
 use super::exchange::lock;
-use super::slot::{Common, Order, ShardSlot};
+use super::slot::{Common, Seat, ShardSlot};
 use super::told::{Counters, Gathered, Told};
+use super::watch::Watch;
+use crate::DeviceError;
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
 use crate::driver::requests::Governed;
@@ -40,7 +42,11 @@ pub(super) struct Front {
     pub(super) common: Arc<Common>,
     slots: Vec<Arc<ShardSlot>>,
     events: Receiver<ServerEvent>,
+    /// By shard.
     threads: Vec<JoinHandle<()>>,
+    watch: Watch,
+    /// Threads that have stood still and lost their shards.
+    lost: Vec<JoinHandle<()>>,
 }
 
 impl Front {
@@ -49,23 +55,46 @@ impl Front {
         slots: Vec<Arc<ShardSlot>>,
         events: Receiver<ServerEvent>,
     ) -> Self {
-        Self { common, slots, events, threads: Vec::new() }
+        let watch = Watch::new(slots.len());
+        Self { common, slots, events, threads: Vec::new(), watch, lost: Vec::new() }
     }
 
-    /// Lets all shards begin, each in a thread of its own; `orders` are those of their slots.
+    /// Lets all shards begin, each in a thread of its own; `seats` are those of their slots.
     ///
     /// # Errors
     /// When there can be no more threads.
-    pub(super) fn begin(&mut self, orders: Vec<Receiver<Order>>) -> Result<(), crate::DeviceError> {
-        for (slot, orders) in self.slots.iter().zip(orders) {
-            let (name, slot) = (format!("shard-{}", slot.number), slot.clone());
-            let thread = std::thread::Builder::new()
-                .name(name)
-                .spawn(move || slot.occupy(orders))
-                .map_err(|error| crate::DeviceError::system("start a thread", error))?;
-            self.threads.push(thread);
+    pub(super) fn begin(&mut self, seats: Vec<Seat>) -> Result<(), DeviceError> {
+        let slots = self.slots.iter().zip(seats);
+        self.threads = slots.map(|(slot, seat)| spawn(slot, seat)).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    /// Looks whether all shards go on, and gives those that stand still to new threads. A thread
+    /// cannot be ended from outside: it keeps what it has, its core also, until it wakes up.
+    ///
+    /// # Errors
+    /// When as many threads stand still already as there are shards, or there can be no more.
+    pub(super) fn watch(&mut self, now: Instant) -> Result<(), DriverError> {
+        for number in self.watch.look(now, self.slots.iter().map(|slot| slot.turns())) {
+            self.lost.retain(|thread| !thread.is_finished());
+            if self.lost.len() >= self.slots.len() {
+                return Err(DriverError::ShardsStandStill);
+            }
+            tracing::error!(
+                shard = number,
+                "the shard stands still and begins anew in another thread, its clients with it"
+            );
+            let slot = &self.slots[number];
+            let thread = spawn(slot, slot.take_away())?;
+            self.lost.push(std::mem::replace(&mut self.threads[number], thread));
+            self.watch.on_begun(number);
         }
         Ok(())
+    }
+
+    /// The machine slept, or the program stood still.
+    pub(super) fn on_pause(&mut self) {
+        self.watch.on_pause();
     }
 
     /// Lets all shards say goodbye, and waits for it; not for one that stands still.
@@ -110,10 +139,9 @@ impl Front {
         gathered.into_status()
     }
 
-    /// Lets a shard fail, as by a fault of the program; `None` if there is no such shard.
-    pub(super) fn fail(&self, number: usize) -> Option<()> {
-        #[allow(clippy::panic, reason = "it is what was asked for")]
-        self.slots.get(number)?.order(Box::new(|_| panic!("the local socket asked for it")));
+    /// Lets a shard do what `fault` does; `None` if there is no such shard.
+    pub(super) fn fail(&self, number: usize, fault: impl FnOnce() + Send + 'static) -> Option<()> {
+        self.slots.get(number)?.order(Box::new(|_| fault()));
         Some(())
     }
 
@@ -146,6 +174,13 @@ impl Front {
         };
         answers.into_iter().map(wait).collect()
     }
+}
+
+/// Lets a thread take a shard.
+fn spawn(slot: &Arc<ShardSlot>, seat: Seat) -> Result<JoinHandle<()>, DeviceError> {
+    let (name, slot) = (format!("shard-{}", slot.number), slot.clone());
+    let thread = std::thread::Builder::new().name(name).spawn(move || slot.occupy(seat));
+    thread.map_err(|error| DeviceError::system("start a thread", error))
 }
 
 impl fmt::Debug for Front {

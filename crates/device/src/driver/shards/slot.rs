@@ -1,7 +1,7 @@
 //! The slot of one shard: what is there before it begins, and stays when it fails.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use roadweave_identity::Identity;
@@ -10,6 +10,7 @@ use roadweave_tunnel::{DrainReason, Kept, PeerTable, Server, ServerConfig, Serve
 use roadweave_types::DropCounters;
 
 use super::exchange::{Exchange, lock};
+use super::tenure::Tenure;
 use super::told::Counters;
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
@@ -43,13 +44,17 @@ pub(super) struct Standing {
     pub(super) drains: Vec<DrainReason>,
 }
 
+/// Orders that wait for a shard, at most.
+const ORDERS_MAX: usize = 1_024;
+
 /// The slot of one shard, which its lives take one after the other.
 pub(super) struct ShardSlot {
     pub(super) number: u16,
     pub(super) common: Arc<Common>,
     pub(super) socket: UplinkSocket,
     pub(super) tun: Tun,
-    orders: SyncSender<Order>,
+    /// Who has the shard; only whoever looks after all shards takes it, so that no shard keeps it.
+    holder: Mutex<Holder>,
     /// Whether the shard has begun, and has not failed since.
     lives: AtomicBool,
     /// How often the shard has failed.
@@ -57,6 +62,25 @@ pub(super) struct ShardSlot {
     past: Mutex<Past>,
     /// Why the program must end, if it must.
     error: Mutex<Option<DriverError>>,
+}
+
+/// The thread that has a shard, from outside.
+struct Holder {
+    tenure: Arc<Tenure>,
+    orders: SyncSender<Order>,
+}
+
+/// What a thread needs that takes a shard.
+pub(super) struct Seat {
+    pub(super) tenure: Arc<Tenure>,
+    pub(super) orders: Receiver<Order>,
+}
+
+/// Both sides of a new tenure.
+fn seat() -> (Holder, Seat) {
+    let tenure = Arc::<Tenure>::default();
+    let (orders, todo) = sync_channel(ORDERS_MAX);
+    (Holder { tenure: tenure.clone(), orders }, Seat { tenure, orders: todo })
 }
 
 /// What the lives of a shard have counted.
@@ -69,29 +93,47 @@ struct Past {
 }
 
 impl ShardSlot {
+    /// The slot of shard `number`, and what the first thread needs that takes it.
     pub(super) fn new(
         number: u16,
         common: Arc<Common>,
         socket: UplinkSocket,
         tun: Tun,
-        orders: SyncSender<Order>,
-    ) -> Self {
-        Self {
+    ) -> (Self, Seat) {
+        let (holder, seat) = seat();
+        let slot = Self {
             number,
             common,
             socket,
             tun,
-            orders,
+            holder: Mutex::new(holder),
             lives: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             past: Mutex::default(),
             error: Mutex::default(),
-        }
+        };
+        (slot, seat)
+    }
+
+    /// How often the thread that has the shard has turned.
+    pub(super) fn turns(&self) -> u64 {
+        lock(&self.holder).tenure.turns()
+    }
+
+    /// Takes the shard from the thread that has it, as if it had failed; returns what the next one
+    /// needs. What orders wait for the former thread are nobody's.
+    pub(super) fn take_away(&self) -> Seat {
+        let (holder, seat) = seat();
+        let former = std::mem::replace(&mut *lock(&self.holder), holder);
+        // First: what it does from now on counts no more.
+        former.tenure.end();
+        self.on_failed(&self.common.exchange.on_failed(self.number));
+        seat
     }
 
     /// Lets the shard do something soon; one that stands still never will.
     pub(super) fn order(&self, order: Order) {
-        match self.orders.try_send(order) {
+        match lock(&self.holder).orders.try_send(order) {
             Ok(()) => self.common.exchange.waker(self.number).wake(),
             Err(TrySendError::Full(_)) => {
                 tracing::error!(shard = self.number, "it takes no orders: it stands still");
@@ -115,9 +157,12 @@ impl ShardSlot {
         lock(&self.error).take()
     }
 
-    /// What the present life has counted so far.
-    pub(super) fn note(&self, counters: Counters) {
-        lock(&self.past).present = counters;
+    /// What the present life has counted so far, in the thread of `tenure`.
+    pub(super) fn note(&self, tenure: &Tenure, counters: Counters) {
+        let mut past = lock(&self.past);
+        if !tenure.is_over() {
+            past.present = counters;
+        }
     }
 
     /// What earlier lives of the shard have counted, and `with_present` what was noted of this one.

@@ -11,7 +11,8 @@ use roadweave_types::{Instant, UplinkId};
 use serde_json::Value;
 
 use super::exchange::Parcels;
-use super::slot::{Order, ShardSlot};
+use super::slot::{Order, Seat, ShardSlot};
+use super::tenure::Tenure;
 use super::told::Counters;
 use crate::driver::event_loop::{Driver, Role};
 use crate::driver::serving::Reminder;
@@ -27,6 +28,7 @@ const ORDERS_AT_ONCE: usize = 16;
 /// One life of a shard.
 pub(super) struct Worker<'a> {
     slot: &'a Arc<ShardSlot>,
+    tenure: &'a Tenure,
     orders: &'a Receiver<Order>,
     next_second: Instant,
     /// Whether sessions of clients that have changed are left.
@@ -35,10 +37,11 @@ pub(super) struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub(super) fn new(slot: &'a Arc<ShardSlot>, orders: &'a Receiver<Order>) -> Self {
+    pub(super) fn new(slot: &'a Arc<ShardSlot>, seat: &'a Seat) -> Self {
         Self {
             slot,
-            orders,
+            tenure: &seat.tenure,
+            orders: &seat.orders,
             next_second: Instant::ZERO,
             is_unsettled: false,
             receive_failed: Reminder::default(),
@@ -51,11 +54,14 @@ impl<'a> Worker<'a> {
         driver.node.close(driver.edge.clock.now());
         driver.flush();
         self.note_events(driver);
-        self.slot.note(Counters::of(driver));
+        self.slot.note(self.tenure, Counters::of(driver));
     }
 
     /// Notes who has come and gone.
     fn note_events(&mut self, driver: &mut Driver<Server>) {
+        if self.tenure.is_over() {
+            return;
+        }
         let (number, common) = (self.slot.number, &self.slot.common);
         let mut has_told = false;
         while let Some(event) = driver.node.poll_event() {
@@ -85,7 +91,7 @@ impl<'a> Worker<'a> {
     fn hand_over(&self, driver: &mut Driver<Server>) {
         let Driver { node, edge, .. } = driver;
         let mut strays = std::iter::from_fn(|| node.poll_stray()).peekable();
-        if strays.peek().is_some() {
+        if !self.tenure.is_over() && strays.peek().is_some() {
             edge.drops.merge(&self.slot.common.exchange.hand_over(self.slot.number, strays));
         }
     }
@@ -102,11 +108,12 @@ impl Role<Server> for Worker<'_> {
     }
 
     fn before_packets(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        self.tenure.turn();
         if now >= self.next_second {
             self.next_second = now + SECOND;
             driver.node.on_time_of_day();
             driver.node.ask_learned();
-            self.slot.note(Counters::of(driver));
+            self.slot.note(self.tenure, Counters::of(driver));
         }
     }
 

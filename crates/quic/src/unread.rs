@@ -1,0 +1,96 @@
+//! How late this side is with what has come.
+
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+use crate::path::SUSPICION_MIN;
+
+/// For how long packets lie here until they are handed over: an answer may lie here as long.
+///
+/// What a packet tells of it fades with the next ones. Where somebody waits for a path these come
+/// soon, so that it is also over after [`FRESH`]: else one packet that lay here would put off the
+/// suspicion of paths that have died. Where nobody does, the next one may be far off.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unread {
+    time: Duration,
+    over: Instant,
+}
+
+impl Unread {
+    /// Notes that a packet of a connection that is not used lay here for `time` until it was
+    /// handed over at `now`.
+    pub(crate) fn note(&mut self, now: Instant, time: Duration) {
+        let time = time.min(UNREAD_MAX).max(self.time(now) / 2);
+        // What is usual of any system is allowed for by it.
+        self.time = if time > SUSPICION_MIN { time } else { Duration::ZERO };
+        self.over = Instant::FAR_FUTURE;
+    }
+
+    /// Somebody waits for the paths of the connection at `now`.
+    pub(crate) fn on_used(&mut self, now: Instant) {
+        self.over = self.over.min(now + FRESH);
+    }
+
+    /// For how long an answer may lie here at `now`.
+    pub(crate) fn time(&self, now: Instant) -> Duration {
+        if now < self.over { self.time } else { Duration::ZERO }
+    }
+
+    /// When that is due which is due at `at` on a side that is never late.
+    pub(crate) fn put_off(&self, at: Instant) -> Instant {
+        (at + self.time).min(self.over.max(at))
+    }
+}
+
+/// An answer that lies here for longer is late.
+const UNREAD_MAX: Duration = Duration::from_secs(3);
+/// For so long a packet of a connection that is used tells how late this side is: those that
+/// measure its paths are a fifth of a second apart.
+const FRESH: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn what_is_put_off_is_due_then_and_not_before() {
+        let (mut unread, noted) = (Unread::default(), Instant::from_millis(10_000));
+        assert_eq!(unread.put_off(noted), noted);
+        for time in [ms(200), ms(900)] {
+            unread.note(noted, time);
+            for used in [false, true] {
+                if used {
+                    unread.on_used(noted);
+                }
+                for at in [0, 1, 200, 299, 300, 499, 500, 501, 900, 2_000].map(ms) {
+                    let at = noted + at;
+                    let due = unread.put_off(at);
+                    let is_due = |now: Instant| now - unread.time(now) >= at;
+                    let before = Instant::from_nanos(due.as_nanos() - 1);
+                    assert!(is_due(due) && !is_due(before), "{time:?} {used} {at}: {due}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn it_fades_with_packets_and_is_over_soon_where_somebody_waits() {
+        let (mut unread, now) = (Unread::default(), Instant::from_millis(10_000));
+        unread.note(now, ms(30));
+        assert_eq!(unread.time(now), ms(0), "what is usual");
+        unread.note(now, ms(9_000));
+        assert_eq!(unread.time(now + ms(60_000)), ms(3_000));
+        unread.note(now + ms(1_000), ms(0));
+        unread.on_used(now + ms(2_000));
+        unread.on_used(now + ms(2_400));
+        let later = [2_000, 2_499, 2_500, 60_000].map(|it| unread.time(now + ms(it)));
+        assert_eq!(later, [1_500, 1_500, 0, 0].map(ms));
+        unread.note(now + ms(2_500), ms(40));
+        assert_eq!(unread.time(now + ms(2_500)), ms(40), "nothing is left of what is over");
+    }
+}
