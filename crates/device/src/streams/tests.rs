@@ -140,6 +140,9 @@ impl World {
                     match result {
                         Ok(socket) => {
                             splice::prepare(&socket).expect("a socket");
+                            // So that what nobody reads waits in the stream.
+                            let small = socket2::SockRef::from(&socket);
+                            small.set_send_buffer_size(64 << 10).expect("a socket");
                             let token = Token(id.0);
                             self.poller.add(&socket, token, Interest::Edges).expect("room");
                             self.server.accept(now, id).expect("the peer's");

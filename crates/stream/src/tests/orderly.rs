@@ -222,7 +222,9 @@ fn bytes_are_taken_in_place_and_room_is_asked_for() {
         if has_room && sent < 12 << 20 {
             let room = pair.client.room(pair.now, id).expect("open");
             let bytes: Vec<u8> = (sent..sent + room).map(|place| (place * 31 >> 3) as u8).collect();
-            assert_eq!(pair.client.write(pair.now, id, &bytes), Ok(room), "as much as was told");
+            if room > 0 {
+                assert_eq!(pair.client.write(pair.now, id, &bytes), Ok(room), "as it was told");
+            }
             (sent, has_room) = (sent + room, room > 0);
         }
         events(&mut pair.server, pair.now);
