@@ -16,7 +16,7 @@ if [ "${1:-}" = "--seconds" ]; then
     shift 2
 fi
 [ $# -gt 0 ] || set -- coding_decoder coding_hostile wire_datagram wire_control wire_inner wire_geneve \
-    wire_stream fleet_frames fleet_documents
+    wire_stream wire_socks fleet_frames fleet_documents
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4

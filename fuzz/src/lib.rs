@@ -13,6 +13,7 @@
 //! | `wire_inner` | [`inner`] | views stay within the packet |
 //! | `wire_geneve` | [`geneve`] | what is parsed reads back the same |
 //! | `wire_stream` | [`stream`] | what is parsed reads back the same |
+//! | `wire_socks` | [`socks`] | a message ends where it says, and says the same by itself |
 //! | `fleet_frames` | [`fleet`] | what is parsed reads back the same, and both ends go on |
 //! | `fleet_documents` | [`fleet`] | what disks hold is proved or left aside |
 //!
@@ -31,12 +32,13 @@ pub mod inner;
 #[path = "../../crates/coding/tests/model/mod.rs"]
 mod model;
 mod script;
+pub mod socks;
 pub mod stream;
 
 pub use script::{Script, Writer};
 
 /// The inputs that the search starts from, by target: `(target, inputs)`.
-pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 9] {
+pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 10] {
     [
         ("coding_decoder", decoder::seeds()),
         ("coding_hostile", hostile::seeds()),
@@ -45,6 +47,7 @@ pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 9] {
         ("wire_inner", inner::seeds()),
         ("wire_geneve", geneve::seeds()),
         ("wire_stream", stream::seeds()),
+        ("wire_socks", socks::seeds()),
         ("fleet_frames", fleet::frame_seeds()),
         ("fleet_documents", fleet::document_seeds()),
     ]

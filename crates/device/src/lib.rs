@@ -44,6 +44,7 @@ mod routes;
 mod signals;
 mod state;
 pub mod status;
+pub mod streams;
 mod sysctl;
 mod time_of_day;
 mod tun;

@@ -5,6 +5,7 @@
 //! ```
 //!
 //! Level triggered: what was not read is reported again, so that a handler may stop at its budget.
+//! Only who asks for [`Interest::Edges`] keeps that in mind itself.
 
 use std::fmt;
 use std::io;
@@ -30,6 +31,9 @@ pub enum Interest {
     Read,
     /// Something to read, or room to write.
     ReadWrite,
+    /// Both, and that the peer sends no more or the socket has failed; each told once when it
+    /// becomes so (edge triggered), until a read or a write has said that it would block.
+    Edges,
 }
 
 /// A file descriptor that is ready. Errors and hang-ups count as readable: the read tells them.
@@ -41,6 +45,8 @@ pub struct Event {
     pub readable: bool,
     /// A write will not block.
     pub writable: bool,
+    /// The socket has failed or is over; with [`Interest::Edges`] also: the peer sends no more.
+    pub closing: bool,
 }
 
 /// A set of file descriptors to wait for.
@@ -129,6 +135,7 @@ impl Poller {
                 token: Token(event.data.u64()),
                 readable: flags.intersects(EventFlags::IN | EventFlags::ERR | EventFlags::HUP),
                 writable: flags.intersects(EventFlags::OUT),
+                closing: flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR),
             }
         }));
         Ok(&self.events)
@@ -246,6 +253,7 @@ fn flags(interest: Interest) -> EventFlags {
     match interest {
         Interest::Read => EventFlags::IN,
         Interest::ReadWrite => EventFlags::IN | EventFlags::OUT,
+        Interest::Edges => EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET,
     }
 }
 
@@ -284,7 +292,10 @@ mod tests {
             let other = waker.clone();
             let thread = std::thread::spawn(move || other.wake());
             let events = poller.wait(Some(Duration::from_secs(20))).unwrap();
-            assert_eq!(events, [Event { token: WAKER, readable: true, writable: false }]);
+            assert_eq!(
+                events,
+                [Event { token: WAKER, readable: true, writable: false, closing: false }]
+            );
             thread.join().unwrap();
         }
     }

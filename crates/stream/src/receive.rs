@@ -143,6 +143,18 @@ impl ReceiveBuffer {
         length
     }
 
+    /// What comes next, in the two pieces in which it lies.
+    pub(crate) fn peek(&self) -> [&[u8]; 2] {
+        self.ring.front(self.readable() as usize)
+    }
+
+    /// The first `length` bytes of [`ReceiveBuffer::peek`] were taken.
+    pub(crate) fn consume(&mut self, length: usize) {
+        self.ring.advance(length);
+        self.received.remove(self.read..self.read + length as u64);
+        self.read += length as u64;
+    }
+
     /// Bytes that can be read at once.
     pub(crate) fn readable(&self) -> u64 {
         self.contiguous() - self.read

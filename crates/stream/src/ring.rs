@@ -70,6 +70,13 @@ impl Ring {
         }
     }
 
+    /// The first `length` bytes, or all, in the two pieces in which they lie.
+    pub(crate) fn front(&self, length: usize) -> [&[u8]; 2] {
+        let (front, back) = self.0.as_slices();
+        let in_front = front.len().min(length);
+        [&front[..in_front], &back[..back.len().min(length - in_front)]]
+    }
+
     /// Moves the first bytes to `out`, as many as it takes.
     pub(crate) fn read(&mut self, out: &mut [u8]) {
         let (front, back) = self.0.as_slices();

@@ -143,6 +143,27 @@ impl Streams {
         Ok(taken)
     }
 
+    /// How many bytes [`Streams::write`] would take, if that is worth a call. 0: it is not, and
+    /// [`Event::Writable`] follows.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn room(&mut self, now: Instant, id: StreamId) -> Result<usize, StreamError> {
+        let free = self.config.send_max.saturating_sub(self.index.buffered);
+        let enough = self.enough_room();
+        let stream = self.usable(id)?;
+        if !stream.is_ours && stream.begin == Obligation::None {
+            return Err(StreamError::NotAccepted);
+        }
+        if !stream.send.is_open() {
+            return Err(StreamError::Finished);
+        }
+        let room = room(free, stream.send.buffered());
+        stream.wants_room = room < enough;
+        self.settle(now, id);
+        Ok(if room < enough { 0 } else { usize::try_from(room).unwrap_or(usize::MAX) })
+    }
+
     /// Nothing more will be written; what was is still sent, and the stream can be read.
     ///
     /// # Errors
@@ -174,6 +195,36 @@ impl Streams {
         let stream = self.usable(id)?;
         let was_done = stream.receive.is_done();
         let length = stream.receive.read(out);
+        self.on_read(now, id, length, was_done);
+        Ok(length)
+    }
+
+    /// As [`Streams::read`], without a copy: `take` is shown what has come, in two pieces, and says
+    /// how much of it it has taken; so is this.
+    ///
+    /// # Errors
+    /// When the stream was reset.
+    ///
+    /// # Panics
+    /// When `take` says that it took more than there was.
+    pub fn read_with(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        take: impl FnOnce([&[u8]; 2]) -> usize,
+    ) -> Result<usize, StreamError> {
+        let stream = self.usable(id)?;
+        let was_done = stream.receive.is_done();
+        let length = take(stream.receive.peek());
+        assert!(length as u64 <= stream.receive.readable(), "taken and not there");
+        stream.receive.consume(length);
+        self.on_read(now, id, length, was_done);
+        Ok(length)
+    }
+
+    /// The user has taken `length` bytes of a stream, of which it had all before if `was_done`.
+    fn on_read(&mut self, now: Instant, id: StreamId, length: usize, was_done: bool) {
+        let Some(stream) = self.table.get_mut(&id) else { return };
         stream.told_readable = stream.receive.readable() > 0;
         if stream.receive.is_done() && !was_done {
             stream.events.add(Kind::Finished);
@@ -181,7 +232,6 @@ impl Streams {
         self.receive_credit.on_consumed(length as u64);
         self.offer_credit(id);
         self.settle(now, id);
-        Ok(length)
     }
 
     /// Nothing more of the stream is wanted; what comes is dropped. It can still be written.
@@ -424,8 +474,8 @@ impl Streams {
     /// Tells that there is room to write, if there is enough to be worth it.
     fn offer_room(&mut self, id: StreamId) {
         let free = self.config.send_max.saturating_sub(self.index.buffered);
+        let enough = self.enough_room();
         let Some(stream) = self.table.get_mut(&id) else { return };
-        let enough = (self.config.send_max / 64).clamp(1, roadweave_wire::STREAM_CREDIT);
         if stream.wants_room && room(free, stream.send.buffered()) >= enough {
             stream.wants_room = false;
             stream.events.add(Kind::Writable);
@@ -433,6 +483,11 @@ impl Streams {
             let old = std::mem::replace(&mut stream.listed, new);
             self.index.update(id, old, new);
         }
+    }
+
+    /// The room to write that is worth to be told.
+    fn enough_room(&self) -> u64 {
+        (self.config.send_max / 64).clamp(1, roadweave_wire::STREAM_CREDIT)
     }
 
     /// A stream that was not reset.

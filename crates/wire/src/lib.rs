@@ -22,6 +22,7 @@ mod media;
 mod part;
 mod predecessor;
 mod rtp;
+mod socks;
 mod srt;
 mod stamp;
 mod stream;
@@ -47,6 +48,9 @@ pub use predecessor::{
     PREDECESSOR_DISTANCE_MAX, PREDECESSOR_HEADER, predecessor_prefix, split_predecessor,
 };
 pub use rtp::RtpHeader;
+pub use socks::{
+    SOCKS_MESSAGE_MAX, SOCKS_VERSION, SocksConnect, SocksError, SocksGreeting, SocksReply,
+};
 pub use srt::SrtHeader;
 pub use stamp::{STAMP_HEADER, Stamp, split_stamp};
 pub use stream::{

@@ -205,3 +205,37 @@ fn writers_share_what_is_free_and_are_told_when_there_is_room() {
     });
     assert!(told.contains(&Event::Writable(first)) && told.contains(&Event::Writable(second)));
 }
+
+/// A reader that copies nothing takes what it can, in order, and the rest stays; a writer asks for
+/// room before it has the bytes, and is told when there is some.
+#[test]
+fn bytes_are_taken_in_place_and_room_is_asked_for() {
+    let mut pair = Pair::new(4);
+    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    let (mut sent, mut waited, mut has_room) = (0_usize, 0, true);
+    let mut got = Vec::new();
+    pair.run(Duration::from_secs(3), |pair| {
+        for event in events(&mut pair.client, pair.now) {
+            waited += usize::from(event == Event::Writable(id));
+            has_room |= event == Event::Writable(id);
+        }
+        if has_room && sent < 12 << 20 {
+            let room = pair.client.room(pair.now, id).expect("open");
+            let bytes: Vec<u8> = (sent..sent + room).map(|place| (place * 31 >> 3) as u8).collect();
+            if room > 0 {
+                assert_eq!(pair.client.write(pair.now, id, &bytes), Ok(room), "as it was told");
+            }
+            (sent, has_room) = (sent + room, room > 0);
+        }
+        events(&mut pair.server, pair.now);
+        let _ = pair.server.read_with(pair.now, id, |[front, back]| {
+            let taken = (front.len() + back.len()).min(100_001);
+            got.extend(front.iter().chain(back).take(taken));
+            taken
+        });
+    });
+    assert!(waited > 0, "it never had to wait");
+    assert_eq!((got.len(), pair.client.open_streams()), (sent, 1));
+    let is_right = |(place, byte): (usize, &u8)| *byte == (place * 31 >> 3) as u8;
+    assert!(got.iter().enumerate().all(is_right));
+}

@@ -1,0 +1,55 @@
+//! By which interface a TCP connection came in.
+//!
+//! The kernel keeps it with each connection that a listener has accepted, and tells it where the
+//! listener asks for packet information (`IP_PKTOPTIONS`, `IPV6_2292PKTOPTIONS`; see
+//! `do_ip_getsockopt` and `do_ipv6_getsockopt` of Linux).
+
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+
+/// Has the kernel tell of the connections that `listener` accepts by which interface they came.
+#[allow(unsafe_code, reason = "neither std nor rustix has these options")]
+pub(super) fn ask_for_interfaces(listener: &TcpListener) -> io::Result<()> {
+    let (level, option) = match listener.local_addr()?.is_ipv4() {
+        true => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+        false => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+    };
+    let on: libc::c_int = 1;
+    let length = size_of_val(&on) as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes from `on`, which lives until the call is over.
+    let result = unsafe {
+        libc::setsockopt(listener.as_raw_fd(), level, option, (&raw const on).cast(), length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The index of the interface, if the kernel tells it.
+#[allow(unsafe_code, reason = "neither std nor rustix has these options")]
+pub(super) fn arrived_by(socket: &TcpStream) -> Option<u32> {
+    let is_ipv4 = socket.local_addr().ok()?.is_ipv4();
+    let (level, option) = match is_ipv4 {
+        true => (libc::IPPROTO_IP, IP_PKTOPTIONS),
+        false => (libc::IPPROTO_IPV6, libc::IPV6_2292PKTOPTIONS),
+    };
+    // A control message: its header, and `in_pktinfo` or `in6_pktinfo`.
+    let mut told = [0_u8; 128];
+    let mut length = told.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `told`, which has as many, and then the
+    // number of them to `length`.
+    let result = unsafe {
+        let (told, length) = (told.as_mut_ptr().cast(), &raw mut length);
+        libc::getsockopt(socket.as_raw_fd(), level, option, told, length)
+    };
+    if result != 0 {
+        return None;
+    }
+    // The index is the first field of `in_pktinfo`, and follows the address in `in6_pktinfo`.
+    let at = size_of::<libc::cmsghdr>() + if is_ipv4 { 0 } else { 16 };
+    let told = told.get(..usize::try_from(length).ok()?)?;
+    let index = told.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))?;
+    (index > 0).then_some(index)
+}
+
+/// `linux/in.h`; libc does not have it for every C library.
+const IP_PKTOPTIONS: libc::c_int = 9;

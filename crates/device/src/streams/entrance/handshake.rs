@@ -1,0 +1,135 @@
+//! What an application says first, told apart by its first byte: SOCKS5's is 5, and no method of
+//! HTTP begins so.
+
+use roadweave_wire::{
+    Destination, ResetCode, SOCKS_MESSAGE_MAX, SOCKS_VERSION, SocksConnect, SocksGreeting,
+    SocksReply,
+};
+
+use super::EntranceEnd;
+use super::http::{self, HEAD_MAX};
+
+/// The most bytes that are looked at of what an application says.
+pub(super) const MESSAGE_MAX: usize = HEAD_MAX;
+const _: () = assert!(SOCKS_MESSAGE_MAX <= MESSAGE_MAX);
+
+/// The protocol by which an application asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    Socks,
+    Http,
+}
+
+/// Where the conversation stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Handshake {
+    dialect: Option<Dialect>,
+    /// The client of SOCKS was told the method.
+    is_greeted: bool,
+}
+
+/// What an application has asked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// It has not said all.
+    More,
+    /// It has said hello, in `length` bytes.
+    Greeted { length: usize, answer: [u8; 2] },
+    /// It wants a connection, in `length` bytes; behind them is what it sends to the destination.
+    Connect { length: usize, destination: Destination, dialect: Dialect },
+    /// It wants what it does not get here.
+    Refused { answer: Vec<u8>, end: EntranceEnd },
+}
+
+impl Handshake {
+    /// Reads all that has come, at least a byte, of what is not read yet.
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Asked {
+        let first =
+            if bytes.first() == Some(&SOCKS_VERSION) { Dialect::Socks } else { Dialect::Http };
+        match *self.dialect.get_or_insert(first) {
+            Dialect::Http => http::read(bytes),
+            Dialect::Socks if self.is_greeted => read_request(bytes),
+            Dialect::Socks => match SocksGreeting::parse(bytes) {
+                Ok(None) => Asked::More,
+                Ok(Some((greeting, length))) if greeting.without_authentication => {
+                    self.is_greeted = true;
+                    Asked::Greeted { length, answer: greeting.answer() }
+                }
+                Ok(Some((greeting, _))) => {
+                    let answer = greeting.answer().to_vec();
+                    Asked::Refused { answer, end: EntranceEnd::BadRequest }
+                }
+                Err(_) => Asked::Refused { answer: Vec::new(), end: EntranceEnd::BadRequest },
+            },
+        }
+    }
+
+    /// What is answered to who does not say it in time.
+    pub(super) fn too_slow(self) -> Vec<u8> {
+        match self.dialect {
+            Some(Dialect::Http) => http::answer(408, ""),
+            Some(Dialect::Socks) | None => Vec::new(),
+        }
+    }
+}
+
+fn read_request(bytes: &[u8]) -> Asked {
+    match SocksConnect::parse(bytes) {
+        Ok(None) => Asked::More,
+        Ok(Some((SocksConnect { destination }, length))) => {
+            Asked::Connect { length, destination, dialect: Dialect::Socks }
+        }
+        Err(error) => {
+            let answer = error.reply().to_bytes().to_vec();
+            Asked::Refused { answer, end: EntranceEnd::BadRequest }
+        }
+    }
+}
+
+impl Dialect {
+    /// What is answered when the far end has connected.
+    pub(super) fn connected(self) -> &'static [u8] {
+        const SUCCEEDED: [u8; 10] = SocksReply::Succeeded.to_bytes();
+        match self {
+            Self::Socks => &SUCCEEDED,
+            // RFC 9110 section 9.3.6: no Content-Length, no Transfer-Encoding.
+            Self::Http => b"HTTP/1.1 200 Connection established\r\n\r\n",
+        }
+    }
+
+    /// What is answered when it could not.
+    pub(super) fn refused(self, code: ResetCode) -> Vec<u8> {
+        match self {
+            Self::Socks => socks_reply(code).to_bytes().to_vec(),
+            Self::Http => http::answer(http_status(code), code.name()),
+        }
+    }
+}
+
+fn socks_reply(code: ResetCode) -> SocksReply {
+    match code {
+        ResetCode::Refused => SocksReply::ConnectionRefused,
+        ResetCode::Unreachable => SocksReply::HostUnreachable,
+        ResetCode::Forbidden => SocksReply::NotAllowed,
+        ResetCode::TimedOut => SocksReply::TtlExpired,
+        ResetCode::Other
+        | ResetCode::Aborted
+        | ResetCode::TooMany
+        | ResetCode::Violation
+        | ResetCode::Unknown => SocksReply::GeneralFailure,
+    }
+}
+
+fn http_status(code: ResetCode) -> u16 {
+    match code {
+        ResetCode::Forbidden => 403,
+        ResetCode::TimedOut => 504,
+        ResetCode::TooMany => 503,
+        ResetCode::Refused
+        | ResetCode::Unreachable
+        | ResetCode::Other
+        | ResetCode::Aborted
+        | ResetCode::Violation
+        | ResetCode::Unknown => 502,
+    }
+}

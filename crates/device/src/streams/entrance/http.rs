@@ -1,0 +1,122 @@
+//! As much of HTTP/1.1 as a proxy needs: the head of one request, and answers that end the
+//! connection (RFC 9112). CONNECT asks for a connection; all else is for this box itself.
+
+use roadweave_types::{ServerHost, ServerName};
+use roadweave_wire::Destination;
+
+use super::EntranceEnd;
+use super::handshake::{Asked, Dialect};
+
+/// The longest head of a request, bytes.
+pub(super) const HEAD_MAX: usize = 8 * 1024;
+/// The most fields in it.
+const FIELDS_MAX: usize = 64;
+
+/// Reads what has come of a request.
+pub(super) fn read(bytes: &[u8]) -> Asked {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut request = httparse::Request::new(&mut fields);
+    let refused = |status, why: &str| Asked::Refused {
+        answer: answer(status, why),
+        end: EntranceEnd::BadRequest,
+    };
+    let length = match request.parse(bytes) {
+        Ok(httparse::Status::Partial) if bytes.len() < HEAD_MAX => return Asked::More,
+        Ok(httparse::Status::Partial) => return refused(431, "the head is too long"),
+        Ok(httparse::Status::Complete(length)) => length,
+        Err(httparse::Error::TooManyHeaders) => return refused(431, "too many fields"),
+        Err(_) => return refused(400, "no HTTP request"),
+    };
+    let (Some(method), Some(target)) = (request.method, request.path) else {
+        return refused(400, "no HTTP request");
+    };
+    if method != "CONNECT" {
+        return Asked::Refused { answer: route(method, target), end: EntranceEnd::Served };
+    }
+    match destination(target) {
+        Some(destination) => Asked::Connect { length, destination, dialect: Dialect::Http },
+        None => refused(400, "CONNECT wants host:port"),
+    }
+}
+
+/// Where `host:port` leads to.
+fn destination(target: &str) -> Option<Destination> {
+    let name: ServerName = target.parse().ok()?;
+    match name.host() {
+        ServerHost::Address(address) => Destination::of_address(*address, name.port()),
+        ServerHost::Name(host) => Destination::of_name(host, name.port()),
+    }
+}
+
+/// Answers what is for this box: nothing is, today. Requests for others' resources would have to be
+/// read and written anew; CONNECT serves them too.
+fn route(_method: &str, target: &str) -> Vec<u8> {
+    match target.starts_with('/') {
+        true => answer(404, "there is nothing here"),
+        false => answer(405, "ask for a connection by CONNECT"),
+    }
+}
+
+/// An answer with a line of text, after which the connection ends.
+pub(super) fn answer(status: u16, text: &str) -> Vec<u8> {
+    let reason = reason(status);
+    let allow = if status == 405 { "Allow: CONNECT\r\n" } else { "" };
+    let content = if text.is_empty() { String::new() } else { format!("{text}\n") };
+    let length = content.len();
+    format!(
+        "HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain; charset=utf-8\r\n\
+         Content-Length: {length}\r\n{allow}Connection: close\r\n\r\n{content}"
+    )
+    .into_bytes()
+}
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        431 => "Request Header Fields Too Large",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        _ => "Bad Request",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(head: &str, expected: &str) {
+        let found = match read(head.as_bytes()) {
+            Asked::More => "more".to_owned(),
+            Asked::Connect { length, destination, .. } => {
+                assert_eq!(length, head.len());
+                format!("{:?}", (destination.host(), destination.port()))
+            }
+            Asked::Refused { answer, .. } => String::from_utf8_lossy(&answer[9..12]).into_owned(),
+            Asked::Greeted { .. } => unreachable!("that is SOCKS"),
+        };
+        assert_eq!(found, expected, "{head:?}");
+    }
+
+    #[test]
+    fn connect_leads_to_a_destination_and_all_else_is_answered() {
+        let connect = |target: &str| format!("CONNECT {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        check(&connect("a.example:443"), "(Name(\"a.example\"), 443)");
+        check(&connect("192.0.2.1:80"), "(Address(192.0.2.1), 80)");
+        check(&connect("[2001:db8::1]:80"), "(Address(2001:db8::1), 80)");
+        for target in ["a.example", "a.example:0", "a.example:65536", "/", "http://a/", "a_b c:1"] {
+            check(&connect(target), "400");
+        }
+        check("CONNECT a.example:443 HTTP/1.1\r\nHost", "more");
+        check("GET /v1/qoe HTTP/1.1\r\n\r\n", "404");
+        check("POST /v1/qoe HTTP/1.1\r\nContent-Length: 4\r\n\r\n", "404");
+        check("GET http://a.example/ HTTP/1.1\r\n\r\n", "405");
+        check("\x16\x03\x01\x02", "400");
+        check(&format!("GET / HTTP/1.1\r\nF: {}", "a".repeat(HEAD_MAX)), "431");
+        let many: String = (0..=FIELDS_MAX).map(|number| format!("F{number}: 1\r\n")).collect();
+        check(&format!("GET / HTTP/1.1\r\n{many}\r\n"), "431");
+    }
+}

@@ -1,0 +1,260 @@
+//! What a connection does in its turn: it asks, is opened, joined, and parts.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use roadweave_stream::Streams;
+use roadweave_types::Instant;
+use roadweave_wire::{Destination, ResetCode, StreamPriority};
+
+use super::super::splice::{Over, Splice, Turn, break_off};
+use super::super::table::Number;
+use super::handshake::{Asked, Dialect, Handshake, MESSAGE_MAX};
+use super::{Entrance, EntranceEnd, State};
+
+/// What became of a connection in its turn.
+pub(super) enum Next {
+    /// It waits for something to happen.
+    Stays(State),
+    /// It has more to do than its share.
+    Again(State),
+    /// It is over, and its socket closed.
+    Ends(EntranceEnd),
+}
+
+impl Entrance {
+    /// Gives a connection its turn.
+    pub(super) fn advance(&mut self, now: Instant, number: Number, streams: &mut Streams) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let Some(state) = connection.state.take() else { return };
+        let next = match state {
+            State::Asking { socket, handshake, closing } => {
+                self.ask(now, number, streams, Asking { socket, handshake, closing })
+            }
+            State::Opening { mut splice, dialect } => {
+                match splice.turn(now, streams, &mut self.scratch) {
+                    Turn::Over(Over::Reset(code)) => {
+                        self.refuse_spliced(now, number, splice, dialect, code)
+                    }
+                    Turn::Over(over) => self.end_spliced(splice, over),
+                    Turn::More => Next::Again(State::Opening { splice, dialect }),
+                    Turn::Idle => Next::Stays(State::Opening { splice, dialect }),
+                }
+            }
+            State::Joined(mut splice) => match splice.turn(now, streams, &mut self.scratch) {
+                Turn::Over(over) => self.end_spliced(splice, over),
+                Turn::More => Next::Again(State::Joined(splice)),
+                Turn::Idle => Next::Stays(State::Joined(splice)),
+            },
+            State::Parting { socket, end, left } => drain(socket, end, left, &mut self.scratch),
+        };
+        self.settle(number, next);
+    }
+
+    /// The far end has connected: so is the application told.
+    pub(super) fn on_connected(&mut self, now: Instant, number: Number, streams: &mut Streams) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let next = match connection.state.take() {
+            Some(State::Opening { splice, dialect }) => {
+                self.connections.set_deadline(number, None);
+                if say(splice.socket(), dialect.connected()) {
+                    Next::Again(State::Joined(splice))
+                } else {
+                    // It fails only if it is over already.
+                    let _ = streams.reset(now, splice.stream(), ResetCode::Aborted);
+                    self.end_spliced(splice, Over::Aborted)
+                }
+            }
+            Some(state) => Next::Stays(state),
+            None => return,
+        };
+        self.settle(number, next);
+    }
+
+    /// The stream is over.
+    pub(super) fn on_reset(&mut self, now: Instant, number: Number, code: ResetCode) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let next = match connection.state.take() {
+            Some(State::Opening { splice, dialect }) => {
+                self.refuse_spliced(now, number, splice, dialect, code)
+            }
+            Some(State::Joined(splice)) => self.end_spliced(splice, Over::Reset(code)),
+            Some(state) => Next::Stays(state),
+            None => return,
+        };
+        self.settle(number, next);
+    }
+
+    /// What the connection had time for until now has not happened.
+    pub(super) fn on_overdue(&mut self, now: Instant, number: Number, streams: &mut Streams) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let next = match connection.state.take() {
+            Some(State::Asking { socket, handshake, .. }) => {
+                self.part(now, number, socket, handshake.too_slow(), EntranceEnd::Slow)
+            }
+            Some(State::Opening { splice, dialect }) => {
+                let code = ResetCode::TimedOut;
+                let _ = streams.reset(now, splice.stream(), code);
+                self.refuse_spliced(now, number, splice, dialect, code)
+            }
+            Some(State::Parting { end, .. }) => Next::Ends(end),
+            Some(state) => Next::Stays(state),
+            None => return,
+        };
+        self.settle(number, next);
+    }
+
+    fn settle(&mut self, number: Number, next: Next) {
+        let (state, again) = match next {
+            Next::Ends(end) => return self.end(number, end),
+            Next::Stays(state) => (state, false),
+            Next::Again(state) => (state, true),
+        };
+        if let Some(connection) = self.connections.get_mut(number) {
+            connection.state = Some(state);
+        }
+        if again {
+            self.connections.wake(number);
+        }
+    }
+
+    /// Reads what the application wants. Nothing is kept of a message that is not whole: it stays
+    /// in the socket.
+    fn ask(&mut self, now: Instant, number: Number, streams: &mut Streams, asking: Asking) -> Next {
+        let Asking { mut socket, mut handshake, closing } = asking;
+        loop {
+            let length = match socket.peek(&mut self.scratch[..MESSAGE_MAX]) {
+                Ok(0) => return Next::Ends(EntranceEnd::Left),
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Next::Stays(State::Asking { socket, handshake, closing });
+                }
+                Err(_) => return Next::Ends(EntranceEnd::Left),
+            };
+            let asked = handshake.read(&self.scratch[..length]);
+            let consumed = match asked {
+                Asked::More if closing => return Next::Ends(EntranceEnd::Left),
+                Asked::More => return Next::Stays(State::Asking { socket, handshake, closing }),
+                Asked::Greeted { length, .. } | Asked::Connect { length, .. } => length,
+                Asked::Refused { .. } => 0,
+            };
+            if socket.read_exact(&mut self.scratch[..consumed]).is_err() {
+                return Next::Ends(EntranceEnd::Left);
+            }
+            match asked {
+                Asked::More => {}
+                Asked::Greeted { answer, .. } => {
+                    if !say(&socket, &answer) {
+                        return Next::Ends(EntranceEnd::Left);
+                    }
+                }
+                Asked::Connect { destination, dialect, .. } => {
+                    let joined = (socket, closing, dialect);
+                    return self.open_stream(now, number, streams, joined, destination);
+                }
+                Asked::Refused { answer, end } => {
+                    return self.part(now, number, socket, answer, end);
+                }
+            }
+        }
+    }
+
+    fn open_stream(
+        &mut self,
+        now: Instant,
+        number: Number,
+        streams: &mut Streams,
+        (socket, closing, dialect): (TcpStream, bool, Dialect),
+        destination: Destination,
+    ) -> Next {
+        match streams.open(now, destination, StreamPriority::default()) {
+            Ok(id) => {
+                self.streams.insert(id, number);
+                self.connections.set_deadline(number, Some(now + self.settings.connect_max));
+                // What came with the request leaves with the stream's first packet.
+                Next::Again(State::Opening { splice: Splice::new(socket, id, closing), dialect })
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no stream for a connection of an application");
+                let answer = dialect.refused(ResetCode::TooMany);
+                self.part(now, number, socket, answer, EntranceEnd::NoStream)
+            }
+        }
+    }
+
+    /// The stream is over before the far end had connected.
+    fn refuse_spliced(
+        &mut self,
+        now: Instant,
+        number: Number,
+        splice: Splice,
+        dialect: Dialect,
+        code: ResetCode,
+    ) -> Next {
+        self.streams.remove(&splice.stream());
+        let answer = dialect.refused(code);
+        self.part(now, number, splice.into_socket(), answer, EntranceEnd::Unconnected)
+    }
+
+    fn end_spliced(&mut self, splice: Splice, over: Over) -> Next {
+        self.streams.remove(&splice.stream());
+        let socket = splice.into_socket();
+        Next::Ends(match over {
+            Over::Closed => EntranceEnd::Closed,
+            Over::Aborted => EntranceEnd::Aborted,
+            Over::Reset(_) => {
+                break_off(&socket);
+                EntranceEnd::Reset
+            }
+        })
+    }
+
+    /// Tells the last that is to be told.
+    fn part(
+        &mut self,
+        now: Instant,
+        number: Number,
+        socket: TcpStream,
+        answer: Vec<u8>,
+        end: EntranceEnd,
+    ) -> Next {
+        if !say(&socket, &answer) || socket.shutdown(Shutdown::Write).is_err() {
+            return Next::Ends(end);
+        }
+        self.connections.set_deadline(number, Some(now + PARTING_MAX));
+        Next::Again(State::Parting { socket, end, left: PARTING_BYTES_MAX })
+    }
+}
+
+struct Asking {
+    socket: TcpStream,
+    handshake: Handshake,
+    closing: bool,
+}
+
+/// Sends a few bytes to a socket that was sent nearly nothing before, so that the kernel has room
+/// for them; whether it took them.
+fn say(mut socket: &TcpStream, bytes: &[u8]) -> bool {
+    bytes.is_empty() || socket.write(bytes).is_ok_and(|length| length == bytes.len())
+}
+
+/// Reads what still comes of a connection that was told its end.
+fn drain(mut socket: TcpStream, end: EntranceEnd, mut left: usize, scratch: &mut [u8]) -> Next {
+    loop {
+        match socket.read(scratch) {
+            Ok(length) if length == 0 || length >= left => return Next::Ends(end),
+            Ok(length) => left -= length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Next::Stays(State::Parting { socket, end, left });
+            }
+            Err(_) => return Next::Ends(end),
+        }
+    }
+}
+
+/// How long a connection that was told its end may take to end, and how much it may send.
+const PARTING_MAX: Duration = Duration::from_secs(2);
+const PARTING_BYTES_MAX: usize = 256 << 10;

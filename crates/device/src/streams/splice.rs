@@ -1,0 +1,306 @@
+//! One TCP socket and one stream: bytes both ways.
+//!
+//! ```text
+//! socket ─ read, as much as the stream has room for ─► stream     FIN ─► finish      (up)
+//! socket ◄─ write, straight from the stream's buffer ─ stream     FIN ◄─ finished    (down)
+//!
+//! RST ─► reset; but behind a FIN: stop, so that what was sent before it still arrives
+//! RST ◄─ reset
+//! ```
+//!
+//! Nothing is kept here: what the stream does not take stays in the socket, whose window closes;
+//! what the socket does not take stays in the stream, whose credit does not grow.
+
+use std::io::{self, IoSlice, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use roadweave_stream::{StreamError, Streams};
+use roadweave_types::Instant;
+use roadweave_wire::{ResetCode, StreamId};
+use socket2::{SockRef, TcpKeepalive};
+
+use crate::poll::Event;
+
+/// A socket that is joined with a stream.
+#[derive(Debug)]
+pub(super) struct Splice {
+    socket: TcpStream,
+    stream: StreamId,
+    up: Up,
+    down: Down,
+    /// A read may bring something.
+    readable: bool,
+    /// A write may take something.
+    writable: bool,
+    /// The peer's FIN is there, or an error.
+    closing: bool,
+    /// The kernel was not asked yet what `closing` means.
+    unasked: bool,
+    /// The stream has not said that it takes nothing.
+    has_room: bool,
+    /// The stream has not said that it has nothing.
+    has_bytes: bool,
+}
+
+/// The direction from the socket to the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Up {
+    Open,
+    /// The FIN has come, and the stream is finished.
+    Finished,
+    /// The other end wants no more.
+    Stopped,
+}
+
+/// The direction from the stream to the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Down {
+    Open,
+    /// All was written, and the FIN.
+    Finished,
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It waits for an event.
+    Idle,
+    /// It stopped at its share.
+    More,
+    /// It is over; the stream was told, the socket is to be closed.
+    Over(Over),
+}
+
+/// How a splice ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// Both directions ended in order.
+    Closed,
+    /// The socket's peer broke the connection off.
+    Aborted,
+    /// The stream was reset.
+    Reset(ResetCode),
+}
+
+impl Splice {
+    /// Joins them; the socket does not block, and its poller tells edges. `closing`: whether that
+    /// was told of it already.
+    pub(super) fn new(socket: TcpStream, stream: StreamId, closing: bool) -> Self {
+        Self {
+            socket,
+            stream,
+            up: Up::Open,
+            down: Down::Open,
+            readable: true,
+            writable: true,
+            closing,
+            unasked: closing,
+            has_room: true,
+            has_bytes: true,
+        }
+    }
+
+    pub(super) fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// The poller has told something of the socket.
+    pub(super) fn on_ready(&mut self, event: &Event) {
+        self.readable |= event.readable || event.closing;
+        self.writable |= event.writable || event.closing;
+        self.closing |= event.closing;
+        self.unasked |= event.closing;
+    }
+
+    /// There is something to read in the stream.
+    pub(super) fn on_stream_readable(&mut self) {
+        self.has_bytes = true;
+    }
+
+    /// There is room in the stream.
+    pub(super) fn on_stream_writable(&mut self) {
+        self.has_room = true;
+    }
+
+    /// The other end wants no more of what the socket brings.
+    pub(super) fn on_stream_stopped(&mut self) {
+        if self.up == Up::Open {
+            self.up = Up::Stopped;
+        }
+    }
+
+    /// All that the stream will ever bring was written into the socket.
+    pub(super) fn on_stream_finished(&mut self) {
+        if self.down == Down::Open {
+            self.down = Down::Finished;
+            // What the peer has not taken leaves before it. A socket that has failed is told of by
+            // its event.
+            let _ = self.socket.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Moves what can be moved, at most [`SHARE`] each way, with the help of `scratch`.
+    pub(super) fn turn(&mut self, now: Instant, streams: &mut Streams, scratch: &mut [u8]) -> Turn {
+        if self.unasked {
+            self.unasked = false;
+            if !matches!(self.socket.take_error(), Ok(None)) {
+                return self.on_failure(now, streams);
+            }
+        }
+        let result = self.read(now, streams, scratch).and_then(|()| self.write(now, streams));
+        match result {
+            Err(Failed::Socket) => self.on_failure(now, streams),
+            Err(Failed::Stream(code)) => Turn::Over(Over::Reset(code)),
+            Ok(()) if self.up != Up::Open && self.down == Down::Finished => {
+                Turn::Over(Over::Closed)
+            }
+            Ok(()) if self.can_read() || self.can_write() => Turn::More,
+            Ok(()) => Turn::Idle,
+        }
+    }
+
+    fn can_read(&self) -> bool {
+        self.up == Up::Open && self.readable && self.has_room
+    }
+
+    fn can_write(&self) -> bool {
+        self.down == Down::Open && self.writable && self.has_bytes
+    }
+
+    fn read(
+        &mut self,
+        now: Instant,
+        streams: &mut Streams,
+        scratch: &mut [u8],
+    ) -> Result<(), Failed> {
+        let mut left = SHARE;
+        while self.can_read() && left > 0 {
+            let room = match streams.room(now, self.stream) {
+                Ok(room) => room,
+                Err(StreamError::Finished) => {
+                    self.up = Up::Stopped;
+                    break;
+                }
+                Err(error) => return Err(Failed::stream(error)),
+            };
+            if room == 0 {
+                self.has_room = false;
+                break;
+            }
+            let room = room.min(scratch.len()).min(left);
+            match self.socket.read(&mut scratch[..room]) {
+                Ok(0) => {
+                    streams.finish(now, self.stream).map_err(Failed::stream)?;
+                    self.up = Up::Finished;
+                }
+                Ok(length) => {
+                    let taken = streams.write(now, self.stream, &scratch[..length]);
+                    let taken = taken.map_err(Failed::stream)?;
+                    assert_eq!(taken, length, "the stream had told its room");
+                    left -= length;
+                    // Less than asked for was all; what comes later is told anew.
+                    self.readable = length == room || self.closing;
+                }
+                Err(error) => self.readable = may_go_on(&error)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, now: Instant, streams: &mut Streams) -> Result<(), Failed> {
+        let mut left = SHARE;
+        while self.can_write() && left > 0 {
+            let (mut written, mut offered) = (Ok(0), 0);
+            let taken = streams.read_with(now, self.stream, |[front, back]| {
+                let front = &front[..front.len().min(left)];
+                let back = &back[..back.len().min(left - front.len())];
+                offered = front.len() + back.len();
+                if offered > 0 {
+                    let pieces = [IoSlice::new(front), IoSlice::new(back)];
+                    written = self.socket.write_vectored(&pieces);
+                }
+                written.as_ref().map_or(0, |length| *length)
+            });
+            let taken = taken.map_err(Failed::stream)?;
+            left -= taken;
+            match written {
+                Ok(_) if offered == 0 => self.has_bytes = false,
+                Ok(_) => self.writable = taken == offered,
+                Err(error) => self.writable = may_go_on(&error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The socket's connection is broken: what is on its way up is lost, as with any TCP, unless
+    /// its peer had ended that direction before.
+    fn on_failure(&mut self, now: Instant, streams: &mut Streams) -> Turn {
+        let told = match self.up {
+            Up::Finished => streams.stop(now, self.stream, ResetCode::Aborted),
+            Up::Open | Up::Stopped => streams.reset(now, self.stream, ResetCode::Aborted),
+        };
+        match told.map_err(Failed::stream) {
+            Err(Failed::Stream(code)) => Turn::Over(Over::Reset(code)),
+            _ => Turn::Over(Over::Aborted),
+        }
+    }
+
+    /// The socket, which is not joined any more.
+    pub(super) fn into_socket(self) -> TcpStream {
+        self.socket
+    }
+}
+
+/// Why bytes cannot be moved any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failed {
+    Socket,
+    Stream(ResetCode),
+}
+
+impl Failed {
+    fn stream(error: StreamError) -> Self {
+        Self::Stream(match error {
+            StreamError::Reset(code) => code,
+            _ => ResetCode::Unknown,
+        })
+    }
+}
+
+/// Whether to try again at once.
+fn may_go_on(error: &io::Error) -> Result<bool, Failed> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => Ok(false),
+        io::ErrorKind::Interrupted => Ok(true),
+        _ => Err(Failed::Socket),
+    }
+}
+
+/// Lets the socket end with an RST when it is closed.
+pub(super) fn break_off(socket: &TcpStream) {
+    // Where it fails the kernel closes in order, which the peer survives too.
+    let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+}
+
+/// Sets a socket up to be joined with a stream.
+pub(super) fn prepare(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    // What the stream brings is worth sending at once: the application's own rhythm is in it.
+    socket.set_nodelay(true)?;
+    let keepalive =
+        TcpKeepalive::new().with_time(ALIVE).with_interval(ALIVE_AGAIN).with_retries(ALIVE_TRIES);
+    SockRef::from(socket).set_tcp_keepalive(&keepalive)
+}
+
+/// How many bytes a connection moves each way before the others get their turn.
+pub(super) const SHARE: usize = 64 << 10;
+/// When a silent peer is asked whether it is there still, how soon again, and how often: a
+/// connection whose peer has vanished is over after four minutes.
+const ALIVE: Duration = Duration::from_secs(120);
+const ALIVE_AGAIN: Duration = Duration::from_secs(30);
+const ALIVE_TRIES: u32 = 4;

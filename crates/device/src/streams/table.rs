@@ -1,0 +1,122 @@
+//! The connections of an entrance: by number, by what is to be done, by deadline.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use roadweave_types::Instant;
+
+use super::TOKENS;
+use crate::Token;
+
+/// The number of a connection; none is used twice, so that an event which was told before its
+/// connection ended reaches no other.
+pub(super) type Number = u64;
+
+/// Connections of one kind.
+#[derive(Debug)]
+pub(super) struct Table<C> {
+    /// The tokens are those from here on.
+    first: Token,
+    next: Number,
+    connections: BTreeMap<Number, Entry<C>>,
+    /// Those that have something to do, in the order in which they get their turn.
+    ready: VecDeque<Number>,
+    deadlines: BTreeSet<(Instant, Number)>,
+}
+
+#[derive(Debug)]
+struct Entry<C> {
+    connection: C,
+    is_ready: bool,
+    deadline: Option<Instant>,
+}
+
+impl<C> Table<C> {
+    pub(super) fn new(first: Token) -> Self {
+        Self {
+            first,
+            next: 0,
+            connections: BTreeMap::new(),
+            ready: VecDeque::new(),
+            deadlines: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// The number that the next connection gets.
+    pub(super) fn next(&self) -> Number {
+        self.next
+    }
+
+    /// Takes a connection, which gets its first turn.
+    pub(super) fn insert(&mut self, connection: C) -> Number {
+        let number = self.next;
+        self.next += 1;
+        self.connections.insert(number, Entry { connection, is_ready: false, deadline: None });
+        self.wake(number);
+        number
+    }
+
+    /// Forgets a connection.
+    pub(super) fn remove(&mut self, number: Number) -> Option<C> {
+        self.set_deadline(number, None);
+        self.connections.remove(&number).map(|entry| entry.connection)
+    }
+
+    pub(super) fn get_mut(&mut self, number: Number) -> Option<&mut C> {
+        self.connections.get_mut(&number).map(|entry| &mut entry.connection)
+    }
+
+    /// The token of a connection's socket.
+    pub(super) fn token(&self, number: Number) -> Token {
+        Token(self.first.0 + 1 + number)
+    }
+
+    /// Whose token it is, if it can be anybody's here.
+    pub(super) fn number_of(&self, token: Token) -> Option<Number> {
+        token.0.checked_sub(self.first.0 + 1).filter(|number| *number < TOKENS)
+    }
+
+    /// Gives the connection a turn.
+    pub(super) fn wake(&mut self, number: Number) {
+        let Some(entry) = self.connections.get_mut(&number) else { return };
+        if !std::mem::replace(&mut entry.is_ready, true) {
+            self.ready.push_back(number);
+        }
+    }
+
+    /// Whose turn it is.
+    pub(super) fn take_ready(&mut self) -> Option<Number> {
+        loop {
+            let number = self.ready.pop_front()?;
+            if let Some(entry) = self.connections.get_mut(&number) {
+                entry.is_ready = false;
+                return Some(number);
+            }
+        }
+    }
+
+    /// Sets when the connection is in [`Table::take_overdue`], if ever.
+    pub(super) fn set_deadline(&mut self, number: Number, deadline: Option<Instant>) {
+        let Some(entry) = self.connections.get_mut(&number) else { return };
+        if let Some(old) = std::mem::replace(&mut entry.deadline, deadline) {
+            self.deadlines.remove(&(old, number));
+        }
+        self.deadlines.extend(deadline.map(|at| (at, number)));
+    }
+
+    /// A connection whose deadline is over; it has none any more.
+    pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Number> {
+        let &(_, number) = self.deadlines.first().filter(|(at, _)| *at <= now)?;
+        self.set_deadline(number, None);
+        Some(number)
+    }
+
+    /// When there is something to do; at once if somebody waits for a turn.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let ready = (!self.ready.is_empty()).then_some(Instant::ZERO);
+        ready.or_else(|| self.deadlines.first().map(|(at, _)| *at))
+    }
+}

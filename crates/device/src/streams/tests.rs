@@ -1,0 +1,531 @@
+//! Two ends of streams joined in memory, with real sockets on the loopback at both.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant as Wall};
+
+use bytes::Bytes;
+use roadweave_stream::{Config, Event as StreamEvent, Side, Streams};
+use roadweave_types::{Instant, ServerHost};
+use roadweave_wire::{ResetCode, StreamId};
+
+use super::splice::{self, Over, Splice, Turn};
+use super::*;
+use crate::{Interest, Poller, Token};
+
+const ENTRANCE: Token = Token(1 << 60);
+const DELAY: Duration = Duration::from_millis(2);
+const LIMIT: Duration = Duration::from_secs(60);
+const MIB: usize = 1 << 20;
+
+/// A box's entrance, and a far end that connects at once.
+struct World {
+    start: Wall,
+    poller: Poller,
+    entrance: Entrance,
+    client: Streams,
+    server: Streams,
+    under_way: Vec<(Instant, bool, Bytes)>,
+    /// One of so many symbols is lost, if any.
+    loses: Option<u64>,
+    symbols: u64,
+    far: BTreeMap<StreamId, (Splice, bool)>,
+    overs: Vec<Over>,
+    scratch: Vec<u8>,
+}
+
+impl World {
+    fn new(change: impl FnOnce(&mut EntranceSettings)) -> Self {
+        let loopback = "127.0.0.0/8".parse().expect("a network");
+        let listen = "127.0.0.1:0".parse().expect("an address");
+        let mut settings = EntranceSettings::new(listen, vec![loopback]);
+        change(&mut settings);
+        let poller = Poller::new().expect("a poller");
+        let entrance = Entrance::open(settings, ENTRANCE).expect("a port");
+        entrance.register(&poller).expect("room");
+        let streams = |side| Streams::new(Config::for_streams(side, 2000));
+        Self {
+            start: Wall::now(),
+            poller,
+            entrance,
+            client: streams(Side::Client),
+            server: streams(Side::Server),
+            under_way: Vec::new(),
+            loses: None,
+            symbols: 0,
+            far: BTreeMap::new(),
+            overs: Vec::new(),
+            scratch: vec![0; SCRATCH],
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.start.elapsed()
+    }
+
+    fn proxy(&self) -> SocketAddr {
+        self.entrance.local_address().expect("bound")
+    }
+
+    /// Runs both ends until `is_done`.
+    fn run(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) {
+        let begin = Wall::now();
+        while !is_done(self) {
+            assert!(begin.elapsed() < LIMIT, "it does not end: {:?}", self.entrance.ends());
+            self.step();
+        }
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        let end = Wall::now() + time;
+        self.run(|_| Wall::now() >= end);
+    }
+
+    fn join<T>(&mut self, thread: JoinHandle<T>) -> T {
+        self.run(|_| thread.is_finished());
+        thread.join().expect("no panic")
+    }
+
+    fn step(&mut self) {
+        let ready = self.poller.wait(Some(Duration::from_millis(1))).expect("a living process");
+        for event in ready.to_vec() {
+            if self.entrance.owns(event.token) {
+                self.entrance.on_ready(&event);
+            } else if let Some((splice, is_ready)) = self.far.get_mut(&StreamId(event.token.0)) {
+                splice.on_ready(&event);
+                *is_ready = true;
+            }
+        }
+        let now = self.now();
+        let (arrived, later): (Vec<_>, Vec<_>) =
+            self.under_way.drain(..).partition(|(at, ..)| *at <= now);
+        self.under_way = later;
+        for (_, to_server, body) in arrived {
+            let to = if to_server { &mut self.server } else { &mut self.client };
+            to.handle_symbol(now, body).expect("a peer that keeps to the rules");
+        }
+        self.client.handle_timeout(now);
+        self.server.handle_timeout(now);
+        self.entrance.handle_events(now, &mut self.client);
+        self.entrance.turn(now, &self.poller, &mut self.client);
+        self.turn_far(now);
+        for (from, to_server) in [(&mut self.client, true), (&mut self.server, false)] {
+            while let Some(body) = from.poll_transmit(now, 1200) {
+                self.symbols += 1;
+                if self.loses.is_none_or(|of| !self.symbols.is_multiple_of(of)) {
+                    self.under_way.push((now + DELAY, to_server, body));
+                }
+            }
+        }
+    }
+
+    fn turn_far(&mut self, now: Instant) {
+        while let Some(event) = self.server.poll_event(now) {
+            match event {
+                StreamEvent::Opened { id, destination, .. } => {
+                    let result = match destination.host() {
+                        ServerHost::Address(address) => {
+                            TcpStream::connect((*address, destination.port()))
+                                .map_err(|_| ResetCode::Refused)
+                        }
+                        ServerHost::Name(name) if name.starts_with("silent") => continue,
+                        ServerHost::Name(name) if name.starts_with("slow") => {
+                            Err(ResetCode::TimedOut)
+                        }
+                        ServerHost::Name(_) => Err(ResetCode::Forbidden),
+                    };
+                    match result {
+                        Ok(socket) => {
+                            splice::prepare(&socket).expect("a socket");
+                            // So that what nobody reads waits in the stream.
+                            let small = socket2::SockRef::from(&socket);
+                            small.set_send_buffer_size(64 << 10).expect("a socket");
+                            let token = Token(id.0);
+                            self.poller.add(&socket, token, Interest::Edges).expect("room");
+                            self.server.accept(now, id).expect("the peer's");
+                            self.far.insert(id, (Splice::new(socket, id, false), true));
+                        }
+                        Err(code) => self.server.reset(now, id, code).expect("open"),
+                    }
+                }
+                StreamEvent::Reset { id, code, .. } => {
+                    if let Some((splice, _)) = self.far.remove(&id) {
+                        splice::break_off(splice.socket());
+                        self.overs.push(Over::Reset(code));
+                    }
+                }
+                StreamEvent::Readable(id)
+                | StreamEvent::Writable(id)
+                | StreamEvent::Finished(id)
+                | StreamEvent::Stopped { id, .. } => {
+                    let Some((splice, is_ready)) = self.far.get_mut(&id) else { continue };
+                    *is_ready = true;
+                    match event {
+                        StreamEvent::Readable(_) => splice.on_stream_readable(),
+                        StreamEvent::Writable(_) => splice.on_stream_writable(),
+                        StreamEvent::Stopped { .. } => splice.on_stream_stopped(),
+                        _ => splice.on_stream_finished(),
+                    }
+                }
+                StreamEvent::Connected(_) | StreamEvent::Acknowledged(_) => {}
+            }
+        }
+        let mut over = Vec::new();
+        for (id, (splice, is_ready)) in self.far.iter_mut().filter(|(_, (_, ready))| *ready) {
+            match splice.turn(now, &mut self.server, &mut self.scratch) {
+                Turn::Over(how) => over.push((*id, how)),
+                Turn::More => {}
+                Turn::Idle => *is_ready = false,
+            }
+        }
+        for (id, how) in over {
+            self.far.remove(&id);
+            self.overs.push(how);
+        }
+    }
+
+    /// Runs until nothing is left of any connection, and checks that each was counted once.
+    fn settle(&mut self) {
+        self.run(|world| {
+            let streams = world.client.open_streams() + world.server.open_streams();
+            world.entrance.connections() + world.far.len() + streams == 0
+        });
+        assert_eq!(self.entrance.accepted(), self.entrance.ends().sum());
+        assert!(self.entrance.streams.is_empty() && self.entrance.callers.is_empty());
+    }
+
+    fn check_ends(&mut self, expected: &[(EntranceEnd, u64)]) {
+        self.settle();
+        assert_eq!(self.entrance.ends().iter().collect::<Vec<_>>(), expected);
+    }
+}
+
+/// Asks the proxy for a connection to `to`, and waits for the answer; its reply byte.
+fn socks(proxy: SocketAddr, to: &str) -> (TcpStream, u8) {
+    let (host, port) = to.rsplit_once(':').expect("host:port");
+    let port: u16 = port.parse().expect("a port");
+    let mut socket = TcpStream::connect(proxy).expect("it listens");
+    socket.set_read_timeout(Some(LIMIT)).expect("not zero");
+    socket.write_all(&[5, 1, 0]).expect("there is room");
+    let mut method = [0; 2];
+    socket.read_exact(&mut method).expect("an answer");
+    assert_eq!(method, [5, 0]);
+    let head = [5, 1, 0, 3, host.len() as u8];
+    let request = [&head[..], host.as_bytes(), &port.to_be_bytes()].concat();
+    socket.write_all(&request).expect("there is room");
+    let mut reply = [0; 10];
+    socket.read_exact(&mut reply).expect("an answer");
+    (socket, reply[1])
+}
+
+fn destination() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    (listener, address)
+}
+
+fn bytes(seed: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|place| ((place + seed) * 2_654_435_761 >> 11) as u8).collect()
+}
+
+/// Writes all of `bytes` while it reads to the end, `pause` after each 64 KiB; what it read.
+fn exchange(socket: TcpStream, bytes: Vec<u8>, pause: Duration) -> Vec<u8> {
+    let mut writer = socket.try_clone().expect("a descriptor");
+    let writer = std::thread::spawn(move || {
+        writer.write_all(&bytes).expect("the peer reads");
+        writer.shutdown(Shutdown::Write).expect("open");
+    });
+    let (mut socket, mut got) = (socket, Vec::new());
+    let mut chunk = vec![0; 64 << 10];
+    loop {
+        match socket.read(&mut chunk).expect("no reset") {
+            0 => break,
+            length => got.extend_from_slice(&chunk[..length]),
+        }
+        std::thread::sleep(pause);
+    }
+    writer.join().expect("no panic");
+    got
+}
+
+fn transfer(length: usize, pause: Duration, loses: Option<u64>) {
+    let mut world = World::new(|_| {});
+    world.loses = loses;
+    let (listener, to) = destination();
+    let host = std::thread::spawn(move || {
+        exchange(listener.accept().expect("a caller").0, bytes(1, length), pause)
+    });
+    let proxy = world.proxy();
+    let begin = Wall::now();
+    let application = std::thread::spawn(move || {
+        let (socket, reply) = socks(proxy, &to);
+        assert_eq!(reply, 0);
+        exchange(socket, bytes(2, length), pause)
+    });
+    assert!(world.join(application) == bytes(1, length), "what came down is right");
+    assert!(world.join(host) == bytes(2, length), "what came up is right");
+    println!("{} MiB each way in {:?}", length / MIB, begin.elapsed());
+    assert!(world.client.memory() <= world.client.memory_max());
+    world.check_ends(&[(EntranceEnd::Closed, 1)]);
+    assert_eq!(world.overs, [Over::Closed]);
+}
+
+#[test]
+fn much_passes_both_ways_at_once_between_slow_readers() {
+    transfer(24 * MIB, Duration::from_millis(1), None);
+}
+
+#[test]
+fn much_passes_both_ways_though_symbols_are_lost() {
+    transfer(2 * MIB, Duration::ZERO, Some(50));
+}
+
+/// What a reader does not take stays where it is: in both sockets and the credit of the stream.
+#[test]
+fn a_reader_that_stands_still_holds_its_sender_back() {
+    let mut world = World::new(|_| {});
+    let (listener, to) = destination();
+    let proxy = world.proxy();
+    let application = std::thread::spawn(move || socks(proxy, &to).0);
+    let application = world.join(application);
+    let (host, _) = listener.accept().expect("a caller");
+    application.set_nonblocking(true).expect("a socket");
+    let (mut sent, chunk) = (0, vec![7; 64 << 10]);
+    let mut last = Wall::now();
+    world.run(|_| {
+        while let Ok(length) = (&application).write(&chunk) {
+            (sent, last) = (sent + length, Wall::now());
+        }
+        last.elapsed() > Duration::from_millis(700)
+    });
+    assert!(sent < 64 * MIB, "{sent} bytes went nowhere");
+    assert!(world.server.memory() <= world.server.memory_max());
+    // The wait costs no turns: nothing is ready.
+    assert_ne!(world.entrance.poll_timeout(), Some(Instant::ZERO));
+    let reader = std::thread::spawn(move || exchange(host, vec![], Duration::ZERO).len());
+    application.set_nonblocking(false).expect("a socket");
+    application.shutdown(Shutdown::Write).expect("open");
+    assert_eq!(world.join(reader), sent);
+    world.check_ends(&[(EntranceEnd::Closed, 1)]);
+}
+
+#[test]
+fn each_direction_ends_by_itself() {
+    let mut world = World::new(|_| {});
+    let (listener, to) = destination();
+    let host = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("a caller");
+        let mut asked = Vec::new();
+        socket.read_to_end(&mut asked).expect("its end");
+        std::thread::sleep(Duration::from_millis(100));
+        socket.write_all(&asked).expect("the other direction is open");
+    });
+    let proxy = world.proxy();
+    let application = std::thread::spawn(move || {
+        let (mut socket, _) = socks(proxy, &to);
+        socket.write_all(b"question").expect("there is room");
+        socket.shutdown(Shutdown::Write).expect("open");
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).expect("its end");
+        answer
+    });
+    assert_eq!(world.join(application), b"question");
+    world.join(host);
+    world.check_ends(&[(EntranceEnd::Closed, 1)]);
+}
+
+#[test]
+fn a_connection_that_is_broken_off_is_broken_off_at_the_other_end() {
+    let mut world = World::new(|_| {});
+    for by_application in [true, false] {
+        let (listener, to) = destination();
+        let proxy = world.proxy();
+        let application = std::thread::spawn(move || socks(proxy, &to).0);
+        let application = world.join(application);
+        let (host, _) = listener.accept().expect("a caller");
+        let (broken, mut other) =
+            if by_application { (application, host) } else { (host, application) };
+        splice::break_off(&broken);
+        drop(broken);
+        let told = std::thread::spawn(move || other.read(&mut [0]).expect_err("a reset").kind());
+        assert_eq!(world.join(told), std::io::ErrorKind::ConnectionReset);
+    }
+    world.check_ends(&[(EntranceEnd::Aborted, 1), (EntranceEnd::Reset, 1)]);
+}
+
+/// An application that has sent all, and closes without reading the answer: its RST comes behind
+/// its FIN, and takes nothing of what it had sent.
+#[test]
+fn an_rst_behind_the_fin_takes_nothing_of_what_was_sent_before() {
+    let mut world = World::new(|_| {});
+    let (listener, to) = destination();
+    let proxy = world.proxy();
+    let application = std::thread::spawn(move || {
+        let (mut socket, _) = socks(proxy, &to);
+        socket.write_all(&bytes(3, MIB)).expect("there is room");
+    });
+    let host = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("a caller");
+        // It answers before it reads, and so provokes the RST; by then the other has closed.
+        std::thread::sleep(Duration::from_millis(200));
+        socket.write_all(b"welcome").expect("there is room");
+        std::thread::sleep(Duration::from_millis(200));
+        let mut got = Vec::new();
+        socket.read_to_end(&mut got).expect("its end");
+        got
+    });
+    world.join(application);
+    assert!(world.join(host) == bytes(3, MIB), "all has come");
+    world.check_ends(&[(EntranceEnd::Aborted, 1)]);
+}
+
+#[test]
+fn what_the_far_end_cannot_reach_is_told_as_what_it_is() {
+    let mut world = World::new(|settings| settings.connect_max = Duration::from_millis(300));
+    let (listener, closed) = destination();
+    drop(listener);
+    let cases = [
+        (closed.as_str(), 5, "502 Bad Gateway"),
+        ("forbidden.example:80", 2, "403 Forbidden"),
+        ("slow.example:80", 6, "504 Gateway Timeout"),
+        ("silent.example:80", 6, "504 Gateway Timeout"),
+    ];
+    let proxy = world.proxy();
+    for (to, reply, status) in cases {
+        let target = to.to_owned();
+        let by_socks = std::thread::spawn(move || socks(proxy, &target).1);
+        assert_eq!(world.join(by_socks), reply, "{to}");
+        let request = format!("CONNECT {to} HTTP/1.1\r\n\r\nwhat comes too early");
+        let answer = ask(&mut world, request.into_bytes());
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{to}: {answer}");
+    }
+    world.check_ends(&[(EntranceEnd::Unconnected, 8)]);
+}
+
+/// What a caller is told that says `bytes` and nothing else, until the connection ends.
+fn ask(world: &mut World, bytes: Vec<u8>) -> String {
+    let proxy = world.proxy();
+    let caller = std::thread::spawn(move || {
+        let mut socket = TcpStream::connect(proxy).expect("it listens");
+        socket.set_read_timeout(Some(LIMIT)).expect("not zero");
+        let _ = socket.write_all(&bytes);
+        let mut answer = Vec::new();
+        let _ = socket.read_to_end(&mut answer);
+        answer.iter().map(|byte| char::from(*byte)).collect()
+    });
+    world.join(caller)
+}
+
+#[test]
+fn who_says_nothing_that_is_served_is_told_so_and_closed() {
+    let mut world = World::new(|settings| settings.handshake_max = Duration::from_millis(300));
+    assert_eq!(ask(&mut world, vec![]), "");
+    assert_eq!(ask(&mut world, vec![5, 1]), "");
+    assert!(ask(&mut world, b"CONN".to_vec()).starts_with("HTTP/1.1 408 "));
+    assert_eq!(world.entrance.ends().of(EntranceEnd::Slow), 3);
+    assert_eq!(ask(&mut world, vec![5, 1, 2]), "\u{5}\u{ff}");
+    assert!(ask(&mut world, vec![5, 1, 0, 5, 2, 0, 1, 0, 0, 0, 0, 0, 9]).contains("\u{5}\u{7}"));
+    let endless = [b"GET / HTTP/1.1\r\nF: ".as_slice(), &[b'a'; 20_000]].concat();
+    assert!(ask(&mut world, endless).starts_with("HTTP/1.1 431 "));
+    assert!(ask(&mut world, b"\x04\x01".to_vec()).starts_with("HTTP/1.1 400 "));
+    assert_eq!(world.entrance.ends().of(EntranceEnd::BadRequest), 4);
+    let qoe = ask(&mut world, b"POST /v1/qoe HTTP/1.1\r\n\r\n".to_vec());
+    assert!(qoe.starts_with("HTTP/1.1 404 "), "{qoe}");
+    let slow = (EntranceEnd::Slow, 3);
+    world.check_ends(&[(EntranceEnd::BadRequest, 4), (EntranceEnd::Served, 1), slow]);
+}
+
+#[test]
+fn strangers_and_those_who_are_too_many_are_closed_at_once() {
+    let far = "192.0.2.0/24".parse().expect("a network");
+    let mut world = World::new(|settings| settings.networks = vec![far]);
+    assert_eq!(ask(&mut world, vec![5, 1, 0]), "");
+    world.check_ends(&[(EntranceEnd::Stranger, 1)]);
+
+    // Whoever comes by an uplink is no neighbour, whatever its address says.
+    let mut world = World::new(|settings| settings.connections_of_one_max = 2);
+    let index = crate::Netlink::open().and_then(|mut it| it.link("lo")).expect("a loopback").index;
+    world.entrance.set_uplinks(vec![index]);
+    assert_eq!(ask(&mut world, vec![5, 1, 0]), "");
+    world.entrance.set_uplinks(vec![index + 1]);
+    let proxy = world.proxy();
+    let waiting: Vec<_> = (0..2).map(|_| TcpStream::connect(proxy)).collect();
+    world.run(|world| world.entrance.connections() == 2);
+    assert_eq!(ask(&mut world, vec![5, 1, 0]), "");
+    assert_eq!(world.entrance.ends().of(EntranceEnd::TooMany), 1);
+    drop(waiting);
+    let (left, too_many) = ((EntranceEnd::Left, 2), (EntranceEnd::TooMany, 1));
+    world.check_ends(&[left, (EntranceEnd::Stranger, 1), too_many]);
+}
+
+#[test]
+fn a_thousand_connections_leave_nothing_behind() {
+    let descriptors = || std::fs::read_dir("/proc/self/fd").expect("there").count();
+    let mut world = World::new(|_| {});
+    let (listener, to) = destination();
+    let host = std::thread::spawn(move || {
+        for _ in 0..1000 {
+            let (mut socket, _) = listener.accept().expect("a caller");
+            let mut byte = [0];
+            socket.read_exact(&mut byte).expect("a byte");
+            socket.write_all(&byte).expect("there is room");
+        }
+    });
+    world.run_for(Duration::from_millis(10));
+    let (before, proxy, begin) = (descriptors(), world.proxy(), Wall::now());
+    let applications: Vec<_> = (0..10_u8)
+        .map(|number| {
+            let to = to.clone();
+            std::thread::spawn(move || {
+                for _ in 0..100 {
+                    let (mut socket, _) = socks(proxy, &to);
+                    socket.write_all(&[number]).expect("there is room");
+                    let mut byte = [0];
+                    socket.read_exact(&mut byte).expect("an answer");
+                    assert_eq!(byte, [number]);
+                }
+            })
+        })
+        .collect();
+    applications.into_iter().for_each(|application| world.join(application));
+    world.join(host);
+    world.settle();
+    println!("1000 connections in {:?}", begin.elapsed());
+    assert_eq!(world.entrance.accepted(), 1000);
+    // Other tests of this process open and close sockets too, but not hundreds.
+    assert!(descriptors() < before + 200, "{} and {before} before", descriptors());
+}
+
+/// Software that we did not write, by both proxies; and the data that it sends at once.
+#[test]
+fn curl_fetches_by_socks_and_by_connect() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        return println!("skipped: there is no curl");
+    }
+    let mut world = World::new(|_| {});
+    let (listener, to) = destination();
+    let host = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut socket, _) = listener.accept().expect("a caller");
+            let mut head = [0; 4096];
+            let length = socket.read(&mut head).expect("a request");
+            assert!(head[..length].starts_with(b"GET /x HTTP/1.1\r\n"));
+            let content = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+            socket.write_all(content).expect("there is room");
+        }
+    });
+    let proxy = world.proxy().to_string();
+    for arguments in [&["--socks5-hostname"][..], &["--proxytunnel", "-x"]] {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--max-time", "20", "--noproxy", ""]).args(arguments).arg(&proxy);
+        curl.arg(format!("http://{to}/x"));
+        let curl = std::thread::spawn(move || curl.output().expect("it is there"));
+        let output = world.join(curl);
+        assert_eq!(output.stdout, b"hello", "{output:?}");
+    }
+    world.join(host);
+    world.check_ends(&[(EntranceEnd::Closed, 2)]);
+}
