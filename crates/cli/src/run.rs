@@ -6,13 +6,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use roadweave_config::{
-    BeforeJoin, ClientFile, LinkSocket, RouterFile, ServerFields, ServerFile, TunFields, Validate,
+    BeforeJoin, ClientFile, LinkSocket, RouterFile, ServerFields, ServerFile, ServerStreams,
+    TunFields, Validate,
 };
 use roadweave_device::fleet::{FleetOptions, Membership};
+use roadweave_device::streams::EntranceSettings;
 use roadweave_device::{
-    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations, RouterOptions,
-    RouterSocket, ServerOptions, ServerReload, TunSettings, random_bytes, run_client, run_router,
-    run_server,
+    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations,
+    LanStreamsOptions, RouterOptions, RouterSocket, ServerOptions, ServerReload, TunSettings,
+    random_bytes, run_client, run_router, run_server,
 };
 use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
@@ -102,6 +104,10 @@ impl ClientArgs {
             lanes: file.lane_configs(),
             policies: file.policies(),
             routes: route_options(&file),
+            streams: file.streams.as_ref().map(|streams| LanStreamsOptions {
+                config: streams.to_config(),
+                entrance: EntranceSettings::new(streams.listen, streams.from.clone()),
+            }),
             memory_max: file.limits.client_memory_mb.bytes(),
             uplinks: file.selector(),
             name: file.name,
@@ -159,7 +165,7 @@ impl ServerArgs {
                 lanes: file.lane_configs(),
                 gateways: file.addresses.iter().map(ipnet::IpNet::addr).collect(),
                 mtu: tun.mtu,
-                streams: None,
+                streams: file.streams.as_ref().map(ServerStreams::to_config),
                 clients_reach_clients: file.clients_reach_clients,
                 memory_max: file.limits.memory_mb.bytes(),
                 client_memory_max: file.limits.client_memory_mb.bytes(),

@@ -81,7 +81,19 @@ impl ClientStreams {
 }
 
 impl ServerStreams {
-    pub(crate) fn validate(&self, lanes: &[LaneFields]) -> Result<(), Fault> {
+    pub(crate) fn validate(
+        &self,
+        lanes: &[LaneFields],
+        shards: Within<1, 64>,
+    ) -> Result<(), Fault> {
+        if shards.get() > 1 {
+            let message = format!(
+                "shards = {}: streams need shards = 1 as yet, since a client that comes to another \
+                 shard would lose its own; write shards = 1, or leave [streams] out",
+                shards.get()
+            );
+            return Err(Fault::new("shards", message));
+        }
         if self.strategy.as_str().starts_with("single:") {
             let message = format!(
                 "streams.strategy = \"{}\" is for clients, since a server has no uplinks",

@@ -37,7 +37,8 @@ use ipnet::IpNet;
 
 pub use anchor::{AnchorOptions, run_anchor};
 pub use client::{
-    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client,
+    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, LanStreamsOptions,
+    ReloadClient, run_client,
 };
 pub use proxy::{ProxyOptions, run_proxy};
 pub(crate) use repeat_limiter::RepeatLimiter;

@@ -56,8 +56,9 @@ pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
     AnchorOptions, CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations,
-    DriverError, ProxyOptions, Reload, ReloadClient, RouterOptions, RouterSocket, ServerOptions,
-    ServerReload, TunSettings, run_anchor, run_client, run_proxy, run_router, run_server,
+    DriverError, LanStreamsOptions, ProxyOptions, Reload, ReloadClient, RouterOptions,
+    RouterSocket, ServerOptions, ServerReload, TunSettings, run_anchor, run_client, run_proxy,
+    run_router, run_server,
 };
 pub use error::DeviceError;
 pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Interface};

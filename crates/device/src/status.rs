@@ -93,6 +93,20 @@ pub struct ClientStatus {
     pub candidates: Vec<CandidateReport>,
     /// Notices that were left out of the log because there were too many.
     pub suppressed_notices: u64,
+    /// Connections of applications that go as streams, if there is a proxy for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<StreamsStatus>,
+}
+
+/// TCP connections of one end of the streams.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamsStatus {
+    /// Those that are open.
+    pub connections: usize,
+    /// Those that ever were, open ones among them.
+    pub accepted: u64,
+    /// How those ended that are not open any more.
+    pub ends: BTreeMap<String, u64>,
 }
 
 /// What a server tells.

@@ -2,6 +2,7 @@
 
 mod fleet;
 pub(super) mod options;
+mod streams;
 mod tell;
 mod uplinks;
 
@@ -15,8 +16,10 @@ use serde_json::{Value, json};
 
 use self::fleet::DataPlaneCheck;
 pub use self::options::{
-    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, ReloadClient,
+    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, LanStreamsOptions,
+    ReloadClient,
 };
+use self::streams::LanStreams;
 use super::client_filters::ClientFilters;
 use super::debounce::Debounce;
 use super::edge::Edge;
@@ -35,7 +38,7 @@ use crate::lookup::RouterNotices;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{ClientStatus, RoleStatus, Status};
-use crate::{Clock, Monitor, StateFile, Token, Tun, TunOptions, Uplink};
+use crate::{Clock, Event, Monitor, StateFile, Tun, TunOptions, Uplink};
 
 /// How long a server may stay silent before the user is told.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -71,6 +74,8 @@ struct ClientRole {
     next_uplink_retry: Option<Instant>,
     repeat_limiter: RepeatLimiter,
     fleet: Option<Fleet<ClientReload>>,
+    /// The proxy for applications of the LAN.
+    streams: Option<LanStreams>,
     /// The fleet has not been told of the uplinks as they are.
     has_other_uplinks: bool,
     passage: DataPlaneCheck,
@@ -119,6 +124,8 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let resolver = Resolvers::new(&options.servers, || driver.waker());
     let fleet =
         options.fleet.take().map(|fleet| Fleet::start(fleet, driver.waker())).transpose()?;
+    let streams = options.streams.as_ref();
+    let streams = streams.map(|streams| LanStreams::open(streams, &driver)).transpose()?;
     // Last: a client that cannot start refuses nothing.
     let steering = Steering::start(&instance, options.route_settings(), tun_index, dns)?;
     tracing::info!(tun = driver.edge.tun_name(), ?offload, "the client runs");
@@ -137,6 +144,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         next_uplink_retry: None,
         repeat_limiter: RepeatLimiter::default(),
         fleet,
+        streams,
         has_other_uplinks: true,
         passage: DataPlaneCheck::default(),
         granted: Granted::default(),
@@ -153,7 +161,7 @@ fn new_client(clock: Clock, options: &ClientOptions) -> Result<Client, DriverErr
         candidates: candidates(&options.servers, &options.identity),
         transport: options.transport.clone(),
         lanes: options.lanes.clone(),
-        streams: None,
+        streams: options.streams.as_ref().map(|streams| streams.config.clone()),
         memory_max: options.memory_max,
     };
     Ok(Client::new(Epoch::new(clock.epoch()), config, options.identity.clone())?)
@@ -215,6 +223,7 @@ impl Role<Client> for ClientRole {
             self.next_uplink_retry,
             self.looks.poll_timeout(),
             self.steering.poll_timeout(),
+            self.streams.as_ref().and_then(LanStreams::poll_timeout),
             Some(self.next_state),
             self.counts_months().then_some(self.next_time_of_day),
         ];
@@ -254,8 +263,8 @@ impl Role<Client> for ClientRole {
         self.use_servers(&mut driver.node, now, &changed);
     }
 
-    fn on_readable(&mut self, driver: &mut Driver<Client>, now: Instant, token: Token) {
-        match token {
+    fn on_ready(&mut self, driver: &mut Driver<Client>, now: Instant, event: &Event) {
+        match event.token {
             MONITOR => {
                 self.monitor.take_notices();
                 self.looks.ask(now);
@@ -265,7 +274,7 @@ impl Role<Client> for ClientRole {
                 let changed = self.resolver.on_router_news(now, &self.routers.poll());
                 self.use_servers(&mut driver.node, now, &changed);
             }
-            _ => {}
+            _ => self.streams.iter_mut().for_each(|streams| streams.on_ready(event)),
         }
     }
 
@@ -307,10 +316,12 @@ impl Role<Client> for ClientRole {
         driver.deliver();
         let changed = self.resolver.handle_timeout(now);
         self.use_servers(&mut driver.node, now, &changed);
+        self.streams.iter_mut().for_each(|streams| streams.turn(driver, now));
     }
 
     fn handle_events(&mut self, driver: &mut Driver<Client>, now: Instant) {
         self.take_events(driver);
+        self.streams.iter_mut().for_each(|streams| streams.handle_events(driver, now));
         self.tell_uplinks();
         self.tell_passage(&driver.node, now);
         self.remind(driver, now);
@@ -326,6 +337,7 @@ impl Role<Client> for ClientRole {
             uplinks: client.uplinks(now),
             candidates: client.candidates(now),
             suppressed_notices: client.suppressed_notices(),
+            streams: self.streams.as_ref().map(LanStreams::status),
         };
         let fleet = self.fleet.as_ref().map(|fleet| fleet.status(now));
         let name = self.options.name.clone();

@@ -25,8 +25,8 @@ use crate::metrics::MetricsListener;
 use crate::pauses::{Pause, Pauses, Readings, TURN_MAX};
 use crate::status::{DeviceCounters, LogCounters, RoleStatus, Status};
 use crate::{
-    Clock, DeviceError, Instance, InstanceLock, Interest, Poller, Signal, Signals, Token, Tun,
-    UplinkSocket, Waker,
+    Clock, DeviceError, Event, Instance, InstanceLock, Interest, Poller, Signal, Signals, Token,
+    Tun, UplinkSocket, Waker,
 };
 
 /// What a client, a server and a router each do beyond turning their node.
@@ -53,8 +53,8 @@ pub(super) trait Role<N: Node> {
     /// A thread of the role has woken the loop, or somebody asks by the local socket.
     fn on_wake(&mut self, _driver: &mut Driver<N>, _now: Instant) {}
 
-    /// A source that [`Driver::watch`] was given is readable.
-    fn on_readable(&mut self, _driver: &mut Driver<N>, _now: Instant, _token: Token) {}
+    /// A source is ready that is neither the loop's own nor a socket of the tunnel.
+    fn on_ready(&mut self, _driver: &mut Driver<N>, _now: Instant, _event: &Event) {}
 
     /// A socket can be used no more.
     fn on_socket_failed(
@@ -104,7 +104,7 @@ pub(super) trait Role<N: Node> {
 pub(super) struct Driver<N> {
     pub(super) node: N,
     pub(super) edge: Edge,
-    poller: Poller,
+    pub(super) poller: Poller,
     pauses: Pauses,
     waker: Waker,
     /// `None` in a loop that another one of the same program starts and ends.
@@ -223,7 +223,7 @@ impl<N: Node> Driver<N> {
         self.waker.clone()
     }
 
-    /// Calls [`Role::on_readable`] when `source` is readable.
+    /// Calls [`Role::on_ready`] when `source` is readable.
     ///
     /// # Errors
     /// When the system refuses.
@@ -274,8 +274,8 @@ impl<N: Node> Driver<N> {
                 role.on_pause(self, now, &pause, discarded);
             }
             role.before_packets(self, now);
-            for token in ready {
-                match token {
+            for event in ready {
+                match event.token {
                     TUN => self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?,
                     SIGNALS => {
                         if self.take_signals(now, role) {
@@ -290,7 +290,7 @@ impl<N: Node> Driver<N> {
                     ONLY_SOCKET => self.read_socket(now, None, role),
                     token => match uplink_of(token) {
                         Some(uplink) => self.read_socket(now, Some(uplink), role),
-                        None => role.on_readable(self, now, token),
+                        None => role.on_ready(self, now, &event),
                     },
                 }
             }
@@ -312,12 +312,12 @@ impl<N: Node> Driver<N> {
 
     /// Waits until something is ready, or until `timeout`, and no longer than a turn may take;
     /// returns what is.
-    fn wait(&mut self, timeout: Option<Instant>) -> Result<Vec<Token>, DeviceError> {
+    fn wait(&mut self, timeout: Option<Instant>) -> Result<Vec<Event>, DeviceError> {
         let now = self.edge.clock.now();
         let timeout = timeout.and_then(|at| Clock::until(now, at)).unwrap_or(TURN_MAX);
         let ready = self.poller.wait(Some(timeout.min(TURN_MAX)));
         let ready = ready.map_err(|error| DeviceError::system("wait for events", error))?;
-        Ok(ready.iter().map(|event| event.token).collect())
+        Ok(ready.to_vec())
     }
 
     fn read_socket<R: Role<N>>(&mut self, now: Instant, uplink: Option<UplinkId>, role: &mut R) {
@@ -400,6 +400,8 @@ const WAKER: Token = Token(2);
 pub(super) const MONITOR: Token = Token(3);
 /// What the routers of a client's uplinks say.
 pub(super) const ROUTERS: Token = Token(4);
+/// From here on the tokens of connections of applications.
+pub(super) const STREAMS: Token = Token(1 << 57);
 /// A server's socket.
 const ONLY_SOCKET: Token = Token(5);
 /// Sockets of uplinks have this and the numbers after it.

@@ -266,6 +266,13 @@ impl Entrance {
         self.connections.wake(number);
     }
 
+    /// All streams are over, and those of the next turns are others.
+    pub fn on_streams_over(&mut self, now: Instant) {
+        for number in std::mem::take(&mut self.streams).into_values() {
+            self.on_reset(now, number, ResetCode::Aborted);
+        }
+    }
+
     /// When [`Entrance::turn`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let called = (self.is_called && self.paused_until.is_none()).then_some(Instant::ZERO);

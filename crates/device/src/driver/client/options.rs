@@ -10,12 +10,13 @@ use ipnet::IpNet;
 use roadweave_fleet::VerifiedServer;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::TransportConfig;
-use roadweave_tunnel::{LaneConfig, UplinkPolicy};
+use roadweave_tunnel::{LaneConfig, StreamsConfig, UplinkPolicy};
 use roadweave_types::{ServerName, UplinkSelector};
 
 use super::super::TunSettings;
 use crate::RouteSettings;
 use crate::fleet::FleetOptions;
+use crate::streams::EntranceSettings;
 
 /// What of the configuration may change while the client runs.
 #[derive(Clone, Debug)]
@@ -60,6 +61,15 @@ impl CandidateOptions {
     }
 }
 
+/// The proxy for applications of the LAN, whose connections go as streams.
+#[derive(Clone, Debug)]
+pub struct LanStreamsOptions {
+    /// How streams are carried.
+    pub config: StreamsConfig,
+    /// Where applications come in.
+    pub entrance: EntranceSettings,
+}
+
 /// Reads the client's configuration again.
 pub type ReloadClient = Box<dyn FnMut() -> Result<ClientReload, String>>;
 
@@ -76,6 +86,8 @@ pub struct ClientOptions {
     pub transport: TransportConfig,
     /// The lanes of the uplink direction.
     pub lanes: Vec<LaneConfig>,
+    /// The proxy for applications of the LAN, if there is to be one.
+    pub streams: Option<LanStreamsOptions>,
     /// The most bytes that the session may hold.
     pub memory_max: usize,
     /// The TUN device.

@@ -19,6 +19,9 @@ impl ClientRole {
             }
         };
         self.filters.set_inside(self.monitor.inside());
+        if let Some(streams) = &mut self.streams {
+            streams.set_uplinks(self.monitor.uplinks().map(|uplink| uplink.index));
+        }
         for event in events {
             match event {
                 UplinkEvent::Appeared(uplink) => {
