@@ -172,6 +172,10 @@ impl ServerArgs {
             },
             identity,
             peers: file.peers(),
+            connects_per_second: file
+                .streams
+                .as_ref()
+                .map_or(1, |streams| streams.connects_per_second.get() as u32),
             listen: file.listen,
             metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
             addresses: file.addresses,

@@ -15,6 +15,7 @@ mod client_filters;
 mod debounce;
 mod edge;
 mod event_loop;
+mod far_end;
 mod granted;
 mod proxy;
 mod repeat_limiter;

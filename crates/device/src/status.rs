@@ -124,6 +124,9 @@ pub struct ServerStatus {
     /// Its shards, if it has more than one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<ShardStatus>,
+    /// Connections of clients' streams, if the server takes some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<StreamsStatus>,
 }
 
 /// What one shard of a server tells.

@@ -18,12 +18,14 @@
 //! than a turn allows stand in a queue of their own, in the order in which they came.
 
 mod entrance;
+mod exit;
 mod splice;
 mod table;
 
 use std::collections::BTreeMap;
 
 pub use entrance::{Entrance, EntranceEnd, EntranceSettings};
+pub use exit::{ClientStreams, Exit, ExitEnd, ExitRules, ExitSettings};
 
 /// How many bytes all connections together move in a turn, before the loop looks for packets of the
 /// tunnel again.

@@ -9,11 +9,12 @@ use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Peer, PeerTable, Peers, Server, ServerConfig};
-use roadweave_types::{Instant, UplinkId};
+use roadweave_types::{Instant, UplinkId, earliest};
 use serde_json::Value;
 
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
+use super::far_end::FarEnd;
 use super::serving::host::{Host, HostOptions, tun_options};
 use super::serving::machine::Machine;
 use super::serving::node::LearnedFile;
@@ -26,7 +27,8 @@ use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::reset_salt::reset_salt;
 use crate::status::{RoleStatus, ServerStatus, Status};
-use crate::{Clock, Instance, StateFile, Tun, cleanup};
+use crate::streams::ExitRules;
+use crate::{Clock, Event, Instance, StateFile, Tun, cleanup};
 
 /// What a server is started with.
 pub struct ServerOptions {
@@ -58,6 +60,8 @@ pub struct ServerOptions {
     pub reload: Reload,
     /// How the server takes part in a fleet, if it belongs to one.
     pub fleet: Option<FleetOptions<()>>,
+    /// New connections of one client in a second, of its streams.
+    pub connects_per_second: u32,
     /// How many threads share its clients, up to [`SHARDS_MAX`](roadweave_quic::SHARDS_MAX).
     pub shards: u16,
 }
@@ -141,6 +145,8 @@ pub fn run_server(options: ServerOptions) -> Result<(), DriverError> {
 
 struct ServerRole {
     learned: LearnedFile,
+    /// Where the streams of clients end, if the server takes some.
+    far_end: Option<FarEnd>,
     serving: Serving,
 }
 
@@ -170,14 +176,29 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
         ?offload,
         "the server runs"
     );
+    let far_end = options.config.streams.as_ref().map(|_| {
+        let rules = ExitRules {
+            denied: options.destinations.denied.clone(),
+            allowed: options.destinations.allowed.clone(),
+            gateways: options.config.gateways.clone(),
+            clients_reach_clients: options.config.clients_reach_clients,
+        };
+        FarEnd::start(rules, options.connects_per_second, &driver)
+    });
+    let far_end = far_end.transpose()?;
     let serving = options.serving(peers, host, instance.name());
     let serving = Serving::start(&mut driver, serving)?;
-    Ok(Running { driver, role: ServerRole { learned, serving }, instance, lock })
+    Ok(Running { driver, role: ServerRole { learned, far_end, serving }, instance, lock })
 }
 
 impl Role<Server> for ServerRole {
     fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.serving.poll_timeout())
+        let streams = self.far_end.as_ref().and_then(FarEnd::poll_timeout);
+        earliest([Some(self.serving.poll_timeout()), streams])
+    }
+
+    fn on_ready(&mut self, _: &mut Driver<Server>, _: Instant, event: &Event) {
+        self.far_end.iter_mut().for_each(|far_end| far_end.on_ready(event));
     }
 
     fn on_pause(&mut self, _: &mut Driver<Server>, _: Instant, pause: &Pause, discarded: u64) {
@@ -197,6 +218,9 @@ impl Role<Server> for ServerRole {
 
     fn on_wake(&mut self, driver: &mut Driver<Server>, now: Instant) {
         self.serving.on_wake(&mut driver.node, now);
+        if let Some(far_end) = &mut self.far_end {
+            far_end.set_destinations(self.serving.destinations());
+        }
     }
 
     fn on_socket_failed(
@@ -209,9 +233,12 @@ impl Role<Server> for ServerRole {
         self.serving.on_socket_failed(now, error);
     }
 
-    fn handle_timeout(&mut self, _: &mut Driver<Server>, _: Instant) {}
+    fn handle_timeout(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        self.far_end.iter_mut().for_each(|far_end| far_end.turn(driver, now));
+    }
 
     fn handle_events(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        self.far_end.iter_mut().for_each(|far_end| far_end.handle_events(driver, now));
         self.serving.tell_fleet(now, &driver.node);
         self.serving.tell_events(now, || driver.node.poll_event());
     }
@@ -236,6 +263,7 @@ impl Role<Server> for ServerRole {
             memory_bytes: server.memory(),
             refusals: refusals.map(|(kind, count)| (kind.to_owned(), count)).collect(),
             shards: Vec::new(),
+            streams: self.far_end.as_ref().map(FarEnd::status),
         };
         let fleet = self.serving.fleet_status(driver.edge.clock.now());
         Status { fleet, ..driver.status(listens_at(driver), drops, RoleStatus::Server(role)) }

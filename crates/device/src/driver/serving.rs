@@ -31,7 +31,7 @@ use self::host::Host;
 use self::machine::Machine;
 use self::node::Serves;
 use self::presence_log::PresenceLog;
-use self::reload::{Change, Reload, Reloaded, Reloader, ServerReload};
+use self::reload::{Change, Destinations, Reload, Reloaded, Reloader, ServerReload};
 use super::DriverError;
 use super::event_loop::Driver;
 use crate::fleet::FleetOptions;
@@ -97,6 +97,11 @@ pub(super) struct Serving {
 }
 
 impl Serving {
+    /// Where clients may go, as read last.
+    pub(super) fn destinations(&self) -> Destinations {
+        self.host.as_ref().map(Host::destinations).unwrap_or_default()
+    }
+
     /// Starts what goes on beside `driver`, before its first packet is read: who was withdrawn
     /// meanwhile is not let in, and who is a member is.
     ///

@@ -12,8 +12,8 @@
 //! is told of success when the far end says so, and of failure by what failed there. What it sends
 //! before that goes along with the stream.
 //!
-//! It serves the LAN alone: a caller must come from one of its networks, and by no uplink, which a
-//! kernel does not see to by itself (it takes packets for any of its addresses by any interface).
+//! It serves the LAN alone: a caller must come from one of its networks, and by an interface that
+//! leads there, which a kernel does not see to by itself (it takes packets for any of its addresses by any interface).
 
 mod caller;
 mod handshake;
@@ -121,8 +121,8 @@ pub struct Entrance {
     settings: EntranceSettings,
     listener: TcpListener,
     token: Token,
-    /// The interfaces by which nobody may come.
-    uplinks: Vec<u32>,
+    /// The interfaces by which callers come.
+    inside: Vec<u32>,
     connections: Table<Connection>,
     /// The connections of the streams that are open.
     pub(super) streams: BTreeMap<StreamId, Number>,
@@ -172,7 +172,7 @@ impl Entrance {
             settings,
             listener,
             token,
-            uplinks: Vec::new(),
+            inside: Vec::new(),
             connections: Table::new(token),
             streams: BTreeMap::new(),
             callers: BTreeMap::new(),
@@ -192,9 +192,10 @@ impl Entrance {
         self.listener.local_addr()
     }
 
-    /// The interfaces (by index) that are uplinks from now on: who comes by one is no caller.
-    pub fn set_uplinks(&mut self, uplinks: Vec<u32>) {
-        self.uplinks = uplinks;
+    /// The interfaces (by index) that lead to the LAN from now on: who comes by another is no
+    /// caller. In the beginning none does.
+    pub fn set_inside(&mut self, inside: Vec<u32>) {
+        self.inside = inside;
     }
 
     /// Takes callers from now on.
@@ -368,7 +369,7 @@ impl Entrance {
     /// Whether the caller is of the LAN, and did not come by an uplink.
     fn is_neighbour(&self, caller: IpAddr, socket: &TcpStream) -> bool {
         self.settings.networks.iter().any(|network| network.contains(&caller))
-            && arrived_by(socket).is_some_and(|interface| !self.uplinks.contains(&interface))
+            && arrived_by(socket).is_some_and(|interface| self.inside.contains(&interface))
     }
 
     /// The connection is over, its socket closed.

@@ -44,7 +44,8 @@ impl World {
         let mut settings = EntranceSettings::new(listen, vec![loopback]);
         change(&mut settings);
         let poller = Poller::new().expect("a poller");
-        let entrance = Entrance::open(settings, ENTRANCE).expect("a port");
+        let mut entrance = Entrance::open(settings, ENTRANCE).expect("a port");
+        entrance.set_inside(vec![loopback_index()]);
         entrance.register(&poller).expect("room");
         let streams = |side| Streams::new(Config::for_streams(side, 2000));
         Self {
@@ -438,6 +439,10 @@ fn who_says_nothing_that_is_served_is_told_so_and_closed() {
     world.check_ends(&[(EntranceEnd::BadRequest, 4), (EntranceEnd::Served, 1), slow]);
 }
 
+fn loopback_index() -> u32 {
+    crate::Netlink::open().and_then(|mut it| it.link("lo")).expect("a loopback").index
+}
+
 #[test]
 fn strangers_and_those_who_are_too_many_are_closed_at_once() {
     let far = "192.0.2.0/24".parse().expect("a network");
@@ -447,10 +452,9 @@ fn strangers_and_those_who_are_too_many_are_closed_at_once() {
 
     // Whoever comes by an uplink is no neighbour, whatever its address says.
     let mut world = World::new(|settings| settings.connections_of_one_max = 2);
-    let index = crate::Netlink::open().and_then(|mut it| it.link("lo")).expect("a loopback").index;
-    world.entrance.set_uplinks(vec![index]);
+    world.entrance.set_inside(vec![loopback_index() + 1]);
     assert_eq!(ask(&mut world, vec![5, 1, 0]), "");
-    world.entrance.set_uplinks(vec![index + 1]);
+    world.entrance.set_inside(vec![loopback_index()]);
     let proxy = world.proxy();
     let waiting: Vec<_> = (0..2).map(|_| TcpStream::connect(proxy)).collect();
     world.run(|world| world.entrance.connections() == 2);

@@ -9,10 +9,10 @@
 //! connection: if its streams ended meanwhile it must ask again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_quic::{Connection, ConnectionId};
 use roadweave_stream::{Event, Side, Streams};
@@ -259,11 +259,9 @@ impl Server {
         all.by_key.get_mut(key).map(|of| &mut of.streams)
     }
 
-    /// The inner addresses of the client whose streams these are.
-    pub fn stream_addresses(&self, owner: StreamsOwner) -> &[IpNet] {
-        let all = self.streams.as_ref();
-        let of = all.and_then(|all| all.by_key.get(all.owners.get(&owner)?));
-        of.map_or(&[], |of| &of.peer.addresses)
+    /// Whether the address is one of a client that may connect, or behind one.
+    pub fn is_of_client(&self, address: IpAddr) -> bool {
+        self.peers.route(address).is_some()
     }
 
     /// What the server calls the streams of a client that says hello, if it takes any.

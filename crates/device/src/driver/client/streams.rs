@@ -11,6 +11,9 @@ use crate::poll::Event;
 use crate::status::StreamsStatus;
 use crate::streams::Entrance;
 
+/// The index of the loopback interface, in every network namespace.
+const LOOPBACK: u32 = 1;
+
 /// The proxy, and whose streams its connections go by.
 pub(super) struct LanStreams {
     entrance: Entrance,
@@ -35,9 +38,9 @@ impl LanStreams {
         Ok(Self { entrance, owner: None, nowhere })
     }
 
-    /// The interfaces (by index) that are uplinks from now on.
-    pub(super) fn set_uplinks(&mut self, uplinks: impl Iterator<Item = u32>) {
-        self.entrance.set_uplinks(uplinks.collect());
+    /// The interfaces (by index) that lead to the LAN from now on; this machine itself is of it.
+    pub(super) fn set_inside(&mut self, inside: impl Iterator<Item = u32>) {
+        self.entrance.set_inside(inside.chain([LOOPBACK]).collect());
     }
 
     /// The poller has told something.

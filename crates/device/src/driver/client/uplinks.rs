@@ -20,7 +20,9 @@ impl ClientRole {
         };
         self.filters.set_inside(self.monitor.inside());
         if let Some(streams) = &mut self.streams {
-            streams.set_uplinks(self.monitor.uplinks().map(|uplink| uplink.index));
+            let tun = driver.edge.tun_name();
+            let inside = self.monitor.inside().into_iter().filter(|it| it.name != tun);
+            streams.set_inside(inside.map(|interface| interface.index));
         }
         for event in events {
             match event {

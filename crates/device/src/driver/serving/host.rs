@@ -96,6 +96,17 @@ impl Host {
         self.filters.set(with_clients(&self.filter_options, routed));
     }
 
+    /// Where clients may go.
+    pub(super) fn destinations(&self) -> Destinations {
+        match &self.filter_options.forwarding {
+            Forwarding::Server { denied, allowed, .. } => Destinations {
+                denied: denied.clone(),
+                allowed: allowed.iter().map(|to| (to.prefix, to.port)).collect(),
+            },
+            _ => Destinations::default(),
+        }
+    }
+
     /// What the filters have discarded.
     pub(in crate::driver) fn drops(&mut self) -> DropCounters {
         self.filters.drops()

@@ -117,6 +117,7 @@ impl Gathered {
             memory_bytes,
             refusals: counters.refusals.clone(),
             shards,
+            streams: None,
         };
         (counters, role)
     }

@@ -1,0 +1,245 @@
+//! TCP connections that go as streams, from behind a box to hosts beyond its server, as the
+//! applications and whoever means harm see it.
+//!
+//! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "end-to-end tests start programs, open sockets and wait"
+)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+use common::*;
+use roadweave_device::netns::{NetNs, run_sandboxed};
+use rustix::process::Signal;
+
+/// Where applications find the box.
+const BOX: &str = "192.168.50.1:1080";
+/// A host beyond the server.
+const HOST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
+const PORT: u16 = 8080;
+
+const SUCCEEDED: u8 = 0;
+const FORBIDDEN: u8 = 2;
+const UNREACHABLE: u8 = 4;
+const REFUSED: u8 = 5;
+
+/// A road with a proxy for the camera behind the box.
+fn road() -> (Road, NetNs) {
+    let road = Road::new();
+    let camera = road.connect_camera();
+    road.edit("client.toml", |text| format!("{text}\n[streams]\nlisten = \"{BOX}\"\n"));
+    road.edit("server.toml", |text| text + "[streams]\nconnects_per_second = 10\n");
+    (road, camera)
+}
+
+/// A host that sends back what comes, until that ends.
+fn echo(namespace: &NetNs, address: (Ipv4Addr, u16)) {
+    let listener = namespace.enter(|| TcpListener::bind(address).unwrap()).unwrap();
+    spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            spawn(move || {
+                let mut other = socket.try_clone().unwrap();
+                let _ = std::io::copy(&mut socket, &mut other);
+                let _ = other.shutdown(Shutdown::Write);
+            });
+        }
+    });
+}
+
+/// Asks the box for a connection; what it says, and the connection.
+fn socks(namespace: &NetNs, request: &[u8]) -> (u8, TcpStream) {
+    let mut socket = namespace.enter(|| TcpStream::connect(BOX).unwrap()).unwrap();
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    socket.write_all(&[5, 1, 0]).unwrap();
+    let mut method = [0; 2];
+    socket.read_exact(&mut method).unwrap();
+    assert_eq!(method, [5, 0]);
+    socket.write_all(request).unwrap();
+    let mut reply = [0; 10];
+    socket.read_exact(&mut reply).unwrap();
+    (reply[1], socket)
+}
+
+fn to_address(address: Ipv4Addr, port: u16) -> Vec<u8> {
+    [&[5, 1, 0, 1], &address.octets()[..], &port.to_be_bytes()].concat()
+}
+
+fn to_name(name: &str, port: u16) -> Vec<u8> {
+    [&[5, 1, 0, 3, name.len() as u8], name.as_bytes(), &port.to_be_bytes()].concat()
+}
+
+fn connect(namespace: &NetNs) -> TcpStream {
+    let (reply, socket) = socks(namespace, &to_address(HOST, PORT));
+    assert_eq!(reply, SUCCEEDED);
+    socket
+}
+
+fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+/// Sends `sent` and the end, and reads what comes back.
+fn there_and_back(socket: &TcpStream, sent: &[u8]) -> Vec<u8> {
+    let (mut writing, bytes) = (socket.try_clone().unwrap(), sent.to_vec());
+    let writer: JoinHandle<()> = spawn(move || {
+        writing.write_all(&bytes).unwrap();
+        writing.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut back = Vec::new();
+    let mut reading = socket.try_clone().unwrap();
+    reading.read_to_end(&mut back).unwrap();
+    writer.join().unwrap();
+    back
+}
+
+/// Whether the connection is over, however that is told, within `within`.
+fn is_over(socket: &mut TcpStream, within: Duration) -> bool {
+    socket.set_read_timeout(Some(within)).unwrap();
+    let mut buffer = [0; 65_536];
+    loop {
+        match socket.read(&mut buffer) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+#[test]
+fn applications_reach_hosts_by_both_proxies_and_are_told_why_not() {
+    run_sandboxed("applications_reach_hosts_by_both_proxies_and_are_told_why_not", || {
+        let (road, camera) = road();
+        echo(&road.cloud, (HOST, PORT));
+        echo(&road.server, (Ipv4Addr::new(203, 0, 113, 1), PORT));
+        let (_server, _client) = road.start_both();
+        let sent = bytes(3_000_000);
+        assert!(there_and_back(&connect(&camera), &sent) == sent);
+
+        let mut socket = camera.enter(|| TcpStream::connect(BOX).unwrap()).unwrap();
+        // What follows the head at once goes along.
+        let head = format!("CONNECT {HOST}:{PORT} HTTP/1.1\r\nHost: {HOST}:{PORT}\r\n\r\nearly");
+        socket.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            socket.read_exact(&mut byte).unwrap();
+            answer.push(byte[0]);
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+        assert_eq!(there_and_back(&socket, b" and late"), b"early and late");
+
+        let reply = |request: &[u8]| socks(&camera, request).0;
+        assert_eq!(reply(&to_address(HOST, 9)), REFUSED);
+        // The server's own address outside, its loopback, by whichever name, and link-local.
+        assert_eq!(reply(&to_address(Ipv4Addr::new(203, 0, 113, 1), PORT)), FORBIDDEN);
+        assert_eq!(reply(&to_address(Ipv4Addr::LOCALHOST, PORT)), FORBIDDEN);
+        assert_eq!(reply(&to_name("localhost", PORT)), FORBIDDEN);
+        assert_eq!(reply(&to_address(Ipv4Addr::new(169, 254, 169, 254), 80)), FORBIDDEN);
+        assert_eq!(reply(&to_name("nobody.invalid", PORT)), UNREACHABLE);
+
+        // Clients may read deny_destinations anew.
+        road.edit("server.toml", |text| format!("deny_destinations = [\"{HOST}/32\"]\n{text}"));
+        _server.signal(Signal::HUP);
+        _server.wait_for("were read again");
+        let deadline = Instant::now() + WAIT_MAX;
+        while reply(&to_address(HOST, PORT)) != FORBIDDEN {
+            assert!(Instant::now() < deadline, "the host is reached all the same");
+            sleep(Duration::from_millis(200));
+        }
+
+        // Both ends count how each ended, and nothing is left.
+        let client = road.wait_for_status(CLIENT, "all are over", |status| {
+            status["streams"]["connections"] == 0
+        });
+        let (streams, server) = (&client["streams"], road.show(SERVER));
+        assert!(streams["ends"]["closed"].as_u64() >= Some(2), "{streams:#}");
+        assert!(streams["ends"]["unconnected"].as_u64() >= Some(7), "{streams:#}");
+        let ends = &server["streams"]["ends"];
+        assert!(ends["forbidden"].as_u64() >= Some(5), "{ends:#}");
+        assert_eq!((&ends["refused"], &ends["unreachable"]), (&1.into(), &1.into()), "{ends:#}");
+    });
+}
+
+#[test]
+fn a_transfer_outlives_an_uplink_and_is_reset_when_the_server_restarts() {
+    run_sandboxed("a_transfer_outlives_an_uplink_and_is_reset_when_the_server_restarts", || {
+        let (road, camera) = road();
+        echo(&road.cloud, (HOST, PORT));
+        let (server, _client) = road.start_both();
+        road.wait_for_paths(&["eth1", "eth2"]);
+        let socket = connect(&camera);
+        let sent = bytes(40_000_000);
+        let transfer = spawn({
+            let sent = sent.clone();
+            move || there_and_back(&socket, &sent) == sent
+        });
+        sleep(Duration::from_millis(200));
+        road.silence("eth1", true);
+        assert!(transfer.join().unwrap());
+        road.silence("eth1", false);
+
+        let mut idle = connect(&camera);
+        server.signal(Signal::KILL);
+        drop(server);
+        let server = road.start_server();
+        let begun = Instant::now();
+        assert!(is_over(&mut idle, Duration::from_secs(10)), "nobody told the application");
+        eprintln!("reset after {:?}", begun.elapsed());
+        let deadline = Instant::now() + WAIT_MAX;
+        while socks(&camera, &to_address(HOST, PORT)).0 != SUCCEEDED {
+            assert!(Instant::now() < deadline, "no new connection after a restart");
+            sleep(Duration::from_millis(100));
+        }
+        drop(server);
+    });
+}
+
+#[test]
+fn nobody_uses_the_proxy_from_an_uplink_and_nobody_scans_by_it() {
+    run_sandboxed("nobody_uses_the_proxy_from_an_uplink_and_nobody_scans_by_it", || {
+        let (road, camera) = road();
+        echo(&road.cloud, (HOST, PORT));
+        let (_server, _client) = road.start_both();
+        // A network under an uplink that knows the box's address inside.
+        road.server.ip("route add 192.168.50.1/32 via 10.1.0.2").unwrap();
+        let address = SocketAddrV4::new(Ipv4Addr::new(192, 168, 50, 1), 1080);
+        let found = road
+            .server
+            .enter(|| TcpStream::connect_timeout(&address.into(), Duration::from_secs(2)));
+        if let Ok(mut stranger) = found.unwrap() {
+            let _ = stranger.write_all(&[5, 1, 0]);
+            stranger.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            assert!(!matches!(stranger.read(&mut [0; 2]), Ok(1..)), "a stranger is served");
+            assert!(road.show(CLIENT)["streams"]["ends"]["stranger"].as_u64() >= Some(1));
+        }
+        // Ten a second, for some seconds at once, and no more.
+        let refused = (1..120).filter(|port| socks(&camera, &to_address(HOST, *port)).0 != REFUSED);
+        assert!(refused.count() > 40, "whole hosts are scanned");
+        let server = road.show(SERVER);
+        assert!(server["streams"]["ends"]["too-many"].as_u64() > Some(40), "{server:#}");
+    });
+}
+
+#[test]
+fn a_server_without_streams_is_told_at_once_and_packets_go_on() {
+    run_sandboxed("a_server_without_streams_is_told_at_once_and_packets_go_on", || {
+        let (road, camera) = road();
+        road.edit("server.toml", |text| text.replace("[streams]\nconnects_per_second = 10\n", ""));
+        echo(&road.cloud, (HOST, PORT));
+        let (_server, _client) = road.start_both();
+        let begun = Instant::now();
+        let (reply, _) = socks(&camera, &to_address(HOST, PORT));
+        assert_ne!(reply, SUCCEEDED);
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        let output = ping(&road.vehicle, GATEWAY_V4, "-c 3 -i 0.05");
+        assert!(output.status.success(), "{output:?}");
+    });
+}

@@ -1,0 +1,90 @@
+//! The far end of the streams of a server's clients: what joins it with the server.
+
+use std::net::IpAddr;
+
+use roadweave_stream::Streams;
+use roadweave_tunnel::{Server, StreamsOwner};
+use roadweave_types::Instant;
+
+use super::event_loop::{Driver, STREAMS};
+use super::serving::reload::Destinations;
+use crate::DeviceError;
+use crate::poll::Event;
+use crate::status::StreamsStatus;
+use crate::streams::{ClientStreams, Exit, ExitRules, ExitSettings};
+
+impl ClientStreams for Server {
+    fn streams_of(&mut self, owner: StreamsOwner) -> Option<&mut Streams> {
+        self.streams(owner)
+    }
+
+    fn is_clients(&self, address: IpAddr) -> bool {
+        self.is_of_client(address)
+    }
+}
+
+/// The far end of all streams.
+pub(super) struct FarEnd {
+    exit: Exit,
+    rules: ExitRules,
+}
+
+impl FarEnd {
+    /// Streams may lead to where `rules` let them.
+    ///
+    /// # Errors
+    /// When the system has no threads.
+    pub(super) fn start(
+        rules: ExitRules,
+        connects_per_second: u32,
+        driver: &Driver<Server>,
+    ) -> Result<Self, DeviceError> {
+        let settings = ExitSettings::new(rules.clone(), connects_per_second);
+        Ok(Self { exit: Exit::start(settings, STREAMS, &driver.waker())?, rules })
+    }
+
+    /// Clients may go there from now on.
+    pub(super) fn set_destinations(&mut self, destinations: Destinations) {
+        let Destinations { denied, allowed } = destinations;
+        if (&denied, &allowed) != (&self.rules.denied, &self.rules.allowed) {
+            (self.rules.denied, self.rules.allowed) = (denied, allowed);
+            self.exit.set_rules(self.rules.clone());
+        }
+    }
+
+    /// The poller has told something.
+    pub(super) fn on_ready(&mut self, event: &Event) {
+        self.exit.on_ready(event);
+    }
+
+    /// When [`FarEnd::turn`] has something to do.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.exit.poll_timeout()
+    }
+
+    /// Moves what can be moved between connections and streams.
+    pub(super) fn turn(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        driver.node.hand_over_symbols(now);
+        self.handle_events(driver, now);
+        self.exit.turn(now, &driver.poller, &mut driver.node);
+    }
+
+    /// Takes what the streams have to tell.
+    pub(super) fn handle_events(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        while let Some(owner) = driver.node.poll_streams_over() {
+            self.exit.on_streams_over(owner);
+        }
+        while let Some((owner, event)) = driver.node.poll_stream_event(now) {
+            self.exit.handle_event(now, owner, event, &mut driver.node);
+        }
+    }
+
+    pub(super) fn status(&self) -> StreamsStatus {
+        let ends = self.exit.ends().iter();
+        StreamsStatus {
+            connections: self.exit.connections(),
+            accepted: self.exit.accepted(),
+            ends: ends.map(|(end, count)| (end.name().to_owned(), count)).collect(),
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! The far end: streams of clients, each joined with a TCP connection to where it leads.
+//!
+//! ```text
+//! opened ─► within the client's limits? ─► name? look it up ─► may it lead there? ─► connect ─► accept
+//!                  │ no                          │ none              │ no              │ in vain │
+//!                  ▼                             ▼                   ▼                 ▼         ▼
+//!            too many streams              unreachable           forbidden     refused, ...    splice
+//! ```
+//!
+//! What a name leads to is decided when its addresses are known, for each of them, so that no name
+//! leads where its address may not.
+
+mod attempts;
+mod names;
+mod rules;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use roadweave_stream::{Event as StreamEvent, Streams};
+use roadweave_tunnel::StreamsOwner;
+use roadweave_types::{Instant, ServerHost};
+use roadweave_wire::{Destination, ResetCode, StreamId};
+
+use self::attempts::{Attempts, Outcome};
+use self::names::Names;
+pub use self::rules::ExitRules;
+use super::splice::{self, Over, Splice, Turn, break_off};
+use super::table::{Number, Table};
+use super::{Ends, SCRATCH, TURN};
+use crate::poll::{Event, Poller, Token};
+use crate::{DeviceError, Waker};
+
+/// What an exit is like.
+#[derive(Clone, Debug)]
+pub struct ExitSettings {
+    /// Where streams may lead.
+    pub rules: ExitRules,
+    /// New connections of one client in a second.
+    pub connects_per_second: u32,
+    /// Connections of one client that are being made.
+    pub connecting_max: usize,
+    /// How long a look-up and all attempts to connect may take.
+    pub connect_max: Duration,
+}
+
+impl ExitSettings {
+    /// As many as a browser makes, for 20 s: some two retransmissions before a TCP's SYN is given
+    /// up would take longer than people wait.
+    pub fn new(rules: ExitRules, connects_per_second: u32) -> Self {
+        let (connecting_max, connect_max) = (64, Duration::from_secs(20));
+        Self { rules, connects_per_second, connecting_max, connect_max }
+    }
+}
+
+/// How a stream of a client ended here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ExitEnd {
+    /// In order, in both directions.
+    Closed,
+    /// The host broke its connection off.
+    Aborted,
+    /// The client reset it, or all its streams are over.
+    Reset,
+    /// The host refused the connection.
+    Refused,
+    /// There is no such name, or no way to its addresses.
+    Unreachable,
+    /// Nothing answered in time.
+    TimedOut,
+    /// It may not lead there.
+    Forbidden,
+    /// The client opens too many at once, or too fast.
+    TooMany,
+}
+
+impl ExitEnd {
+    /// The name that statistics use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Aborted => "aborted",
+            Self::Reset => "reset",
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::TimedOut => "timed-out",
+            Self::Forbidden => "forbidden",
+            Self::TooMany => "too-many",
+        }
+    }
+
+    /// What the client is told.
+    fn of_failure(code: ResetCode) -> Self {
+        match code {
+            ResetCode::Refused => Self::Refused,
+            ResetCode::TimedOut => Self::TimedOut,
+            ResetCode::Forbidden => Self::Forbidden,
+            ResetCode::TooMany => Self::TooMany,
+            _ => Self::Unreachable,
+        }
+    }
+}
+
+/// Who has the streams of the clients.
+pub trait ClientStreams {
+    /// Those of a client, unless they are over.
+    fn streams_of(&mut self, owner: StreamsOwner) -> Option<&mut Streams>;
+
+    /// Whether the address is a client's.
+    fn is_clients(&self, address: IpAddr) -> bool;
+}
+
+/// The far end of all streams of a server; see the [module](super).
+#[derive(Debug)]
+pub struct Exit {
+    settings: ExitSettings,
+    names: Names,
+    connections: Table<Connection>,
+    streams: BTreeMap<(StreamsOwner, StreamId), Number>,
+    clients: BTreeMap<StreamsOwner, Client>,
+    accepted: u64,
+    ends: Ends<ExitEnd>,
+    scratch: Box<[u8]>,
+}
+
+/// What a client has used up.
+#[derive(Debug, Default)]
+struct Client {
+    connecting: usize,
+    /// When it may open as many at once again as ever.
+    full_at: Instant,
+}
+
+#[derive(Debug)]
+struct Connection {
+    owner: StreamsOwner,
+    stream: StreamId,
+    /// When it must be connected.
+    until: Instant,
+    /// `None` only during its turn.
+    state: Option<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Its name is looked up.
+    Asking,
+    /// Connections are being made.
+    Connecting(Attempts),
+    /// It is connected.
+    Joined(Splice),
+}
+
+impl Exit {
+    /// No streams yet; tokens from `token` on are its own. `waker` is woken when [`Exit::turn`] has
+    /// something to do.
+    ///
+    /// # Errors
+    /// When the system has no threads.
+    pub fn start(settings: ExitSettings, token: Token, waker: &Waker) -> Result<Self, DeviceError> {
+        Ok(Self {
+            settings,
+            names: Names::start(waker)?,
+            connections: Table::new(token),
+            streams: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            accepted: 0,
+            ends: Ends::default(),
+            scratch: vec![0; SCRATCH].into(),
+        })
+    }
+
+    /// Streams may lead there from now on; those that are open stay.
+    pub fn set_rules(&mut self, rules: ExitRules) {
+        self.settings.rules = rules;
+    }
+
+    /// The poller has told something of a token that is its own.
+    pub fn on_ready(&mut self, event: &Event) {
+        let Some(number) = self.connections.number_of(event.token) else { return };
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        if let Some(State::Joined(splice)) = &mut connection.state {
+            splice.on_ready(event);
+        }
+        self.connections.wake(number);
+    }
+
+    /// A stream of a client has something to tell.
+    pub fn handle_event(
+        &mut self,
+        now: Instant,
+        owner: StreamsOwner,
+        event: StreamEvent,
+        clients: &mut impl ClientStreams,
+    ) {
+        let id = match event {
+            StreamEvent::Opened { id, destination, .. } => {
+                return self.begin(now, owner, id, &destination, clients);
+            }
+            StreamEvent::Connected(id)
+            | StreamEvent::Readable(id)
+            | StreamEvent::Writable(id)
+            | StreamEvent::Acknowledged(id)
+            | StreamEvent::Finished(id)
+            | StreamEvent::Stopped { id, .. }
+            | StreamEvent::Reset { id, .. } => id,
+        };
+        let Some(&number) = self.streams.get(&(owner, id)) else { return };
+        if matches!(event, StreamEvent::Reset { .. }) {
+            return self.break_off(number);
+        }
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let Some(State::Joined(splice)) = &mut connection.state else { return };
+        match event {
+            StreamEvent::Readable(_) => splice.on_stream_readable(),
+            StreamEvent::Writable(_) => splice.on_stream_writable(),
+            StreamEvent::Stopped { .. } => splice.on_stream_stopped(),
+            StreamEvent::Finished(_) => splice.on_stream_finished(),
+            _ => {}
+        }
+        self.connections.wake(number);
+    }
+
+    /// All streams of this owner are over.
+    pub fn on_streams_over(&mut self, owner: StreamsOwner) {
+        let (first, last) = (StreamId(0), StreamId(u64::MAX));
+        let of_owner = self.streams.range((owner, first)..=(owner, last));
+        for number in of_owner.map(|(_, number)| *number).collect::<Vec<_>>() {
+            self.break_off(number);
+        }
+        self.clients.remove(&owner);
+    }
+
+    /// When [`Exit::turn`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.connections.poll_timeout()
+    }
+
+    /// Does what there is to do, as much as a turn allows.
+    pub fn turn(&mut self, now: Instant, poller: &Poller, clients: &mut impl ClientStreams) {
+        while let Some((number, addresses)) = self.names.poll() {
+            self.on_addresses(now, number, addresses, clients);
+        }
+        while let Some(number) = self.connections.take_overdue(now) {
+            self.connections.wake(number);
+        }
+        for _ in 0..TURN / splice::SHARE {
+            let Some(number) = self.connections.take_ready() else { break };
+            self.advance(now, number, poller, clients);
+        }
+    }
+
+    /// Streams that are joined, or are to be.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Streams that clients ever opened: those that are open and those that ended.
+    pub fn accepted(&self) -> u64 {
+        self.accepted
+    }
+
+    /// How those ended that are not open any more.
+    pub fn ends(&self) -> &Ends<ExitEnd> {
+        &self.ends
+    }
+
+    /// A client has opened a stream.
+    fn begin(
+        &mut self,
+        now: Instant,
+        owner: StreamsOwner,
+        id: StreamId,
+        destination: &Destination,
+        clients: &mut impl ClientStreams,
+    ) {
+        self.accepted += 1;
+        if !self.admit(now, owner) {
+            return self.refuse(now, owner, id, ResetCode::TooMany, clients);
+        }
+        let until = now + self.settings.connect_max;
+        let connection = Connection { owner, stream: id, until, state: Some(State::Asking) };
+        let number = self.connections.insert(connection);
+        self.connections.set_deadline(number, Some(until));
+        self.streams.insert((owner, id), number);
+        self.clients.entry(owner).or_default().connecting += 1;
+        match destination.host() {
+            ServerHost::Address(address) => {
+                let to = SocketAddr::new(address.to_canonical(), destination.port());
+                self.on_addresses(now, number, vec![to], clients);
+            }
+            ServerHost::Name(name) => {
+                if !self.names.ask(number, name, destination.port()) {
+                    self.fail(now, number, ResetCode::TooMany, clients);
+                }
+            }
+        }
+    }
+
+    /// Whether the client may open another now.
+    fn admit(&mut self, now: Instant, owner: StreamsOwner) -> bool {
+        let client = self.clients.entry(owner).or_default();
+        let each = Duration::from_secs(1) / self.settings.connects_per_second.max(1);
+        let full_at = client.full_at.max(now) + each;
+        let admits = client.connecting < self.settings.connecting_max
+            && full_at.since(now) <= BURST.max(each);
+        if admits {
+            client.full_at = full_at;
+        }
+        admits
+    }
+
+    /// The addresses of where a stream leads are known.
+    fn on_addresses(
+        &mut self,
+        now: Instant,
+        number: Number,
+        addresses: Vec<SocketAddr>,
+        clients: &mut impl ClientStreams,
+    ) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        if addresses.is_empty() {
+            return self.fail(now, number, ResetCode::Unreachable, clients);
+        }
+        let is_clients = |address| clients.is_clients(address);
+        let may_lead = |to: &SocketAddr| self.settings.rules.allow(*to, is_clients);
+        let allowed: VecDeque<SocketAddr> = addresses.into_iter().filter(may_lead).collect();
+        if allowed.is_empty() {
+            return self.fail(now, number, ResetCode::Forbidden, clients);
+        }
+        connection.state = Some(State::Connecting(Attempts::new(allowed)));
+        self.connections.wake(number);
+    }
+
+    /// Gives a connection its turn.
+    fn advance(
+        &mut self,
+        now: Instant,
+        number: Number,
+        poller: &Poller,
+        clients: &mut impl ClientStreams,
+    ) {
+        let token = self.connections.token(number);
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let (owner, id, until) = (connection.owner, connection.stream, connection.until);
+        let Some(state) = connection.state.take() else { return };
+        match state {
+            State::Asking | State::Connecting(_) if until <= now => {
+                self.fail(now, number, ResetCode::TimedOut, clients);
+            }
+            State::Asking => connection.state = Some(State::Asking),
+            State::Connecting(mut attempts) => match attempts.advance(now, poller, token) {
+                Outcome::Failed(code) => self.fail(now, number, code, clients),
+                Outcome::Pending => {
+                    let next = attempts.poll_timeout().map_or(until, |at| at.min(until));
+                    connection.state = Some(State::Connecting(attempts));
+                    self.connections.set_deadline(number, Some(next));
+                }
+                Outcome::Connected(socket) => {
+                    let accepted = clients.streams_of(owner).map(|all| all.accept(now, id));
+                    if !matches!(accepted, Some(Ok(()))) {
+                        return self.break_off(number);
+                    }
+                    connection.state = Some(State::Joined(Splice::new(socket, id, false)));
+                    self.connections.set_deadline(number, None);
+                    self.on_settled(owner);
+                    self.connections.wake(number);
+                }
+            },
+            State::Joined(mut splice) => {
+                let Some(streams) = clients.streams_of(owner) else {
+                    connection.state = Some(State::Joined(splice));
+                    return self.break_off(number);
+                };
+                match splice.turn(now, streams, &mut self.scratch) {
+                    Turn::Over(over) => {
+                        let socket = splice.into_socket();
+                        if matches!(over, Over::Reset(_)) {
+                            break_off(&socket);
+                        }
+                        self.end(
+                            number,
+                            match over {
+                                Over::Closed => ExitEnd::Closed,
+                                Over::Aborted => ExitEnd::Aborted,
+                                Over::Reset(_) => ExitEnd::Reset,
+                            },
+                        );
+                    }
+                    Turn::More => {
+                        connection.state = Some(State::Joined(splice));
+                        self.connections.wake(number);
+                    }
+                    Turn::Idle => connection.state = Some(State::Joined(splice)),
+                }
+            }
+        }
+    }
+
+    /// The connection that was to be made will not be.
+    fn fail(
+        &mut self,
+        now: Instant,
+        number: Number,
+        code: ResetCode,
+        clients: &mut impl ClientStreams,
+    ) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let (owner, id) = (connection.owner, connection.stream);
+        self.on_settled(owner);
+        self.forget(number);
+        self.refuse(now, owner, id, code, clients);
+    }
+
+    fn refuse(
+        &mut self,
+        now: Instant,
+        owner: StreamsOwner,
+        id: StreamId,
+        code: ResetCode,
+        clients: &mut impl ClientStreams,
+    ) {
+        if let Some(streams) = clients.streams_of(owner) {
+            // It fails only if that is over already.
+            let _ = streams.reset(now, id, code);
+        }
+        self.ends.count(ExitEnd::of_failure(code));
+    }
+
+    /// The stream of a connection is over.
+    fn break_off(&mut self, number: Number) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let owner = connection.owner;
+        match &connection.state {
+            Some(State::Joined(splice)) => break_off(splice.socket()),
+            _ => self.on_settled(owner),
+        }
+        self.end(number, ExitEnd::Reset);
+    }
+
+    /// A connection of the client is made, or will not be.
+    fn on_settled(&mut self, owner: StreamsOwner) {
+        if let Some(client) = self.clients.get_mut(&owner) {
+            client.connecting = client.connecting.saturating_sub(1);
+        }
+    }
+
+    fn end(&mut self, number: Number, end: ExitEnd) {
+        self.forget(number);
+        self.ends.count(end);
+    }
+
+    fn forget(&mut self, number: Number) {
+        if let Some(connection) = self.connections.remove(number) {
+            self.streams.remove(&(connection.owner, connection.stream));
+        }
+    }
+}
+
+/// So much of what a client may open in a second it may open at once, in seconds.
+const BURST: Duration = Duration::from_secs(4);

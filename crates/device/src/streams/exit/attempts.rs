@@ -1,0 +1,115 @@
+//! The attempts to connect to a host that has several addresses (RFC 8305, "happy eyeballs").
+//!
+//! ```text
+//! address ─► connect ─┬─ connected: the others are dropped
+//!    ▲  250 ms, or    ├─ refused, unreachable
+//!    └─ at once ◄─────┘
+//! ```
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use roadweave_types::Instant;
+use roadweave_wire::ResetCode;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::poll::{Interest, Poller, Token};
+
+/// How long an attempt is alone before the next begins: "Connection Attempt Delay", RFC 8305
+/// section 5.
+const DELAY: Duration = Duration::from_millis(250);
+
+/// What the attempts have come to.
+pub(super) enum Outcome {
+    Connected(TcpStream),
+    /// None succeeded; the last that was heard.
+    Failed(ResetCode),
+    Pending,
+}
+
+/// The attempts of one stream.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    addresses: VecDeque<SocketAddr>,
+    sockets: Vec<TcpStream>,
+    /// When the next begins, if there is another address.
+    next: Instant,
+    failure: ResetCode,
+}
+
+impl Attempts {
+    /// None has begun; `addresses`: in the order in which they are tried.
+    pub(super) fn new(addresses: VecDeque<SocketAddr>) -> Self {
+        Self {
+            addresses,
+            sockets: Vec::new(),
+            next: Instant::ZERO,
+            failure: ResetCode::Unreachable,
+        }
+    }
+
+    /// When [`Attempts::advance`] has something to do that no event tells.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        (!self.addresses.is_empty()).then_some(self.next)
+    }
+
+    /// Looks what has become of those that are under way, and begins the next when it is due. Their
+    /// sockets have `token`.
+    pub(super) fn advance(&mut self, now: Instant, poller: &Poller, token: Token) -> Outcome {
+        for socket in std::mem::take(&mut self.sockets) {
+            match state_of(&socket) {
+                Ok(true) => return Outcome::Connected(socket),
+                Ok(false) => self.sockets.push(socket),
+                Err(error) => self.on_failure(now, &error),
+            }
+        }
+        while self.sockets.is_empty() || self.next <= now {
+            let Some(address) = self.addresses.pop_front() else { break };
+            self.next = now + DELAY;
+            match connect(address, poller, token) {
+                Ok(socket) => self.sockets.push(socket),
+                Err(error) => self.on_failure(now, &error),
+            }
+        }
+        match self.sockets.is_empty() {
+            true => Outcome::Failed(self.failure),
+            false => Outcome::Pending,
+        }
+    }
+
+    fn on_failure(&mut self, now: Instant, error: &io::Error) {
+        self.failure = match error.kind() {
+            io::ErrorKind::ConnectionRefused => ResetCode::Refused,
+            io::ErrorKind::TimedOut => ResetCode::TimedOut,
+            io::ErrorKind::PermissionDenied => ResetCode::Forbidden,
+            _ => ResetCode::Unreachable,
+        };
+        self.next = now;
+    }
+}
+
+/// Begins to connect.
+fn connect(address: SocketAddr, poller: &Poller, token: Token) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket: TcpStream = socket.into();
+    super::super::splice::prepare(&socket)?;
+    poller.add(&socket, token, Interest::Edges).map_err(io::Error::other)?;
+    match SockRef::from(&socket).connect(&address.into()) {
+        Err(error)
+            if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) =>
+        {
+            Err(error)
+        }
+        _ => Ok(socket),
+    }
+}
+
+/// Whether it is connected.
+fn state_of(socket: &TcpStream) -> io::Result<bool> {
+    match socket.take_error()? {
+        Some(error) => Err(error),
+        None => Ok(socket.peer_addr().is_ok()),
+    }
+}

@@ -1,0 +1,96 @@
+//! Where clients' streams may lead: what the packet filter says of their packets, said of
+//! connections that this machine makes for them, which pass no such filter.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use ipnet::IpNet;
+
+/// Where clients may go; see the fields of the same names in docs/configuration.md.
+#[derive(Clone, Debug, Default)]
+pub struct ExitRules {
+    /// Where they may not, besides this machine's own addresses.
+    pub denied: Vec<IpNet>,
+    /// Where they may all the same: addresses, with one port or all.
+    pub allowed: Vec<(IpNet, Option<u16>)>,
+    /// This machine's inner addresses, which they may reach.
+    pub gateways: Vec<IpAddr>,
+    /// Whether they may reach one another.
+    pub clients_reach_clients: bool,
+}
+
+impl ExitRules {
+    /// Whether a stream may lead there; `is_clients`: whether that address is a client's.
+    pub(super) fn allow(&self, to: SocketAddr, is_clients: impl Fn(IpAddr) -> bool) -> bool {
+        // An IPv4 address in the guise of one of IPv6 is what it leads to.
+        let address = to.ip().to_canonical();
+        let is_nobodys = match address {
+            IpAddr::V4(v4) => v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast(),
+            IpAddr::V6(v6) => v6.is_unspecified() || v6.is_multicast(),
+        };
+        let matches = |(network, port): &(IpNet, Option<u16>)| {
+            network.contains(&address) && port.is_none_or(|port| port == to.port())
+        };
+        if is_nobodys {
+            return false;
+        }
+        if self.allowed.iter().any(matches) {
+            return true;
+        }
+        if self.denied.iter().any(|network| network.contains(&address)) {
+            return false;
+        }
+        if self.gateways.contains(&address) {
+            return true;
+        }
+        if is_clients(address) {
+            return self.clients_reach_clients;
+        }
+        !is_local(address)
+    }
+}
+
+/// Whether this machine has the address now, loopback's among them: nobody else's can be bound. If
+/// the machine lets any be bound (`ip_nonlocal_bind`) all count as its own, and nothing is allowed.
+#[allow(clippy::disallowed_methods, reason = "nothing is sent by this socket")]
+fn is_local(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_lead_where_packets_may_go() {
+        let network = |text: &str| text.parse::<IpNet>().expect("a network");
+        let rules = ExitRules {
+            denied: vec![network("169.254.0.0/16"), network("203.0.113.0/24")],
+            allowed: vec![(network("203.0.113.7/32"), Some(443)), (network("127.0.0.9/32"), None)],
+            gateways: vec!["10.77.0.1".parse().expect("an address")],
+            clients_reach_clients: false,
+        };
+        let inner = network("10.77.0.0/16");
+        let check = |to: &str, expected: bool| {
+            let address = to.parse().expect("an address and a port");
+            assert_eq!(rules.allow(address, |ip| inner.contains(&ip)), expected, "{to}");
+        };
+        check("198.51.100.1:80", true);
+        check("[2001:db8::1]:80", true);
+        check("169.254.169.254:80", false);
+        check("[::ffff:169.254.169.254]:80", false);
+        check("203.0.113.7:443", true);
+        check("203.0.113.7:80", false);
+        check("127.0.0.1:22", false);
+        check("[::ffff:127.0.0.1]:22", false);
+        check("127.0.0.9:22", true);
+        check("0.0.0.0:22", false);
+        check("[::]:22", false);
+        check("224.0.0.1:80", false);
+        check("255.255.255.255:80", false);
+        check("10.77.0.1:53", true);
+        check("10.77.0.2:80", false);
+        let friends = ExitRules { clients_reach_clients: true, ..rules };
+        let other = "10.77.0.2:80".parse().expect("an address and a port");
+        assert!(friends.allow(other, |ip| inner.contains(&ip)));
+    }
+}
