@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use roadweave_device::local;
-use roadweave_device::status::{AnchorRoleStatus, RoleStatus, RouterSession, Status};
+use roadweave_device::status::{
+    AnchorRoleStatus, RoleStatus, RouterSession, Status, StreamsStatus,
+};
 use roadweave_terminal::out;
 use roadweave_tunnel::SessionStatus;
 use serde_json::Value;
@@ -90,6 +92,12 @@ fn render(status: &Status) -> String {
     if let RoleStatus::Client(client) = &status.role {
         text += &candidates(&client.candidates);
     }
+    text += &match &status.role {
+        RoleStatus::Client(client) => client.streams.as_ref().map(streams),
+        RoleStatus::Server(server) => server.streams.as_ref().map(streams),
+        _ => None,
+    }
+    .unwrap_or_default();
     text += &status.fleet.as_ref().map(fleet).unwrap_or_default();
     text += &drops("dropped outside any session", &status.drops);
     let refusals = match &status.role {
@@ -106,6 +114,14 @@ fn render(status: &Status) -> String {
         0 => text,
         lost => text + &format!("lines of the log that could not be written: {lost}\n"),
     }
+}
+
+/// Connections that go as streams, and how those ended that are over.
+fn streams(streams: &StreamsStatus) -> String {
+    let StreamsStatus { connections, accepted, ends } = streams;
+    let title = format!("streams: {connections} connections of {accepted}");
+    let ends = counts(&title, ends.iter().map(|(end, count)| (end.as_str(), *count)));
+    if ends.is_empty() { title + "\n" } else { ends }
 }
 
 fn session(session: &SessionStatus) -> String {

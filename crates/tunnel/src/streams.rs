@@ -27,7 +27,8 @@ pub struct StreamsConfig {
 }
 
 impl StreamsConfig {
-    /// The lane, as streams need it: they keep their order by themselves, and wait for what is late.
+    /// The lane, as streams need it: they keep their order by themselves, and wait for what is
+    /// late.
     pub(crate) fn lane(&self) -> LaneConfig {
         LaneConfig { order: Order::Pass, expire_after: None, ..self.lane.clone() }
     }

@@ -151,6 +151,18 @@ fn a_server_tells_whom_it_refused() {
 }
 
 #[test]
+fn both_ends_tell_of_streams() {
+    let ends = [("closed".to_owned(), 7), ("refused".to_owned(), 2)].into();
+    let streams = Some(StreamsStatus { connections: 3, accepted: 12, ends });
+    let server = ServerStatus { streams, ..ServerStatus::default() };
+    let line = "streams: 3 connections of 12: closed 7, refused 2\n";
+    check(&status("192.0.2.1:4433", RoleStatus::Server(server)), &[line]);
+    let streams = Some(StreamsStatus::default());
+    let client = ClientStatus { streams, ..ClientStatus::default() };
+    check(&status("bus", RoleStatus::Client(client)), &["streams: 0 connections of 0\n"]);
+}
+
+#[test]
 fn a_server_tells_of_its_shards() {
     let shard = |sessions, failures| ShardStatus { runs: true, sessions, failures, handed_over: 9 };
     let shards = vec![shard(3, 0), ShardStatus { runs: false, ..shard(0, 7) }];

@@ -13,7 +13,8 @@
 //! before that goes along with the stream.
 //!
 //! It serves the LAN alone: a caller must come from one of its networks, and by an interface that
-//! leads there, which a kernel does not see to by itself (it takes packets for any of its addresses by any interface).
+//! leads there, which a kernel does not see to by itself (it takes packets for any of its addresses
+//! by any interface).
 
 mod caller;
 mod handshake;

@@ -92,11 +92,11 @@ impl World {
 
     fn step(&mut self) {
         let ready = self.poller.wait(Some(Duration::from_millis(1))).expect("a living process");
-        for event in ready.to_vec() {
+        for event in ready.iter() {
             if self.entrance.owns(event.token) {
-                self.entrance.on_ready(&event);
+                self.entrance.on_ready(event);
             } else if let Some((splice, is_ready)) = self.far.get_mut(&StreamId(event.token.0)) {
-                splice.on_ready(&event);
+                splice.on_ready(event);
                 *is_ready = true;
             }
         }
@@ -229,7 +229,7 @@ fn destination() -> (TcpListener, String) {
 }
 
 fn bytes(seed: usize, length: usize) -> Vec<u8> {
-    (0..length).map(|place| ((place + seed) * 2_654_435_761 >> 11) as u8).collect()
+    (0..length).map(|place| (((place + seed) * 2_654_435_761) >> 11) as u8).collect()
 }
 
 /// Writes all of `bytes` while it reads to the end, `pause` after each 64 KiB; what it read.

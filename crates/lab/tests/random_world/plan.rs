@@ -291,7 +291,7 @@ impl Dice {
             return Vec::new();
         }
         let mut fetches: Vec<_> = (0..self.within(1..9))
-            .map(|_| (self.ms(0..heal.as_millis() as u64), self.within(1..30_000) as u64))
+            .map(|_| (self.ms(0..heal.as_millis() as u64), self.within(1..30_000)))
             .collect();
         fetches.sort_unstable();
         fetches

@@ -221,7 +221,8 @@ fn bytes_are_taken_in_place_and_room_is_asked_for() {
         }
         if has_room && sent < 12 << 20 {
             let room = pair.client.room(pair.now, id).expect("open");
-            let bytes: Vec<u8> = (sent..sent + room).map(|place| (place * 31 >> 3) as u8).collect();
+            let bytes: Vec<u8> =
+                (sent..sent + room).map(|place| ((place * 31) >> 3) as u8).collect();
             if room > 0 {
                 assert_eq!(pair.client.write(pair.now, id, &bytes), Ok(room), "as it was told");
             }
@@ -236,6 +237,6 @@ fn bytes_are_taken_in_place_and_room_is_asked_for() {
     });
     assert!(waited > 0, "it never had to wait");
     assert_eq!((got.len(), pair.client.open_streams()), (sent, 1));
-    let is_right = |(place, byte): (usize, &u8)| *byte == (place * 31 >> 3) as u8;
+    let is_right = |(place, byte): (usize, &u8)| *byte == ((place * 31) >> 3) as u8;
     assert!(got.iter().enumerate().all(is_right));
 }

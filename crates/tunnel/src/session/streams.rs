@@ -19,8 +19,8 @@ use super::Session;
 use crate::carrier::Carrier;
 use crate::rate::{Direction, Limit};
 
-/// Bytes of symbols that may wait for their turn: a window of a path, or what a client's limit holds
-/// back for a moment.
+/// Bytes of symbols that may wait for their turn: a window of a path, or what a client's limit
+/// holds back for a moment.
 const WAITING_MAX: usize = 2 << 20;
 /// Bytes of frames that are made before a path has room for them: some packets for each of a few
 /// paths, so that a scheduler has something to choose from.
