@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise, peer_text};
 use roadweave_wire::{
-    Binding, Control, Detached, Hello, LegMessage, Reason, Role, TenantAnchor, Welcome,
+    Binding, Control, Detached, Hello, LegMessage, Reason, Role, StreamsEpoch, TenantAnchor,
+    Welcome,
 };
 
 /// Parses the bytes.
@@ -37,12 +38,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
         gateways: ["10.64.0.1", "fd64::1"].map(|text| text.parse().expect("an address")).to_vec(),
         mtu: 1_400,
         anchor: Some(TenantAnchor { tenant: "acme".into(), key: [7; 32] }),
+        streams: Some(StreamsEpoch(9)),
     };
     let messages = [
         Control::Hello(Hello { name: "bus-17".into(), ..Hello::default() }),
         Control::Welcome(welcome),
         Control::Refuse { reason: "unknown key".into(), why: Reason::Drain },
-        Control::Hello(Hello { name: "b".into(), role: Role::Standby }),
+        Control::Hello(Hello { name: "b".into(), role: Role::Standby, streams: None }),
         Control::Move { why: Reason::Drain, grace: Some(Duration::from_secs(2)) },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
         Control::PathPolicy {
