@@ -168,6 +168,45 @@ fn applications_reach_hosts_by_both_proxies_and_are_told_why_not() {
     });
 }
 
+/// A host that says something and closes at once.
+fn greeter(namespace: &NetNs, address: (Ipv4Addr, u16)) {
+    let listener = namespace.enter(|| TcpListener::bind(address).unwrap()).unwrap();
+    spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let _ = socket.write_all(b"too many here");
+        }
+    });
+}
+
+#[test]
+fn ends_that_come_before_the_connection_is_told_of_are_not_lost() {
+    run_sandboxed("ends_that_come_before_the_connection_is_told_of_are_not_lost", || {
+        let (road, camera) = road();
+        road.edit("server.toml", |text| text.replace("per_second = 10", "per_second = 1000"));
+        echo(&road.cloud, (HOST, PORT));
+        greeter(&road.cloud, (HOST, PORT + 1));
+        let (_server, _client) = road.start_both();
+        for _ in 0..40 {
+            let (reply, mut socket) = socks(&camera, &to_address(HOST, PORT + 1));
+            let mut told = Vec::new();
+            socket.read_to_end(&mut told).unwrap();
+            assert_eq!((reply, &told[..]), (SUCCEEDED, &b"too many here"[..]));
+
+            let mut socket = camera.enter(|| TcpStream::connect(BOX).unwrap()).unwrap();
+            let request = [&[5, 1, 0][..], &to_address(HOST, PORT)].concat();
+            socket.write_all(&request).unwrap();
+            socket.shutdown(Shutdown::Write).unwrap();
+            socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+            let mut told = Vec::new();
+            socket.read_to_end(&mut told).unwrap();
+            assert_eq!((told.len(), told[3]), (12, SUCCEEDED), "{told:?}");
+        }
+        road.wait_for_status(SERVER, "nothing is left", |status| {
+            status["streams"]["connections"] == 0
+        });
+    });
+}
+
 #[test]
 fn a_transfer_outlives_an_uplink_and_is_reset_when_the_server_restarts() {
     run_sandboxed("a_transfer_outlives_an_uplink_and_is_reset_when_the_server_restarts", || {

@@ -12,10 +12,15 @@
 //! was restarted, another server, or a box that was restarted knows nothing of them: then both ends
 //! begin anew, since credit is counted from the beginning.
 
+use std::time::Duration;
+
 use roadweave_stream::{Config, Side};
 use roadweave_types::{Order, SplitMix64};
 
 use crate::lane::{LaneConfig, stream_lane};
+
+/// How long streams wait for a session, at both ends: as long as one of them waits for an answer.
+pub(crate) const KEPT_FOR: Duration = Duration::from_secs(120);
 
 /// How streams are carried, and how many.
 #[derive(Clone, Debug)]

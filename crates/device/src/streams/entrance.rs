@@ -62,7 +62,7 @@ impl EntranceSettings {
         Self {
             listen,
             networks,
-            connections_max: 4096,
+            connections_max: super::connections_max().min(4096),
             connections_of_one_max: 512,
             handshake_max: Duration::from_secs(10),
             connect_max: Duration::from_secs(60),
@@ -284,6 +284,8 @@ impl Entrance {
 
     /// Does what there is to do, as much as a turn allows.
     pub fn turn(&mut self, now: Instant, poller: &Poller, streams: &mut Streams) {
+        // First who is connected: what its host says must not come before the answer.
+        self.handle_events(now, streams);
         while let Some(number) = self.connections.take_overdue(now) {
             self.on_overdue(now, number, streams);
         }

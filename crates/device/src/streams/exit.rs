@@ -37,6 +37,8 @@ use crate::{DeviceError, Waker};
 pub struct ExitSettings {
     /// Where streams may lead.
     pub rules: ExitRules,
+    /// The most connections of all clients.
+    pub connections_max: usize,
     /// New connections of one client in a second.
     pub connects_per_second: u32,
     /// Connections of one client that are being made.
@@ -50,7 +52,8 @@ impl ExitSettings {
     /// up would take longer than people wait.
     pub fn new(rules: ExitRules, connects_per_second: u32) -> Self {
         let (connecting_max, connect_max) = (64, Duration::from_secs(20));
-        Self { rules, connects_per_second, connecting_max, connect_max }
+        let connections_max = super::connections_max();
+        Self { rules, connections_max, connects_per_second, connecting_max, connect_max }
     }
 }
 
@@ -119,6 +122,8 @@ pub struct Exit {
     connections: Table<Connection>,
     streams: BTreeMap<(StreamsOwner, StreamId), Number>,
     clients: BTreeMap<StreamsOwner, Client>,
+    /// Whose names are looked up.
+    asked: BTreeMap<Number, StreamsOwner>,
     accepted: u64,
     ends: Ends<ExitEnd>,
     scratch: Box<[u8]>,
@@ -128,6 +133,10 @@ pub struct Exit {
 #[derive(Debug, Default)]
 struct Client {
     connecting: usize,
+    /// Names that are looked up for it.
+    asking: usize,
+    /// Those that wait for that.
+    questions: VecDeque<(Number, String, u16)>,
     /// When it may open as many at once again as ever.
     full_at: Instant,
 }
@@ -138,6 +147,10 @@ struct Connection {
     stream: StreamId,
     /// When it must be connected.
     until: Instant,
+    /// The poller has told that the host sends no more, before it was joined.
+    closing: bool,
+    /// The stream has told that it brings no more, before it was joined.
+    finished: bool,
     /// `None` only during its turn.
     state: Option<State>,
 }
@@ -165,6 +178,7 @@ impl Exit {
             connections: Table::new(token),
             streams: BTreeMap::new(),
             clients: BTreeMap::new(),
+            asked: BTreeMap::new(),
             accepted: 0,
             ends: Ends::default(),
             scratch: vec![0; SCRATCH].into(),
@@ -180,8 +194,9 @@ impl Exit {
     pub fn on_ready(&mut self, event: &Event) {
         let Some(number) = self.connections.number_of(event.token) else { return };
         let Some(connection) = self.connections.get_mut(number) else { return };
-        if let Some(State::Joined(splice)) = &mut connection.state {
-            splice.on_ready(event);
+        match &mut connection.state {
+            Some(State::Joined(splice)) => splice.on_ready(event),
+            _ => connection.closing |= event.closing,
         }
         self.connections.wake(number);
     }
@@ -211,7 +226,11 @@ impl Exit {
             return self.break_off(number);
         }
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let Some(State::Joined(splice)) = &mut connection.state else { return };
+        let Some(State::Joined(splice)) = &mut connection.state else {
+            // The others a splice finds out by itself.
+            connection.finished |= matches!(event, StreamEvent::Finished(_));
+            return;
+        };
         match event {
             StreamEvent::Readable(_) => splice.on_stream_readable(),
             StreamEvent::Writable(_) => splice.on_stream_writable(),
@@ -239,8 +258,9 @@ impl Exit {
 
     /// Does what there is to do, as much as a turn allows.
     pub fn turn(&mut self, now: Instant, poller: &Poller, clients: &mut impl ClientStreams) {
-        while let Some((number, addresses)) = self.names.poll() {
-            self.on_addresses(now, number, addresses, clients);
+        for _ in 0..ANSWERS_AT_ONCE {
+            let Some((number, addresses)) = self.names.poll() else { break };
+            self.on_answer(now, number, addresses, clients);
         }
         while let Some(number) = self.connections.take_overdue(now) {
             self.connections.wake(number);
@@ -276,11 +296,12 @@ impl Exit {
         clients: &mut impl ClientStreams,
     ) {
         self.accepted += 1;
-        if !self.admit(now, owner) {
+        if self.connections.len() >= self.settings.connections_max || !self.admit(now, owner) {
             return self.refuse(now, owner, id, ResetCode::TooMany, clients);
         }
         let until = now + self.settings.connect_max;
-        let connection = Connection { owner, stream: id, until, state: Some(State::Asking) };
+        let (closing, finished, state) = (false, false, Some(State::Asking));
+        let connection = Connection { owner, stream: id, until, closing, finished, state };
         let number = self.connections.insert(connection);
         self.connections.set_deadline(number, Some(until));
         self.streams.insert((owner, id), number);
@@ -291,9 +312,9 @@ impl Exit {
                 self.on_addresses(now, number, vec![to], clients);
             }
             ServerHost::Name(name) => {
-                if !self.names.ask(number, name, destination.port()) {
-                    self.fail(now, number, ResetCode::TooMany, clients);
-                }
+                let question = (number, name.to_string(), destination.port());
+                self.clients.entry(owner).or_default().questions.push_back(question);
+                self.ask(owner);
             }
         }
     }
@@ -309,6 +330,38 @@ impl Exit {
             client.full_at = full_at;
         }
         admits
+    }
+
+    /// Has names of a client looked up, as many at a time as a client may: whoever asks for names
+    /// that nobody answers holds up its own.
+    fn ask(&mut self, owner: StreamsOwner) {
+        let Some(client) = self.clients.get_mut(&owner) else { return };
+        while client.asking < ASKING_MAX
+            && let Some((number, name, port)) = client.questions.pop_front()
+        {
+            // Of a stream that was reset meanwhile nobody wants to know.
+            if self.connections.get_mut(number).is_some() && self.names.ask(number, &name, port) {
+                client.asking += 1;
+                self.asked.insert(number, owner);
+            }
+        }
+    }
+
+    /// A name was looked up.
+    fn on_answer(
+        &mut self,
+        now: Instant,
+        number: Number,
+        addresses: Vec<SocketAddr>,
+        clients: &mut impl ClientStreams,
+    ) {
+        if let Some(owner) = self.asked.remove(&number) {
+            if let Some(client) = self.clients.get_mut(&owner) {
+                client.asking = client.asking.saturating_sub(1);
+            }
+            self.ask(owner);
+        }
+        self.on_addresses(now, number, addresses, clients);
     }
 
     /// The addresses of where a stream leads are known.
@@ -344,30 +397,38 @@ impl Exit {
         let token = self.connections.token(number);
         let Some(connection) = self.connections.get_mut(number) else { return };
         let (owner, id, until) = (connection.owner, connection.stream, connection.until);
+        let rules = &self.settings.rules;
+        let may_lead = |to| rules.allow(to, |address| clients.is_clients(address));
         let Some(state) = connection.state.take() else { return };
         match state {
             State::Asking | State::Connecting(_) if until <= now => {
                 self.fail(now, number, ResetCode::TimedOut, clients);
             }
             State::Asking => connection.state = Some(State::Asking),
-            State::Connecting(mut attempts) => match attempts.advance(now, poller, token) {
-                Outcome::Failed(code) => self.fail(now, number, code, clients),
-                Outcome::Pending => {
-                    let next = attempts.poll_timeout().map_or(until, |at| at.min(until));
-                    connection.state = Some(State::Connecting(attempts));
-                    self.connections.set_deadline(number, Some(next));
-                }
-                Outcome::Connected(socket) => {
-                    let accepted = clients.streams_of(owner).map(|all| all.accept(now, id));
-                    if !matches!(accepted, Some(Ok(()))) {
-                        return self.break_off(number);
+            State::Connecting(mut attempts) => {
+                match attempts.advance(now, poller, token, &may_lead) {
+                    Outcome::Failed(code) => self.fail(now, number, code, clients),
+                    Outcome::Pending => {
+                        let next = attempts.poll_timeout().map_or(until, |at| at.min(until));
+                        connection.state = Some(State::Connecting(attempts));
+                        self.connections.set_deadline(number, Some(next));
                     }
-                    connection.state = Some(State::Joined(Splice::new(socket, id, false)));
-                    self.connections.set_deadline(number, None);
-                    self.on_settled(owner);
-                    self.connections.wake(number);
+                    Outcome::Connected(socket) => {
+                        let accepted = clients.streams_of(owner).map(|all| all.accept(now, id));
+                        if !matches!(accepted, Some(Ok(()))) {
+                            return self.break_off(number);
+                        }
+                        let mut splice = Splice::new(socket, id, connection.closing);
+                        if connection.finished {
+                            splice.on_stream_finished();
+                        }
+                        connection.state = Some(State::Joined(splice));
+                        self.connections.set_deadline(number, None);
+                        self.on_settled(owner);
+                        self.connections.wake(number);
+                    }
                 }
-            },
+            }
             State::Joined(mut splice) => {
                 let Some(streams) = clients.streams_of(owner) else {
                     connection.state = Some(State::Joined(splice));
@@ -458,5 +519,9 @@ impl Exit {
     }
 }
 
+/// Names of one client that are looked up at a time.
+const ASKING_MAX: usize = 2;
+/// Answers that are taken in a turn.
+const ANSWERS_AT_ONCE: usize = 32;
 /// So much of what a client may open in a second it may open at once, in seconds.
 const BURST: Duration = Duration::from_secs(4);

@@ -203,8 +203,6 @@ impl Splice {
                     let taken = taken.map_err(Failed::stream)?;
                     assert_eq!(taken, length, "the stream had told its room");
                     left -= length;
-                    // Less than asked for was all; what comes later is told anew.
-                    self.readable = length == room || self.closing;
                 }
                 Err(error) => self.readable = may_go_on(&error)?,
             }

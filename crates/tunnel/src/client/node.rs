@@ -59,6 +59,7 @@ impl Node for Client {
             current.session.turn(now, connection, streams);
             connection.flush(now);
         }
+        self.tend_streams(now);
         self.watch_outages(now);
     }
 
@@ -106,6 +107,7 @@ impl Node for Client {
             self.standby_timeout(),
             self.leaving_timeout(),
             self.measure_timeout(),
+            self.streams.as_ref().and_then(ClientStreams::poll_timeout),
         ])
     }
 }

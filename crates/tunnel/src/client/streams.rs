@@ -8,10 +8,11 @@ use roadweave_stream::{Side, Streams};
 use roadweave_types::Instant;
 use roadweave_wire::{StreamsEpoch, Welcome};
 
+use super::race::After;
 use super::{Client, Current};
 use crate::lane::LaneConfig;
 use crate::session::StreamTurn;
-use crate::streams::{StreamsConfig, StreamsOwner};
+use crate::streams::{KEPT_FOR, StreamsConfig, StreamsOwner};
 
 /// The streams of a client that may open some.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(super) struct ClientStreams {
     /// What they are called towards each server.
     epochs: BTreeMap<PublicKey, StreamsEpoch>,
     next_epoch: u64,
+    /// Since when there is no session, if so.
+    away_since: Option<Instant>,
 }
 
 impl ClientStreams {
@@ -36,6 +39,7 @@ impl ClientStreams {
             with: None,
             epochs: BTreeMap::new(),
             next_epoch: first,
+            away_since: None,
         }
     }
 
@@ -51,15 +55,46 @@ impl ClientStreams {
     /// The server of `key` has welcomed the client, and calls the streams so, if it takes any.
     fn on_session(&mut self, now: Instant, key: PublicKey, named: Option<StreamsEpoch>) {
         let with = named.map(|epoch| (key, epoch));
-        if with == self.with {
+        self.away_since = None;
+        if with == self.with && self.streams.violation().is_none() {
             return self.streams.on_new_session(now);
         }
         if let Some((before, _)) = self.with.filter(|(before, _)| *before != key) {
             self.epochs.remove(&before);
         }
+        self.begin_anew(with);
+    }
+
+    fn begin_anew(&mut self, with: Option<(PublicKey, StreamsEpoch)>) {
         self.with = with;
         self.owner = StreamsOwner(self.owner.0 + 1);
         self.streams = Streams::new(self.config.bounds(Side::Client));
+    }
+
+    /// There is a session, or none: streams wait for one as long as the server's do.
+    pub(super) fn tend(&mut self, now: Instant, has_session: bool) {
+        let Some((key, _)) = self.with.filter(|_| !has_session) else { return };
+        if now.since(*self.away_since.get_or_insert(now)) >= KEPT_FOR {
+            self.away_since = None;
+            // The server may have those of this name still.
+            self.epochs.remove(&key);
+            self.begin_anew(None);
+        }
+    }
+
+    /// When [`ClientStreams::tend`] ends them.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.away_since.map(|since| since + KEPT_FOR)
+    }
+
+    /// Whether the server has broken the rules of all streams, which can go on no more then; their
+    /// name is given up.
+    pub(super) fn is_violated(&mut self) -> bool {
+        let is_violated = self.streams.violation().is_some();
+        if let Some((key, _)) = self.with.filter(|_| is_violated) {
+            self.epochs.remove(&key);
+        }
+        is_violated
     }
 
     /// The streams, for a turn of a session that carries them.
@@ -89,6 +124,17 @@ impl Client {
             current.session.hand_over_symbols(now, &mut turn);
         }
         Some((carried.owner, &mut carried.streams))
+    }
+
+    /// Ends streams that have waited too long for a session, and a session whose server has broken
+    /// the rules of all its streams: others begin with the next one.
+    pub(super) fn tend_streams(&mut self, now: Instant) {
+        let has_session = self.current.is_some();
+        let Some(carried) = &mut self.streams else { return };
+        carried.tend(now, has_session);
+        if has_session && carried.is_violated() {
+            self.leave(now, "the server broke the rules of streams", After::Backoff);
+        }
     }
 
     /// The lane for streams of a session with a server that takes them.

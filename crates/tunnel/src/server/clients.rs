@@ -49,8 +49,13 @@ impl Server {
             if let Some(standby) = self.standbys.of(&key) {
                 self.end(now, standby, "the server's configuration of this client has changed");
             }
-            let Some(id) = self.by_key.get(&key).copied() else { continue };
             let peer = self.let_in(&key);
+            let Some(id) = self.by_key.get(&key).copied() else {
+                if peer.is_err() {
+                    self.end_streams_of(&key);
+                }
+                continue;
+            };
             let Some(joined) = self.sessions.get_mut(&id) else { continue };
             match peer {
                 Ok(peer) if peer.is_where(&joined.peer) => {

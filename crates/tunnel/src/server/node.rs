@@ -94,11 +94,13 @@ impl Node for Server {
             true => self.timers.first().map(|(at, _)| *at),
             false => Some(Instant::ZERO),
         };
+        let touched = (!self.touched.is_empty()).then_some(Instant::ZERO);
         let legs = self.legs.as_ref().and_then(|legs| legs.poll_timeout());
         let streams = self.streams.as_ref().and_then(|streams| streams.poll_timeout());
         earliest([
             legs,
             streams,
+            touched,
             hello,
             session,
             self.drain_timeout(),

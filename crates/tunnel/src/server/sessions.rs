@@ -20,7 +20,8 @@ impl Server {
     /// Lets those that hold most let go of some of it while all together hold too much.
     pub(super) fn keep_to_budget(&mut self, now: Instant) {
         let connections = self.endpoint.connection_count().saturating_sub(self.sessions.len());
-        self.budget.begin_turn(connections, self.inbox.bytes + self.waiting_for_legs());
+        let waiting = self.inbox.bytes + self.waiting_for_legs() + self.away_stream_bytes();
+        self.budget.begin_turn(connections, waiting);
         while let Some((id, bytes)) = self.budget.next_excess() {
             if let Some(joined) = self.sessions.get_mut(&id) {
                 joined.session.shrink_to(now, bytes);
@@ -49,6 +50,7 @@ impl Server {
         self.set_timer(id, next);
         // Packets that have waited long enough for others.
         self.take_inner(now, id);
+        self.end_if_violated(now, id, &key);
     }
 
     /// Puts out what a session has for the device: at once, since what comes in order waits for

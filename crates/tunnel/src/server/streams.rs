@@ -24,10 +24,12 @@ use crate::lane::LaneConfig;
 use crate::peers::Peer;
 use crate::rate::Limit;
 use crate::session::StreamTurn;
-use crate::streams::{StreamsConfig, StreamsOwner};
+use crate::streams::{KEPT_FOR, StreamsConfig, StreamsOwner};
 
-/// How long streams wait for a session: as long as one of them waits for an answer.
-const KEPT_FOR: Duration = Duration::from_secs(120);
+/// Those that wait may hold this part of the server's memory.
+const AWAY_SHARE: usize = 8;
+/// How often it is looked what those hold that wait.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What client and server call the same streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +72,8 @@ pub(super) struct ServerStreams {
     over: VecDeque<StreamsOwner>,
     /// Those without a session, the longest first.
     away: BTreeSet<(Instant, StreamsOwner)>,
+    away_bytes: usize,
+    next_look: Instant,
 }
 
 impl ServerStreams {
@@ -85,13 +89,16 @@ impl ServerStreams {
             eventful: BTreeSet::new(),
             over: VecDeque::new(),
             away: BTreeSet::new(),
+            away_bytes: 0,
+            next_look: Instant::ZERO,
         }
     }
 
     /// A client says hello on a connection, and calls its streams so; returns what the server calls
     /// them.
     fn agree(&mut self, id: ConnectionId, key: PublicKey, client: StreamsEpoch) -> StreamsEpoch {
-        let known = self.by_key.get(&key).filter(|of| of.names.client == client);
+        let is_sound = |of: &&OfClient| of.streams.violation().is_none();
+        let known = self.by_key.get(&key).filter(|of| of.names.client == client).filter(is_sound);
         let terms = match known {
             Some(of) => Terms { names: of.names, goes_on: true },
             None => {
@@ -164,6 +171,30 @@ impl ServerStreams {
         self.over.push_back(of.owner);
     }
 
+    /// Bytes that the streams hold whose clients are away, as of the last second.
+    pub(super) fn away_bytes(&self) -> usize {
+        self.away_bytes
+    }
+
+    /// Lets those that wait for a session hold no more than `most` bytes: who waits longest ends.
+    fn keep_away_to(&mut self, now: Instant, most: usize) {
+        if now < self.next_look {
+            return;
+        }
+        self.next_look = now + LOOK;
+        let key = |(_, owner): &(Instant, StreamsOwner)| self.owners.get(owner).copied();
+        let away: Vec<PublicKey> = self.away.iter().filter_map(key).collect();
+        let held = |all: &Self, key: &PublicKey| all.memory(key) as usize;
+        self.away_bytes = away.iter().map(|key| held(self, key)).sum();
+        for key in away {
+            if self.away_bytes <= most {
+                return;
+            }
+            self.away_bytes -= held(self, &key);
+            self.end(&key);
+        }
+    }
+
     /// Ends those that have waited long enough for a session.
     fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, owner)) =
@@ -178,7 +209,7 @@ impl ServerStreams {
 
     /// When [`ServerStreams::handle_timeout`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.away.first().map(|(since, _)| *since + KEPT_FOR)
+        self.away.first().map(|(since, _)| (*since + KEPT_FOR).min(self.next_look))
     }
 
     /// The streams of a client, for a turn of its session.
@@ -307,7 +338,30 @@ impl Server {
 
     /// Ends streams whose clients do not come back.
     pub(super) fn tend_streams(&mut self, now: Instant) {
-        self.streams.iter_mut().for_each(|all| all.handle_timeout(now));
+        if let Some(all) = &mut self.streams {
+            all.handle_timeout(now);
+            all.keep_away_to(now, self.config.memory_max / AWAY_SHARE);
+        }
+    }
+
+    /// Bytes of streams whose clients are away.
+    pub(super) fn away_stream_bytes(&self) -> usize {
+        self.streams.as_ref().map_or(0, ServerStreams::away_bytes)
+    }
+
+    /// Ends the session of a client that has broken the rules of all its streams: they can go on
+    /// no more, and others begin with the next one.
+    pub(super) fn end_if_violated(&mut self, now: Instant, id: ConnectionId, key: &PublicKey) {
+        let all = self.streams.as_ref();
+        let of = all.and_then(|all| all.by_key.get(key).filter(|_| all.terms.contains_key(&id)));
+        if let Some(violation) = of.and_then(|of| of.streams.violation()) {
+            self.end(now, id, &format!("the client broke the rules of its streams: {violation}"));
+        }
+    }
+
+    /// The streams of a client that may not come back are over.
+    pub(super) fn end_streams_of(&mut self, key: &PublicKey) {
+        self.streams.iter_mut().for_each(|all| all.end(key));
     }
 
     /// The lane for streams of a session on this connection.

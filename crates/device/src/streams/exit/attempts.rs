@@ -21,6 +21,9 @@ use crate::poll::{Interest, Poller, Token};
 /// section 5.
 const DELAY: Duration = Duration::from_millis(250);
 
+/// Attempts at a time: each takes a descriptor.
+const AT_ONCE: usize = 2;
+
 /// What the attempts have come to.
 pub(super) enum Outcome {
     Connected(TcpStream),
@@ -52,12 +55,18 @@ impl Attempts {
 
     /// When [`Attempts::advance`] has something to do that no event tells.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        (!self.addresses.is_empty()).then_some(self.next)
+        (!self.addresses.is_empty() && self.sockets.len() < AT_ONCE).then_some(self.next)
     }
 
-    /// Looks what has become of those that are under way, and begins the next when it is due. Their
-    /// sockets have `token`.
-    pub(super) fn advance(&mut self, now: Instant, poller: &Poller, token: Token) -> Outcome {
+    /// Looks what has become of those that are under way, and begins the next when it is due, if it
+    /// still may lead there. Their sockets have `token`.
+    pub(super) fn advance(
+        &mut self,
+        now: Instant,
+        poller: &Poller,
+        token: Token,
+        may_lead: &dyn Fn(SocketAddr) -> bool,
+    ) -> Outcome {
         for socket in std::mem::take(&mut self.sockets) {
             match state_of(&socket) {
                 Ok(true) => return Outcome::Connected(socket),
@@ -65,10 +74,14 @@ impl Attempts {
                 Err(error) => self.on_failure(now, &error),
             }
         }
-        while self.sockets.is_empty() || self.next <= now {
+        while self.sockets.is_empty() || self.sockets.len() < AT_ONCE && self.next <= now {
             let Some(address) = self.addresses.pop_front() else { break };
             self.next = now + DELAY;
-            match connect(address, poller, token) {
+            let begun = match may_lead(address) {
+                true => connect(address, poller, token),
+                false => Err(io::ErrorKind::PermissionDenied.into()),
+            };
+            match begun {
                 Ok(socket) => self.sockets.push(socket),
                 Err(error) => self.on_failure(now, &error),
             }

@@ -8,7 +8,7 @@ use super::super::table::Number;
 use crate::{DeviceError, Waker};
 
 /// Threads that look up.
-const THREADS: usize = 8;
+const THREADS: usize = 16;
 /// Names that wait for a thread, at most: of all clients, of whom each has some.
 const WAITING_MAX: usize = 512;
 /// Addresses of a name that count.

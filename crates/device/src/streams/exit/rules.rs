@@ -49,11 +49,15 @@ impl ExitRules {
     }
 }
 
-/// Whether this machine has the address now, loopback's among them: nobody else's can be bound. If
-/// the machine lets any be bound (`ip_nonlocal_bind`) all count as its own, and nothing is allowed.
+/// Whether this machine has the address now, loopback's among them: nobody else's can be bound.
+/// Whatever else the kernel says, that there are no descriptors left or that it lets any address be
+/// bound (`ip_nonlocal_bind`), the address counts as its own, and is not allowed.
 #[allow(clippy::disallowed_methods, reason = "nothing is sent by this socket")]
 fn is_local(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+    use rustix::io::Errno;
+
+    let known = [Errno::ADDRNOTAVAIL, Errno::AFNOSUPPORT].map(|error| Some(error.raw_os_error()));
+    UdpSocket::bind((address, 0)).err().is_none_or(|error| !known.contains(&error.raw_os_error()))
 }
 
 #[cfg(test)]
