@@ -128,13 +128,7 @@ impl Streams {
         bytes: &[u8],
     ) -> Result<usize, StreamError> {
         let free = self.config.send_max.saturating_sub(self.index.buffered);
-        let stream = self.usable(id)?;
-        if !stream.is_ours && stream.begin == Obligation::None {
-            return Err(StreamError::NotAccepted);
-        }
-        if !stream.send.is_open() {
-            return Err(StreamError::Finished);
-        }
+        let stream = self.writable(id)?;
         let room = room(free, stream.send.buffered());
         let taken = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
         stream.send.write(&bytes[..taken]);
@@ -151,13 +145,7 @@ impl Streams {
     pub fn room(&mut self, now: Instant, id: StreamId) -> Result<usize, StreamError> {
         let free = self.config.send_max.saturating_sub(self.index.buffered);
         let enough = self.enough_room();
-        let stream = self.usable(id)?;
-        if !stream.is_ours && stream.begin == Obligation::None {
-            return Err(StreamError::NotAccepted);
-        }
-        if !stream.send.is_open() {
-            return Err(StreamError::Finished);
-        }
+        let stream = self.writable(id)?;
         let room = room(free, stream.send.buffered());
         stream.wants_room = room < enough;
         self.settle(now, id);
@@ -488,6 +476,18 @@ impl Streams {
     /// The room to write that is worth to be told.
     fn enough_room(&self) -> u64 {
         (self.config.send_max / 64).clamp(1, roadweave_wire::STREAM_CREDIT)
+    }
+
+    /// A stream that may be written to.
+    fn writable(&mut self, id: StreamId) -> Result<&mut Stream, StreamError> {
+        let stream = self.usable(id)?;
+        if !stream.is_ours && stream.begin == Obligation::None {
+            return Err(StreamError::NotAccepted);
+        }
+        if !stream.send.is_open() {
+            return Err(StreamError::Finished);
+        }
+        Ok(stream)
     }
 
     /// A stream that was not reset.
