@@ -11,7 +11,7 @@ WEBRTC_ARGS ?=
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 # The product, and the workshop that shows it.
 BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
-PLAYWRIGHT = scripts/webrtc/node_modules/.package-lock.json
+NODE_MODULES = scripts/node_modules/.package-lock.json
 
 .PHONY: agreement demo test test-aarch64 small-box fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
 	api-check images webrtc webrtc-smoke packages clean
@@ -98,19 +98,19 @@ api-check: packages
 
 # A call between two real browsers over emulated links, setting after setting: docs/webrtc.md.
 webrtc: WEBRTC_PACKAGES = webrtc
-webrtc: packages $(PLAYWRIGHT)
+webrtc: packages $(NODE_MODULES)
 	$(BUILD) --release
 	node scripts/webrtc/call.js --roadweave $(TARGET)/release/roadweave $(WEBRTC_ARGS)
 
 # Half a minute of it, with the program as the tests build it.
 webrtc-smoke: WEBRTC_PACKAGES = webrtc
-webrtc-smoke: packages $(PLAYWRIGHT)
-	npm test --silent --prefix scripts/webrtc
+webrtc-smoke: packages $(NODE_MODULES)
+	npm test --silent --prefix scripts
 	$(BUILD)
 	node scripts/webrtc/call.js --roadweave $(TARGET)/debug/roadweave --smoke
 
-$(PLAYWRIGHT): scripts/webrtc/package-lock.json | packages
-	npm ci --silent --no-audit --no-fund --prefix scripts/webrtc
+$(NODE_MODULES): scripts/package-lock.json | packages
+	npm ci --silent --no-audit --no-fund --prefix scripts
 
 packages:
 	@deploy/packages.sh $(WEBRTC_PACKAGES)
