@@ -7,6 +7,7 @@ FLEET_LOAD_ARGS ?=
 FLEET_LOAD_ON ?=
 FUZZ_SECONDS ?= 60
 WEBRTC_ARGS ?=
+DOWNLOADS_ARGS ?=
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 # The product, and the workshop that shows it.
@@ -14,7 +15,7 @@ BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
 NODE_MODULES = scripts/node_modules/.package-lock.json
 
 .PHONY: agreement demo test test-aarch64 small-box fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
-	api-check images webrtc webrtc-smoke packages clean
+	api-check images webrtc webrtc-smoke downloads packages clean
 
 demo: packages
 	$(BUILD) --release
@@ -97,23 +98,29 @@ api-check: packages
 	@CARGO="$(CARGO)" deploy/api-check.sh
 
 # A call between two real browsers over emulated links, setting after setting: docs/webrtc.md.
-webrtc: WEBRTC_PACKAGES = webrtc
+webrtc: EXTRA_PACKAGES = webrtc
 webrtc: packages $(NODE_MODULES)
 	$(BUILD) --release
 	node scripts/webrtc/call.js --roadweave $(TARGET)/release/roadweave $(WEBRTC_ARGS)
 
 # Half a minute of it, with the program as the tests build it.
-webrtc-smoke: WEBRTC_PACKAGES = webrtc
+webrtc-smoke: EXTRA_PACKAGES = webrtc
 webrtc-smoke: packages $(NODE_MODULES)
 	npm test --silent --prefix scripts
 	$(BUILD)
 	node scripts/webrtc/call.js --roadweave $(TARGET)/debug/roadweave --smoke
 
+# Downloads over emulated links: each link alone, kernel MPTCP, the tunnel, streams: docs/vod.md.
+downloads: EXTRA_PACKAGES = downloads
+downloads: packages
+	$(BUILD) --release
+	node scripts/downloads/downloads.js --roadweave $(TARGET)/release/roadweave $(DOWNLOADS_ARGS)
+
 $(NODE_MODULES): scripts/package-lock.json | packages
 	npm ci --silent --no-audit --no-fund --prefix scripts
 
 packages:
-	@deploy/packages.sh $(WEBRTC_PACKAGES)
+	@deploy/packages.sh $(EXTRA_PACKAGES)
 
 clean:
 	$(CARGO) clean

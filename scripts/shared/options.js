@@ -5,8 +5,8 @@ import path from 'node:path';
 import { parseArgs } from 'node:util';
 
 /**
- * The values of `options`, as `parseArgs` describes them: what `words` say, else what `instead` says
- * of what they say, else the defaults.
+ * The values of `options`, as `parseArgs` describes them: what `words` say, else what `instead`
+ * makes of them, else the defaults.
  */
 export function parseWords(words, options, instead = () => ({})) {
   const { values: given } = parseArgs({ args: words, options: without(options, 'default') });
