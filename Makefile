@@ -7,6 +7,7 @@ FLEET_LOAD_ARGS ?=
 FLEET_LOAD_ON ?=
 FUZZ_SECONDS ?= 60
 WEBRTC_ARGS ?=
+VOD_ARGS ?=
 DOWNLOADS_ARGS ?=
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
@@ -15,7 +16,7 @@ BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
 NODE_MODULES = scripts/node_modules/.package-lock.json
 
 .PHONY: agreement demo test test-aarch64 small-box fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
-	api-check images webrtc webrtc-smoke downloads packages clean
+	api-check images webrtc webrtc-smoke vod vod-smoke downloads packages clean
 
 demo: packages
 	$(BUILD) --release
@@ -109,6 +110,19 @@ webrtc-smoke: packages $(NODE_MODULES)
 	npm test --silent --prefix scripts
 	$(BUILD)
 	node scripts/webrtc/call.js --roadweave $(TARGET)/debug/roadweave --smoke
+
+# Video on demand in a real browser over emulated links, setting after setting: docs/vod.md.
+vod: EXTRA_PACKAGES = vod
+vod: packages $(NODE_MODULES)
+	$(BUILD) --release
+	node scripts/vod/vod.js --roadweave $(TARGET)/release/roadweave $(VOD_ARGS)
+
+# Half a minute of it, with the program as the tests build it.
+vod-smoke: EXTRA_PACKAGES = vod
+vod-smoke: packages $(NODE_MODULES)
+	npm test --silent --prefix scripts
+	$(BUILD)
+	node scripts/vod/vod.js --roadweave $(TARGET)/debug/roadweave --smoke
 
 # Downloads over emulated links: each link alone, kernel MPTCP, the tunnel, streams: docs/vod.md.
 downloads: EXTRA_PACKAGES = downloads

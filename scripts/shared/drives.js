@@ -48,7 +48,8 @@ export function laterBegin(csv, share) {
   const length = at(last) + (rows.length > 1 ? at(last) - at(rows.at(-2)) : 1);
   const first = rows.findIndex((row) => at(row) >= share * length);
   const begin = at(rows[Math.max(0, first)]);
-  const moved = rows.map((row) => row.with(time, (at(row) - begin + length) % length));
+  const passed = (row) => (at(row) - begin + length) % length;
+  const moved = rows.map((row) => row.map((cell, column) => (column === time ? passed(row) : cell)));
   moved.sort((one, other) => at(one) - at(other));
   return [head, ...moved.map((row) => row.join(',')), ''].join('\n');
 }

@@ -42,10 +42,11 @@ export function setCongestion(name) {
   for (const namespace of ['box', 'server', 'host']) setKernel(namespace, 'net/ipv4/tcp_congestion_control', name);
 }
 
-/** Joins of further subflows that succeeded at the box: MPTCP that fell back to one path has none. */
+/** Further subflows that the box has joined so far: MPTCP that fell back to one path has none. */
 export function joinedSubflows() {
   const text = run('nsenter', '--net=/run/netns/box', 'cat', '/proc/net/netstat');
-  const [names, values] = text.split('\n').filter((line) => line.startsWith('MPTcpExt:')).map((line) => line.split(' '));
+  const lines = text.split('\n').filter((line) => line.startsWith('MPTcpExt:'));
+  const [names, values] = lines.map((line) => line.split(' '));
   return Number(values[names.indexOf('MPJoinSynAckRx')]);
 }
 
