@@ -18,7 +18,7 @@ const OPTIONS = {
   rounds: { type: 'string', default: '1' },
   seed: { type: 'string', default: '1' },
   drive: { type: 'string' },
-  bitrate: { type: 'string', default: '8' },
+  bitrate: { type: 'string', default: '10' },
   height: { type: 'string', default: '720' },
   chunk: { type: 'string', default: '4' },
   buffer: { type: 'string', default: '8' },
