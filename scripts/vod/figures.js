@@ -12,6 +12,7 @@ export function summarize(viewings) {
   const stopped = viewings.flatMap(pauses);
   const stalledMs = stopped.reduce((total, { from, to }) => total + to - from, 0);
   const sum = (value) => viewings.reduce((total, viewing) => total + value(viewing), 0);
+  const playedS = sum(({ positionS }) => positionS);
   const chunks = viewings.flatMap((viewing) => viewing.chunks.map(({ ms }) => ms));
   const firstFrames = viewings.map(({ firstFrameMs, ms }) => firstFrameMs ?? ms);
   const buffers = viewings.flatMap(({ samples }) => samples.map(({ bufferedS }) => bufferedS));
@@ -21,8 +22,8 @@ export function summarize(viewings) {
     without_picture: viewings.filter(({ firstFrameMs }) => firstFrameMs === null).length,
     stalls: stopped.length,
     stalled_ms: stalledMs,
-    rebuffer_ratio: stalledMs / 1_000 / Math.max(0.001, sum(({ positionS }) => positionS)),
-    played_s: sum(({ positionS }) => positionS),
+    rebuffer_ratio: playedS > 0 ? stalledMs / 1_000 / playedS : null,
+    played_s: playedS,
     frames: sum(({ frames }) => frames.shown),
     frames_dropped: sum(({ frames }) => frames.dropped),
     chunks: chunks.length,

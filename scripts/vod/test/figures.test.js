@@ -40,7 +40,9 @@ test('viewings are summed: pauses by what was played, chunks by their quantiles'
 });
 
 test('a viewer who saw nothing has waited all the time', () => {
-  near(summarize([{ ...VIEWING, firstFrameMs: null }]).first_frame_ms, 20_000);
+  const nothing = { ...VIEWING, firstFrameMs: null, waits: [], positionS: 0 };
+  near(summarize([nothing]).first_frame_ms, 20_000);
+  assert.equal(summarize([nothing]).rebuffer_ratio, null);
 });
 
 test('overhead is what was sent beyond what arrived, the chunk under way included', () => {
