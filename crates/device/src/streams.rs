@@ -24,7 +24,7 @@ mod table;
 
 use std::collections::BTreeMap;
 
-pub use entrance::{Entrance, EntranceEnd, EntranceSettings};
+pub use entrance::{Entrance, EntranceEnd, EntranceSettings, PlayerTold};
 pub use exit::{ClientStreams, Exit, ExitEnd, ExitRules, ExitSettings};
 
 /// How many bytes all connections together move in a turn, before the loop looks for packets of the
