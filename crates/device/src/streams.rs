@@ -25,7 +25,8 @@ mod table;
 use std::collections::BTreeMap;
 
 pub use entrance::{Entrance, EntranceEnd, EntranceSettings, PlayerTold};
-pub use exit::{ClientStreams, Exit, ExitEnd, ExitRules, ExitSettings};
+pub(crate) use exit::check_rights;
+pub use exit::{ClientStreams, Exit, ExitEnd, ExitRules, ExitSettings, Sources};
 
 /// How many bytes all connections together move in a turn, before the loop looks for packets of the
 /// tunnel again.

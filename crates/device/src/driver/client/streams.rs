@@ -86,6 +86,7 @@ impl LanStreams {
             connections: self.entrance.connections(),
             accepted: self.entrance.accepted(),
             ends: ends.map(|(end, count)| (end.name().to_owned(), count)).collect(),
+            source: None,
         }
     }
 }
