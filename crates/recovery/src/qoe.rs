@@ -68,10 +68,9 @@ impl Report {
     }
 }
 
-/// How long a report counts. Players tell several times a second, or with each chunk that they ask
-/// for; one that was closed must not keep the control off with what it had cached, nor on for ever
-/// when that is played.
-const REPORT_LIFE: Duration = Duration::from_secs(10);
+/// How long a report counts. Players tell several times a second; one that was closed must not keep
+/// the control off with what it had cached, nor on for ever when that is played.
+const REPORT_LIFE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
@@ -98,7 +97,7 @@ mod tests {
         let left = |at| report.play_time_left(Instant::from_millis(at));
         assert_eq!((left(100), left(140)), (Left::from(ms(40)), Left::from(ms(0))));
         assert_eq!(left(900), Left::of(ms(0), ms(760)), "the picture stands still");
-        assert!(!report.is_outdated(Instant::from_millis(10_039)));
-        assert!(report.is_outdated(Instant::from_millis(10_040)));
+        assert!(!report.is_outdated(Instant::from_millis(3039)));
+        assert!(report.is_outdated(Instant::from_millis(3040)));
     }
 }
