@@ -106,7 +106,10 @@ impl ClientArgs {
             routes: route_options(&file),
             streams: file.streams.as_ref().map(|streams| LanStreamsOptions {
                 config: streams.to_config(),
-                entrance: EntranceSettings::new(streams.listen, streams.from.clone()),
+                entrance: EntranceSettings {
+                    origins: streams.origins.clone(),
+                    ..EntranceSettings::new(streams.listen, streams.from.clone())
+                },
             }),
             memory_max: file.limits.client_memory_mb.bytes(),
             uplinks: file.selector(),

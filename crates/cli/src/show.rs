@@ -118,8 +118,10 @@ fn render(status: &Status) -> String {
 
 /// Connections that go as streams, and how those ended that are over.
 fn streams(streams: &StreamsStatus) -> String {
-    let StreamsStatus { connections, accepted, ends } = streams;
-    let title = format!("streams: {connections} connections of {accepted}");
+    let StreamsStatus { connections, accepted, ends, source } = streams;
+    let source = source.as_ref().map(|source| format!(", from the {source}'s address"));
+    let source = source.unwrap_or_default();
+    let title = format!("streams: {connections} connections of {accepted}{source}");
     let ends = counts(&title, ends.iter().map(|(end, count)| (end.as_str(), *count)));
     if ends.is_empty() { title + "\n" } else { ends }
 }

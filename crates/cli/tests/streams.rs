@@ -12,7 +12,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -280,5 +280,91 @@ fn a_server_without_streams_is_told_at_once_and_packets_go_on() {
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         let output = ping(&road.vehicle, GATEWAY_V4, "-c 3 -i 0.05");
         assert!(output.status.success(), "{output:?}");
+    });
+}
+
+/// A host that tells each caller from which address it came, and ends.
+fn tell_callers(namespace: &NetNs, address: &str) {
+    let address: SocketAddr = address.parse().unwrap();
+    let listener = namespace.enter(|| TcpListener::bind(address).unwrap()).unwrap();
+    spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let peer = socket.peer_addr().unwrap();
+            let _ = socket.write_all(peer.to_string().as_bytes());
+        }
+    });
+}
+
+/// Where a host says that a stream to it came from; nothing if there was none.
+fn seen_by(camera: &NetNs, request: &[u8]) -> Option<SocketAddr> {
+    let (reply, mut socket) = socks(camera, request);
+    let mut told = String::new();
+    socket.read_to_string(&mut told).unwrap();
+    (reply == SUCCEEDED).then(|| told.parse().unwrap())
+}
+
+#[test]
+fn hosts_see_the_clients_address_and_a_crash_leaves_nothing_in_the_way() {
+    run_sandboxed("hosts_see_the_clients_address_and_a_crash_leaves_nothing_in_the_way", || {
+        let (road, camera) = road();
+        road.edit("server.toml", |text| format!("masquerade = false\n{text}"));
+        road.cloud.ip("route add 10.77.0.0/16 via 203.0.113.1").unwrap();
+        road.cloud.ip("route add fd77::/64 via 2001:db8:1::1").unwrap();
+        tell_callers(&road.cloud, "203.0.113.2:81");
+        tell_callers(&road.cloud, "[2001:db8:1::2]:81");
+        let v6: std::net::Ipv6Addr = "2001:db8:1::2".parse().unwrap();
+        let to_v6 = [&[5, 1, 0, 4], &v6.octets()[..], &81_u16.to_be_bytes()].concat();
+        let own_rules = || {
+            let output = road.server.command("ip").args(["rule"]).output().unwrap();
+            String::from_utf8(output.stdout).unwrap().matches("522:").count()
+        };
+        let (server, _client) = road.start_both();
+        let check = || {
+            let seen = seen_by(&camera, &to_address(HOST, 81)).unwrap();
+            assert_eq!(seen.ip().to_string(), "10.77.0.2");
+            assert!((10_240..32_768).contains(&seen.port()), "{seen}");
+            let seen = seen_by(&camera, &to_v6).unwrap();
+            assert_eq!(seen.ip().to_string(), "fd77::2");
+            assert_eq!(road.show(SERVER)["streams"]["source"], "client");
+            // The server's own inner address is reached by the machine's own.
+            assert_eq!(seen_by(&camera, &to_address(Ipv4Addr::new(10, 77, 0, 1), 9)), None);
+            // Packets to the same address still come to the client.
+            let output = ping(&road.cloud, "10.77.0.2", "-c 3 -i 0.05");
+            assert!(output.status.success(), "{output:?}");
+            assert_eq!(own_rules(), 1);
+        };
+        check();
+        server.kill();
+        let server = road.start_server();
+        let deadline = Instant::now() + WAIT_MAX;
+        while socks(&camera, &to_address(HOST, 81)).0 != SUCCEEDED {
+            assert!(Instant::now() < deadline, "no stream after a restart");
+            sleep(Duration::from_millis(100));
+        }
+        check();
+        server.interrupt();
+        assert_eq!(own_rules(), 0);
+    });
+}
+
+#[test]
+fn a_machine_that_finds_no_sockets_uses_its_own_address_only_behind_masquerade() {
+    let name = "a_machine_that_finds_no_sockets_uses_its_own_address_only_behind_masquerade";
+    run_sandboxed(name, || {
+        let (road, camera) = road();
+        tell_callers(&road.cloud, "203.0.113.2:81");
+        // A rule of somebody else that takes the mark stands for a kernel without the module.
+        road.server.ip("rule add priority 100 fwmark 0x1/0x1 lookup main").unwrap();
+        let (server, client) = road.start_both();
+        let seen = seen_by(&camera, &to_address(HOST, 81)).unwrap();
+        assert_eq!(seen.ip().to_string(), "203.0.113.1");
+        assert_eq!(road.show(SERVER)["streams"]["source"], "server");
+        assert_eq!(server.count("streams leave with this machine's own address"), 1);
+        drop((server, client));
+
+        road.edit("server.toml", |text| format!("masquerade = false\n{text}"));
+        let (server, _client) = road.start_both();
+        assert_eq!(server.count("no streams are taken"), 1);
+        assert_eq!(seen_by(&camera, &to_address(HOST, 81)), None);
     });
 }

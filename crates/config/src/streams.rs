@@ -20,12 +20,19 @@ pub struct ClientStreams {
     /// The networks that may use it.
     #[serde(default = "default_from", deserialize_with = "networks")]
     pub from: Vec<IpNet>,
+    /// The origins of pages whose players may tell of their buffers, such as
+    /// `https://player.example`.
+    #[serde(default)]
+    pub origins: Vec<String>,
     /// Scheduler and recovery; docs/configuration.md lists them.
     #[serde(default = "default_strategy")]
     pub strategy: Strategy,
     /// The most connections of a client that are open at a time.
     #[serde(default = "default_connections_max")]
     pub connections_max: Within<1, 4_096>,
+    /// Kilobytes that each connection sends before everything else.
+    #[serde(default = "default_first_kb")]
+    pub first_kb: Within<0, 1_024>,
 }
 
 /// The far end of the clients' streams.
@@ -38,15 +45,23 @@ pub struct ServerStreams {
     /// The most connections of a client that are open at a time.
     #[serde(default = "default_connections_max")]
     pub connections_max: Within<1, 4_096>,
+    /// Kilobytes that each connection sends before everything else.
+    #[serde(default = "default_first_kb")]
+    pub first_kb: Within<0, 1_024>,
     /// New connections of one client in a second, over some seconds.
     #[serde(default = "default_connects")]
     pub connects_per_second: Within<1, 10_000>,
 }
 
-fn to_config(strategy: &Strategy, connections_max: Within<1, 4_096>) -> StreamsConfig {
+fn to_config(
+    strategy: &Strategy,
+    connections_max: Within<1, 4_096>,
+    first_kb: Within<0, 1_024>,
+) -> StreamsConfig {
     let StreamsConfig { lane, .. } = StreamsConfig::default();
+    let head = first_kb.get().unsigned_abs() * 1_000;
     let lane = LaneConfig { strategy: strategy.clone(), ..lane };
-    StreamsConfig { lane, streams_max: connections_max.get() as usize }
+    StreamsConfig { lane, streams_max: connections_max.get() as usize, head }
 }
 
 /// Checks that there is a place for their lane.
@@ -71,12 +86,26 @@ fn validate_place(lanes: &[LaneFields]) -> Result<(), Fault> {
 impl ClientStreams {
     pub(crate) fn validate(&self, lanes: &[LaneFields]) -> Result<(), Fault> {
         validate_networks("streams.from", &self.from)?;
+        for (position, origin) in self.origins.iter().enumerate() {
+            let rest = ["https://", "http://"].iter().find_map(|it| origin.strip_prefix(it));
+            let is_host = |rest: &str| {
+                !rest.is_empty() && !rest.contains(['/', '*', '?', '#']) && rest.is_ascii()
+            };
+            if !rest.is_some_and(is_host) || origin.contains(|it: char| !it.is_ascii_graphic()) {
+                let message = format!(
+                    "\"{}\" is no origin of a page; write \"https://player.example\", with the port \
+                     if it has one and nothing behind it",
+                    origin.escape_debug()
+                );
+                return Err(Fault::new(format!("streams.origins.{position}"), message));
+            }
+        }
         validate_place(lanes)
     }
 
     /// How they are carried.
     pub fn to_config(&self) -> StreamsConfig {
-        to_config(&self.strategy, self.connections_max)
+        to_config(&self.strategy, self.connections_max, self.first_kb)
     }
 }
 
@@ -106,7 +135,7 @@ impl ServerStreams {
 
     /// How they are carried.
     pub fn to_config(&self) -> StreamsConfig {
-        to_config(&self.strategy, self.connections_max)
+        to_config(&self.strategy, self.connections_max, self.first_kb)
     }
 }
 
@@ -116,6 +145,10 @@ fn default_strategy() -> Strategy {
 
 fn default_connections_max() -> Within<1, 4_096> {
     Within::of(StreamsConfig::default().streams_max as i64)
+}
+
+const fn default_first_kb() -> Within<0, 1_024> {
+    Within::of(0)
 }
 
 const fn default_connects() -> Within<1, 10_000> {

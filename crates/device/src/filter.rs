@@ -18,6 +18,7 @@ mod chain;
 mod keeper;
 mod nftables;
 mod ruleset;
+mod sockets;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ use chain::counter;
 use ipnet::IpNet;
 pub(crate) use ruleset::is_quotable;
 use ruleset::ruleset;
+pub(crate) use sockets::check_sockets;
 pub(crate) use table::Table;
 
 /// What the filters shall do.
@@ -53,6 +55,8 @@ pub struct FilterOptions {
     /// Whether what enters the tunnel gets the TUN's own address, and the prefixes that keep
     /// theirs.
     pub masquerade_into_tun: Option<Vec<IpNet>>,
+    /// Whether sockets of this machine bear addresses of `inner`.
+    pub client_sockets: bool,
     /// What is forwarded.
     pub forwarding: Forwarding,
     /// What tells it from neighbours on the same machine that may have the same inner addresses, if
@@ -237,7 +241,11 @@ fn remove(instance: &Instance) -> Result<(), DeviceError> {
 }
 
 pub(crate) fn run_nft(script: &str) -> Result<(), DeviceError> {
-    match program::run(Command::new("nft").args(["-f", "-"]), script, LIMIT) {
+    call_nft(&["-f", "-"], script)
+}
+
+fn call_nft(arguments: &[&str], script: &str) -> Result<(), DeviceError> {
+    match program::run(Command::new("nft").args(arguments), script, LIMIT) {
         Ok(()) => Ok(()),
         Err(Failure::NotStarted(error)) => Err(match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => DeviceError::Unavailable {

@@ -67,7 +67,9 @@ pub use netlink::{Netlink, NetworkInterface, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use random::random_bytes;
-pub use routes::{AnchorTun, ClientRoutes, Grant, RouteKeeper, RouteSettings, Routes};
+pub use routes::{
+    AnchorTun, ClientRoutes, ClientSockets, Grant, RouteKeeper, RouteSettings, Routes,
+};
 pub use signals::{Signal, Signals};
 pub use state::{Kept, StateFile};
 pub use time_of_day::{ClockReading, HighestTime, TimeOfDay};

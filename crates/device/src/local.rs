@@ -14,7 +14,7 @@ mod server;
 
 pub use client::{RequestError, request};
 pub use requests::{
-    Drain, DrainAnswer, SetAnswer, SetQoe, SetStrategy, drain, set_strategy, status,
+    Drain, DrainAnswer, SetAnswer, SetQoe, SetStrategy, TellPlayer, drain, set_strategy, status,
 };
 pub(crate) use server::RequestSender;
 pub use server::{LocalRequest, LocalServer, RpcError};

@@ -412,6 +412,7 @@ mod tests {
             metric,
             protocol,
             preferred_source: None,
+            local: false,
         };
         let routes = [
             route(3, 1, "10.0.0.1", 4),

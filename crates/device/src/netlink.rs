@@ -85,6 +85,8 @@ pub struct Route {
     pub protocol: u8,
     /// The address that packets get which have none yet; none lets the kernel choose.
     pub preferred_source: Option<IpAddr>,
+    /// Whether this machine takes what goes there for its own; over the loopback interface.
+    pub local: bool,
 }
 
 /// One policy rule: packets that match look into `table`.
@@ -157,7 +159,7 @@ impl Netlink {
             .collect())
     }
 
-    /// All unicast and unreachable routes of all tables, IPv4 before IPv6.
+    /// All unicast and unreachable routes of all tables, and local ones of ours, IPv4 before IPv6.
     ///
     /// # Errors
     /// What the kernel says.

@@ -42,13 +42,15 @@
 //!
 //! Several instances share rule 530, since it is the same for all; the last of them removes it. The
 //! metric of their prefixes is the TUN's index: of two tunnels to one network the older one carries
-//! it until it ends. An anchor's routes are apart from its neighbours' (see [`self::apart`]).
+//! it until it ends. An anchor's routes are apart from its neighbours' (see [`self::apart`]), and a
+//! server has sockets with addresses of its clients (see [`self::sockets`]).
 
 mod apart;
 mod client;
 mod keeper;
 mod plan;
 mod repairs;
+mod sockets;
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -65,6 +67,7 @@ pub use keeper::RouteKeeper;
 pub(crate) use keeper::lock;
 pub(crate) use plan::space_length;
 pub(crate) use repairs::Repairs;
+pub use sockets::ClientSockets;
 
 /// What a client routes, as its configuration says.
 #[derive(Clone, Debug)]
@@ -105,6 +108,8 @@ pub struct Routes {
     addresses: BTreeSet<(u32, IpNet)>,
     /// What keeps it apart from neighbours, if they may have the same prefixes.
     own_table: Option<apart::OwnTable>,
+    /// What takes in what is for sockets with clients' addresses, if there are such.
+    socket_table: Option<sockets::SocketTable>,
 }
 
 impl Routes {
@@ -122,6 +127,7 @@ impl Routes {
             wanted: BTreeSet::new(),
             addresses: BTreeSet::new(),
             own_table: None,
+            socket_table: None,
         };
         this.remove_all()?;
         Ok(this)
@@ -311,6 +317,7 @@ fn tun_route(tun: u32, prefix: IpNet, table: u32) -> Route {
         metric: tun,
         protocol: ROUTE_PROTOCOL,
         preferred_source: None,
+        local: false,
     }
 }
 

@@ -107,6 +107,9 @@ pub struct StreamsStatus {
     pub accepted: u64,
     /// How those ended that are not open any more.
     pub ends: BTreeMap<String, u64>,
+    /// At a server: whose address connections leave with, `client` or `server`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
 }
 
 /// What a server tells.

@@ -24,8 +24,9 @@ mod table;
 
 use std::collections::BTreeMap;
 
-pub use entrance::{Entrance, EntranceEnd, EntranceSettings};
-pub use exit::{ClientStreams, Exit, ExitEnd, ExitRules, ExitSettings};
+pub use entrance::{Entrance, EntranceEnd, EntranceSettings, PlayerTold};
+pub(crate) use exit::check_rights;
+pub use exit::{ClientStreams, Exit, ExitEnd, ExitRules, ExitSettings, Sources};
 
 /// How many bytes all connections together move in a turn, before the loop looks for packets of the
 /// tunnel again.

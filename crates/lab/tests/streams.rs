@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_emulate::Direction;
-use roadweave_tunnel::{ClientEvent, LaneConfig, Strategy, StreamsConfig};
+use roadweave_tunnel::{ClientEvent, LaneConfig, Qoe, Strategy, StreamsConfig};
 use roadweave_types::Instant;
 use world::apps::{Apps, FetchId};
 use world::*;
@@ -59,10 +59,6 @@ fn an_answer_takes_the_rate_of_all_links_together() {
     let mut apps = Apps::new();
     let id = fetch(&mut apps, &mut world, 20_000_000);
     run(&mut apps, &mut world, ms(20_000));
-    dbg!(world.inner.server_status()[0].stats.lanes.last());
-    for p in &world.inner.server_status()[0].paths {
-        dbg!(p);
-    }
     let mbps = 20e6 * 8.0 / took(&apps, id).as_secs_f64() / 1e6;
     assert!(mbps > 0.8 * 50.0, "{mbps:.1} of 50 Mbit/s");
 }
@@ -164,4 +160,49 @@ fn streams_leave_room_to_packets_that_rank_before_them() {
     };
     let (alone, beside) = (delays_beside(None), delays_beside(Some(50_000_000)));
     assert!(beside < alone + 40.0, "p95 {alone:.1} ms alone, {beside:.1} beside a transfer");
+}
+
+#[test]
+fn the_first_bytes_of_an_answer_go_before_what_others_have_waiting() {
+    let small_beside_large = |head| {
+        let streams = Some(StreamsConfig { head, ..StreamsConfig::default() });
+        let links = vec![link(10, 20), link(10, 30)];
+        let mut world = Plan { streams, ..Plan::new("xnc", links) }.build().join();
+        let mut apps = Apps::new();
+        (0..8).for_each(|_| _ = fetch(&mut apps, &mut world, 20_000_000));
+        run(&mut apps, &mut world, ms(2_000));
+        let small = fetch(&mut apps, &mut world, 90_000);
+        run(&mut apps, &mut world, ms(5_000));
+        took(&apps, small)
+    };
+    let (in_turn, first) = (small_beside_large(0), small_beside_large(100_000));
+    assert!(first < in_turn / 2, "{first:?}, in turn with the others {in_turn:?}");
+}
+
+/// Requests over a fast and a slow path while a player tells of a buffer of so many seconds: the
+/// copies that the server sends.
+fn copies_beside_a_player(seconds: u64) -> u64 {
+    let lane = LaneConfig::new(StreamsConfig::LANE, "xlink".parse().expect("a strategy"));
+    let streams = Some(StreamsConfig { lane, ..StreamsConfig::default() });
+    let links = vec![link(20, 10), link(20, 120)];
+    let mut world = Plan { streams, ..Plan::new("xnc", links) }.build().join();
+    let mut apps = Apps::new();
+    for _ in 0..20 {
+        let qoe = Qoe { cached_bytes: 0, cached_frames: 30 * seconds, bps: 0, fps: 30.0 };
+        let now = world.inner.now();
+        let client = world.inner.ends_mut().0;
+        assert!(client.tell_player(now, StreamsConfig::LANE, 7, qoe));
+        assert!(!client.tell_player(now, StreamsConfig::LANE, 7, qoe), "not twice at once");
+        fetch(&mut apps, &mut world, 300_000);
+        run_while(&mut apps, &mut world, ms(300), |_| true);
+    }
+    let status = &world.inner.server_status()[0];
+    status.stats.lanes.last().expect("lanes").sent.duplicate_datagrams
+}
+
+#[test]
+fn what_a_player_has_cached_decides_at_the_server_whether_copies_are_sent() {
+    let (rich, poor) = (copies_beside_a_player(60), copies_beside_a_player(0));
+    // What is lost is sent again in any case.
+    assert!(poor > 5 * rich, "{rich} copies with a minute in the buffer, {poor} with nothing");
 }

@@ -1,6 +1,6 @@
 //! What every recovery owes to whoever turns it, whichever it is.
 
-use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+use roadweave_types::{Instant, PacketId, PathId, PathSnapshot, Urgency};
 
 use crate::testing::{Among, path};
 use crate::{Recovery, RecoveryConfig, RecoveryFactory, RecoveryStats, Repair, SentCopy};
@@ -29,7 +29,13 @@ fn at(ms: u64) -> Instant {
 }
 
 fn sent(id: u32) -> SentCopy {
-    SentCopy { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
+    SentCopy {
+        id: PacketId(id),
+        path: PathId(0),
+        bytes: 1200,
+        ends_frame: false,
+        urgency: Urgency::FIRST,
+    }
 }
 
 fn paths() -> [PathSnapshot; 2] {

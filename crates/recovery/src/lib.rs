@@ -19,7 +19,7 @@ mod xnc;
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
+use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
 use serde::{Deserialize, Serialize};
 
 pub use names::{RecoveryFactory, UnknownRecovery};
@@ -42,6 +42,8 @@ pub struct SentCopy {
     pub bytes: u32,
     /// Whether a video frame ends with it.
     pub ends_frame: bool,
+    /// How urgent it is, when it leaves for the first time; a packet that leaves again is first.
+    pub urgency: Urgency,
 }
 
 /// What should be done about a loss.
@@ -179,6 +181,10 @@ pub trait Recovery: Send + std::fmt::Debug {
         paths: &[PathOffer<'_>],
         backlog: u64,
     ) -> Option<Repair>;
+
+    /// The most urgent of what has not left for the first time is of this urgency: what is under
+    /// way and more urgent may be sent again before it (XLINK section 5.1).
+    fn set_next(&mut self, _urgency: Urgency) {}
 
     /// The receiving application tells how its buffer does.
     fn set_qoe(&mut self, _now: Instant, _qoe: Qoe) {}

@@ -226,6 +226,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
 mod tests {
+    use roadweave_types::Urgency;
+
     use super::*;
     use crate::testing::{Among, path};
 
@@ -234,7 +236,13 @@ mod tests {
     }
 
     fn sent(id: u32) -> SentCopy {
-        SentCopy { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
+        SentCopy {
+            id: PacketId(id),
+            path: PathId(0),
+            bytes: 1200,
+            ends_frame: false,
+            urgency: Urgency::FIRST,
+        }
     }
 
     /// A recovery that has sent `count` packets, and a path of which it believes that it loses

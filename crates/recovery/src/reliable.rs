@@ -133,6 +133,8 @@ impl Recovery for Reliable {
 
 #[cfg(test)]
 mod tests {
+    use roadweave_types::Urgency;
+
     use super::*;
     use crate::testing::{Among, path};
 
@@ -144,7 +146,13 @@ mod tests {
         RecoveryConfig { deadline: Duration::from_millis(100), expire_after: Reliable::GIVE_UP };
 
     fn sent(id: u32) -> SentCopy {
-        SentCopy { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
+        SentCopy {
+            id: PacketId(id),
+            path: PathId(0),
+            bytes: 1200,
+            ends_frame: false,
+            urgency: Urgency::FIRST,
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! fast one before they are lost.
 //!
 //! ```text
-//! nothing waits to be sent ─► control: is a copy worth its bytes? ─► oldest unacknowledged packet of a
+//! nothing as urgent waits ─► control: is a copy worth its bytes? ─► oldest unacknowledged packet of a
 //!                               │                                    slower path ─► copy on a faster one
 //!   dt, the play-time left ─────┤  dt > T2: no      dt < T1: yes
 //!                               └  between: yes if dt < max over paths with packets of (rtt + deviation)
@@ -24,7 +24,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
+use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
 
 use self::delays::Delays;
 use crate::flight::State;
@@ -67,8 +67,10 @@ impl Thresholds {
 pub struct Xlink {
     deadline: Duration,
     reliable: Reliable,
-    /// By path: packets that may be sent on another one as well, oldest first.
-    candidates: BTreeMap<PathId, VecDeque<(Instant, PacketId)>>,
+    /// By path: packets that may be sent on another one as well.
+    candidates: BTreeMap<PathId, Candidates>,
+    /// Of what has not left for the first time.
+    next: Urgency,
     /// What the application told last.
     report: Option<Report>,
     /// What players told, while one tells.
@@ -89,6 +91,7 @@ impl Xlink {
             deadline: config.deadline,
             reliable: Reliable::new(config),
             candidates: BTreeMap::new(),
+            next: Urgency::FIRST,
             report: None,
             observed: Observed::new(thresholds),
             delays: Delays::default(),
@@ -145,21 +148,35 @@ impl Xlink {
     /// Forgets candidates that are acknowledged, lost or on several paths by now.
     fn trim(&mut self) {
         let reliable = &self.reliable;
-        self.candidates.retain(|path, queue| {
+        self.candidates.retain(|path, candidates| {
             let is_on_its_way = |id| {
                 !reliable.flight().has_further(id)
                     && matches!(reliable.flight().state(id), Some(State::InFlight { path: on, .. }) if on == *path)
             };
-            while queue.front().is_some_and(|(_, id)| !is_on_its_way(*id)) {
-                queue.pop_front();
-            }
-            !queue.is_empty()
+            candidates.retain(|_, queue| {
+                while queue.front().is_some_and(|(_, id)| !is_on_its_way(*id)) {
+                    queue.pop_front();
+                }
+                !queue.is_empty()
+            });
+            !candidates.is_empty()
         });
     }
 
-    /// By path: the faster one that has room for a copy of its oldest packet, and that packet.
-    fn choices(&self, now: Instant, paths: &[PathOffer<'_>]) -> Vec<Choice> {
-        let choices = self.candidates.iter().filter_map(|(slow, queue)| {
+    /// By path: the faster one that has room for a copy of its first packet, and that packet; of
+    /// packets more urgent than `before`, if there is such a bound.
+    fn choices(
+        &self,
+        now: Instant,
+        paths: &[PathOffer<'_>],
+        before: Option<Urgency>,
+    ) -> Vec<Choice> {
+        let choices = self.candidates.iter().filter_map(|(slow, candidates)| {
+            let (urgency, queue) = candidates.first_key_value()?;
+            let urgency = *urgency;
+            if before.is_some_and(|before| urgency >= before) {
+                return None;
+            }
             let (sent, id) = *queue.front()?;
             let slow = paths.iter().map(|path| path.snapshot).find(|path| path.id == *slow)?;
             // An answer that is overdue says that the path is slower than its figures.
@@ -174,7 +191,7 @@ impl Xlink {
             let speed = |path: &&PathOffer<'_>| (path.snapshot.smoothed_rtt, path.snapshot.id);
             let fast = paths.iter().filter(takes).min_by_key(speed)?;
             let room = spare(fast) / REINJECTED_BYTES;
-            Some(Choice { sent, slow: slow.id, id, fast: fast.snapshot.id, room })
+            Some(Choice { urgency, sent, slow: slow.id, id, fast: fast.snapshot.id, room })
         });
         choices.collect()
     }
@@ -182,7 +199,8 @@ impl Xlink {
     /// Notes which packets would have a copy by now if the control let all of them.
     fn note_eligible(&mut self, choices: &[Choice]) {
         for choice in choices {
-            let queue = self.candidates.get(&choice.slow).into_iter().flatten();
+            let candidates = self.candidates.get(&choice.slow);
+            let queue = candidates.and_then(|of| of.get(&choice.urgency)).into_iter().flatten();
             let flight = self.reliable.flight();
             let flies = |(_, id): &&(Instant, PacketId)| {
                 matches!(flight.state(*id), Some(State::InFlight { .. }))
@@ -198,24 +216,34 @@ impl Xlink {
         }
     }
 
-    /// The oldest packet that a faster path has room for, on that path, if it is to be re-injected.
-    fn reinjection(&mut self, now: Instant, paths: &[PathOffer<'_>]) -> Option<Repair> {
-        let choices = self.choices(now, paths);
+    /// The most urgent packet that a faster path has room for, the oldest of those, on that path,
+    /// if it is to be re-injected; of packets more urgent than `before`, if there is such a bound.
+    fn reinjection(
+        &mut self,
+        now: Instant,
+        paths: &[PathOffer<'_>],
+        before: Option<Urgency>,
+    ) -> Option<Repair> {
+        let choices = self.choices(now, paths, before);
         self.note_eligible(&choices);
-        let oldest = choices.into_iter().min_by_key(|choice| (choice.sent, choice.slow))?;
-        let Choice { id, slow, fast, .. } = oldest;
+        let first = choices.into_iter().min_by_key(|it| (it.urgency, it.sent, it.slow))?;
+        let Choice { urgency, id, slow, fast, .. } = first;
         if !self.wants(now, id, paths) {
             return None;
         }
-        self.candidates.get_mut(&slow)?.pop_front();
+        self.candidates.get_mut(&slow)?.get_mut(&urgency)?.pop_front();
         self.reinjected += 1;
         Some(Repair::Reinject { id, path: fast })
     }
 }
 
+/// Packets that may be sent on another path, the most urgent first and of these the oldest.
+type Candidates = BTreeMap<Urgency, VecDeque<(Instant, PacketId)>>;
+
 /// A copy that may be sent.
 #[derive(Clone, Copy, Debug)]
 struct Choice {
+    urgency: Urgency,
     /// When the packet left.
     sent: Instant,
     slow: PathId,
@@ -232,7 +260,8 @@ impl Recovery for Xlink {
             Some(State::InFlight { .. } | State::Settled)
         );
         if !is_further {
-            self.candidates.entry(packet.path).or_default().push_back((now, packet.id));
+            let candidates = self.candidates.entry(packet.path).or_default();
+            candidates.entry(packet.urgency).or_default().push_back((now, packet.id));
         }
         self.reliable.on_sent(now, packet, paths);
     }
@@ -272,8 +301,12 @@ impl Recovery for Xlink {
         self.trim();
         self.next_look = (!self.candidates.is_empty()).then_some(now + LOOK_INTERVAL);
         self.look_at_player(now);
-        // What has not left for the first time goes first.
-        if backlog > 0 { None } else { self.reinjection(now, paths) }
+        // What has not left for the first time goes first, but for what is more urgent.
+        self.reinjection(now, paths, (backlog > 0).then_some(self.next))
+    }
+
+    fn set_next(&mut self, urgency: Urgency) {
+        self.next = urgency;
     }
 
     fn set_qoe(&mut self, now: Instant, qoe: Qoe) {

@@ -27,6 +27,9 @@ pub struct Config {
     pub receive_max: u64,
     /// Bytes that all streams together hold until they are acknowledged.
     pub send_max: u64,
+    /// So many of the first bytes that a stream sends go before everything else, as its first video
+    /// frame, or an answer that is small, should.
+    pub head: u64,
     /// How long nothing may be heard of a stream that waits for an answer before it is reset.
     pub give_up_after: Duration,
 }
@@ -43,6 +46,7 @@ impl Config {
             accepted_max: streams,
             receive_max,
             send_max: 8 << 20,
+            head: 0,
             give_up_after: Duration::from_secs(120),
         }
     }
@@ -84,8 +88,6 @@ pub struct Stats {
     pub sent: u64,
     /// Bytes that were sent again since they were taken for lost.
     pub sent_again: u64,
-    /// Bytes of which a further copy was sent while they may have been on their way.
-    pub reinjected: u64,
     /// Bytes of symbols: frames and data.
     pub symbols: u64,
     /// Bytes of data that came, duplicates among them.

@@ -93,7 +93,7 @@ impl Streams {
     fn begin(&mut self, now: Instant, id: StreamId, begins: bool) -> bool {
         self.closed.on_seen(id);
         if begins && self.violation.is_none() && self.theirs() < self.config.accepted_max {
-            self.insert(now, id, Stream::new(false, StreamPriority::default()));
+            self.insert(now, id, Stream::new(false, StreamPriority::default(), self.config.head));
             return true;
         }
         let code = match self.violation {

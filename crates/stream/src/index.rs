@@ -17,8 +17,6 @@ pub(crate) struct Index {
     pub(crate) again: BTreeSet<Rank>,
     /// Streams that send for the first time.
     pub(crate) fresh: BTreeSet<Rank>,
-    /// Streams with bytes in flight.
-    pub(crate) in_flight: BTreeSet<Rank>,
     pub(crate) timers: BTreeSet<(Instant, StreamId)>,
     pub(crate) eventful: BTreeSet<StreamId>,
     /// Streams for which there was no room to write.
@@ -42,7 +40,6 @@ impl Index {
         flag(&mut self.want_room, id, old.wants_room, new.wants_room);
         replace(&mut self.again, old.again, new.again);
         replace(&mut self.fresh, old.fresh, new.fresh);
-        replace(&mut self.in_flight, old.in_flight, new.in_flight);
         let timer = |listed: Listed| listed.timer.map(|at| (at, id));
         replace(&mut self.timers, timer(old), timer(new));
         self.buffered = self.buffered - old.buffered + new.buffered;

@@ -2,10 +2,10 @@
 //! a tunnel.
 //!
 //! ```text
-//! user ─ open, write, finish ─► send buffer ─► poll_transmit ──┐ frames of one symbol, by priority
-//!                                    │         poll_reinjection┴─► lane ─► ... ─► lane
-//!                                    └── lost: timer, new session                  │
-//! user ◄─ read, poll_event ─── reassembly ◄─────────────────── handle_symbol ◄─────┘
+//! user ─ open, write, finish ─► send buffer ─► poll_transmit ─► lane ─► ... ─► lane
+//!                                    │         frames of one symbol, by priority │
+//!                                    └── lost: timer, new session                │
+//! user ◄─ read, poll_event ─── reassembly ◄────────────────── handle_symbol ◄────┘
 //! ```
 //!
 //! [`Streams`] is one end of a session. Like all that a tunnel is made of it has no clock, no
@@ -17,8 +17,9 @@
 //!   [`reset`](Streams::reset), [`set_priority`](Streams::set_priority); and
 //!   [`poll_event`](Streams::poll_event) tells the user what happened;
 //! - what comes: [`handle_symbol`](Streams::handle_symbol);
-//! - what leaves: [`poll_transmit`](Streams::poll_transmit) and, for a second copy of what may be
-//!   late, [`poll_reinjection`](Streams::poll_reinjection);
+//! - what leaves: [`poll_transmit`](Streams::poll_transmit), and how urgent that is, so that a lane
+//!   may send what is under way and more urgent a second time before it:
+//!   [`next_urgency`](Streams::next_urgency);
 //! - time: [`poll_timeout`](Streams::poll_timeout), [`handle_timeout`](Streams::handle_timeout).
 //!
 //! A lane repairs what it loses for some hundreds of milliseconds, so that a stream rarely has to
@@ -42,7 +43,6 @@ mod index;
 mod priority;
 mod ranges;
 mod receive;
-mod reinjection;
 mod ring;
 mod send;
 mod stream;

@@ -46,8 +46,6 @@ pub(crate) struct SendBuffer {
 struct InFlight {
     end: u64,
     sent: Instant,
-    /// Whether a further copy is on its way.
-    is_reinjected: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,16 +175,17 @@ impl SendBuffer {
         self.in_flight.is_empty() && self.lost.is_empty() && !is_fin_under_way
     }
 
-    pub(crate) fn has_in_flight(&self) -> bool {
-        !self.in_flight.is_empty()
-    }
-
     /// What is to be sent again, up to `room` bytes of it: what was lost, then the fin alone.
     pub(crate) fn again(&self, room: u64) -> Option<Segment> {
         match self.lost.first() {
             Some(lost) => self.segment(lost, room),
             None => self.has_again().then(|| self.whole(self.next..self.next)),
         }
+    }
+
+    /// Where [`SendBuffer::again`] begins.
+    pub(crate) fn again_from(&self) -> u64 {
+        self.lost.first().map_or(self.next, |lost| lost.start)
     }
 
     /// What goes into the first frame of the stream: up to `room` bytes from offset 0 on, of what
@@ -203,13 +202,6 @@ impl SendBuffer {
     /// What was never sent, up to `room` bytes of it.
     pub(crate) fn fresh(&self, room: u64) -> Option<Segment> {
         self.segment(self.next..self.end().min(self.credit), room)
-    }
-
-    /// The first bytes that are in flight since `before` or longer and have no further copy.
-    pub(crate) fn stale(&self, before: Instant, room: u64) -> Option<Segment> {
-        let stale = |flight: &InFlight| !flight.is_reinjected && flight.sent <= before;
-        let (start, flight) = self.in_flight.iter().find(|(_, flight)| stale(flight))?;
-        self.segment(*start..flight.end, room)
     }
 
     /// The place of what comes next, for a frame that only asks for an answer.
@@ -231,24 +223,12 @@ impl SendBuffer {
         self.next = self.next.max(end);
         self.lost.remove(start..end);
         if start < end {
-            self.in_flight.insert(start, InFlight { end, sent: now, is_reinjected: false });
+            self.in_flight.insert(start, InFlight { end, sent: now });
         }
         if segment.fin && self.fin != Fin::Acknowledged {
             self.fin = Fin::Sent(now);
         }
         fresh
-    }
-
-    /// A segment of [`SendBuffer::stale`] left.
-    pub(crate) fn on_reinjected(&mut self, segment: &Segment) {
-        let (start, end) = (segment.offset, segment.offset + segment.length);
-        if let Some(flight) = self.in_flight.get_mut(&start) {
-            let rest = *flight;
-            (flight.end, flight.is_reinjected) = (end, true);
-            if rest.end > end {
-                self.in_flight.insert(end, rest);
-            }
-        }
     }
 
     /// The peer has all below `contiguous`, `ranges` above, and knows the final size if `fin`.

@@ -48,6 +48,8 @@ pub(crate) struct Stream {
     /// Whether the owner was told that there is something to read.
     pub(crate) told_readable: bool,
     pub(crate) turn: u64,
+    /// So many of the first bytes that are sent go before everything else.
+    pub(crate) head: u64,
     /// Attempts in vain since the last news.
     attempts: u32,
     /// When to see what is lost.
@@ -93,7 +95,6 @@ pub(crate) struct Listed {
     pub(crate) has_control: bool,
     pub(crate) again: Option<Rank>,
     pub(crate) fresh: Option<Rank>,
-    pub(crate) in_flight: Option<Rank>,
     pub(crate) timer: Option<Instant>,
     pub(crate) has_events: bool,
     pub(crate) wants_room: bool,
@@ -103,7 +104,7 @@ pub(crate) struct Listed {
 }
 
 impl Stream {
-    pub(crate) fn new(is_ours: bool, priority: StreamPriority) -> Self {
+    pub(crate) fn new(is_ours: bool, priority: StreamPriority, head: u64) -> Self {
         Self {
             is_ours,
             priority,
@@ -121,6 +122,7 @@ impl Stream {
             wants_room: false,
             told_readable: false,
             turn: 0,
+            head,
             attempts: 0,
             retry_at: None,
             waiting_since: None,
@@ -278,7 +280,7 @@ impl Stream {
 
     /// Where it is to stand in the tables of all streams, after [`Stream::arm`].
     pub(crate) fn listing(&self, id: StreamId) -> Listed {
-        let rank = Rank::new(self.priority, self.turn, id);
+        let rank = |from| Rank::new(self.priority, from < self.head, self.turn, id);
         let has_control = self.ack == Ack::Now
             || self.probe.is_due()
             || !self.is_ours && self.begin.is_due()
@@ -289,9 +291,9 @@ impl Stream {
         let opens = self.is_ours && self.begin.is_due();
         Listed {
             has_control,
-            again: (sends && (opens || self.send.has_again())).then_some(rank),
-            fresh: (sends && self.send.has_fresh()).then_some(rank),
-            in_flight: (sends && self.send.has_in_flight()).then_some(rank),
+            again: (sends && (opens || self.send.has_again()))
+                .then(|| rank(self.send.again_from())),
+            fresh: (sends && self.send.has_fresh()).then(|| rank(self.send.sent())),
             timer: self.timer,
             // The owner first learns that there is a stream.
             has_events: !self.events.is_empty()

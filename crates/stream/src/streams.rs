@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_types::Instant;
+use roadweave_types::{Instant, Urgency};
 use roadweave_wire::{Destination, ResetCode, StreamId, StreamPriority};
 
 use crate::closed::{CLOSED_MAX, Closed, Tombstone};
@@ -33,7 +33,6 @@ pub struct Streams {
     pub(crate) receive_credit: ReceiveCredit,
     /// When to ask for more credit of the session, and how often that was in vain.
     pub(crate) starved: Option<(Instant, u32)>,
-    pub(crate) reinjection_budget: u64,
     /// Counts the turns of incremental streams.
     pub(crate) turns: u64,
     pub(crate) stats: Stats,
@@ -57,7 +56,6 @@ impl Streams {
             answers: BTreeMap::new(),
             send_credit: SendCredit::default(),
             starved: None,
-            reinjection_budget: 0,
             turns: 0,
             stats: Stats::default(),
             violation: None,
@@ -91,7 +89,7 @@ impl Streams {
         }
         let id = StreamId(self.next_index << 1 | self.config.side as u64);
         self.next_index += 1;
-        let mut stream = Stream::new(true, priority);
+        let mut stream = Stream::new(true, priority, self.config.head);
         stream.destination = Some(Box::new(destination));
         self.insert(now, id, stream);
         Ok(id)
@@ -275,6 +273,17 @@ impl Streams {
         Ok(())
     }
 
+    /// From now on so many of the first bytes that are sent go before everything else, instead of
+    /// [`Config::head`]: the first video frame, by whoever knows how long it is.
+    ///
+    /// # Errors
+    /// When the stream was reset.
+    pub fn set_head(&mut self, now: Instant, id: StreamId, bytes: u64) -> Result<(), StreamError> {
+        self.usable(id)?.head = bytes;
+        self.settle(now, id);
+        Ok(())
+    }
+
     /// What happened, one at a time: call until `None`. What nobody fetches keeps its stream's
     /// place among those that may be open, and nothing more.
     pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
@@ -312,6 +321,14 @@ impl Streams {
         let has_data = !index.again.is_empty() || !index.fresh.is_empty();
         let owes = !index.control.is_empty() || !self.answers.is_empty();
         has_data || owes || self.receive_credit.due().is_some()
+    }
+
+    /// How urgent the data is that leaves next; [`Urgency::LAST`] if there is none.
+    pub fn next_urgency(&self) -> Urgency {
+        let may_send = self.send_credit.room() > 0 && self.index.records < self.records_max();
+        let fresh = self.index.fresh.first().filter(|_| may_send);
+        let next = self.index.again.first().into_iter().chain(fresh).min();
+        next.map_or(Urgency::LAST, |rank| rank.urgency)
     }
 
     /// Whether [`Streams::poll_event`] has something to tell.

@@ -128,7 +128,6 @@ struct Seen {
     whole: u64,
     bytes: u64,
     sent_again: u64,
-    reinjected: u64,
     duplicate: u64,
     blocked_writes: u64,
 }
@@ -417,16 +416,8 @@ impl World {
     fn transmit(&mut self, side: usize) {
         for _ in 0..self.plan.symbols_per_tick {
             let room = [300, 500, 1200, 1400, 9000][self.random.below(5)];
-            let older = Duration::from_millis(self.random.below(300) as u64);
             let streams = &mut self.ends[side].streams;
-            streams.set_reinjection_budget(3000);
-            let reinjected = match self.random.below(20) {
-                0 => streams.poll_reinjection(self.now, room, older),
-                _ => None,
-            };
-            let Some(body) = reinjected.or_else(|| streams.poll_transmit(self.now, room)) else {
-                return;
-            };
+            let Some(body) = streams.poll_transmit(self.now, room) else { return };
             assert!(body.len() <= room, "{} bytes in a room of {room}", body.len());
             let is_out = !self.is_healed && self.now < self.out_until;
             if !self.is_healed && (is_out || self.chance(self.plan.loss)) {
@@ -461,10 +452,8 @@ impl World {
             }
         }
         for side in [0, 1] {
-            let Stats { sent_again, reinjected, duplicate, violations, .. } =
-                self.ends[side].streams.stats();
+            let Stats { sent_again, duplicate, violations, .. } = self.ends[side].streams.stats();
             self.seen.sent_again += sent_again;
-            self.seen.reinjected += reinjected;
             self.seen.duplicate += duplicate;
             if violations > 0 {
                 return Err(format!("end {side} takes the other for a liar"));
@@ -542,7 +531,7 @@ fn equal_seeds_give_equal_runs() {
 }
 
 impl Seen {
-    fn figures(&self) -> [(&'static str, u64); 13] {
+    fn figures(&self) -> [(&'static str, u64); 12] {
         [
             ("lost", self.lost),
             ("sessions", self.sessions),
@@ -554,7 +543,6 @@ impl Seen {
             ("whole", self.whole),
             ("bytes", self.bytes),
             ("sent_again", self.sent_again),
-            ("reinjected", self.reinjected),
             ("duplicate", self.duplicate),
             ("blocked_writes", self.blocked_writes),
         ]
@@ -571,7 +559,6 @@ impl Seen {
         self.whole += other.whole;
         self.bytes += other.bytes;
         self.sent_again += other.sent_again;
-        self.reinjected += other.reinjected;
         self.duplicate += other.duplicate;
         self.blocked_writes += other.blocked_writes;
     }

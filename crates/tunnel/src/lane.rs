@@ -44,8 +44,8 @@ pub use receiver::ReceiveStats;
 pub(crate) use receiver::{Arrival, Delivery, LaneReceiver, Opening};
 pub(crate) use reorder::HELD_MAX;
 pub use reorder::OrderStats;
-pub(crate) use sender::LaneSender;
 pub use sender::SendStats;
+pub(crate) use sender::{HeldBack, LaneSender};
 pub use strategy::{Strategy, UnknownStrategy};
 pub(crate) use unfinished::Unfinished;
 

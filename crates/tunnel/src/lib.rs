@@ -24,6 +24,7 @@ mod memory_io;
 mod node;
 mod observe;
 mod peers;
+mod players;
 mod proxy;
 mod rate;
 mod router;

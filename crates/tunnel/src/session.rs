@@ -44,6 +44,7 @@ use crate::lane::{
     Reassembly, ReceiveStats, Token, Unfinished, classify,
 };
 use crate::observe::{PacketEvent, PacketLog};
+use crate::players::{Players, Tellers};
 
 /// How often the feedback that carries acknowledgements also reports what was received.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -68,6 +69,10 @@ pub struct Session {
     past: BTreeMap<LaneId, ReceiveStats>,
     exit: Exit,
     peer_reports: BTreeMap<u8, LaneReport>,
+    /// By lane of the sending direction: the players of the peer's side.
+    players: BTreeMap<LaneId, Players>,
+    /// The players of this side.
+    tellers: Tellers,
     next_report: Instant,
     memory_max: usize,
     /// Bytes that came since the sum of what is held was last made.
@@ -112,6 +117,8 @@ impl Session {
                 symbols: config.streams.is_some().then(SymbolQueue::default),
             },
             peer_reports: BTreeMap::new(),
+            players: BTreeMap::new(),
+            tellers: Tellers::default(),
             next_report: Instant::ZERO,
             memory_max: config.memory_max,
             unchecked: 0,

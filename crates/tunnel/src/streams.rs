@@ -29,9 +29,15 @@ pub struct StreamsConfig {
     pub lane: LaneConfig,
     /// The most streams that may be open between a client and its server.
     pub streams_max: usize,
+    /// So many of the first bytes that this end sends in each stream go before everything else in
+    /// the lane: the first video frame, or an answer that is small.
+    pub head: u64,
 }
 
 impl StreamsConfig {
+    /// The name of the lane that carries streams.
+    pub const LANE: &str = "streams";
+
     /// The lane, as streams need it: they keep their order by themselves, and wait for what is
     /// late.
     pub(crate) fn lane(&self) -> LaneConfig {
@@ -47,14 +53,14 @@ impl StreamsConfig {
 
     /// The bounds of the streams of one end.
     pub(crate) fn bounds(&self, side: Side) -> Config {
-        Config::for_streams(side, self.streams_max)
+        Config { head: self.head, ..Config::for_streams(side, self.streams_max) }
     }
 }
 
 impl Default for StreamsConfig {
     /// Up to 256 streams, sent as transfers are by default.
     fn default() -> Self {
-        Self { lane: stream_lane(), streams_max: 256 }
+        Self { lane: stream_lane(), streams_max: 256, head: 0 }
     }
 }
 

@@ -18,6 +18,7 @@ mod server_name;
 mod text;
 mod time;
 mod uplink_selector;
+mod urgency;
 
 pub use drop_reason::{DropCounters, DropReason};
 pub use ids::{LaneId, PacketId, PathId, UplinkId};
@@ -34,3 +35,4 @@ pub use server_name::{InvalidServerName, ServerHost, ServerName};
 pub use text::{PEER_TEXT_MAX, peer_text};
 pub use time::{Instant, Rate, earliest};
 pub use uplink_selector::{NoUplink, UplinkSelector, glob};
+pub use urgency::Urgency;

@@ -7,6 +7,7 @@
 //! client ── path policy ────► server        (for each path that is not as any other; again when that changes)
 //! client ◄─ binding ───────► proxy         (behind the welcome of a proxy; back: the newest one there is)
 //! client ◄─ lane promise ───► server        (for each lane of the sender that is not as any other)
+//! client ◄─ player ─────────► server        (as a player of the sender's side tells of its buffer)
 //! client ◄──────────── move ── server        (the client is to go to another server)
 //!
 //! client ── hello, standby ─► server        (welcomed, and idle until it says hello to join)
@@ -30,9 +31,9 @@ pub use self::error::ControlError;
 use self::fields::{
     FIELD_ADDRESS, FIELD_ANCHOR, FIELD_GATEWAY, FIELD_GRACE, FIELD_LANE, FIELD_MTU, FIELD_NAME,
     FIELD_PATH, FIELD_ROLE, Fields, MAX_NETWORKS, ROLE_PROXY, ROLE_STANDBY, put_age, put_field,
-    put_network, put_order, put_policy, put_reason, put_streams, put_tenant, put_text,
+    put_network, put_order, put_player, put_policy, put_reason, put_streams, put_tenant, put_text,
 };
-pub use self::values::{Reason, Role, TenantAnchor};
+pub use self::values::{PlayerReport, Reason, Role, TenantAnchor};
 use crate::binding::Binding;
 use crate::stream::StreamsEpoch;
 
@@ -46,6 +47,7 @@ const KIND_LANE_PROMISE: u8 = 5;
 const KIND_PATH_POLICY: u8 = 6;
 const KIND_MOVE: u8 = 7;
 const KIND_BINDING: u8 = 8;
+const KIND_PLAYER: u8 = 9;
 
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +97,9 @@ pub enum Control {
     /// The client is at this proxy, for its tenant's anchor. From the proxy: the newest binding of
     /// the client that the anchor has, beyond which the client signs another one.
     Binding(Binding),
+    /// A player at the sender's side tells how its buffer does, for the peer's lane that brings its
+    /// video (XLINK section 5.2.1).
+    Player(PlayerReport),
 }
 
 /// What the client says of itself.
@@ -159,6 +164,7 @@ impl Control {
                 Ok(Self::Move { why: fields.reason()?, grace })
             }
             KIND_BINDING => Binding::parse(&fields).map(Self::Binding),
+            KIND_PLAYER => fields.player().map(Self::Player),
             KIND_PATH_NAME => Ok(Self::PathName {
                 path: PathId(u32::from_be_bytes(fields.array(FIELD_PATH)?)),
                 uplink: fields.text(FIELD_NAME)?,
@@ -208,6 +214,10 @@ impl Control {
             Self::Binding(binding) => {
                 out.put_u8(KIND_BINDING);
                 binding.put(&mut out);
+            }
+            Self::Player(report) => {
+                out.put_u8(KIND_PLAYER);
+                put_player(&mut out, report);
             }
             Self::Refuse { reason, why } => {
                 out.put_u8(KIND_REFUSE);

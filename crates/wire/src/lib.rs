@@ -31,7 +31,8 @@ mod symbol;
 pub use binding::Binding;
 pub use control::fields::TENANT_MAX;
 pub use control::{
-    Control, ControlError, Hello, MAX_CONTROL_MESSAGE, Reason, Role, TenantAnchor, Welcome,
+    Control, ControlError, Hello, MAX_CONTROL_MESSAGE, PlayerReport, Reason, Role, TenantAnchor,
+    Welcome,
 };
 pub use datagram::{
     CODED_HEADER, Coded, Datagram, DatagramError, Feedback, LaneReport, MAX_FEEDBACK_LANES,

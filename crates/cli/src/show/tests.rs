@@ -153,9 +153,10 @@ fn a_server_tells_whom_it_refused() {
 #[test]
 fn both_ends_tell_of_streams() {
     let ends = [("closed".to_owned(), 7), ("refused".to_owned(), 2)].into();
-    let streams = Some(StreamsStatus { connections: 3, accepted: 12, ends });
+    let source = Some("client".to_owned());
+    let streams = Some(StreamsStatus { connections: 3, accepted: 12, ends, source });
     let server = ServerStatus { streams, ..ServerStatus::default() };
-    let line = "streams: 3 connections of 12: closed 7, refused 2\n";
+    let line = "streams: 3 connections of 12, from the client's address: closed 7, refused 2\n";
     check(&status("192.0.2.1:4433", RoleStatus::Server(server)), &[line]);
     let streams = Some(StreamsStatus::default());
     let client = ClientStatus { streams, ..ClientStatus::default() };

@@ -113,6 +113,7 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
         clients_reach_clients: options.clients_reach_clients,
         destinations: &options.destinations,
         has_neighbours: true,
+        takes_streams: false,
         files: &options.files,
         state_directory: &options.state_directory,
     };

@@ -33,7 +33,7 @@ use super::{DriverError, STATE_INTERVAL, needed_files};
 use crate::cleanup::{cleanup, take_over};
 use crate::dns::{Dns, restore_of};
 use crate::fleet::Fleet;
-use crate::local::{RpcError, SetAnswer, SetQoe, SetStrategy};
+use crate::local::{RpcError, SetAnswer, SetQoe, SetStrategy, TellPlayer};
 use crate::lookup::RouterNotices;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
@@ -356,6 +356,11 @@ impl Role<Client> for ClientRole {
             "set_qoe" => {
                 let SetQoe { lane, qoe } = settings::parse(params)?;
                 settings::answer(driver.node.set_qoe(now, &lane, qoe))
+            }
+            "tell_player" => {
+                let TellPlayer { lane, player, qoe } = settings::parse(params)?;
+                let is_told = driver.node.tell_player(now, &lane, player, qoe);
+                Ok(json!({ "told": is_told }))
             }
             "frame_targets" => Ok(json!(driver.node.frame_targets())),
             other => Err(RpcError::method_not_found(other)),

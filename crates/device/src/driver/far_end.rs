@@ -11,7 +11,7 @@ use super::serving::reload::Destinations;
 use crate::DeviceError;
 use crate::poll::Event;
 use crate::status::StreamsStatus;
-use crate::streams::{ClientStreams, Exit, ExitRules, ExitSettings};
+use crate::streams::{ClientStreams, Exit, ExitRules, ExitSettings, Sources};
 
 impl ClientStreams for Server {
     fn streams_of(&mut self, owner: StreamsOwner) -> Option<&mut Streams> {
@@ -21,26 +21,32 @@ impl ClientStreams for Server {
     fn is_clients(&self, address: IpAddr) -> bool {
         self.is_of_client(address)
     }
+
+    fn address_of(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
+        self.stream_address(owner, ipv4)
+    }
 }
 
 /// The far end of all streams.
 pub(super) struct FarEnd {
     exit: Exit,
     rules: ExitRules,
+    sources: Sources,
 }
 
 impl FarEnd {
-    /// Streams may lead to where `rules` let them.
+    /// Streams may lead to where `rules` let them, and leave with one of `sources`.
     ///
     /// # Errors
     /// When the system has no threads.
     pub(super) fn start(
         rules: ExitRules,
+        sources: Sources,
         connects_per_second: u32,
         driver: &Driver<Server>,
     ) -> Result<Self, DeviceError> {
-        let settings = ExitSettings::new(rules.clone(), connects_per_second);
-        Ok(Self { exit: Exit::start(settings, STREAMS, &driver.waker())?, rules })
+        let settings = ExitSettings::new(rules.clone(), sources, connects_per_second);
+        Ok(Self { exit: Exit::start(settings, STREAMS, &driver.waker())?, rules, sources })
     }
 
     /// Clients may go there from now on.
@@ -85,6 +91,7 @@ impl FarEnd {
             connections: self.exit.connections(),
             accepted: self.exit.accepted(),
             ends: ends.map(|(end, count)| (end.name().to_owned(), count)).collect(),
+            source: Some(self.sources.name().to_owned()),
         }
     }
 }

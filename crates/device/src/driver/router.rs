@@ -283,6 +283,7 @@ fn filter_options(tun: &Tun) -> FilterOptions {
         inner: Vec::new(),
         masquerade: false,
         masquerade_into_tun: None,
+        client_sockets: false,
         forwarding: Forwarding::Open,
         apart: None,
         forward: true,

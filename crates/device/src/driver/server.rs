@@ -93,10 +93,15 @@ impl ServerOptions {
             clients_reach_clients: self.config.clients_reach_clients,
             destinations: &self.destinations,
             has_neighbours: false,
+            takes_streams: self.config.streams.is_some(),
             files: &self.files,
             state_directory: &self.state_directory,
         };
         let host = Host::start(instance, tun, hosted, &peers)?;
+        let sources = host.0.sources();
+        if !sources.clients && !sources.own {
+            self.config.streams = None;
+        }
         self.config.transport.reset_salt = reset_salt(&self.state_directory, instance.name())?;
         Ok((Arc::new(PeerTable::from(peers)), host))
     }
@@ -158,6 +163,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
     let tun = Tun::open(&tun_options(&options.tun, &options.addresses))?;
     let (peers, host) = options.set_up(&instance, &tun)?;
+    let sources = host.0.sources();
     let epoch = Epoch::new(clock.epoch());
     let (config, identity) = (options.config.clone(), options.identity.clone());
     let mut server = Server::new(epoch, config, identity, peers.clone())?;
@@ -183,7 +189,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
             gateways: options.config.gateways.clone(),
             clients_reach_clients: options.config.clients_reach_clients,
         };
-        FarEnd::start(rules, options.connects_per_second, &driver)
+        FarEnd::start(rules, sources, options.connects_per_second, &driver)
     });
     let far_end = far_end.transpose()?;
     let serving = options.serving(peers, host, instance.name());

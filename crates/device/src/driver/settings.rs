@@ -29,7 +29,7 @@ pub(super) fn answer(result: Result<(), SetError>) -> Result<Value, RpcError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::{SetQoe, SetStrategy};
+    use crate::local::{SetQoe, SetStrategy, TellPlayer};
 
     #[test]
     fn a_lane_may_name_an_uplink_that_may_come_and_no_other() {
@@ -62,5 +62,8 @@ mod tests {
         let qoe = json!({ "cached_bytes": 1, "cached_frames": 2, "bps": 3, "fps": 29.97 });
         let read: SetQoe = parse(&json!({ "lane": "default", "qoe": qoe })).expect("well-formed");
         assert_eq!(read.qoe.cached_frames, 2);
+        let player: TellPlayer = parse(&json!({ "qoe": qoe })).expect("well-formed");
+        assert_eq!((player.lane.as_str(), player.player), ("streams", 0));
+        assert!(parse::<TellPlayer>(&json!({ "qoe": {} })).is_err());
     }
 }

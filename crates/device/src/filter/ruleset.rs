@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! prerouting   own_addresses (before conntrack) ─► destinations (before the machine's own DNAT)
+//!              ─► sockets (after NAT, see super::sockets)
 //! forward      forward ─► answers
 //! postrouting  postrouting (source NAT) ─► opened (after it)
 //! ```
@@ -19,7 +20,7 @@ use ipnet::IpNet;
 use roadweave_types::DropReason;
 
 use super::chain::{Chain, count_and_drop, counter, family, has_family};
-use super::{Allowed, FilterOptions, Forwarding, Interface, Opened, apart};
+use super::{Allowed, FilterOptions, Forwarding, Interface, Opened, apart, sockets};
 
 /// What the kernel counts for us.
 pub(super) const COUNTED: [DropReason; 3] =
@@ -68,6 +69,7 @@ fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
         Chain { name: "answers", hook: None, rules: answers(options) },
         base("own_addresses", "filter hook prerouting priority raw", own_addresses(options)),
         base("destinations", "filter hook prerouting priority mangle", destinations(options)),
+        base("sockets", sockets::HOOK, sockets::rules(options)),
         base("forward", "filter hook forward priority filter - 10", forward(options)),
         base("postrouting", "nat hook postrouting priority srcnat", postrouting(options)),
         base(
@@ -98,7 +100,7 @@ fn sets(options: &FilterOptions) -> String {
     };
     for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
         add(&format!("inner{family}"), kind, of_family(&options.inner, family == 4));
-        if options.apart.is_some() {
+        if options.apart.is_some() || options.client_sockets {
             let near = apart::near(options);
             add(&format!("near{family}"), kind, of_family(&near, family == 4));
         }

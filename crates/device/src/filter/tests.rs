@@ -10,6 +10,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         inner: vec!["10.8.0.1/24".parse().unwrap(), "fd08::1/64".parse().unwrap()],
         masquerade: true,
         masquerade_into_tun: Some(vec!["192.168.50.0/24".parse().unwrap()]),
+        client_sockets: false,
         forwarding,
         apart: None,
         forward: true,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use roadweave_tunnel::{Qoe, Strategy};
+use roadweave_tunnel::{Qoe, Strategy, StreamsConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -28,6 +28,24 @@ pub struct SetQoe {
     pub lane: String,
     /// What the application behind it has in its buffer.
     pub qoe: Qoe,
+}
+
+/// The parameters of `tell_player`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TellPlayer {
+    /// The lane of the server that brings the player's video, by its name.
+    #[serde(default = "streams_lane")]
+    pub lane: String,
+    /// Tells the players behind this box apart.
+    #[serde(default)]
+    pub player: u64,
+    /// What it has in its buffer.
+    pub qoe: Qoe,
+}
+
+fn streams_lane() -> String {
+    StreamsConfig::LANE.to_owned()
 }
 
 /// The parameters of `drain`.

@@ -13,6 +13,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 
 use super::{DEFAULT_V4, DEFAULT_V6, NetworkInterface, Route, Rule};
+use crate::process::ROUTE_PROTOCOL;
 
 pub(crate) fn parse_link(message: &LinkMessage) -> NetworkInterface {
     let mut link = NetworkInterface {
@@ -56,8 +57,11 @@ pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, IpNet)> {
 }
 
 pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
-    if !matches!(message.header.kind, RouteType::Unicast | RouteType::Unreachable) {
-        return None;
+    match message.header.kind {
+        RouteType::Unicast | RouteType::Unreachable => {}
+        // The kernel has one for each address.
+        RouteType::Local if u8::from(message.header.protocol) == ROUTE_PROTOCOL => {}
+        _ => return None,
     }
     let mut route = Route {
         destination: match message.header.address_family {
@@ -71,6 +75,7 @@ pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
         metric: 0,
         protocol: message.header.protocol.into(),
         preferred_source: None,
+        local: message.header.kind == RouteType::Local,
     };
     for attribute in &message.attributes {
         match attribute {
@@ -143,8 +148,9 @@ pub(super) fn build_route(route: &Route) -> RouteMessage {
         protocol: RouteProtocol::from(route.protocol),
         // None shall tell the kernel over which interface a gateway lies that somebody adds a route
         // by: with the scope of a link, a route into the TUN would claim that all of them do.
-        scope: RouteScope::Universe,
+        scope: if route.local { RouteScope::Host } else { RouteScope::Universe },
         kind: match route.interface {
+            Some(_) if route.local => RouteType::Local,
             Some(_) => RouteType::Unicast,
             None => RouteType::Unreachable,
         },

@@ -210,23 +210,30 @@ impl Routes {
         }
     }
 
-    /// All that leads `prefix` into the TUN with the index `tun`.
+    /// All that leads `prefix` into the TUN with the index `tun`, or to sockets of this machine.
     pub(super) fn ways(&self, tun: u32, prefix: &IpNet) -> Vec<Route> {
         let main = tun_route(tun, *prefix, self.tunnel_table());
-        match &self.own_table {
+        let mut ways = match &self.own_table {
             None => vec![main],
             Some(own) if own.surroundings.is_exposed => {
                 own.routes(prefix).into_iter().chain([main]).collect()
             }
             Some(own) => own.routes(prefix),
-        }
+        };
+        ways.extend(self.socket_table.as_ref().and_then(|table| table.route(prefix)));
+        ways
     }
 
     /// What there is for the own networks.
     pub(super) fn own_ways(&self) -> (Vec<Route>, Vec<Rule>) {
-        let Some(own) = &self.own_table else { return Default::default() };
-        let networks = own.surroundings.networks.iter();
-        (networks.flat_map(|network| own.routes(network)).collect(), own.rules())
+        let (mut routes, mut rules) =
+            self.socket_table.as_ref().map(|table| table.ways()).unwrap_or_default();
+        if let Some(own) = &self.own_table {
+            let networks = own.surroundings.networks.iter();
+            routes.extend(networks.flat_map(|network| own.routes(network)));
+            rules.extend(own.rules());
+        }
+        (routes, rules)
     }
 
     /// Sets again what is not as it should be of the TUN's group and the settings; returns how much
@@ -274,6 +281,7 @@ impl OwnTable {
             metric,
             protocol: ROUTE_PROTOCOL,
             preferred_source: None,
+            local: false,
         };
         let refused = Route { interface: None, metric: METRIC_REFUSED, ..into.clone() };
         vec![into, refused]

@@ -223,6 +223,7 @@ impl Planner<'_> {
                 plan.routes.insert(Route {
                     interface: Some(*index),
                     preferred_source: Some(prefix.addr()),
+                    local: false,
                     // Identical modems have identical networks: the kernel's order decides.
                     ..refusal(network, table, *index)
                 });
@@ -318,6 +319,7 @@ fn refusal(destination: IpNet, table: u32, metric: u32) -> Route {
         metric,
         protocol: ROUTE_PROTOCOL,
         preferred_source: None,
+        local: false,
     }
 }
 

@@ -20,6 +20,7 @@ mod caller;
 mod handshake;
 mod http;
 mod progress;
+mod report;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,6 +34,7 @@ use roadweave_wire::{ResetCode, StreamId};
 
 use self::caller::{arrived_by, ask_for_interfaces};
 use self::handshake::{Dialect, Handshake};
+pub use self::report::PlayerTold;
 use super::splice::{self, Splice, break_off};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
@@ -46,6 +48,8 @@ pub struct EntranceSettings {
     pub listen: SocketAddr,
     /// The networks that callers are from.
     pub networks: Vec<IpNet>,
+    /// The origins of pages whose players may tell of their buffers, as browsers name them.
+    pub origins: Vec<String>,
     /// The most connections at a time.
     pub connections_max: usize,
     /// The most connections of one source address at a time.
@@ -62,6 +66,7 @@ impl EntranceSettings {
         Self {
             listen,
             networks,
+            origins: Vec::new(),
             connections_max: super::connections_max().min(4096),
             connections_of_one_max: 512,
             handshake_max: Duration::from_secs(10),
@@ -134,6 +139,8 @@ pub struct Entrance {
     /// The system has no room for callers until then.
     paused_until: Option<Instant>,
     accepted: u64,
+    /// What players told since it was taken, at most [`TOLD_MAX`].
+    told: Vec<PlayerTold>,
     ends: Ends<EntranceEnd>,
     scratch: Box<[u8]>,
 }
@@ -180,6 +187,7 @@ impl Entrance {
             is_called: false,
             paused_until: None,
             accepted: 0,
+            told: Vec::new(),
             ends: Ends::default(),
             scratch: vec![0; SCRATCH].into(),
         })
@@ -205,6 +213,11 @@ impl Entrance {
     /// When the system refuses.
     pub fn register(&self, poller: &Poller) -> Result<(), DeviceError> {
         poller.add(&self.listener, self.token, Interest::Edges)
+    }
+
+    /// What players have told since the last call, in the order in which it came.
+    pub fn take_told(&mut self) -> Vec<PlayerTold> {
+        std::mem::take(&mut self.told)
     }
 
     /// Whether the token is one of its own.
@@ -388,6 +401,8 @@ impl Entrance {
     }
 }
 
+/// What players tell in a turn, at most.
+const TOLD_MAX: usize = 64;
 /// The most callers that are taken in a turn.
 const ACCEPTED_MAX: usize = 64;
 /// How long no callers are taken after the system had no room for one.

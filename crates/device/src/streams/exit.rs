@@ -13,8 +13,10 @@
 mod attempts;
 mod names;
 mod rules;
+mod source;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -26,6 +28,8 @@ use roadweave_wire::{Destination, ResetCode, StreamId};
 use self::attempts::{Attempts, Outcome};
 use self::names::Names;
 pub use self::rules::ExitRules;
+pub use self::source::Sources;
+pub(crate) use self::source::check_rights;
 use super::splice::{self, Over, Splice, Turn, break_off};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
@@ -37,6 +41,8 @@ use crate::{DeviceError, Waker};
 pub struct ExitSettings {
     /// Where streams may lead.
     pub rules: ExitRules,
+    /// The addresses with which connections leave.
+    pub sources: Sources,
     /// The most connections of all clients.
     pub connections_max: usize,
     /// New connections of one client in a second.
@@ -50,10 +56,10 @@ pub struct ExitSettings {
 impl ExitSettings {
     /// As many as a browser makes, for 20 s: some two retransmissions before a TCP's SYN is given
     /// up would take longer than people wait.
-    pub fn new(rules: ExitRules, connects_per_second: u32) -> Self {
+    pub fn new(rules: ExitRules, sources: Sources, connects_per_second: u32) -> Self {
         let (connecting_max, connect_max) = (64, Duration::from_secs(20));
         let connections_max = super::connections_max();
-        Self { rules, connections_max, connects_per_second, connecting_max, connect_max }
+        Self { rules, sources, connections_max, connects_per_second, connecting_max, connect_max }
     }
 }
 
@@ -112,6 +118,9 @@ pub trait ClientStreams {
 
     /// Whether the address is a client's.
     fn is_clients(&self, address: IpAddr) -> bool;
+
+    /// The client's own inner address of a family, if it has one.
+    fn address_of(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr>;
 }
 
 /// The far end of all streams of a server; see the [module](super).
@@ -378,7 +387,13 @@ impl Exit {
         }
         let is_clients = |address| clients.is_clients(address);
         let may_lead = |to: &SocketAddr| self.settings.rules.allow(*to, is_clients);
-        let allowed: VecDeque<SocketAddr> = addresses.into_iter().filter(may_lead).collect();
+        // An IPv4 address in the guise of one of IPv6 is what it leads to.
+        let plain = |to: SocketAddr| match to.ip().to_canonical() {
+            address @ IpAddr::V4(_) => SocketAddr::new(address, to.port()),
+            IpAddr::V6(_) => to,
+        };
+        let addresses = addresses.into_iter().map(plain);
+        let allowed: VecDeque<SocketAddr> = addresses.filter(may_lead).collect();
         if allowed.is_empty() {
             return self.fail(now, number, ResetCode::Forbidden, clients);
         }
@@ -397,8 +412,11 @@ impl Exit {
         let token = self.connections.token(number);
         let Some(connection) = self.connections.get_mut(number) else { return };
         let (owner, id, until) = (connection.owner, connection.stream, connection.until);
-        let rules = &self.settings.rules;
-        let may_lead = |to| rules.allow(to, |address| clients.is_clients(address));
+        let ExitSettings { rules, sources, .. } = &self.settings;
+        let source = |to: SocketAddr| match rules.allow(to, |address| clients.is_clients(address)) {
+            true => sources.choose(to, clients.address_of(owner, to.is_ipv4())),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        };
         let Some(state) = connection.state.take() else { return };
         match state {
             State::Asking | State::Connecting(_) if until <= now => {
@@ -406,7 +424,7 @@ impl Exit {
             }
             State::Asking => connection.state = Some(State::Asking),
             State::Connecting(mut attempts) => {
-                match attempts.advance(now, poller, token, &may_lead) {
+                match attempts.advance(now, poller, token, &source) {
                     Outcome::Failed(code) => self.fail(now, number, code, clients),
                     Outcome::Pending => {
                         let next = attempts.poll_timeout().map_or(until, |at| at.min(until));

@@ -433,10 +433,17 @@ fn who_says_nothing_that_is_served_is_told_so_and_closed() {
     assert!(ask(&mut world, endless).starts_with("HTTP/1.1 431 "));
     assert!(ask(&mut world, b"\x04\x01".to_vec()).starts_with("HTTP/1.1 400 "));
     assert_eq!(world.entrance.ends().of(EntranceEnd::BadRequest), 4);
-    let qoe = ask(&mut world, b"POST /v1/qoe HTTP/1.1\r\n\r\n".to_vec());
-    assert!(qoe.starts_with("HTTP/1.1 404 "), "{qoe}");
+    let other = ask(&mut world, b"POST /v1/other HTTP/1.1\r\n\r\n".to_vec());
+    assert!(other.starts_with("HTTP/1.1 404 "), "{other}");
+    let report = "POST /v1/qoe HTTP/1.1\r\nContent-Type: application/cmcd\r\n\
+                  Content-Length: 18\r\n\r\nbl=1200,sid=\"6e2f\"";
+    let told = ask(&mut world, report.into());
+    assert!(told.starts_with("HTTP/1.1 200 "), "{told}");
+    let told = world.entrance.take_told();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].qoe.play_time_left(), Duration::from_millis(1200));
     let slow = (EntranceEnd::Slow, 3);
-    world.check_ends(&[(EntranceEnd::BadRequest, 4), (EntranceEnd::Served, 1), slow]);
+    world.check_ends(&[(EntranceEnd::BadRequest, 4), (EntranceEnd::Served, 2), slow]);
 }
 
 fn loopback_index() -> u32 {

@@ -6,7 +6,13 @@ fn at(ms: u64) -> Instant {
 }
 
 fn sent(id: u32, path: u32) -> SentCopy {
-    SentCopy { id: PacketId(id), path: PathId(path), bytes: 1200, ends_frame: false }
+    SentCopy {
+        id: PacketId(id),
+        path: PathId(path),
+        bytes: 1200,
+        ends_frame: false,
+        urgency: Urgency::FIRST,
+    }
 }
 
 fn xlink_with(name: &str) -> Xlink {
@@ -100,7 +106,8 @@ fn beyond_the_upper_threshold_it_is_off_and_below_the_lower_one_it_is_on() {
     let mut decides = |left, rtt_ms| {
         let paths = [path(0, 5, 100), path(1, rtt_ms, 100)];
         xlink.set_qoe(at(20_000), qoe(left));
-        xlink.candidates.insert(PathId(1), [(at(0), PacketId(0))].into());
+        let queue = [(at(0), PacketId(0))].into();
+        xlink.candidates.insert(PathId(1), [(Urgency::FIRST, queue)].into());
         xlink.wants(at(20_000), PacketId(0), &free(&paths))
     };
     assert!(!decides(250, 400), "it would be late, but there is much left");
@@ -187,4 +194,18 @@ fn lost_packets_are_sent_again_and_may_be_reinjected_again() {
     assert!(xlink.is_settled());
     assert_eq!(repairs(&mut xlink, at(10), 0), []);
     assert!(xlink.candidates.is_empty());
+}
+
+#[test]
+fn what_is_under_way_and_more_urgent_is_sent_again_before_what_waits() {
+    let mut xlink = xlink_with("xlink");
+    let sent_with = |id, urgency| SentCopy { urgency: Urgency(urgency), ..sent(id, 1) };
+    for (id, urgency) in [(0, 5), (1, 2), (2, 3)] {
+        xlink.on_sent(at(id.into()), sent_with(id, urgency), &paths());
+    }
+    assert_eq!(repairs(&mut xlink, at(5), 1200), [], "what waits may be more urgent");
+    xlink.set_next(Urgency(3));
+    assert_eq!(repairs(&mut xlink, at(5), 1200), [reinject(1)], "equals wait");
+    xlink.on_sent(at(5), sent(1, 0), &paths());
+    assert_eq!(repairs(&mut xlink, at(6), 0), [reinject(2), reinject(0)]);
 }

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use roadweave_types::PathStatus;
+use roadweave_types::{PathStatus, Urgency};
 
 use super::shares::{Size, every_path, in_proportion, outlasting_any_path};
 use super::*;
@@ -16,7 +16,13 @@ fn at(ms: u64) -> Instant {
 }
 
 fn sent(id: u32, path: u32) -> SentCopy {
-    SentCopy { id: PacketId(id), path: PathId(path), bytes: 1200, ends_frame: false }
+    SentCopy {
+        id: PacketId(id),
+        path: PathId(path),
+        bytes: 1200,
+        ends_frame: false,
+        urgency: Urgency::FIRST,
+    }
 }
 
 /// Sends `count` packets at time zero on path 0 and acknowledges all but `lost`.

@@ -239,10 +239,7 @@ fn frames_at_random_cost_a_bound() {
                 }
                 2 => {
                     let room = random.below(2000);
-                    streams.set_reinjection_budget(5000);
-                    let older = Duration::from_millis(random.below(500) as u64);
-                    let copies = streams.poll_reinjection(now, room, older);
-                    let body = copies.or_else(|| streams.poll_transmit(now, room));
+                    let body = streams.poll_transmit(now, room);
                     assert!(body.is_none_or(|body| body.len() <= room), "seed {seed}");
                 }
                 _ => {

@@ -1,5 +1,7 @@
 //! Peers that keep to the rules: order, speed, and cost.
 
+use roadweave_types::Urgency;
+
 use super::*;
 
 #[test]
@@ -96,44 +98,37 @@ fn urgent_bytes_leave_first_and_incremental_streams_take_turns() {
     assert!(rest.windows(2).all(|pair| pair[0] != pair[1]), "in turn: {rest:?}");
 }
 
-/// XLINK section 5.1, figure 4: what is in flight of a stream goes again before what is unsent of
-/// lower priority, and never before what is unsent of its own.
+/// What leaves next is told before it leaves, so that a lane knows what may go before it.
 #[test]
-fn reinjection_goes_between_priorities_and_within_its_budget() {
-    let mut streams = Streams::new(Config::for_streams(Side::Client, 4));
+fn heads_go_before_everything_and_what_is_next_is_told() {
+    let config = Config { head: 1500, ..Config::for_streams(Side::Client, 4) };
+    let mut streams = Streams::new(config);
     let now = Instant::from_millis(100);
-    let begin = |streams: &mut Streams, urgency| {
-        let priority = StreamPriority::new(urgency, false);
+    assert_eq!(streams.next_urgency(), Urgency::LAST);
+    let urgent = StreamPriority::new(0, false);
+    let ids = [urgent, StreamPriority::new(5, true), urgent].map(|priority| {
         let id = streams.open(now, destination(), priority).expect("room");
-        streams.write(now, id, &[urgency; 3000]).expect("open");
+        assert_eq!(streams.write(now, id, &[7; 3000]), Ok(3000));
         id
-    };
-    let first = begin(&mut streams, 1);
-    let second = begin(&mut streams, 2);
-    streams.set_reinjection_budget(10_000);
-    let reinject = |streams: &mut Streams, older| {
-        let body = streams.poll_reinjection(now, ROOM, older)?;
-        let frame = StreamFrames::new(body).expect("frames").next()?.expect("a frame");
-        let StreamFrame::Data(data) = frame else { panic!("{frame:?}") };
-        Some(data.id)
-    };
-    assert_eq!(reinject(&mut streams, Duration::ZERO), None, "nothing has left");
-    streams.poll_transmit(now, ROOM).expect("the first of it");
-    assert_eq!(reinject(&mut streams, Duration::ZERO), None, "its own bytes come first");
-    while streams.stats().sent < 3000 {
-        streams.poll_transmit(now, ROOM).expect("the rest of it");
+    });
+    streams.set_head(now, ids[2], 0).expect("it is open");
+    let mut order = Vec::new();
+    let mut urgencies = Vec::new();
+    while streams.has_frames() {
+        urgencies.push(streams.next_urgency());
+        let body = streams.poll_transmit(now, ROOM).expect("there are frames");
+        for frame in StreamFrames::new(body).expect("frames") {
+            order.push(match frame.expect("a frame") {
+                StreamFrame::Data(data) => data.id,
+                StreamFrame::Open(open) => open.id,
+                other => panic!("{other:?}"),
+            });
+        }
     }
-    assert_eq!(reinject(&mut streams, Duration::from_millis(1)), None, "too young");
-    assert_eq!(reinject(&mut streams, Duration::ZERO), Some(first));
-    while let Some(id) = reinject(&mut streams, Duration::ZERO) {
-        assert_eq!(id, first, "{second:?} has bytes that have not left");
-    }
-    assert!((3000..=3200).contains(&streams.stats().reinjected), "each byte once");
-    while streams.poll_transmit(now, ROOM).is_some() {}
-    streams.set_reinjection_budget(500);
-    assert_eq!(reinject(&mut streams, Duration::ZERO), Some(second));
-    assert_eq!(reinject(&mut streams, Duration::ZERO), None);
-    assert_eq!(streams.reinjection_budget(), 0, "and not a byte beyond");
+    order.dedup();
+    let [first, second, third] = ids;
+    assert_eq!(order, [first, second, first, third, second]);
+    assert!(urgencies.is_sorted(), "{urgencies:?}");
 }
 
 #[test]

@@ -57,6 +57,11 @@ impl Client {
             Ok(Control::LanePromise { lane, promise }) => {
                 current.session.on_lane_promise(now, lane, promise);
             }
+            Ok(Control::Player(report)) => {
+                if !current.session.on_player(now, &report) {
+                    self.drops.count(DropReason::UnknownMessage);
+                }
+            }
             Ok(Control::Binding(newest)) => self.on_newest_binding(&newest),
             Ok(Control::Refuse { reason, why }) => {
                 let is_superseded = why == Reason::Superseded;

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_types::{Instant, PacketId, PathId};
+use roadweave_types::{Instant, PacketId, PathId, Urgency};
 
 use crate::lane::datagram::LaneDatagram;
 
@@ -22,12 +22,27 @@ pub(crate) struct SourceCopy {
     pub(crate) id: PacketId,
     pub(crate) datagram: LaneDatagram,
     pub(crate) ends_frame: bool,
+    /// How urgent it is, when it leaves for the first time.
+    pub(crate) urgency: Urgency,
     /// When its packet came to the lane.
     pub(crate) queued: Instant,
     /// When the copy began to wait.
     pub(crate) since: Instant,
     /// Whether no other copy of the packet has left so far.
     pub(crate) is_first: bool,
+}
+
+impl SourceCopy {
+    /// A further copy of a packet that began to wait for it when `queued`.
+    pub(crate) fn again(
+        now: Instant,
+        id: PacketId,
+        datagram: LaneDatagram,
+        queued: Instant,
+    ) -> Self {
+        let (ends_frame, is_first) = (false, false);
+        Self { id, datagram, ends_frame, urgency: Urgency::FIRST, queued, since: now, is_first }
+    }
 }
 
 /// The copies of a lane that wait for their paths.
@@ -170,6 +185,7 @@ mod tests {
             id: PacketId(id),
             datagram: LaneDatagram { lane: LaneId(0), content, bytes },
             ends_frame: false,
+            urgency: Urgency::FIRST,
             queued: Instant::ZERO,
             since: Instant::from_millis(id.into()),
             is_first: true,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use roadweave_types::{Order, Pacing};
 
 use super::{FlowClass, LaneConfig, LaneRule, Strategy};
+use crate::streams::StreamsConfig;
 
 /// The strategy of flows that send little.
 const INTERACTIVE: &str = "raven";
@@ -69,7 +70,7 @@ pub(crate) fn stream_lane() -> LaneConfig {
         rank: 1,
         pacing: Pacing::Rate,
         rtp_frames: false,
-        ..LaneConfig::new("streams", strategy(TRANSFER))
+        ..LaneConfig::new(StreamsConfig::LANE, strategy(TRANSFER))
     }
 }
 

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use roadweave_recovery::{Qoe, Recovery, RecoveryStats, Repair, SentCopy};
-use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
+use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
 
 /// Recoveries of the past that are kept at once; the oldest gives up its packets beyond it.
 const PAST_MAX: usize = 4;
@@ -106,6 +106,10 @@ impl RecoveryHistory {
 
     pub(crate) fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
         self.each().for_each(|recovery| recovery.set_qoe(now, qoe));
+    }
+
+    pub(crate) fn set_next(&mut self, urgency: Urgency) {
+        self.each().for_each(|recovery| recovery.set_next(urgency));
     }
 
     /// The next repair, those of older packets first.
@@ -208,7 +212,13 @@ mod tests {
     }
 
     fn sent(id: u32) -> SentCopy {
-        SentCopy { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
+        SentCopy {
+            id: PacketId(id),
+            path: PathId(0),
+            bytes: 1200,
+            ends_frame: false,
+            urgency: Urgency::FIRST,
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use roadweave_coding::{Encoder, EncoderConfig};
 use roadweave_schedule::{AcknowledgedDatagram, Scheduler, UnknownScheduler};
 use roadweave_types::{
     DropReason, Instant, LaneId, Order, PacketId, PathId, PathOffer, PathSnapshot, Promise,
-    earliest,
+    Urgency, earliest,
 };
 use roadweave_wire::{
     FragmentPosition, MAX_SYMBOL_BODY, RtpHeader, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram,
@@ -65,8 +65,8 @@ pub(crate) struct LaneSender {
     /// Of what the encoder holds.
     sent_flows: SentFlows,
     queue: VecDeque<Queued>,
-    /// Bytes that will come when the queue has room, where somebody waits for that.
-    held_back: u64,
+    /// What will come when the queue has room, in a lane that carries streams.
+    held_back: Option<HeldBack>,
     /// Which frames of the queue are given up, if the strategy gives up frames.
     shedder: Option<Shedder>,
     /// Lost packets that go out again before the queue, with the moment they were queued.
@@ -123,7 +123,7 @@ impl LaneSender {
             encoder: Encoder::new(encoder),
             sent_flows: SentFlows::default(),
             queue: VecDeque::new(),
-            held_back: 0,
+            held_back: None,
             shedder: config.strategy.keeps_whole_frames().then(|| Shedder::new(config.deadline)),
             again: VecDeque::new(),
             repairs: BTreeMap::new(),
@@ -202,7 +202,7 @@ impl LaneSender {
         let stamp = self.arrival_times.as_ref().map(|_| Stamp::of(now));
         let datagram =
             SourceDatagram::of_packet(self.lane, self.predecessors.is_some(), stamp, packet);
-        self.queue_packet(now, datagram, flow, rtp);
+        self.queue_packet(now, datagram, flow, rtp, Urgency::FIRST);
     }
 
     /// Queues a packet if there is room for it.
@@ -212,6 +212,7 @@ impl LaneSender {
         datagram: SourceDatagram,
         flow: u64,
         rtp: Option<RtpHeader>,
+        urgency: Urgency,
     ) {
         let bytes = datagram.len();
         if self.stats.queue_bytes as usize + bytes > self.config.queue_bytes_max {
@@ -225,17 +226,18 @@ impl LaneSender {
             flow,
             frame: rtp.map(|header| Frame::new(flow, &header)),
             ends_frame: rtp.is_some_and(|header| header.marker),
+            urgency,
             ends_packet: true,
         });
     }
 
     /// Takes the body of a symbol that is not an inner packet, in a lane that carries streams; at
     /// most [`LaneSender::symbol_room`] bytes.
-    pub(crate) fn handle_symbol(&mut self, now: Instant, body: &[u8]) {
+    pub(crate) fn handle_symbol(&mut self, now: Instant, body: &[u8], urgency: Urgency) {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += body.len() as u64;
         let symbol = Symbol { position: FragmentPosition::Whole, body };
-        self.queue_packet(now, SourceDatagram::new(self.lane, &symbol), 0, None);
+        self.queue_packet(now, SourceDatagram::new(self.lane, &symbol), 0, None, urgency);
     }
 
     /// The most bytes of a symbol's body that leave in one datagram, whether as they are or coded.
@@ -244,14 +246,14 @@ impl LaneSender {
         carrier.max_datagram_size().saturating_sub(header).min(MAX_SYMBOL_BODY)
     }
 
-    /// So many bytes are to follow when the queue has room.
-    pub(crate) fn set_held_back(&mut self, bytes: u64) {
-        self.held_back = bytes;
+    /// This is to follow when the queue has room.
+    pub(crate) fn set_held_back(&mut self, held_back: HeldBack) {
+        self.held_back = Some(held_back);
     }
 
     /// Bytes that wait for a free window, here and elsewhere.
     fn backlog_bytes(&self) -> u64 {
-        self.stats.queue_bytes + self.held_back
+        self.stats.queue_bytes + self.held_back.map_or(0, |held_back| held_back.bytes)
     }
 
     /// Bytes of datagrams that wait for a free window.
@@ -447,6 +449,14 @@ impl LaneSender {
         };
         paths.iter().map(offer).collect()
     }
+}
+
+/// What follows when the queue has room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldBack {
+    pub(crate) bytes: u64,
+    /// Of the most urgent of it.
+    pub(crate) urgency: Urgency,
 }
 
 /// How much longer than its packets' expiry a range may last, at most: t of CellFusion section

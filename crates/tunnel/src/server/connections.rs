@@ -126,6 +126,13 @@ impl Server {
                     joined.session.on_lane_promise(now, lane, promise);
                 }
             }
+            Ok(Control::Player(report)) => {
+                if let Some(joined) = self.sessions.get_mut(&id)
+                    && !joined.session.on_player(now, &report)
+                {
+                    self.drops.count(DropReason::UnknownMessage);
+                }
+            }
             Ok(Control::Binding(binding)) => self.on_binding(now, id, binding),
             Ok(_) => self.drops.count(DropReason::UnknownMessage),
             Err(_) => self.drops.count(DropReason::MalformedMessage),

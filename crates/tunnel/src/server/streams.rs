@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_quic::{Connection, ConnectionId};
 use roadweave_stream::{Event, Side, Streams};
@@ -293,6 +294,16 @@ impl Server {
     /// Whether the address is one of a client that may connect, or behind one.
     pub fn is_of_client(&self, address: IpAddr) -> bool {
         self.peers.route(address).is_some()
+    }
+
+    /// The first of a client's own inner addresses of a family, if it has one; none of those that
+    /// are behind it.
+    pub fn stream_address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
+        let all = self.streams.as_ref()?;
+        let of = all.by_key.get(all.owners.get(&owner)?)?;
+        let is_own =
+            |net: &&IpNet| net.prefix_len() == net.max_prefix_len() && net.addr().is_ipv4() == ipv4;
+        of.peer.addresses.iter().find(is_own).map(IpNet::addr)
     }
 
     /// What the server calls the streams of a client that says hello, if it takes any.

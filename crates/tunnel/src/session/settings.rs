@@ -2,11 +2,14 @@
 //! strategies, and what the applications behind them tell.
 
 use roadweave_recovery::Qoe;
-use roadweave_types::Instant;
+use roadweave_types::{Instant, LaneId};
+use roadweave_wire::{Control, PlayerReport};
 
 use super::Session;
 use super::config::{SetError, are_alike, find_lane, needs_flows};
+use crate::carrier::Carrier;
 use crate::lane::{FlowTable, LaneConfig, LaneSender, Strategy};
+use crate::players::{qoe_of, report_of};
 
 impl Session {
     /// Lets a lane of the sending direction follow another strategy, from its next packet on.
@@ -60,6 +63,32 @@ impl Session {
     /// When there is no such lane.
     pub fn set_qoe(&mut self, now: Instant, lane: &str, qoe: Qoe) -> Result<(), SetError> {
         self.lane(lane).map(|sender| sender.set_qoe(now, qoe))
+    }
+
+    /// Takes what a player at the peer's side tells of its buffer, for the lane that brings its
+    /// video; whether there is such a lane.
+    pub(crate) fn on_player(&mut self, now: Instant, report: &PlayerReport) -> bool {
+        let mut senders = (0_u8..).map(LaneId).zip(&mut self.senders);
+        let of = senders.find(|(_, sender)| sender.config().name == report.lane);
+        let Some((id, sender)) = of else { return false };
+        let players = self.players.entry(id).or_default();
+        let (at, qoe) = players.on_report(now, report.player, qoe_of(report));
+        sender.set_qoe(at, qoe);
+        true
+    }
+
+    /// Tells the peer how the buffer of a player at this side does, whose video the peer's lane
+    /// `lane` brings; unless it told a moment ago, or too many do. Whether it was told.
+    pub(crate) fn tell_player(
+        &mut self,
+        now: Instant,
+        lane: &str,
+        player: u64,
+        qoe: Qoe,
+        carrier: &mut impl Carrier,
+    ) -> bool {
+        let report = Control::Player(report_of(lane, player, qoe));
+        self.tellers.allows(now, player) && carrier.send_message(report.to_bytes())
     }
 
     fn lane(&mut self, name: &str) -> Result<&mut LaneSender, SetError> {

@@ -17,6 +17,7 @@ use roadweave_types::{DropReason, Instant, PathSnapshot, earliest};
 
 use super::Session;
 use crate::carrier::Carrier;
+use crate::lane::HeldBack;
 use crate::rate::{Direction, Limit};
 
 /// Bytes of symbols that may wait for their turn: a window of a path, or what a client's limit
@@ -134,14 +135,16 @@ impl Session {
             let mut has_more = true;
             while has_more && sender.queued_bytes() < AHEAD {
                 let passes = turn.allows(now, Direction::Down, room);
+                let urgency = turn.streams.next_urgency();
                 let symbol = passes.then(|| turn.streams.poll_transmit(now, room)).flatten();
                 has_more = symbol.is_some();
                 if let Some(symbol) = symbol {
                     turn.use_up(now, Direction::Down, symbol.len());
-                    sender.handle_symbol(now, &symbol);
+                    sender.handle_symbol(now, &symbol, urgency);
                 }
             }
-            sender.set_held_back(turn.streams.unsent());
+            let (bytes, urgency) = (turn.streams.unsent(), turn.streams.next_urgency());
+            sender.set_held_back(HeldBack { bytes, urgency });
             sender.transmit(now, carrier);
             if !has_more || sender.queued_bytes() >= AHEAD {
                 return;

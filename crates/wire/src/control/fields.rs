@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use roadweave_types::{Order, Policy, Priority, Promise, peer_text};
 
 use super::error::ControlError;
-use super::values::{Reason, Role, TenantAnchor};
+use super::values::{PlayerReport, Reason, Role, TenantAnchor};
 use crate::stream::StreamsEpoch;
 
 pub(super) const MAX_NETWORKS: usize = 64;
@@ -27,6 +27,8 @@ pub(super) const FIELD_ROLE: u16 = 10;
 pub(super) const FIELD_REASON: u16 = 12;
 pub(super) const FIELD_GRACE: u16 = 13;
 pub(super) const FIELD_STREAMS: u16 = 21;
+pub(super) const FIELD_PLAYER: u16 = 22;
+pub(super) const FIELD_BUFFER: u16 = 23;
 
 /// The redundancy of a path that may have any.
 pub(super) const REDUNDANCY_ANY: u8 = 255;
@@ -84,6 +86,14 @@ pub(super) fn put_streams(out: &mut BytesMut, streams: Option<StreamsEpoch>) {
     if let Some(StreamsEpoch(number)) = streams {
         put_field(out, FIELD_STREAMS, &number.to_be_bytes());
     }
+}
+
+pub(super) fn put_player(out: &mut BytesMut, report: &PlayerReport) {
+    let PlayerReport { lane, player, cached_bytes, cached_frames, bps, milli_fps } = report;
+    put_text(out, FIELD_NAME, lane);
+    put_field(out, FIELD_PLAYER, &player.to_be_bytes());
+    let buffer = [cached_bytes, cached_frames, bps, milli_fps].map(|value| value.to_be_bytes());
+    put_field(out, FIELD_BUFFER, buffer.as_flattened());
 }
 
 pub(super) fn put_order(out: &mut BytesMut, order: Order) {
@@ -203,6 +213,22 @@ impl Fields {
 
     pub(super) fn streams(&self) -> Result<Option<StreamsEpoch>, ControlError> {
         Ok(self.optional(FIELD_STREAMS)?.map(|value| StreamsEpoch(u64::from_be_bytes(value))))
+    }
+
+    pub(super) fn player(&self) -> Result<PlayerReport, ControlError> {
+        let buffer: [u8; 32] = self.array(FIELD_BUFFER)?;
+        let value = |at: usize| {
+            let bytes = buffer[at * 8..].first_chunk().expect("there are four");
+            u64::from_be_bytes(*bytes)
+        };
+        Ok(PlayerReport {
+            lane: self.text(FIELD_NAME)?,
+            player: u64::from_be_bytes(self.array(FIELD_PLAYER)?),
+            cached_bytes: value(0),
+            cached_frames: value(1),
+            bps: value(2),
+            milli_fps: value(3),
+        })
     }
 
     pub(super) fn anchor(&self) -> Result<Option<TenantAnchor>, ControlError> {

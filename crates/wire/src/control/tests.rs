@@ -31,6 +31,14 @@ fn samples() -> Vec<Control> {
         Control::Hello(Hello { streams: Some(StreamsEpoch(7)), ..Hello::default() }),
         Control::Move { why: Reason::Drain, grace: Some(Duration::from_millis(1)) },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
+        Control::Player(PlayerReport {
+            lane: "streams".into(),
+            player: u64::MAX,
+            cached_bytes: 1,
+            cached_frames: 2,
+            bps: 3,
+            milli_fps: 29_970,
+        }),
         Control::PathPolicy { path: PathId(1), policy: Policy::default() },
         Control::PathPolicy {
             path: PathId(u32::MAX),

@@ -33,3 +33,20 @@ pub struct TenantAnchor {
     /// The key of the tenant's anchor.
     pub key: [u8; 32],
 }
+
+/// What a player tells of its buffer (XLINK section 5.2.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlayerReport {
+    /// The lane of the receiver's direction that brings its video, by its name, at most 256 bytes.
+    pub lane: String,
+    /// Tells the players of one side apart.
+    pub player: u64,
+    /// Bytes in the buffer.
+    pub cached_bytes: u64,
+    /// Frames in the buffer.
+    pub cached_frames: u64,
+    /// The rate of the video, bits per second; 0: it is not known.
+    pub bps: u64,
+    /// The rate of the video, frames in 1,000 seconds; 0: it is not known.
+    pub milli_fps: u64,
+}

@@ -1,7 +1,7 @@
 //! The proxy of a box for applications of its LAN: what joins it with the tunnel's streams.
 
 use roadweave_stream::{Config, Side, Streams};
-use roadweave_tunnel::{Client, StreamsOwner};
+use roadweave_tunnel::{Client, StreamsConfig, StreamsOwner};
 use roadweave_types::Instant;
 
 use super::options::LanStreamsOptions;
@@ -9,7 +9,7 @@ use crate::DeviceError;
 use crate::driver::event_loop::{Driver, STREAMS};
 use crate::poll::Event;
 use crate::status::StreamsStatus;
-use crate::streams::Entrance;
+use crate::streams::{Entrance, PlayerTold};
 
 /// The index of the loopback interface, in every network namespace.
 const LOOPBACK: u32 = 1;
@@ -65,6 +65,10 @@ impl LanStreams {
         }
         let streams = found.map_or(&mut self.nowhere, |(_, streams)| streams);
         self.entrance.turn(now, &driver.poller, streams);
+        for PlayerTold { player, qoe } in self.entrance.take_told() {
+            // One that tells too often is not told on.
+            let _ = driver.node.tell_player(now, StreamsConfig::LANE, player, qoe);
+        }
     }
 
     /// The node was turned: the next turn follows at once if a stream has something to tell.
@@ -82,6 +86,7 @@ impl LanStreams {
             connections: self.entrance.connections(),
             accepted: self.entrance.accepted(),
             ends: ends.map(|(end, count)| (end.name().to_owned(), count)).collect(),
+            source: None,
         }
     }
 }

@@ -11,10 +11,12 @@ use roadweave_types::DropCounters;
 use super::super::{DriverError, TunSettings, needed_files};
 use super::machine::Machine;
 use super::reload::Destinations;
+use crate::filter::check_sockets;
 use crate::privileges::{self, Needs};
+use crate::streams::{Sources, check_rights};
 use crate::{
-    Allowed, AnchorTun, Apart, FilterKeeper, FilterOptions, Forwarding, Instance, RouteKeeper,
-    Routes, Tun, TunOptions,
+    Allowed, AnchorTun, Apart, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance,
+    RouteKeeper, Routes, Tun, TunOptions,
 };
 
 /// What there is to be held.
@@ -28,6 +30,8 @@ pub(in crate::driver) struct HostOptions<'a> {
     pub(in crate::driver) destinations: &'a Destinations,
     /// Whether neighbours on this machine may have the same inner addresses.
     pub(in crate::driver) has_neighbours: bool,
+    /// Whether streams of clients are to end here.
+    pub(in crate::driver) takes_streams: bool,
     /// Files that are read again later.
     pub(in crate::driver) files: &'a [PathBuf],
     pub(in crate::driver) state_directory: &'a Path,
@@ -37,6 +41,8 @@ pub(in crate::driver) struct HostOptions<'a> {
 pub(in crate::driver) struct Host {
     /// What the filters are made of, but for the clients.
     filter_options: FilterOptions,
+    /// The addresses that connections of clients leave with.
+    sources: Sources,
     // Dropped in this order.
     filters: FilterKeeper,
     _routes: RouteKeeper,
@@ -75,11 +81,17 @@ impl Host {
         if let Some(apart) = apart {
             routes.keep_apart(apart, surroundings(tun, &options))?;
         }
+        let client_sockets = options.takes_streams
+            && take_client_sockets(instance, &mut routes, &options)
+                .inspect_err(|error| tell_own_source(error, options.masquerade))
+                .is_ok();
         let (keeper, machine) = Machine::start(routes, tun.index(), options.addresses, clients)?;
-        let filter_options = FilterOptions { apart, ..filter_options(tun, &options) };
+        let filter_options =
+            FilterOptions { apart, client_sockets, ..filter_options(tun, &options) };
         let mut filters = FilterKeeper::start(instance)?;
         filters.set_and_wait(with_clients(&filter_options, machine.routed()))?;
-        Ok((Self { filter_options, filters, _routes: keeper }, machine))
+        let sources = Sources { clients: client_sockets, own: options.masquerade };
+        Ok((Self { filter_options, sources, filters, _routes: keeper }, machine))
     }
 
     /// Lets clients reach other `destinations`; what lies behind them, beyond the own inner
@@ -107,9 +119,37 @@ impl Host {
         }
     }
 
+    /// The addresses that connections of clients leave with; with neither kind there can be none.
+    pub(in crate::driver) fn sources(&self) -> Sources {
+        self.sources
+    }
+
     /// What the filters have discarded.
     pub(in crate::driver) fn drops(&mut self) -> DropCounters {
         self.filters.drops()
+    }
+}
+
+/// Leads to this machine what is for sockets of its own with addresses of clients.
+fn take_client_sockets(
+    instance: &Instance,
+    routes: &mut Routes,
+    options: &HostOptions<'_>,
+) -> Result<(), DeviceError> {
+    check_rights().map_err(|error| DeviceError::system("bind to a client's address", error))?;
+    check_sockets(&format!("{}_check", instance.filter_table()))?;
+    routes.take_for_sockets(options.addresses)
+}
+
+fn tell_own_source(error: &DeviceError, masquerade: bool) {
+    match masquerade {
+        true => tracing::warn!(
+            "streams leave with this machine's own address, and not with their clients': {error}"
+        ),
+        false => tracing::error!(
+            "no streams are taken: without masquerade hosts are to see the clients' addresses, and \
+             they cannot be had: {error}"
+        ),
     }
 }
 
@@ -132,6 +172,7 @@ fn filter_options(tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
         inner: addresses.to_vec(),
         masquerade,
         masquerade_into_tun: None,
+        client_sockets: false,
         forwarding: Forwarding::Server {
             // Without masquerade the clients' addresses are known outside, and meant to be reached.
             outside_to_tunnel: !masquerade,

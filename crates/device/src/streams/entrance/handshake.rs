@@ -8,6 +8,7 @@ use roadweave_wire::{
 
 use super::EntranceEnd;
 use super::http::{self, HEAD_MAX};
+use super::report::PlayerTold;
 
 /// The most bytes that are looked at of what an application says.
 pub(super) const MESSAGE_MAX: usize = HEAD_MAX;
@@ -29,7 +30,7 @@ pub(super) struct Handshake {
 }
 
 /// What an application has asked.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(super) enum Asked {
     /// It has not said all.
     More,
@@ -37,17 +38,21 @@ pub(super) enum Asked {
     Greeted { length: usize, answer: [u8; 2] },
     /// It wants a connection, in `length` bytes; behind them is what it sends to the destination.
     Connect { length: usize, destination: Destination, dialect: Dialect },
+    /// Players tell of their buffers.
+    Told { players: Vec<PlayerTold>, answer: Vec<u8> },
     /// It wants what it does not get here.
     Refused { answer: Vec<u8>, end: EntranceEnd },
 }
 
 impl Handshake {
     /// Reads all that has come, at least a byte, of what is not read yet.
-    pub(super) fn read(&mut self, bytes: &[u8]) -> Asked {
+    ///
+    /// `origins`: the pages that may tell of their players.
+    pub(super) fn read(&mut self, bytes: &[u8], origins: &[String]) -> Asked {
         let first =
             if bytes.first() == Some(&SOCKS_VERSION) { Dialect::Socks } else { Dialect::Http };
         match *self.dialect.get_or_insert(first) {
-            Dialect::Http => http::read(bytes),
+            Dialect::Http => http::read(bytes, origins),
             Dialect::Socks if self.is_greeted => read_request(bytes),
             Dialect::Socks => match SocksGreeting::parse(bytes) {
                 Ok(None) => Asked::More,

@@ -6,6 +6,7 @@ use roadweave_wire::Destination;
 
 use super::EntranceEnd;
 use super::handshake::{Asked, Dialect};
+use super::report;
 
 /// The longest head of a request, bytes.
 pub(super) const HEAD_MAX: usize = 8 * 1024;
@@ -13,7 +14,9 @@ pub(super) const HEAD_MAX: usize = 8 * 1024;
 const FIELDS_MAX: usize = 64;
 
 /// Reads what has come of a request.
-pub(super) fn read(bytes: &[u8]) -> Asked {
+///
+/// `origins`: the pages that may tell of their players.
+pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
     let refused = |status, why: &str| Asked::Refused {
@@ -31,7 +34,12 @@ pub(super) fn read(bytes: &[u8]) -> Asked {
         return refused(400, "no HTTP request");
     };
     if method != "CONNECT" {
-        return Asked::Refused { answer: route(method, target), end: EntranceEnd::Served };
+        let path = target.split('?').next().unwrap_or_default();
+        if path == report::TARGET {
+            let came = (length, &bytes[length..]);
+            return report::read(method, request.headers, came, origins);
+        }
+        return Asked::Refused { answer: route(target), end: EntranceEnd::Served };
     }
     match destination(target) {
         Some(destination) => Asked::Connect { length, destination, dialect: Dialect::Http },
@@ -48,34 +56,42 @@ fn destination(target: &str) -> Option<Destination> {
     }
 }
 
-/// Answers what is for this box: nothing is, today. Requests for others' resources would have to be
-/// read and written anew; CONNECT serves them too.
-fn route(_method: &str, target: &str) -> Vec<u8> {
+/// Answers what is for this box, and nothing that it has. Requests for others' resources would have
+/// to be read and written anew; CONNECT serves them too.
+fn route(target: &str) -> Vec<u8> {
     match target.starts_with('/') {
         true => answer(404, "there is nothing here"),
-        false => answer(405, "ask for a connection by CONNECT"),
+        false => answer_with(405, "ask for a connection by CONNECT", "Allow: CONNECT\r\n"),
     }
 }
 
 /// An answer with a line of text, after which the connection ends.
 pub(super) fn answer(status: u16, text: &str) -> Vec<u8> {
+    answer_with(status, text, "")
+}
+
+/// As [`answer`], with further fields, each with its end of line.
+pub(super) fn answer_with(status: u16, text: &str, fields: &str) -> Vec<u8> {
     let reason = reason(status);
-    let allow = if status == 405 { "Allow: CONNECT\r\n" } else { "" };
     let content = if text.is_empty() { String::new() } else { format!("{text}\n") };
     let length = content.len();
     format!(
         "HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain; charset=utf-8\r\n\
-         Content-Length: {length}\r\n{allow}Connection: close\r\n\r\n{content}"
+         Content-Length: {length}\r\n{fields}Connection: close\r\n\r\n{content}"
     )
     .into_bytes()
 }
 
 fn reason(status: u16) -> &'static str {
     match status {
+        200 => "OK",
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
         408 => "Request Timeout",
+        411 => "Length Required",
+        413 => "Content Too Large",
+        415 => "Unsupported Media Type",
         431 => "Request Header Fields Too Large",
         502 => "Bad Gateway",
         503 => "Service Unavailable",
@@ -89,13 +105,15 @@ mod tests {
     use super::*;
 
     fn check(head: &str, expected: &str) {
-        let found = match read(head.as_bytes()) {
+        let found = match read(head.as_bytes(), &[]) {
             Asked::More => "more".to_owned(),
             Asked::Connect { length, destination, .. } => {
                 assert_eq!(length, head.len());
                 format!("{:?}", (destination.host(), destination.port()))
             }
-            Asked::Refused { answer, .. } => String::from_utf8_lossy(&answer[9..12]).into_owned(),
+            Asked::Refused { answer, .. } | Asked::Told { answer, .. } => {
+                String::from_utf8_lossy(&answer[9..12]).into_owned()
+            }
             Asked::Greeted { .. } => unreachable!("that is SOCKS"),
         };
         assert_eq!(found, expected, "{head:?}");
@@ -111,8 +129,8 @@ mod tests {
             check(&connect(target), "400");
         }
         check("CONNECT a.example:443 HTTP/1.1\r\nHost", "more");
-        check("GET /v1/qoe HTTP/1.1\r\n\r\n", "404");
-        check("POST /v1/qoe HTTP/1.1\r\nContent-Length: 4\r\n\r\n", "404");
+        check("GET /v1/qo HTTP/1.1\r\n\r\n", "404");
+        check("POST /v1/qoe?x HTTP/1.1\r\nContent-Length: 4\r\n\r\n", "more");
         check("GET http://a.example/ HTTP/1.1\r\n\r\n", "405");
         check("\x16\x03\x01\x02", "400");
         check(&format!("GET / HTTP/1.1\r\nF: {}", "a".repeat(HEAD_MAX)), "431");

@@ -11,7 +11,7 @@ use roadweave_wire::{Destination, ResetCode, StreamPriority};
 use super::super::splice::{Over, Splice, Turn, break_off};
 use super::super::table::Number;
 use super::handshake::{Asked, Dialect, Handshake, MESSAGE_MAX};
-use super::{Entrance, EntranceEnd, State};
+use super::{Entrance, EntranceEnd, State, TOLD_MAX};
 
 /// What became of a connection in its turn.
 pub(super) enum Next {
@@ -133,12 +133,12 @@ impl Entrance {
                 }
                 Err(_) => return Next::Ends(EntranceEnd::Left),
             };
-            let asked = handshake.read(&self.scratch[..length]);
+            let asked = handshake.read(&self.scratch[..length], &self.settings.origins);
             let consumed = match asked {
                 Asked::More if closing => return Next::Ends(EntranceEnd::Left),
                 Asked::More => return Next::Stays(State::Asking { socket, handshake, closing }),
                 Asked::Greeted { length, .. } | Asked::Connect { length, .. } => length,
-                Asked::Refused { .. } => 0,
+                Asked::Refused { .. } | Asked::Told { .. } => 0,
             };
             if socket.read_exact(&mut self.scratch[..consumed]).is_err() {
                 return Next::Ends(EntranceEnd::Left);
@@ -153,6 +153,10 @@ impl Entrance {
                 Asked::Connect { destination, dialect, .. } => {
                     let joined = (socket, closing, dialect);
                     return self.open_stream(now, number, streams, joined, destination);
+                }
+                Asked::Told { players, answer } => {
+                    self.told.extend(players.into_iter().take(TOLD_MAX - self.told.len()));
+                    return self.part(now, number, socket, answer, EntranceEnd::Served);
                 }
                 Asked::Refused { answer, end } => {
                     return self.part(now, number, socket, answer, end);

@@ -8,14 +8,14 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use roadweave_types::Instant;
 use roadweave_wire::ResetCode;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::poll::{Interest, Poller, Token};
+use super::source::connect;
+use crate::poll::{Poller, Token};
 
 /// How long an attempt is alone before the next begins: "Connection Attempt Delay", RFC 8305
 /// section 5.
@@ -58,14 +58,15 @@ impl Attempts {
         (!self.addresses.is_empty() && self.sockets.len() < AT_ONCE).then_some(self.next)
     }
 
-    /// Looks what has become of those that are under way, and begins the next when it is due, if it
-    /// still may lead there. Their sockets have `token`.
+    /// Looks what has become of those that are under way, and begins the next when it is due.
+    /// `source` tells with which address it leaves, none being this machine's own, or why it may
+    /// not lead there any more. Their sockets have `token`.
     pub(super) fn advance(
         &mut self,
         now: Instant,
         poller: &Poller,
         token: Token,
-        may_lead: &dyn Fn(SocketAddr) -> bool,
+        source: &dyn Fn(SocketAddr) -> io::Result<Option<IpAddr>>,
     ) -> Outcome {
         for socket in std::mem::take(&mut self.sockets) {
             match state_of(&socket) {
@@ -77,10 +78,7 @@ impl Attempts {
         while self.sockets.is_empty() || self.sockets.len() < AT_ONCE && self.next <= now {
             let Some(address) = self.addresses.pop_front() else { break };
             self.next = now + DELAY;
-            let begun = match may_lead(address) {
-                true => connect(address, poller, token),
-                false => Err(io::ErrorKind::PermissionDenied.into()),
-            };
+            let begun = source(address).and_then(|source| connect(address, source, poller, token));
             match begun {
                 Ok(socket) => self.sockets.push(socket),
                 Err(error) => self.on_failure(now, &error),
@@ -100,22 +98,6 @@ impl Attempts {
             _ => ResetCode::Unreachable,
         };
         self.next = now;
-    }
-}
-
-/// Begins to connect.
-fn connect(address: SocketAddr, poller: &Poller, token: Token) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    let socket: TcpStream = socket.into();
-    super::super::splice::prepare(&socket)?;
-    poller.add(&socket, token, Interest::Edges).map_err(io::Error::other)?;
-    match SockRef::from(&socket).connect(&address.into()) {
-        Err(error)
-            if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) =>
-        {
-            Err(error)
-        }
-        _ => Ok(socket),
     }
 }
 

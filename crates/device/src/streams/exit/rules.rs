@@ -53,7 +53,7 @@ impl ExitRules {
 /// Whatever else the kernel says, that there are no descriptors left or that it lets any address be
 /// bound (`ip_nonlocal_bind`), the address counts as its own, and is not allowed.
 #[allow(clippy::disallowed_methods, reason = "nothing is sent by this socket")]
-fn is_local(address: IpAddr) -> bool {
+pub(super) fn is_local(address: IpAddr) -> bool {
     use rustix::io::Errno;
 
     let known = [Errno::ADDRNOTAVAIL, Errno::AFNOSUPPORT].map(|error| Some(error.raw_os_error()));

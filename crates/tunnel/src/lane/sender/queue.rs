@@ -1,6 +1,6 @@
 //! The packets of a lane that wait for a free window: until when they do, and how they are cut.
 
-use roadweave_types::{DropReason, Instant};
+use roadweave_types::{DropReason, Instant, Urgency};
 use roadweave_wire::{FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol};
 
 use super::LaneSender;
@@ -15,6 +15,7 @@ pub(super) struct Queued {
     /// The video frame that it is of.
     pub(super) frame: Option<Frame>,
     pub(super) ends_frame: bool,
+    pub(super) urgency: Urgency,
     /// Whether it is a whole packet or the last fragment of one.
     pub(super) ends_packet: bool,
 }
@@ -100,6 +101,7 @@ impl LaneSender {
                 flow: whole.flow,
                 frame: whole.frame,
                 ends_frame: whole.ends_frame && last,
+                urgency: whole.urgency,
                 ends_packet: whole.ends_packet && last,
             });
         }

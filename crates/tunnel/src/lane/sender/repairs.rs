@@ -61,6 +61,11 @@ impl LaneSender {
     fn poll_repair(&mut self, now: Instant, carrier: &mut impl Carrier) -> Option<Repair> {
         let mut paths = self.offers(carrier.paths(now));
         limit_repairs(&mut paths);
+        if let Some(held_back) = self.held_back {
+            let queued = self.queue.iter().map(|queued| queued.urgency).min();
+            self.recovery
+                .set_next(queued.map_or(held_back.urgency, |it| it.min(held_back.urgency)));
+        }
         self.recovery.poll_repair(now, &paths, self.backlog_bytes())
     }
 
@@ -225,9 +230,7 @@ impl LaneSender {
                 // It may have been acknowledged meanwhile.
                 let may_leave = !self.has_expired(now, id);
                 if let Some(datagram) = self.rebuild(id).filter(|_| may_leave) {
-                    let (ends_frame, is_first) = (false, false);
-                    let (queued, since) = (now, now);
-                    let copy = SourceCopy { id, datagram, ends_frame, queued, since, is_first };
+                    let copy = SourceCopy::again(now, id, datagram, now);
                     self.send_source(now, copy, &[path], carrier);
                 }
             }

@@ -80,8 +80,7 @@ impl LaneSender {
             return false;
         }
         self.again.pop_front();
-        let (ends_frame, is_first) = (false, false);
-        let copy = SourceCopy { id, datagram, ends_frame, queued: since, since: now, is_first };
+        let copy = SourceCopy::again(now, id, datagram, since);
         self.send_source(now, copy, &chosen, carrier);
         true
     }
@@ -121,7 +120,7 @@ impl LaneSender {
         // A fragment that leaves again says nothing of its flow.
         let is_whole = queued.datagram.position() == FragmentPosition::Whole;
         let flow = if is_whole { queued.flow } else { 0 };
-        let Queued { since: queued, datagram, ends_frame, .. } = queued;
+        let Queued { since: queued, datagram, ends_frame, urgency, .. } = queued;
         let datagram = LaneDatagram::source(self.lane, id, datagram);
         if let Some(kept) = &mut self.unacknowledged {
             kept.expire(now, self.age_max);
@@ -131,7 +130,8 @@ impl LaneSender {
             self.encoder.insert(now, id, datagram.bytes.slice(SOURCE_HEADER..));
             self.sent_flows.on_sent(id, flow);
         }
-        let copy = SourceCopy { id, datagram, ends_frame, queued, since: now, is_first: true };
+        let (since, is_first) = (now, true);
+        let copy = SourceCopy { id, datagram, ends_frame, urgency, queued, since, is_first };
         self.send_source(now, copy, &chosen, carrier);
         true
     }
@@ -234,7 +234,8 @@ impl LaneSender {
 
 fn sent_packet(copy: &SourceCopy, path: PathId) -> SentCopy {
     let bytes = copy.datagram.len() as u32;
-    SentCopy { id: copy.id, path, bytes, ends_frame: copy.ends_frame }
+    let SourceCopy { id, ends_frame, urgency, .. } = *copy;
+    SentCopy { id, path, bytes, ends_frame, urgency }
 }
 
 /// The paths that were chosen, those that answer first: the packet itself goes out on the first of

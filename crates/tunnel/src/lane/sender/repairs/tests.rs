@@ -66,8 +66,8 @@ fn all_that_waits_can_be_let_go_of() {
         let id = PacketId(number);
         let symbol = Symbol { position: FragmentPosition::Whole, body: &[7; 600 - 8] };
         let datagram = LaneDatagram::of_symbol(LaneId(5), id, &symbol);
-        let (queued, since) = (Instant::ZERO, Instant::from_millis(number.into()));
-        let copy = SourceCopy { id, datagram, ends_frame: false, queued, since, is_first: false };
+        let since = Instant::from_millis(number.into());
+        let copy = SourceCopy::again(since, id, datagram, Instant::ZERO);
         sender.copies.push(PathId(path), copy);
     }
     let held = sender.memory().queue_bytes;

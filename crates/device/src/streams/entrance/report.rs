@@ -1,0 +1,226 @@
+//! What players of the LAN tell of their buffers: `POST /v1/qoe`, as JSON or as CMCD.
+//!
+//! ```text
+//! application/json   {"player":1,"qoe":{"cached_bytes":0,"cached_frames":90,"bps":0,"fps":30}}
+//! application/cmcd   a report a line: e=t,bl=2300,sid="6e2fb550",ts=1764000000000,v=2
+//! ```
+//!
+//! CMCD (CTA-5004) is what the usual players of the web send once their page asks for it; version 2
+//! reports events to an address by itself, with `bl`, the milliseconds that are in the buffer. Both
+//! types are such that a browser asks before it sends them for a page of another origin: the owner
+//! of the box names the origins that may (`streams.origins`), and no other page steers it.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use httparse::Header;
+use roadweave_tunnel::Qoe;
+use serde::Deserialize;
+
+use super::EntranceEnd;
+use super::handshake::Asked;
+use super::http::{HEAD_MAX, answer_with};
+
+/// Where players tell.
+pub(super) const TARGET: &str = "/v1/qoe";
+/// The most reports in one request; the last of each player counts.
+const REPORTS_MAX: usize = 16;
+
+/// What a player told.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlayerTold {
+    /// Tells the players of this box apart.
+    #[serde(default)]
+    pub player: u64,
+    /// What it has in its buffer.
+    pub qoe: Qoe,
+}
+
+/// Reads a request for [`TARGET`], of which `rest` has come behind the head of `head` bytes.
+///
+/// `origins`: the pages that may tell, as browsers name them.
+pub(super) fn read(
+    method: &str,
+    fields: &[Header<'_>],
+    (head, rest): (usize, &[u8]),
+    origins: &[String],
+) -> Asked {
+    let field = |name: &str| {
+        let mut named = fields.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
+        named.next().map(|field| field.value)
+    };
+    let origin = match field("Origin").map(std::str::from_utf8) {
+        None => None,
+        Some(Ok(origin)) if origins.iter().any(|known| known == origin) => Some(origin),
+        Some(_) => return refused(403, "this page's origin is not in streams.origins", None),
+    };
+    match method {
+        "POST" => {}
+        "OPTIONS" => {
+            let answer = answer_with(200, "", &cross_origin(origin));
+            return Asked::Refused { answer, end: EntranceEnd::Served };
+        }
+        _ => return refused(405, "tell by POST", origin),
+    }
+    let length = field("Content-Length").and_then(|value| std::str::from_utf8(value).ok());
+    let Some(length) = length.and_then(|value| value.trim().parse::<usize>().ok()) else {
+        return refused(411, "Content-Length is missing, or no number", origin);
+    };
+    if head.saturating_add(length) > HEAD_MAX {
+        return refused(413, "a report has some hundred bytes", origin);
+    }
+    let Some(body) = rest.get(..length) else { return Asked::More };
+    let kind = field("Content-Type").and_then(|value| std::str::from_utf8(value).ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim).unwrap_or_default();
+    let players = match kind {
+        "application/json" => match serde_json::from_slice::<PlayerTold>(body) {
+            Ok(told) => vec![told],
+            Err(error) => return refused(400, &error.to_string(), origin),
+        },
+        "application/cmcd" => {
+            let lines = String::from_utf8_lossy(body);
+            lines.lines().filter_map(cmcd).take(REPORTS_MAX).collect()
+        }
+        _ => return refused(415, "tell application/json or application/cmcd", origin),
+    };
+    Asked::Told { players, answer: answer_with(200, "", &cross_origin(origin)) }
+}
+
+fn refused(status: u16, why: &str, origin: Option<&str>) -> Asked {
+    let answer = answer_with(status, why, &cross_origin(origin));
+    Asked::Refused { answer, end: EntranceEnd::BadRequest }
+}
+
+/// What lets the page of `origin` tell, which lies in no private network perhaps.
+fn cross_origin(origin: Option<&str>) -> String {
+    origin.map_or_else(String::new, |origin| {
+        format!(
+            "Access-Control-Allow-Origin: {origin}\r\nVary: Origin\r\n\
+             Access-Control-Allow-Methods: POST\r\nAccess-Control-Allow-Headers: Content-Type\r\n\
+             Access-Control-Allow-Private-Network: true\r\n"
+        )
+    })
+}
+
+/// What one report of CMCD tells; `None` if it tells nothing of the buffer.
+fn cmcd(report: &str) -> Option<PlayerTold> {
+    let (mut left_ms, mut player) = (None, 0);
+    for item in items(report) {
+        match item.split_once('=') {
+            Some(("bl", value)) => left_ms = shortest(value),
+            Some(("sid", value)) => {
+                let mut hasher = DefaultHasher::new();
+                value.trim_matches('"').hash(&mut hasher);
+                player = hasher.finish();
+            }
+            _ => {}
+        }
+    }
+    // A frame each millisecond.
+    let qoe = |ms| Qoe { cached_bytes: 0, cached_frames: ms, bps: 0, fps: 1000.0 };
+    left_ms.map(|ms| PlayerTold { player, qoe: qoe(ms) })
+}
+
+/// The parts of a report: commas within strings and lists divide none.
+fn items(report: &str) -> impl Iterator<Item = &str> {
+    let (mut quoted, mut depth) = (false, 0_u32);
+    let divides = move |letter: char| {
+        match letter {
+            '"' => quoted = !quoted,
+            '(' if !quoted => depth += 1,
+            ')' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == ',' && !quoted && depth == 0
+    };
+    report.split(divides).map(str::trim)
+}
+
+/// The shortest of the buffers of a list, in milliseconds, each of which may have parameters.
+fn shortest(value: &str) -> Option<u64> {
+    let buffers = value.trim_matches(['(', ')']).split_whitespace();
+    let number = |buffer: &str| {
+        let whole = buffer.split([';', '.']).next().unwrap_or_default();
+        whole.parse::<u64>().ok()
+    };
+    buffers.filter_map(number).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use roadweave_types::SplitMix64;
+
+    use super::super::http;
+    use super::*;
+
+    fn ask(request: &str) -> Asked {
+        http::read(request.as_bytes(), &["https://player.example".to_owned()])
+    }
+
+    fn status(asked: &Asked) -> String {
+        let (Asked::Refused { answer, .. } | Asked::Told { answer, .. }) = asked else {
+            return format!("{asked:?}");
+        };
+        String::from_utf8_lossy(&answer[9..12]).into_owned()
+    }
+
+    fn post(fields: &str, body: &str) -> Asked {
+        ask(&format!(
+            "POST /v1/qoe HTTP/1.1\r\n{fields}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+    }
+
+    const JSON: &str = "Content-Type: application/json; charset=utf-8\r\n";
+    const CMCD: &str = "content-type: application/cmcd\r\n";
+
+    #[test]
+    fn reports_are_read_as_json_and_as_cmcd() {
+        let body = r#"{"player":9,"qoe":{"cached_bytes":1,"cached_frames":2,"bps":3,"fps":29.97}}"#;
+        let Asked::Told { players, .. } = post(JSON, body) else { panic!("it is one") };
+        let qoe = Qoe { cached_bytes: 1, cached_frames: 2, bps: 3, fps: 29.97 };
+        assert_eq!(players, [PlayerTold { player: 9, qoe }]);
+        let lines = "e=ps,sid=\"a,bl=1\",v=2\nbl=2300,sid=\"a\",v=2\nbl=(900;v 1500;a),sid=\"b\"";
+        let Asked::Told { players, .. } = post(CMCD, lines) else { panic!("they are some") };
+        let left: Vec<_> = players.iter().map(|told| told.qoe.play_time_left()).collect();
+        assert_eq!(left.iter().map(|it| it.as_millis()).collect::<Vec<_>>(), [2300, 900]);
+        assert_ne!(players[0].player, players[1].player);
+    }
+
+    #[test]
+    fn what_is_no_report_is_refused_with_the_reason() {
+        assert_eq!(status(&post(JSON, "{}")), "400");
+        assert_eq!(status(&post("", "{}")), "415");
+        assert_eq!(status(&ask("GET /v1/qoe HTTP/1.1\r\n\r\n")), "405");
+        assert_eq!(status(&ask("POST /v1/qoe HTTP/1.1\r\n\r\n")), "411");
+        let endless = format!("POST /v1/qoe HTTP/1.1\r\nContent-Length: {}\r\n\r\n", usize::MAX);
+        assert_eq!(status(&ask(&endless)), "413");
+        let part = "POST /v1/qoe HTTP/1.1\r\nContent-Length: 5\r\n\r\n{}";
+        assert_eq!(ask(part), Asked::More);
+    }
+
+    #[test]
+    fn no_page_tells_whose_origin_is_not_named() {
+        let body = "bl=0,sid=\"a\"";
+        for (origin, expected) in
+            [("https://player.example", "200"), ("https://evil.example", "403")]
+        {
+            let fields = format!("{CMCD}Origin: {origin}\r\n");
+            assert_eq!(status(&post(&fields, body)), expected, "{origin}");
+            let asked = ask(&format!("OPTIONS /v1/qoe HTTP/1.1\r\nOrigin: {origin}\r\n\r\n"));
+            assert_eq!(status(&asked), expected, "{origin}");
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_report_or_none() {
+        let alphabet = b"bl=sid,;()\"0123456789. \n\xff\\e-";
+        for seed in 0..2_000 {
+            let mut random = SplitMix64::new(seed);
+            let length = random.below(200);
+            let line: Vec<u8> =
+                (0..length).map(|_| alphabet[random.below(alphabet.len())]).collect();
+            String::from_utf8_lossy(&line).lines().for_each(|line| _ = cmcd(line));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The address with which a connection leaves: the client's own, as its packets would.
+//!
+//! ```text
+//! client's address, port 10240 to 32767 ─ bind (IP_TRANSPARENT) ─► connect ─► source NAT as ever
+//! ```
+//!
+//! What comes back finds the socket by the filters' mark and a table of local routes (see
+//! [`crate::ClientSockets`]).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::ops::RangeInclusive;
+
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use super::super::splice;
+use super::rules::is_local;
+use crate::poll::{Interest, Poller, Token};
+use crate::random_bytes;
+
+/// Which addresses connections of clients leave with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// The client's inner one, where it has one of the family.
+    pub clients: bool,
+    /// This machine's own, where it cannot be the client's.
+    pub own: bool,
+}
+
+impl Sources {
+    /// The name that statistics use.
+    pub const fn name(self) -> &'static str {
+        if self.clients { "client" } else { "server" }
+    }
+
+    /// The address for a connection to `to` of a client that has `inner` in its family; none is
+    /// this machine's own. What this machine has itself is reached by its own: its answers to the
+    /// client's would leave by the tunnel.
+    ///
+    /// # Errors
+    /// There is no address with which it may leave.
+    pub(super) fn choose(
+        self,
+        to: SocketAddr,
+        inner: Option<IpAddr>,
+    ) -> io::Result<Option<IpAddr>> {
+        match inner.filter(|_| self.clients) {
+            _ if is_local(to.ip()) => Ok(None),
+            Some(inner) => Ok(Some(inner)),
+            None if self.own => Ok(None),
+            None => Err(io::ErrorKind::AddrNotAvailable.into()),
+        }
+    }
+}
+
+/// Begins to connect.
+pub(super) fn connect(
+    to: SocketAddr,
+    source: Option<IpAddr>,
+    poller: &Poller,
+    token: Token,
+) -> io::Result<TcpStream> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match connect_once(to, source, poller, token) {
+            // Another connection to the same place has the port.
+            Err(error)
+                if source.is_some()
+                    && tries < TRIES
+                    && [Errno::ADDRINUSE, Errno::ADDRNOTAVAIL]
+                        .iter()
+                        .any(|taken| error.raw_os_error() == Some(taken.raw_os_error())) => {}
+            result => return result,
+        }
+    }
+}
+
+fn connect_once(
+    to: SocketAddr,
+    source: Option<IpAddr>,
+    poller: &Poller,
+    token: Token,
+) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    if let Some(source) = source {
+        bind(&socket, source)?;
+    }
+    let socket: TcpStream = socket.into();
+    splice::prepare(&socket)?;
+    poller.add(&socket, token, Interest::Edges).map_err(io::Error::other)?;
+    match SockRef::from(&socket).connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(error),
+        _ => Ok(socket),
+    }
+}
+
+/// Binds to an address that need not be this machine's.
+fn bind(socket: &Socket, source: IpAddr) -> io::Result<()> {
+    // One bit of the socket, for both families.
+    socket.set_ip_transparent_v4(true)?;
+    // Connections to different places may share a port.
+    socket.set_reuse_address(true)?;
+    let drawn = u16::from_ne_bytes(random_bytes().map_err(io::Error::other)?);
+    let port = PORTS.start() + drawn % (PORTS.end() - PORTS.start() + 1);
+    socket.bind(&SocketAddr::new(source, port).into())
+}
+
+/// Whether this process may bind to addresses that are not this machine's.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn check_rights() -> io::Result<()> {
+    Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?.set_ip_transparent_v4(true)
+}
+
+/// The ports that connections with clients' addresses have: above what services have, and below
+/// where Linux (32768), Windows and macOS (49152) begin connections, so that few of a client's own
+/// have the same one to the same place.
+const PORTS: RangeInclusive<u16> = 10_240..=32_767;
+/// How many ports are tried.
+const TRIES: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_is_the_clients_where_that_can_be() {
+        let inner: IpAddr = "10.77.0.2".parse().expect("an address");
+        let check = |(clients, own), to: &str, inner, expected: Option<Option<IpAddr>>| {
+            let to = to.parse().expect("an address and a port");
+            assert_eq!(Sources { clients, own }.choose(to, inner).ok(), expected, "{to}");
+        };
+        let host = "198.51.100.1:80";
+        check((true, true), host, Some(inner), Some(Some(inner)));
+        check((true, true), host, None, Some(None));
+        check((true, false), host, None, None);
+        check((false, true), host, Some(inner), Some(None));
+        check((true, false), "127.0.0.1:80", Some(inner), Some(None));
+    }
+}
