@@ -7,14 +7,16 @@ FLEET_LOAD_ARGS ?=
 FLEET_LOAD_ON ?=
 FUZZ_SECONDS ?= 60
 WEBRTC_ARGS ?=
+VOD_ARGS ?=
+DOWNLOADS_ARGS ?=
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 # The product, and the workshop that shows it.
 BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
-PLAYWRIGHT = scripts/webrtc/node_modules/.package-lock.json
+NODE_MODULES = scripts/node_modules/.package-lock.json
 
 .PHONY: agreement demo test test-aarch64 small-box fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
-	api-check images webrtc webrtc-smoke packages clean
+	api-check images webrtc webrtc-smoke vod vod-smoke downloads packages clean
 
 demo: packages
 	$(BUILD) --release
@@ -97,23 +99,42 @@ api-check: packages
 	@CARGO="$(CARGO)" deploy/api-check.sh
 
 # A call between two real browsers over emulated links, setting after setting: docs/webrtc.md.
-webrtc: WEBRTC_PACKAGES = webrtc
-webrtc: packages $(PLAYWRIGHT)
+webrtc: EXTRA_PACKAGES = webrtc
+webrtc: packages $(NODE_MODULES)
 	$(BUILD) --release
 	node scripts/webrtc/call.js --roadweave $(TARGET)/release/roadweave $(WEBRTC_ARGS)
 
 # Half a minute of it, with the program as the tests build it.
-webrtc-smoke: WEBRTC_PACKAGES = webrtc
-webrtc-smoke: packages $(PLAYWRIGHT)
-	npm test --silent --prefix scripts/webrtc
+webrtc-smoke: EXTRA_PACKAGES = webrtc
+webrtc-smoke: packages $(NODE_MODULES)
+	npm test --silent --prefix scripts
 	$(BUILD)
 	node scripts/webrtc/call.js --roadweave $(TARGET)/debug/roadweave --smoke
 
-$(PLAYWRIGHT): scripts/webrtc/package-lock.json | packages
-	npm ci --silent --no-audit --no-fund --prefix scripts/webrtc
+# Video on demand in a real browser over emulated links, setting after setting: docs/vod.md.
+vod: EXTRA_PACKAGES = vod
+vod: packages $(NODE_MODULES)
+	$(BUILD) --release
+	node scripts/vod/vod.js --roadweave $(TARGET)/release/roadweave $(VOD_ARGS)
+
+# Half a minute of it, with the program as the tests build it.
+vod-smoke: EXTRA_PACKAGES = vod
+vod-smoke: packages $(NODE_MODULES)
+	npm test --silent --prefix scripts
+	$(BUILD)
+	node scripts/vod/vod.js --roadweave $(TARGET)/debug/roadweave --smoke
+
+# Downloads over emulated links: each link alone, kernel MPTCP, the tunnel, streams: docs/vod.md.
+downloads: EXTRA_PACKAGES = downloads
+downloads: packages
+	$(BUILD) --release
+	node scripts/downloads/downloads.js --roadweave $(TARGET)/release/roadweave $(DOWNLOADS_ARGS)
+
+$(NODE_MODULES): scripts/package-lock.json | packages
+	npm ci --silent --no-audit --no-fund --prefix scripts
 
 packages:
-	@deploy/packages.sh $(WEBRTC_PACKAGES)
+	@deploy/packages.sh $(EXTRA_PACKAGES)
 
 clean:
 	$(CARGO) clean

@@ -2,7 +2,7 @@
 # Installs the Debian packages that demo, tests and benches need; without root it prints
 # the command.
 #
-#   deploy/packages.sh [webrtc]     also those of `make webrtc`
+#   deploy/packages.sh [webrtc|downloads|vod]     also those of that target of the Makefile
 set -eu
 
 missing=""
@@ -21,11 +21,10 @@ PATH="$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" need initdb postgresql
 # A library, which `bench coding` compares with.
 /sbin/ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || missing="$missing libisal2"
 
-if [ "${1:-}" = webrtc ]; then
-    need chromium chromium
-    need node nodejs
-    need npm npm
-fi
+case "${1:-}" in webrtc | vod) need chromium chromium && need npm npm ;; esac
+case "${1:-}" in webrtc | downloads | vod) need node nodejs ;; esac
+case "${1:-}" in downloads | vod) need mptcpize mptcpize ;; esac
+case "${1:-}" in vod) need nginx nginx-light ;; esac
 
 [ -z "$missing" ] && exit 0
 

@@ -4,12 +4,10 @@
 //   vehicle: picture from a file ─> encoder ─> RTP ══ links ══> jitter buffer ─> decoder ─> page
 //                                getStats() of both, once a second
 
-import { chmodSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 
-import { chromium } from 'playwright-core';
-
-import { run, SCRATCH } from './sandbox.js';
+import { launch } from '../shared/browser.js';
+import { run, SCRATCH } from '../shared/sandbox.js';
 
 /** Pages at localhost are secure contexts, which cameras need; nobody has to serve them. */
 const PAGE = 'http://localhost/';
@@ -17,16 +15,9 @@ const CLIP = path.join(SCRATCH, 'camera.y4m');
 const CLIP_SECONDS = 4;
 
 const FLAGS = [
-  '--no-sandbox',
-  '--disable-gpu',
   '--use-fake-ui-for-media-stream',
   '--use-fake-device-for-media-stream',
   '--disable-features=WebRtcHideLocalIpsWithMdns',
-  '--disable-background-networking',
-  '--disable-component-update',
-  '--disable-sync',
-  '--no-first-run',
-  '--autoplay-policy=no-user-gesture-required',
 ];
 
 /** Films moving shapes behind noise: some 12 Mbit/s of 1080p with a middling quantizer of VP8. */
@@ -64,12 +55,7 @@ export class Call {
   }
 
   async #open(program, namespace, flags) {
-    const start = path.join(SCRATCH, `chromium-${namespace}`);
-    // Chromium leaves files at home, too.
-    const command = `HOME='${SCRATCH}' exec nsenter --net=/run/netns/${namespace} -- '${program}' "$@"`;
-    writeFileSync(start, `#!/bin/sh\n${command}\n`);
-    chmodSync(start, 0o755);
-    const browser = await chromium.launch({ executablePath: start, args: [...FLAGS, ...flags] });
+    const browser = await launch(program, namespace, [...FLAGS, ...flags]);
     (this.browsers ??= []).push(browser);
     const page = await browser.newPage({ viewport: { width: 320, height: 180 } });
     await page.route('**/*', (route) => route.fulfill({ contentType: 'text/html', body: '<!doctype html>' }));

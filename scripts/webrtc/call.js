@@ -11,12 +11,13 @@ import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
+import { findProgram } from '../shared/options.js';
+import { processorTimes } from '../shared/processors.js';
+import { enter } from '../shared/sandbox.js';
 import { Call, makeClip } from './browsers.js';
 import { between, packetsBetween, summarize, toCsv, totalPackets } from './figures.js';
-import { findProgram, HELP, parseOptions } from './options.js';
-import { processorTimes } from './processors.js';
+import { HELP, parseOptions } from './options.js';
 import { tables } from './report.js';
-import { enter } from './sandbox.js';
 import { Passage, writeLinks } from './settings.js';
 import { buildWorld } from './world.js';
 

@@ -1,7 +1,7 @@
 // The configuration files of the tunnels.
 
+import { run, SCRATCH } from '../shared/sandbox.js';
 import { LINKS } from './links.js';
-import { run, SCRATCH } from './sandbox.js';
 import { CENTRE_NETWORK, ROUTER_ADDRESS, VEHICLE_NETWORK } from './world.js';
 
 /** The TUN device of the vehicle's end, which names the instance, too. */

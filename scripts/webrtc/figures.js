@@ -2,6 +2,8 @@
 //
 // Names of statistics are those of https://www.w3.org/TR/webrtc-stats/.
 
+import { mean, quantile } from '../shared/figures.js';
+
 /**
  * What happened between two samples `{ vehicle, centre, processor }`, as `{ name: value }`; what is
  * not known yet is null.
@@ -91,18 +93,6 @@ export function toCsv(rows) {
 }
 
 const cell = (value) => (typeof value === 'number' ? String(Math.round(value * 1_000) / 1_000) : (value ?? ''));
-
-/** The mean of what is known, null if nothing is. */
-export function mean(values) {
-  const known = values.filter((value) => value !== null && value !== undefined);
-  return known.length === 0 ? null : known.reduce((total, value) => total + value, 0) / known.length;
-}
-
-/** The value below which the share `share` of `values` lies: nearest rank. */
-export function quantile(values, share) {
-  const sorted = [...values].sort((one, other) => one - other);
-  return sorted[Math.max(0, Math.ceil(share * sorted.length) - 1)];
-}
 
 const ratio = (total, count) => (count > 0 ? total / count : null);
 

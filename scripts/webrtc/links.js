@@ -16,7 +16,7 @@
 // A burst is a stretch of time, not a number of packets: every setting meets the same ones, however
 // much it sends. The shares hold exactly within the length of the recording.
 
-import { createHash } from 'node:crypto';
+import { generator } from '../shared/random.js';
 
 /**
  * What each link is like: times in ms, shares 0..1 of the time. `slower` lasts `lengthMs` with the
@@ -123,16 +123,6 @@ function stretches({ share, lengthMs, within, avoid, random, draw }) {
 
 /** Times are written to the microsecond. */
 const round = (ms) => Math.round(ms * 1_000) / 1_000;
-
-/** A generator of numbers in [0, 1), decided by `seed` and `name`. */
-function generator(seed, name) {
-  let drawn = 0;
-  return () => {
-    const digest = createHash('sha256').update(`${seed} ${name} ${drawn}`).digest();
-    drawn += 1;
-    return digest.readUIntBE(0, 6) / 2 ** 48;
-  };
-}
 
 const ATTEMPTS_MAX = 100_000;
 const DRIFT_STEP_MS = 20;

@@ -1,10 +1,9 @@
 // The command line.
 
-import { accessSync, constants } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 
+import { number, parseWords } from '../shared/options.js';
 import { parseSetting } from './settings.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
@@ -63,9 +62,7 @@ It ends with 1 when a setting showed no picture.`;
 
 /** What the command line `words` asks for; throws with the cure. */
 export function parseOptions(words) {
-  const { values: given } = parseArgs({ args: words, options: without(OPTIONS, 'default') });
-  const defaults = Object.fromEntries(Object.entries(OPTIONS).map(([name, { default: value }]) => [name, value]));
-  const values = { ...defaults, ...(given.smoke ? SMOKE : {}), ...given };
+  const values = parseWords(words, OPTIONS, (given) => (given.smoke ? SMOKE : {}));
   const height = number(values, 'height', [720, 1080]);
   return {
     settings: values.settings.split(',').map(parseSetting),
@@ -90,33 +87,4 @@ export function parseOptions(words) {
     json: values.json,
     help: values.help,
   };
-}
-
-/** The file that `program` names, by a path or by `PATH`; throws with `cure` when there is none. */
-export function findProgram(program, cure) {
-  const folders = program.includes('/') ? [''] : process.env.PATH.split(':');
-  for (const folder of folders) {
-    const file = path.resolve(folder, program);
-    try {
-      accessSync(file, constants.X_OK);
-      return file;
-    } catch {
-      // Perhaps in the next one.
-    }
-  }
-  throw new Error(`${program}: no such program; ${cure}`);
-}
-
-function without(options, field) {
-  const cut = ([name, option]) => [name, Object.fromEntries(Object.entries(option).filter(([key]) => key !== field))];
-  return Object.fromEntries(Object.entries(options).map(cut));
-}
-
-/** The whole number that option `name` has, one of a list or within bounds. */
-function number(values, name, allowed) {
-  const value = Number(values[name]);
-  const fits = Array.isArray(allowed) ? allowed.includes(value) : value >= allowed.from && value <= allowed.to;
-  if (Number.isInteger(value) && fits) return value;
-  const cure = Array.isArray(allowed) ? allowed.join(' or ') : `a whole number from ${allowed.from} to ${allowed.to}`;
-  throw new Error(`--${name}: ${values[name]}; ${cure}`);
 }

@@ -1,5 +1,7 @@
 // Tables for people.
 
+import { fixed, percent, table } from '../shared/table.js';
+
 /** All tables of `results`, as text. */
 export function tables({ settings }) {
   const parts = [callTable(settings)];
@@ -81,14 +83,3 @@ const PAPER_IV = [
   { bufferMs: 100, transmitted: 249_408, lost: 141, timeouts: 15, discarded: 23 },
   { bufferMs: 300, transmitted: 602_361, lost: 0, timeouts: 3, discarded: 14 },
 ];
-
-/** Columns as wide as they need to be; the first is aligned to the left. */
-function table(head, rows) {
-  const cells = [head, ...rows].map((row) => row.map(String));
-  const widths = head.map((_, column) => Math.max(...cells.map((row) => row[column].length)));
-  const pad = (text, column) => (column === 0 ? text.padEnd(widths[0]) : text.padStart(widths[column]));
-  return cells.map((row) => row.map(pad).join('  ').trimEnd()).join('\n');
-}
-
-const fixed = (value, digits) => (Number.isFinite(value) ? value.toFixed(digits) : '-');
-const percent = (share, digits) => (Number.isFinite(share) ? `${(100 * share).toFixed(digits)} %` : '-');

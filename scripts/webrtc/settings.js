@@ -10,10 +10,11 @@ import { existsSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { Daemon } from '../shared/network.js';
+import { run, SCRATCH } from '../shared/sandbox.js';
 import { FAR_TUN, routerFiles, tunnelFiles } from './configurations.js';
 import { LINKS, recordings } from './links.js';
-import { run, SCRATCH } from './sandbox.js';
-import { Daemon, routeOverLink } from './world.js';
+import { routeOverLink } from './world.js';
 
 /** The setting that `text` names: `{ name, link }` or `{ name, strategy, bufferMs }`. */
 export function parseSetting(text) {
@@ -62,8 +63,9 @@ export class Passage {
     }
     const [near, far] = setting.strategy === 'geneve' ? ['router', 'router'] : ['client', 'server'];
     const files = setting.strategy === 'geneve' ? routerFiles(setting) : tunnelFiles(roadweave, setting);
-    writeFileSync(inScratch('near.toml'), files.near);
-    writeFileSync(inScratch('far.toml'), files.far);
+    // They hold private keys, which the program refuses where others may read them.
+    writeFileSync(inScratch('near.toml'), files.near, { mode: 0o600 });
+    writeFileSync(inScratch('far.toml'), files.far, { mode: 0o600 });
     this.#start(`far ${far}`, [far, '--config', inScratch('far.toml')], 'centre-router');
     this.#start(`near ${near}`, [near, '--config', inScratch('near.toml')], 'box');
     await this.#until('the tunnel uses both links', () => this.#usablePaths() === LINKS.length);

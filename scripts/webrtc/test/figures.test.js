@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { between, packetsBetween, quantile, summarize, toCsv, totalPackets } from '../figures.js';
+import { quantile } from '../../shared/figures.js';
+import { between, packetsBetween, summarize, toCsv, totalPackets } from '../figures.js';
 
 /** What both pages say `seconds` after the begin of a call with `frames` pictures a second. */
 function sample(seconds, { frames = 30, bytes = 125_000, limited = 0 } = {}) {

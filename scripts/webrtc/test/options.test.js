@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { findProgram, HELP, parseOptions } from '../options.js';
+import { findProgram } from '../../shared/options.js';
+import { HELP, parseOptions } from '../options.js';
 
 test('settings are single links, strategies, and orders after an @', () => {
   const { settings } = parseOptions(['--settings', 'single:b,xnc,raven:50,redundant@300']);

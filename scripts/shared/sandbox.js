@@ -13,7 +13,7 @@ import { accessSync, mkdirSync, readlinkSync } from 'node:fs';
 import os from 'node:os';
 
 /** Where files may be left inside: in memory, gone with the sandbox. */
-export const SCRATCH = '/run/webrtc';
+export const SCRATCH = '/run/scratch';
 
 /**
  * Outside: runs `script` again with `args` inside and resolves to its exit code.
@@ -88,4 +88,4 @@ export function run(program, ...words) {
 }
 
 const namespaceOfMounts = () => readlinkSync('/proc/self/ns/mnt');
-const MARK = 'ROADWEAVE_WEBRTC_SANDBOX';
+const MARK = 'ROADWEAVE_SCRIPT_SANDBOX';
