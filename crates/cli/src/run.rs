@@ -6,15 +6,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use roadweave_config::{
-    BeforeJoin, ClientFile, LinkSocket, RouterFile, ServerFields, ServerFile, ServerStreams,
-    TunFields, Validate,
+    BeforeJoin, ClientFile, ClientStreams, LinkSocket, RouterFile, ServerFields, ServerFile,
+    ServerStreams, TcpRule, TcpWay, TunFields, Validate,
 };
 use roadweave_device::fleet::{FleetOptions, Membership};
 use roadweave_device::streams::EntranceSettings;
 use roadweave_device::{
     CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations,
-    LanStreamsOptions, RouterOptions, RouterSocket, ServerOptions, ServerReload, TunSettings,
-    random_bytes, run_client, run_router, run_server,
+    LanStreamsOptions, RouterOptions, RouterSocket, ServerOptions, ServerReload, SplitRule,
+    SplitRules, TunSettings, random_bytes, run_client, run_router, run_server,
 };
 use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
@@ -108,8 +108,10 @@ impl ClientArgs {
                 config: streams.to_config(),
                 entrance: EntranceSettings {
                     origins: streams.origins.clone(),
+                    transparent: streams.splits(),
                     ..EntranceSettings::new(streams.listen, streams.from.clone())
                 },
+                split: split_rules(streams),
             }),
             memory_max: file.limits.client_memory_mb.bytes(),
             uplinks: file.selector(),
@@ -204,6 +206,18 @@ fn route_options(file: &ClientFile) -> ClientRouteOptions {
         uplink_neighbours: file.uplinks.local,
         accept: file.routes.accept.clone(),
     }
+}
+
+/// Which connections may end at the box without having asked for it, if any may.
+fn split_rules(streams: &ClientStreams) -> Option<SplitRules> {
+    let splits = |way| way == TcpWay::Split;
+    let rule = |rule: &TcpRule| SplitRule {
+        to: rule.to.clone(),
+        ports: rule.port_ranges(),
+        split: splits(rule.tcp),
+    };
+    let rules = streams.rules.iter().map(rule).collect();
+    streams.splits().then(|| SplitRules { rules, others: splits(streams.tcp) })
 }
 
 pub(crate) fn tun_settings(tun: &TunFields) -> TunSettings {

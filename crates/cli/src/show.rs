@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use roadweave_device::local;
 use roadweave_device::status::{
-    AnchorRoleStatus, RoleStatus, RouterSession, Status, StreamsStatus,
+    AnchorRoleStatus, RoleStatus, RouterSession, SplitStatus, Status, StreamsStatus,
 };
 use roadweave_terminal::out;
 use roadweave_tunnel::SessionStatus;
@@ -118,12 +118,21 @@ fn render(status: &Status) -> String {
 
 /// Connections that go as streams, and how those ended that are over.
 fn streams(streams: &StreamsStatus) -> String {
-    let StreamsStatus { connections, accepted, ends, source } = streams;
+    let StreamsStatus { connections, accepted, ends, source, split } = streams;
     let source = source.as_ref().map(|source| format!(", from the {source}'s address"));
     let source = source.unwrap_or_default();
     let title = format!("streams: {connections} connections of {accepted}{source}");
     let ends = counts(&title, ends.iter().map(|(end, count)| (end.as_str(), *count)));
-    if ends.is_empty() { title + "\n" } else { ends }
+    let text = if ends.is_empty() { title + "\n" } else { ends };
+    text + &split.as_ref().map(self::split).unwrap_or_default()
+}
+
+/// Connections that were taken without having asked.
+fn split(SplitStatus { taken, obstacle }: &SplitStatus) -> String {
+    match obstacle {
+        None => format!("split: {taken} of them\n"),
+        Some(why) => format!("split: {taken} of them; new ones go by the tunnel: {why}\n"),
+    }
 }
 
 fn session(session: &SessionStatus) -> String {

@@ -53,7 +53,7 @@ pub struct ClientFile {
     /// What the client may take of the machine.
     #[serde(default)]
     pub limits: ClientLimits,
-    /// The proxy for applications of the LAN, if there is one.
+    /// Which connections of the LAN go as streams, if any does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<ClientStreams>,
     /// The transport.

@@ -120,7 +120,7 @@ pub enum Ports {
 }
 
 impl Ports {
-    fn range(self) -> RangeInclusive<u16> {
+    pub(crate) fn range(self) -> RangeInclusive<u16> {
         match self {
             Self::One(port) => port..=port,
             Self::Range([first, last]) => first..=last,

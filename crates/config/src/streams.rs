@@ -1,23 +1,30 @@
 //! TCP connections that go as streams.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use roadweave_tunnel::{LANES_MAX, LaneConfig, Strategy, StreamsConfig};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Fault;
-use crate::lane::LaneFields;
+use crate::lane::{LaneFields, Ports};
 use crate::values::{Within, listen, networks, validate_networks};
 
-/// The proxy for applications of the LAN.
+/// Which connections of the LAN go as streams.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientStreams {
-    /// The TCP address at which SOCKS5 and HTTP CONNECT are answered.
-    #[serde(deserialize_with = "listen")]
-    pub listen: SocketAddr,
-    /// The networks that may use it.
+    /// The TCP address at which SOCKS5 and HTTP CONNECT are answered, if they are.
+    #[serde(default, deserialize_with = "listen_if", skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
+    /// How the LAN's own connections go that no rule names.
+    #[serde(default)]
+    pub tcp: TcpWay,
+    /// How others go: the first that fits counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<TcpRule>,
+    /// The networks that may use the proxy.
     #[serde(default = "default_from", deserialize_with = "networks")]
     pub from: Vec<IpNet>,
     /// The origins of pages whose players may tell of their buffers, such as
@@ -33,6 +40,38 @@ pub struct ClientStreams {
     /// Kilobytes that each connection sends before everything else.
     #[serde(default = "default_first_kb")]
     pub first_kb: Within<0, 1_024>,
+}
+
+/// How a TCP connection of the LAN goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TcpWay {
+    /// As packets.
+    #[default]
+    Tunnel,
+    /// It ends at the box where its destination has answered lately, and goes as a stream.
+    Split,
+}
+
+/// How TCP connections to some destinations go.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TcpRule {
+    /// The networks that they lead to; empty: everywhere.
+    #[serde(default, deserialize_with = "networks")]
+    pub to: Vec<IpNet>,
+    /// The ports that they lead to; empty: all.
+    #[serde(default)]
+    pub ports: Vec<Ports>,
+    /// How they go.
+    pub tcp: TcpWay,
+}
+
+impl TcpRule {
+    /// The ports, of which it is for all if there are none.
+    pub fn port_ranges(&self) -> Vec<RangeInclusive<u16>> {
+        self.ports.iter().map(|ports| ports.range()).collect()
+    }
 }
 
 /// The far end of the clients' streams.
@@ -84,7 +123,34 @@ fn validate_place(lanes: &[LaneFields]) -> Result<(), Fault> {
 }
 
 impl ClientStreams {
+    /// Whether connections of the LAN may end at the box without having been told to.
+    pub fn splits(&self) -> bool {
+        let ways = self.rules.iter().map(|rule| rule.tcp).chain([self.tcp]);
+        ways.into_iter().any(|way| way == TcpWay::Split)
+    }
+
     pub(crate) fn validate(&self, lanes: &[LaneFields]) -> Result<(), Fault> {
+        if self.listen.is_none() && !self.splits() {
+            let message = "[streams] takes no connection; write listen = \"192.168.1.1:1080\", an \
+                           address of this box, for applications that use a proxy, or tcp = \
+                           \"split\" for all others, or leave the section out";
+            return Err(Fault::new("streams", message));
+        }
+        for (position, rule) in self.rules.iter().enumerate() {
+            validate_networks(&format!("streams.rules.{position}.to"), &rule.to)?;
+            for (at, range) in rule.port_ranges().into_iter().enumerate() {
+                if range.is_empty() {
+                    let (first, last) = range.into_inner();
+                    let message = format!(
+                        "[{first}, {last}] holds no port; write the smaller one first, as [{last}, {first}]"
+                    );
+                    return Err(Fault::new(
+                        format!("streams.rules.{position}.ports.{at}"),
+                        message,
+                    ));
+                }
+            }
+        }
         validate_networks("streams.from", &self.from)?;
         for (position, origin) in self.origins.iter().enumerate() {
             let rest = ["https://", "http://"].iter().find_map(|it| origin.strip_prefix(it));
@@ -153,6 +219,11 @@ const fn default_first_kb() -> Within<0, 1_024> {
 
 const fn default_connects() -> Within<1, 10_000> {
     Within::of(50)
+}
+
+/// Reads the address of a socket where there may be none.
+fn listen_if<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    listen(deserializer).map(Some)
 }
 
 /// This machine, and the private networks (RFC 1918, RFC 4193) and those of a link.

@@ -352,7 +352,8 @@ fn the_documentation_names_every_field_with_its_default() {
     let place = "name = \"fra-1\"\nsite = \"frankfurt\"\nto_anchor_ms = 2\n";
     let proxy = format!("[[proxies]]\naddresses = [\"a:1\"]\npublic_key = \"{OTHER_KEY}\"\n");
     let fleet = "[fleet]\noffline_max_seconds = 600\n";
-    let streams = "[streams]\nlisten = \"192.168.1.1:1080\"\n";
+    let streams = "[streams]\nlisten = \"192.168.1.1:1080\"\n\
+                   rules = [{ to = [\"192.0.2.0/24\"], ports = [22, [80, 81]], tcp = \"split\" }]\n";
     let client: ClientFile =
         read(&format!("{}{place}{policy}{lane}{proxy}{streams}", client(""))).expect("complete");
     let server = format!("private_key = \"{KEY}\"\n{METRICS}{lane}{peer}{fleet}[streams]\n");
@@ -406,6 +407,35 @@ fn streams_need_a_lane_of_their_own() {
     let bad = streams.replace("192.168.1.1:1080", "lan");
     let error = read::<ClientFile>(&format!("{}{bad}", client(""))).expect_err("no address");
     assert!(error.contains("\"lan\" is no address to listen on"), "{error}");
+}
+
+#[test]
+fn a_box_is_told_which_connections_it_may_split() {
+    let with = |streams: &str| read::<ClientFile>(&format!("{}[streams]\n{streams}", client("")));
+    let streams = |text: &str| with(text).expect("good").streams.expect("a section");
+    assert!(!streams("listen = \"192.168.1.1:1080\"\n").splits());
+    assert!(streams("tcp = \"split\"\n").splits());
+    let some = streams(
+        "[[streams.rules]]\nports = [443, [8000, 8999]]\nto = [\"2001:db8::/32\"]\ntcp = \"split\"\n",
+    );
+    assert!(some.splits() && some.tcp == crate::TcpWay::Tunnel && some.listen.is_none());
+    assert_eq!(some.rules[0].port_ranges(), [443..=443, 8000..=8999]);
+    for (text, part) in [
+        ("", "[streams] takes no connection; write listen"),
+        ("tcp = \"tunnel\"\n", "or tcp = \"split\" for all others"),
+        ("[[streams.rules]]\ntcp = \"tunnel\"\n", "takes no connection"),
+        ("tcp = \"stream\"\n", "expected `tunnel` or `split`"),
+        ("tcp = \"split\"\n[[streams.rules]]\nports = [22]\n", "missing field `tcp`"),
+        (
+            "[[streams.rules]]\nto = [\"192.0.2.1/24\"]\ntcp = \"split\"\n",
+            "192.0.2.1/24 is neither an address nor a network",
+        ),
+        ("[[streams.rules]]\nports = [[2, 1]]\ntcp = \"split\"\n", "write the smaller one first"),
+        ("[[streams.rules]]\nports = [70000]\ntcp = \"split\"\n", "ports go from 0 to 65535"),
+    ] {
+        let error = with(text).expect_err("bad");
+        assert!(error.contains(part), "{text}: {error}");
+    }
 }
 
 /// All leaves of a file, named as the documentation names them.

@@ -1,5 +1,6 @@
 //! Removes what an instance left in the system, whatever ended it.
 
+use crate::filter::split;
 use crate::process::InstanceLock;
 use crate::routes::Routes;
 use crate::{DeviceError, Instance, answers, dns, filter};
@@ -16,11 +17,12 @@ pub fn cleanup(instance: &Instance, lock: &InstanceLock) -> Result<(), DeviceErr
     // Opening removes what is there.
     let routes = Routes::open(instance).map(drop);
     let answers = without_nft(answers::remove(instance));
+    let split = without_nft(split::remove(instance));
     let resolvers = dns::restore(instance);
     // The settings first: the filters protect as long as forwarding is on.
     let failed = take_over(instance, lock);
     let filters = without_nft(filter::remove_unless_needed(instance, &failed));
-    routes.and(answers).and(resolvers).and(filters)
+    routes.and(answers).and(split).and(resolvers).and(filters)
 }
 
 /// Restores the changed settings alone. What keeps traffic out of the clear, and strangers out of

@@ -19,6 +19,7 @@ mod keeper;
 mod nftables;
 mod ruleset;
 mod sockets;
+pub(crate) mod split;
 mod table;
 #[cfg(test)]
 mod tests;

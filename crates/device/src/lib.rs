@@ -61,6 +61,7 @@ pub use driver::{
     run_router, run_server,
 };
 pub use error::DeviceError;
+pub use filter::split::{SplitRule, SplitRules};
 pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Interface};
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent};
 pub use netlink::{Netlink, NetworkInterface, Route, Rule};

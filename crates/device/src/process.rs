@@ -87,6 +87,11 @@ impl Instance {
         format!("roadweave_{}_answers", self.name)
     }
 
+    /// The name of its table that says which connections of the LAN end here.
+    pub(crate) fn split_table(&self) -> String {
+        format!("roadweave_{}_split", self.name)
+    }
+
     /// Its routing tables: the first for the tunnel, the others for uplinks.
     ///
     /// The numbers come from the name, so that they are found again, and lie beyond those that

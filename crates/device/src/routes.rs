@@ -6,6 +6,7 @@
 //! 519       marked: answers by an uplink    -> of the uplink
 //! 520       socket bound to uplink (oif)    -> of the uplink: its networks, default by its gateway
 //! 521       socket bound to another interface with a default route -> copies of its main routes
+//! 522       from inside, marked: ends here  -> this machine (see `filter::split`)
 //! 525       anything                        -> near: networks behind this box, prefixes led into the TUN
 //! 526       anything                        -> private networks of the uplinks' own addresses    (*)
 //! 532       anything                        -> of the tunnel: default into the TUN, or refused   (*)

@@ -110,6 +110,19 @@ pub struct StreamsStatus {
     /// At a server: whose address connections leave with, `client` or `server`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// At a box: connections that were taken without having asked, if they may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<SplitStatus>,
+}
+
+/// Connections of the LAN that end at a box without having asked for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitStatus {
+    /// Those that ever did.
+    pub taken: u64,
+    /// Why new ones go by the tunnel now, if all do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<String>,
 }
 
 /// What a server tells.

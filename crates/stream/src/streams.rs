@@ -346,6 +346,14 @@ impl Streams {
         self.table.len()
     }
 
+    /// How many more [`Streams::open`] opens now.
+    pub fn free_streams(&self) -> usize {
+        match self.violation {
+            Some(_) => 0,
+            None => self.config.opened_max.saturating_sub(self.ours),
+        }
+    }
+
     /// Bytes that were written and never sent, as far as the peer takes them now.
     pub fn unsent(&self) -> u64 {
         self.index.unsent.min(self.send_credit.room())

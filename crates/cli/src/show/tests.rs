@@ -154,13 +154,21 @@ fn a_server_tells_whom_it_refused() {
 fn both_ends_tell_of_streams() {
     let ends = [("closed".to_owned(), 7), ("refused".to_owned(), 2)].into();
     let source = Some("client".to_owned());
-    let streams = Some(StreamsStatus { connections: 3, accepted: 12, ends, source });
+    let streams = Some(StreamsStatus { connections: 3, accepted: 12, ends, source, split: None });
     let server = ServerStatus { streams, ..ServerStatus::default() };
     let line = "streams: 3 connections of 12, from the client's address: closed 7, refused 2\n";
     check(&status("192.0.2.1:4433", RoleStatus::Server(server)), &[line]);
     let streams = Some(StreamsStatus::default());
     let client = ClientStatus { streams, ..ClientStatus::default() };
     check(&status("bus", RoleStatus::Client(client)), &["streams: 0 connections of 0\n"]);
+    let split = |obstacle: Option<&str>| {
+        let split = SplitStatus { taken: 4, obstacle: obstacle.map(str::to_owned) };
+        let streams = Some(StreamsStatus { split: Some(split), ..StreamsStatus::default() });
+        status("bus", RoleStatus::Client(ClientStatus { streams, ..ClientStatus::default() }))
+    };
+    check(&split(None), &["split: 4 of them\n"]);
+    let line = "split: 4 of them; new ones go by the tunnel: no session that answers\n";
+    check(&split(Some("no session that answers")), &[line]);
 }
 
 #[test]

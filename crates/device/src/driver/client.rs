@@ -2,6 +2,7 @@
 
 mod fleet;
 pub(super) mod options;
+mod split;
 mod streams;
 mod tell;
 mod uplinks;
@@ -74,7 +75,7 @@ struct ClientRole {
     next_uplink_retry: Option<Instant>,
     repeat_limiter: RepeatLimiter,
     fleet: Option<Fleet<ClientReload>>,
-    /// The proxy for applications of the LAN.
+    /// The connections of the LAN that go as streams.
     streams: Option<LanStreams>,
     /// The fleet has not been told of the uplinks as they are.
     has_other_uplinks: bool,
@@ -89,6 +90,9 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let (signals, instance, lock) = take_instance(&options.tun.name)?;
     // What an earlier run left closed stays closed.
     take_over(&instance, &lock);
+    if options.streams.as_ref().is_none_or(|streams| streams.split.is_none()) {
+        split::remove_left(&instance);
+    }
     if let Err(error) = restore_of(&instance, &options.state_directory) {
         tracing::warn!("the resolvers of before an earlier session are not back: {error}");
     }
@@ -125,7 +129,8 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let fleet =
         options.fleet.take().map(|fleet| Fleet::start(fleet, driver.waker())).transpose()?;
     let streams = options.streams.as_ref();
-    let streams = streams.map(|streams| LanStreams::open(streams, &driver)).transpose()?;
+    let streams =
+        streams.map(|streams| LanStreams::open(&instance, streams, &driver)).transpose()?;
     // Last: a client that cannot start refuses nothing.
     let steering = Steering::start(&instance, options.route_settings(), tun_index, dns)?;
     tracing::info!(tun = driver.edge.tun_name(), ?offload, "the client runs");
@@ -316,7 +321,10 @@ impl Role<Client> for ClientRole {
         driver.deliver();
         let changed = self.resolver.handle_timeout(now);
         self.use_servers(&mut driver.node, now, &changed);
-        self.streams.iter_mut().for_each(|streams| streams.turn(driver, now));
+        let is_up = self.joined && !driver.node.is_silent();
+        if let Some(streams) = &mut self.streams {
+            streams.turn(driver, &mut self.steering, now, is_up);
+        }
     }
 
     fn handle_events(&mut self, driver: &mut Driver<Client>, now: Instant) {

@@ -92,6 +92,7 @@ impl FarEnd {
             accepted: self.exit.accepted(),
             ends: ends.map(|(end, count)| (end.name().to_owned(), count)).collect(),
             source: Some(self.sources.name().to_owned()),
+            split: None,
         }
     }
 }

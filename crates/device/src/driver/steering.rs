@@ -144,6 +144,14 @@ impl Steering {
         }
     }
 
+    /// Takes what comes in by these interfaces of connections that end at this box.
+    ///
+    /// # Errors
+    /// When it cannot be led here; it is tried again by calling this again.
+    pub(super) fn take_split(&mut self, interfaces: BTreeSet<String>) -> Result<(), DeviceError> {
+        self.routes.take_split(interfaces)
+    }
+
     /// Leads into the tunnel what belongs there, in the families that were granted.
     pub(super) fn set_grant(&mut self, grant: Grant) {
         if let Err(error) = self.routes.set_grant(grant) {

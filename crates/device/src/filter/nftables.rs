@@ -31,7 +31,8 @@ pub(super) struct Nftables {
 pub(super) struct Contents {
     /// How many rules there were in all chains.
     pub(super) rules: usize,
-    /// A digest of table, chains, sets, elements and rules; not of counters.
+    /// A digest of table, chains, sets, elements and rules; not of counters, nor of what packets
+    /// have put into sets.
     digest: u64,
 }
 
@@ -68,6 +69,10 @@ impl Nftables {
             found.hash(&mut digest);
         }
         for set in &sets {
+            if set.is_dynamic() {
+                set.attribute(SET_NAME).hash(&mut digest);
+                continue;
+            }
             set.hash(&mut digest);
             if let Some(name) = set.attribute(SET_NAME) {
                 let name = name.to_vec();
@@ -191,6 +196,12 @@ impl Message {
     fn attribute(&self, kind: u16) -> Option<&[u8]> {
         find(&self.attributes, kind)
     }
+
+    /// Whether it is about a set whose elements packets put there.
+    fn is_dynamic(&self) -> bool {
+        let flags = self.attribute(SET_FLAGS).and_then(|bytes| bytes.try_into().ok());
+        flags.is_some_and(|bytes| u32::from_be_bytes(bytes) & SET_EVAL != 0)
+    }
 }
 
 impl NetlinkSerializable for Message {
@@ -252,6 +263,8 @@ const GET_OBJECTS: u8 = 19;
 const TABLE: u16 = 1;
 const GENERATION_ID: u16 = 1;
 const SET_NAME: u16 = 2;
+const SET_FLAGS: u16 = 3;
+const SET_EVAL: u32 = 0x20;
 const ELEMENTS_SET: u16 = 2;
 const OBJECT_NAME: u16 = 2;
 const OBJECT_TYPE: u16 = 3;

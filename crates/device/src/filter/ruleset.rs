@@ -88,16 +88,7 @@ fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
 /// The sets that rules name.
 fn sets(options: &FilterOptions) -> String {
     let mut text = String::new();
-    let mut add = |name: &str, kind: &str, elements: Vec<String>| {
-        if !elements.is_empty() {
-            let flags = if kind.starts_with("ipv") { " flags interval;" } else { "" };
-            let elements = elements.join(", ");
-            let _ = writeln!(
-                text,
-                "  set {name} {{ type {kind};{flags} elements = {{ {elements} }}; }}"
-            );
-        }
-    };
+    let mut add = |name: &str, kind: &str, elements| text += &set(name, kind, elements);
     for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
         add(&format!("inner{family}"), kind, of_family(&options.inner, family == 4));
         if options.apart.is_some() || options.client_sockets {
@@ -109,13 +100,28 @@ fn sets(options: &FilterOptions) -> String {
         }
     }
     if let Forwarding::Box { inside, .. } = &options.forwarding {
-        let (named, odd): (Vec<_>, Vec<_>) =
-            inside.iter().partition(|interface| is_quotable(&interface.name));
-        let named = named.iter().map(|interface| format!("\"{}\"", interface.name)).collect();
-        add("inside", "ifname", named);
-        add("inside_odd", "iface_index", odd.iter().map(|it| it.index.to_string()).collect());
+        text += &inside_sets(inside);
     }
     text
+}
+
+/// A set, if it has elements.
+fn set(name: &str, kind: &str, elements: Vec<String>) -> String {
+    if elements.is_empty() {
+        return String::new();
+    }
+    let flags = if kind.starts_with("ipv") { " flags interval;" } else { "" };
+    let elements = elements.join(", ");
+    format!("  set {name} {{ type {kind};{flags} elements = {{ {elements} }}; }}\n")
+}
+
+/// The sets of the interfaces that are no uplinks.
+pub(super) fn inside_sets(inside: &[Interface]) -> String {
+    let (named, odd): (Vec<_>, Vec<_>) =
+        inside.iter().partition(|interface| is_quotable(&interface.name));
+    let named = named.iter().map(|interface| format!("\"{}\"", interface.name)).collect();
+    let odd = odd.iter().map(|it| it.index.to_string()).collect();
+    set("inside", "ifname", named) + &set("inside_odd", "iface_index", odd)
 }
 
 /// Nobody but this machine speaks to its inner addresses from beside the tunnel (CVE-2019-14899).
@@ -282,7 +288,7 @@ fn opened(
 
 /// Matches the interfaces that are no uplinks (or, with `not`, all others), by `side`, `iif` or
 /// `oif`.
-fn matches_inside(
+pub(super) fn matches_inside(
     inside: &[Interface],
     side: &'static str,
     not: &'static str,
@@ -299,7 +305,7 @@ pub(crate) fn is_quotable(name: &str) -> bool {
 }
 
 /// The networks of one family, those that touch joined: nft refuses intervals that overlap.
-fn of_family(prefixes: &[IpNet], ipv4: bool) -> Vec<String> {
+pub(super) fn of_family(prefixes: &[IpNet], ipv4: bool) -> Vec<String> {
     let fitting = prefixes.iter().filter(|prefix| prefix.addr().is_ipv4() == ipv4);
     let networks: Vec<IpNet> = fitting.map(IpNet::trunc).collect();
     IpNet::aggregate(&networks).iter().map(ToString::to_string).collect()

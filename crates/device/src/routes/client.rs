@@ -13,8 +13,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use roadweave_types::{UplinkId, UplinkSelector};
 
-use super::plan::{Plan, Planner, Seen, leading_out, near_table, neighbours_table, uplink_table};
+use super::plan::{
+    Plan, Planner, Seen, leading_out, near_table, neighbours_table, split_table, uplink_table,
+};
+use super::sockets::check_mark;
 use super::{Grant, PRIORITY_NEAR, RouteSettings, Routes, loosen_reverse_path_filter};
+use crate::filter::split;
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Route, Rule, Uplink};
 
@@ -28,6 +32,7 @@ pub struct ClientRoutes {
     tun: u32,
     uplinks: BTreeMap<UplinkId, Uplink>,
     outside: BTreeSet<String>,
+    split: BTreeSet<String>,
     grant: Option<Grant>,
     /// What was there after the last look.
     installed: Plan,
@@ -62,6 +67,7 @@ impl ClientRoutes {
             tun,
             uplinks: BTreeMap::new(),
             outside: BTreeSet::new(),
+            split: BTreeSet::new(),
             grant: None,
             installed: Plan::default(),
             local_networks: Vec::new(),
@@ -100,6 +106,29 @@ impl ClientRoutes {
         match self.uplinks.remove(&id) {
             Some(_) => self.sync().map(drop),
             None => Ok(()),
+        }
+    }
+
+    /// Takes what comes in by these interfaces and is marked as a part of a connection that ends at
+    /// this box.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] when the mark is another's, and what the kernel says; none of
+    /// it is taken then.
+    pub(crate) fn take_split(&mut self, interfaces: BTreeSet<String>) -> Result<(), DeviceError> {
+        check_mark(&self.netlink.rules()?, split::TAKEN)?;
+        if self.split == interfaces {
+            return Ok(());
+        }
+        self.split = interfaces;
+        self.sync()?;
+        let own = split_table(&self.instance.routing_tables());
+        match self.failures.iter().position(|failure| failure.table == own) {
+            None => Ok(()),
+            Some(at) => {
+                self.split.clear();
+                Err(self.failures.swap_remove(at).error)
+            }
         }
     }
 
@@ -156,6 +185,7 @@ impl ClientRoutes {
             uplinks: &self.uplinks,
             outside: &self.outside,
             tun: self.tun,
+            split: &self.split,
             grant: self.grant.as_ref(),
             seen: &seen,
         };

@@ -15,10 +15,12 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 use roadweave_types::{UplinkId, UplinkSelector, glob};
 
+use super::sockets::{LOOPBACK, METRIC, PRIORITY_SOCKETS};
 use super::{
     Grant, MAIN_TABLE, PRIORITY_ANSWERS, PRIORITY_BOUND, PRIORITY_INWARD, PRIORITY_NEAR,
     PRIORITY_NEIGHBOURS, PRIORITY_REST, PRIORITY_UPLINK, RouteSettings, answer_mark,
 };
+use crate::filter::split;
 use crate::netlink::{DEFAULT_V4, DEFAULT_V6};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{NetworkInterface, Route, Rule, Uplink};
@@ -47,6 +49,8 @@ pub(super) struct Planner<'a> {
     /// Interfaces that were uplinks, or led out, at any time.
     pub outside: &'a BTreeSet<String>,
     pub tun: u32,
+    /// The interfaces by which connections come that may end at this box.
+    pub split: &'a BTreeSet<String>,
     /// `None` before the first session.
     pub grant: Option<&'a Grant>,
     pub seen: &'a Seen,
@@ -69,6 +73,9 @@ impl Planner<'_> {
         let mut plan = Plan::default();
         for (id, uplink) in self.uplinks {
             self.plan_uplink(&mut plan, *id, uplink);
+        }
+        if !self.split.is_empty() {
+            self.plan_split(&mut plan);
         }
         if self.grant.is_none() && !self.settings.closed_before_join {
             return plan;
@@ -142,6 +149,30 @@ impl Planner<'_> {
                     ..refusal(default_of(ipv4), table, metric(ipv4))
                 });
             }
+        }
+    }
+
+    /// Takes what is marked as a part of a connection that ends here. By interface: what this
+    /// machine answers may bear the mark too.
+    fn plan_split(&self, plan: &mut Plan) {
+        let table = split_table(&self.tables);
+        for ipv4 in [true, false] {
+            for name in self.split {
+                plan.rules.insert(Rule {
+                    ipv4,
+                    priority: PRIORITY_SOCKETS,
+                    input_interface: Some(name.clone()),
+                    mark: Some(split::TAKEN),
+                    table,
+                    protocol: ROUTE_PROTOCOL,
+                    ..Rule::default()
+                });
+            }
+            plan.routes.insert(Route {
+                interface: Some(LOOPBACK),
+                local: true,
+                ..refusal(default_of(ipv4), table, METRIC)
+            });
         }
     }
 
@@ -340,10 +371,10 @@ fn link_local_v6() -> IpNet {
     IpNet::new_assert(IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0]), 64)
 }
 
-/// The table of an uplink. The others of an instance are the tunnel's; more than 252 uplinks would
+/// The table of an uplink. The others of an instance are the tunnel's; more than 251 uplinks would
 /// share tables, not fail.
 pub(super) fn uplink_table(tables: &RangeInclusive<u32>, id: UplinkId) -> u32 {
-    tables.start() + 1 + id.0 % 252
+    tables.start() + 1 + id.0 % 251
 }
 
 /// What lies behind this box, and what is led into the tunnel by name.
@@ -359,6 +390,11 @@ pub(super) fn neighbours_table(tables: &RangeInclusive<u32>) -> u32 {
 /// For sockets that are bound to interfaces which are no uplinks in service.
 fn bound_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 2
+}
+
+/// For connections that end at this box.
+pub(super) fn split_table(tables: &RangeInclusive<u32>) -> u32 {
+    tables.end() - 3
 }
 
 fn is_host(network: IpNet) -> bool {

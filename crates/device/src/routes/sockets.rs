@@ -43,7 +43,7 @@ impl Routes {
     /// [`DeviceError::Unavailable`] when the mark is another's; nothing is changed then. Else what
     /// the kernel says.
     pub fn take_for_sockets(&mut self, networks: &[IpNet]) -> Result<(), DeviceError> {
-        self.check_socket_mark()?;
+        check_mark(&self.netlink.rules()?, ClientSockets::MARK)?;
         let table = SocketTable { number: self.tunnel_table() + 2, networks: networks.to_vec() };
         for route in table.networks.iter().filter_map(|network| table.route(network)) {
             self.netlink.replace_route(&route)?;
@@ -54,31 +54,28 @@ impl Routes {
         self.socket_table = Some(table);
         Ok(())
     }
+}
 
-    /// Whether nobody else's rule takes what bears the mark before ours does.
-    fn check_socket_mark(&mut self) -> Result<(), DeviceError> {
-        let (own, mine) = ClientSockets::MARK;
-        let takes = |rule: &&Rule| {
-            let (mark, mask) = rule.mark.unwrap_or_default();
-            let seen = mask & mine;
-            rule.priority <= PRIORITY_SOCKETS
-                && rule.protocol != ROUTE_PROTOCOL
-                && seen != 0
-                && (mark ^ own) & seen == 0
-        };
-        match self.netlink.rules()?.iter().find(takes) {
-            None => Ok(()),
-            Some(rule) => {
-                let (mark, mask) = rule.mark.unwrap_or_default();
-                let why = format!(
-                    "the mark {own:#x} is taken by another's rule (priority {}, fwmark \
-                     {mark:#x}/{mask:#x})",
-                    rule.priority
-                );
-                Err(DeviceError::Unavailable { why })
-            }
-        }
-    }
+/// Whether nobody else's rule takes what bears the mark before ours does.
+///
+/// # Errors
+/// [`DeviceError::Unavailable`] says which does.
+pub(super) fn check_mark(rules: &[Rule], (own, mine): (u32, u32)) -> Result<(), DeviceError> {
+    let takes = |rule: &&Rule| {
+        let (mark, mask) = rule.mark.unwrap_or_default();
+        let seen = mask & mine;
+        rule.priority <= PRIORITY_SOCKETS
+            && rule.protocol != ROUTE_PROTOCOL
+            && seen != 0
+            && (mark ^ own) & seen == 0
+    };
+    let Some(rule) = rules.iter().find(takes) else { return Ok(()) };
+    let (mark, mask) = rule.mark.unwrap_or_default();
+    let why = format!(
+        "the mark {own:#x} is taken by another's rule (priority {}, fwmark {mark:#x}/{mask:#x})",
+        rule.priority
+    );
+    Err(DeviceError::Unavailable { why })
 }
 
 impl SocketTable {
@@ -121,8 +118,8 @@ impl SocketTable {
     }
 }
 
-const PRIORITY_SOCKETS: u32 = 522;
+pub(super) const PRIORITY_SOCKETS: u32 = 522;
 /// The index of the loopback interface, in every network namespace.
-const LOOPBACK: u32 = 1;
+pub(super) const LOOPBACK: u32 = 1;
 /// Anything but zero, for which the kernel would choose.
-const METRIC: u32 = 1024;
+pub(super) const METRIC: u32 = 1024;

@@ -1,11 +1,13 @@
 //! Where applications come in: a SOCKS5 proxy (RFC 1928) and an HTTP proxy (RFC 9110 section 9.3.6)
-//! at one address of the LAN.
+//! at one address of the LAN, and what is taken of the LAN's own connections.
 //!
 //! ```text
 //! accept ─► is it ours? ─► ask: by the first byte ─► open a stream ─► connected: answer ─► splice
-//!              │ no             │ bad, slow              │ reset
-//!              ▼                ▼                        ▼
-//!            close            answer ───────────────────────► part: FIN, then what still comes
+//!              │ no             │ bad, slow         ▲    │ reset
+//!              ▼                ▼                   │    ▼
+//!            close            answer ───────────────┼────────► part: FIN, then what still comes
+//!                                                   │
+//! accept, transparent ─► is it ours? ───────────────┴ reset ─► RST
 //! ```
 //!
 //! Names are not looked up here but go as they are: the far end knows its network. The application
@@ -19,12 +21,14 @@
 mod caller;
 mod handshake;
 mod http;
+mod listener;
 mod progress;
 mod report;
+mod transparent;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -32,9 +36,12 @@ use roadweave_stream::{Event as StreamEvent, Streams};
 use roadweave_types::Instant;
 use roadweave_wire::{ResetCode, StreamId};
 
-use self::caller::{arrived_by, ask_for_interfaces};
+use self::caller::arrived_by;
 use self::handshake::{Dialect, Handshake};
+use self::listener::Listener;
+use self::progress::Next;
 pub use self::report::PlayerTold;
+use self::transparent::Taking;
 use super::splice::{self, Splice, break_off};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
@@ -44,9 +51,11 @@ use crate::poll::{Event, Interest, Poller, Token};
 /// What an entrance is like.
 #[derive(Clone, Debug)]
 pub struct EntranceSettings {
-    /// Where it listens: an address of the LAN.
-    pub listen: SocketAddr,
-    /// The networks that callers are from.
+    /// Where the proxies listen: an address of the LAN; none: there are none.
+    pub listen: Option<SocketAddr>,
+    /// Whether connections that others lead here are taken, to where they were meant to go.
+    pub transparent: bool,
+    /// The networks that callers of the proxies are from.
     pub networks: Vec<IpNet>,
     /// The origins of pages whose players may tell of their buffers, as browsers name them.
     pub origins: Vec<String>,
@@ -61,10 +70,11 @@ pub struct EntranceSettings {
 }
 
 impl EntranceSettings {
-    /// The settings of an entrance at `listen` for `networks`.
-    pub fn new(listen: SocketAddr, networks: Vec<IpNet>) -> Self {
+    /// The settings of an entrance at `listen` for `networks`, which takes nothing else.
+    pub fn new(listen: Option<SocketAddr>, networks: Vec<IpNet>) -> Self {
         Self {
             listen,
+            transparent: false,
             networks,
             origins: Vec::new(),
             connections_max: super::connections_max().min(4096),
@@ -121,12 +131,14 @@ impl EntranceEnd {
     }
 }
 
-/// The proxies of a box; see the [module](super).
+/// The proxies of a box, and what it takes besides; see the [module](super).
 #[derive(Debug)]
 pub struct Entrance {
     settings: EntranceSettings,
-    listener: TcpListener,
+    listeners: Vec<Listener>,
     token: Token,
+    /// Whether connections are taken that ask for nothing.
+    taking: Taking,
     /// The interfaces by which callers come.
     inside: Vec<u32>,
     connections: Table<Connection>,
@@ -134,8 +146,6 @@ pub struct Entrance {
     pub(super) streams: BTreeMap<StreamId, Number>,
     /// How many connections each source address has.
     pub(super) callers: BTreeMap<IpAddr, usize>,
-    /// Somebody may wait to be taken.
-    is_called: bool,
     /// The system has no room for callers until then.
     paused_until: Option<Instant>,
     accepted: u64,
@@ -156,8 +166,9 @@ struct Connection {
 enum State {
     /// It says what it wants.
     Asking { socket: TcpStream, handshake: Handshake, closing: bool },
-    /// The far end connects; what the application sends goes along.
-    Opening { splice: Splice, dialect: Dialect },
+    /// The far end connects; what the application sends goes along. It is told of the result if it
+    /// has asked.
+    Opening { splice: Splice, dialect: Option<Dialect> },
     /// It is connected.
     Joined(Splice),
     /// It was told how it ends, and may have been sending meanwhile: were the socket closed with
@@ -171,20 +182,24 @@ impl Entrance {
     /// # Errors
     /// When the address is another's, or none of this machine.
     pub fn open(settings: EntranceSettings, token: Token) -> Result<Self, DeviceError> {
-        let what = || format!("listen for applications at {}", settings.listen);
-        let listener = TcpListener::bind(settings.listen)
-            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-            .and_then(|listener| ask_for_interfaces(&listener).map(|()| listener))
-            .map_err(|error| DeviceError::system(what(), error))?;
+        let mut listeners = Vec::new();
+        if let Some(address) = settings.listen {
+            let what = || format!("listen for applications at {address}");
+            let listener = Listener::for_asking(address);
+            listeners.push(listener.map_err(|error| DeviceError::system(what(), error))?);
+        }
+        if settings.transparent {
+            listeners.extend(transparent::listeners());
+        }
         Ok(Self {
             settings,
-            listener,
+            listeners,
             token,
+            taking: Taking::default(),
             inside: Vec::new(),
-            connections: Table::new(token),
+            connections: Table::new(Token(token.0 + LISTENERS_MAX)),
             streams: BTreeMap::new(),
             callers: BTreeMap::new(),
-            is_called: false,
             paused_until: None,
             accepted: 0,
             told: Vec::new(),
@@ -193,12 +208,10 @@ impl Entrance {
         })
     }
 
-    /// Where it listens.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn local_address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    /// Where the proxies listen, if there are any.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        let proxy = self.listeners.iter().find(|listener| !listener.is_transparent);
+        proxy.map(|listener| listener.address)
     }
 
     /// The interfaces (by index) that lead to the LAN from now on: who comes by another is no
@@ -212,7 +225,10 @@ impl Entrance {
     /// # Errors
     /// When the system refuses.
     pub fn register(&self, poller: &Poller) -> Result<(), DeviceError> {
-        poller.add(&self.listener, self.token, Interest::Edges)
+        for (number, listener) in (0..).zip(&self.listeners) {
+            poller.add(&listener.socket, Token(self.token.0 + number), Interest::Edges)?;
+        }
+        Ok(())
     }
 
     /// What players have told since the last call, in the order in which it came.
@@ -222,13 +238,13 @@ impl Entrance {
 
     /// Whether the token is one of its own.
     pub fn owns(&self, token: Token) -> bool {
-        token == self.token || self.connections.number_of(token).is_some()
+        self.listener_of(token).is_some() || self.connections.number_of(token).is_some()
     }
 
     /// The poller has told something of a token that it owns.
     pub fn on_ready(&mut self, event: &Event) {
-        if event.token == self.token {
-            self.is_called = true;
+        if let Some(position) = self.listener_of(event.token) {
+            self.listeners[position].is_called = true;
             return;
         }
         let Some(number) = self.connections.number_of(event.token) else { return };
@@ -290,8 +306,10 @@ impl Entrance {
 
     /// When [`Entrance::turn`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let called = (self.is_called && self.paused_until.is_none()).then_some(Instant::ZERO);
-        let others = [called, self.paused_until, self.connections.poll_timeout()];
+        let is_called = self.listeners.iter().any(|listener| listener.is_called);
+        let called = (is_called && self.paused_until.is_none()).then_some(Instant::ZERO);
+        let taking = self.taking.poll_timeout();
+        let others = [called, self.paused_until, taking, self.connections.poll_timeout()];
         others.into_iter().flatten().min()
     }
 
@@ -306,8 +324,9 @@ impl Entrance {
             self.paused_until = None;
         }
         if self.paused_until.is_none() {
-            self.accept(now, poller);
+            self.accept(now, poller, streams);
         }
+        self.tend_taking(now, streams);
         for _ in 0..TURN / splice::SHARE {
             let Some(number) = self.connections.take_ready() else { break };
             self.advance(now, number, streams);
@@ -330,15 +349,24 @@ impl Entrance {
         &self.ends
     }
 
-    fn accept(&mut self, now: Instant, poller: &Poller) {
+    /// The place of the listener whose token it is.
+    fn listener_of(&self, token: Token) -> Option<usize> {
+        let position = usize::try_from(token.0.checked_sub(self.token.0)?).ok()?;
+        (position < self.listeners.len()).then_some(position)
+    }
+
+    fn accept(&mut self, now: Instant, poller: &Poller, streams: &mut Streams) {
         for _ in 0..ACCEPTED_MAX {
-            if !self.is_called {
-                return;
-            }
-            match self.listener.accept() {
-                Ok((socket, address)) => self.welcome(now, poller, socket, address),
+            let mut listeners = self.listeners.iter_mut();
+            let Some(listener) = listeners.find(|listener| listener.is_called) else { return };
+            match listener.socket.accept() {
+                Ok((socket, address)) => {
+                    let is_transparent = listener.is_transparent;
+                    let comer = Comer { caller: address.ip().to_canonical(), is_transparent };
+                    self.welcome(now, poller, streams, socket, comer);
+                }
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => self.is_called = false,
+                    io::ErrorKind::WouldBlock => listener.is_called = false,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     // No descriptors or no memory: others may give some back.
                     _ => {
@@ -351,22 +379,31 @@ impl Entrance {
         }
     }
 
-    fn welcome(&mut self, now: Instant, poller: &Poller, socket: TcpStream, from: SocketAddr) {
+    fn welcome(
+        &mut self,
+        now: Instant,
+        poller: &Poller,
+        streams: &mut Streams,
+        socket: TcpStream,
+        comer: Comer,
+    ) {
         self.accepted += 1;
-        let caller = from.ip().to_canonical();
+        let Comer { caller, is_transparent } = comer;
+        let destination = is_transparent.then(|| self.meant_for(&socket));
         let others = self.callers.get(&caller).copied().unwrap_or_default();
-        let refusal = if !self.is_neighbour(caller, &socket) {
-            Some(EntranceEnd::Stranger)
-        } else if self.connections.len() >= self.settings.connections_max
+        let is_ours = match destination {
+            Some(_) => self.is_from_inside(&socket),
+            None => self.is_neighbour(caller, &socket),
+        };
+        if !is_ours || destination == Some(None) {
+            break_off(&socket);
+            return self.ends.count(EntranceEnd::Stranger);
+        }
+        if self.connections.len() >= self.settings.connections_max
             || others >= self.settings.connections_of_one_max
         {
-            Some(EntranceEnd::TooMany)
-        } else {
-            None
-        };
-        if let Some(end) = refusal {
-            break_off(&socket);
-            return self.ends.count(end);
+            self.refuse_socket(&socket, is_transparent);
+            return self.ends.count(EntranceEnd::TooMany);
         }
         let token = self.connections.token(self.connections.next());
         let ready = splice::prepare(&socket).map_err(|error| error.to_string()).and_then(|()| {
@@ -374,12 +411,20 @@ impl Entrance {
         });
         if let Err(error) = ready {
             tracing::debug!(error, "a connection of an application cannot be served");
+            self.refuse_socket(&socket, is_transparent);
             return self.ends.count(EntranceEnd::Left);
         }
         *self.callers.entry(caller).or_default() += 1;
-        let state = State::Asking { socket, handshake: Handshake::default(), closing: false };
-        let number = self.connections.insert(Connection { caller, state: Some(state) });
-        self.connections.set_deadline(number, Some(now + self.settings.handshake_max));
+        let number = self.connections.insert(Connection { caller, state: None });
+        let next = match destination.flatten() {
+            Some(destination) => self.take(now, number, streams, socket, destination),
+            None => {
+                self.connections.set_deadline(number, Some(now + self.settings.handshake_max));
+                let handshake = Handshake::default();
+                Next::Again(State::Asking { socket, handshake, closing: false })
+            }
+        };
+        self.settle(number, next);
     }
 
     /// Whether the caller is of the LAN, and did not come by an uplink.
@@ -401,6 +446,16 @@ impl Entrance {
     }
 }
 
+/// Who has come.
+struct Comer {
+    caller: IpAddr,
+    is_transparent: bool,
+}
+
+/// The index of the loopback interface, in every network namespace.
+pub(crate) const LOOPBACK: u32 = 1;
+/// The most listeners: the proxies', and one of each family that takes what asks for nothing.
+const LISTENERS_MAX: u64 = 3;
 /// What players tell in a turn, at most.
 const TOLD_MAX: usize = 64;
 /// The most callers that are taken in a turn.

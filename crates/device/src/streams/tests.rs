@@ -41,7 +41,7 @@ impl World {
     fn new(change: impl FnOnce(&mut EntranceSettings)) -> Self {
         let loopback = "127.0.0.0/8".parse().expect("a network");
         let listen = "127.0.0.1:0".parse().expect("an address");
-        let mut settings = EntranceSettings::new(listen, vec![loopback]);
+        let mut settings = EntranceSettings::new(Some(listen), vec![loopback]);
         change(&mut settings);
         let poller = Poller::new().expect("a poller");
         let mut entrance = Entrance::open(settings, ENTRANCE).expect("a port");

@@ -15,6 +15,7 @@ use roadweave_types::{ServerName, UplinkSelector};
 
 use super::super::TunSettings;
 use crate::RouteSettings;
+use crate::filter::split::SplitRules;
 use crate::fleet::FleetOptions;
 use crate::streams::EntranceSettings;
 
@@ -61,13 +62,15 @@ impl CandidateOptions {
     }
 }
 
-/// The proxy for applications of the LAN, whose connections go as streams.
+/// Which connections of the LAN go as streams.
 #[derive(Clone, Debug)]
 pub struct LanStreamsOptions {
     /// How streams are carried.
     pub config: StreamsConfig,
     /// Where applications come in.
     pub entrance: EntranceSettings,
+    /// Which connections end at this box without having asked for it, if any may.
+    pub split: Option<SplitRules>,
 }
 
 /// Reads the client's configuration again.
@@ -86,7 +89,7 @@ pub struct ClientOptions {
     pub transport: TransportConfig,
     /// The lanes of the uplink direction.
     pub lanes: Vec<LaneConfig>,
-    /// The proxy for applications of the LAN, if there is to be one.
+    /// Which connections of the LAN go as streams, if any does.
     pub streams: Option<LanStreamsOptions>,
     /// The most bytes that the session may hold.
     pub memory_max: usize,

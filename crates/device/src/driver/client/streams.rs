@@ -1,25 +1,28 @@
-//! The proxy of a box for applications of its LAN: what joins it with the tunnel's streams.
+//! What goes as streams of a box's LAN: what joins it with the tunnel.
 
 use roadweave_stream::{Config, Side, Streams};
 use roadweave_tunnel::{Client, StreamsConfig, StreamsOwner};
 use roadweave_types::Instant;
 
 use super::options::LanStreamsOptions;
-use crate::DeviceError;
+use super::split::Split;
 use crate::driver::event_loop::{Driver, STREAMS};
+use crate::driver::steering::Steering;
 use crate::poll::Event;
-use crate::status::StreamsStatus;
-use crate::streams::{Entrance, PlayerTold};
+use crate::status::{SplitStatus, StreamsStatus};
+use crate::streams::{Entrance, LOOPBACK, PlayerTold};
+use crate::{DeviceError, Instance, Interface};
 
-/// The index of the loopback interface, in every network namespace.
-const LOOPBACK: u32 = 1;
-
-/// The proxy, and whose streams its connections go by.
+/// Where connections come in, and whose streams they go by.
 pub(super) struct LanStreams {
     entrance: Entrance,
     owner: Option<StreamsOwner>,
     /// Where there is no server that takes streams: none can be opened here.
     nowhere: Streams,
+    /// What leads connections here that ask for nothing, if any may come.
+    split: Option<Split>,
+    /// The session answers.
+    is_up: bool,
 }
 
 impl LanStreams {
@@ -28,19 +31,35 @@ impl LanStreams {
     /// # Errors
     /// When the address is another's, or none of this machine.
     pub(super) fn open(
+        instance: &Instance,
         options: &LanStreamsOptions,
         driver: &Driver<Client>,
     ) -> Result<Self, DeviceError> {
         let entrance = Entrance::open(options.entrance.clone(), STREAMS)?;
         entrance.register(&driver.poller)?;
         let nowhere = Streams::new(Config::for_streams(Side::Client, 0));
-        tracing::info!(listen = %options.entrance.listen, "SOCKS5 and HTTP CONNECT are answered");
-        Ok(Self { entrance, owner: None, nowhere })
+        if let Some(listen) = &options.entrance.listen {
+            tracing::info!(%listen, "SOCKS5 and HTTP CONNECT are answered");
+        }
+        let split = options.split.as_ref().map(|rules| {
+            let listeners = entrance.transparent_addresses();
+            Split::new(instance, driver.edge.tun_name(), rules.clone(), listeners)
+        });
+        Ok(Self { entrance, owner: None, nowhere, split, is_up: false })
     }
 
-    /// The interfaces (by index) that lead to the LAN from now on; this machine itself is of it.
-    pub(super) fn set_inside(&mut self, inside: impl Iterator<Item = u32>) {
-        self.entrance.set_inside(inside.chain([LOOPBACK]).collect());
+    /// The interfaces that lead to the LAN from now on; this machine itself is of it.
+    pub(super) fn set_inside(
+        &mut self,
+        steering: &mut Steering,
+        now: Instant,
+        inside: &[Interface],
+    ) {
+        let indexes = inside.iter().map(|interface| interface.index);
+        self.entrance.set_inside(indexes.chain([LOOPBACK]).collect());
+        if let Some(split) = &mut self.split {
+            split.set_inside(steering, now, inside);
+        }
     }
 
     /// The poller has told something.
@@ -52,16 +71,29 @@ impl LanStreams {
 
     /// When [`LanStreams::turn`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.entrance.poll_timeout()
+        let split = self.split.as_ref().map(Split::poll_timeout);
+        self.entrance.poll_timeout().into_iter().chain(split).min()
     }
 
-    /// Moves what can be moved between connections and streams.
-    pub(super) fn turn(&mut self, driver: &mut Driver<Client>, now: Instant) {
+    /// Moves what can be moved between connections and streams. `is_up`: there is a session, and it
+    /// answers.
+    pub(super) fn turn(
+        &mut self,
+        driver: &mut Driver<Client>,
+        steering: &mut Steering,
+        now: Instant,
+        is_up: bool,
+    ) {
+        self.is_up = is_up;
         let found = driver.node.streams(now);
         let owner = found.as_ref().map(|(owner, _)| *owner);
         if self.owner != owner {
             self.owner = owner;
             self.entrance.on_streams_over(now);
+        }
+        if let Some(split) = &mut self.split {
+            split.handle_timeout(steering, now);
+            self.entrance.set_taking(is_up && owner.is_some() && split.failure().is_none());
         }
         let streams = found.map_or(&mut self.nowhere, |(_, streams)| streams);
         self.entrance.turn(now, &driver.poller, streams);
@@ -87,6 +119,21 @@ impl LanStreams {
             accepted: self.entrance.accepted(),
             ends: ends.map(|(end, count)| (end.name().to_owned(), count)).collect(),
             source: None,
+            split: self.split.as_ref().map(|split| SplitStatus {
+                taken: self.entrance.taken(),
+                obstacle: self.obstacle(split).map(str::to_owned),
+            }),
         }
+    }
+
+    /// Why connections that ask for nothing go by the tunnel now, if they do.
+    fn obstacle<'a>(&'a self, split: &'a Split) -> Option<&'a str> {
+        if !self.is_up {
+            return Some("no session that answers");
+        }
+        if self.owner.is_none() {
+            return Some("the server takes no streams");
+        }
+        split.failure().or_else(|| self.entrance.obstacle())
     }
 }

@@ -20,9 +20,9 @@ impl ClientRole {
         };
         self.filters.set_inside(self.monitor.inside());
         if let Some(streams) = &mut self.streams {
-            let tun = driver.edge.tun_name();
-            let inside = self.monitor.inside().into_iter().filter(|it| it.name != tun);
-            streams.set_inside(inside.map(|interface| interface.index));
+            let mut inside = self.monitor.inside();
+            inside.retain(|interface| interface.name != driver.edge.tun_name());
+            streams.set_inside(&mut self.steering, now, &inside);
         }
         for event in events {
             match event {

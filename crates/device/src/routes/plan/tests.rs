@@ -36,6 +36,7 @@ struct World {
     settings: RouteSettings,
     uplinks: BTreeMap<UplinkId, Uplink>,
     outside: BTreeSet<String>,
+    split: BTreeSet<String>,
     grant: Option<Grant>,
     seen: Seen,
 }
@@ -74,6 +75,7 @@ impl World {
             },
             uplinks: BTreeMap::from([(UplinkId(0), uplink)]),
             outside: BTreeSet::new(),
+            split: BTreeSet::new(),
             grant: None,
             seen: Seen {
                 links: vec![link(LAN, "lan0"), link(WWAN, "wwan0"), link(TUN, "rw0")],
@@ -104,6 +106,7 @@ impl World {
             uplinks: &self.uplinks,
             outside: &self.outside,
             tun: TUN,
+            split: &self.split,
             grant: self.grant.as_ref(),
             seen: &self.seen,
         }

@@ -58,7 +58,7 @@ impl Entrance {
         let next = match connection.state.take() {
             Some(State::Opening { splice, dialect }) => {
                 self.connections.set_deadline(number, None);
-                if say(splice.socket(), dialect.connected()) {
+                if say(splice.socket(), dialect.map_or(&[], Dialect::connected)) {
                     Next::Again(State::Joined(splice))
                 } else {
                     // It fails only if it is over already.
@@ -105,7 +105,8 @@ impl Entrance {
         self.settle(number, next);
     }
 
-    fn settle(&mut self, number: Number, next: Next) {
+    /// Goes on with a connection as its turn has left it.
+    pub(super) fn settle(&mut self, number: Number, next: Next) {
         let (state, again) = match next {
             Next::Ends(end) => return self.end(number, end),
             Next::Stays(state) => (state, false),
@@ -151,7 +152,8 @@ impl Entrance {
                     }
                 }
                 Asked::Connect { destination, dialect, .. } => {
-                    let joined = (socket, closing, dialect);
+                    let until = now + self.settings.connect_max;
+                    let joined = Joining { socket, closing, dialect: Some(dialect), until };
                     return self.open_stream(now, number, streams, joined, destination);
                 }
                 Asked::Told { players, answer } => {
@@ -165,23 +167,28 @@ impl Entrance {
         }
     }
 
-    fn open_stream(
+    /// Joins a socket with a new stream to `destination`.
+    pub(super) fn open_stream(
         &mut self,
         now: Instant,
         number: Number,
         streams: &mut Streams,
-        (socket, closing, dialect): (TcpStream, bool, Dialect),
+        Joining { socket, closing, dialect, until }: Joining,
         destination: Destination,
     ) -> Next {
         match streams.open(now, destination, StreamPriority::default()) {
             Ok(id) => {
                 self.streams.insert(id, number);
-                self.connections.set_deadline(number, Some(now + self.settings.connect_max));
+                self.connections.set_deadline(number, Some(until));
                 // What came with the request leaves with the stream's first packet.
                 Next::Again(State::Opening { splice: Splice::new(socket, id, closing), dialect })
             }
             Err(error) => {
                 tracing::debug!(%error, "no stream for a connection of an application");
+                let Some(dialect) = dialect else {
+                    self.refuse_socket(&socket, true);
+                    return Next::Ends(EntranceEnd::NoStream);
+                };
                 let answer = dialect.refused(ResetCode::TooMany);
                 self.part(now, number, socket, answer, EntranceEnd::NoStream)
             }
@@ -194,12 +201,17 @@ impl Entrance {
         now: Instant,
         number: Number,
         splice: Splice,
-        dialect: Dialect,
+        dialect: Option<Dialect>,
         code: ResetCode,
     ) -> Next {
         self.streams.remove(&splice.stream());
+        let socket = splice.into_socket();
+        let Some(dialect) = dialect else {
+            self.on_unconnected(now, &socket, code);
+            return Next::Ends(EntranceEnd::Unconnected);
+        };
         let answer = dialect.refused(code);
-        self.part(now, number, splice.into_socket(), answer, EntranceEnd::Unconnected)
+        self.part(now, number, socket, answer, EntranceEnd::Unconnected)
     }
 
     fn end_spliced(&mut self, splice: Splice, over: Over) -> Next {
@@ -230,6 +242,17 @@ impl Entrance {
         self.connections.set_deadline(number, Some(now + PARTING_MAX));
         Next::Again(State::Parting { socket, end, left: PARTING_BYTES_MAX })
     }
+}
+
+/// A socket that is to be joined with a stream.
+pub(super) struct Joining {
+    pub(super) socket: TcpStream,
+    /// The poller has told so already.
+    pub(super) closing: bool,
+    /// How it has asked, if it has.
+    pub(super) dialect: Option<Dialect>,
+    /// When the far end has to be connected.
+    pub(super) until: Instant,
 }
 
 struct Asking {

@@ -1,0 +1,390 @@
+//! Which TCP connections of the LAN end at this box (split connections, RFC 3135): those to where a
+//! host has answered lately.
+//!
+//! ```text
+//! SYN from inside ─► answered, not failed ─► TPROXY to a listener, mark ─► rule 522: this machine
+//!                        │ no                       │ no listener takes them
+//!                        └──────────────────────────┴─► the TUN, as a packet
+//! SYN-ACK from the TUN ─► to inside, of a connection that began there, chosen ─► answered
+//! FIN of such a socket ─► answered        marked RST of such a socket ─► failed
+//! ```
+//!
+//! A socket that takes a connection says yes before anybody knows whether its destination does. So
+//! the kernel notes by itself who answers, and a connection that the far end cannot make is broken
+//! off with a mark ([`FAILED`]), by which its destination goes by the TUN for a while, and that
+//! before the caller hears of it.
+//!
+//! What is taken once is taken to its end, by the mark of its connection: without a socket it is
+//! answered by RST. A SYN that was sent on as a packet is never taken when it is sent again, since
+//! conntrack has given it another source.
+//!
+//! All lies in a table of its own, `inet roadweave_NAME_split`, since what packets put into it would
+//! go whenever the filters are replaced. It outlives the program: without a listener that takes
+//! connections it sends them on.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
+
+use super::chain::{Chain, family, has_family};
+use super::nftables::Nftables;
+use super::ruleset::{inside_sets, matches_inside, of_family};
+use super::{Interface, Table, run_nft};
+use crate::{DeviceError, Instance};
+
+/// The mark of packets and connections that are for sockets of this box which bear addresses of
+/// hosts, with the mask. It is of the lower half, since the upper one tells uplinks apart.
+pub(crate) const TAKEN: (u32, u32) = (0x5258, 0xffff);
+/// The mark of a socket whose destination does not answer.
+pub(crate) const FAILED: u32 = 0x5259;
+
+/// Which connections may be split.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SplitRules {
+    /// The first that fits counts.
+    pub rules: Vec<SplitRule>,
+    /// Whether those may be that no rule fits.
+    pub others: bool,
+}
+
+/// Whether connections to some destinations may be split.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SplitRule {
+    /// Their networks; none: all.
+    pub to: Vec<IpNet>,
+    /// Their ports; none: all.
+    pub ports: Vec<RangeInclusive<u16>>,
+    /// Whether they may be.
+    pub split: bool,
+}
+
+/// The table of one client. It outlives it: `cleanup` removes it.
+#[derive(Debug)]
+pub(crate) struct SplitTable {
+    instance: Instance,
+    options: Options,
+    /// Once it is installed.
+    table: Option<Table>,
+    /// The table is not what it should be.
+    is_stale: bool,
+}
+
+/// What the table shall do.
+#[derive(Debug)]
+struct Options {
+    tun: String,
+    rules: SplitRules,
+    /// Where connections are handed over, at most one of each family.
+    listeners: Vec<(IpAddr, u16)>,
+    inside: Vec<Interface>,
+}
+
+impl SplitTable {
+    /// Nothing is taken yet; `listeners` are those to which connections are handed over.
+    pub(crate) fn new(
+        instance: &Instance,
+        tun: &str,
+        rules: SplitRules,
+        listeners: Vec<(IpAddr, u16)>,
+    ) -> Self {
+        let options = Options { tun: tun.to_owned(), rules, listeners, inside: Vec::new() };
+        Self { instance: instance.clone(), options, table: None, is_stale: true }
+    }
+
+    /// What comes in by these interfaces may be taken from the next [`SplitTable::mend`] on.
+    pub(crate) fn set_inside(&mut self, inside: Vec<Interface>) {
+        if self.options.inside != inside {
+            self.options.inside = inside;
+            self.is_stale = true;
+        }
+    }
+
+    /// Looks whether the table is as it should be, and installs it if not; returns whether somebody
+    /// had changed it. What was noted begins anew then.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] without the program `nft`, or what it says.
+    pub(crate) fn mend(&mut self) -> Result<bool, DeviceError> {
+        let is_changed = self.table.as_mut().is_some_and(|table| !table.is_in_place());
+        if !is_changed && !self.is_stale {
+            return Ok(false);
+        }
+        self.is_stale = true;
+        let mut table = match self.table.take() {
+            Some(table) => table,
+            None => Table::open(self.instance.split_table())?,
+        };
+        let (text, rules) = text(&self.instance.split_table(), &self.options);
+        table.replace(&text, rules)?;
+        self.table = Some(table);
+        self.is_stale = false;
+        Ok(is_changed)
+    }
+}
+
+/// Removes the table of an instance; that there is none is no error.
+pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
+    let table = instance.split_table();
+    // "add" first, so that "delete" finds one.
+    run_nft(&format!("add table inet {table}\ndelete table inet {table}\n"))
+}
+
+/// Removes what an earlier run has left, if there is something.
+///
+/// # Errors
+/// As [`remove`].
+pub(crate) fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
+    let there = Nftables::open()?.contents(&instance.split_table());
+    if there.is_ok_and(|contents| contents.rules == 0) { Ok(()) } else { remove(instance) }
+}
+
+/// The text of the table, and how many rules it has.
+fn text(table: &str, options: &Options) -> (String, usize) {
+    let mut text = format!("add table inet {table}\ndelete table inet {table}\n");
+    let _ = writeln!(text, "table inet {table} {{");
+    for (set, minutes) in [("answered", ANSWERED_MINUTES), ("failed", FAILED_MINUTES)] {
+        for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
+            let _ = writeln!(
+                text,
+                "  set {set}{family} {{ type {kind} . inet_service; size {NOTED_MAX}; \
+                 flags dynamic, timeout; timeout {minutes}m; }}"
+            );
+        }
+    }
+    text += &inside_sets(&options.inside);
+    let mut rules = 0;
+    for Chain { name, hook, rules: lines } in chains(options) {
+        rules += lines.len();
+        let _ = writeln!(text, "  chain {name} {{");
+        if let Some(hook) = hook {
+            let _ = writeln!(text, "    type {hook}; policy accept;");
+        }
+        lines.iter().for_each(|rule| text += &format!("    {rule}\n"));
+        text += "  }\n";
+    }
+    (text + "}\n", rules)
+}
+
+/// Chains that others go to stand before those.
+fn chains(options: &Options) -> Vec<Chain> {
+    let plain = |name, rules| Chain { name, hook: None, rules };
+    let base = |name, hook, rules| Chain { name, hook: Some(hook), rules };
+    let mut chains = vec![
+        plain("note", note("answered")),
+        plain("blame", note("failed")),
+        plain("choose", choose(&options.rules)),
+        plain("taken", taken(&options.listeners)),
+    ];
+    for (listener, name) in of_families(&options.listeners).into_iter().zip(["begin4", "begin6"]) {
+        chains.extend(listener.map(|listener| plain(name, begin(listener))));
+    }
+    chains.extend([
+        plain("inside_out", inside_out(&options.listeners)),
+        base(
+            "prerouting",
+            // After destination NAT: what the machine's own rules lead elsewhere is theirs.
+            "filter hook prerouting priority dstnat + 5",
+            matches_inside(&options.inside, "iif", "").map(|it| it + " goto inside_out").collect(),
+        ),
+        base("forward", "filter hook forward priority filter + 10", forward(options)),
+        base("output", "filter hook output priority filter + 10", output()),
+    ]);
+    chains
+}
+
+/// The listener of each family.
+fn of_families(listeners: &[(IpAddr, u16)]) -> [Option<(IpAddr, u16)>; 2] {
+    let of = |ipv4| listeners.iter().find(|(address, _)| address.is_ipv4() == ipv4).copied();
+    [of(true), of(false)]
+}
+
+/// Puts where a packet is from into a set.
+fn note(set: &str) -> Vec<String> {
+    let rule = |(family, of)| format!("update @{set}{of} {{ {family} saddr . tcp sport }}");
+    [("ip", 4), ("ip6", 6)].map(rule).to_vec()
+}
+
+/// Notes who answers, if the connection may be split. What is chosen is so before it is noted, so
+/// that a SYN is looked up once.
+fn choose(SplitRules { rules, others }: &SplitRules) -> Vec<String> {
+    let verdict = |split| if split { "goto note" } else { "return" };
+    let mut lines = Vec::new();
+    for SplitRule { to, ports, split } in rules {
+        let ports = match ports.is_empty() {
+            true => String::new(),
+            false => format!("tcp sport {{ {} }} ", joined(ports)),
+        };
+        let verdict = verdict(*split);
+        if to.is_empty() {
+            lines.push(format!("{ports}{verdict}"));
+        }
+        for ipv4 in [true, false] {
+            if has_family(to, ipv4) {
+                let networks = of_family(to, ipv4).join(", ");
+                let family = family(ipv4);
+                lines.push(format!("{family} saddr {{ {networks} }} {ports}{verdict}"));
+            }
+        }
+    }
+    lines.push(verdict(*others).to_owned());
+    lines
+}
+
+/// Ports as nft reads them, those that touch joined: it refuses intervals that overlap.
+fn joined(ranges: &[RangeInclusive<u16>]) -> String {
+    let mut ranges: Vec<(u16, u16)> = ranges.iter().map(|it| (*it.start(), *it.end())).collect();
+    ranges.sort_unstable();
+    let mut joined: Vec<(u16, u16)> = Vec::new();
+    for (first, last) in ranges {
+        match joined.last_mut() {
+            Some((_, before)) if first <= before.saturating_add(1) => *before = last.max(*before),
+            _ => joined.push((first, last)),
+        }
+    }
+    let text = |(first, last): &(u16, u16)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    joined.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// What came in from inside.
+fn inside_out(listeners: &[(IpAddr, u16)]) -> Vec<String> {
+    let (mark, mask) = TAKEN;
+    let mut rules = vec![
+        format!("ct mark & {mask:#x} == {mark:#x} goto taken"),
+        "meta l4proto != tcp return".to_owned(),
+        "tcp flags & (fin | syn | rst | ack) != syn return".to_owned(),
+        "ct state != new return".to_owned(),
+        "ct status & (confirmed | dnat) != 0 return".to_owned(),
+    ];
+    for (listener, of) in of_families(listeners).into_iter().zip([4, 6]) {
+        let Some((address, _)) = listener else { continue };
+        let to = format!("{} daddr . tcp dport", family(address.is_ipv4()));
+        rules.push(format!("{to} @answered{of} {to} != @failed{of} goto begin{of}"));
+    }
+    rules
+}
+
+/// Hands a connection over, if the listener takes any.
+fn begin(listener: (IpAddr, u16)) -> Vec<String> {
+    vec![
+        format!("limit rate over {RATE}/second burst {BURST} packets return"),
+        format!("{} {} {}", to(listener), set_mark("ct mark"), set_mark("meta mark")),
+    ]
+}
+
+/// What belongs to a connection that was handed over, errors about it among them.
+fn taken(listeners: &[(IpAddr, u16)]) -> Vec<String> {
+    let listeners = of_families(listeners).into_iter().flatten();
+    // To the listener what is not a connection yet, such as the last packet of a handshake that the
+    // kernel keeps no state of.
+    let mut rules: Vec<String> = listeners
+        .map(|listener| format!("{} {} return", to(listener), set_mark("meta mark")))
+        .collect();
+    rules.push(set_mark("meta mark"));
+    rules
+}
+
+/// Hands TCP over to a socket; nothing else follows where there is none.
+fn to((address, port): (IpAddr, u16)) -> String {
+    let (protocol, family) = match address.is_ipv4() {
+        true => ("ipv4", "ip"),
+        false => ("ipv6", "ip6"),
+    };
+    let socket = SocketAddr::new(address, port);
+    format!("meta nfproto {protocol} meta l4proto tcp tproxy {family} to {socket}")
+}
+
+/// Who answers somebody inside by the tunnel.
+fn forward(Options { tun, inside, .. }: &Options) -> Vec<String> {
+    let rule = |inside| {
+        format!(
+            "iifname \"{tun}\" {inside} tcp flags & (fin | syn | rst | ack) == syn | ack \
+             ct direction reply goto choose"
+        )
+    };
+    matches_inside(inside, "oif", "").map(rule).collect()
+}
+
+/// What this machine says in the name of hosts: that they have ended in order, or do not answer.
+fn output() -> Vec<String> {
+    let (mark, mask) = TAKEN;
+    vec![
+        format!("meta mark & {mask:#x} == {FAILED:#x} tcp flags & rst == rst goto blame"),
+        format!("ct mark & {mask:#x} == {mark:#x} tcp flags & (fin | rst) == fin goto note"),
+    ]
+}
+
+fn set_mark(what: &str) -> String {
+    let (mark, mask) = TAKEN;
+    format!("{what} set {what} & {:#x} | {mark:#x}", !mask)
+}
+
+/// How long it counts that somebody has answered.
+const ANSWERED_MINUTES: u32 = 10;
+/// How long it counts that somebody has not.
+const FAILED_MINUTES: u32 = 30;
+/// The most that is noted of a kind and a family.
+const NOTED_MAX: u32 = 8192;
+/// New connections in a second, and at once: as many as a server takes of a client by default.
+const RATE: u32 = 25;
+const BURST: u32 = 50;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(inside: &[&str], rules: SplitRules) -> Options {
+        let interface = |name: &&str| Interface { name: (*name).to_owned(), index: 7 };
+        Options {
+            tun: "rw0".to_owned(),
+            rules,
+            listeners: vec![("127.0.0.1".parse().unwrap(), 4000), ("::1".parse().unwrap(), 6000)],
+            inside: inside.iter().map(interface).collect(),
+        }
+    }
+
+    #[test]
+    fn only_what_a_rule_chooses_is_noted_and_what_is_noted_is_taken() {
+        let rule = |to: &[&str], ports: &[RangeInclusive<u16>], split| SplitRule {
+            to: to.iter().map(|network| network.parse().unwrap()).collect(),
+            ports: ports.to_vec(),
+            split,
+        };
+        let rules = vec![
+            rule(&["192.0.2.0/24", "2001:db8::/32"], &[85..=89, 22..=22, 80..=86], false),
+            rule(&["198.51.100.0/25", "198.51.100.128/25"], &[], true),
+            rule(&[], &[443..=443], true),
+        ];
+        let (text, _) = text("t", &options(&["lan0"], SplitRules { rules, others: false }));
+        let chosen = [
+            "ip saddr { 192.0.2.0/24 } tcp sport { 22, 80-89 } return",
+            "ip6 saddr { 2001:db8::/32 } tcp sport { 22, 80-89 } return",
+            "ip saddr { 198.51.100.0/24 } goto note",
+            "tcp sport { 443 } goto note",
+            "return",
+        ];
+        let choose = text.split("chain choose {\n").nth(1).unwrap().split("  }").next().unwrap();
+        assert_eq!(choose.lines().map(str::trim).collect::<Vec<_>>()[..5], chosen, "{text}");
+        for line in [
+            "iifname @inside goto inside_out",
+            "ip daddr . tcp dport @answered4 ip daddr . tcp dport != @failed4 goto begin4",
+            "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:6000 ct mark set ct mark & 0xffff0000 | 0x5258 meta mark set meta \
+             mark & 0xffff0000 | 0x5258",
+            "iifname \"rw0\" oifname @inside tcp flags & (fin | syn | rst | ack) == syn | ack ct \
+             direction reply goto choose",
+        ] {
+            assert!(text.lines().any(|found| found.trim() == line), "{line}\nis not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_taken_or_noted_without_an_interface_inside() {
+        let all = SplitRules { rules: Vec::new(), others: true };
+        let (text, _) = text("t", &options(&[], all));
+        assert!(!text.contains("goto inside_out") && !text.contains("goto choose"), "{text}");
+    }
+}
