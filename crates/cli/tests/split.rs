@@ -169,6 +169,16 @@ fn a_download_goes_as_packets_first_and_then_as_a_stream_from_the_same_address()
             status["streams"]["connections"] == 0
         });
         assert_eq!(status["streams"]["ends"]["closed"], 4, "{:#}", status["streams"]);
+        // Also when the kernel keeps no state of handshakes, as while it is flooded.
+        let key = "/proc/sys/net/ipv4/tcp_syncookies";
+        road.vehicle.enter(|| std::fs::write(key, "2").unwrap()).unwrap();
+        let before = taken(&road);
+        for to in [host(PORT), v6] {
+            let mut socket = connect(&camera, to).unwrap();
+            seen_from(&mut socket).unwrap();
+            assert!(there_and_back(&socket, &sent) == sent);
+        }
+        assert_eq!(taken(&road), before + 2);
         // The box's own connections are none of the LAN's.
         let before = taken(&road);
         seen_from(&mut connect(&road.vehicle, host(PORT)).unwrap()).unwrap();
@@ -332,8 +342,9 @@ fn nobody_comes_to_the_listener_by_its_own_address() {
             }
         }
         // A network under an uplink that sends the box SYNs which it would take from inside.
-        road.server.ip("route add 203.0.113.2/32 via 10.1.0.2 table 98").unwrap();
-        road.server.ip("rule add priority 3 oif eth1 lookup 98").unwrap();
+        road.server.ip("route add 203.0.113.2/32 via 10.1.0.2").unwrap();
+        assert!(attempt(&road.server, host(PORT)).is_err());
+        road.server.ip("route del 203.0.113.2/32 via 10.1.0.2").unwrap();
         // A user of the box itself.
         for to in [listener, listener_v6] {
             assert!(attempt(&road.vehicle, to).is_err(), "{to}");
@@ -453,5 +464,89 @@ fn a_crash_ends_what_was_split_and_nothing_else() {
         };
         assert!(has_left(&clean) && !has_left(&road.state()), "{:#?}", road.state());
         client.interrupt();
+        road.edit("client.toml", |text| text + "\n[streams]\ntcp = \"split\"\n");
+        let client = road.start_client("client");
+        client.wait_for("joined");
+        wait_until_on(&road);
+        assert!(has_left(&road.state()), "{:#?}", road.state());
+        client.interrupt();
+        assert!(!has_left(&road.state()), "{:#?}", road.state());
+    });
+}
+
+#[test]
+fn more_than_a_server_takes_in_a_second_goes_as_packets() {
+    run_sandboxed("more_than_a_server_takes_in_a_second_goes_as_packets", || {
+        let (road, camera) = road();
+        let _host = Host::start(&road.cloud, host(PORT));
+        let (server, _client) = road.start_both();
+        wait_until_on(&road);
+        learn(&road, &camera, host(PORT));
+        let before = taken(&road);
+        let burst = || (0..120).map(|_| connect(&camera, host(PORT)).unwrap()).collect::<Vec<_>>();
+        for mut socket in burst() {
+            seen_from(&mut socket).unwrap();
+        }
+        let split = taken(&road) - before;
+        assert!((50..120).contains(&split), "{split} of 120 were split");
+        road.wait_for_status(CLIENT, "all are over", |it| it["streams"]["connections"] == 0);
+
+        // One that takes fewer is heard, and left alone for a while.
+        drop(server);
+        road.edit("server.toml", |text| {
+            text.replace("[streams]", "[streams]\nconnects_per_second = 1")
+        });
+        let _server = road.start_server();
+        wait_until_on(&road);
+        let reset = burst().into_iter().filter_map(|mut socket| seen_from(&mut socket).err());
+        assert!(reset.count() > 0, "all were taken");
+        wait_until_off(&road, "the server has refused one as too many");
+        let before = taken(&road);
+        attempt(&camera, host(PORT)).unwrap();
+        assert_eq!(taken(&road), before);
+        // It is no fault of the host's.
+        assert!(!noted(&road, "failed4").contains(&HOST.to_string()));
+    });
+}
+
+#[test]
+fn what_was_learned_stays_and_a_table_that_is_gone_is_set_again() {
+    run_sandboxed("what_was_learned_stays_and_a_table_that_is_gone_is_set_again", || {
+        let (road, camera) = road();
+        let _host = Host::start(&road.cloud, host(PORT));
+        let (_server, client) = road.start_both();
+        wait_until_on(&road);
+        learn(&road, &camera, host(PORT));
+        // Each look finds what packets have put there, and somebody else's change beside it.
+        for second in 0..6 {
+            nft(&road.vehicle, &format!("add table inet other{second}"));
+            sleep(Duration::from_secs(1));
+        }
+        attempt(&camera, host(PORT)).unwrap();
+        assert_eq!((taken(&road), client.count("it is set again")), (1, 0), "{}", client.log());
+        nft(&road.vehicle, &format!("delete table {TABLE}"));
+        client.wait_for("the table of split connections; it is set");
+        learn(&road, &camera, host(PORT));
+        attempt(&camera, host(PORT)).unwrap();
+        assert_eq!(taken(&road), 2);
+    });
+}
+
+#[test]
+fn a_connection_that_waits_for_the_tunnel_blames_nobody() {
+    run_sandboxed("a_connection_that_waits_for_the_tunnel_blames_nobody", || {
+        let (road, camera) = road();
+        let _host = Host::start(&road.cloud, host(PORT));
+        let (_server, _client) = road.start_both();
+        wait_until_on(&road);
+        learn(&road, &camera, host(PORT));
+        ["eth1", "eth2"].into_iter().for_each(|uplink| road.silence(uplink, true));
+        // Before it is noticed that nobody answers.
+        let mut socket = connect(&camera, host(PORT)).unwrap();
+        assert_eq!(taken(&road), 1);
+        sleep(Duration::from_secs(14));
+        assert!(!noted(&road, "failed4").contains(&HOST.to_string()));
+        ["eth1", "eth2"].into_iter().for_each(|uplink| road.silence(uplink, false));
+        seen_from(&mut socket).unwrap();
     });
 }

@@ -15,12 +15,12 @@
 //! before the caller hears of it.
 //!
 //! What is taken once is taken to its end, by the mark of its connection: without a socket it is
-//! answered by RST. A SYN that was sent on as a packet is never taken when it is sent again, since
+//! answered by RST. A SYN that was sent on as a packet is not taken when it is sent again, since
 //! conntrack has given it another source.
 //!
-//! All lies in a table of its own, `inet roadweave_NAME_split`, since what packets put into it would
-//! go whenever the filters are replaced. It outlives the program: without a listener that takes
-//! connections it sends them on.
+//! All lies in a table of its own, `inet roadweave_NAME_split`, since what packets have put into it
+//! would go whenever the filters are replaced. It outlives the program: without a listener that
+//! takes connections it sends them on.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};

@@ -11,6 +11,7 @@ use roadweave_wire::{Destination, ResetCode, StreamPriority};
 use super::super::splice::{Over, Splice, Turn, break_off};
 use super::super::table::Number;
 use super::handshake::{Asked, Dialect, Handshake, MESSAGE_MAX};
+use super::transparent::ANSWER_MAX;
 use super::{Entrance, EntranceEnd, State, TOLD_MAX};
 
 /// What became of a connection in its turn.
@@ -92,6 +93,11 @@ impl Entrance {
         let next = match connection.state.take() {
             Some(State::Asking { socket, handshake, .. }) => {
                 self.part(now, number, socket, handshake.too_slow(), EntranceEnd::Slow)
+            }
+            Some(State::Opening { splice, dialect: None }) if !self.may_blame() => {
+                // It waits for the tunnel, and not for its destination.
+                self.connections.set_deadline(number, Some(now + ANSWER_MAX));
+                Next::Stays(State::Opening { splice, dialect: None })
             }
             Some(State::Opening { splice, dialect }) => {
                 let code = ResetCode::TimedOut;

@@ -6,9 +6,9 @@
 //!                    └─ is it not: the SYN goes on as a packet
 //! ```
 //!
-//! That bit of the listener's socket (`IP_TRANSPARENT`) is the switch. It costs a call and no change
-//! of rules, it holds from one SYN to the next, it goes with the program, and connections that are
-//! there do not mind.
+//! That bit of the listener's socket (`IP_TRANSPARENT`) is the switch. It costs a call and no
+//! change of rules, it holds from one SYN to the next, it goes with the program, and connections
+//! that are there do not mind.
 //!
 //! The listeners are bound to loopback's addresses, by which no other machine comes in, and take
 //! nobody who was meant for these.
@@ -69,6 +69,12 @@ impl Entrance {
         self.taking.obstacle.filter(|_| self.taking.is_wanted)
     }
 
+    /// Whether a destination that does not answer is at fault: the owner finds everything between
+    /// here and the far end as it should be.
+    pub(super) fn may_blame(&self) -> bool {
+        self.taking.is_wanted
+    }
+
     /// How many connections were taken that asked for nothing.
     pub fn taken(&self) -> u64 {
         self.taking.taken
@@ -102,8 +108,8 @@ impl Entrance {
         self.taking.is_on = is_on;
     }
 
-    /// Whether the connection came by an interface that leads to the LAN; this machine itself is none
-    /// of those whose connections are handed over.
+    /// Whether the connection came by an interface that leads to the LAN; this machine itself is
+    /// none of those whose connections are handed over.
     pub(super) fn is_from_inside(&self, socket: &TcpStream) -> bool {
         arrived_by(socket).is_some_and(|it| it != LOOPBACK && self.inside.contains(&it))
     }
@@ -184,7 +190,7 @@ fn listen(address: IpAddr) -> io::Result<Listener> {
 }
 
 /// How long the far end may take to connect: whoever is there has answered before, in this time.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How long no more are taken after the far end has said that there are too many.
 const REST: Duration = Duration::from_secs(10);
 /// One part of so many is kept free, for those that the kernel has welcomed by then.
