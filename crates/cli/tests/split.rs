@@ -550,3 +550,22 @@ fn a_connection_that_waits_for_the_tunnel_blames_nobody() {
         seen_from(&mut socket).unwrap();
     });
 }
+
+#[test]
+fn a_firewall_that_knows_nothing_of_it_keeps_nobody_from_a_host() {
+    run_sandboxed("a_firewall_that_knows_nothing_of_it_keeps_nobody_from_a_host", || {
+        let (road, camera) = road();
+        let _host = Host::start(&road.cloud, host(PORT));
+        nft(&road.vehicle, "table inet own { chain in { type filter hook input priority 0; }; }");
+        nft(&road.vehicle, "add rule inet own in iifname lan0 meta l4proto tcp drop");
+        let (_server, client) = road.start_both();
+        wait_until_on(&road);
+        learn(&road, &camera, host(PORT));
+        // What waits is sent again, and gets through as packets.
+        let found = camera.enter(|| TcpStream::connect_timeout(&host(PORT), WAIT_MAX)).unwrap();
+        seen_from(&mut found.unwrap()).unwrap();
+        wait_until_off(&road, "a firewall of this box drops it at INPUT");
+        attempt(&camera, host(PORT)).unwrap();
+        assert_eq!((taken(&road), client.count("does not come in")), (0, 1));
+    });
+}

@@ -18,11 +18,15 @@
 //! answered by RST. A SYN that was sent on as a packet is not taken when it is sent again, since
 //! conntrack has given it another source.
 //!
+//! Whether what is handed over comes in at all is counted, since a firewall of the box's own may
+//! drop it at `INPUT`, and rules of others may lead it elsewhere.
+//!
 //! All lies in a table of its own, `inet roadweave_NAME_split`, since what packets have put into it
 //! would go whenever the filters are replaced. It outlives the program: without a listener that
 //! takes connections it sends them on.
 
 use std::fmt::Write as _;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
@@ -122,6 +126,17 @@ impl SplitTable {
         self.is_stale = false;
         Ok(is_changed)
     }
+
+    /// How many SYNs were handed over since the table was installed and did not come in.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub(crate) fn astray(&mut self) -> io::Result<u64> {
+        let Some(table) = &mut self.table else { return Ok(0) };
+        let counts = table.counters()?;
+        let count = |name| counts.get(name).copied().unwrap_or_default();
+        Ok(count(BEGUN).saturating_sub(count(COME_IN)))
+    }
 }
 
 /// Removes the table of an instance; that there is none is no error.
@@ -152,6 +167,9 @@ fn text(table: &str, options: &Options) -> (String, usize) {
                  flags dynamic, timeout; timeout {minutes}m; }}"
             );
         }
+    }
+    for counter in [BEGUN, COME_IN] {
+        let _ = writeln!(text, "  counter {counter} {{ packets 0 bytes 0 }}");
     }
     text += &inside_sets(&options.inside);
     let mut rules = 0;
@@ -188,6 +206,7 @@ fn chains(options: &Options) -> Vec<Chain> {
             "filter hook prerouting priority dstnat + 5",
             matches_inside(&options.inside, "iif", "").map(|it| it + " goto inside_out").collect(),
         ),
+        base("input", "filter hook input priority 1000", input()),
         base("forward", "filter hook forward priority filter + 10", forward(options)),
         base("output", "filter hook output priority filter + 10", output()),
     ]);
@@ -272,7 +291,12 @@ fn inside_out(listeners: &[(IpAddr, u16)]) -> Vec<String> {
 fn begin(listener: (IpAddr, u16)) -> Vec<String> {
     vec![
         format!("limit rate over {RATE}/second burst {BURST} packets return"),
-        format!("{} {} {}", to(listener), set_mark("ct mark"), set_mark("meta mark")),
+        format!(
+            "{} {} {} counter name {BEGUN}",
+            to(listener),
+            set_mark("ct mark"),
+            set_mark("meta mark")
+        ),
     ]
 }
 
@@ -296,6 +320,15 @@ fn to((address, port): (IpAddr, u16)) -> String {
     };
     let socket = SocketAddr::new(address, port);
     format!("meta nfproto {protocol} meta l4proto tcp tproxy {family} to {socket}")
+}
+
+/// What was handed over and has passed the filters of others.
+fn input() -> Vec<String> {
+    let (mark, mask) = TAKEN;
+    vec![format!(
+        "meta mark & {mask:#x} == {mark:#x} tcp flags & (fin | syn | rst | ack) == syn \
+         ct state new counter name {COME_IN}"
+    )]
 }
 
 /// Who answers somebody inside by the tunnel.
@@ -323,6 +356,9 @@ fn set_mark(what: &str) -> String {
     format!("{what} set {what} & {:#x} | {mark:#x}", !mask)
 }
 
+/// The counters of SYNs that were handed over, and of those that came in.
+const BEGUN: &str = "begun";
+const COME_IN: &str = "come_in";
 /// How long it counts that somebody has answered.
 const ANSWERED_MINUTES: u32 = 10;
 /// How long it counts that somebody has not.
@@ -373,7 +409,7 @@ mod tests {
             "iifname @inside goto inside_out",
             "ip daddr . tcp dport @answered4 ip daddr . tcp dport != @failed4 goto begin4",
             "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:6000 ct mark set ct mark & 0xffff0000 | 0x5258 meta mark set meta \
-             mark & 0xffff0000 | 0x5258",
+             mark & 0xffff0000 | 0x5258 counter name begun",
             "iifname \"rw0\" oifname @inside tcp flags & (fin | syn | rst | ack) == syn | ack ct \
              direction reply goto choose",
         ] {

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Nothing is marked before it is led here. Whether connections are taken is the entrance's to say,
-//! by its listeners; what fails here leaves them to the tunnel.
+//! by its listeners; what fails here leaves them to the tunnel. So does what is handed over and
+//! does not come in: the applications that wait for it get through when they ask again.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,6 +23,10 @@ pub(super) struct Split {
     table: SplitTable,
     inside: Vec<Interface>,
     next_look: Instant,
+    /// How many were handed over and had not come in at the last look.
+    astray: u64,
+    /// None is led here before, since they did not come in.
+    rests_until: Option<Instant>,
     /// Why it is not as it should be, if so.
     failure: Option<String>,
 }
@@ -39,6 +44,8 @@ impl Split {
             table: SplitTable::new(instance, tun, rules, listeners),
             inside: Vec::new(),
             next_look: Instant::ZERO,
+            astray: 0,
+            rests_until: None,
             failure: Some("it begins".to_owned()),
         }
     }
@@ -70,6 +77,9 @@ impl Split {
 
     fn look(&mut self, steering: &mut Steering, now: Instant) {
         self.next_look = now + LOOK;
+        if self.goes_astray(now) {
+            return;
+        }
         match self.mend(steering) {
             Ok(false) => self.failure = None,
             Ok(true) => {
@@ -89,6 +99,25 @@ impl Split {
         }
     }
 
+    /// Whether what is handed over does not come in, or did not a while ago. A single one may be
+    /// under way.
+    fn goes_astray(&mut self, now: Instant) -> bool {
+        if self.rests_until.is_some_and(|until| now < until) {
+            return true;
+        }
+        self.rests_until = None;
+        // What cannot be read now is at the next look.
+        let astray = self.table.astray().unwrap_or(self.astray);
+        let more = astray.saturating_sub(std::mem::replace(&mut self.astray, astray));
+        if more < 2 {
+            return false;
+        }
+        tracing::warn!("connections go by the tunnel, and are not split: {ASTRAY}");
+        self.rests_until = Some(now + REST);
+        self.failure = Some(ASTRAY.to_owned());
+        true
+    }
+
     fn mend(&mut self, steering: &mut Steering) -> Result<bool, DeviceError> {
         steering.take_split(self.inside.iter().map(|it| it.name.clone()).collect())?;
         self.table.set_inside(self.inside.clone());
@@ -104,5 +133,10 @@ pub(super) fn remove_left(instance: &Instance) {
     }
 }
 
+const ASTRAY: &str = "what is handed over does not come in: a firewall of this box drops it at \
+                      INPUT (let in what bears the mark 0x5258), or a rule of another leads it \
+                      elsewhere";
+/// How long nothing is led here after that.
+const REST: Duration = Duration::from_secs(600);
 /// How often it is looked at whether all is as it should be.
 const LOOK: Duration = Duration::from_secs(4);
