@@ -90,9 +90,6 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let (signals, instance, lock) = take_instance(&options.tun.name)?;
     // What an earlier run left closed stays closed.
     take_over(&instance, &lock);
-    if options.streams.as_ref().is_none_or(|streams| streams.split.is_none()) {
-        split::remove_left(&instance);
-    }
     if let Err(error) = restore_of(&instance, &options.state_directory) {
         tracing::warn!("the resolvers of before an earlier session are not back: {error}");
     }
@@ -109,6 +106,9 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         files: needed_files(&options.files, &options.state_directory),
         ..Needs::default()
     })?;
+    if options.streams.as_ref().is_none_or(|streams| streams.split.is_none()) {
+        split::remove_left(&instance);
+    }
     options.uplinks.exclude.push(tun.name().to_owned());
     let mut monitor = Monitor::open(options.uplinks.clone())?;
     monitor.leave_out(tun.index());
