@@ -12,12 +12,11 @@
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{sleep, spawn};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use common::hosts::{Host, bytes, connect, seen_from, there_and_back};
 use common::*;
 use roadweave_device::netns::{NetNs, run_sandboxed};
 use serde_json::Value;
@@ -43,76 +42,6 @@ fn road() -> (Road, NetNs) {
 
 fn host(port: u16) -> SocketAddr {
     SocketAddr::from((HOST, port))
-}
-
-/// A host that tells each caller from which address it came, and then sends back what comes, until
-/// that ends. It listens until it is dropped.
-struct Host {
-    ended: Arc<AtomicBool>,
-    address: SocketAddr,
-    namespace: String,
-}
-
-impl Host {
-    fn start(namespace: &NetNs, address: SocketAddr) -> Self {
-        let listener = namespace.enter(|| TcpListener::bind(address).unwrap()).unwrap();
-        let ended = Arc::new(AtomicBool::new(false));
-        let told = ended.clone();
-        spawn(move || {
-            for mut socket in listener.incoming().flatten() {
-                if told.load(Ordering::Relaxed) {
-                    return;
-                }
-                spawn(move || {
-                    let from = socket.peer_addr().unwrap().to_string();
-                    let _ = socket.write_all(format!("{from:<48}").as_bytes());
-                    let mut other = socket.try_clone().unwrap();
-                    let _ = std::io::copy(&mut socket, &mut other);
-                    let _ = other.shutdown(Shutdown::Write);
-                });
-            }
-        });
-        Self { ended, address, namespace: namespace.name().to_owned() }
-    }
-
-    /// Closes the port.
-    fn end(self, namespace: &NetNs) {
-        assert_eq!(namespace.name(), self.namespace);
-        self.ended.store(true, Ordering::Relaxed);
-        let _ = namespace.enter(|| TcpStream::connect(self.address)).unwrap();
-        sleep(Duration::from_millis(100));
-    }
-}
-
-fn connect(camera: &NetNs, to: SocketAddr) -> std::io::Result<TcpStream> {
-    let socket = camera.enter(|| TcpStream::connect_timeout(&to, Duration::from_secs(5)));
-    let socket = socket.unwrap()?;
-    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
-    Ok(socket)
-}
-
-/// Where the host says that a connection came from.
-fn seen_from(socket: &mut TcpStream) -> std::io::Result<SocketAddr> {
-    let mut told = [0; 48];
-    socket.read_exact(&mut told)?;
-    Ok(std::str::from_utf8(&told).unwrap().trim().parse().unwrap())
-}
-
-fn bytes(count: usize) -> Vec<u8> {
-    (0..count).map(|at| (at * 7 + at / 251) as u8).collect()
-}
-
-/// Sends `sent` and the end, and reads what comes back.
-fn there_and_back(socket: &TcpStream, sent: &[u8]) -> Vec<u8> {
-    let (mut writing, bytes) = (socket.try_clone().unwrap(), sent.to_vec());
-    let writer = spawn(move || {
-        writing.write_all(&bytes).unwrap();
-        writing.shutdown(Shutdown::Write).unwrap();
-    });
-    let mut back = Vec::new();
-    socket.try_clone().unwrap().read_to_end(&mut back).unwrap();
-    writer.join().unwrap();
-    back
 }
 
 /// How many connections the box has taken.
@@ -567,5 +496,26 @@ fn a_firewall_that_knows_nothing_of_it_keeps_nobody_from_a_host() {
         wait_until_off(&road, "a firewall of this box drops it at INPUT");
         attempt(&camera, host(PORT)).unwrap();
         assert_eq!((taken(&road), client.count("does not come in")), (0, 1));
+    });
+}
+
+#[test]
+fn where_the_mark_is_anothers_nothing_is_split() {
+    run_sandboxed("where_the_mark_is_anothers_nothing_is_split", || {
+        let (road, camera) = road();
+        let _host = Host::start(&road.cloud, host(PORT));
+        road.vehicle.ip("rule add priority 100 fwmark 0x8/0x8 lookup main").unwrap();
+        let (_server, client) = road.start_both();
+        wait_until_off(&road, "the mark 0x5258 is taken by another's rule (priority 100");
+        for _ in 0..2 {
+            learn(&road, &camera, host(PORT));
+        }
+        assert_eq!(client.count("and are not split: "), 1, "{}", client.log());
+        // It is noticed that it is free.
+        road.vehicle.ip("rule del priority 100").unwrap();
+        wait_until_on(&road);
+        learn(&road, &camera, host(PORT));
+        attempt(&camera, host(PORT)).unwrap();
+        assert_eq!(taken(&road), 1);
     });
 }

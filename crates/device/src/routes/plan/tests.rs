@@ -257,3 +257,22 @@ fn sockets_bound_to_an_interface_with_its_own_default_route_keep_it() {
     assert_eq!(bound(&mut world), [(lan, PRIORITY_BOUND), (wwan, PRIORITY_BOUND)]);
     assert_eq!(world.way("8.8.8.8"), None, "nobody else does");
 }
+
+#[test]
+fn what_is_marked_is_taken_by_the_interfaces_inside_alone() {
+    let mut world = World::new(&[], "10.9.0.2/24", &[]);
+    let marked = |plan: &Plan| {
+        let rules = plan.rules.iter().filter(|rule| rule.mark == Some(split::TAKEN));
+        rules.map(|rule| (rule.ipv4, rule.input_interface.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(marked(&world.planner().plan()), []);
+    world.split.insert("lan0".to_owned());
+    let plan = world.planner().plan();
+    let by_lan = Some("lan0".to_owned());
+    assert_eq!(marked(&plan), [(false, by_lan.clone()), (true, by_lan)]);
+    let here: Vec<&Route> = plan.routes.iter().filter(|route| route.local).collect();
+    assert!(here.iter().all(|route| route.table == split_table(&TABLES)) && here.len() == 2);
+    // No uplink's.
+    let mut uplinks = (0..1000).map(|id| uplink_table(&TABLES, UplinkId(id)));
+    assert!(uplinks.all(|table| table != split_table(&TABLES)));
+}

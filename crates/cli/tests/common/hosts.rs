@@ -1,0 +1,82 @@
+//! Hosts that TCP connections lead to, and those who connect.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+use roadweave_device::netns::NetNs;
+
+use super::WAIT_MAX;
+
+/// A host that tells each caller from which address it came, and then sends back what comes, until
+/// that ends. It listens until it is dropped.
+pub struct Host {
+    ended: Arc<AtomicBool>,
+    address: SocketAddr,
+    namespace: String,
+}
+
+impl Host {
+    pub fn start(namespace: &NetNs, address: SocketAddr) -> Self {
+        let listener = namespace.enter(|| TcpListener::bind(address).unwrap()).unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = ended.clone();
+        spawn(move || {
+            for mut socket in listener.incoming().flatten() {
+                if told.load(Ordering::Relaxed) {
+                    return;
+                }
+                spawn(move || {
+                    let from = socket.peer_addr().unwrap().to_string();
+                    let _ = socket.write_all(format!("{from:<48}").as_bytes());
+                    let mut other = socket.try_clone().unwrap();
+                    let _ = std::io::copy(&mut socket, &mut other);
+                    let _ = other.shutdown(Shutdown::Write);
+                });
+            }
+        });
+        Self { ended, address, namespace: namespace.name().to_owned() }
+    }
+
+    /// Closes the port.
+    pub fn end(self, namespace: &NetNs) {
+        assert_eq!(namespace.name(), self.namespace);
+        self.ended.store(true, Ordering::Relaxed);
+        let _ = namespace.enter(|| TcpStream::connect(self.address)).unwrap();
+        sleep(Duration::from_millis(100));
+    }
+}
+
+pub fn connect(camera: &NetNs, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = camera.enter(|| TcpStream::connect_timeout(&to, Duration::from_secs(5)));
+    let socket = socket.unwrap()?;
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    Ok(socket)
+}
+
+/// Where the host says that a connection came from.
+pub fn seen_from(socket: &mut TcpStream) -> std::io::Result<SocketAddr> {
+    let mut told = [0; 48];
+    socket.read_exact(&mut told)?;
+    Ok(std::str::from_utf8(&told).unwrap().trim().parse().unwrap())
+}
+
+pub fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+/// Sends `sent` and the end, and reads what comes back.
+pub fn there_and_back(socket: &TcpStream, sent: &[u8]) -> Vec<u8> {
+    let (mut writing, bytes) = (socket.try_clone().unwrap(), sent.to_vec());
+    let writer = spawn(move || {
+        writing.write_all(&bytes).unwrap();
+        writing.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut back = Vec::new();
+    socket.try_clone().unwrap().read_to_end(&mut back).unwrap();
+    writer.join().unwrap();
+    back
+}
