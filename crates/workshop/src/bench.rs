@@ -3,6 +3,7 @@
 mod against;
 mod clients;
 mod coding;
+mod connections;
 mod counters;
 mod echo;
 mod forwarder;
@@ -28,6 +29,7 @@ pub struct BenchArgs {
 enum What {
     Coding(coding::CodingArgs),
     Clients(clients::ClientsArgs),
+    Connections(connections::ConnectionsArgs),
     Tunnel(tunnel_command::TunnelArgs),
     Router(router::RouterArgs),
     Wakeups(wakeups::WakeupsArgs),
@@ -42,6 +44,7 @@ impl BenchArgs {
         match &self.what {
             What::Coding(args) => args.run(),
             What::Clients(args) => args.run(),
+            What::Connections(args) => args.run(),
             What::Tunnel(args) => args.run(),
             What::Router(args) => args.run(),
             What::Wakeups(args) => args.run(),
