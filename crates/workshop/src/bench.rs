@@ -15,6 +15,7 @@ mod tunnel_command;
 mod wakeups;
 mod wireguard;
 
+pub use self::connections::HostArgs;
 pub use self::echo::EchoArgs;
 pub use self::forwarder::ForwardArgs;
 

@@ -22,7 +22,8 @@ use roadweave_terminal::out;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
-use self::load::{Host, Shorts, bulk, hold, shorts};
+pub use self::load::HostArgs;
+use self::load::{Shorts, bulk, hold, shorts};
 use self::site::{BOXES_MAX, OPEN_MAX, Site};
 use crate::sandbox::usage::{Usage, resident_bytes};
 use crate::sandbox::{clock, exit_when_told};
@@ -35,7 +36,7 @@ const ALL_OVER: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
 /// Of connections as fast as it goes, memory is told after this part of them first.
 const FIRST_PART: u64 = 10;
-/// Descriptors of this process, beside both ends of each connection.
+/// Descriptors of each process, beside those of the connections.
 const DESCRIPTORS: u64 = 2_000;
 
 /// Measures TCP connections as streams: how many a second, how many open, how fast, and whether
@@ -121,7 +122,7 @@ impl ConnectionsArgs {
             Sandbox::Ended(code) => exit::now(code),
             Sandbox::Inside => {
                 exit_when_told()?;
-                allow_descriptors(2 * self.open as u64 + DESCRIPTORS)?;
+                allow_descriptors(self.open as u64 + DESCRIPTORS)?;
                 let results = self.measure()?;
                 if self.json { out::json(&results) } else { Ok(out::line(render(&results))?) }
             }
@@ -130,8 +131,8 @@ impl ConnectionsArgs {
 
     fn measure(&self) -> anyhow::Result<Results> {
         let mut site = Site::build(self.boxes.into())?;
-        let host = Host::start(&site.host)?;
         wait_for_all(&mut site)?;
+        site.begin_host()?;
         let mut results = Results { open: self.open, readers: self.readers, ..Results::default() };
 
         out::note(format_args!("{} connections a second", self.rate));
@@ -165,7 +166,7 @@ impl ConnectionsArgs {
         };
         let begin = clock::now();
         drop(held);
-        host.release();
+        site.begin_host()?;
         wait_until_over(&mut site)?;
         results.closed_after_seconds = (clock::now() - begin).as_secs_f64();
 
@@ -189,13 +190,14 @@ impl ConnectionsArgs {
 /// This process, and those that it starts, may have so many descriptors.
 fn allow_descriptors(count: u64) -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile);
-    if limit.maximum.is_some_and(|most| most < count) {
+    if limit.current.is_none_or(|now| now >= count) {
+        return Ok(());
+    }
+    // Who may raises the highest limit as well.
+    let maximum = limit.maximum.map(|most| most.max(count));
+    if setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum }).is_err() {
         let most = limit.maximum.unwrap_or_default();
         bail!("{count} descriptors are needed, and {most} allowed; try with ulimit -Hn {count}");
-    }
-    if limit.current.is_some_and(|now| now < count) {
-        let limit = Rlimit { current: Some(count), maximum: limit.maximum };
-        setrlimit(Resource::Nofile, limit)?;
     }
     Ok(())
 }

@@ -13,11 +13,10 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use roadweave_device::netns::NetNs;
 use roadweave_types::Instant;
 
 use super::site::{HOST, OneBox};
@@ -32,48 +31,47 @@ const HOST_THREADS: usize = 64;
 /// Callers at one box that are under way at a time.
 const CALLERS: u64 = 128;
 
-/// The host: answers until the program ends.
-pub struct Host {
-    held: Arc<Mutex<Vec<TcpStream>>>,
+/// Answers the connections of `bench connections`, until it is killed
+///
+/// A process of its own: what it holds are as many descriptors as the callers'.
+#[derive(Debug, clap::Args)]
+pub struct HostArgs {
+    /// Where to listen.
+    #[arg(long)]
+    listen: SocketAddr,
 }
 
-impl Host {
-    /// Listens in `namespace`.
+impl HostArgs {
+    /// Answers for ever.
     ///
     /// # Errors
-    /// When it may not.
-    pub fn start(namespace: &NetNs) -> anyhow::Result<Self> {
-        let listener = namespace
-            .enter(|| TcpListener::bind(HOST))?
-            .with_context(|| format!("cannot listen at {HOST}"))?;
-        let held = Arc::new(Mutex::new(Vec::new()));
+    /// When it may not listen.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let listen = self.listen;
+        let listener =
+            TcpListener::bind(listen).with_context(|| format!("cannot listen at {listen}"))?;
         let (sender, receiver) = mpsc::sync_channel::<TcpStream>(HOST_THREADS);
-        let receiver = Arc::new(Mutex::new(receiver));
-        for _ in 0..HOST_THREADS {
-            let (receiver, held) = (receiver.clone(), held.clone());
-            std::thread::spawn(move || {
-                let next = || receiver.lock().expect("nobody panics with it").recv();
-                while let Ok(socket) = next() {
-                    // What a caller does to its connection is its own to tell.
-                    if let Ok(Some(socket)) = answer(socket) {
-                        held.lock().expect("nobody panics with it").push(socket);
-                    }
-                }
-            });
-        }
-        std::thread::spawn(move || {
+        let receiver = Mutex::new(receiver);
+        std::thread::scope(|scope| {
+            for _ in 0..HOST_THREADS {
+                scope.spawn(|| answer_all(&receiver));
+            }
             for socket in listener.incoming().flatten() {
-                if sender.send(socket).is_err() {
-                    return;
-                }
+                sender.send(socket).expect("the threads end with this one");
             }
         });
-        Ok(Self { held })
+        Ok(())
     }
+}
 
-    /// Lets go of the connections that were to stay open.
-    pub fn release(&self) {
-        self.held.lock().expect("nobody panics with it").clear();
+fn answer_all(sockets: &Mutex<mpsc::Receiver<TcpStream>>) {
+    let mut held = Vec::new();
+    loop {
+        let Ok(socket) = sockets.lock().expect("nobody panics with it").recv() else { return };
+        // What a caller does to its connection is its own to tell.
+        if let Ok(Some(socket)) = answer(socket) {
+            held.push(socket);
+        }
     }
 }
 

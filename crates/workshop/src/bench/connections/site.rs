@@ -9,10 +9,11 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use roadweave_device::Instance;
 use roadweave_device::netns::NetNs;
 use roadweave_device::random_bytes;
@@ -21,7 +22,7 @@ use serde_json::Value;
 
 use crate::product;
 use crate::sandbox::daemon::Daemon;
-use crate::sandbox::{connect, tunnel};
+use crate::sandbox::{clock, connect, tunnel};
 
 /// The host to which all connections lead.
 pub const HOST: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 2), 8080);
@@ -29,6 +30,9 @@ pub const HOST: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 2), 
 pub const OPEN_MAX: usize = 4_096;
 /// The most boxes.
 pub const BOXES_MAX: usize = 8;
+/// For so long the host's first answer is waited for.
+const HOST_MAX: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(20);
 /// On the sandbox's own file system.
 const DIRECTORY: &str = "/run/roadweave-bench";
 /// The port of the server.
@@ -42,7 +46,9 @@ const BOX_NAMES: [&str; BOXES_MAX] =
 /// The namespaces, and who runs in them.
 pub struct Site {
     /// Where the host is.
-    pub host: NetNs,
+    host: NetNs,
+    directory: PathBuf,
+    answering: Option<Daemon>,
     /// The boxes.
     pub boxes: Vec<OneBox>,
     /// The server's process.
@@ -77,7 +83,7 @@ impl Site {
         let identity = Identity::from_seed(random_bytes()?);
         let mut file = server_file(&identity);
         let mut prepared = Vec::new();
-        for number in 0..boxes {
+        for (number, name) in BOX_NAMES.into_iter().enumerate().take(boxes) {
             let client = Identity::from_seed(random_bytes()?);
             writeln!(
                 file,
@@ -86,8 +92,7 @@ impl Site {
                 client.public_key(),
                 number + 2
             )?;
-            let (namespace, lan) =
-                (NetNs::create(BOX_NAMES[number])?, NetNs::create(&format!("lan-{number}"))?);
+            let (namespace, lan) = (NetNs::create(name)?, NetNs::create(&format!("lan-{number}"))?);
             let outer = |end| format!("198.51.{}.{end}/24", 100 + number);
             let inner = |end| format!("192.168.{}.{end}/24", 50 + number);
             let up = format!("up{number}");
@@ -113,13 +118,38 @@ impl Site {
                 _namespace: namespace,
             });
         }
-        Ok(Self { host, boxes: all, server: server_process })
+        let mut site =
+            Self { host, directory, answering: None, boxes: all, server: server_process };
+        site.begin_host()?;
+        Ok(site)
+    }
+
+    /// Starts the host, which lets go of all connections that it held.
+    ///
+    /// # Errors
+    /// When the process cannot be started, or does not answer.
+    pub fn begin_host(&mut self) -> anyhow::Result<()> {
+        self.answering = None;
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let mut command = self.host.command(&program);
+        command.arg("bench-host").arg("--listen").arg(HOST.to_string());
+        let host = self.answering.insert(Daemon::start("host", &mut command, &self.directory)?);
+        let deadline = clock::now() + HOST_MAX;
+        while self.host.enter(|| TcpStream::connect(HOST))?.is_err() {
+            host.check_running()?;
+            if clock::now() > deadline {
+                bail!("the host does not answer{}", host.last_words());
+            }
+            clock::sleep_until(clock::now() + POLL);
+        }
+        Ok(())
     }
 
     /// # Errors
     /// When a process has ended, with what it said last.
     pub fn check_running(&mut self) -> anyhow::Result<()> {
         self.server.check_running()?;
+        self.answering.iter_mut().try_for_each(Daemon::check_running)?;
         self.boxes.iter_mut().try_for_each(|one| one.client.check_running())
     }
 
