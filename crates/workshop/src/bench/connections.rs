@@ -36,8 +36,10 @@ const ALL_OVER: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
 /// Of connections as fast as it goes, memory is told after this part of them first.
 const FIRST_PART: u64 = 10;
+/// A server gives a third of what it may open to connections.
+const DESCRIPTORS_EACH: u64 = 3;
 /// Descriptors of each process, beside those of the connections.
-const DESCRIPTORS: u64 = 2_000;
+const DESCRIPTORS: u64 = 500;
 
 /// Measures TCP connections as streams: how many a second, how many open, how fast, and whether
 /// anything is left of them
@@ -59,7 +61,7 @@ pub struct ConnectionsArgs {
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     total: u64,
     /// Connections that are open at a time
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 6_000)]
     open: usize,
     /// Connections that read as fast as they can
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -122,7 +124,7 @@ impl ConnectionsArgs {
             Sandbox::Ended(code) => exit::now(code),
             Sandbox::Inside => {
                 exit_when_told()?;
-                allow_descriptors(self.open as u64 + DESCRIPTORS)?;
+                allow_descriptors(self.open)?;
                 let results = self.measure()?;
                 if self.json { out::json(&results) } else { Ok(out::line(render(&results))?) }
             }
@@ -187,17 +189,23 @@ impl ConnectionsArgs {
     }
 }
 
-/// This process, and those that it starts, may have so many descriptors.
-fn allow_descriptors(count: u64) -> anyhow::Result<()> {
+/// Lets this process, and those that it starts, open as much as `open` connections need.
+///
+/// # Errors
+/// When the system lets nobody open so much.
+fn allow_descriptors(open: usize) -> anyhow::Result<()> {
+    let count = open as u64 * DESCRIPTORS_EACH + DESCRIPTORS;
     let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|now| now >= count) {
-        return Ok(());
-    }
     // Who may raises the highest limit as well.
     let maximum = limit.maximum.map(|most| most.max(count));
-    if setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum }).is_err() {
+    let current = limit.current.map(|now| now.max(count));
+    if setrlimit(Resource::Nofile, Rlimit { current, maximum }).is_err() {
         let most = limit.maximum.unwrap_or_default();
-        bail!("{count} descriptors are needed, and {most} allowed; try with ulimit -Hn {count}");
+        let fewer = most.saturating_sub(DESCRIPTORS) / DESCRIPTORS_EACH;
+        bail!(
+            "a program may open {most} files here, and {open} connections need {count}; raise that \
+             with ulimit -Hn {count} as root, or try --open {fewer}"
+        );
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use roadweave_types::Instant;
+use socket2::{Domain, Socket, Type};
 
 use super::site::{HOST, OneBox};
 use crate::sandbox::clock;
@@ -98,11 +99,17 @@ fn answer(mut socket: TcpStream) -> std::io::Result<Option<TcpStream>> {
 /// Why a connection came to nothing.
 pub type Failure = String;
 
-/// Asks the box at `entrance` for a connection to the host, and the host for `wanted` bytes.
-fn call(entrance: SocketAddr, wanted: u64) -> Result<TcpStream, Failure> {
+/// Asks a box for a connection to the host, as its application `number`, and the host for `wanted`
+/// bytes.
+fn call(at: &OneBox, number: u64, wanted: u64) -> Result<TcpStream, Failure> {
     let told = |what: &'static str| move |error: std::io::Error| failure(what, error.kind());
-    let mut socket =
-        TcpStream::connect_timeout(&entrance, PATIENCE).map_err(told("calling the box"))?;
+    let connect = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&at.application(number).into())?;
+        socket.connect_timeout(&at.entrance.into(), PATIENCE)?;
+        Ok(TcpStream::from(socket))
+    };
+    let mut socket = connect().map_err(told("calling the box"))?;
     let prepare = || {
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(PATIENCE))?;
@@ -128,8 +135,8 @@ fn failure(what: &str, kind: ErrorKind) -> Failure {
 }
 
 /// One connection from the call to its end.
-fn short(entrance: SocketAddr) -> Result<(), Failure> {
-    let mut socket = call(entrance, ANSWER_BYTES)?;
+fn short(at: &OneBox, number: u64) -> Result<(), Failure> {
+    let mut socket = call(at, number, ANSWER_BYTES)?;
     let mut answer = Vec::with_capacity(ANSWER_BYTES as usize);
     let read = socket.read_to_end(&mut answer);
     read.map_err(|error| failure("the answer", error.kind()))?;
@@ -157,8 +164,7 @@ pub struct Shorts {
 pub fn shorts(boxes: &[OneBox], count: u64, interval: Option<Duration>) -> anyhow::Result<Shorts> {
     let next = AtomicU64::new(0);
     let begin = clock::now();
-    let of_box =
-        |one: &OneBox| one.lan.enter(|| caller(one.entrance, &next, count, begin, interval));
+    let of_box = |one: &OneBox| one.lan.enter(|| caller(one, &next, count, begin, interval));
     let workers = std::thread::scope(|scope| {
         let each = || boxes.iter();
         let started: Vec<_> = (0..CALLERS / boxes.len().max(1) as u64)
@@ -182,7 +188,7 @@ pub fn shorts(boxes: &[OneBox], count: u64, interval: Option<Duration>) -> anyho
 }
 
 fn caller(
-    entrance: SocketAddr,
+    at: &OneBox,
     next: &AtomicU64,
     count: u64,
     begin: Instant,
@@ -200,7 +206,7 @@ fn caller(
             None => clock::now(),
         };
         clock::sleep_until(due);
-        match short(entrance) {
+        match short(at, number) {
             Ok(()) => all.times.push(clock::now() - due),
             Err(why) => *all.failures.entry(why).or_default() += 1,
         }
@@ -215,8 +221,8 @@ pub fn hold(boxes: &[OneBox], count: usize) -> anyhow::Result<Vec<TcpStream>> {
     let share = |number: usize| count / boxes.len() + usize::from(number < count % boxes.len());
     let open = |(number, one): (usize, &OneBox)| {
         let connections = one.lan.enter(|| {
-            let opened = (0..share(number)).map(|_| {
-                let mut socket = call(one.entrance, 0)?;
+            let opened = (0..share(number)).map(|at| {
+                let mut socket = call(one, at as u64, 0)?;
                 let mut first = [0];
                 let read = socket.read_exact(&mut first);
                 read.map_err(|error| failure("the first byte", error.kind())).map(|()| socket)
@@ -243,9 +249,10 @@ pub fn hold(boxes: &[OneBox], count: usize) -> anyhow::Result<Vec<TcpStream>> {
 /// When one of them does not come about or breaks, with why.
 pub fn bulk(boxes: &[OneBox], count: usize, time: Duration) -> anyhow::Result<f64> {
     let begin = clock::now();
-    let read = |one: &OneBox| -> anyhow::Result<u64> {
+    let read = |at: usize| -> anyhow::Result<u64> {
+        let one = &boxes[at % boxes.len()];
         let bytes = one.lan.enter(|| {
-            let mut socket = call(one.entrance, u64::MAX)?;
+            let mut socket = call(one, at as u64, u64::MAX)?;
             let (mut buffer, mut bytes) = (vec![0; 262_144], 0);
             while clock::now() < begin + time {
                 match socket.read(&mut buffer) {
@@ -259,8 +266,7 @@ pub fn bulk(boxes: &[OneBox], count: usize, time: Duration) -> anyhow::Result<f6
         bytes.map_err(|why| anyhow::anyhow!("a long connection: {why}"))
     };
     let bytes = std::thread::scope(|scope| {
-        let started: Vec<_> =
-            (0..count).map(|at| scope.spawn(move || read(&boxes[at % boxes.len()]))).collect();
+        let started: Vec<_> = (0..count).map(|at| scope.spawn(move || read(at))).collect();
         started
             .into_iter()
             .map(|worker| worker.join().expect("readers do not panic"))

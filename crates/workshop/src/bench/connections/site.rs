@@ -2,7 +2,7 @@
 //! beyond it.
 //!
 //! ```text
-//!   lan N 192.168.(50 + N).2 ── box N: roadweave client ══ 198.51.(100 + N).0/24 ══ server: roadweave
+//!   lan N 192.168.(50 + N).2-33 ── box N: roadweave client ══ 198.51.(100 + N).0/24 ══ server: roadweave
 //!                                                                                     │ server
 //!                                                                    host 203.0.113.2 ┘
 //! ```
@@ -28,6 +28,8 @@ use crate::sandbox::{clock, connect, tunnel};
 pub const HOST: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 2), 8080);
 /// The most connections of a box that are open at a time, as the configuration bounds them.
 pub const OPEN_MAX: usize = 4_096;
+/// Addresses of applications behind a box, each of which may have a share of its connections.
+pub const APPLICATIONS: u8 = 32;
 /// The most boxes.
 pub const BOXES_MAX: usize = 8;
 /// For so long the host's first answer is waited for.
@@ -63,9 +65,19 @@ pub struct OneBox {
     pub entrance: SocketAddr,
     /// Its process.
     pub client: Daemon,
+    number: usize,
     socket: PathBuf,
     /// Held for its life: the namespace ends with it.
     _namespace: NetNs,
+}
+
+impl OneBox {
+    /// The address of the application with this number, whose numbers begin anew after a while.
+    pub fn application(&self, number: u64) -> SocketAddr {
+        let [a, b, c, _] = lan_address(self.number);
+        let host = 2 + u8::try_from(number % u64::from(APPLICATIONS)).expect("it is below");
+        SocketAddr::from(([a, b, c, host], 0))
+    }
 }
 
 impl Site {
@@ -96,8 +108,12 @@ impl Site {
             let outer = |end| format!("198.51.{}.{end}/24", 100 + number);
             let inner = |end| format!("192.168.{}.{end}/24", 50 + number);
             let up = format!("up{number}");
+            let applications = (2..2 + APPLICATIONS).map(inner).collect::<Vec<_>>();
             connect((&namespace, "lan0", &outer(1)), (&server, &up, &outer(2)))?;
-            connect((&namespace, "eth0", &inner(1)), (&lan, "eth0", &inner(2)))?;
+            connect((&namespace, "eth0", &inner(1)), (&lan, "eth0", &applications[0]))?;
+            for address in &applications[1..] {
+                lan.ip(&format!("address add {address} dev eth0"))?;
+            }
             let name = format!("box-{number}.toml");
             let text = client_file(number, &client, &identity);
             prepared.push((namespace, lan, tunnel::write(&directory, &name, &text)?));
@@ -112,6 +128,7 @@ impl Site {
             command.arg("client").arg("--config").arg(config);
             all.push(OneBox {
                 lan,
+                number,
                 entrance: entrance(number),
                 client: Daemon::start(BOX_NAMES[number], &mut command, &directory)?,
                 socket: Instance::new(&box_tun(number))?.socket_path(),
@@ -190,8 +207,12 @@ fn box_tun(number: usize) -> String {
 }
 
 fn entrance(number: usize) -> SocketAddr {
-    let number = u8::try_from(number).expect("at most BOXES_MAX");
-    SocketAddr::from(([192, 168, 50 + number, 1], 1080))
+    SocketAddr::from((lan_address(number), 1080))
+}
+
+/// The address of a box in its LAN.
+fn lan_address(number: usize) -> [u8; 4] {
+    [192, 168, 50 + u8::try_from(number).expect("at most BOXES_MAX"), 1]
 }
 
 fn server_file(identity: &Identity) -> String {
