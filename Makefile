@@ -72,6 +72,7 @@ bench: packages
 	$(TARGET)/release/roadweave bench tunnel
 	$(TARGET)/release/roadweave bench router
 	$(TARGET)/release/roadweave bench clients
+	$(TARGET)/release/roadweave bench connections
 	$(TARGET)/release/roadweave bench coding
 
 # A fleet on this machine with two boxes and video, whose controller and a proxy die: docs/proxy.md.
