@@ -320,7 +320,8 @@ impl Client {
     fn hello(&mut self, role: Role, id: ConnectionId) -> Hello {
         let key = self.endpoint.connection(id).and_then(Connection::peer);
         let streams = self.streams.as_mut().zip(key).map(|(streams, key)| streams.epoch(key));
-        Hello { name: self.config.name.clone(), role, streams }
+        let stream_priorities = streams.is_some();
+        Hello { name: self.config.name.clone(), role, streams, stream_priorities }
     }
 
     /// What the strategies have learned of the networks so far, in all sessions.
