@@ -103,6 +103,7 @@ impl ClientArgs {
         Ok(run_client(ClientOptions {
             lanes: file.lane_configs(),
             policies: file.policies(),
+            technologies: member::technologies_of(&file),
             routes: route_options(&file),
             streams: file.streams.as_ref().map(|streams| LanStreamsOptions {
                 config: streams.to_config(),
