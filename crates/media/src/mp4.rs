@@ -174,7 +174,8 @@ impl FirstFrame {
         let begin = at - length;
         let limit = self.around.last().map_or(u64::MAX, |(_, end)| *end);
         let end = begin.saturating_add(size);
-        if size < length || end > limit && size != u64::MAX {
+        let is_beyond = at > limit || end > limit && size != u64::MAX;
+        if size < length || is_beyond {
             return self.give_up();
         }
         self.on_box(kind, begin, at, end.min(limit));
@@ -251,6 +252,10 @@ impl FirstFrame {
     fn leave(&mut self) {
         if matches!(self.place, Place::Skip(end) if end <= self.at) {
             self.place = Place::Head;
+        }
+        if !self.kept.is_empty() {
+            // A head that goes beyond what is around it is judged when it is whole.
+            return;
         }
         while let Some((kind, _)) = self.around.pop_if(|(_, end)| *end <= self.at) {
             match &kind {

@@ -184,6 +184,19 @@ fn nothing_else_is_a_picture() {
     assert_eq!(urgent(&[head, head], &both, &[]), (0, 0, None));
 }
 
+/// Found by fuzzing: a head that begins within a box and ends behind it.
+#[test]
+fn a_box_that_goes_beyond_what_is_around_it_is_none_however_it_comes() {
+    for size in [0_u8, 1, 12, 200] {
+        let inner = [&b"\0\0\0\x0cmoov\0\0\0"[..], &[size], b"trak", &[0; 40]].concat();
+        let mut whole = FirstFrame::new(0);
+        whole.feed(&inner);
+        let mut split = FirstFrame::new(0);
+        inner.iter().for_each(|byte| split.feed(&[*byte]));
+        assert_eq!((whole.end(), split.end()), (FrameEnd::Nowhere, FrameEnd::Nowhere), "{size}");
+    }
+}
+
 #[test]
 fn a_host_that_claims_an_endless_picture_gets_a_megabyte() {
     let (mut segment, _) = fragment(1, &[Sample::sync(u32::MAX)]);

@@ -262,15 +262,15 @@ impl Streams {
         Ok(())
     }
 
-    /// From now on the peer is told of priorities that it has to send by, or not: an older one takes
-    /// no such frames.
+    /// From now on the peer is told of priorities that it has to send by, or not: an older one
+    /// takes no such frames.
     pub fn set_peer_takes_priorities(&mut self, takes: bool) {
         self.peer_takes_priorities = takes;
     }
 
-    /// Both ends are to send of this stream, which was opened here, by another priority from now on,
-    /// if the peer knows how to change one. The frame that tells it is not acknowledged: the lane repairs it, and with a
-    /// new session it is told again.
+    /// Both ends are to send of this stream, which was opened here, by another priority from now
+    /// on, if the peer knows how to change one. The frame that tells it is not acknowledged: the
+    /// lane repairs it, and with a new session it is told again.
     ///
     /// # Errors
     /// When the stream was reset.

@@ -18,8 +18,8 @@
 //! distinguishes that from an uplink that is dead, until it says anything: so the second uplink
 //! begins soon after the first, and each further one twice as late. Once anything is heard on one
 //! of them the rest wait for what comes of it, by how long that took: so there is one handshake to
-//! do for each client, and not one for each uplink. Before the first session the fastest wins; those
-//! of a technology that answers sooner as a rule begin sooner (XLINK section 5.3), see
+//! do for each client, and not one for each uplink. Before the first session the fastest wins;
+//! those of a technology that answers sooner as a rule begin sooner (XLINK section 5.3), see
 //! [`Client::set_rank`].
 
 use std::net::SocketAddr;
