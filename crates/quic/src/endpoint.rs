@@ -56,7 +56,8 @@ pub struct Endpoint {
     refusal: Arc<HandshakeRefusal>,
     clock: Arc<Clock>,
 
-    connections: BTreeMap<ConnectionId, Connection>,
+    /// Each in memory of its own: a node of the map has room for eleven, and a client has few.
+    connections: BTreeMap<ConnectionId, Box<Connection>>,
     /// The library's names of the connections; it uses them again when they are drained.
     handles: BTreeMap<ConnectionId, ConnectionHandle>,
     ids: BTreeMap<ConnectionHandle, ConnectionId>,
@@ -207,7 +208,7 @@ impl Endpoint {
 
     /// A connection.
     pub fn connection(&self, id: ConnectionId) -> Option<&Connection> {
-        self.connections.get(&id)
+        self.connections.get(&id).map(Box::as_ref)
     }
 
     /// A connection, to be changed.
@@ -294,7 +295,7 @@ impl Endpoint {
             uplink,
             remote,
         };
-        self.connections.insert(id, Connection::new(now, new));
+        self.connections.insert(id, Box::new(Connection::new(now, new)));
         self.handles.insert(id, handle);
         self.ids.insert(handle, id);
         id
