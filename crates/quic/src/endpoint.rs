@@ -12,6 +12,7 @@
 //! [`EndpointEvent::HandshakeFailed`].
 
 mod dialer;
+mod door;
 mod half_open;
 mod incoming;
 mod response_limiter;
@@ -27,6 +28,7 @@ use noq_proto::{ConnectionHandle, DatagramEvent, FourTuple};
 use roadweave_types::{Instant, UplinkId};
 
 use self::dialer::Dialer;
+use self::door::Door;
 use self::half_open::HalfOpen;
 use self::response_limiter::ResponseLimiter;
 use crate::config::TransportConfig;
@@ -50,6 +52,8 @@ pub struct Endpoint {
     epoch: Epoch,
     config: Arc<TransportConfig>,
     quic: noq_proto::Endpoint,
+    /// Whether clients may begin, on a server.
+    door: Option<Door>,
     idle_probes: Arc<IdleProbes>,
     /// How to connect, on a client.
     dialer: Option<Dialer>,
@@ -143,6 +147,7 @@ impl Endpoint {
         let ecn = source.ecn.and_then(|ecn| noq_proto::EcnCodepoint::from_bits(ecn.bits()));
         let received = self.epoch.to_std(source.received_by(now));
         let bytes = packet.len();
+        let turns_away = self.set_door(now, &source, &packet);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let event = self.quic.handle(received, network, ecn, packet, &mut scratch);
@@ -165,7 +170,10 @@ impl Endpoint {
                 None
             }
             None => {
-                self.stats.without_connection += 1;
+                match turns_away {
+                    true => self.stats.ignored += 1,
+                    false => self.stats.without_connection += 1,
+                }
                 None
             }
         };
