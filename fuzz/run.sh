@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fuzzes the decoders of crates/wire, coding and fleet, each target for so many seconds.
+# Fuzzes the decoders of crates/wire, coding, media and fleet, each target for so many seconds.
 #
 #   fuzz/run.sh [--seconds 20] [TARGET...]
 #
@@ -16,7 +16,7 @@ if [ "${1:-}" = "--seconds" ]; then
     shift 2
 fi
 [ $# -gt 0 ] || set -- coding_decoder coding_hostile wire_datagram wire_control wire_inner wire_geneve \
-    wire_stream wire_socks fleet_frames fleet_documents
+    wire_stream wire_socks media_boxes media_http fleet_frames fleet_documents
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4

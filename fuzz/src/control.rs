@@ -39,12 +39,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
         mtu: 1_400,
         anchor: Some(TenantAnchor { tenant: "acme".into(), key: [7; 32] }),
         streams: Some(StreamsEpoch(9)),
+        stream_priorities: true,
     };
     let messages = [
         Control::Hello(Hello { name: "bus-17".into(), ..Hello::default() }),
         Control::Welcome(welcome),
         Control::Refuse { reason: "unknown key".into(), why: Reason::Drain },
-        Control::Hello(Hello { name: "b".into(), role: Role::Standby, streams: None }),
+        Control::Hello(Hello { name: "b".into(), role: Role::Standby, ..Hello::default() }),
         Control::Move { why: Reason::Drain, grace: Some(Duration::from_secs(2)) },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
         Control::PathPolicy {

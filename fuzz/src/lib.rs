@@ -14,6 +14,8 @@
 //! | `wire_geneve` | [`geneve`] | what is parsed reads back the same |
 //! | `wire_stream` | [`stream`] | what is parsed reads back the same |
 //! | `wire_socks` | [`socks`] | a message ends where it says, and says the same by itself |
+//! | `media_boxes` | [`media`] | pieces change nothing, and the end is within its bound |
+//! | `media_http` | [`media`] | pieces change nothing |
 //! | `fleet_frames` | [`fleet`] | what is parsed reads back the same, and both ends go on |
 //! | `fleet_documents` | [`fleet`] | what disks hold is proved or left aside |
 //!
@@ -28,6 +30,7 @@ pub mod fleet;
 pub mod geneve;
 pub mod hostile;
 pub mod inner;
+pub mod media;
 #[allow(missing_docs, dead_code, reason = "written for the tests of the coding crate")]
 #[path = "../../crates/coding/tests/model/mod.rs"]
 mod model;
@@ -38,7 +41,7 @@ pub mod stream;
 pub use script::{Script, Writer};
 
 /// The inputs that the search starts from, by target: `(target, inputs)`.
-pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 10] {
+pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 12] {
     [
         ("coding_decoder", decoder::seeds()),
         ("coding_hostile", hostile::seeds()),
@@ -48,6 +51,8 @@ pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 10] {
         ("wire_geneve", geneve::seeds()),
         ("wire_stream", stream::seeds()),
         ("wire_socks", socks::seeds()),
+        ("media_boxes", media::box_seeds()),
+        ("media_http", media::http_seeds()),
         ("fleet_frames", fleet::frame_seeds()),
         ("fleet_documents", fleet::document_seeds()),
     ]

@@ -51,6 +51,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         StreamFrame::Reset { id, code, final_size: 1000, is_answer: false },
         StreamFrame::Stop { id, code },
         StreamFrame::Opened(id),
+        StreamFrame::Priority { id, change: 300, priority },
     ]);
     let mut seeds: Vec<Vec<u8>> = frames.chunks(1).map(write).collect();
     seeds.push(write(&frames));

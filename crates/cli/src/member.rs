@@ -9,8 +9,8 @@ use anyhow::Result;
 use roadweave_config::{
     AnchorFile, ClientFile, FileError, Merged, PrivateKey, ProxyFile, ServerFile, Validate,
 };
-use roadweave_device::ClientReload;
 use roadweave_device::fleet::{FleetOptions, Membership, Merged as Applied};
+use roadweave_device::{ClientReload, Technologies};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 use serde::de::DeserializeOwned;
@@ -236,7 +236,18 @@ pub fn in_fleet(membership: Membership, offline_max: Option<Duration>) -> FleetO
     FleetOptions { membership, merge: Box::new(merge), offline_max }
 }
 
+/// Which uplinks a client's file has tried first.
+pub fn technologies_of(file: &ClientFile) -> Technologies {
+    let (told, order) = file.technologies();
+    Technologies { told, order }
+}
+
 /// What of a client's file may change while it runs.
 pub fn reload_of(file: &ClientFile) -> ClientReload {
-    ClientReload { lanes: file.lane_configs(), policies: file.policies(), uplinks: file.selector() }
+    ClientReload {
+        lanes: file.lane_configs(),
+        policies: file.policies(),
+        technologies: technologies_of(file),
+        uplinks: file.selector(),
+    }
 }

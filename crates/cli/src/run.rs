@@ -103,11 +103,13 @@ impl ClientArgs {
         Ok(run_client(ClientOptions {
             lanes: file.lane_configs(),
             policies: file.policies(),
+            technologies: member::technologies_of(&file),
             routes: route_options(&file),
             streams: file.streams.as_ref().map(|streams| LanStreamsOptions {
                 config: streams.to_config(),
                 entrance: EntranceSettings {
                     origins: streams.origins.clone(),
+                    http_ports: streams.http_ports.clone(),
                     transparent: streams.splits(),
                     ..EntranceSettings::new(streams.listen, streams.from.clone())
                 },
@@ -181,6 +183,10 @@ impl ServerArgs {
                 .streams
                 .as_ref()
                 .map_or(1, |streams| streams.connects_per_second.get() as u32),
+            http_ports: file
+                .streams
+                .as_ref()
+                .map_or_else(Vec::new, |streams| streams.http_ports.clone()),
             listen: file.listen,
             metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
             addresses: file.addresses,

@@ -118,13 +118,14 @@ fn render(status: &Status) -> String {
 
 /// Connections that go as streams, and how those ended that are over.
 fn streams(streams: &StreamsStatus) -> String {
-    let StreamsStatus { connections, accepted, ends, source, split } = streams;
+    let StreamsStatus { connections, accepted, ends, http, source, split } = streams;
     let source = source.as_ref().map(|source| format!(", from the {source}'s address"));
     let source = source.unwrap_or_default();
     let title = format!("streams: {connections} connections of {accepted}{source}");
     let ends = counts(&title, ends.iter().map(|(end, count)| (end.as_str(), *count)));
     let text = if ends.is_empty() { title + "\n" } else { ends };
-    text + &split.as_ref().map(self::split).unwrap_or_default()
+    let http = counts("HTTP", http.iter().map(|(what, times)| (what.as_str(), *times)));
+    text + &http + &split.as_ref().map(self::split).unwrap_or_default()
 }
 
 /// Connections that were taken without having asked.

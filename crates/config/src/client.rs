@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::UplinkPolicy;
-use roadweave_types::{Policy, Priority, ServerName, UplinkSelector};
+use roadweave_types::{Policy, Priority, ServerName, Technology, UplinkSelector};
 use serde::{Deserialize, Serialize};
 
 use crate::lane::{LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes};
@@ -149,12 +149,15 @@ pub struct UplinkFields {
     /// How uplinks may be used; the first whose name fits counts, and without one all are alike.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyFields>,
+    /// Which technologies are tried first.
+    pub order: Vec<Technology>,
 }
 
 impl Default for UplinkFields {
     fn default() -> Self {
         let (include, exclude, policies) = (Vec::new(), Vec::new(), Vec::new());
-        Self { include, exclude, forward: false, local: true, policies }
+        let order = Technology::ORDER.to_vec();
+        Self { include, exclude, forward: false, local: true, policies, order }
     }
 }
 
@@ -173,6 +176,9 @@ pub struct PolicyFields {
     /// What costs money on it.
     #[serde(default, skip_serializing_if = "MeteredFields::is_empty")]
     pub metered: MeteredFields,
+    /// By what it reaches the Internet, where the kernel does not say, or says less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub technology: Option<Technology>,
 }
 
 /// What costs money on an uplink.
@@ -285,6 +291,13 @@ impl ClientFile {
         let policies = self.uplinks.policies.iter();
         policies.map(|policy| (policy.name.clone(), policy.to_policy())).collect()
     }
+
+    /// The technologies of uplinks, by patterns of their names, and their order.
+    pub fn technologies(&self) -> (Vec<(String, Option<Technology>)>, Vec<Technology>) {
+        let policies = self.uplinks.policies.iter();
+        let told = policies.map(|policy| (policy.name.clone(), policy.technology)).collect();
+        (told, self.uplinks.order.clone())
+    }
 }
 
 impl Validate for ClientFile {
@@ -304,6 +317,7 @@ impl Validate for ClientFile {
             }
         }
         validate_policies(&self.uplinks.policies)?;
+        validate_order(&self.uplinks.order)?;
         validate_lanes(LaneNames::PRODUCT, &self.lanes)?;
         validate_deadlines(&self.lanes)?;
         if let Some(streams) = &self.streams {
@@ -358,6 +372,17 @@ impl ClientFile {
 }
 
 /// Checks that each policy is for some uplink.
+fn validate_order(order: &[Technology]) -> Result<(), Fault> {
+    let twice = (1..order.len()).find(|at| order[..*at].contains(&order[*at]));
+    match twice {
+        Some(at) => {
+            let message = format!("uplinks.order names \"{}\" twice; the first counts", order[at]);
+            Err(Fault::new(format!("uplinks.order.{at}"), message))
+        }
+        None => Ok(()),
+    }
+}
+
 fn validate_policies(policies: &[PolicyFields]) -> Result<(), Fault> {
     for (position, policy) in policies.iter().enumerate() {
         let at = format!("uplinks.policies.{position}.name");

@@ -40,6 +40,9 @@ pub struct ClientStreams {
     /// Kilobytes that each connection sends before everything else.
     #[serde(default = "default_first_kb")]
     pub first_kb: Within<0, 1_024>,
+    /// The ports of hosts to which plain HTTP is read along.
+    #[serde(default = "default_http_ports")]
+    pub http_ports: Vec<u16>,
 }
 
 /// How a TCP connection of the LAN goes.
@@ -87,6 +90,9 @@ pub struct ServerStreams {
     /// Kilobytes that each connection sends before everything else.
     #[serde(default = "default_first_kb")]
     pub first_kb: Within<0, 1_024>,
+    /// The ports of hosts to which plain HTTP is read along.
+    #[serde(default = "default_http_ports")]
+    pub http_ports: Vec<u16>,
     /// New connections of one client in a second, over some seconds.
     #[serde(default = "default_connects")]
     pub connects_per_second: Within<1, 10_000>,
@@ -122,6 +128,24 @@ fn validate_place(lanes: &[LaneFields]) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Checks the ports that are read along.
+fn validate_http_ports(ports: &[u16]) -> Result<(), Fault> {
+    if ports.len() > HTTP_PORTS_MAX {
+        let message = format!("{} ports; at most {HTTP_PORTS_MAX} are read", ports.len());
+        return Err(Fault::new("streams.http_ports", message));
+    }
+    match ports.iter().position(|port| *port == 0) {
+        Some(at) => {
+            let message = "0 is no port; write http_ports = [] to read none";
+            Err(Fault::new(format!("streams.http_ports.{at}"), message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The most ports that are read along.
+const HTTP_PORTS_MAX: usize = 16;
+
 impl ClientStreams {
     /// Whether connections of the LAN may end at the box without having been told to.
     pub fn splits(&self) -> bool {
@@ -152,6 +176,7 @@ impl ClientStreams {
             }
         }
         validate_networks("streams.from", &self.from)?;
+        validate_http_ports(&self.http_ports)?;
         for (position, origin) in self.origins.iter().enumerate() {
             let rest = ["https://", "http://"].iter().find_map(|it| origin.strip_prefix(it));
             let is_host = |rest: &str| {
@@ -196,6 +221,7 @@ impl ServerStreams {
             );
             return Err(Fault::new("streams.strategy", message));
         }
+        validate_http_ports(&self.http_ports)?;
         validate_place(lanes)
     }
 
@@ -215,6 +241,10 @@ fn default_connections_max() -> Within<1, 4_096> {
 
 const fn default_first_kb() -> Within<0, 1_024> {
     Within::of(0)
+}
+
+fn default_http_ports() -> Vec<u16> {
+    vec![80]
 }
 
 const fn default_connects() -> Within<1, 10_000> {

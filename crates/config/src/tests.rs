@@ -2,7 +2,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use roadweave_tunnel::{FlowClass, Strategy, UplinkPolicy};
-use roadweave_types::{Order, Policy, Priority};
+use roadweave_types::{Order, Policy, Priority, Technology};
 use serde::de::DeserializeOwned;
 
 use super::*;
@@ -81,6 +81,41 @@ fn uplinks_may_have_priorities_weights_and_caps() {
     let metered = UplinkPolicy { policy, monthly_cap_bytes: Some(5_000_000_000) };
     let expected = [("wwan1".to_owned(), metered), ("wwan*".to_owned(), UplinkPolicy::default())];
     assert_eq!(file.policies(), expected);
+}
+
+#[test]
+fn uplinks_have_technologies_and_these_an_order() {
+    let file = read::<ClientFile>(&client("")).expect("complete");
+    assert_eq!(file.technologies(), (vec![], Technology::ORDER.to_vec()));
+    for technology in Technology::ORDER {
+        let text = format!(
+            "[uplinks]\norder = [\"{technology}\"]\n\
+             [[uplinks.policies]]\nname = \"a\"\ntechnology = \"{technology}\"\n"
+        );
+        let file = read::<ClientFile>(&format!("{}{text}", client(""))).expect("complete");
+        let told = vec![("a".to_owned(), Some(technology))];
+        assert_eq!(file.technologies(), (told, vec![technology]));
+    }
+    let order = |order: &str| format!("{}[uplinks]\norder = [{order}]\n", client(""));
+    check_client(&order("\"lte\", \"wifi\", \"lte\""), &["line 7", "names \"lte\" twice"]);
+    check_client(&order("\"umts\""), &["line 7", "unknown variant `umts`"]);
+}
+
+#[test]
+fn ports_of_plain_http_are_ports() {
+    let ports = |ports: &str| {
+        format!("{}[streams]\nlisten = \"192.168.1.1:1080\"\nhttp_ports = {ports}\n", client(""))
+    };
+    let read_ports = |text: &str| {
+        let file = read::<ClientFile>(text).expect("complete");
+        file.streams.expect("a section").http_ports
+    };
+    assert!(read_ports(&ports("[]")).is_empty());
+    assert_eq!(read_ports(&ports("[80, 8080]")), [80, 8080]);
+    check_client(&ports("[80, 0]"), &["line 8", "0 is no port"]);
+    check_client(&ports("[65536]"), &["line 8"]);
+    let many: Vec<u16> = (1..=17).collect();
+    check_client(&ports(&format!("{many:?}")), &["17 ports"]);
 }
 
 #[test]
@@ -347,7 +382,7 @@ fn the_documentation_names_every_field_with_its_default() {
     let lane = "[[lanes]]\n\
                 expire_after_ms = 300\n\
                 match = { ports = [1, 2], source_ports = 53, destination_ports = [1, 2] }\n";
-    let policy = "[[uplinks.policies]]\nname = \"wwan1\"\n\
+    let policy = "[[uplinks.policies]]\nname = \"wwan1\"\ntechnology = \"5g-sa\"\n\
                   metered = { monthly_cap_mb = 5000, redundancy_percent = 2 }\n";
     let place = "name = \"fra-1\"\nsite = \"frankfurt\"\nto_anchor_ms = 2\n";
     let proxy = format!("[[proxies]]\naddresses = [\"a:1\"]\npublic_key = \"{OTHER_KEY}\"\n");

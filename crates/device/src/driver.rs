@@ -12,6 +12,7 @@
 mod anchor;
 mod client;
 mod client_filters;
+mod courtesy;
 mod debounce;
 mod edge;
 mod event_loop;

@@ -46,6 +46,7 @@ mod state;
 pub mod status;
 pub mod streams;
 mod sysctl;
+mod technology;
 mod time_of_day;
 mod tun;
 mod udp;
@@ -73,6 +74,7 @@ pub use routes::{
 };
 pub use signals::{Signal, Signals};
 pub use state::{Kept, StateFile};
+pub use technology::Technologies;
 pub use time_of_day::{ClockReading, HighestTime, TimeOfDay};
 pub use tun::{Tun, TunOptions, TunStatistics, WriteCounts};
 pub use udp::{

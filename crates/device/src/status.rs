@@ -107,6 +107,10 @@ pub struct StreamsStatus {
     pub accepted: u64,
     /// How those ended that are not open any more.
     pub ends: BTreeMap<String, u64>,
+    /// What was read along of plain HTTP, by its name: `requests`, `answers`, `players` (that told
+    /// of their buffers), `first-frames`; and why connections were read no further.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub http: BTreeMap<String, u64>,
     /// At a server: whose address connections leave with, `client` or `server`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,

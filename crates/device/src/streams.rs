@@ -19,6 +19,7 @@
 
 mod entrance;
 mod exit;
+mod hearing;
 mod splice;
 mod table;
 

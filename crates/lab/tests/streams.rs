@@ -9,6 +9,7 @@ use std::time::Duration;
 use roadweave_emulate::Direction;
 use roadweave_tunnel::{ClientEvent, LaneConfig, Qoe, Strategy, StreamsConfig};
 use roadweave_types::Instant;
+use roadweave_wire::StreamPriority;
 use world::apps::{Apps, FetchId};
 use world::*;
 
@@ -205,4 +206,20 @@ fn what_a_player_has_cached_decides_at_the_server_whether_copies_are_sent() {
     let (rich, poor) = (copies_beside_a_player(60), copies_beside_a_player(0));
     // What is lost is sent again in any case.
     assert!(poor > 5 * rich, "{rich} copies with a minute in the buffer, {poor} with nothing");
+}
+
+/// Of three answers that come in turns the last is asked to be urgent while all are under way.
+#[test]
+fn an_answer_whose_priority_is_raised_on_its_way_goes_before_the_others() {
+    let mut world = plan(vec![link(10, 20), link(10, 30)]).build().join();
+    let mut apps = Apps::new();
+    let ids = [(); 3].map(|()| fetch(&mut apps, &mut world, 1_000_000));
+    run(&mut apps, &mut world, ms(300));
+    let (urgent, id) = (StreamPriority::new(1, false), ids[2].1);
+    let asked = world.inner.use_client_streams(|now, _, s| s.ask_priority(now, id, urgent));
+    asked.expect("there are some").expect("it is open");
+    world.inner.flush();
+    run(&mut apps, &mut world, ms(10_000));
+    let [first, second, last] = ids.map(|id| took(&apps, id));
+    assert!(last + ms(200) < first.min(second), "{last:?} of {first:?} and {second:?}");
 }

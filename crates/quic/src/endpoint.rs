@@ -12,6 +12,7 @@
 //! [`EndpointEvent::HandshakeFailed`].
 
 mod dialer;
+mod door;
 mod half_open;
 mod incoming;
 mod response_limiter;
@@ -27,6 +28,7 @@ use noq_proto::{ConnectionHandle, DatagramEvent, FourTuple};
 use roadweave_types::{Instant, UplinkId};
 
 use self::dialer::Dialer;
+use self::door::Door;
 use self::half_open::HalfOpen;
 use self::response_limiter::ResponseLimiter;
 use crate::config::TransportConfig;
@@ -50,13 +52,16 @@ pub struct Endpoint {
     epoch: Epoch,
     config: Arc<TransportConfig>,
     quic: noq_proto::Endpoint,
+    /// Whether clients may begin, on a server.
+    door: Option<Door>,
     idle_probes: Arc<IdleProbes>,
     /// How to connect, on a client.
     dialer: Option<Dialer>,
     refusal: Arc<HandshakeRefusal>,
     clock: Arc<Clock>,
 
-    connections: BTreeMap<ConnectionId, Connection>,
+    /// Each in memory of its own: a node of the map has room for eleven, and a client has few.
+    connections: BTreeMap<ConnectionId, Box<Connection>>,
     /// The library's names of the connections; it uses them again when they are drained.
     handles: BTreeMap<ConnectionId, ConnectionHandle>,
     ids: BTreeMap<ConnectionHandle, ConnectionId>,
@@ -142,6 +147,7 @@ impl Endpoint {
         let ecn = source.ecn.and_then(|ecn| noq_proto::EcnCodepoint::from_bits(ecn.bits()));
         let received = self.epoch.to_std(source.received_by(now));
         let bytes = packet.len();
+        let turns_away = self.set_door(now, &source, &packet);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let event = self.quic.handle(received, network, ecn, packet, &mut scratch);
@@ -164,7 +170,10 @@ impl Endpoint {
                 None
             }
             None => {
-                self.stats.without_connection += 1;
+                match turns_away {
+                    true => self.stats.ignored += 1,
+                    false => self.stats.without_connection += 1,
+                }
                 None
             }
         };
@@ -207,7 +216,7 @@ impl Endpoint {
 
     /// A connection.
     pub fn connection(&self, id: ConnectionId) -> Option<&Connection> {
-        self.connections.get(&id)
+        self.connections.get(&id).map(Box::as_ref)
     }
 
     /// A connection, to be changed.
@@ -294,7 +303,7 @@ impl Endpoint {
             uplink,
             remote,
         };
-        self.connections.insert(id, Connection::new(now, new));
+        self.connections.insert(id, Box::new(Connection::new(now, new)));
         self.handles.insert(id, handle);
         self.ids.insert(handle, id);
         id

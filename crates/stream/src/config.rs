@@ -30,6 +30,10 @@ pub struct Config {
     /// So many of the first bytes that a stream sends go before everything else, as its first video
     /// frame, or an answer that is small, should.
     pub head: u64,
+    /// What goes before others since somebody has asked for it, by a priority or as a first video
+    /// frame, is so many bytes of a stream at most, and then one part of five of what it sends:
+    /// whoever asks for all of it stops nobody.
+    pub favour: u64,
     /// How long nothing may be heard of a stream that waits for an answer before it is reset.
     pub give_up_after: Duration,
 }
@@ -47,6 +51,7 @@ impl Config {
             receive_max,
             send_max: 8 << 20,
             head: 0,
+            favour: 1 << 20,
             give_up_after: Duration::from_secs(120),
         }
     }

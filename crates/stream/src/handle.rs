@@ -57,10 +57,10 @@ impl Streams {
             StreamFrame::Acknowledged(acknowledged) => (acknowledged.id, false),
             StreamFrame::Reset { id, .. } => (*id, false),
             StreamFrame::Stop { id, .. } => (*id, true),
-            StreamFrame::Opened(id) => (*id, false),
+            StreamFrame::Opened(id) | StreamFrame::Priority { id, .. } => (*id, false),
         };
         let is_of_wrong_end = match &frame {
-            StreamFrame::Open(_) => self.is_ours(id),
+            StreamFrame::Open(_) | StreamFrame::Priority { .. } => self.is_ours(id),
             StreamFrame::Opened(_) => !self.is_ours(id),
             _ => false,
         };
@@ -68,7 +68,8 @@ impl Streams {
             return Err(Violation::StreamState);
         }
         let is_new = !self.is_ours(id) && !self.closed.has_seen(id);
-        if is_new && matches!(frame, StreamFrame::Acknowledged(_)) {
+        let overtook = matches!(frame, StreamFrame::Acknowledged(_) | StreamFrame::Priority { .. });
+        if is_new && overtook {
             // It has overtaken the open, and says nothing of what was sent here: nothing was.
             self.stats.ignored_frames += 1;
             return Ok(());
@@ -93,7 +94,7 @@ impl Streams {
     fn begin(&mut self, now: Instant, id: StreamId, begins: bool) -> bool {
         self.closed.on_seen(id);
         if begins && self.violation.is_none() && self.theirs() < self.config.accepted_max {
-            self.insert(now, id, Stream::new(false, StreamPriority::default(), self.config.head));
+            self.insert(now, id, Stream::new(false, StreamPriority::default(), &self.config));
             return true;
         }
         let code = match self.violation {
@@ -147,6 +148,11 @@ impl Streams {
                 }
                 stream.ack = Ack::Now;
             }
+            StreamFrame::Priority { change, priority, .. } => {
+                if stream.asked.on_asked(change, priority) {
+                    stream.priority = priority;
+                }
+            }
             StreamFrame::SessionCredit(_) => {}
         }
         Ok(())
@@ -157,7 +163,10 @@ impl Streams {
         let stream = self.table.get_mut(&id).expect("the caller has looked");
         if !stream.begun {
             stream.begun = true;
-            stream.priority = priority;
+            // A change may have overtaken it.
+            if stream.asked.change == 0 {
+                (stream.priority, stream.asked.priority) = (priority, priority);
+            }
             stream.destination = Some(Box::new(destination));
             stream.events.add(Kind::Opened);
         }
@@ -294,7 +303,9 @@ impl Streams {
         let is_reset = matches!(frame, StreamFrame::Reset { .. });
         let asks = !matches!(
             frame,
-            StreamFrame::Reset { is_answer: true, .. } | StreamFrame::Acknowledged(_)
+            StreamFrame::Reset { is_answer: true, .. }
+                | StreamFrame::Acknowledged(_)
+                | StreamFrame::Priority { .. }
         );
         let answer = match self.closed.get_mut(id) {
             Some(tombstone) => {

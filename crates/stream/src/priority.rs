@@ -40,12 +40,107 @@ impl Rank {
     }
 }
 
+/// What is asked for of a stream, by the one who wants its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) priority: StreamPriority,
+    /// Counts the changes, of whichever end makes them.
+    pub(crate) change: u64,
+    is_to_be_told: bool,
+}
+
+impl Asked {
+    pub(crate) fn new(priority: StreamPriority) -> Self {
+        Self { priority, change: 0, is_to_be_told: false }
+    }
+
+    /// This end wants another; the peer is to be told if `takes`.
+    pub(crate) fn ask(&mut self, priority: StreamPriority, takes: bool) {
+        (self.priority, self.change) = (priority, self.change + 1);
+        self.is_to_be_told = takes;
+    }
+
+    /// The peer may not know: it is told again, if `takes` and there was a change.
+    pub(crate) fn tell_again(&mut self, takes: bool) {
+        self.is_to_be_told = takes && self.change > 0;
+    }
+
+    /// The peer wants another; whether that is newer than what it wanted before.
+    pub(crate) fn on_asked(&mut self, change: u64, priority: StreamPriority) -> bool {
+        let is_newer = change > self.change;
+        if is_newer {
+            (self.priority, self.change) = (priority, change);
+        }
+        is_newer
+    }
+
+    pub(crate) fn is_to_be_told(&self) -> bool {
+        self.is_to_be_told
+    }
+
+    pub(crate) fn on_told(&mut self) {
+        self.is_to_be_told = false;
+    }
+}
+
+/// How many bytes of a stream may still go before others since somebody has asked for it. What it
+/// sends beside those earns some again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Favour {
+    /// Below zero: it owes some.
+    left: i64,
+    most: i64,
+}
+
+impl Favour {
+    pub(crate) fn new(most: u64) -> Self {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        Self { left: most, most }
+    }
+
+    pub(crate) fn is_left(&self) -> bool {
+        self.left > 0
+    }
+
+    /// Bytes of the stream have left; `is_favoured`: it was asked that they go before others.
+    pub(crate) fn on_sent(&mut self, bytes: u64, is_favoured: bool) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        if is_favoured && self.is_left() {
+            self.left = self.left.saturating_sub(bytes);
+        } else {
+            self.left = self.left.saturating_add(bytes / EARNED).min(self.most);
+        }
+    }
+}
+
+/// Of so many bytes that went as any others one is earned.
+const EARNED: i64 = 4;
+
 /// The bits of an id that tell streams apart; no session opens more.
 const OWN: u64 = (1 << 59) - 1;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn favour_is_spent_and_earned_again() {
+        let mut favour = Favour::new(3_000);
+        let share = |favour: &mut Favour| {
+            let sent = (0..1_000).filter(|_| {
+                let goes_before = favour.is_left();
+                favour.on_sent(1_000, true);
+                goes_before
+            });
+            sent.count()
+        };
+        assert_eq!(share(&mut favour), 3 + 200, "and then one of five");
+        favour.on_sent(1 << 40, false);
+        assert_eq!(favour.left, 3_000);
+        favour.on_sent(u64::MAX, true);
+        favour.on_sent(u64::MAX, true);
+        assert!(!favour.is_left());
+    }
 
     #[test]
     fn ranks_are_by_head_then_urgency_then_id_then_turn() {

@@ -17,9 +17,9 @@ use std::time::Duration;
 use roadweave_types::Instant;
 use roadweave_wire::{Acknowledged, Destination, ResetCode, StreamId, StreamPriority};
 
-use crate::config::{Obligation, Timing};
+use crate::config::{Config, Obligation, Timing};
 use crate::event::{Kind, Pending};
-use crate::priority::Rank;
+use crate::priority::{Asked, Favour, Rank};
 use crate::receive::ReceiveBuffer;
 use crate::send::SendBuffer;
 
@@ -27,7 +27,11 @@ use crate::send::SendBuffer;
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) is_ours: bool,
+    /// By which its bytes leave here.
     pub(crate) priority: StreamPriority,
+    /// What its opener, or a frame since, has asked for.
+    pub(crate) asked: Asked,
+    favour: Favour,
     /// Until the peer knows it, if it is ours; until the owner was told, if it is the peer's.
     pub(crate) destination: Option<Box<Destination>>,
     /// Open, if it is ours; opened, if it is the peer's.
@@ -49,6 +53,8 @@ pub(crate) struct Stream {
     pub(crate) told_readable: bool,
     pub(crate) turn: u64,
     /// So many of the first bytes that are sent go before everything else.
+    first: u64,
+    /// So do those up to here, as far as there is favour.
     pub(crate) head: u64,
     /// Attempts in vain since the last news.
     attempts: u32,
@@ -104,10 +110,12 @@ pub(crate) struct Listed {
 }
 
 impl Stream {
-    pub(crate) fn new(is_ours: bool, priority: StreamPriority, head: u64) -> Self {
+    pub(crate) fn new(is_ours: bool, priority: StreamPriority, config: &Config) -> Self {
         Self {
             is_ours,
             priority,
+            asked: Asked::new(priority),
+            favour: Favour::new(config.favour),
             destination: None,
             begin: if is_ours { Obligation::Due } else { Obligation::None },
             begun: false,
@@ -122,7 +130,8 @@ impl Stream {
             wants_room: false,
             told_readable: false,
             turn: 0,
-            head,
+            first: config.head,
+            head: 0,
             attempts: 0,
             retry_at: None,
             waiting_since: None,
@@ -165,6 +174,7 @@ impl Stream {
         self.send.discard();
         self.reset = Some(Reset { code, by_peer, tell: Obligation::Due, is_agreed });
         (self.ack, self.stop, self.probe) = (Ack::None, None, Obligation::None);
+        self.asked.on_told();
         (self.begin, self.wants_room) = (Obligation::Met, false);
         (self.attempts, self.retry_at, self.waiting_since) = (0, None, None);
         let owner_knows = self.is_ours || !self.is_untold();
@@ -193,12 +203,13 @@ impl Stream {
     }
 
     /// The peer may have lost all that is under way: it is sent again at once.
-    pub(crate) fn on_new_session(&mut self, now: Instant) {
+    pub(crate) fn on_new_session(&mut self, now: Instant, takes_priorities: bool) {
         self.mark_lost(now, Duration::ZERO);
         (self.attempts, self.retry_at, self.waiting_since) = (0, None, None);
         if self.reset.is_none() && self.send.is_blocked() {
             self.probe = Obligation::Due;
         }
+        self.asked.tell_again(takes_priorities && self.is_ours && self.reset.is_none());
     }
 
     /// Whether nothing was heard for so long that it is to be given up.
@@ -280,9 +291,10 @@ impl Stream {
 
     /// Where it is to stand in the tables of all streams, after [`Stream::arm`].
     pub(crate) fn listing(&self, id: StreamId) -> Listed {
-        let rank = |from| Rank::new(self.priority, from < self.head, self.turn, id);
+        let rank = |from| self.rank(id, from);
         let has_control = self.ack == Ack::Now
             || self.probe.is_due()
+            || self.asked.is_to_be_told()
             || !self.is_ours && self.begin.is_due()
             || self.stop.is_some_and(|stop| stop.tell.is_due())
             || self.reset.is_some_and(|reset| reset.tell.is_due());
@@ -303,6 +315,20 @@ impl Stream {
             unsent: if sends { self.send.unsent() } else { 0 },
             records: self.send.records(),
         }
+    }
+
+    /// The place of its bytes from `from` on.
+    fn rank(&self, id: StreamId, from: u64) -> Rank {
+        let is_favoured = self.favour.is_left();
+        let priority = if is_favoured { self.priority } else { self.priority.not_raised() };
+        let is_head = from < self.first || is_favoured && from < self.head;
+        Rank::new(priority, is_head, self.turn, id)
+    }
+
+    /// `fresh` bytes from `from` on have left for the first time.
+    pub(crate) fn on_fresh_sent(&mut self, from: u64, fresh: u64) {
+        let is_favoured = from >= self.first && (from < self.head || self.priority.is_raised());
+        self.favour.on_sent(fresh, is_favoured);
     }
 
     /// Bytes of memory, about.

@@ -12,6 +12,7 @@ use crate::error::{StreamError, Violation};
 use crate::event::{Event, Kind};
 use crate::handle::Answer;
 use crate::index::Index;
+use crate::priority::Asked;
 use crate::ring::SLACK;
 use crate::stream::{Ack, RECORD, Stop, Stream};
 
@@ -37,6 +38,8 @@ pub struct Streams {
     pub(crate) turns: u64,
     pub(crate) stats: Stats,
     pub(crate) violation: Option<Violation>,
+    /// The peer takes frames that change a priority.
+    pub(crate) peer_takes_priorities: bool,
     next_index: u64,
     ours: usize,
     /// Bytes that may be written before those who wait for room are asked again.
@@ -59,6 +62,7 @@ impl Streams {
             turns: 0,
             stats: Stats::default(),
             violation: None,
+            peer_takes_priorities: false,
             next_index: 0,
             ours: 0,
             freed: 0,
@@ -89,7 +93,7 @@ impl Streams {
         }
         let id = StreamId(self.next_index << 1 | self.config.side as u64);
         self.next_index += 1;
-        let mut stream = Stream::new(true, priority, self.config.head);
+        let mut stream = Stream::new(true, priority, &self.config);
         stream.destination = Some(Box::new(destination));
         self.insert(now, id, stream);
         Ok(id)
@@ -258,7 +262,49 @@ impl Streams {
         Ok(())
     }
 
-    /// What is sent of this stream goes by another priority from now on.
+    /// From now on the peer is told of priorities that it has to send by, or not: an older one
+    /// takes no such frames.
+    pub fn set_peer_takes_priorities(&mut self, takes: bool) {
+        self.peer_takes_priorities = takes;
+    }
+
+    /// Both ends are to send of this stream, which was opened here, by another priority from now
+    /// on, if the peer knows how to change one. The frame that tells it is not acknowledged: the
+    /// lane repairs it, and with a new session it is told again.
+    ///
+    /// # Errors
+    /// When the stream was reset.
+    pub fn ask_priority(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        priority: StreamPriority,
+    ) -> Result<(), StreamError> {
+        let takes = self.peer_takes_priorities;
+        let stream = self.usable(id)?;
+        stream.priority = priority;
+        if stream.is_ours && stream.asked.priority != priority {
+            // What is not opened yet is opened with it.
+            let is_told_by_open = stream.is_ours && stream.begin == Obligation::Due;
+            match is_told_by_open {
+                true => stream.asked = Asked::new(priority),
+                false => stream.asked.ask(priority, takes),
+            }
+        }
+        self.settle(now, id);
+        Ok(())
+    }
+
+    /// The priority that was asked for last, by the stream's opener or since.
+    ///
+    /// # Errors
+    /// When the stream was reset.
+    pub fn asked_priority(&mut self, id: StreamId) -> Result<StreamPriority, StreamError> {
+        self.usable(id).map(|stream| stream.asked.priority)
+    }
+
+    /// What is sent of this stream goes by another priority from now on, until the peer asks for
+    /// one. One before the default holds as far as [`Config::favour`] goes.
     ///
     /// # Errors
     /// When the stream was reset.
@@ -273,8 +319,9 @@ impl Streams {
         Ok(())
     }
 
-    /// From now on so many of the first bytes that are sent go before everything else, instead of
-    /// [`Config::head`]: the first video frame, by whoever knows how long it is.
+    /// From now on the bytes before `bytes` that are sent go before everything else, beside those
+    /// of [`Config::head`]: the first video frame, by whoever knows where it ends. Up to
+    /// [`Config::favour`] of them.
     ///
     /// # Errors
     /// When the stream was reset.

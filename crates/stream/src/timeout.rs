@@ -39,7 +39,7 @@ impl Streams {
         let ids: Vec<StreamId> = self.table.keys().copied().collect();
         for id in ids {
             if let Some(stream) = self.table.get_mut(&id) {
-                stream.on_new_session(now);
+                stream.on_new_session(now, self.peer_takes_priorities);
             }
             self.settle(now, id);
         }

@@ -139,6 +139,13 @@ impl Streams {
             }
             stop.tell = Obligation::Sent(now);
         }
+        if stream.asked.is_to_be_told() {
+            let (change, priority) = (stream.asked.change, stream.asked.priority);
+            if !symbol.put(&StreamFrame::Priority { id, change, priority }) {
+                return false;
+            }
+            stream.asked.on_told();
+        }
         if stream.ack == Ack::Now && !put_acknowledgement(id, stream, window, symbol) {
             return false;
         }
@@ -221,12 +228,12 @@ fn put_open(
     let room = symbol.room();
     let room = room.checked_sub(Open::header_len(id, &destination, room))?;
     let segment = stream.send.first(room as u64, credit);
-    let (priority, fin) = (stream.priority, segment.fin);
+    let (priority, fin) = (stream.asked.priority, segment.fin);
     let header = Open { id, priority, destination, fin, data: Bytes::new() };
     header.write_header(segment.length as usize, &mut symbol.out);
     stream.send.copy_to(&segment, &mut symbol.out);
     stream.begin = Obligation::Sent(now);
-    Some((segment.length, stream.send.on_sent(now, &segment)))
+    Some((segment.length, sent(now, stream, &segment)))
 }
 
 /// Appends data of a stream, what was lost first: as [`put_open`].
@@ -241,7 +248,14 @@ fn put_segment(
     let room = data_room(id, &all, symbol)?;
     let segment = stream.send.again(room).or_else(|| stream.send.fresh(room.min(credit)))?;
     symbol.put_data(id, stream, &segment);
-    Some((segment.length, stream.send.on_sent(now, &segment)))
+    Some((segment.length, sent(now, stream, &segment)))
+}
+
+/// A segment has left: how many of its bytes did for the first time.
+fn sent(now: Instant, stream: &mut Stream, segment: &Segment) -> u64 {
+    let fresh = stream.send.on_sent(now, segment);
+    stream.on_fresh_sent(segment.offset + segment.length - fresh, fresh);
+    fresh
 }
 
 /// How many bytes of `all` fit, if it is all of them or enough to be worth a frame.

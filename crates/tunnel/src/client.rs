@@ -221,6 +221,8 @@ pub struct Client {
     learned: Learned,
     /// How uplinks may be used that are not as any other, by their names.
     policies: BTreeMap<String, UplinkPolicy>,
+    /// Which uplinks are tried first, by their names.
+    ranks: BTreeMap<String, u8>,
     usage: Usage,
     /// The policies that paths of the session have been given.
     path_policies: BTreeMap<PathId, Policy>,
@@ -283,6 +285,7 @@ impl Client {
             observes: false,
             learned: Learned::new(),
             policies: BTreeMap::new(),
+            ranks: BTreeMap::new(),
             usage: Usage::default(),
             path_policies: BTreeMap::new(),
             local_networks: Vec::new(),
@@ -320,7 +323,8 @@ impl Client {
     fn hello(&mut self, role: Role, id: ConnectionId) -> Hello {
         let key = self.endpoint.connection(id).and_then(Connection::peer);
         let streams = self.streams.as_mut().zip(key).map(|(streams, key)| streams.epoch(key));
-        Hello { name: self.config.name.clone(), role, streams }
+        let stream_priorities = streams.is_some();
+        Hello { name: self.config.name.clone(), role, streams, stream_priorities }
     }
 
     /// What the strategies have learned of the networks so far, in all sessions.
@@ -336,6 +340,24 @@ impl Client {
     pub fn set_policy(&mut self, name: &str, policy: UplinkPolicy) {
         self.policies.insert(name.to_owned(), policy);
         self.apply_policies();
+    }
+
+    /// From now on the uplink called `name` is tried before those of a higher `rank`, until round
+    /// trips are measured. In the beginning all have 0.
+    pub fn set_rank(&mut self, name: &str, rank: u8) {
+        self.ranks.insert(name.to_owned(), rank);
+    }
+
+    /// The uplinks, those that are to be tried first before others.
+    fn by_rank(&self) -> Vec<UplinkId> {
+        let mut ids: Vec<UplinkId> = self.uplinks.keys().copied().collect();
+        ids.sort_by_key(|id| self.rank_of(*id));
+        ids
+    }
+
+    fn rank_of(&self, id: UplinkId) -> u8 {
+        let name = self.uplinks.get(&id).map(|uplink| uplink.name.as_str());
+        name.and_then(|name| self.ranks.get(name)).copied().unwrap_or(0)
     }
 
     /// Takes up what [`Client::usage`] gave in an earlier life.

@@ -135,7 +135,7 @@ impl Visit {
     }
 
     fn say(&mut self, role: Role) {
-        let hello = Control::Hello(Hello { name: "box".into(), role, streams: None });
+        let hello = Control::Hello(Hello { name: "box".into(), role, ..Hello::default() });
         if let Some(connection) = self.connection() {
             let _ = connection.send_message(hello.to_bytes());
         }

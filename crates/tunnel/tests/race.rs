@@ -109,3 +109,57 @@ fn an_uplink_may_know_the_server_where_no_other_does() {
     client.remove_uplink(later, UplinkId(1));
     assert_eq!(client.servers_of(UplinkId(1)), []);
 }
+
+/// When each uplink sends first, milliseconds from the beginning, while nothing answers.
+fn begins(client: &mut Client, uplinks: usize) -> Vec<(u32, u64)> {
+    let (mut now, mut begun) = (Instant::ZERO, Vec::<(u32, u64)>::new());
+    loop {
+        client.handle_timeout(now);
+        while let Some(packets) = client.poll_transmit() {
+            for (route, _) in packets.packets() {
+                let uplink = route.uplink.expect("a client's").0;
+                if !begun.iter().any(|(known, _)| *known == uplink) {
+                    begun.push((uplink, now.since(Instant::ZERO).as_millis() as u64));
+                }
+            }
+        }
+        if begun.len() == uplinks {
+            return begun;
+        }
+        now = now.max(client.poll_timeout().expect("there is always something to try"));
+    }
+}
+
+#[test]
+fn uplinks_of_a_better_technology_begin_first() {
+    let names = ["wwan0", "sat0", "wlan0"];
+    let begins = |ranks: [u8; 3]| {
+        let mut client = client(&["192.0.2.1:4433"]);
+        for (name, rank) in names.into_iter().zip(ranks) {
+            client.set_rank(name, rank);
+        }
+        for (id, name) in (0..).zip(names) {
+            client.add_uplink(Instant::ZERO, UplinkId(id), name);
+        }
+        begins(&mut client, 3)
+    };
+    assert_eq!(begins([0, 0, 0]), [(0, 0), (1, 100), (2, 200)], "as they come");
+    assert_eq!(begins([1, 5, 3]), [(0, 0), (2, 100), (1, 200)], "by rank");
+    assert_eq!(begins([1, 5, 1]), [(0, 0), (2, 100), (1, 200)]);
+}
+
+/// An uplink that comes and goes, as its network likes, stops no other.
+#[test]
+fn an_uplink_that_comes_and_goes_puts_others_off_for_a_second_at_most() {
+    let mut client = client(&["192.0.2.1:4433"]);
+    client.set_rank("sat0", 5);
+    client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");
+    client.add_uplink(Instant::ZERO, UplinkId(1), "sat0");
+    for _ in 0..1_000 {
+        client.remove_uplink(Instant::ZERO, UplinkId(0));
+        client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");
+    }
+    let begun = begins(&mut client, 2);
+    let (_, at) = begun.iter().find(|(uplink, _)| *uplink == 1).expect("it begins");
+    assert!((100..=1_000).contains(at), "{begun:?}");
+}

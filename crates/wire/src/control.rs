@@ -111,6 +111,8 @@ pub struct Hello {
     pub role: Role,
     /// Its streams with this server, if it has any to open: it takes their frames.
     pub streams: Option<StreamsEpoch>,
+    /// It takes frames that change the priority of a stream.
+    pub stream_priorities: bool,
 }
 
 /// What the server grants.
@@ -126,6 +128,8 @@ pub struct Welcome {
     pub anchor: Option<TenantAnchor>,
     /// The server's streams with this client, if it takes any.
     pub streams: Option<StreamsEpoch>,
+    /// It takes frames that change the priority of a stream.
+    pub stream_priorities: bool,
 }
 
 impl Control {
@@ -147,6 +151,7 @@ impl Control {
                 name: fields.text(FIELD_NAME)?,
                 role: fields.role()?,
                 streams: fields.streams()?,
+                stream_priorities: fields.stream_priorities()?,
             })),
             KIND_WELCOME => Ok(Self::Welcome(Welcome {
                 addresses: fields.networks(FIELD_ADDRESS)?,
@@ -154,6 +159,7 @@ impl Control {
                 mtu: u16::from_be_bytes(fields.array(FIELD_MTU)?),
                 anchor: fields.anchor()?,
                 streams: fields.streams()?,
+                stream_priorities: fields.stream_priorities()?,
             })),
             KIND_REFUSE => {
                 Ok(Self::Refuse { reason: fields.text(FIELD_NAME)?, why: fields.reason()? })
@@ -194,7 +200,7 @@ impl Control {
                     Role::Standby => put_field(&mut out, FIELD_ROLE, &[ROLE_STANDBY]),
                     Role::Proxy => put_field(&mut out, FIELD_ROLE, &[ROLE_PROXY]),
                 }
-                put_streams(&mut out, hello.streams);
+                put_streams(&mut out, hello.streams, hello.stream_priorities);
             }
             Self::Welcome(welcome) => {
                 out.put_u8(KIND_WELCOME);
@@ -209,7 +215,7 @@ impl Control {
                     put_tenant(&mut out, &anchor.tenant);
                     put_field(&mut out, FIELD_ANCHOR, &anchor.key);
                 }
-                put_streams(&mut out, welcome.streams);
+                put_streams(&mut out, welcome.streams, welcome.stream_priorities);
             }
             Self::Binding(binding) => {
                 out.put_u8(KIND_BINDING);

@@ -12,6 +12,7 @@
 //! reset             07 or 08 | id | code:1 | final size                            08: an answer
 //! stop              09 | id | code:1
 //! opened            0a | id
+//! priority          0b | id | change | priority:1
 //! ```
 //!
 //! An inner packet begins with its IP version, 4 or 6, and its prefixes with 0 and 1, so the first
@@ -57,6 +58,7 @@ const KIND_RESET: u8 = 0x07;
 const KIND_RESET_ANSWER: u8 = 0x08;
 const KIND_STOP: u8 = 0x09;
 const KIND_OPENED: u8 = 0x0a;
+const KIND_PRIORITY: u8 = 0x0b;
 
 const FLAG_BEGUN: u8 = 1;
 const FLAG_FIN: u8 = 2;
@@ -102,6 +104,15 @@ pub enum StreamFrame {
     },
     /// The far end has connected; the first data says the same.
     Opened(StreamId),
+    /// What comes on the stream is to have another priority. Only for peers that take such frames.
+    Priority {
+        /// The stream.
+        id: StreamId,
+        /// Counts the changes of its sender for this stream, from 1: the highest holds.
+        change: u64,
+        /// What is asked for from now on.
+        priority: StreamPriority,
+    },
 }
 
 /// The first frame of a stream.
@@ -240,6 +251,11 @@ impl StreamFrame {
                 Ok(Self::Stop { id: id(bytes)?, code: ResetCode::from_byte(byte(bytes)?) })
             }
             KIND_OPENED => id(bytes).map(Self::Opened),
+            KIND_PRIORITY => Ok(Self::Priority {
+                id: id(bytes)?,
+                change: number(bytes)?,
+                priority: StreamPriority::from_byte(byte(bytes)?)?,
+            }),
             other => Err(StreamFrameError::UnknownKind(other)),
         }
     }
@@ -258,6 +274,7 @@ impl StreamFrame {
             Self::Reset { id, final_size, .. } => 2 + varint_len(id.0) + varint_len(*final_size),
             Self::Stop { id, .. } => 2 + varint_len(id.0),
             Self::Opened(id) => 1 + varint_len(id.0),
+            Self::Priority { id, change, .. } => 2 + varint_len(id.0) + varint_len(*change),
         }
     }
 
@@ -292,6 +309,12 @@ impl StreamFrame {
             Self::Opened(id) => {
                 out.put_u8(KIND_OPENED);
                 put_varint(out, id.0);
+            }
+            Self::Priority { id, change, priority } => {
+                out.put_u8(KIND_PRIORITY);
+                put_varint(out, id.0);
+                put_varint(out, *change);
+                out.put_u8(priority.to_byte());
             }
         }
     }

@@ -154,9 +154,12 @@ fn a_server_tells_whom_it_refused() {
 fn both_ends_tell_of_streams() {
     let ends = [("closed".to_owned(), 7), ("refused".to_owned(), 2)].into();
     let source = Some("client".to_owned());
-    let streams = Some(StreamsStatus { connections: 3, accepted: 12, ends, source, split: None });
+    let http = [("requests".to_owned(), 5)].into();
+    let (connections, accepted, split) = (3, 12, None);
+    let streams = Some(StreamsStatus { connections, accepted, ends, http, source, split });
     let server = ServerStatus { streams, ..ServerStatus::default() };
-    let line = "streams: 3 connections of 12, from the client's address: closed 7, refused 2\n";
+    let line = "streams: 3 connections of 12, from the client's address: closed 7, refused 2\n\
+                HTTP: requests 5\n";
     check(&status("192.0.2.1:4433", RoleStatus::Server(server)), &[line]);
     let streams = Some(StreamsStatus::default());
     let client = ClientStatus { streams, ..ClientStatus::default() };

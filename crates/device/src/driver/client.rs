@@ -396,12 +396,13 @@ impl ClientRole {
         now: Instant,
         reloaded: ClientReload,
     ) -> Option<String> {
-        let ClientReload { lanes, policies, mut uplinks } = reloaded;
+        let ClientReload { lanes, policies, technologies, mut uplinks } = reloaded;
         let left_out = driver.node.set_lanes(now, lanes).err().map(|error| {
             tracing::error!("the lanes are still those from before: {error}");
             error.to_string()
         });
         self.options.policies = policies;
+        self.options.technologies = technologies;
         uplinks.exclude.push(driver.edge.tun_name().to_owned());
         self.options.uplinks = uplinks.clone();
         self.steering.set_selector(now, uplinks.clone());

@@ -18,6 +18,7 @@ use roadweave_types::{DropCounters, Instant, UplinkId};
 use serde_json::{Value, json};
 
 use super::DriverError;
+use super::courtesy::Courtesy;
 use super::edge::Edge;
 use super::tun_name::TunName;
 use crate::local::{LocalServer, RpcError};
@@ -106,6 +107,7 @@ pub(super) struct Driver<N> {
     pub(super) edge: Edge,
     pub(super) poller: Poller,
     pauses: Pauses,
+    courtesy: Courtesy,
     waker: Waker,
     /// `None` in a loop that another one of the same program starts and ends.
     outside: Option<Outside>,
@@ -201,7 +203,8 @@ impl<N: Node> Driver<N> {
             poller.add(tun, TUN, Interest::Read)?;
         }
         poller.add(&waker, WAKER, Interest::Read)?;
-        Ok(Self { node, edge, poller, pauses: Pauses::new(Readings::take()), waker, outside })
+        let (pauses, courtesy) = (Pauses::new(Readings::take()), Courtesy::default());
+        Ok(Self { node, edge, poller, pauses, courtesy, waker, outside })
     }
 
     /// Tells figures over HTTP from now on, if there is a listener for them.
@@ -276,7 +279,7 @@ impl<N: Node> Driver<N> {
             role.before_packets(self, now);
             for event in ready {
                 match event.token {
-                    TUN => self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?,
+                    TUN => self.read_tun(now)?,
                     SIGNALS => {
                         if self.take_signals(now, role) {
                             return Ok(());
@@ -318,6 +321,18 @@ impl<N: Node> Driver<N> {
         let ready = self.poller.wait(Some(timeout.min(TURN_MAX)));
         let ready = ready.map_err(|error| DeviceError::system("wait for events", error))?;
         Ok(ready.to_vec())
+    }
+
+    /// Reads what came from the TUN, and what comes while others have the core.
+    fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
+        self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
+        let began = self.edge.clock.now();
+        if self.courtesy.is_due(began) {
+            rustix::thread::sched_yield();
+            self.courtesy.on_yielded(began, self.edge.clock.now());
+            self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
+        }
+        Ok(())
     }
 
     fn read_socket<R: Role<N>>(&mut self, now: Instant, uplink: Option<UplinkId>, role: &mut R) {

@@ -43,9 +43,11 @@ impl FarEnd {
         rules: ExitRules,
         sources: Sources,
         connects_per_second: u32,
+        http_ports: Vec<u16>,
         driver: &Driver<Server>,
     ) -> Result<Self, DeviceError> {
         let settings = ExitSettings::new(rules.clone(), sources, connects_per_second);
+        let settings = ExitSettings { http_ports, ..settings };
         Ok(Self { exit: Exit::start(settings, STREAMS, &driver.waker())?, rules, sources })
     }
 
@@ -91,6 +93,7 @@ impl FarEnd {
             connections: self.exit.connections(),
             accepted: self.exit.accepted(),
             ends: ends.map(|(end, count)| (end.name().to_owned(), count)).collect(),
+            http: self.exit.heard().map(|(what, times)| (what.to_owned(), times)).collect(),
             source: Some(self.sources.name().to_owned()),
             split: None,
         }

@@ -62,6 +62,8 @@ pub struct ServerOptions {
     pub fleet: Option<FleetOptions<()>>,
     /// New connections of one client in a second, of its streams.
     pub connects_per_second: u32,
+    /// With streams: the ports of hosts to which plain HTTP is read along.
+    pub http_ports: Vec<u16>,
     /// How many threads share its clients, up to [`SHARDS_MAX`](roadweave_quic::SHARDS_MAX).
     pub shards: u16,
 }
@@ -189,7 +191,8 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
             gateways: options.config.gateways.clone(),
             clients_reach_clients: options.config.clients_reach_clients,
         };
-        FarEnd::start(rules, sources, options.connects_per_second, &driver)
+        let http_ports = options.http_ports.clone();
+        FarEnd::start(rules, sources, options.connects_per_second, http_ports, &driver)
     });
     let far_end = far_end.transpose()?;
     let serving = options.serving(peers, host, instance.name());

@@ -19,6 +19,7 @@
 //! by any interface).
 
 mod caller;
+mod forward;
 mod handshake;
 mod http;
 mod listener;
@@ -42,6 +43,7 @@ use self::listener::Listener;
 use self::progress::Next;
 pub use self::report::PlayerTold;
 use self::transparent::Taking;
+use super::hearing::{Heard, Hearing};
 use super::splice::{self, Splice, break_off};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
@@ -59,6 +61,8 @@ pub struct EntranceSettings {
     pub networks: Vec<IpNet>,
     /// The origins of pages whose players may tell of their buffers, as browsers name them.
     pub origins: Vec<String>,
+    /// The ports of hosts to which plain HTTP is read along.
+    pub http_ports: Vec<u16>,
     /// The most connections at a time.
     pub connections_max: usize,
     /// The most connections of one source address at a time.
@@ -77,6 +81,7 @@ impl EntranceSettings {
             transparent: false,
             networks,
             origins: Vec::new(),
+            http_ports: Vec::new(),
             connections_max: super::connections_max().min(4096),
             connections_of_one_max: 512,
             handshake_max: Duration::from_secs(10),
@@ -149,8 +154,8 @@ pub struct Entrance {
     /// The system has no room for callers until then.
     paused_until: Option<Instant>,
     accepted: u64,
-    /// What players told since it was taken, at most [`TOLD_MAX`].
-    told: Vec<PlayerTold>,
+    /// What was read along, and what players told.
+    pub(super) heard: Heard,
     ends: Ends<EntranceEnd>,
     scratch: Box<[u8]>,
 }
@@ -202,7 +207,7 @@ impl Entrance {
             callers: BTreeMap::new(),
             paused_until: None,
             accepted: 0,
-            told: Vec::new(),
+            heard: Heard::default(),
             ends: Ends::default(),
             scratch: vec![0; SCRATCH].into(),
         })
@@ -233,7 +238,7 @@ impl Entrance {
 
     /// What players have told since the last call, in the order in which it came.
     pub fn take_told(&mut self) -> Vec<PlayerTold> {
-        std::mem::take(&mut self.told)
+        self.heard.take_told()
     }
 
     /// Whether the token is one of its own.
@@ -349,6 +354,18 @@ impl Entrance {
         &self.ends
     }
 
+    /// What was read along of plain HTTP: how often what, by its name.
+    pub fn heard(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.heard.counts.iter().map(|(what, times)| (*what, *times))
+    }
+
+    /// What reads along on a connection to this port, if anything does.
+    pub(super) fn hearing(&mut self, number: Number, port: u16) -> Option<Hearing> {
+        let caller = self.connections.get_mut(number)?.caller;
+        let is_http = self.settings.http_ports.contains(&port);
+        is_http.then(|| Hearing::of_application(caller))
+    }
+
     /// The place of the listener whose token it is.
     fn listener_of(&self, token: Token) -> Option<usize> {
         let position = usize::try_from(token.0.checked_sub(self.token.0)?).ok()?;
@@ -456,8 +473,6 @@ struct Comer {
 pub(crate) const LOOPBACK: u32 = 1;
 /// The most listeners: the proxies', and one of each family that takes what asks for nothing.
 const LISTENERS_MAX: u64 = 3;
-/// What players tell in a turn, at most.
-const TOLD_MAX: usize = 64;
 /// The most callers that are taken in a turn.
 const ACCEPTED_MAX: usize = 64;
 /// How long no callers are taken after the system had no room for one.

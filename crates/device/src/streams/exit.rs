@@ -30,6 +30,7 @@ use self::names::Names;
 pub use self::rules::ExitRules;
 pub use self::source::Sources;
 pub(crate) use self::source::check_rights;
+use super::hearing::{Heard, Hearing};
 use super::splice::{self, Over, Splice, Turn, break_off};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
@@ -51,6 +52,8 @@ pub struct ExitSettings {
     pub connecting_max: usize,
     /// How long a look-up and all attempts to connect may take.
     pub connect_max: Duration,
+    /// The ports of hosts to which plain HTTP is read along.
+    pub http_ports: Vec<u16>,
 }
 
 impl ExitSettings {
@@ -59,7 +62,15 @@ impl ExitSettings {
     pub fn new(rules: ExitRules, sources: Sources, connects_per_second: u32) -> Self {
         let (connecting_max, connect_max) = (64, Duration::from_secs(20));
         let connections_max = super::connections_max();
-        Self { rules, sources, connections_max, connects_per_second, connecting_max, connect_max }
+        Self {
+            rules,
+            sources,
+            connections_max,
+            connects_per_second,
+            connecting_max,
+            connect_max,
+            http_ports: Vec::new(),
+        }
     }
 }
 
@@ -135,6 +146,7 @@ pub struct Exit {
     asked: BTreeMap<Number, StreamsOwner>,
     accepted: u64,
     ends: Ends<ExitEnd>,
+    heard: Heard,
     scratch: Box<[u8]>,
 }
 
@@ -160,6 +172,8 @@ struct Connection {
     closing: bool,
     /// The stream has told that it brings no more, before it was joined.
     finished: bool,
+    /// Plain HTTP is read along.
+    is_http: bool,
     /// `None` only during its turn.
     state: Option<State>,
 }
@@ -190,6 +204,7 @@ impl Exit {
             asked: BTreeMap::new(),
             accepted: 0,
             ends: Ends::default(),
+            heard: Heard::default(),
             scratch: vec![0; SCRATCH].into(),
         })
     }
@@ -295,6 +310,11 @@ impl Exit {
         &self.ends
     }
 
+    /// What was read along of plain HTTP: how often what, by its name.
+    pub fn heard(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.heard.counts.iter().map(|(what, times)| (*what, *times))
+    }
+
     /// A client has opened a stream.
     fn begin(
         &mut self,
@@ -310,7 +330,8 @@ impl Exit {
         }
         let until = now + self.settings.connect_max;
         let (closing, finished, state) = (false, false, Some(State::Asking));
-        let connection = Connection { owner, stream: id, until, closing, finished, state };
+        let is_http = self.settings.http_ports.contains(&destination.port());
+        let connection = Connection { owner, stream: id, until, closing, finished, is_http, state };
         let number = self.connections.insert(connection);
         self.connections.set_deadline(number, Some(until));
         self.streams.insert((owner, id), number);
@@ -436,7 +457,9 @@ impl Exit {
                         if !matches!(accepted, Some(Ok(()))) {
                             return self.break_off(number);
                         }
-                        let mut splice = Splice::new(socket, id, connection.closing);
+                        let hearing = connection.is_http.then(Hearing::of_host);
+                        let splice = Splice::new(socket, id, connection.closing);
+                        let mut splice = splice.heard_by(hearing);
                         if connection.finished {
                             splice.on_stream_finished();
                         }
@@ -452,7 +475,7 @@ impl Exit {
                     connection.state = Some(State::Joined(splice));
                     return self.break_off(number);
                 };
-                match splice.turn(now, streams, &mut self.scratch) {
+                match splice.turn(now, streams, &mut self.scratch, &mut self.heard) {
                     Turn::Over(over) => {
                         let socket = splice.into_socket();
                         if matches!(over, Over::Reset(_)) {

@@ -20,6 +20,7 @@ use roadweave_types::Instant;
 use roadweave_wire::{ResetCode, StreamId};
 use socket2::{SockRef, TcpKeepalive};
 
+use super::hearing::{Heard, Hearing};
 use crate::poll::Event;
 
 /// A socket that is joined with a stream.
@@ -41,6 +42,10 @@ pub(super) struct Splice {
     has_room: bool,
     /// The stream has not said that it has nothing.
     has_bytes: bool,
+    /// What is moved is read along, if it is to be.
+    hearing: Option<Box<Hearing>>,
+    /// So many bytes of the socket go into the stream, if not all.
+    left: Option<u64>,
 }
 
 /// The direction from the socket to the stream.
@@ -51,6 +56,9 @@ enum Up {
     Finished,
     /// The other end wants no more.
     Stopped,
+    /// No more of the socket is for the other end, which learns it when it has answered: some take
+    /// a FIN for the end of all.
+    Held,
 }
 
 /// The direction from the stream to the socket.
@@ -98,7 +106,38 @@ impl Splice {
             unasked: closing,
             has_room: true,
             has_bytes: true,
+            hearing: None,
+            left: None,
         }
+    }
+
+    /// The stream begins with `head`, behind which `content` bytes of the socket follow and no
+    /// more; whether there was room for it.
+    pub(super) fn begin_with(
+        &mut self,
+        now: Instant,
+        streams: &mut Streams,
+        head: &[u8],
+        content: u64,
+        heard: &mut Heard,
+    ) -> bool {
+        if streams.write(now, self.stream, head) != Ok(head.len()) {
+            return false;
+        }
+        if let Some(hearing) = &mut self.hearing {
+            hearing.on_sent(now, streams, self.stream, head, heard);
+        }
+        self.left = Some(content);
+        if content == 0 {
+            self.up = Up::Held;
+        }
+        true
+    }
+
+    /// What is moved is read along from now on, if it is to be.
+    pub(super) fn heard_by(mut self, hearing: Option<Hearing>) -> Self {
+        self.hearing = hearing.map(Box::new);
+        self
     }
 
     pub(super) fn stream(&self) -> StreamId {
@@ -129,7 +168,7 @@ impl Splice {
 
     /// The other end wants no more of what the socket brings.
     pub(super) fn on_stream_stopped(&mut self) {
-        if self.up == Up::Open {
+        if matches!(self.up, Up::Open | Up::Held) {
             self.up = Up::Stopped;
         }
     }
@@ -144,18 +183,33 @@ impl Splice {
         }
     }
 
-    /// Moves what can be moved, at most [`SHARE`] each way, with the help of `scratch`.
-    pub(super) fn turn(&mut self, now: Instant, streams: &mut Streams, scratch: &mut [u8]) -> Turn {
+    /// Moves what can be moved, at most [`SHARE`] each way, with the help of `scratch`; `heard`
+    /// learns what was read along.
+    pub(super) fn turn(
+        &mut self,
+        now: Instant,
+        streams: &mut Streams,
+        scratch: &mut [u8],
+        heard: &mut Heard,
+    ) -> Turn {
         if self.unasked {
             self.unasked = false;
             if !matches!(self.socket.take_error(), Ok(None)) {
                 return self.on_failure(now, streams);
             }
         }
-        let result = self.read(now, streams, scratch).and_then(|()| self.write(now, streams));
+        if self.up == Up::Held && (self.closing || self.down == Down::Finished) {
+            if let Err(error) = streams.finish(now, self.stream) {
+                return Turn::Over(Over::Reset(Failed::code(error)));
+            }
+            self.up = Up::Finished;
+        }
+        let read = self.read(now, streams, scratch, heard);
+        let result = read.and_then(|()| self.write(now, streams, heard));
         match result {
             Err(Failed::Socket) => self.on_failure(now, streams),
             Err(Failed::Stream(code)) => Turn::Over(Over::Reset(code)),
+            Ok(()) if self.down == Down::Finished && self.up == Up::Held => Turn::More,
             Ok(()) if self.up != Up::Open && self.down == Down::Finished => {
                 Turn::Over(Over::Closed)
             }
@@ -177,9 +231,11 @@ impl Splice {
         now: Instant,
         streams: &mut Streams,
         scratch: &mut [u8],
+        heard: &mut Heard,
     ) -> Result<(), Failed> {
         let mut left = SHARE;
         while self.can_read() && left > 0 {
+            let most = self.left.map_or(usize::MAX, |left| left.min(SHARE as u64) as usize);
             let room = match streams.room(now, self.stream) {
                 Ok(room) => room,
                 Err(StreamError::Finished) => {
@@ -192,7 +248,7 @@ impl Splice {
                 self.has_room = false;
                 break;
             }
-            let room = room.min(scratch.len()).min(left);
+            let room = room.min(scratch.len()).min(left).min(most);
             match self.socket.read(&mut scratch[..room]) {
                 Ok(0) => {
                     streams.finish(now, self.stream).map_err(Failed::stream)?;
@@ -202,7 +258,16 @@ impl Splice {
                     let taken = streams.write(now, self.stream, &scratch[..length]);
                     let taken = taken.map_err(Failed::stream)?;
                     assert_eq!(taken, length, "the stream had told its room");
+                    if let Some(hearing) = &mut self.hearing {
+                        hearing.on_sent(now, streams, self.stream, &scratch[..length], heard);
+                    }
                     left -= length;
+                    if let Some(all) = &mut self.left {
+                        *all -= length as u64;
+                        if *all == 0 {
+                            self.up = Up::Held;
+                        }
+                    }
                 }
                 Err(error) => self.readable = may_go_on(&error)?,
             }
@@ -210,7 +275,12 @@ impl Splice {
         Ok(())
     }
 
-    fn write(&mut self, now: Instant, streams: &mut Streams) -> Result<(), Failed> {
+    fn write(
+        &mut self,
+        now: Instant,
+        streams: &mut Streams,
+        heard: &mut Heard,
+    ) -> Result<(), Failed> {
         let mut left = SHARE;
         while self.can_write() && left > 0 {
             let (mut written, mut offered) = (Ok(0), 0);
@@ -222,7 +292,12 @@ impl Splice {
                     let pieces = [IoSlice::new(front), IoSlice::new(back)];
                     written = self.socket.write_vectored(&pieces);
                 }
-                written.as_ref().map_or(0, |length| *length)
+                let length = written.as_ref().map_or(0, |length| *length);
+                if let Some(hearing) = self.hearing.as_mut().filter(|_| length > 0) {
+                    hearing.on_received(&front[..length.min(front.len())], heard);
+                    hearing.on_received(&back[..length.saturating_sub(front.len())], heard);
+                }
+                length
             });
             let taken = taken.map_err(Failed::stream)?;
             left -= taken;
@@ -240,7 +315,9 @@ impl Splice {
     fn on_failure(&mut self, now: Instant, streams: &mut Streams) -> Turn {
         let told = match self.up {
             Up::Finished => streams.stop(now, self.stream, ResetCode::Aborted),
-            Up::Open | Up::Stopped => streams.reset(now, self.stream, ResetCode::Aborted),
+            Up::Open | Up::Stopped | Up::Held => {
+                streams.reset(now, self.stream, ResetCode::Aborted)
+            }
         };
         match told.map_err(Failed::stream) {
             Err(Failed::Stream(code)) => Turn::Over(Over::Reset(code)),
@@ -263,10 +340,14 @@ enum Failed {
 
 impl Failed {
     fn stream(error: StreamError) -> Self {
-        Self::Stream(match error {
+        Self::Stream(Self::code(error))
+    }
+
+    fn code(error: StreamError) -> ResetCode {
+        match error {
             StreamError::Reset(code) => code,
             _ => ResetCode::Unknown,
-        })
+        }
     }
 }
 

@@ -12,9 +12,12 @@ use roadweave_stream::{Config, Event as StreamEvent, Side, Streams};
 use roadweave_types::{Instant, ServerHost};
 use roadweave_wire::{ResetCode, StreamId};
 
+use super::hearing::{Heard, Hearing};
 use super::splice::{self, Over, Splice, Turn};
 use super::*;
 use crate::{Interest, Poller, Token};
+
+mod http;
 
 const ENTRANCE: Token = Token(1 << 60);
 const DELAY: Duration = Duration::from_millis(2);
@@ -34,6 +37,9 @@ struct World {
     symbols: u64,
     far: BTreeMap<StreamId, (Splice, bool)>,
     overs: Vec<Over>,
+    /// Whether the far end reads along.
+    hears: bool,
+    heard: Heard,
     scratch: Vec<u8>,
 }
 
@@ -59,6 +65,8 @@ impl World {
             symbols: 0,
             far: BTreeMap::new(),
             overs: Vec::new(),
+            hears: false,
+            heard: Heard::default(),
             scratch: vec![0; SCRATCH],
         }
     }
@@ -147,7 +155,9 @@ impl World {
                             let token = Token(id.0);
                             self.poller.add(&socket, token, Interest::Edges).expect("room");
                             self.server.accept(now, id).expect("the peer's");
-                            self.far.insert(id, (Splice::new(socket, id, false), true));
+                            let splice = Splice::new(socket, id, false);
+                            let splice = splice.heard_by(self.hears.then(Hearing::of_host));
+                            self.far.insert(id, (splice, true));
                         }
                         Err(code) => self.server.reset(now, id, code).expect("open"),
                     }
@@ -176,7 +186,7 @@ impl World {
         }
         let mut over = Vec::new();
         for (id, (splice, is_ready)) in self.far.iter_mut().filter(|(_, (_, ready))| *ready) {
-            match splice.turn(now, &mut self.server, &mut self.scratch) {
+            match splice.turn(now, &mut self.server, &mut self.scratch, &mut self.heard) {
                 Turn::Over(how) => over.push((*id, how)),
                 Turn::More => {}
                 Turn::Idle => *is_ready = false,

@@ -97,7 +97,7 @@ impl Connection {
         self.hand_over(now, index, Payload::Feedback(datagram), None)?;
         self.paths[index].stats.feedback_sent += 1;
         self.timing.last_asked_back = now;
-        self.on_feedback_left();
+        self.on_feedback_left(now);
         Ok(())
     }
 
@@ -136,12 +136,13 @@ impl Connection {
         self.open_only(path);
         self.drain(now);
         self.refreshed = None;
-        self.on_feedback_left();
+        self.on_feedback_left(now);
         Ok(())
     }
 
-    fn on_feedback_left(&mut self) {
+    fn on_feedback_left(&mut self, now: Instant) {
         self.timing.feedback_owed = None;
+        self.timing.last_feedback = now;
         self.timing.feedback_count += 1;
         self.timing.acknowledge = None;
     }

@@ -127,9 +127,20 @@ impl HalfOpen {
         };
     }
 
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.handshakes.len()
+    /// How many of the newest `most` had begun within `time` before `now`, and how many of these
+    /// are of the source of `remote`.
+    pub(super) fn begun_since(
+        &self,
+        now: Instant,
+        time: Duration,
+        remote: SocketAddr,
+        most: usize,
+    ) -> (usize, usize) {
+        let source = source_of(remote);
+        let newest = self.handshakes.values().rev().take(most);
+        newest
+            .take_while(|handshake| now < handshake.began + time)
+            .fold((0, 0), |(all, own), it| (all + 1, own + usize::from(it.source == source)))
     }
 
     /// Where the client is, if the outcome of its handshake has not been reported.
@@ -282,6 +293,23 @@ mod tests {
             (0..100).map(|oldest| Admission::Replace(ConnectionId(oldest))).collect();
         assert_eq!(later, replaced);
         assert_eq!(half_open.handshakes.len(), 100);
+    }
+
+    #[test]
+    fn those_that_began_of_late_are_counted_by_source_up_to_a_bound() {
+        let mut half_open = HalfOpen::default();
+        // One each millisecond, by turns of two sources.
+        begin_all(&mut half_open, 0, 20, true, |number| format!("10.0.0.{}:9", number % 2));
+        let count = |now, most| {
+            let [now, time] = [now, 10].map(Duration::from_millis);
+            let remote = "10.0.0.1:7".parse().unwrap();
+            half_open.begun_since(Instant::ZERO + now, time, remote, most)
+        };
+        assert_eq!(count(0, 16), (16, 8), "those to come are among the newest");
+        assert_eq!(count(19, 16), (10, 5));
+        assert_eq!(count(24, 16), (5, 3));
+        assert_eq!(count(29, 16), (0, 0));
+        assert_eq!(count(19, 3), (3, 2));
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Handshakes that clients begin: let in, asked to retry, ignored, refused.
 
-use std::time::Duration;
-
 use roadweave_types::{Instant, peer_text};
 
 use super::Endpoint;
@@ -22,12 +20,7 @@ impl Endpoint {
     ) -> Option<ConnectionId> {
         scratch.clear();
         let proved = incoming.remote_address_validated();
-        let admission = match now.since(source.received_by(now)) > REPEATED_AFTER {
-            // This end is late, and late it would stay if it began more than it can complete.
-            true if self.half_open.len() >= LATE_MAX => Admission::Ignore,
-            _ => self.half_open.admit(now, &self.config, source.remote, proved),
-        };
-        match admission {
+        match self.half_open.admit(now, &self.config, source.remote, proved) {
             Admission::Accept => {}
             Admission::Replace(oldest) => self.evict(oldest),
             Admission::Retry => {
@@ -147,11 +140,6 @@ impl Endpoint {
     }
 }
 
-/// A client repeats its first packet that nobody answers for so long: one that lay here as long has
-/// a successor by now, if there is still anybody.
-const REPEATED_AFTER: Duration = Duration::from_millis(300);
-/// Handshakes that may be under way while this end is so late.
-const LATE_MAX: usize = 16;
 /// The most answers that wait to be sent; more are dropped, as the network might.
 const RESPONSES_MAX: usize = 1024;
 /// The most failed handshakes that wait to be polled.

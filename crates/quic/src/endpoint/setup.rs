@@ -8,6 +8,7 @@ use ring::hmac;
 
 use super::Endpoint;
 use super::dialer::Dialer;
+use super::door::Door;
 use super::half_open::HalfOpen;
 use super::response_limiter::ResponseLimiter;
 use crate::config::{ConfigError, TransportConfig};
@@ -69,8 +70,10 @@ impl Endpoint {
         server.validation_token_config(no_tokens);
         let reset_key = derive_secret(&identity.derive(b"stateless reset"), &config.reset_salt);
         let endpoint_config = Arc::new(endpoint_config(config, &reset_key)?);
-        let quic = noq_proto::Endpoint::new(endpoint_config, Some(Arc::new(server)), true);
-        Ok(Self::new(epoch, config, quic, None, refusal, clock))
+        let door = Door::new(server);
+        let quic = noq_proto::Endpoint::new(endpoint_config, Some(door.open()), true);
+        let endpoint = Self::new(epoch, config, quic, None, refusal, clock);
+        Ok(Self { door: Some(door), ..endpoint })
     }
 
     fn new(
@@ -85,6 +88,7 @@ impl Endpoint {
             epoch,
             config: Arc::new(config.clone()),
             quic,
+            door: None,
             idle_probes: Arc::default(),
             dialer,
             refusal,

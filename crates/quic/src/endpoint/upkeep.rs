@@ -65,7 +65,7 @@ impl Endpoint {
         let (connections, unsent) = (&mut self.connections, &mut self.unsent);
         let half_open = &mut self.half_open;
         self.drained.retain(|id| {
-            let spent = connections.get(id).is_none_or(Connection::is_spent);
+            let spent = connections.get(id).is_none_or(|it| it.is_spent());
             if spent {
                 connections.remove(id);
                 unsent.remove(*id);
@@ -79,7 +79,7 @@ impl Endpoint {
     pub(super) fn note_deadlines(&mut self, now: Instant) {
         while let Some(id) = self.touched.pop() {
             let alive = !self.drained.contains(&id);
-            let connection = self.connections.get(&id).filter(|_| alive);
+            let connection = self.connections.get(&id).map(Box::as_ref).filter(|_| alive);
             self.deadlines.set(id, connection.and_then(Connection::poll_timeout));
             if connection.is_some_and(Connection::is_closed) {
                 self.closing.set_once(id, now + LINGER);

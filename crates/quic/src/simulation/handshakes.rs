@@ -169,19 +169,94 @@ fn a_crowded_server_lets_clients_prove_their_address() {
     assert_eq!(world.sides[CLIENT].books.connected[0].1, Instant::from_millis(1120));
 }
 
+/// How many clients a server has let in.
+fn let_in(world: &World) -> usize {
+    let let_in = |event: &&EndpointEvent| matches!(event, EndpointEvent::Incoming(_));
+    world.sides[SERVER].endpoint_events.iter().filter(let_in).count()
+}
+
 #[test]
 fn a_late_server_begins_few_handshakes_and_leaves_the_others_to_be_sent_again() {
-    let mut world = World::new(links(&[20]), &config(7));
+    let mut world = World::new(links(&[20, 20, 20]), &config(7));
     world.sides[SERVER].late = ms(400);
-    (0..40).for_each(|_| _ = world.connect(0));
+    (0..40).for_each(|number| _ = world.connect(number % 3));
     world.run(ms(500));
     let EndpointStats { handshakes, retries, ignored, .. } = world.sides[SERVER].endpoint.stats();
     assert_eq!((handshakes, retries, ignored), (16, 0, 24));
+    world.run(ms(400));
+    assert_eq!(let_in(&world), 16, "what is under way is completed");
     world.sides[SERVER].late = ms(0);
     world.run(ms(3_000));
-    let let_in = |event: &&EndpointEvent| matches!(event, EndpointEvent::Incoming(_));
-    let let_in = world.sides[SERVER].endpoint_events.iter().filter(let_in).count();
-    assert_eq!(let_in, 40, "they are, and nobody is kept out");
+    assert_eq!(let_in(&world), 40, "they are, and nobody is kept out");
+}
+
+#[test]
+fn handshakes_that_are_never_done_keep_nobody_from_a_late_server_for_long() {
+    let mut world = World::new(links(&[20, 20, 20]), &config(7));
+    world.sides[SERVER].late = ms(400);
+    for link in [0, 1] {
+        // What they send again arrives: they go on, and are not done.
+        world.links[link].directions[SERVER].dead = true;
+        (0..8).for_each(|_| _ = world.connect(link));
+    }
+    world.run(ms(100));
+    world.connect(2);
+    world.run(ms(1_500));
+    let handshakes = world.sides[SERVER].endpoint.stats().handshakes;
+    assert_eq!((handshakes, let_in(&world)), (16, 0), "all places are taken");
+    // As a client does, once in a second.
+    for _ in 0..2 {
+        world.connect(2);
+        world.run(ms(1_000));
+    }
+    assert!(let_in(&world) > 0, "the client that hears the server");
+}
+
+#[test]
+fn one_source_has_half_of_what_a_late_server_begins() {
+    let mut world = World::new(links(&[20, 20]), &config(7));
+    world.sides[SERVER].late = ms(400);
+    world.links[0].directions[SERVER].dead = true;
+    (0..40).for_each(|_| _ = world.connect(0));
+    world.run(ms(100));
+    world.connect(1);
+    world.run(ms(1_000));
+    assert_eq!(world.sides[SERVER].endpoint.stats().handshakes, 8 + 1);
+    assert_eq!(let_in(&world), 1, "another source has room");
+}
+
+#[test]
+fn a_late_server_turns_clients_away_before_it_reads_what_they_say() {
+    let mut world = World::new(links(&[20]), &config(7));
+    let mut begun = initials(17);
+    let another = begun.pop().unwrap();
+    let hand_over = |world: &mut World, number: usize, late: Duration, packet: &[u8]| {
+        let remote = SocketAddr::from(([203, 0, 113, number as u8], 9));
+        let local = Local::Address(Some(server_address().ip()));
+        let source = Source { remote, local, ecn: None, received: Some(world.now - late) };
+        let endpoint = &mut world.sides[SERVER].endpoint;
+        let _ = endpoint.handle_packet(world.now, source, BytesMut::from(packet));
+        endpoint.stats()
+    };
+    for (number, packet) in begun.iter().enumerate() {
+        assert_eq!(hand_over(&mut world, number, ms(400), packet).ignored, 0);
+    }
+    // No key fits these: to find that out takes keys.
+    let nonsense = |number: u8| {
+        let mut packet = vec![0xc0 | (number % 16), 0, 0, 0, 1, 16];
+        packet.resize(1_200, number);
+        packet
+    };
+    for number in 0..40 {
+        let stats = hand_over(&mut world, 100, ms(400), &nonsense(number));
+        let expected = (u64::from(number) + 1, 0, 16);
+        assert_eq!((stats.ignored, stats.without_connection, stats.handshakes), expected);
+    }
+    // What is repeated belongs to a handshake that is under way, however late it is read.
+    let stats = hand_over(&mut world, 0, ms(400), &begun[0]);
+    assert_eq!((stats.ignored, stats.without_connection, stats.handshakes), (40, 0, 16));
+    let stats = hand_over(&mut world, 100, ms(0), &another);
+    assert_eq!((stats.ignored, stats.handshakes), (40, 17), "the door is open again");
 }
 
 /// Begins 100 handshakes with a server whose answers never arrive, and returns what it counts

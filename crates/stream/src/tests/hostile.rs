@@ -318,3 +318,32 @@ fn any_frame(random: &mut SplitMix64) -> StreamFrame {
         _ => data(id.0, small(random), 0, false),
     }
 }
+
+/// A peer that changes priorities without end, of streams that are there, over, or never were.
+#[test]
+fn priorities_out_of_turn_change_nothing() {
+    let mut streams = server(4);
+    let ask = |id, change, urgency| {
+        let priority = StreamPriority::new(urgency, false);
+        StreamFrame::Priority { id: StreamId(id), change, priority }
+    };
+    let before = streams.memory();
+    for id in 0..1_000 {
+        streams.handle_symbol(NOW, body(&[ask(2 * id, 1, 0)])).expect("it says nothing");
+    }
+    assert_eq!((streams.stats().ignored_frames, streams.open_streams()), (1_000, 0));
+    assert_eq!((sent(&mut streams, NOW), streams.memory()), (vec![], before));
+    // What overtakes the open is forgotten; what overtakes another change holds.
+    let frames = [open(0, vec![]), ask(0, 7, 1), ask(0, 6, 5), ask(0, 7, 6), ask(0, 0, 2)];
+    streams.handle_symbol(NOW, body(&frames)).expect("frames");
+    assert_eq!(streams.asked_priority(StreamId(0)), Ok(StreamPriority::new(1, false)));
+    let mut last = server(4);
+    last.handle_symbol(NOW, body(&[data(0, 5, 3, false), ask(0, 1, 2), open(0, vec![])]))
+        .expect("frames");
+    assert_eq!(last.asked_priority(StreamId(0)), Ok(StreamPriority::new(2, false)));
+    // Of a stream of this end nobody else asks for another.
+    let mut streams = server(4);
+    streams.open(NOW, destination(), StreamPriority::default()).expect("room");
+    let handled = streams.handle_symbol(NOW, body(&[ask(1, 1, 0)]));
+    assert_eq!(handled, Err(HandleError::Violation(Violation::StreamState)));
+}

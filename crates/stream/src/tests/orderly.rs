@@ -111,7 +111,8 @@ fn heads_go_before_everything_and_what_is_next_is_told() {
         assert_eq!(streams.write(now, id, &[7; 3000]), Ok(3000));
         id
     });
-    streams.set_head(now, ids[2], 0).expect("it is open");
+    let [first, second, third] = ids;
+    streams.set_head(now, third, 3000).expect("it is open");
     let mut order = Vec::new();
     let mut urgencies = Vec::new();
     while streams.has_frames() {
@@ -126,8 +127,7 @@ fn heads_go_before_everything_and_what_is_next_is_told() {
         }
     }
     order.dedup();
-    let [first, second, third] = ids;
-    assert_eq!(order, [first, second, first, third, second]);
+    assert_eq!(order, [first, third, second, first, second]);
     assert!(urgencies.is_sorted(), "{urgencies:?}");
 }
 
@@ -234,4 +234,86 @@ fn bytes_are_taken_in_place_and_room_is_asked_for() {
     assert_eq!((got.len(), pair.client.open_streams()), (sent, 1));
     let is_right = |(place, byte): (usize, &u8)| *byte == ((place * 31) >> 3) as u8;
     assert!(got.iter().enumerate().all(is_right));
+}
+
+/// The frames of a kind in what an end wants to send.
+fn asked(streams: &mut Streams, now: Instant) -> Vec<(u64, StreamPriority)> {
+    let frames = sent(streams, now).into_iter();
+    let asked = frames.filter_map(|frame| match frame {
+        StreamFrame::Priority { change, priority, .. } => Some((change, priority)),
+        _ => None,
+    });
+    asked.collect()
+}
+
+#[test]
+fn a_priority_is_asked_of_the_peer_that_takes_it() {
+    let mut pair = Pair::new(4);
+    let [urgent, late] = [StreamPriority::new(1, true), StreamPriority::new(6, false)];
+    let now = pair.now;
+    let id = pair.client.open(now, destination(), StreamPriority::default()).expect("room");
+    // What was not opened yet is opened with it.
+    pair.client.ask_priority(now, id, urgent).expect("open");
+    pair.run(Duration::from_millis(100), |_| {});
+    assert_eq!(pair.server.asked_priority(id), Ok(urgent));
+    // An older peer is not told, and what leaves here goes by it all the same.
+    pair.client.ask_priority(pair.now, id, late).expect("open");
+    assert_eq!(asked(&mut pair.client, pair.now), []);
+    pair.client.set_peer_takes_priorities(true);
+    pair.client.on_new_session(pair.now);
+    pair.run(Duration::from_millis(100), |_| {});
+    assert_eq!(pair.server.asked_priority(id), Ok(late));
+    // Once for each change, and once for each session.
+    pair.client.ask_priority(pair.now, id, urgent).expect("open");
+    pair.client.ask_priority(pair.now, id, urgent).expect("open");
+    assert_eq!(asked(&mut pair.client, pair.now), [(2, urgent)]);
+    assert_eq!(asked(&mut pair.client, pair.now), []);
+    pair.client.on_new_session(pair.now);
+    assert_eq!(asked(&mut pair.client, pair.now), [(2, urgent)]);
+    // Who did not open it asks for nothing.
+    pair.server.set_peer_takes_priorities(true);
+    pair.server.ask_priority(pair.now, id, StreamPriority::new(7, true)).expect("open");
+    assert_eq!(asked(&mut pair.server, pair.now), []);
+    assert_eq!(pair.server.asked_priority(id), Ok(late));
+}
+
+/// A whole answer that somebody has called urgent, beside one that nobody has: how many bytes of
+/// the first leave before the second is through.
+#[test]
+fn who_asks_for_everything_at_once_stops_nobody() {
+    let config = Config { favour: 100_000, ..Config::for_streams(Side::Client, 4) };
+    for by_head in [false, true] {
+        let mut streams = Streams::new(config);
+        let now = Instant::from_millis(100);
+        let [plain, greedy] = [(); 2].map(|()| {
+            let id = streams.open(now, destination(), StreamPriority::default()).expect("room");
+            streams.write(now, id, &[7; 1_000_000]).expect("open");
+            id
+        });
+        sent(&mut streams, now);
+        match by_head {
+            true => streams.set_head(now, greedy, u64::MAX).expect("open"),
+            false => streams.set_priority(now, greedy, StreamPriority::new(0, true)).expect("open"),
+        }
+        // The peer gives all credit that there is.
+        for id in [plain, greedy] {
+            let (contiguous, credit, ranges) = (0, 1 << 20, vec![]);
+            let (begun, fin) = (true, false);
+            let acknowledged = Acknowledged { id, begun, fin, contiguous, credit, ranges };
+            let frames =
+                [StreamFrame::Acknowledged(acknowledged), StreamFrame::SessionCredit(4 << 20)];
+            streams.handle_symbol(now, body(&frames)).expect("frames");
+        }
+        let mut before = 0;
+        let mut left = 1_000_000_u64;
+        for frame in sent(&mut streams, now) {
+            let StreamFrame::Data(data) = frame else { continue };
+            match data.id == plain {
+                true => left = left.saturating_sub(data.data.len() as u64),
+                false if left > 50_000 => before += data.data.len(),
+                false => {}
+            }
+        }
+        assert!((90_000..130_000).contains(&before), "{before} with {by_head}");
+    }
 }

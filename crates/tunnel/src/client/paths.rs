@@ -32,8 +32,11 @@ impl Client {
     pub(super) fn reconcile_paths(&mut self, now: Instant) {
         let Some(current) = &self.current else { return };
         let (id, joined_at) = (current.id, current.pair.1);
+        // The lower a path's number the sooner it is chosen, as long as no round trip is known.
+        let by_rank = self.by_rank();
         let Some(connection) = self.endpoint.connection_mut(id) else { return };
-        for (id, uplink) in &mut self.uplinks {
+        for id in &by_rank {
+            let Some(uplink) = self.uplinks.get_mut(id) else { continue };
             let path = connection.paths().iter().find(|path| path.uplink == Some(*id));
             let path = path.map(|path| (path.id, path.status));
             let is_tried = match path {

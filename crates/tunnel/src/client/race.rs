@@ -18,7 +18,9 @@
 //! distinguishes that from an uplink that is dead, until it says anything: so the second uplink
 //! begins soon after the first, and each further one twice as late. Once anything is heard on one
 //! of them the rest wait for what comes of it, by how long that took: so there is one handshake to
-//! do for each client, and not one for each uplink. Before the first session the fastest wins.
+//! do for each client, and not one for each uplink. Before the first session the fastest wins;
+//! those of a technology that answers sooner as a rule begin sooner (XLINK section 5.3), see
+//! [`Client::set_rank`].
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -430,7 +432,7 @@ impl Client {
         };
         let all_rest = if after == After::Superseded { rest } else { Duration::ZERO };
         self.home_first_until += all_rest;
-        let mut ids: Vec<UplinkId> = self.uplinks.keys().copied().collect();
+        let mut ids = self.by_rank();
         let patience = if after == After::Restart { RESTART_PATIENCE } else { Duration::ZERO };
         if after == After::Restart {
             ids.sort_by_key(|id| self.heard_on != Some(*id));

@@ -53,16 +53,18 @@ impl ClientStreams {
     }
 
     /// The server of `key` has welcomed the client, and calls the streams so, if it takes any.
-    fn on_session(&mut self, now: Instant, key: PublicKey, named: Option<StreamsEpoch>) {
-        let with = named.map(|epoch| (key, epoch));
+    fn on_session(&mut self, now: Instant, key: PublicKey, welcome: &Welcome) {
+        let with = welcome.streams.map(|epoch| (key, epoch));
         self.away_since = None;
         if with == self.with && self.streams.violation().is_none() {
+            self.streams.set_peer_takes_priorities(welcome.stream_priorities);
             return self.streams.on_new_session(now);
         }
         if let Some((before, _)) = self.with.filter(|(before, _)| *before != key) {
             self.epochs.remove(&before);
         }
         self.begin_anew(with);
+        self.streams.set_peer_takes_priorities(welcome.stream_priorities);
     }
 
     fn begin_anew(&mut self, with: Option<(PublicKey, StreamsEpoch)>) {
@@ -148,7 +150,7 @@ impl Client {
         let Some(Current { id, welcome, .. }) = &self.current else { return };
         let key = self.endpoint.connection(*id).and_then(Connection::peer);
         if let (Some(carried), Some(key)) = (&mut self.streams, key) {
-            carried.on_session(now, key, welcome.streams);
+            carried.on_session(now, key, welcome);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The uplinks that a client has, and the addresses of servers that are tried over each.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use roadweave_identity::PublicKey;
 use roadweave_types::{Instant, UplinkId};
@@ -9,10 +10,16 @@ use super::race::RACE_STAGGER;
 use super::{Candidate, Client, Uplink};
 use crate::node::Node as _;
 
+/// For how long after it has come an uplink waits for others that come, at most.
+const PUT_OFF_MAX: Duration = Duration::from_millis(800);
+
 impl Client {
     /// An uplink is there and has an address. Call it again when its address has changed.
     pub fn add_uplink(&mut self, now: Instant, id: UplinkId, name: &str) {
-        let stagger = RACE_STAGGER * self.uplinks.len() as u32;
+        let rank = self.ranks.get(name).copied().unwrap_or(0);
+        let earlier = self.uplinks.keys().filter(|id| self.rank_of(**id) <= rank).count();
+        let stagger = RACE_STAGGER * earlier as u32;
+        self.put_off_race(now, rank);
         let uplink = Uplink {
             name: name.to_owned(),
             since: now,
@@ -29,6 +36,19 @@ impl Client {
         self.outages.forget(id);
         self.on_lanes_or_uplinks(now);
         self.handle_timeout(now);
+    }
+
+    /// Another uplink of this rank is there: those of a higher one that have not begun yet begin
+    /// later, and not ever later where one comes and goes.
+    fn put_off_race(&mut self, now: Instant, rank: u8) {
+        let later: Vec<UplinkId> =
+            self.uplinks.keys().copied().filter(|id| self.rank_of(*id) > rank).collect();
+        for id in later {
+            let Some(uplink) = self.uplinks.get_mut(&id) else { continue };
+            if (now..uplink.since + PUT_OFF_MAX).contains(&uplink.next_attempt) {
+                uplink.next_attempt += RACE_STAGGER;
+            }
+        }
     }
 
     /// The first candidate's addresses are others from now on, for all uplinks that

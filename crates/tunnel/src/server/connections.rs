@@ -197,13 +197,14 @@ impl Server {
                 return false;
             }
         };
-        let streams = self.agree_on_streams(id, hello.streams);
+        let streams = self.agree_on_streams(id, hello);
         let welcome = Control::Welcome(Welcome {
             addresses: peer.addresses.clone(),
             gateways,
             mtu: self.config.mtu,
             anchor,
             streams,
+            stream_priorities: streams.is_some(),
         });
         if let Some(connection) = self.endpoint.connection_mut(id)
             && let Err(error) = connection.send_message(welcome.to_bytes())

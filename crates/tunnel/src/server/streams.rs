@@ -18,7 +18,7 @@ use roadweave_identity::PublicKey;
 use roadweave_quic::{Connection, ConnectionId};
 use roadweave_stream::{Event, Side, Streams};
 use roadweave_types::Instant;
-use roadweave_wire::StreamsEpoch;
+use roadweave_wire::{Hello, StreamsEpoch};
 
 use super::{Joined, Server};
 use crate::lane::LaneConfig;
@@ -45,6 +45,8 @@ struct Terms {
     names: Names,
     /// Whether there were such streams already.
     goes_on: bool,
+    /// Whether the client takes frames that change a priority.
+    takes_priorities: bool,
 }
 
 /// The streams of one client.
@@ -97,15 +99,21 @@ impl ServerStreams {
 
     /// A client says hello on a connection, and calls its streams so; returns what the server calls
     /// them.
-    fn agree(&mut self, id: ConnectionId, key: PublicKey, client: StreamsEpoch) -> StreamsEpoch {
+    fn agree(
+        &mut self,
+        id: ConnectionId,
+        key: PublicKey,
+        client: StreamsEpoch,
+        takes_priorities: bool,
+    ) -> StreamsEpoch {
         let is_sound = |of: &&OfClient| of.streams.violation().is_none();
         let known = self.by_key.get(&key).filter(|of| of.names.client == client).filter(is_sound);
         let terms = match known {
-            Some(of) => Terms { names: of.names, goes_on: true },
+            Some(of) => Terms { names: of.names, goes_on: true, takes_priorities },
             None => {
                 self.next_epoch = self.next_epoch.wrapping_add(1);
                 let server = StreamsEpoch(self.next_epoch);
-                Terms { names: Names { client, server }, goes_on: false }
+                Terms { names: Names { client, server }, goes_on: false, takes_priorities }
             }
         };
         self.terms.insert(id, terms);
@@ -124,21 +132,24 @@ impl ServerStreams {
         peer: &Arc<Peer>,
     ) -> Result<(), StreamsOver> {
         let terms = self.terms.get(&id).copied();
+        let takes_priorities = terms.is_some_and(|terms| terms.takes_priorities);
         let of_client = self.by_key.get_mut(&key);
         let known = of_client.filter(|of| terms.is_some_and(|terms| terms.names == of.names));
         match (terms, known) {
             (Some(_), Some(of)) if of.peer.is_where(peer) => {
                 of.peer = peer.clone();
+                of.streams.set_peer_takes_priorities(takes_priorities);
                 of.streams.on_new_session(now);
                 if let Some(since) = of.away_since.take() {
                     self.away.remove(&(since, of.owner));
                 }
             }
-            (Some(Terms { names, goes_on: false }), None) => {
+            (Some(Terms { names, goes_on: false, .. }), None) => {
                 self.end(&key);
                 self.next_owner += 1;
                 let owner = StreamsOwner(self.next_owner);
-                let streams = Streams::new(self.config.bounds(Side::Server));
+                let mut streams = Streams::new(self.config.bounds(Side::Server));
+                streams.set_peer_takes_priorities(takes_priorities);
                 let (peer, away_since) = (peer.clone(), None);
                 self.owners.insert(owner, key);
                 self.by_key.insert(key, OfClient { names, owner, streams, peer, away_since });
@@ -310,10 +321,11 @@ impl Server {
     pub(super) fn agree_on_streams(
         &mut self,
         id: ConnectionId,
-        client: Option<StreamsEpoch>,
+        hello: &Hello,
     ) -> Option<StreamsEpoch> {
         let key = self.endpoint.connection(id).and_then(Connection::peer)?;
-        Some(self.streams.as_mut()?.agree(id, key, client?))
+        let Hello { streams, stream_priorities, .. } = hello;
+        Some(self.streams.as_mut()?.agree(id, key, (*streams)?, *stream_priorities))
     }
 
     /// A connection of `key` becomes the session of its client.

@@ -29,6 +29,7 @@ pub(super) const FIELD_GRACE: u16 = 13;
 pub(super) const FIELD_STREAMS: u16 = 21;
 pub(super) const FIELD_PLAYER: u16 = 22;
 pub(super) const FIELD_BUFFER: u16 = 23;
+pub(super) const FIELD_STREAM_FRAMES: u16 = 24;
 
 /// The redundancy of a path that may have any.
 pub(super) const REDUNDANCY_ANY: u8 = 255;
@@ -48,6 +49,9 @@ pub(super) const REASON_SUPERSEDED: u8 = 2;
 /// Bits of the age field.
 pub(super) const AGE_EXPIRES: u8 = 1;
 pub(super) const AGE_CODED: u8 = 2;
+
+/// A bit of the field of stream frames: those of priorities are taken.
+pub(super) const FRAMES_PRIORITY: u8 = 1;
 
 /// The longest name of a tenant, bytes.
 pub const TENANT_MAX: usize = 64;
@@ -82,9 +86,12 @@ pub(super) fn put_reason(out: &mut BytesMut, why: Reason) {
     }
 }
 
-pub(super) fn put_streams(out: &mut BytesMut, streams: Option<StreamsEpoch>) {
+pub(super) fn put_streams(out: &mut BytesMut, streams: Option<StreamsEpoch>, priorities: bool) {
     if let Some(StreamsEpoch(number)) = streams {
         put_field(out, FIELD_STREAMS, &number.to_be_bytes());
+    }
+    if priorities {
+        put_field(out, FIELD_STREAM_FRAMES, &[FRAMES_PRIORITY]);
     }
 }
 
@@ -213,6 +220,12 @@ impl Fields {
 
     pub(super) fn streams(&self) -> Result<Option<StreamsEpoch>, ControlError> {
         Ok(self.optional(FIELD_STREAMS)?.map(|value| StreamsEpoch(u64::from_be_bytes(value))))
+    }
+
+    /// Whether frames are taken that change a priority; other bits are for later.
+    pub(super) fn stream_priorities(&self) -> Result<bool, ControlError> {
+        let [bits] = self.optional(FIELD_STREAM_FRAMES)?.unwrap_or([0]);
+        Ok(bits & FRAMES_PRIORITY != 0)
     }
 
     pub(super) fn player(&self) -> Result<PlayerReport, ControlError> {

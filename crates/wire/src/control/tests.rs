@@ -23,11 +23,12 @@ fn samples() -> Vec<Control> {
             mtu: 1360,
             anchor: None,
             streams: Some(StreamsEpoch(u64::MAX - 1)),
+            stream_priorities: true,
         }),
         Control::Refuse { reason: "unknown peer".into(), why: Reason::Other },
         Control::Refuse { reason: "it drains".into(), why: Reason::Drain },
         Control::Refuse { reason: "elsewhere".into(), why: Reason::Superseded },
-        Control::Hello(Hello { name: "a".into(), role: Role::Standby, streams: None }),
+        Control::Hello(Hello { name: "a".into(), role: Role::Standby, ..Hello::default() }),
         Control::Hello(Hello { streams: Some(StreamsEpoch(7)), ..Hello::default() }),
         Control::Move { why: Reason::Drain, grace: Some(Duration::from_millis(1)) },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
@@ -98,6 +99,10 @@ fn what_an_older_peer_does_not_say_has_its_old_meaning() {
         (
             Hello { name: "x".into(), streams: Some(StreamsEpoch(258)), ..Hello::default() },
             b"\x01\0\x01\0\x01x\0\x15\0\x08\0\0\0\0\0\0\x01\x02",
+        ),
+        (
+            Hello { name: "x".into(), stream_priorities: true, ..Hello::default() },
+            b"\x01\0\x01\0\x01x\0\x18\0\x01\x01",
         ),
     ] {
         assert_eq!(Control::Hello(hello.clone()).to_bytes(), message);

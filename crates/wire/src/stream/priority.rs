@@ -17,6 +17,8 @@ const URGENCY_MAX: u8 = 7;
 const INCREMENTAL: u8 = 8;
 
 impl StreamPriority {
+    const DEFAULT: Self = Self::new(3, false);
+
     /// A priority.
     ///
     /// `urgency`: 0, first, to 7; larger ones are taken for 7. `incremental`: whether its first
@@ -36,6 +38,18 @@ impl StreamPriority {
         self.incremental
     }
 
+    /// The same, and before nobody who has asked for nothing.
+    pub const fn not_raised(self) -> Self {
+        let default = Self::DEFAULT.urgency;
+        let urgency = if self.urgency < default { default } else { self.urgency };
+        Self { urgency, ..self }
+    }
+
+    /// Whether it goes before those who have asked for nothing.
+    pub const fn is_raised(self) -> bool {
+        self.urgency < Self::DEFAULT.urgency
+    }
+
     pub(super) const fn to_byte(self) -> u8 {
         self.urgency | if self.incremental { INCREMENTAL } else { 0 }
     }
@@ -51,6 +65,6 @@ impl StreamPriority {
 /// Urgency 3, not incremental (RFC 9218 sections 4.1 and 4.2).
 impl Default for StreamPriority {
     fn default() -> Self {
-        Self::new(3, false)
+        Self::DEFAULT
     }
 }

@@ -64,6 +64,8 @@ fn frames_are_those_of_the_page() {
     check(answer, &[8, 4, 8, 0]);
     check(StreamFrame::Stop { id, code: ResetCode::Aborted }, &[9, 4, 1]);
     check(StreamFrame::Opened(id), &[10, 4]);
+    let priority = StreamPriority::new(1, true);
+    check(StreamFrame::Priority { id, change: 300, priority }, &[11, 4, 0x41, 0x2c, 0x09]);
 }
 
 #[test]
@@ -73,7 +75,9 @@ fn broken_frames_are_refused_with_the_reason() {
         check(no_frames, StreamFrameError::Tag);
     }
     check(&[0x20, 0], StreamFrameError::UnknownKind(0));
-    check(&[0x20, 11], StreamFrameError::UnknownKind(11));
+    check(&[0x20, 12], StreamFrameError::UnknownKind(12));
+    check(&[0x20, 11, 4, 1], StreamFrameError::Truncated);
+    check(&[0x20, 11, 4, 1, 0x10], StreamFrameError::Bits(0x10));
     check(&[0x20, 10], StreamFrameError::Truncated);
     check(&[0x20, 3, 4, 0, 2, 1], StreamFrameError::Truncated);
     check(&[0x20, 1, 4, 0x10, 4, 192, 0, 2, 1, 0, 80, 0], StreamFrameError::Bits(0x10));
@@ -153,10 +157,12 @@ fn any_frame() -> impl Strategy<Value = StreamFrame> {
     let id = || any_number().prop_map(StreamId);
     let data = || prop::collection::vec(any::<u8>(), 0..100).prop_map(Bytes::from);
     let code = || any::<u8>().prop_map(ResetCode::from_byte);
-    let priority = (0..8_u8, any::<bool>());
-    let priority = priority.prop_map(|(urgency, turns)| StreamPriority::new(urgency, turns));
+    let priority = || {
+        let priority = (0..8_u8, any::<bool>());
+        priority.prop_map(|(urgency, turns)| StreamPriority::new(urgency, turns))
+    };
     prop_oneof![
-        (id(), priority, any_destination(), any::<bool>(), data()).prop_map(
+        (id(), priority(), any_destination(), any::<bool>(), data()).prop_map(
             |(id, priority, destination, fin, data)| {
                 StreamFrame::Open(Open { id, priority, destination, fin, data })
             }
@@ -175,6 +181,11 @@ fn any_frame() -> impl Strategy<Value = StreamFrame> {
         ),
         (id(), code()).prop_map(|(id, code)| StreamFrame::Stop { id, code }),
         id().prop_map(StreamFrame::Opened),
+        (id(), any_number(), priority()).prop_map(|(id, change, priority)| StreamFrame::Priority {
+            id,
+            change,
+            priority
+        }),
     ]
 }
 

@@ -14,10 +14,10 @@ use roadweave_tunnel::{LaneConfig, StreamsConfig, UplinkPolicy};
 use roadweave_types::{ServerName, UplinkSelector};
 
 use super::super::TunSettings;
-use crate::RouteSettings;
 use crate::filter::split::SplitRules;
 use crate::fleet::FleetOptions;
 use crate::streams::EntranceSettings;
+use crate::{RouteSettings, Technologies};
 
 /// What of the configuration may change while the client runs.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct ClientReload {
     pub lanes: Vec<LaneConfig>,
     /// How uplinks may be used.
     pub policies: Vec<(String, UplinkPolicy)>,
+    /// Which uplinks are tried first.
+    pub technologies: Technologies,
     /// Which interfaces are uplinks.
     pub uplinks: UplinkSelector,
 }
@@ -108,6 +110,8 @@ pub struct ClientOptions {
     /// How uplinks may be used: patterns of names as in [`UplinkSelector`], the first that fits
     /// counts.
     pub policies: Vec<(String, UplinkPolicy)>,
+    /// Which uplinks are tried first.
+    pub technologies: Technologies,
     /// Where what strategies have learned is kept, and what metered uplinks have carried.
     pub state_directory: PathBuf,
     /// Reads lanes, policies and uplinks again, on SIGHUP; an error leaves everything as it is.

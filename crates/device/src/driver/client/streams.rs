@@ -118,6 +118,7 @@ impl LanStreams {
             connections: self.entrance.connections(),
             accepted: self.entrance.accepted(),
             ends: ends.map(|(end, count)| (end.name().to_owned(), count)).collect(),
+            http: self.entrance.heard().map(|(what, times)| (what.to_owned(), times)).collect(),
             source: None,
             split: self.split.as_ref().map(|split| SplitStatus {
                 taken: self.entrance.taken(),

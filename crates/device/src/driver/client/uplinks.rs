@@ -10,7 +10,7 @@ use crate::{DeviceError, Gateway, UdpOptions, Uplink, UplinkEvent, UplinkSocket}
 impl ClientRole {
     /// Takes up which interfaces have come, gone or changed.
     pub(super) fn look_at_uplinks(&mut self, driver: &mut Driver<Client>, now: Instant) {
-        let events = match self.monitor.poll() {
+        let mut events = match self.monitor.poll() {
             Ok(events) => events,
             Err(error) => {
                 tracing::warn!("{error}; trying again");
@@ -23,6 +23,16 @@ impl ClientRole {
             let mut inside = self.monitor.inside();
             inside.retain(|interface| interface.name != driver.edge.tun_name());
             streams.set_inside(&mut self.steering, now, &inside);
+        }
+        // Whichever is handed over first begins at once.
+        let have_come = |one: &UplinkEvent, other: &UplinkEvent| {
+            matches!((one, other), (UplinkEvent::Appeared(_), UplinkEvent::Appeared(_)))
+        };
+        for run in events.chunk_by_mut(have_come) {
+            run.sort_by_key(|event| match event {
+                UplinkEvent::Appeared(uplink) => self.options.technologies.rank(&uplink.name),
+                _ => 0,
+            });
         }
         for event in events {
             match event {
@@ -100,7 +110,10 @@ impl ClientRole {
         let is_new = !driver.edge.sockets.contains_key(&Some(uplink.id));
         if is_new {
             driver.add_socket(Some(uplink.id), open_socket(&uplink.name)?)?;
-            tracing::info!(uplink = uplink.name, addresses = addresses.join(","), "uplink is up");
+            let technology = self.options.technologies.of(&uplink.name);
+            let technology = technology.map(tracing::field::display);
+            let addresses = addresses.join(",");
+            tracing::info!(uplink = uplink.name, technology, addresses, "uplink is up");
         }
         self.apply_policy(&mut driver.node, &uplink.name);
         driver.node.add_uplink(now, uplink.id, &uplink.name);
@@ -153,6 +166,7 @@ impl ClientRole {
         let policy = policies.find(|(pattern, _)| glob(pattern, uplink));
         let policy = policy.map_or_else(UplinkPolicy::default, |(_, policy)| *policy);
         client.set_policy(uplink, policy);
+        client.set_rank(uplink, self.options.technologies.rank(uplink));
     }
 }
 

@@ -7,6 +7,7 @@ use roadweave_wire::{
 };
 
 use super::EntranceEnd;
+use super::forward::Forward;
 use super::http::{self, HEAD_MAX};
 use super::report::PlayerTold;
 
@@ -19,6 +20,8 @@ const _: () = assert!(SOCKS_MESSAGE_MAX <= MESSAGE_MAX);
 pub(super) enum Dialect {
     Socks,
     Http,
+    /// HTTP, of which the host gives the answer.
+    Forwarded,
 }
 
 /// Where the conversation stands.
@@ -38,6 +41,8 @@ pub(super) enum Asked {
     Greeted { length: usize, answer: [u8; 2] },
     /// It wants a connection, in `length` bytes; behind them is what it sends to the destination.
     Connect { length: usize, destination: Destination, dialect: Dialect },
+    /// It wants something of a host, by a head of `length` bytes.
+    Forward { length: usize, forward: Forward },
     /// Players tell of their buffers.
     Told { players: Vec<PlayerTold>, answer: Vec<u8> },
     /// It wants what it does not get here.
@@ -52,7 +57,7 @@ impl Handshake {
         let first =
             if bytes.first() == Some(&SOCKS_VERSION) { Dialect::Socks } else { Dialect::Http };
         match *self.dialect.get_or_insert(first) {
-            Dialect::Http => http::read(bytes, origins),
+            Dialect::Http | Dialect::Forwarded => http::read(bytes, origins),
             Dialect::Socks if self.is_greeted => read_request(bytes),
             Dialect::Socks => match SocksGreeting::parse(bytes) {
                 Ok(None) => Asked::More,
@@ -72,7 +77,7 @@ impl Handshake {
     /// What is answered to who does not say it in time.
     pub(super) fn too_slow(self) -> Vec<u8> {
         match self.dialect {
-            Some(Dialect::Http) => http::answer(408, ""),
+            Some(Dialect::Http | Dialect::Forwarded) => http::answer(408, ""),
             Some(Dialect::Socks) | None => Vec::new(),
         }
     }
@@ -99,6 +104,7 @@ impl Dialect {
             Self::Socks => &SUCCEEDED,
             // RFC 9110 section 9.3.6: no Content-Length, no Transfer-Encoding.
             Self::Http => b"HTTP/1.1 200 Connection established\r\n\r\n",
+            Self::Forwarded => b"",
         }
     }
 
@@ -106,7 +112,7 @@ impl Dialect {
     pub(super) fn refused(self, code: ResetCode) -> Vec<u8> {
         match self {
             Self::Socks => socks_reply(code).to_bytes().to_vec(),
-            Self::Http => http::answer(http_status(code), code.name()),
+            Self::Http | Self::Forwarded => http::answer(http_status(code), code.name()),
         }
     }
 }

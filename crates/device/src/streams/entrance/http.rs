@@ -1,10 +1,12 @@
 //! As much of HTTP/1.1 as a proxy needs: the head of one request, and answers that end the
-//! connection (RFC 9112). CONNECT asks for a connection; all else is for this box itself.
+//! connection (RFC 9112). CONNECT asks for a connection, `http://` for something of another host; all
+//! else is for this box itself.
 
 use roadweave_types::{ServerHost, ServerName};
 use roadweave_wire::Destination;
 
 use super::EntranceEnd;
+use super::forward::forward;
 use super::handshake::{Asked, Dialect};
 use super::report;
 
@@ -39,6 +41,12 @@ pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
             let came = (length, &bytes[length..]);
             return report::read(method, request.headers, came, origins);
         }
+        if let Some(target) = target.strip_prefix("http://") {
+            return match forward(&request, target) {
+                Ok(forward) => Asked::Forward { length, forward },
+                Err((status, why)) => refused(status, why),
+            };
+        }
         return Asked::Refused { answer: route(target), end: EntranceEnd::Served };
     }
     match destination(target) {
@@ -49,15 +57,18 @@ pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
 
 /// Where `host:port` leads to.
 fn destination(target: &str) -> Option<Destination> {
-    let name: ServerName = target.parse().ok()?;
+    destination_of(&target.parse().ok()?)
+}
+
+/// Where a name leads to.
+pub(super) fn destination_of(name: &ServerName) -> Option<Destination> {
     match name.host() {
         ServerHost::Address(address) => Destination::of_address(*address, name.port()),
         ServerHost::Name(host) => Destination::of_name(host, name.port()),
     }
 }
 
-/// Answers what is for this box, and nothing that it has. Requests for others' resources would have
-/// to be read and written anew; CONNECT serves them too.
+/// Answers what is for this box, and nothing that it has.
 fn route(target: &str) -> Vec<u8> {
     match target.starts_with('/') {
         true => answer(404, "there is nothing here"),
@@ -114,6 +125,10 @@ mod tests {
             Asked::Refused { answer, .. } | Asked::Told { answer, .. } => {
                 String::from_utf8_lossy(&answer[9..12]).into_owned()
             }
+            Asked::Forward { length, forward } => {
+                assert_eq!(length, head.len());
+                format!("to {:?}", forward.destination.port())
+            }
             Asked::Greeted { .. } => unreachable!("that is SOCKS"),
         };
         assert_eq!(found, expected, "{head:?}");
@@ -131,7 +146,9 @@ mod tests {
         check("CONNECT a.example:443 HTTP/1.1\r\nHost", "more");
         check("GET /v1/qo HTTP/1.1\r\n\r\n", "404");
         check("POST /v1/qoe?x HTTP/1.1\r\nContent-Length: 4\r\n\r\n", "more");
-        check("GET http://a.example/ HTTP/1.1\r\n\r\n", "405");
+        check("GET http://a.example/ HTTP/1.1\r\n\r\n", "to 80");
+        check("GET http://a.example:0/ HTTP/1.1\r\n\r\n", "400");
+        check("GET https://a.example/ HTTP/1.1\r\n\r\n", "405");
         check("\x16\x03\x01\x02", "400");
         check(&format!("GET / HTTP/1.1\r\nF: {}", "a".repeat(HEAD_MAX)), "431");
         let many: String = (0..=FIELDS_MAX).map(|number| format!("F{number}: 1\r\n")).collect();

@@ -10,9 +10,10 @@ use roadweave_wire::{Destination, ResetCode, StreamPriority};
 
 use super::super::splice::{Over, Splice, Turn, break_off};
 use super::super::table::Number;
+use super::forward::Forward;
 use super::handshake::{Asked, Dialect, Handshake, MESSAGE_MAX};
 use super::transparent::ANSWER_MAX;
-use super::{Entrance, EntranceEnd, State, TOLD_MAX};
+use super::{Entrance, EntranceEnd, State};
 
 /// What became of a connection in its turn.
 pub(super) enum Next {
@@ -34,7 +35,7 @@ impl Entrance {
                 self.ask(now, number, streams, Asking { socket, handshake, closing })
             }
             State::Opening { mut splice, dialect } => {
-                match splice.turn(now, streams, &mut self.scratch) {
+                match splice.turn(now, streams, &mut self.scratch, &mut self.heard) {
                     Turn::Over(Over::Reset(code)) => {
                         self.refuse_spliced(now, number, splice, dialect, code)
                     }
@@ -43,11 +44,13 @@ impl Entrance {
                     Turn::Idle => Next::Stays(State::Opening { splice, dialect }),
                 }
             }
-            State::Joined(mut splice) => match splice.turn(now, streams, &mut self.scratch) {
-                Turn::Over(over) => self.end_spliced(splice, over),
-                Turn::More => Next::Again(State::Joined(splice)),
-                Turn::Idle => Next::Stays(State::Joined(splice)),
-            },
+            State::Joined(mut splice) => {
+                match splice.turn(now, streams, &mut self.scratch, &mut self.heard) {
+                    Turn::Over(over) => self.end_spliced(splice, over),
+                    Turn::More => Next::Again(State::Joined(splice)),
+                    Turn::Idle => Next::Stays(State::Joined(splice)),
+                }
+            }
             State::Parting { socket, end, left } => drain(socket, end, left, &mut self.scratch),
         };
         self.settle(number, next);
@@ -144,7 +147,9 @@ impl Entrance {
             let consumed = match asked {
                 Asked::More if closing => return Next::Ends(EntranceEnd::Left),
                 Asked::More => return Next::Stays(State::Asking { socket, handshake, closing }),
-                Asked::Greeted { length, .. } | Asked::Connect { length, .. } => length,
+                Asked::Greeted { length, .. }
+                | Asked::Connect { length, .. }
+                | Asked::Forward { length, .. } => length,
                 Asked::Refused { .. } | Asked::Told { .. } => 0,
             };
             if socket.read_exact(&mut self.scratch[..consumed]).is_err() {
@@ -159,11 +164,18 @@ impl Entrance {
                 }
                 Asked::Connect { destination, dialect, .. } => {
                     let until = now + self.settings.connect_max;
-                    let joined = Joining { socket, closing, dialect: Some(dialect), until };
+                    let (dialect, head) = (Some(dialect), None);
+                    let joined = Joining { socket, closing, dialect, head, until };
+                    return self.open_stream(now, number, streams, joined, destination);
+                }
+                Asked::Forward { forward: Forward { destination, head, content }, .. } => {
+                    let until = now + self.settings.connect_max;
+                    let (dialect, head) = (Some(Dialect::Forwarded), Some((head, content)));
+                    let joined = Joining { socket, closing, dialect, head, until };
                     return self.open_stream(now, number, streams, joined, destination);
                 }
                 Asked::Told { players, answer } => {
-                    self.told.extend(players.into_iter().take(TOLD_MAX - self.told.len()));
+                    players.into_iter().for_each(|told| self.heard.tell(told));
                     return self.part(now, number, socket, answer, EntranceEnd::Served);
                 }
                 Asked::Refused { answer, end } => {
@@ -179,15 +191,24 @@ impl Entrance {
         now: Instant,
         number: Number,
         streams: &mut Streams,
-        Joining { socket, closing, dialect, until }: Joining,
+        Joining { socket, closing, dialect, head, until }: Joining,
         destination: Destination,
     ) -> Next {
+        let hearing = self.hearing(number, destination.port());
         match streams.open(now, destination, StreamPriority::default()) {
             Ok(id) => {
                 self.streams.insert(id, number);
                 self.connections.set_deadline(number, Some(until));
                 // What came with the request leaves with the stream's first packet.
-                Next::Again(State::Opening { splice: Splice::new(socket, id, closing), dialect })
+                let mut splice = Splice::new(socket, id, closing).heard_by(hearing);
+                if let Some((head, content)) = head
+                    && !splice.begin_with(now, streams, &head, content, &mut self.heard)
+                {
+                    // It fails only if it is over already.
+                    let _ = streams.reset(now, id, ResetCode::TooMany);
+                    return self.refuse_spliced(now, number, splice, dialect, ResetCode::TooMany);
+                }
+                Next::Again(State::Opening { splice, dialect })
             }
             Err(error) => {
                 tracing::debug!(%error, "no stream for a connection of an application");
@@ -257,6 +278,8 @@ pub(super) struct Joining {
     pub(super) closing: bool,
     /// How it has asked, if it has.
     pub(super) dialect: Option<Dialect>,
+    /// What the stream begins with, and how many bytes of the socket follow, if not all.
+    pub(super) head: Option<(Vec<u8>, u64)>,
     /// When the far end has to be connected.
     pub(super) until: Instant,
 }

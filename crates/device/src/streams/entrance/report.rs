@@ -10,12 +10,12 @@
 //! types are such that a browser asks before it sends them for a page of another origin: the owner
 //! of the box names the origins that may (`streams.origins`), and no other page steers it.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
 use httparse::Header;
+use roadweave_media::Cmcd;
 use roadweave_tunnel::Qoe;
 use serde::Deserialize;
 
+use super::super::hearing::told_by;
 use super::EntranceEnd;
 use super::handshake::Asked;
 use super::http::{HEAD_MAX, answer_with};
@@ -79,7 +79,8 @@ pub(super) fn read(
         },
         "application/cmcd" => {
             let lines = String::from_utf8_lossy(body);
-            lines.lines().filter_map(cmcd).take(REPORTS_MAX).collect()
+            let told = |line: &str| told_by(&Cmcd::of_items(line), 0);
+            lines.lines().filter_map(told).take(REPORTS_MAX).collect()
         }
         _ => return refused(415, "tell application/json or application/cmcd", origin),
     };
@@ -102,54 +103,8 @@ fn cross_origin(origin: Option<&str>) -> String {
     })
 }
 
-/// What one report of CMCD tells; `None` if it tells nothing of the buffer.
-fn cmcd(report: &str) -> Option<PlayerTold> {
-    let (mut left_ms, mut player) = (None, 0);
-    for item in items(report) {
-        match item.split_once('=') {
-            Some(("bl", value)) => left_ms = shortest(value),
-            Some(("sid", value)) => {
-                let mut hasher = DefaultHasher::new();
-                value.trim_matches('"').hash(&mut hasher);
-                player = hasher.finish();
-            }
-            _ => {}
-        }
-    }
-    // A frame each millisecond.
-    let qoe = |ms| Qoe { cached_bytes: 0, cached_frames: ms, bps: 0, fps: 1000.0 };
-    left_ms.map(|ms| PlayerTold { player, qoe: qoe(ms) })
-}
-
-/// The parts of a report: commas within strings and lists divide none.
-fn items(report: &str) -> impl Iterator<Item = &str> {
-    let (mut quoted, mut depth) = (false, 0_u32);
-    let divides = move |letter: char| {
-        match letter {
-            '"' => quoted = !quoted,
-            '(' if !quoted => depth += 1,
-            ')' if !quoted => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        letter == ',' && !quoted && depth == 0
-    };
-    report.split(divides).map(str::trim)
-}
-
-/// The shortest of the buffers of a list, in milliseconds, each of which may have parameters.
-fn shortest(value: &str) -> Option<u64> {
-    let buffers = value.trim_matches(['(', ')']).split_whitespace();
-    let number = |buffer: &str| {
-        let whole = buffer.split([';', '.']).next().unwrap_or_default();
-        whole.parse::<u64>().ok()
-    };
-    buffers.filter_map(number).min()
-}
-
 #[cfg(test)]
 mod tests {
-    use roadweave_types::SplitMix64;
-
     use super::super::http;
     use super::*;
 
@@ -209,18 +164,6 @@ mod tests {
             assert_eq!(status(&post(&fields, body)), expected, "{origin}");
             let asked = ask(&format!("OPTIONS /v1/qoe HTTP/1.1\r\nOrigin: {origin}\r\n\r\n"));
             assert_eq!(status(&asked), expected, "{origin}");
-        }
-    }
-
-    #[test]
-    fn any_bytes_are_a_report_or_none() {
-        let alphabet = b"bl=sid,;()\"0123456789. \n\xff\\e-";
-        for seed in 0..2_000 {
-            let mut random = SplitMix64::new(seed);
-            let length = random.below(200);
-            let line: Vec<u8> =
-                (0..length).map(|_| alphabet[random.below(alphabet.len())]).collect();
-            String::from_utf8_lossy(&line).lines().for_each(|line| _ = cmcd(line));
         }
     }
 }

@@ -133,7 +133,8 @@ impl Entrance {
         destination: Destination,
     ) -> Next {
         self.taking.taken += 1;
-        let joining = Joining { socket, closing: false, dialect: None, until: now + ANSWER_MAX };
+        let (dialect, head, until) = (None, None, now + ANSWER_MAX);
+        let joining = Joining { socket, closing: false, dialect, head, until };
         self.open_stream(now, number, streams, joining, destination)
     }
 

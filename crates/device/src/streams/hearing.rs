@@ -1,0 +1,157 @@
+//! Plain HTTP that passes by, read along: what players tell, and what is urgent.
+//!
+//! ```text
+//! box      application ─ request ──► stream     CMCD ─► the owner; Priority ─► the stream, and its peer
+//! server   stream ─ request ──► host            what the answer will be to
+//!          host ─ answer ──► stream             Priority ─► the stream; first picture ─► its head
+//! ```
+//!
+//! Read are connections to the ports that the owner names, and bytes that were moved already: none
+//! waits, none is changed, and what is not understood is counted and read no further.
+
+use std::collections::BTreeMap;
+
+use roadweave_media::{Cmcd, Request, Requests, Responses, player_of};
+use roadweave_stream::Streams;
+use roadweave_tunnel::Qoe;
+use roadweave_types::Instant;
+use roadweave_wire::StreamId;
+
+use super::entrance::PlayerTold;
+
+/// What players tell between two turns of the owner, at most.
+pub(super) const TOLD_MAX: usize = 64;
+/// Rates of a video beyond this, kbit/s, are none.
+const KBPS_MAX: u64 = 10_000_000;
+
+/// What was heard of all connections of an end.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    /// How often what was heard, by its name.
+    pub(super) counts: BTreeMap<&'static str, u64>,
+    told: Vec<PlayerTold>,
+}
+
+impl Heard {
+    fn count(&mut self, what: &'static str, times: usize) {
+        if times > 0 {
+            *self.counts.entry(what).or_default() += times as u64;
+        }
+    }
+
+    /// A player has told.
+    pub(super) fn tell(&mut self, told: PlayerTold) {
+        if self.told.len() < TOLD_MAX {
+            self.told.push(told);
+        }
+    }
+
+    /// What players have told since the last call.
+    pub(super) fn take_told(&mut self) -> Vec<PlayerTold> {
+        std::mem::take(&mut self.told)
+    }
+}
+
+/// What is heard of one connection.
+#[derive(Debug)]
+pub(super) struct Hearing {
+    requests: Requests,
+    end: End,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+enum End {
+    /// Of the application; `nameless` is the number of a player that gives itself no name.
+    Application { nameless: u64 },
+    /// Of the host, of which so many bytes went into the stream.
+    Host { responses: Box<Responses>, moved: u64 },
+}
+
+impl Hearing {
+    /// Of a connection whose socket is an application's of this caller.
+    pub(super) fn of_application(caller: impl std::hash::Hash) -> Self {
+        Self::of(End::Application { nameless: player_of(caller) })
+    }
+
+    /// Of a connection whose socket is a host's.
+    pub(super) fn of_host() -> Self {
+        Self::of(End::Host { responses: Box::default(), moved: 0 })
+    }
+
+    fn of(end: End) -> Self {
+        Self { requests: Requests::default(), end, is_over: false }
+    }
+
+    /// `bytes` went from the socket into the stream.
+    pub(super) fn on_sent(
+        &mut self,
+        now: Instant,
+        streams: &mut Streams,
+        id: StreamId,
+        bytes: &[u8],
+        heard: &mut Heard,
+    ) {
+        match &mut self.end {
+            End::Application { nameless } => {
+                let nameless = *nameless;
+                self.requests.feed(bytes, |request| {
+                    heard.count("requests", 1);
+                    // What fails is over, and goes nowhere any more.
+                    let _ = streams.ask_priority(now, id, request.priority.unwrap_or_default());
+                    let told = request.cmcd.and_then(|told| told_by(&told, nameless));
+                    heard.count("players", usize::from(told.is_some()));
+                    told.into_iter().for_each(|told| heard.tell(told));
+                });
+            }
+            End::Host { responses, moved } => {
+                let before = *moved;
+                *moved += bytes.len() as u64;
+                let seen = responses.feed(bytes);
+                heard.count("answers", seen.heads);
+                heard.count("first-frames", seen.frames);
+                if seen.urgent > 0 {
+                    let _ = streams.set_head(now, id, before + seen.urgent as u64);
+                }
+                if let (Some(own), Ok(asked)) = (seen.priority, streams.asked_priority(id)) {
+                    // The host knows better than the client (RFC 9218 section 8).
+                    let _ = streams.set_priority(now, id, own.unwrap_or(asked));
+                }
+            }
+        }
+        self.note(heard);
+    }
+
+    /// `bytes` went from the stream into the socket.
+    pub(super) fn on_received(&mut self, bytes: &[u8], heard: &mut Heard) {
+        if let End::Host { responses, .. } = &mut self.end {
+            self.requests.feed(bytes, |request: Request| {
+                heard.count("requests", 1);
+                responses.expect(request);
+            });
+            self.note(heard);
+        }
+    }
+
+    /// Counts once what is read no further.
+    fn note(&mut self, heard: &mut Heard) {
+        let of_host = match &self.end {
+            End::Application { .. } => None,
+            End::Host { responses, .. } => responses.unread(),
+        };
+        if let Some(why) = self.requests.unread().or(of_host).filter(|_| !self.is_over) {
+            self.is_over = true;
+            heard.count(why.name(), 1);
+        }
+    }
+}
+
+/// What a player tells that has said this; `nameless` if it gives itself no name.
+pub(super) fn told_by(told: &Cmcd, nameless: u64) -> Option<PlayerTold> {
+    let ms = told.left_ms()?;
+    let kbps = told.kbps.filter(|kbps| *kbps < KBPS_MAX).unwrap_or(0);
+    let cached_bytes = ms.saturating_mul(kbps) / 8;
+    // A frame each millisecond.
+    let qoe = Qoe { cached_bytes, cached_frames: ms, bps: kbps * 1000, fps: 1000.0 };
+    Some(PlayerTold { player: told.session.unwrap_or(nameless), qoe })
+}

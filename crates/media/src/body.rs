@@ -1,0 +1,129 @@
+//! How long a message's content is, and where it is among the bytes (RFC 9112 sections 6 and 7).
+//!
+//! ```text
+//! chunked:  size [; extension] CRLF | data | CRLF | ... | 0 CRLF | trailers | CRLF
+//! ```
+
+/// The most bytes of a line that is no data: a size with its extensions, a trailer.
+const LINE_MAX: usize = 4096;
+/// The most bytes of all trailers.
+const TRAILERS_MAX: usize = 8192;
+
+/// What is left of a message's content.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// So many bytes.
+    Length(u64),
+    /// Chunks.
+    Chunked(Chunked),
+    /// All that comes.
+    UntilClose,
+}
+
+/// What a part of the bytes is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// So many bytes of content.
+    Content(usize),
+    /// So many bytes of framing, at least one.
+    Framing(usize),
+    /// The message ends here.
+    End,
+    /// These are no chunks.
+    Bad,
+}
+
+/// Where in its chunks a message is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Chunked {
+    /// In the digits of a size.
+    Size { size: u64, digits: usize },
+    /// Behind them, up to the end of the line.
+    Extension { size: u64, length: usize },
+    /// In data.
+    Data(u64),
+    /// In the line's end behind it.
+    DataEnd,
+    /// In trailers.
+    Trailer { line: usize, all: usize },
+    /// Behind all.
+    Over,
+}
+
+impl Body {
+    /// Chunks from the first on.
+    pub(crate) fn chunked() -> Self {
+        Self::Chunked(Chunked::Size { size: 0, digits: 0 })
+    }
+
+    /// What the first of `bytes` are, which are at least one unless the message is over.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Part {
+        match self {
+            Self::Length(0) | Self::Chunked(Chunked::Over) => Part::End,
+            Self::Length(left) => {
+                let length = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                *left -= length as u64;
+                Part::Content(length)
+            }
+            Self::UntilClose => Part::Content(bytes.len()),
+            Self::Chunked(chunked) => chunked.take(bytes),
+        }
+    }
+}
+
+impl Chunked {
+    fn take(&mut self, bytes: &[u8]) -> Part {
+        if let Self::Data(left) = self {
+            let length = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+            *left -= length as u64;
+            if *left == 0 {
+                *self = Self::DataEnd;
+            }
+            return Part::Content(length);
+        }
+        let mut taken = 0;
+        for &byte in bytes {
+            if matches!(self, Self::Data(_) | Self::Over) {
+                break;
+            }
+            taken += 1;
+            match self.after(byte) {
+                Some(next) => *self = next,
+                None => return Part::Bad,
+            }
+        }
+        Part::Framing(taken)
+    }
+
+    /// Where it is behind a byte of framing, if that may be there.
+    fn after(self, byte: u8) -> Option<Self> {
+        match (self, byte) {
+            (Self::Size { size, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+                let digit = (byte as char).to_digit(16)?;
+                // More digits than that are no length, or leading zeros that nobody writes.
+                (digits < 16).then_some(Self::Size {
+                    size: size << 4 | u64::from(digit),
+                    digits: digits + 1,
+                })
+            }
+            (Self::Size { digits: 0, .. }, _) => None,
+            (Self::Size { size, .. } | Self::Extension { size, .. }, b'\n') => Some(match size {
+                0 => Self::Trailer { line: 0, all: 0 },
+                size => Self::Data(size),
+            }),
+            (Self::Size { size, .. }, _) => Some(Self::Extension { size, length: 1 }),
+            (Self::Extension { size, length }, _) => {
+                (length < LINE_MAX).then_some(Self::Extension { size, length: length + 1 })
+            }
+            (Self::DataEnd, b'\r') => Some(Self::DataEnd),
+            (Self::DataEnd, b'\n') => Some(Self::Size { size: 0, digits: 0 }),
+            (Self::Trailer { line: 0, .. }, b'\n') => Some(Self::Over),
+            (Self::Trailer { all, .. }, b'\n') => Some(Self::Trailer { line: 0, all: all + 1 }),
+            (Self::Trailer { line, all }, byte) => {
+                let line = line + usize::from(byte != b'\r');
+                (all < TRAILERS_MAX).then_some(Self::Trailer { line, all: all + 1 })
+            }
+            (Self::DataEnd | Self::Data(_) | Self::Over, _) => None,
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Where the first picture of a video ends, found while the video passes by (ISO/IEC 14496-12).
+//!
+//! ```text
+//! ftyp | moov: where its samples are      | mdat | ...          a file
+//! ftyp | moov with mvex                   |                     an initialization segment
+//! styp | moof: where its samples are      | mdat | moof | mdat  a segment
+//! ```
+//!
+//! Boxes are read as they come, in any pieces. Kept are the boxes around, and at most
+//! [`LEAF_MAX`] bytes of one that tells something. What is no box, or is found nowhere among the
+//! first [`FRAME_MAX`] bytes, ends the search.
+
+mod samples;
+
+use self::samples::{FragmentTrack, MovieTrack};
+
+/// Of one video at most so many bytes are taken for what its first picture needs.
+pub const FRAME_MAX: u64 = 1 << 20;
+
+/// The most bytes of one box that are kept.
+const LEAF_MAX: usize = 512;
+/// Boxes within boxes.
+const DEPTH_MAX: usize = 8;
+/// The boxes that a file or a segment begins with.
+const BEGINNINGS: [&Kind; 10] =
+    [b"ftyp", b"styp", b"moov", b"moof", b"sidx", b"emsg", b"prft", b"free", b"skip", b"pdin"];
+/// Tracks of a video that count.
+const TRACKS_MAX: usize = 8;
+
+/// Where the first picture ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameEnd {
+    /// Not before what has come.
+    Unknown,
+    /// Before this place of the file.
+    At(u64),
+    /// It is not found.
+    Nowhere,
+}
+
+/// Finds the end of the first picture.
+#[derive(Debug)]
+pub struct FirstFrame {
+    start: u64,
+    at: u64,
+    end: FrameEnd,
+    only_file: bool,
+    is_file: bool,
+    /// Nothing has come but a part of the first box's head.
+    is_first: bool,
+    /// The boxes around, the innermost last: their types, and where they end.
+    around: Vec<(Kind, u64)>,
+    place: Place,
+    kept: Vec<u8>,
+    /// Tracks of the movie, as far as their boxes have come.
+    tracks: Vec<MovieTrack>,
+    is_fragmented: bool,
+    /// Where the fragment begins, and its tracks.
+    fragment: u64,
+    fragment_tracks: Vec<FragmentTrack>,
+}
+
+type Kind = [u8; 4];
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// In the head of a box.
+    Head,
+    /// In a box that tells something, of which so many bytes are kept.
+    Leaf { kind: Kind, end: u64, wanted: usize },
+    /// In what tells nothing, up to there.
+    Skip(u64),
+}
+
+impl FirstFrame {
+    /// The first picture of what begins at `start` of its file.
+    pub fn new(start: u64) -> Self {
+        Self {
+            start,
+            at: start,
+            end: FrameEnd::Unknown,
+            only_file: false,
+            is_file: false,
+            is_first: true,
+            around: Vec::new(),
+            place: Place::Head,
+            kept: Vec::new(),
+            tracks: Vec::new(),
+            is_fragmented: false,
+            fragment: 0,
+            fragment_tracks: Vec::new(),
+        }
+    }
+
+    /// As [`FirstFrame::new`], if a file or its beginning comes, and no later segment.
+    pub fn of_file(start: u64) -> Self {
+        Self { only_file: true, ..Self::new(start) }
+    }
+
+    /// Where the first picture ends, as far as is known.
+    pub fn end(&self) -> FrameEnd {
+        self.end
+    }
+
+    /// The place in the file of what comes next.
+    pub fn offset(&self) -> u64 {
+        self.at
+    }
+
+    /// Whether a file, or its beginning, has come, and no later segment.
+    pub fn is_file(&self) -> bool {
+        self.is_file
+    }
+
+    /// Reads what comes next.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        let next = self.at.saturating_add(bytes.len() as u64);
+        let mut rest = bytes;
+        while !rest.is_empty() && self.end == FrameEnd::Unknown {
+            let taken = self.step(rest);
+            self.at = self.at.saturating_add(taken as u64);
+            rest = &rest[taken..];
+            self.leave();
+            if self.at.saturating_sub(self.start) >= FRAME_MAX {
+                self.find(self.start.saturating_add(FRAME_MAX));
+            }
+        }
+        self.at = next;
+    }
+
+    /// Reads some of `bytes`, at least one: how many.
+    fn step(&mut self, bytes: &[u8]) -> usize {
+        match self.place {
+            Place::Skip(end) => {
+                let left = usize::try_from(end - self.at).unwrap_or(usize::MAX);
+                left.min(bytes.len())
+            }
+            Place::Leaf { kind, end, wanted } => {
+                let taken = self.keep(bytes, wanted);
+                if self.kept.len() == wanted {
+                    self.on_leaf(kind);
+                    self.kept.clear();
+                    self.place = Place::Skip(end);
+                }
+                taken
+            }
+            Place::Head => {
+                let long = self.kept.len() >= 8 && self.kept[..4] == [0, 0, 0, 1];
+                let taken = self.keep(bytes, if long { 16 } else { 8 });
+                self.on_head(self.at.saturating_add(taken as u64));
+                taken
+            }
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8], wanted: usize) -> usize {
+        let taken = bytes.len().min(wanted - self.kept.len());
+        self.kept.extend_from_slice(&bytes[..taken]);
+        taken
+    }
+
+    /// Reads the head of a box if it is whole; it ends at `at`.
+    fn on_head(&mut self, at: u64) {
+        let Some((&size, rest)) = self.kept.split_first_chunk::<4>() else { return };
+        let Some((&kind, rest)) = rest.split_first_chunk::<4>() else { return };
+        let (length, size) = match (u32::from_be_bytes(size), rest.first_chunk::<8>()) {
+            (1, None) => return,
+            (1, Some(size)) => (16, u64::from_be_bytes(*size)),
+            // Up to the end of what is around, or of the file.
+            (0, _) => (8, u64::MAX),
+            (size, _) => (8, size.into()),
+        };
+        self.kept.clear();
+        let begin = at - length;
+        let limit = self.around.last().map_or(u64::MAX, |(_, end)| *end);
+        let end = begin.saturating_add(size);
+        let is_beyond = at > limit || end > limit && size != u64::MAX;
+        if size < length || is_beyond {
+            return self.give_up();
+        }
+        self.on_box(kind, begin, at, end.min(limit));
+    }
+
+    /// A box begins at `begin`, its content at `at`.
+    fn on_box(&mut self, kind: Kind, begin: u64, at: u64, end: u64) {
+        if std::mem::take(&mut self.is_first) {
+            self.is_file = kind == *b"ftyp" || kind == *b"moov";
+            if self.only_file && !self.is_file || !BEGINNINGS.contains(&&kind) {
+                return self.give_up();
+            }
+        }
+        let is_within = |kind: &Kind| self.around.last().is_some_and(|(around, _)| around == kind);
+        let is_outermost = self.around.is_empty();
+        match &kind {
+            // What tells where its samples are came before, or comes too late.
+            b"mdat" if is_outermost => return self.give_up(),
+            b"moov" if is_outermost => {}
+            b"moof" if is_outermost => {
+                self.fragment = begin;
+                self.fragment_tracks.clear();
+            }
+            b"trak" if is_within(b"moov") && self.tracks.len() < TRACKS_MAX => {
+                self.tracks.push(MovieTrack::default());
+            }
+            b"traf" if is_within(b"moof") && self.fragment_tracks.len() < TRACKS_MAX => {
+                self.fragment_tracks.push(FragmentTrack::default());
+            }
+            b"mvex" if is_within(b"moov") => self.is_fragmented = true,
+            b"mdia" if is_within(b"trak") => {}
+            b"minf" if is_within(b"mdia") => {}
+            b"stbl" if is_within(b"minf") => {}
+            b"tkhd" if is_within(b"trak") => return self.read(kind, at, end),
+            b"hdlr" if is_within(b"mdia") => return self.read(kind, at, end),
+            b"stsz" | b"stsc" | b"stss" | b"stco" | b"co64" if is_within(b"stbl") => {
+                return self.read(kind, at, end);
+            }
+            b"trex" if is_within(b"mvex") => return self.read(kind, at, end),
+            b"tfhd" | b"trun" if is_within(b"traf") => return self.read(kind, at, end),
+            _ => {
+                self.place = Place::Skip(end);
+                return;
+            }
+        }
+        if self.around.len() >= DEPTH_MAX {
+            return self.give_up();
+        }
+        self.around.push((kind, end));
+    }
+
+    fn read(&mut self, kind: Kind, at: u64, end: u64) {
+        let length = usize::try_from(end - at).unwrap_or(usize::MAX);
+        self.place = match length {
+            0 => Place::Skip(end),
+            length => Place::Leaf { kind, end, wanted: length.min(LEAF_MAX) },
+        };
+    }
+
+    /// What was kept of a box is all that counts.
+    fn on_leaf(&mut self, kind: Kind) {
+        let bytes = &self.kept[..];
+        let (track, fragment) = (self.tracks.last_mut(), self.fragment_tracks.last_mut());
+        match (&kind, track, fragment) {
+            (b"trex", ..) => self.tracks.iter_mut().for_each(|track| track.on_trex(bytes)),
+            (b"tfhd", _, Some(fragment)) => fragment.on_tfhd(bytes, &self.tracks, self.fragment),
+            (b"trun", _, Some(fragment)) => fragment.on_trun(bytes),
+            (_, Some(track), _) => track.on_leaf(kind, bytes),
+            _ => {}
+        }
+    }
+
+    /// Leaves the boxes that end here.
+    fn leave(&mut self) {
+        if matches!(self.place, Place::Skip(end) if end <= self.at) {
+            self.place = Place::Head;
+        }
+        if !self.kept.is_empty() {
+            // A head that goes beyond what is around it is judged when it is whole.
+            return;
+        }
+        while let Some((kind, _)) = self.around.pop_if(|(_, end)| *end <= self.at) {
+            match &kind {
+                b"moov" if !self.is_fragmented => {
+                    let ends = self.tracks.iter().filter_map(MovieTrack::first_end);
+                    self.find_or_give_up(ends.max());
+                }
+                b"moof" => {
+                    let ends = self.fragment_tracks.iter();
+                    let ends = ends.filter_map(|track| track.first_end(&self.tracks));
+                    self.find_or_give_up(ends.max());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn find_or_give_up(&mut self, end: Option<u64>) {
+        match end {
+            Some(end) => self.find(end),
+            None => self.give_up(),
+        }
+    }
+
+    fn find(&mut self, end: u64) {
+        if self.end == FrameEnd::Unknown {
+            self.end = FrameEnd::At(end.min(self.start.saturating_add(FRAME_MAX)));
+            self.forget();
+        }
+    }
+
+    fn give_up(&mut self) {
+        if self.end == FrameEnd::Unknown {
+            self.end = FrameEnd::Nowhere;
+            self.forget();
+        }
+    }
+
+    /// Frees what is not needed any more.
+    fn forget(&mut self) {
+        (self.kept, self.around) = (Vec::new(), Vec::new());
+        (self.tracks, self.fragment_tracks) = (Vec::new(), Vec::new());
+        self.place = Place::Head;
+    }
+}

@@ -1,0 +1,77 @@
+//! By which technology an uplink reaches the Internet, and which is tried first.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The technology of an uplink, as far as it tells how soon a first answer comes (XLINK section
+/// 5.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Technology {
+    /// A cable.
+    #[serde(rename = "wired")]
+    Wired,
+    /// 5G with a core network of its own (standalone).
+    #[serde(rename = "5g-sa")]
+    FiveGSa,
+    /// 5G with the core network of LTE (non-standalone).
+    #[serde(rename = "5g-nsa")]
+    FiveGNsa,
+    /// WiFi.
+    #[serde(rename = "wifi")]
+    Wifi,
+    /// LTE.
+    #[serde(rename = "lte")]
+    Lte,
+    /// A satellite.
+    #[serde(rename = "satellite")]
+    Satellite,
+}
+
+impl Technology {
+    /// All, in the order of XLINK section 5.3, with those that it does not name around them.
+    pub const ORDER: [Self; 6] =
+        [Self::Wired, Self::FiveGSa, Self::FiveGNsa, Self::Wifi, Self::Lte, Self::Satellite];
+
+    /// The name that configuration files use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Wired => "wired",
+            Self::FiveGSa => "5g-sa",
+            Self::FiveGNsa => "5g-nsa",
+            Self::Wifi => "wifi",
+            Self::Lte => "lte",
+            Self::Satellite => "satellite",
+        }
+    }
+
+    /// Where an uplink stands in `order`, from 0 on. One of which nothing is known is of the first:
+    /// it is a cable as a rule. One that `order` does not name is behind all.
+    pub fn rank(technology: Option<Self>, order: &[Self]) -> u8 {
+        let Some(technology) = technology else { return 0 };
+        let place = order.iter().position(|known| *known == technology);
+        u8::try_from(place.unwrap_or(order.len())).unwrap_or(u8::MAX)
+    }
+}
+
+impl fmt::Display for Technology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_places_in_the_order() {
+        let rank = |technology| Technology::rank(technology, &Technology::ORDER);
+        assert_eq!(rank(None), rank(Some(Technology::Wired)));
+        assert!(Technology::ORDER.map(|technology| rank(Some(technology))).is_sorted());
+        let own = [Technology::Satellite, Technology::Lte];
+        let rank = |technology| Technology::rank(Some(technology), &own);
+        assert_eq!([Technology::Satellite, Technology::Lte].map(rank), [0, 1]);
+        assert_eq!([Technology::Wifi, Technology::FiveGSa].map(rank), [2, 2]);
+    }
+}
