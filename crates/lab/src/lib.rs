@@ -29,4 +29,6 @@ pub mod run;
 pub mod scenario;
 pub mod traffic;
 pub mod video;
+pub mod vod;
+pub mod web;
 pub mod world;

@@ -13,6 +13,8 @@
 //!
 //! Source: RAVEN sections 5.1 to 5.6.
 
+pub mod streams;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -202,15 +204,20 @@ pub fn ask(
         };
         all.add(&scenario)?;
     }
-    all.responses.sort_unstable();
-    let mut responses = all.responses.clone();
-    responses.resize(all.asked as usize, REQUEST_TIMEOUT);
-    all.response_ms = Percentiles::of_sorted(&responses);
-    all.extra_bytes = all.further_bytes as f64 / all.source_bytes.max(1) as f64;
+    all.settle();
     Ok(all)
 }
 
 impl Answered {
+    /// Reckons what is told of all that was added.
+    fn settle(&mut self) {
+        self.responses.sort_unstable();
+        let mut responses = self.responses.clone();
+        responses.resize(self.asked as usize, REQUEST_TIMEOUT);
+        self.response_ms = Percentiles::of_sorted(&responses);
+        self.extra_bytes = self.further_bytes as f64 / self.source_bytes.max(1) as f64;
+    }
+
     /// Runs `scenario` and adds what came of it.
     fn add(&mut self, scenario: &Scenario) -> Result<(), WorldError> {
         let mut stage = Stage::new(world(scenario)?);

@@ -27,6 +27,7 @@ use crate::video::quality::{Percentiles, Player, packet_delays};
 
 pub use bulk::{Bulk, BulkReport, BulkTraffic, fairness};
 pub use constant::ConstantTraffic;
+pub(crate) use requests::AppPattern;
 pub use requests::{App, RequestReport, RequestTraffic};
 pub use video::{FrameSource, VideoReport, VideoTraffic};
 

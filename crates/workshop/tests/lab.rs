@@ -314,3 +314,66 @@ fn raven_is_measured_at_every_confidence() {
         &["--traces", "4 recordings make no 5 routes"],
     );
 }
+
+/// Pairs of links in files: one of WiFi and a cellular link, and one of Mahimahi's.
+fn pairs() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let (walks, drives) = (folder.path().join("pairs/walks"), folder.path().join("pairs/drives"));
+    fs::create_dir_all(&walks).unwrap();
+    fs::create_dir_all(&drives).unwrap();
+    for (name, dead) in [("wifi", 2..4), ("cellular", 6..7)] {
+        let mut csv = "t_ms,capacity_kbps,rtt_ms,loss\n".to_owned();
+        for second in 0..10 {
+            let rate = if dead.contains(&second) { 0 } else { 900 };
+            writeln!(csv, "{},{rate},,", second * 1_000).unwrap();
+        }
+        fs::write(walks.join(format!("1_1_{name}.csv")), csv).unwrap();
+    }
+    fs::write(walks.join("1_2_wifi.csv"), "t_ms,capacity_kbps\n0,900\n").unwrap();
+    let every = |ms: usize| (1..=1_000 / ms).map(|n| format!("{}\n", n * ms)).collect::<String>();
+    fs::write(drives.join("lte_down.mm"), every(12)).unwrap();
+    fs::write(drives.join("lte_up.mm"), every(6)).unwrap();
+    fs::write(drives.join("umts_down.mm"), every(24)).unwrap();
+    folder
+}
+
+#[test]
+fn video_on_demand_is_measured_beside_the_best_link_alone() {
+    let folder = pairs();
+    let measure = |more: &[&str]| {
+        let arguments = ["vod", "--seeds", "1", "--seconds", "10", "--traces", "pairs"];
+        lab(folder.path(), &[&arguments[..], more].concat())
+    };
+    let ways = ["--ways", "minrtt,xlink:95-80+first", "--only", "1_1"];
+    let json = printed(&measure(&[&ways[..], &["--json", "--jobs", "1"]].concat()));
+    let again = printed(&measure(&[&ways[..], &["--json", "--jobs", "2"]].concat()));
+    assert_eq!(json, again, "equal arguments give equal results, on any number of cores");
+    let results: Value = serde_json::from_str(&json).unwrap();
+    let pair = &results["pairs"][0];
+    assert_eq!((&pair["name"], &pair["links"][1]), (&"1_1".into(), &"cellular".into()));
+    assert_eq!(pair["counts"], true, "{pair}");
+    assert!((0.01..=0.1).contains(&pair["rebuffering_alone"].as_f64().unwrap()), "{pair}");
+    let rows = results["ways"].as_array().unwrap();
+    let named: Vec<_> = rows.iter().map(|row| row["way"].as_str().unwrap()).collect();
+    let of_kind = ["best link alone", "first link alone", "minrtt", "xlink:95-80+first"];
+    assert_eq!(named, [of_kind, of_kind].concat());
+    let figure = |row: usize, figure: &str| rows[row]["figures"][figure]["value"].as_f64().unwrap();
+    assert_eq!(figure(0, "rebuffering"), pair["rebuffering_alone"]);
+    assert!(figure(1, "rebuffering") >= figure(0, "rebuffering"), "none is better than the best");
+    assert!(figure(2, "rebuffering") < figure(0, "rebuffering"), "two links are more than one");
+    let below = &rows[2]["below_best_link"]["request_p99"]["value"];
+    assert_eq!(below.as_f64().unwrap(), 1.0 - figure(2, "request_p99") / figure(0, "request_p99"));
+}
+
+#[test]
+fn pairs_that_are_not_there_are_told_with_those_that_are() {
+    let folder = pairs();
+    let refused = lab(folder.path(), &["vod", "--traces", "pairs", "--only", "1_2"]);
+    check_refused(&refused, 2, &["no pair \"1_2\"", "lte+umts, 1_1"]);
+    let refused = lab(folder.path(), &["vod", "--traces", "pairs/nowhere"]);
+    check_refused(&refused, 2, &["pairs/nowhere"]);
+    fs::create_dir(folder.path().join("empty")).unwrap();
+    check_refused(&lab(folder.path(), &["vod", "--traces", "empty"]), 2, &["no pair here"]);
+    let refused = lab(folder.path(), &["vod", "--ways", "fastest+first"]);
+    check_refused(&refused, 2, &["unknown strategy \"fastest\""]);
+}

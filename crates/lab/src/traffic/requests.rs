@@ -24,7 +24,7 @@ use roadweave_emulate::{Direction, Random};
 use roadweave_types::Instant;
 use serde::{Deserialize, Serialize};
 
-use self::message::{Header, Incoming, Kind, Outgoing};
+use self::message::{AUDIO_BYTES, Header, Incoming, Kind, Outgoing, REQUEST_BYTES};
 use super::{Detail, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::quality::Percentiles;
@@ -119,10 +119,7 @@ impl RequestTraffic {
     fn begin(&mut self, now: Instant) {
         self.number += 1;
         let up = match self.app {
-            App::Speech => {
-                let seconds = SPEECH_SECONDS.0 + self.random.unit() * SPEECH_SECONDS.1;
-                Outgoing::speech(now, (seconds / CHUNK.as_secs_f64()).round() as u32)
-            }
+            App::Speech => Outgoing::speech(now, spoken(&mut self.random)),
             App::Music | App::Recommender => Outgoing::message(now, self.app.turn(0).0),
         };
         self.current = Some(Request {
@@ -143,15 +140,7 @@ impl RequestTraffic {
         if answered {
             self.responses.push(now.since(request.asked));
         }
-        self.next_request = match self.app {
-            App::Speech => now + SPEECH_PAUSE,
-            App::Music => now.max(request.began + MUSIC_INTERVAL),
-            App::Recommender => {
-                let (mean, deviation) = RECOMMENDER_PAUSE_SECONDS;
-                let pause = self.random.normal_around(mean, deviation).max(1.0);
-                now + Duration::from_secs_f64(pause)
-            }
-        };
+        self.next_request = self.app.next_after(now, request.began, &mut self.random);
     }
 
     /// Ends a request that nobody answers, and begins one that is due.
@@ -289,10 +278,40 @@ impl Traffic for RequestTraffic {
 
 impl App {
     /// Messages and answers before the app has what it wants.
-    fn turns(self) -> u8 {
+    pub(crate) fn turns(self) -> u8 {
         match self {
             Self::Music => 2,
             Self::Speech | Self::Recommender => 1,
+        }
+    }
+
+    /// The sizes of the message and the answer of a turn over a connection, bytes: after speech
+    /// its text is asked for.
+    pub(crate) fn stream_turn(self, turn: u8) -> (u32, u32) {
+        let (message, answer) = self.turn(turn);
+        let message = if self == Self::Speech { REQUEST_BYTES } else { message };
+        (message as u32, answer as u32)
+    }
+
+    /// Pieces of time before the request: those of an utterance, and one of silence; none of other
+    /// apps.
+    pub(crate) fn pieces(self, random: &mut Random) -> u32 {
+        match self {
+            Self::Speech => spoken(random) + 1,
+            Self::Music | Self::Recommender => 0,
+        }
+    }
+
+    /// When the next request begins after one that began then and has ended now.
+    pub(crate) fn next_after(self, now: Instant, began: Instant, random: &mut Random) -> Instant {
+        match self {
+            Self::Speech => now + SPEECH_PAUSE,
+            Self::Music => now.max(began + MUSIC_INTERVAL),
+            Self::Recommender => {
+                let (mean, deviation) = RECOMMENDER_PAUSE_SECONDS;
+                let pause = random.normal_around(mean, deviation).max(1.0);
+                now + Duration::from_secs_f64(pause)
+            }
         }
     }
 
@@ -305,6 +324,22 @@ impl App {
             (Self::Recommender, _) => (500, 8_000),
         }
     }
+}
+
+/// How many pieces of audio an utterance has.
+fn spoken(random: &mut Random) -> u32 {
+    let seconds = SPEECH_SECONDS.0 + random.unit() * SPEECH_SECONDS.1;
+    (seconds / CHUNK.as_secs_f64()).round() as u32
+}
+
+/// How speech is sent.
+pub(crate) struct AppPattern;
+
+impl AppPattern {
+    /// How long a piece is spoken.
+    pub(crate) const PIECE: Duration = CHUNK;
+    /// What it has, bytes.
+    pub(crate) const PIECE_BYTES: u32 = AUDIO_BYTES as u32;
 }
 
 /// Audio is sent so often (RAVEN section 5.2).

@@ -243,7 +243,7 @@ fn a_late_server_turns_clients_away_before_it_reads_what_they_say() {
     }
     // No key fits these: to find that out takes keys.
     let nonsense = |number: u8| {
-        let mut packet = vec![0xc0 | number % 16, 0, 0, 0, 1, 16];
+        let mut packet = vec![0xc0 | (number % 16), 0, 0, 0, 1, 16];
         packet.resize(1_200, number);
         packet
     };

@@ -9,6 +9,7 @@
 //!   profiles: pairs of links ────────> jobs (load x links x seed) ──────────────────> table, JSON
 //!   failover: faults of servers ─────> jobs (fault x seed) ─────────────────────────> table, JSON
 //!   fleet:   boxes, proxies, controller ─────────────────────────────────────────> table, JSON
+//!   vod:     pairs of links ─────────> bitrates, jobs (way x kind x seed) ──────────> table, JSON
 //!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
 //! ```
 //!
@@ -26,6 +27,7 @@ mod raven;
 mod report;
 mod run;
 mod table;
+mod vod;
 mod workers;
 
 pub use self::compare::CompareArgs;
@@ -35,6 +37,7 @@ pub use self::profiles::ProfilesArgs;
 pub use self::raven::RavenArgs;
 pub use self::report::ReportArgs;
 pub use self::run::RunArgs;
+pub use self::vod::VodArgs;
 
 /// Runs experiments in virtual time: minutes of a drive in seconds, repeatable to the byte
 #[derive(Debug, clap::Args)]
@@ -52,6 +55,7 @@ enum LabCommand {
     Profiles(ProfilesArgs),
     Failover(FailoverArgs),
     Fleet(FleetArgs),
+    Vod(VodArgs),
 }
 
 impl LabArgs {
@@ -68,6 +72,7 @@ impl LabArgs {
             LabCommand::Profiles(args) => args.run(),
             LabCommand::Failover(args) => args.run(),
             LabCommand::Fleet(args) => args.run(),
+            LabCommand::Vod(args) => args.run(),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use roadweave_emulate::Drive;
+use roadweave_lab::raven::streams::{self, Load, Loaded};
 use roadweave_lab::raven::{self, Answered, Transferred};
 use roadweave_lab::traffic::App;
 use roadweave_terminal::exit::BadInput;
@@ -20,8 +21,8 @@ use crate::table::{bare, right_aligned};
 /// The recordings of DIR, which need round trips and losses only, are joined to routes of several
 /// minutes. On each route people speak, look for songs and ask for places over every link alone,
 /// over `minrtt`, and over `raven` at 0, 50, 90, 99 and 100 %, with what it learns on the other
-/// routes. Then transfers of 1 kB to 1 MB show which part of them is sent twice. Equal arguments
-/// give equal results.
+/// routes. Then transfers of 1 kB to 1 MB show which part of them is sent twice, or with --streams
+/// loads of the web. Equal arguments give equal results.
 #[derive(Debug, clap::Args)]
 pub struct RavenArgs {
     /// A directory with a directory per recording, in each a file LINK.csv per link
@@ -33,6 +34,10 @@ pub struct RavenArgs {
     /// How often people ask for places on each route, since they ask rarely
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     repeats: u16,
+    /// Ask over connections that go as streams, as over TCP in the paper, instead of over packets;
+    /// and load web pages, a video and a file
+    #[arg(long)]
+    streams: bool,
     /// How many runs at a time; default: one per core
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     jobs: Option<u16>,
@@ -46,6 +51,8 @@ pub struct RavenArgs {
 struct Results {
     answers: Vec<Answered>,
     transfers: Vec<Transferred>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    loads: Vec<Loaded>,
 }
 
 /// One thing to find out.
@@ -53,11 +60,13 @@ struct Results {
 enum Job {
     Ask { route: usize, app: App, strategy: Strategy },
     Transfer { bytes: u64 },
+    Load { route: usize, load: Load, strategy: Strategy },
 }
 
 enum Done {
     Answered(Answered),
     Transferred(Transferred),
+    Loaded(Loaded),
 }
 
 impl RavenArgs {
@@ -71,14 +80,19 @@ impl RavenArgs {
             routes.iter().enumerate().filter(move |(at, _)| *at != route).map(|(_, other)| other)
         };
         let learned: Vec<String> = (0..routes.len()).map(|at| raven::learn(others(at))).collect();
-        let jobs = jobs(&routes)?;
+        let jobs = jobs(&routes, self.streams)?;
+        let ask = if self.streams { streams::ask } else { raven::ask };
         let work = |job: usize| match &jobs[job] {
             Job::Ask { route, app, strategy } => {
                 let repeats = if *app == App::Recommender { u64::from(self.repeats) } else { 1 };
                 let (name, seeds) = (route_name(*route), 1..1 + repeats);
                 let on = (name.as_str(), &routes[*route]);
-                let answered = raven::ask(on, *app, strategy, &learned[*route], seeds)?;
-                Ok(Done::Answered(answered))
+                Ok(Done::Answered(ask(on, *app, strategy, &learned[*route], seeds)?))
+            }
+            Job::Load { route, load, strategy } => {
+                let name = route_name(*route);
+                let on = (name.as_str(), &routes[*route]);
+                Ok(Done::Loaded(streams::load(on, *load, strategy, &learned[*route], 1)?))
             }
             Job::Transfer { bytes } => {
                 Ok(Done::Transferred(raven::transfer(&routes[0], *bytes, 1)?))
@@ -101,14 +115,24 @@ fn read(directory: &Path, count: usize) -> anyhow::Result<Vec<Drive>> {
     routes.map_err(|error| BadInput::new(format!("--traces: {error}")).into())
 }
 
-/// Every application on every route with every strategy, and every size of a transfer.
-fn jobs(routes: &[Drive]) -> anyhow::Result<Vec<Job>> {
+/// Every application on every route with every strategy; and every size of a transfer, or by
+/// streams every load.
+fn jobs(routes: &[Drive], streams: bool) -> anyhow::Result<Vec<Job>> {
     let links = routes[0].links.iter().map(|link| format!("single:{}", link.name));
     let names = links.chain(STRATEGIES.map(str::to_owned));
     let strategies: Vec<Strategy> = names
         .map(|name| name.parse().context("a link has a name that no strategy can have"))
         .collect::<Result<_, _>>()?;
-    let mut jobs: Vec<Job> = SIZES.map(|bytes| Job::Transfer { bytes }).into();
+    let sizes = if streams { &[][..] } else { &SIZES };
+    let mut jobs: Vec<Job> = sizes.iter().map(|bytes| Job::Transfer { bytes: *bytes }).collect();
+    for load in Load::ALL.into_iter().filter(|_| streams) {
+        for route in 0..routes.len() {
+            jobs.extend(LOADED.map(|name| {
+                let strategy = name.parse().expect("it is one of the strategies");
+                Job::Load { route, load, strategy }
+            }));
+        }
+    }
     for app in [App::Speech, App::Music, App::Recommender] {
         for route in 0..routes.len() {
             let ask = |strategy: &Strategy| Job::Ask { route, app, strategy: strategy.clone() };
@@ -129,17 +153,21 @@ impl Job {
                 format!("{} with {strategy} on {}", raven::name_of(*app), route_name(*route))
             }
             Self::Transfer { bytes } => format!("transfers of {bytes} bytes"),
+            Self::Load { route, load, strategy } => {
+                format!("{} with {strategy} on {}", load.name(), route_name(*route))
+            }
         }
     }
 }
 
 impl Results {
     fn of(done: Vec<Done>) -> Self {
-        let mut results = Self { answers: Vec::new(), transfers: Vec::new() };
+        let mut results = Self { answers: vec![], transfers: vec![], loads: vec![] };
         for done in done {
             match done {
                 Done::Answered(answered) => results.answers.push(answered),
                 Done::Transferred(transferred) => results.transfers.push(transferred),
+                Done::Loaded(loaded) => results.loads.push(loaded),
             }
         }
         results
@@ -174,12 +202,62 @@ impl Results {
         let mut table = bare();
         table.set_header(heading).add_rows(self.answers.iter().map(row));
         let table = right_aligned(table, 3);
-        let mut text = format!("response times, ms\n{table}\n\ntransfers with raven:100\n");
+        let mut text = format!("response times, ms\n{table}\n");
+        if !self.loads.is_empty() {
+            text += &format!("\nloads\n{}\n", self.loads_in_words());
+        }
+        if !self.transfers.is_empty() {
+            text += "\ntransfers with raven:100\n";
+        }
         for transferred in &self.transfers {
             let share = transferred.redundant * 100.0;
             text += &format!("{} bytes: {share:.1} % sent to all paths\n", transferred.bytes);
         }
         text
+    }
+}
+
+impl Results {
+    fn loads_in_words(&self) -> String {
+        let heading = [
+            "load",
+            "route",
+            "strategy",
+            "median ms",
+            "99 %",
+            "whole",
+            "copies %: all",
+            "to the vehicle",
+            "from it",
+            "paper",
+        ];
+        let row = |loaded: &Loaded| {
+            let percent = |share: f64| format!("{:.2}", share * 1e2);
+            [
+                loaded.load.to_owned(),
+                loaded.route.clone(),
+                loaded.strategy.clone(),
+                format!("{:.0}", loaded.took_ms.p50),
+                format!("{:.0}", loaded.took_ms.p99),
+                format!("{} of {}", loaded.whole, loaded.parts),
+                percent(loaded.copies),
+                percent(loaded.copies_down),
+                percent(loaded.copies_up),
+                in_the_paper(loaded.load).to_owned(),
+            ]
+        };
+        let mut table = bare();
+        table.set_header(heading).add_rows(self.loads.iter().map(row));
+        right_aligned(table, 3)
+    }
+}
+
+/// Bytes that were sent redundantly, percent (RAVEN section 5.6).
+fn in_the_paper(load: &str) -> &'static str {
+    match load {
+        "web" => "4.9",
+        "video" => "0.03",
+        _ => "0.59",
     }
 }
 
@@ -197,4 +275,6 @@ fn print(results: &Results, json: bool) -> anyhow::Result<()> {
 }
 
 const STRATEGIES: [&str; 6] = ["minrtt", "raven:0", "raven:50", "raven", "raven:99", "raven:100"];
+/// What copies are by themselves, and what of them are repairs.
+const LOADED: [&str; 2] = ["minrtt", "raven"];
 const SIZES: [u64; 5] = [1_000, 10_000, 50_000, 100_000, 1_000_000];

@@ -1,0 +1,137 @@
+//! `roadweave lab vod`: XLINK's evaluation, video on demand over streams.
+
+mod pairs;
+mod results;
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use roadweave_lab::vod::{self, Chosen, Kind, Over, Pair, Seen, Sent, Setting, Way};
+use roadweave_quic::CongestionControl;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+
+use self::results::Results;
+use super::workers::work_all;
+
+/// Measures what viewers of video on demand see when it comes as streams
+///
+/// On each pair of links a bitrate is looked for at which the better link alone stands still for 1
+/// to 10 % of the time that it plays. Then people watch one long video, and short ones that they
+/// swipe, over each link alone and over both, by one strategy after the other. Equal arguments give
+/// equal results.
+#[derive(Debug, clap::Args)]
+pub struct VodArgs {
+    /// Recorded pairs: NAME_wifi.csv with NAME_cellular.csv, and every two of NAME_down.mm with
+    /// NAME_up.mm, of this directory and those in it; without it pairs are made up
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
+    /// How many pairs are made up
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    pairs: u16,
+    /// Measure only these pairs, separated by commas
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    only: Vec<String>,
+    /// How the video comes over all links: strategies, separated by commas, with `+first` behind
+    /// one that has the first frame go before everything else
+    #[arg(long, value_name = "WAY,..", value_delimiter = ',')]
+    ways: Vec<Way>,
+    /// How many viewers of each kind there are on each pair
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=100))]
+    seeds: u16,
+    /// How long each watches, seconds
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u16).range(5..=3_600))]
+    seconds: u16,
+    /// The congestion control of every path
+    #[arg(long, default_value_t = CongestionControl::default())]
+    congestion: CongestionControl,
+    /// How many runs at a time; default: one per core
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    jobs: Option<u16>,
+    /// Print the results as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What each viewer of one pair saw, by seed.
+type Viewers = Vec<(Seen, Sent)>;
+
+/// One viewer.
+#[derive(Debug)]
+struct Job<'a> {
+    pair: &'a Pair,
+    chosen: &'a Chosen,
+    kind: Kind,
+    over: Over,
+    seed: u16,
+}
+
+impl VodArgs {
+    /// Measures.
+    ///
+    /// # Errors
+    /// [`BadInput`] for recordings that make no pairs, or a pair that is not there; else when a run
+    /// fails or was interrupted.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let pairs = self.pairs()?;
+        let ways = if self.ways.is_empty() { Way::all() } else { self.ways.clone() };
+        let setting = Setting {
+            lasting: Duration::from_secs(self.seconds.into()),
+            seeds: self.seeds,
+            congestion: self.congestion,
+        };
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let workers = self.jobs.map_or(cores, usize::from);
+        let choose = |at: usize| Ok(vod::choose(&pairs[at], setting)?);
+        let name = |at: usize| format!("bitrate for {}", pairs[at].name);
+        let chosen = finished(work_all(workers, pairs.len(), name, choose)?)?;
+        let jobs = jobs(&pairs, &chosen, &ways, self.seeds);
+        let work = |at: usize| {
+            let Job { pair, chosen, kind, over, seed } = &jobs[at];
+            Ok(pair.view(over, (*kind, chosen.bitrate), setting, *seed)?)
+        };
+        let name = |at: usize| format!("{} on {}", jobs[at].over, jobs[at].pair.name);
+        let seen = finished(work_all(workers, jobs.len(), name, work)?)?;
+        let results = Results::new(setting, &pairs, &chosen, &ways, seen);
+        if self.json { out::json(&results) } else { Ok(out::print(results.in_words())?) }
+    }
+
+    fn pairs(&self) -> anyhow::Result<Vec<Pair>> {
+        let mut pairs = match &self.traces {
+            Some(directory) => pairs::read(directory)?,
+            None => (1..=self.pairs.into()).map(Pair::synthetic).collect(),
+        };
+        if let Some(unknown) =
+            self.only.iter().find(|name| pairs.iter().all(|pair| pair.name != **name))
+        {
+            let known: Vec<&str> = pairs.iter().map(|pair| &pair.name[..]).collect();
+            let problem = format!("--only: no pair \"{unknown}\"; there are {}", known.join(", "));
+            return Err(BadInput::new(problem).into());
+        }
+        pairs.retain(|pair| self.only.is_empty() || self.only.contains(&pair.name));
+        Ok(pairs)
+    }
+}
+
+/// What is seen, in this order: by pair, by kind, over each link alone (of long videos that is
+/// known) and by each way, by seed.
+fn jobs<'a>(pairs: &'a [Pair], chosen: &'a [Chosen], ways: &[Way], seeds: u16) -> Vec<Job<'a>> {
+    let mut jobs = Vec::new();
+    for (pair, chosen) in pairs.iter().zip(chosen) {
+        for kind in [Kind::Long, Kind::Short] {
+            let alone = if kind == Kind::Long { 0 } else { pair.links.len() };
+            let all = ways.iter().cloned().map(Over::All);
+            for over in (0..alone).map(Over::One).chain(all) {
+                let job = |seed| Job { pair, chosen, kind, over: over.clone(), seed };
+                jobs.extend((1..=seeds).map(job));
+            }
+        }
+    }
+    jobs
+}
+
+fn finished<T>(done: Vec<Option<T>>) -> anyhow::Result<Vec<T>> {
+    done.into_iter().collect::<Option<_>>().context("interrupted")
+}
