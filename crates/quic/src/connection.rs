@@ -145,8 +145,6 @@ struct Timing {
     acknowledge: Option<Instant>,
     /// When the oldest datagram came in that the user has not given feedback for.
     feedback_owed: Option<Instant>,
-    /// When feedback or acknowledgements last left.
-    last_feedback: Instant,
     /// When feedback or acknowledgements last asked for an answer.
     last_asked_back: Instant,
     /// How often feedback or acknowledgements were sent.
@@ -224,7 +222,6 @@ impl Connection {
                 acknowledge: None,
                 last_asked_back: Instant::ZERO,
                 feedback_owed: None,
-                last_feedback: Instant::ZERO,
                 feedback_count: 0,
                 last_sent_data: Instant::ZERO,
                 measure: None,

@@ -97,7 +97,7 @@ impl Connection {
         self.hand_over(now, index, Payload::Feedback(datagram), None)?;
         self.paths[index].stats.feedback_sent += 1;
         self.timing.last_asked_back = now;
-        self.on_feedback_left(now);
+        self.on_feedback_left();
         Ok(())
     }
 
@@ -136,13 +136,12 @@ impl Connection {
         self.open_only(path);
         self.drain(now);
         self.refreshed = None;
-        self.on_feedback_left(now);
+        self.on_feedback_left();
         Ok(())
     }
 
-    fn on_feedback_left(&mut self, now: Instant) {
+    fn on_feedback_left(&mut self) {
         self.timing.feedback_owed = None;
-        self.timing.last_feedback = now;
         self.timing.feedback_count += 1;
         self.timing.acknowledge = None;
     }

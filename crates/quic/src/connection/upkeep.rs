@@ -35,12 +35,8 @@ impl Connection {
     /// How much longer than due feedback, and the library's timer for the acknowledgements that go
     /// with it, wait for the turn of another datagram.
     fn patience(&self) -> Duration {
-        let waits = self.is_sparse() && self.timing.feedback_owed.is_some();
-        if waits { PATIENCE } else { Duration::ZERO }
-    }
-
-    fn is_sparse(&self) -> bool {
-        self.timing.data_interval >= SPARSE
+        let is_sparse = self.timing.data_interval >= SPARSE;
+        if is_sparse && self.timing.feedback_owed.is_some() { PATIENCE } else { Duration::ZERO }
     }
 
     fn path_timeouts(&self) -> Option<Instant> {
@@ -83,8 +79,7 @@ impl Connection {
     /// Acknowledgements leave with the feedback, or a little later without it.
     pub fn feedback_due(&self, now: Instant) -> Option<PathId> {
         let since = self.timing.feedback_owed?;
-        let shares_a_turn = !self.is_sparse() && now - self.timing.last_feedback >= FEEDBACK_DELAY;
-        if (now < since + FEEDBACK_DELAY && !shares_a_turn) || !self.is_open() {
+        if now < since + FEEDBACK_DELAY || !self.is_open() {
             return None;
         }
         self.feedback_path()
