@@ -15,8 +15,8 @@ fn all_clients_of_the_bench_join_stream_and_come_back() {
         return;
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));
-    command.args(["bench", "clients", "--idle", "1,12", "--streams", "3", "--rate", "1"]);
-    command.args(["--paths", "2", "--seconds", "1", "--json"]);
+    command.args(["bench", "clients", "--idle", "12", "--streams", "3", "--rate", "1"]);
+    command.args(["--paths", "2", "--seconds", "1", "--shards", "1,2", "--json"]);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("cannot find the program roadweave") {
@@ -29,11 +29,16 @@ fn all_clients_of_the_bench_join_stream_and_come_back() {
     assert!(output.status.success(), "{said}");
     let results: Value = serde_json::from_slice(&output.stdout).unwrap();
     let all = results.as_array().unwrap();
-    assert_eq!(all.iter().map(|one| one["idle"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 12]);
+    let number = |one: &Value, name: &str| one[name].as_u64().unwrap();
+    let runs: Vec<_> = all.iter().map(|one| (number(one, "idle"), number(one, "shards"))).collect();
+    assert_eq!(runs, [(12, 1), (12, 2)]);
     for one in all {
         let figure = |pointer: &str| one.pointer(pointer).and_then(Value::as_f64).unwrap();
         for pointer in [
             "/memory_bytes_each",
+            "/client_memory_bytes_each",
+            "/join/sides/clients_cpu_percent",
+            "/restart/sides/server_cpu_percent",
             "/join/half_seconds",
             "/join/cpu_seconds",
             "/quiet/cpu_us_each",
@@ -62,6 +67,7 @@ fn numbers_that_cannot_be_are_refused_before_anything_is_started() {
         (&["--idle", "0", "--streams", "0"], "1 to 65000 clients"),
         (&["--rate", "0"], "from 0.01 to 1000 Mbit/s"),
         (&["--paths", "9"], "--paths"),
+        (&["--shards", "1,65"], "--shards"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));
         let output = command.args(["bench", "clients"]).args(arguments).output().unwrap();

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The clients' namespace takes a whole range of addresses for its own, so that each path of each
-//! client has one, though a socket serves many.
+//! client has one, though a socket serves many. Each namespace counts what its sockets had no room
+//! for.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,12 +18,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use roadweave_device::Instance;
 use roadweave_device::netns::NetNs;
-use roadweave_device::random_bytes;
+use roadweave_device::{Instance, UdpOptions, UplinkSocket, random_bytes};
 use roadweave_identity::{Identity, PublicKey};
+use serde::Serialize;
 use serde_json::Value;
 
+use super::cores::Cores;
 use crate::product;
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::{clock, connect, tunnel};
@@ -69,6 +71,22 @@ pub struct ServerWord {
     pub refusals: Value,
 }
 
+/// How many packets found no room in a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NoRoom {
+    /// On the server's machine.
+    pub server: u64,
+    /// On the clients'.
+    pub clients: u64,
+}
+
+impl NoRoom {
+    /// How many since `earlier`.
+    pub fn since(self, earlier: Self) -> Self {
+        Self { server: self.server - earlier.server, clients: self.clients - earlier.clients }
+    }
+}
+
 impl Site {
     /// Builds the namespaces; only inside a sandbox.
     ///
@@ -84,12 +102,12 @@ impl Site {
         Ok(Self { server, clients, directory, product: product::program()? })
     }
 
-    /// Makes keys for a server and `clients` clients, and writes the server's file, which knows
-    /// them. What an earlier server has kept is forgotten.
+    /// Makes keys for a server of `shards` and `clients` clients, and writes the server's file,
+    /// which knows them. What an earlier server has kept is forgotten.
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub fn prepare(&self, clients: usize) -> anyhow::Result<Keys> {
+    pub fn prepare(&self, clients: usize, shards: u16) -> anyhow::Result<Keys> {
         let server = Identity::from_seed(random_bytes()?);
         let identity = |_| Ok(Identity::from_seed(random_bytes()?));
         let clients: Vec<Identity> = (0..clients).map(identity).collect::<anyhow::Result<_>>()?;
@@ -102,6 +120,7 @@ impl Site {
              private_key = \"{private}\"\n\
              addresses = [\"{SERVER_INNER}/16\"]\n\
              masquerade = false\n\
+             shards = {shards}\n\
              state_directory = {state:?}\n\
              [tun]\n\
              name = \"{SERVER_TUN}\"\n",
@@ -120,16 +139,30 @@ impl Site {
         Ok(Keys { server: server.public_key(), clients })
     }
 
-    /// Starts a server that knows those of the last [`Site::prepare`], by `nicer` nicer than this
-    /// process.
+    /// Starts a server that knows those of the last [`Site::prepare`], on its cores and by `nicer`
+    /// nicer than this process.
     ///
     /// # Errors
     /// When the process cannot be started.
-    pub fn start_server(&self, nicer: i32) -> anyhow::Result<Daemon> {
+    pub fn start_server(&self, cores: &Cores, nicer: i32) -> anyhow::Result<Daemon> {
         let mut command = self.server.command("nice");
-        command.args(["-n", &nicer.to_string()]).arg(&self.product);
+        command.args(["-n", &nicer.to_string()]);
+        cores.use_for_server(&mut command).arg(&self.product);
         command.arg("server").arg("--config").arg(self.directory.join("server.toml"));
         Daemon::start("server", &mut command, &self.directory)
+    }
+
+    /// How many packets sockets had no room for, so far.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub fn no_room(&self) -> anyhow::Result<NoRoom> {
+        let of = |namespace: &NetNs| -> anyhow::Result<u64> {
+            let read = || fs::read_to_string("/proc/thread-self/net/snmp");
+            let text = namespace.enter(read)?.context("cannot read /proc/thread-self/net/snmp")?;
+            no_room_of(&text).context("/proc/thread-self/net/snmp is malformed")
+        };
+        Ok(NoRoom { server: of(&self.server)?, clients: of(&self.clients)? })
     }
 
     /// Waits until a server that was started answers.
@@ -158,6 +191,26 @@ pub fn ask_server() -> anyhow::Result<ServerWord> {
     let said = roadweave_device::local::request(Path::new(&socket), "summary", &Value::Null)?;
     let sessions = said["totals"]["sessions"].as_u64().context("the server tells no sessions")?;
     Ok(ServerWord { sessions, refusals: said["refusals"].clone() })
+}
+
+/// A socket for all addresses of the namespace of the calling thread, with as much room as the
+/// product's or as told.
+///
+/// # Errors
+/// When the system refuses.
+pub fn open_socket(port: u16, room: Option<usize>) -> anyhow::Result<UplinkSocket> {
+    let mut options = UdpOptions::server(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
+    options.buffer_size = room.unwrap_or(options.buffer_size);
+    Ok(UplinkSocket::open(&options)?)
+}
+
+/// What the kernel says of UDP packets that a socket had no room for: two lines begin with `Udp:`,
+/// the names and the figures.
+fn no_room_of(snmp: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Udp:"));
+    let (names, figures) = (lines.next()?, lines.next()?);
+    let place = names.split_whitespace().position(|name| name == "RcvbufErrors")?;
+    figures.split_whitespace().nth(place)?.parse().ok()
 }
 
 /// The inner address of the client with this number.
@@ -205,5 +258,15 @@ mod tests {
         }
         assert_eq!(client_at(SERVER.ip()), Some(0x6402 - FIRST_OUTER), "a stranger's is too high");
         assert_eq!(client_at("10.128.0.0".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn what_the_kernel_says_of_full_sockets_is_understood() {
+        let snmp = "Tcp: A B\nTcp: 1 2\nUdp: InDatagrams NoPorts RcvbufErrors SndbufErrors\n\
+                    Udp: 10 20 30 40\nUdpLite: InDatagrams\nUdpLite: 0\n";
+        assert_eq!(no_room_of(snmp), Some(30));
+        assert_eq!(no_room_of("Udp: InDatagrams\nUdp: 1\n"), None);
+        let own = fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+        assert!(no_room_of(&own).is_some(), "{own}");
     }
 }

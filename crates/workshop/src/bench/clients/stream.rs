@@ -28,25 +28,32 @@ const DSCP_AF41: u8 = 34;
 const IP_HEADER: usize = 20;
 const HEADERS: usize = IP_HEADER + 8;
 
-/// When which client has to send the next packet of its stream.
+/// When which client of a group has to send the next packet of its stream.
 #[derive(Debug)]
 pub struct Streams {
-    /// How many clients stream: those with the first numbers.
+    /// The group's number, of so many.
+    place: (usize, usize),
+    /// How many of its clients stream: the first ones.
     count: usize,
-    /// Between two packets of all streams together.
+    /// Between two packets of these streams together.
     interval: Duration,
     next_at: Instant,
     next: u64,
-    /// How many packets were handed over.
-    sent: u64,
 }
 
 impl Streams {
-    /// `count` streams of `rate` bits per second each, from `now` on; `None` of no stream.
-    pub fn new(now: Instant, count: usize, rate: f64) -> Option<Self> {
-        let interval =
-            Duration::from_secs_f64((PAYLOAD * 8) as f64 / (rate * count as f64).max(1.0));
-        (count > 0).then_some(Self { count, interval, next_at: now, next: 0, sent: 0 })
+    /// Those of a group at `place`, where `count` clients of all groups together stream at `rate`
+    /// bits per second each, from `from` on; `None` where none of the group does. Those of all
+    /// groups together are paced evenly.
+    pub fn new(from: Instant, place: (usize, usize), count: usize, rate: f64) -> Option<Self> {
+        let (number, groups) = place;
+        let own = count.saturating_sub(number).div_ceil(groups);
+        let interval = |count: usize| {
+            Duration::from_secs_f64((PAYLOAD * 8) as f64 / (rate * count as f64).max(1.0))
+        };
+        let next_at = from + interval(count) * number as u32;
+        let streams = Self { place, count: own, interval: interval(own), next_at, next: 0 };
+        (own > 0).then_some(streams)
     }
 
     /// When the next packet is due.
@@ -54,26 +61,16 @@ impl Streams {
         self.next_at
     }
 
-    /// The next packet that is due, with the number of its client.
+    /// The next packet that is due, with the number of its client in the group.
     pub fn poll(&mut self, now: Instant) -> Option<(usize, Vec<u8>)> {
         if self.next_at > now {
             return None;
         }
-        let (client, number) = (self.next as usize % self.count, self.next);
+        let (index, number) = (self.next as usize % self.count, self.next);
+        let (first, groups) = self.place;
         self.next += 1;
-        self.sent += 1;
         self.next_at = (self.next_at + self.interval).max(now - LATE_MAX);
-        Some((client, packet(client, number, now)))
-    }
-
-    /// Counts from now on what is sent.
-    pub fn count(&mut self) {
-        self.sent = 0;
-    }
-
-    /// How many packets were sent since.
-    pub fn sent(&self) -> u64 {
-        self.sent
+        Some((index, packet(first + index * groups, number, now)))
     }
 }
 
@@ -108,28 +105,28 @@ impl Sink {
         Self { socket, clock, since: Instant::ZERO, delays: Vec::new(), streams }
     }
 
-    /// Its socket, to be waited for.
-    pub fn socket(&self) -> &UplinkSocket {
-        &self.socket
-    }
-
     /// How many streams it expects.
     pub fn streams(&self) -> usize {
         self.streams.len()
     }
 
-    /// Only what is sent from `now` on counts from now on.
-    pub fn begin(&mut self, now: Instant) {
-        self.since = now;
+    /// Only what is sent from `from` on counts from now on.
+    pub fn begin(&mut self, from: Instant) {
+        self.since = from;
         self.delays.clear();
-        self.streams.iter_mut().for_each(|stream| *stream = (now, Duration::ZERO));
+        self.streams.iter_mut().for_each(|stream| *stream = (from, Duration::ZERO));
     }
 
-    /// Takes what has come.
+    /// Takes all that has come.
     ///
     /// # Errors
     /// When the socket cannot be used any more.
     pub fn read(&mut self) -> std::io::Result<()> {
+        while self.read_some()? > 0 {}
+        Ok(())
+    }
+
+    fn read_some(&mut self) -> std::io::Result<usize> {
         let Self { socket, clock, since, delays, streams } = self;
         let now = clock.now();
         socket.recv(|incoming| {
@@ -142,8 +139,7 @@ impl Sink {
             delays.push(came.since(sent));
             *gap = (*gap).max(came.since(*last));
             *last = came;
-        })?;
-        Ok(())
+        })
     }
 
     /// What has come since [`Sink::begin`]. A stream that has stopped by `now` has a gap as well.
@@ -218,7 +214,7 @@ mod tests {
 
     #[test]
     fn streams_keep_their_rate_and_leave_out_what_is_too_late() {
-        let mut streams = Streams::new(Instant::ZERO, 2, 8e6).unwrap();
+        let mut streams = Streams::new(Instant::ZERO, (0, 1), 2, 8e6).unwrap();
         let mut at = |millis| {
             let now = Instant::from_millis(millis);
             std::iter::from_fn(|| streams.poll(now)).map(|(client, _)| client).collect::<Vec<_>>()
@@ -227,6 +223,39 @@ mod tests {
         let even = first.iter().filter(|client| **client == 0).count();
         assert_eq!((first.len(), even), (153, 77), "1,300 bytes at 16 Mbit/s are 0.65 ms");
         assert!((150..=156).contains(&at(10_000).len()), "the last 100 ms");
-        assert!(Streams::new(Instant::ZERO, 0, 8e6).is_none());
+        assert!(Streams::new(Instant::ZERO, (0, 1), 0, 8e6).is_none());
+    }
+
+    #[test]
+    fn streams_of_several_groups_are_those_of_one_that_is_shared_out() {
+        let all = |groups: usize, count: usize| {
+            let mut packets = Vec::new();
+            for number in 0..groups {
+                let streams = Streams::new(Instant::ZERO, (number, groups), count, 1.04e6);
+                let Some(mut streams) = streams else { continue };
+                while streams.due() < Instant::from_millis(99) {
+                    let at = streams.due();
+                    let (index, packet) = streams.poll(at).unwrap();
+                    let (client, sent) = stamp(&packet[HEADERS..]).unwrap();
+                    assert_eq!((client, sent), (number + index * groups, at));
+                    packets.push((at.as_nanos() / 1_000, client));
+                }
+            }
+            packets.sort_unstable();
+            packets
+        };
+        for count in [1, 2, 3, 4] {
+            let one = all(1, count);
+            assert_eq!(one.len(), 10 * count, "1,300 bytes at 1.04 Mbit/s are 10 ms");
+            let three: Vec<_> = all(3, count).into_iter().map(|(_, client)| client).collect();
+            let mut clients: Vec<_> = one.into_iter().map(|(_, client)| client).collect();
+            clients.sort_unstable();
+            let mut shared_out = three.clone();
+            shared_out.sort_unstable();
+            assert_eq!(shared_out, clients, "each client sends as much");
+            if count == 3 {
+                assert_eq!(three[..6], [0, 1, 2, 0, 1, 2], "one after the other");
+            }
+        }
     }
 }
