@@ -12,7 +12,9 @@
 //! disagrees, two more are made, at most twice, and their median is what counts.
 //!
 //! `make agreement` holds the tail as well, on a machine that does nothing else: medians of five
-//! runs on three drives. Without that it is left out.
+//! runs on three drives, of nine where five disagree. Without that it is left out. On the lab's
+//! side the median is that of 31 seeds: on one of the drives their p99 lie between 79 and 130 ms,
+//! and the median of the first five of them is 15 % below that of all.
 
 #![allow(clippy::disallowed_methods, reason = "end-to-end tests start programs and wait")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
@@ -43,8 +45,12 @@ const SEEDS: std::ops::RangeInclusive<u64> = 1..=9;
 
 /// Drives on which 30 Mbit/s need several links and find them.
 const TAIL_DRIVES: [u64; 3] = [3, 10, 19];
-/// Runs in real time, and seeds of the lab, of which the medians are compared.
-const TAIL_RUNS: u64 = 5;
+/// Runs in real time of which the median is compared.
+const TAIL_RUNS: usize = 5;
+/// As many may be made where these disagree.
+const TAIL_RUNS_MAX: usize = 9;
+/// Seeds of the lab whose median that is compared with.
+const TAIL_SEEDS: std::ops::RangeInclusive<u64> = 1..=31;
 /// How far the medians of the p99 may lie apart, share of the lab's.
 const P99_APART: f64 = 0.15;
 /// How far those of the redundancy may, share of the stream.
@@ -101,6 +107,13 @@ impl Picture {
             redundancy: median(|picture| picture.redundancy),
         }
     }
+}
+
+/// The p99 of each run, ascending.
+fn tails(runs: &[Picture]) -> Vec<f64> {
+    let mut tails: Vec<f64> = runs.iter().map(|run| run.p99_ms).collect();
+    tails.sort_by(f64::total_cmp);
+    tails
 }
 
 /// The figures by strategy that `roadweave` prints, started in `folder`.
@@ -197,16 +210,25 @@ fn virtual_time_and_real_time_agree_in_the_tail_as_well() {
         let folder = prepare(seed, &Operator::ALL, LARGE_FRAME);
         let folder = folder.path();
         let in_lab = |machine: &str| {
-            let runs = (1..=TAIL_RUNS).map(|seed| lab(folder, "xnc", seed, machine));
-            Picture::median(&runs.collect::<Vec<_>>())
+            let runs: Vec<_> = TAIL_SEEDS.map(|seed| lab(folder, "xnc", seed, machine)).collect();
+            println!("drive {seed}, {machine}: p99 of each seed {:.1?}", tails(&runs));
+            Picture::median(&runs)
         };
-        let real: Vec<Picture> = (0..TAIL_RUNS).map(|_| demo(folder, "xnc")[0].1).collect();
-        let (expected, real) = (in_lab("punctual"), Picture::median(&real));
-        println!("drive {seed}: lab {expected:?}, on a late machine {:?}", in_lab("busy"));
-        println!("drive {seed}: demo {real:?}");
-        let agrees = (real.p99_ms - expected.p99_ms).abs() <= expected.p99_ms * P99_APART
-            && (real.redundancy - expected.redundancy).abs() <= REDUNDANCY_APART;
-        apart.extend((!agrees).then_some(seed));
+        let (expected, late) = (in_lab("punctual"), in_lab("busy"));
+        println!("drive {seed}: lab {expected:?}, on a late machine {late:?}");
+        let agrees = |runs: &[Picture]| {
+            let real = Picture::median(runs);
+            (real.p99_ms - expected.p99_ms).abs() <= expected.p99_ms * P99_APART
+                && (real.redundancy - expected.redundancy).abs() <= REDUNDANCY_APART
+        };
+        let mut runs: Vec<Picture> = Vec::new();
+        while runs.len() < TAIL_RUNS || (runs.len() < TAIL_RUNS_MAX && !agrees(&runs)) {
+            let more = if runs.is_empty() { TAIL_RUNS } else { 2 };
+            runs.extend((0..more).map(|_| demo(folder, "xnc")[0].1));
+        }
+        println!("drive {seed}: p99 of each demo {:.1?}", tails(&runs));
+        println!("drive {seed}: demo {:?}", Picture::median(&runs));
+        apart.extend((!agrees(&runs)).then_some(seed));
     }
     assert!(apart.is_empty(), "of drives {TAIL_DRIVES:?} these disagree: {apart:?}");
 }
