@@ -371,7 +371,7 @@ impl ClientFile {
     }
 }
 
-/// Checks that each policy is for some uplink.
+/// Checks that no technology has two places.
 fn validate_order(order: &[Technology]) -> Result<(), Fault> {
     let twice = (1..order.len()).find(|at| order[..*at].contains(&order[*at]));
     match twice {
@@ -383,6 +383,7 @@ fn validate_order(order: &[Technology]) -> Result<(), Fault> {
     }
 }
 
+/// Checks that each policy is for some uplink.
 fn validate_policies(policies: &[PolicyFields]) -> Result<(), Fault> {
     for (position, policy) in policies.iter().enumerate() {
         let at = format!("uplinks.policies.{position}.name");

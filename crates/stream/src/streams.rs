@@ -285,8 +285,7 @@ impl Streams {
         stream.priority = priority;
         if stream.is_ours && stream.asked.priority != priority {
             // What is not opened yet is opened with it.
-            let is_told_by_open = stream.is_ours && stream.begin == Obligation::Due;
-            match is_told_by_open {
+            match stream.begin == Obligation::Due {
                 true => stream.asked = Asked::new(priority),
                 false => stream.asked.ask(priority, takes),
             }
