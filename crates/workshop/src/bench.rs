@@ -8,12 +8,12 @@ mod counters;
 mod echo;
 mod forwarder;
 mod iperf;
+mod peer;
 mod results;
 mod router;
 mod tunnel;
 mod tunnel_command;
 mod wakeups;
-mod wireguard;
 
 pub use self::connections::HostArgs;
 pub use self::echo::EchoArgs;

@@ -1,7 +1,7 @@
-//! `roadweave bench tunnel --against boringtun-cli`: the same loads through ours and others.
+//! `roadweave bench tunnel --against PROGRAM`: the same loads through ours and others.
 //!
 //! ```text
-//!   for each rate, for each round:  a stream through ours, boringtun, the forwarder
+//!   for each rate, for each round:  a stream through ours, the others, the forwarder
 //!   for each rate:                  the same once more, with perf counting
 //!   for each round:                 round trips and the highest rates of each, and of the veth
 //! ```
@@ -14,25 +14,25 @@
 mod limits;
 mod streams;
 
+use std::iter;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 
 use roadweave_terminal::out;
 use serde::Serialize;
 
 use super::forwarder::Forwarder;
+use super::peer::{Peer, PeerProgram};
 use super::tunnel::{Bench, SERVER_OUTER};
-use super::wireguard::{WIREGUARD_INNER, WireGuardTunnel};
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::{SERVER_INNER, Tunnel};
 
 /// How both are compared.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AgainstArgs {
-    /// Compare with another tunnel, the program boringtun-cli, and with a plain forwarder: what
-    /// streams cost, round trips, the most that each carries
-    #[arg(long, value_name = "PROGRAM")]
-    against: Option<PathBuf>,
+    /// Compare with other tunnels, the programs boringtun-cli and glorytun, and with a plain
+    /// forwarder: what streams cost, round trips, the most that each carries
+    #[arg(long, value_name = "PROGRAM", num_args = 1..)]
+    against: Vec<PeerProgram>,
     /// Rounds of that comparison, of which the medians are told
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -55,41 +55,41 @@ struct Contestant<'a> {
 }
 
 impl AgainstArgs {
-    /// The other tunnel's program, if there is one to be compared with.
-    pub fn program(&self) -> Option<&Path> {
-        self.against.as_deref()
+    /// Whether there is another tunnel to be compared with.
+    pub fn is_asked(&self) -> bool {
+        !self.against.is_empty()
     }
 
-    /// Compares `tunnel`, which stands in `bench`, with that of `program` and with forwarders.
+    /// Compares `tunnel`, which stands in `bench`, with those of the other programs and with
+    /// forwarders.
     ///
     /// # Errors
     /// When one of them or a load fails, with what it said.
-    pub fn run(
-        &self,
-        bench: &Bench,
-        tunnel: &mut Tunnel,
-        program: &Path,
-    ) -> anyhow::Result<Comparison> {
-        out::note(format_args!("starting {} and the forwarders", program.display()));
-        let mut peer = WireGuardTunnel::start(program, bench.site(), SERVER_OUTER)?;
+    pub fn run(&self, bench: &Bench, tunnel: &mut Tunnel) -> anyhow::Result<Comparison> {
+        let start = |program: &PeerProgram| {
+            out::note(format_args!("starting {}", program.path().display()));
+            program.start(bench)
+        };
+        let mut peers = self.against.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
+        out::note("starting the forwarders");
         let mut forwarders = [
             Forwarder::start(bench.program(), bench.site(), SERVER_OUTER, false)?,
             Forwarder::start(bench.program(), bench.site(), SERVER_OUTER, true)?,
         ];
         let [plain, runs] = &forwarders;
         let contestant = |name, ends, address| Contestant { name, ends, address };
-        let contestants = [
-            contestant("roadweave", [&tunnel.client, &tunnel.server], SERVER_INNER),
-            contestant("boringtun", [&peer.client, &peer.server], WIREGUARD_INNER),
-            contestant("forwarder", [&plain.client, &plain.server], plain.address),
-            contestant("with GSO", [&runs.client, &runs.server], runs.address),
-        ];
+        let ours = contestant("roadweave", [&tunnel.client, &tunnel.server], SERVER_INNER);
+        let theirs =
+            peers.iter().map(|it| contestant(it.name, [&it.client, &it.server], it.address));
+        let forwarding = [("forwarder", plain), ("with GSO", runs)]
+            .map(|(name, it)| contestant(name, [&it.client, &it.server], it.address));
+        let contestants: Vec<_> = iter::once(ours).chain(theirs).chain(forwarding).collect();
         let streams = streams::measure(bench, &contestants, self.rounds)?;
         let all = contestants.iter().map(|it| (it.name, it.address));
         let all: Vec<_> = all.chain([("bare veth", SERVER_OUTER)]).collect();
         let limits = limits::measure(bench, &all, self.rounds)?;
         tunnel.check_running()?;
-        peer.check_running()?;
+        peers.iter_mut().try_for_each(Peer::check_running)?;
         forwarders.iter_mut().try_for_each(Forwarder::check_running)?;
         Ok(Comparison { streams, limits })
     }

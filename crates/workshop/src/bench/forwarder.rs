@@ -7,7 +7,7 @@
 //! It reads and writes by the same calls as ours. With `--offload` they carry runs of packets (GSO,
 //! GRO), without it one each.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -18,13 +18,12 @@ use roadweave_device::{
 };
 use roadweave_quic::{Outbox, Route};
 
+use super::tunnel::CLIENT_OUTERS;
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::Site;
 
 /// What WireGuard's own tools give a device.
 const MTU: u16 = 1420;
-/// The client's address on the link.
-const CLIENT_OUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
 
 const DEVICE: Token = Token(0);
 const SOCKET: Token = Token(1);
@@ -125,7 +124,7 @@ impl Forwarder {
             true => (80, 4501, ["forward-runs-server", "forward-runs-client"]),
             false => (79, 4500, ["forward-server", "forward-client"]),
         };
-        let outer = [CLIENT_OUTER, server].map(|address| SocketAddr::new(address, port));
+        let outer = [CLIENT_OUTERS[0], server].map(|address| SocketAddr::new(address, port));
         let start =
             |role: &'static str, namespace: &NetNs, host: u8, [bind, peer]: [SocketAddr; 2]| {
                 let mut command = namespace.command(program);

@@ -1,6 +1,4 @@
-//! The command `roadweave bench tunnel`: alone, or beside another tunnel.
-
-use std::path::Path;
+//! The command `roadweave bench tunnel`: alone, or beside other tunnels.
 
 use roadweave_device::netns::Sandbox;
 use roadweave_terminal::exit::{self, BadInput};
@@ -42,18 +40,18 @@ impl TunnelArgs {
             Sandbox::Inside => {
                 exit_when_told()?;
                 let bench = Bench::build(self.seconds)?;
-                match self.against.program() {
-                    Some(program) => self.compare(&bench, strategy, program),
-                    None => present(&bench.run(strategy)?, self.json),
+                match self.against.is_asked() {
+                    true => self.compare(&bench, strategy),
+                    false => present(&bench.run(strategy)?, self.json),
                 }
             }
         }
     }
 
-    /// Compares with another tunnel, and prints that.
-    fn compare(&self, bench: &Bench, strategy: Strategy, program: &Path) -> anyhow::Result<()> {
+    /// Compares with other tunnels, and prints that.
+    fn compare(&self, bench: &Bench, strategy: Strategy) -> anyhow::Result<()> {
         let mut tunnel = bench.start_tunnel(strategy)?;
-        let comparisons = self.against.run(bench, &mut tunnel, program)?;
+        let comparisons = self.against.run(bench, &mut tunnel)?;
         tunnel.stop()?;
         match self.json {
             true => out::json(&comparisons),

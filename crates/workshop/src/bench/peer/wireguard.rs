@@ -1,23 +1,24 @@
-//! Another tunnel between the namespaces of a bench, to be measured beside ours.
+//! boringtun: WireGuard in a process of its own.
 //!
-//! boringtun is told what to do as WireGuard's tools tell it: by lines on its socket
+//! It is told what to do as WireGuard's tools tell it: by lines on its socket
 //! (<https://www.wireguard.com/xplatform/>), so that none of these tools is needed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use roadweave_device::netns::NetNs;
 
+use super::super::tunnel::SERVER_OUTER;
+use super::{PATIENCE, POLL, Peer};
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::Site;
 
 /// The address of the server's end inside the peer's tunnel.
-pub const WIREGUARD_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
+const SERVER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
 const INNER_NETWORK: &str = "10.78.0.0/24";
 /// Where the peer's server listens.
 const PORT: u16 = 51_820;
@@ -25,9 +26,6 @@ const PORT: u16 = 51_820;
 const MTU: u16 = 1420;
 /// Where the peer's sockets are.
 const SOCKETS: &str = "/run/wireguard";
-/// How long a peer may take until its socket answers.
-const PATIENCE: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(20);
 
 /// One end. The keys keep nothing secret: the private ones are 32 times 1 and 32 times 2.
 struct End {
@@ -53,36 +51,13 @@ const CLIENT: End = End {
     public_key: "ce8d3ad1ccb633ec7b70c17814a5c76ecd029685050d344745ba05870e587d59",
 };
 
-/// A running tunnel of boringtun; dropping it kills both ends.
-#[derive(Debug)]
-pub struct WireGuardTunnel {
-    /// The server's process.
-    pub server: Daemon,
-    /// The client's process.
-    pub client: Daemon,
-}
-
-impl WireGuardTunnel {
-    /// Starts both ends of `program` between the namespaces of `site`, over the way to `server`.
-    ///
-    /// # Errors
-    /// When the program cannot be started or does not do as it is told, with what it said.
-    pub fn start(program: &Path, site: Site<'_>, server: IpAddr) -> anyhow::Result<Self> {
-        let endpoint = SocketAddr::new(server, PORT);
-        let listen = format!("listen_port={PORT}\n");
-        let towards = format!("endpoint={endpoint}\npersistent_keepalive_interval=5\n");
-        Ok(Self {
-            server: SERVER.start(program, site.server, site.directory, &listen, (&CLIENT, ""))?,
-            client: CLIENT.start(program, site.client, site.directory, "", (&SERVER, &towards))?,
-        })
-    }
-
-    /// # Errors
-    /// When an end has ended, with what it said last.
-    pub fn check_running(&mut self) -> anyhow::Result<()> {
-        self.server.check_running()?;
-        self.client.check_running()
-    }
+pub(super) fn start(program: &Path, site: Site<'_>) -> anyhow::Result<Peer> {
+    let endpoint = SocketAddr::new(SERVER_OUTER, PORT);
+    let listen = format!("listen_port={PORT}\n");
+    let towards = format!("endpoint={endpoint}\npersistent_keepalive_interval=5\n");
+    let server = SERVER.start(program, site.server, site.directory, &listen, (&CLIENT, ""))?;
+    let client = CLIENT.start(program, site.client, site.directory, "", (&SERVER, &towards))?;
+    Ok(Peer { name: "boringtun", client, server, address: SERVER_INNER })
 }
 
 impl End {
