@@ -39,22 +39,21 @@ const SCRATCH: usize = 64 << 10;
 /// The tokens of an entrance; more sockets no machine opens in its life.
 const TOKENS: u64 = 1 << 56;
 
-/// How many connections there may be: what the system lets this program open is raised as far as
-/// it goes, and a third of that is theirs, since a connection may have two sockets for a moment and
-/// the tunnel needs some.
-fn connections_max() -> usize {
+/// How many sockets connections may have: what the system lets this program open is raised as far
+/// as it goes, and two thirds of that are theirs, since the tunnel needs some.
+fn sockets_max() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // If it is refused there are as many as before.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     let most =
-        getrlimit(Resource::Nofile).current.map_or(CONNECTIONS_MAX, |most| most as usize / 3);
-    most.clamp(1, CONNECTIONS_MAX)
+        getrlimit(Resource::Nofile).current.map_or(SOCKETS_MAX, |most| most as usize / 3 * 2);
+    most.clamp(1, SOCKETS_MAX)
 }
 
-/// More connections than this need no box and no server.
-const CONNECTIONS_MAX: usize = 16_384;
+/// More sockets than this need no box and no server.
+const SOCKETS_MAX: usize = 16_384;
 
 /// How many connections ended in each way.
 #[derive(Clone, Debug, PartialEq, Eq)]

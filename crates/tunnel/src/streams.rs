@@ -66,4 +66,4 @@ impl Default for StreamsConfig {
 
 /// Names all streams between a client and its server until they begin anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamsOwner(pub(crate) u64);
+pub struct StreamsOwner(pub u64);

@@ -82,7 +82,7 @@ impl EntranceSettings {
             networks,
             origins: Vec::new(),
             http_ports: Vec::new(),
-            connections_max: super::connections_max().min(4096),
+            connections_max: super::sockets_max().min(4096),
             connections_of_one_max: 512,
             handshake_max: Duration::from_secs(10),
             connect_max: Duration::from_secs(60),

@@ -25,7 +25,7 @@ use roadweave_tunnel::StreamsOwner;
 use roadweave_types::{Instant, ServerHost};
 use roadweave_wire::{Destination, ResetCode, StreamId};
 
-use self::attempts::{Attempts, Outcome};
+use self::attempts::{AT_ONCE, Attempts, Outcome};
 use self::names::Names;
 pub use self::rules::ExitRules;
 pub use self::source::Sources;
@@ -44,8 +44,8 @@ pub struct ExitSettings {
     pub rules: ExitRules,
     /// The addresses with which connections leave.
     pub sources: Sources,
-    /// The most connections of all clients.
-    pub connections_max: usize,
+    /// The most sockets of all clients' connections; one that is being made may have two.
+    pub sockets_max: usize,
     /// New connections of one client in a second.
     pub connects_per_second: u32,
     /// Connections of one client that are being made.
@@ -61,11 +61,11 @@ impl ExitSettings {
     /// up would take longer than people wait.
     pub fn new(rules: ExitRules, sources: Sources, connects_per_second: u32) -> Self {
         let (connecting_max, connect_max) = (64, Duration::from_secs(20));
-        let connections_max = super::connections_max();
+        let sockets_max = super::sockets_max();
         Self {
             rules,
             sources,
-            connections_max,
+            sockets_max,
             connects_per_second,
             connecting_max,
             connect_max,
@@ -142,6 +142,8 @@ pub struct Exit {
     connections: Table<Connection>,
     streams: BTreeMap<(StreamsOwner, StreamId), Number>,
     clients: BTreeMap<StreamsOwner, Client>,
+    /// Connections that are being made, of all clients.
+    connecting: usize,
     /// Whose names are looked up.
     asked: BTreeMap<Number, StreamsOwner>,
     accepted: u64,
@@ -201,6 +203,7 @@ impl Exit {
             connections: Table::new(token),
             streams: BTreeMap::new(),
             clients: BTreeMap::new(),
+            connecting: 0,
             asked: BTreeMap::new(),
             accepted: 0,
             ends: Ends::default(),
@@ -325,7 +328,8 @@ impl Exit {
         clients: &mut impl ClientStreams,
     ) {
         self.accepted += 1;
-        if self.connections.len() >= self.settings.connections_max || !self.admit(now, owner) {
+        let sockets = self.connections.len() + self.connecting;
+        if sockets + AT_ONCE > self.settings.sockets_max || !self.admit(now, owner) {
             return self.refuse(now, owner, id, ResetCode::TooMany, clients);
         }
         let until = now + self.settings.connect_max;
@@ -335,6 +339,7 @@ impl Exit {
         let number = self.connections.insert(connection);
         self.connections.set_deadline(number, Some(until));
         self.streams.insert((owner, id), number);
+        self.connecting += 1;
         self.clients.entry(owner).or_default().connecting += 1;
         match destination.host() {
             ServerHost::Address(address) => {
@@ -543,6 +548,7 @@ impl Exit {
 
     /// A connection of the client is made, or will not be.
     fn on_settled(&mut self, owner: StreamsOwner) {
+        self.connecting = self.connecting.saturating_sub(1);
         if let Some(client) = self.clients.get_mut(&owner) {
             client.connecting = client.connecting.saturating_sub(1);
         }
@@ -566,3 +572,6 @@ const ASKING_MAX: usize = 2;
 const ANSWERS_AT_ONCE: usize = 32;
 /// So much of what a client may open in a second it may open at once, in seconds.
 const BURST: Duration = Duration::from_secs(4);
+
+#[cfg(test)]
+mod tests;

@@ -36,8 +36,8 @@ const ALL_OVER: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
 /// Of connections as fast as it goes, memory is told after this part of them first.
 const FIRST_PART: u64 = 10;
-/// A server gives a third of what it may open to connections.
-const DESCRIPTORS_EACH: u64 = 3;
+/// A server gives two thirds of what it may open to connections.
+const CONNECTIONS_PART: [u64; 2] = [2, 3];
 /// Descriptors of each process, beside those of the connections.
 const DESCRIPTORS: u64 = 500;
 
@@ -61,7 +61,7 @@ pub struct ConnectionsArgs {
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     total: u64,
     /// Connections that are open at a time
-    #[arg(long, default_value_t = 6_000)]
+    #[arg(long, default_value_t = 10_000)]
     open: usize,
     /// Connections that read as fast as they can
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -194,14 +194,15 @@ impl ConnectionsArgs {
 /// # Errors
 /// When the system lets nobody open so much.
 fn allow_descriptors(open: usize) -> anyhow::Result<()> {
-    let count = open as u64 * DESCRIPTORS_EACH + DESCRIPTORS;
+    let [part, of] = CONNECTIONS_PART;
+    let count = (open as u64 * of).div_ceil(part) + DESCRIPTORS;
     let limit = getrlimit(Resource::Nofile);
     // Who may raises the highest limit as well.
     let maximum = limit.maximum.map(|most| most.max(count));
     let current = limit.current.map(|now| now.max(count));
     if setrlimit(Resource::Nofile, Rlimit { current, maximum }).is_err() {
         let most = limit.maximum.unwrap_or_default();
-        let fewer = most.saturating_sub(DESCRIPTORS) / DESCRIPTORS_EACH;
+        let fewer = most.saturating_sub(DESCRIPTORS) * part / of;
         bail!(
             "a program may open {most} files here, and {open} connections need {count}; raise that \
              with ulimit -Hn {count} as root, or try --open {fewer}"

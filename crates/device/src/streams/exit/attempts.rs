@@ -22,7 +22,7 @@ use crate::poll::{Poller, Token};
 const DELAY: Duration = Duration::from_millis(250);
 
 /// Attempts at a time: each takes a descriptor.
-const AT_ONCE: usize = 2;
+pub(super) const AT_ONCE: usize = 2;
 
 /// What the attempts have come to.
 pub(super) enum Outcome {
