@@ -1,0 +1,58 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use roadweave_wire::StreamPriority;
+
+use super::*;
+
+const NOW: Instant = Instant::from_millis(1_000);
+
+/// Clients whose streams are over when they are asked for.
+struct Nobody;
+
+impl ClientStreams for Nobody {
+    fn streams_of(&mut self, _: StreamsOwner) -> Option<&mut Streams> {
+        None
+    }
+
+    fn is_clients(&self, _: IpAddr) -> bool {
+        false
+    }
+
+    fn address_of(&self, _: StreamsOwner, _: bool) -> Option<IpAddr> {
+        None
+    }
+}
+
+fn exit(sockets_max: usize) -> Exit {
+    let sources = Sources { clients: false, own: true };
+    let settings =
+        ExitSettings { sockets_max, ..ExitSettings::new(ExitRules::default(), sources, 100) };
+    Exit::start(settings, Token(1 << 40), &Waker::new().unwrap()).unwrap()
+}
+
+/// A client opens a stream to a name, which nobody has looked up yet.
+fn open(exit: &mut Exit, owner: u64, stream: u64) {
+    let event = StreamEvent::Opened {
+        id: StreamId(stream),
+        destination: Destination::of_name("host.invalid", 80).unwrap(),
+        priority: StreamPriority::default(),
+    };
+    exit.handle_event(NOW, StreamsOwner(owner), event, &mut Nobody);
+}
+
+#[test]
+fn connections_that_are_being_made_count_for_all_their_sockets() {
+    let mut exit = exit(5);
+    open(&mut exit, 1, 0);
+    open(&mut exit, 2, 0);
+    // A third one could have two sockets, and there is room for one.
+    open(&mut exit, 3, 0);
+    assert_eq!((exit.connections(), exit.ends().of(ExitEnd::TooMany)), (2, 1));
+
+    // What was being made and is over counts no more.
+    exit.on_streams_over(StreamsOwner(1));
+    open(&mut exit, 3, 4);
+    assert_eq!((exit.connections(), exit.ends().of(ExitEnd::TooMany)), (2, 1));
+    open(&mut exit, 4, 0);
+    assert_eq!((exit.connections(), exit.ends().of(ExitEnd::TooMany)), (2, 2));
+}
