@@ -1,4 +1,4 @@
-// Downloads over emulated links: each link alone, kernel MPTCP, the tunnel, streams.
+// Downloads over emulated links: each link alone, kernel MPTCP, the tunnel, streams, split ones.
 //
 //   case --> per round: links, tunnel --> per congestion control: one way after the other
 //      --> medians, ratios --> a line, downloads.json --> tables, geometric means
@@ -94,9 +94,12 @@ async function measureRound(one, round, into, options) {
     await take(MPTCP);
     into.subflows += joinedSubflows() - joined;
 
-    await road.openTunnel({ alone: best.link });
+    await road.openTunnel({ split: true, alone: best.link });
+    // The first connection to a host goes as packets, and tells whether it answers.
+    await fetch(SPLIT, 1, 1);
     // What comes first finds a session that knows nothing of the links yet.
-    const ways = round % 2 === 0 ? [TUNNEL, STREAM] : [STREAM, TUNNEL];
+    const turns = [TUNNEL, STREAM, SPLIT];
+    const ways = turns.map((_, index) => turns[(index + round) % turns.length]);
     for (const way of [...ways, aloneWay(best.link)]) await take(way);
     if (options.requests > 0) {
       for (const way of [linkWay(best.link), MPTCP, ...ways]) {
@@ -107,6 +110,9 @@ async function measureRound(one, round, into, options) {
         }
       }
     }
+    const taken = road.taken();
+    const expected = 1 + REQUEST_BYTES.length * options.requests;
+    if (taken < expected) throw new Error(`the box took ${taken} of ${expected} connections as streams`);
     road.checkRunning();
   } finally {
     await road.close();
@@ -117,6 +123,7 @@ const linkWay = (link) => ({ name: `link:${link}`, address: HOST.direct, link })
 const aloneWay = (link) => ({ name: `alone:${link}`, address: HOST.alone, proxy: STREAMS.alone });
 const MPTCP = { name: 'mptcp', address: HOST.direct, mptcp: true };
 const TUNNEL = { name: 'tunnel', address: HOST.tunnel };
+const SPLIT = { name: 'split', address: HOST.tunnel, from: 'phone' };
 const STREAM = { name: 'stream', address: HOST.tunnel, proxy: STREAMS.tunnel };
 
 /** The programs at the host that send. */
@@ -135,7 +142,7 @@ async function download(road, way, { bytes, count, seconds }) {
   const port = way.mptcp ? PORT.mptcp : PORT.plain;
   const words = [process.execPath, LOAD, 'get', way.address, port, bytes, count, seconds, way.proxy ?? []].flat().map(String);
   road.restartLinks();
-  const [program, ...rest] = inside('box', [...(way.mptcp ? MPTCPIZE : []), ...words]);
+  const [program, ...rest] = inside(way.from ?? 'box', [...(way.mptcp ? MPTCPIZE : []), ...words]);
   const { code, said, complaint } = await finish(spawn(program, rest, { stdio: ['ignore', 'pipe', 'pipe'] }));
   if (code !== 0) throw new Error(`${way.name}: ${complaint.trim().split('\n').slice(-8).join('\n')}`);
   return said.trim().split('\n').map((line) => JSON.parse(line));

@@ -9,7 +9,7 @@ export const REQUEST_BYTES = [32_000, 200_000, 2_000_000];
  * The figures of one case with one congestion control.
  *
  * @param {object[]} runs of downloads: `{ way, bytes, seconds }`; ways are `link:NAME`, `mptcp`,
- *   `tunnel`, `stream`, and `alone:NAME`, a stream over that link alone
+ *   `tunnel`, `stream`, `split`, and `alone:NAME`, a stream over that link alone
  * @param {object[]} requests `{ way, size, bytes, seconds }`
  */
 export function summarize(runs, requests) {
@@ -35,6 +35,7 @@ function ratios(runs, mbps, best) {
     'stream/best link': mbps.stream / mbps[best],
     'stream/mptcp': mbps.stream / mbps.mptcp,
     'stream/tunnel': mbps.stream / mbps.tunnel,
+    'split/tunnel': mbps.split / mbps.tunnel,
     'alone/link': quantile(alone, 0.5),
   };
 }

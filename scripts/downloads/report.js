@@ -21,10 +21,10 @@ export function tables({ cases, means }) {
 function caseTable(cases) {
   const row = ({ name, congestion, mbps, best, ratios }) => [
     name, congestion, best.slice('link:'.length),
-    ...[best, 'mptcp', 'tunnel', 'stream'].map((way) => fixed(mbps[way], 1)),
+    ...[best, 'mptcp', 'tunnel', 'stream', 'split'].map((way) => fixed(mbps[way], 1)),
     ...Object.values(ratios).map((ratio) => fixed(ratio, 2)),
   ];
-  return table(['links', 'kernel', 'best', 'best link', 'mptcp', 'tunnel', 'stream', ...Object.keys(cases[0].ratios)],
+  return table(['links', 'kernel', 'best', 'best link', 'mptcp', 'tunnel', 'stream', 'split', ...Object.keys(cases[0].ratios)],
     cases.map(row));
 }
 
@@ -37,7 +37,7 @@ function meanTable(means) {
 
 /** Seconds of requests: the median, and the slowest of a hundred. */
 function requestTable(cases) {
-  const ways = ['best link', 'mptcp', 'tunnel', 'stream'];
+  const ways = ['best link', 'mptcp', 'tunnel', 'stream', 'split'];
   const rows = cases.flatMap(({ name, congestion, requests }) => REQUEST_BYTES.map((size) => [
     name, congestion, size / 1_000,
     ...ways.flatMap((way) => [fixed(requests[size][way].p50, 3), fixed(requests[size][way].p99, 3)]),

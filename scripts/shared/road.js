@@ -1,15 +1,15 @@
 // A box and a host that hold TCP connections over several links: each link alone, kernel MPTCP,
 // and the tunnel.
 //
-//   box ═══════════ links ═══════════ server ────────── host
-//   10.201.N.2      emulated      10.201.N.1            .2  by the kernel's own routes
-//                                 203.0.113.1           .3  into the tunnel
-//                                                       .4  into the tunnel over one link alone
+//   phone ── box ═══════════ links ═══════════ server ────────── host
+//            10.201.N.2      emulated      10.201.N.1            .2  by the kernel's own routes
+//                                          203.0.113.1           .3  into the tunnel,
+//                                                                .4  and over one link alone
 //
 // The ways exist beside each other, so that they can take turns within seconds: what decides is
 // the address of the host, and what the box routes.
 
-import { existsSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -22,10 +22,15 @@ export const HOST = { direct: '203.0.113.2', tunnel: '203.0.113.3', alone: '203.
 /** Where the box takes streams. */
 export const STREAMS = { tunnel: '127.0.0.1:1080', alone: '127.0.0.1:1081' };
 const SERVER = '198.51.100.1';
+/** The TUN device of the box. */
+const BOX_TUN = 'rw0';
 
 /** Builds the namespaces; only inside a sandbox. */
 export function buildRoad() {
-  for (const name of ['box', 'server', 'host']) addNamespace(name);
+  for (const name of ['phone', 'box', 'server', 'host']) addNamespace(name);
+  connect(['box', 'lan0', '192.168.7.1/24'], ['phone', 'eth0', '192.168.7.2/24']);
+  ip('phone', 'route add default via 192.168.7.1');
+  setKernel('box', 'net/ipv4/ip_forward', 1);
   connect(['server', 'lan0', '203.0.113.1/24'], ['host', 'eth0', `${HOST.direct}/24`]);
   for (const address of [HOST.tunnel, HOST.alone]) ip('host', `address add ${address}/24 dev eth0`);
   ip('host', 'route add default via 203.0.113.1');
@@ -39,7 +44,11 @@ export function buildRoad() {
 
 /** The congestion control of every kernel on the road: `cubic`, `bbr`. */
 export function setCongestion(name) {
-  for (const namespace of ['box', 'server', 'host']) setKernel(namespace, 'net/ipv4/tcp_congestion_control', name);
+  const allowed = readFileSync('/proc/sys/net/ipv4/tcp_allowed_congestion_control', 'utf8').trim();
+  if (!allowed.split(' ').includes(name)) {
+    throw new Error(`namespaces may use ${allowed} here; sysctl -w net.ipv4.tcp_allowed_congestion_control="${allowed} ${name}" as root adds ${name}`);
+  }
+  for (const namespace of ['phone', 'box', 'server', 'host']) setKernel(namespace, 'net/ipv4/tcp_congestion_control', name);
 }
 
 /** Further subflows that the box has joined so far: MPTCP that fell back to one path has none. */
@@ -120,10 +129,11 @@ export class Road {
    *
    * @param {object} settings
    * @param {string} [settings.strategy] of the streams
+   * @param {boolean} [settings.split] the box takes connections of those behind it
    * @param {string} [settings.alone] a link that a second client has for itself
    */
-  async openTunnel({ strategy, alone } = {}) {
-    const boxes = [{ tun: 'rw0', name: 'box', uplinks: this.names, to: HOST.tunnel, listen: STREAMS.tunnel }];
+  async openTunnel({ strategy, split = false, alone } = {}) {
+    const boxes = [{ tun: BOX_TUN, name: 'box', uplinks: this.names, to: HOST.tunnel, listen: STREAMS.tunnel, split }];
     if (alone !== undefined) {
       boxes.push({ tun: 'rw2', name: 'alone', uplinks: [alone], to: HOST.alone, listen: STREAMS.alone });
     }
@@ -151,9 +161,14 @@ export class Road {
     return paths.filter(({ status }) => status === 'usable').length;
   }
 
-  /** The status of the server, as `roadweave show --json` says; null without one. */
-  status() {
-    const socket = `/run/roadweave/${FAR_TUN}.sock`;
+  /** How many connections the box has taken that had not asked for it. */
+  taken() {
+    return this.status(BOX_TUN)?.streams?.split?.taken ?? 0;
+  }
+
+  /** The status of the server or the box, as `roadweave show --json` says; null without one. */
+  status(tun = FAR_TUN) {
+    const socket = `/run/roadweave/${tun}.sock`;
     if (!existsSync(socket)) return null;
     try {
       return JSON.parse(run(this.roadweave, 'show', '--json', '--socket', socket));

@@ -25,6 +25,7 @@ name = "${box.tun}"
 into_tunnel = ["${box.to}/32"]
 
 ${streams(strategy)}listen = "${box.listen}"
+tcp = "${box.split ? 'split' : 'tunnel'}"
 `;
 }
 

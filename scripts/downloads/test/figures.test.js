@@ -11,7 +11,7 @@ const near = (value, expected) => assert.ok(Math.abs(value - expected) < 1e-9, `
 /** Three rounds, in the last of which the other link was best. */
 const RUNS = [0, 1, 2].flatMap((round) => [
   run('link:a', round, 20 + round), run('link:b', round, round === 2 ? 40 : 10), run('mptcp', round, 25),
-  run('tunnel', round, 24), run('stream', round, 30 + round), run(round === 2 ? 'alone:b' : 'alone:a', round, 20),
+  run('tunnel', round, 24), run('stream', round, 30 + round), run('split', round, 36), run(round === 2 ? 'alone:b' : 'alone:a', round, 20),
 ]);
 
 test('a case is medians, and what they are by each other', () => {
@@ -21,6 +21,7 @@ test('a case is medians, and what they are by each other', () => {
   assert.equal(best, 'link:a');
   near(ratios['stream/best link'], 31 / 21);
   near(ratios['stream/mptcp'], 31 / 25);
+  near(ratios['split/tunnel'], 36 / 24);
   // 20/20, 20/21 and 20/40: each by the same link in the same round.
   near(ratios['alone/link'], 20 / 21);
 });
@@ -41,7 +42,7 @@ test('over all cases ratios are multiplied, and those below one counted', () => 
 test('the tables have a row for each case', () => {
   const one = { kind: 'profile', name: 'rtt_40', congestion: 'bbr', ...summarize(RUNS, []) };
   const text = tables({ cases: [one], means: [{ group: 'profiles, bbr', ratios: overall([one]) }] });
-  assert.match(text, /rtt_40 +bbr +a +21\.0 +25\.0 +24\.0 +31\.0 +1\.48 +1\.24/);
+  assert.match(text, /rtt_40 +bbr +a +21\.0 +25\.0 +24\.0 +31\.0 +36\.0 +1\.48 +1\.24/);
 });
 
 test('mistakes are told with the cure', () => {
