@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_emulate::Direction;
-use roadweave_tunnel::{ClientEvent, LaneConfig, Qoe, Strategy, StreamsConfig};
-use roadweave_types::Instant;
+use roadweave_tunnel::{ClientEvent, LaneConfig, Qoe, Strategy, StreamsConfig, UplinkPolicy};
+use roadweave_types::{Instant, Policy};
 use roadweave_wire::StreamPriority;
 use world::apps::{Apps, FetchId};
 use world::*;
@@ -180,13 +180,16 @@ fn the_first_bytes_of_an_answer_go_before_what_others_have_waiting() {
     assert!(first < in_turn / 2, "{first:?}, in turn with the others {in_turn:?}");
 }
 
-/// Requests over a fast and a slow path while a player tells of a buffer of so many seconds: the
-/// copies that the server sends.
-fn copies_beside_a_player(seconds: u64) -> u64 {
+/// Requests over a fast and a slow path, both with this budget for what is sent again, while a
+/// player tells of a buffer of so many seconds.
+fn beside_a_player(seconds: u64, redundancy_percent: Option<u8>) -> World {
     let lane = LaneConfig::new(StreamsConfig::LANE, "xlink".parse().expect("a strategy"));
     let streams = Some(StreamsConfig { lane, ..StreamsConfig::default() });
     let links = vec![link(20, 10), link(20, 120)];
-    let mut world = Plan { streams, ..Plan::new("xnc", links) }.build().join();
+    let policy = Policy { redundancy_percent, ..Policy::default() };
+    let policy = UplinkPolicy { policy, ..UplinkPolicy::default() };
+    let policies = [0, 1].map(|index| (name(index), policy)).into();
+    let mut world = Plan { streams, policies, ..Plan::new("xnc", links) }.build().join();
     let mut apps = Apps::new();
     for _ in 0..20 {
         let qoe = Qoe { cached_bytes: 0, cached_frames: 30 * seconds, bps: 0, fps: 30.0 };
@@ -197,15 +200,33 @@ fn copies_beside_a_player(seconds: u64) -> u64 {
         fetch(&mut apps, &mut world, 300_000);
         run_while(&mut apps, &mut world, ms(300), |_| true);
     }
+    world
+}
+
+/// The copies that the server has sent.
+fn copies(world: &World) -> u64 {
     let status = &world.inner.server_status()[0];
     status.stats.lanes.last().expect("lanes").sent.duplicate_datagrams
 }
 
 #[test]
 fn what_a_player_has_cached_decides_at_the_server_whether_copies_are_sent() {
-    let (rich, poor) = (copies_beside_a_player(60), copies_beside_a_player(0));
+    let [rich, poor] = [60, 0].map(|seconds| copies(&beside_a_player(seconds, None)));
     // What is lost is sent again in any case.
     assert!(poor > 5 * rich, "{rich} copies with a minute in the buffer, {poor} with nothing");
+}
+
+#[test]
+fn a_player_that_lies_gets_no_more_copies_than_the_uplinks_are_to_carry() {
+    let world = beside_a_player(0, Some(1));
+    assert!(copies(&world) > 0, "it has copies sent to itself");
+    for path in world.inner.server_status().remove(0).paths {
+        let (source, redundant) = (path.counters.source_bytes, path.counters.redundant_bytes);
+        assert!(redundant * 100 <= source, "{:?}: {redundant} of {source}", path.uplink);
+    }
+    let unbounded = beside_a_player(0, None).inner.server_status().remove(0).paths;
+    let mut counters = unbounded.iter().map(|it| it.counters);
+    assert!(counters.any(|it| it.redundant_bytes * 100 > it.source_bytes), "{unbounded:?}");
 }
 
 /// Of three answers that come in turns the last is asked to be urgent while all are under way.

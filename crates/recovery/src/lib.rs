@@ -233,9 +233,11 @@ impl Default for RecoveryConfig {
     }
 }
 
-/// Bytes of repairs that may leave on `path` at once, when what waits for it has left.
+/// Bytes that may leave on `path` at once, when what waits for it has left, for packets of which
+/// nobody knows that they are lost: never more than its policy leaves.
 pub(crate) fn spare(path: &PathOffer<'_>) -> u64 {
-    path.repair_room().min(path.snapshot.pacing_budget.saturating_sub(path.queued_bytes))
+    let paced = path.snapshot.pacing_budget.saturating_sub(path.queued_bytes);
+    path.repair_room().min(path.redundancy_left()).min(paced)
 }
 
 #[cfg(test)]

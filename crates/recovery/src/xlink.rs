@@ -26,11 +26,13 @@ use std::time::Duration;
 
 use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
 
+use self::allowance::Allowance;
 use self::delays::Delays;
 use crate::flight::State;
 use crate::qoe::{Left, Report};
 use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, SentCopy, spare};
 
+mod allowance;
 mod delays;
 
 /// Where the control of re-injection begins and ends, by how often the play-time left exceeds each
@@ -75,6 +77,8 @@ pub struct Xlink {
     report: Option<Report>,
     /// What players told, while one tells.
     observed: Observed,
+    /// Copies that they may have yet.
+    allowance: Allowance,
     /// Delays of the packets that were eligible for a copy.
     delays: Delays,
     /// Packets under way that would have had a copy without control.
@@ -94,6 +98,7 @@ impl Xlink {
             next: Urgency::FIRST,
             report: None,
             observed: Observed::new(thresholds),
+            allowance: Allowance::default(),
             delays: Delays::default(),
             eligible: BTreeSet::new(),
             next_look: None,
@@ -228,8 +233,12 @@ impl Xlink {
         self.note_eligible(&choices);
         let first = choices.into_iter().min_by_key(|it| (it.urgency, it.sent, it.slow))?;
         let Choice { urgency, id, slow, fast, .. } = first;
-        if !self.wants(now, id, paths) {
+        let is_told = self.report.is_some();
+        if is_told && !self.allowance.has_one() || !self.wants(now, id, paths) {
             return None;
+        }
+        if is_told {
+            self.allowance.take();
         }
         self.candidates.get_mut(&slow)?.get_mut(&urgency)?.pop_front();
         self.reinjected += 1;
@@ -260,6 +269,7 @@ impl Recovery for Xlink {
             Some(State::InFlight { .. } | State::Settled)
         );
         if !is_further {
+            self.allowance.on_first();
             let candidates = self.candidates.entry(packet.path).or_default();
             candidates.entry(packet.urgency).or_default().push_back((now, packet.id));
         }

@@ -83,6 +83,33 @@ fn what_a_player_has_cached_decides_and_is_played_meanwhile() {
     assert_eq!(repairs(&mut xlink, at(101), 0), [reinject(0)], "199 ms are left");
 }
 
+#[test]
+fn a_player_whose_buffer_is_always_empty_has_a_part_of_its_packets_copied() {
+    let mut xlink = xlink_with("xlink");
+    let empty = Qoe { cached_bytes: 0, cached_frames: 0, bps: 0, fps: 30.0 };
+    let mut copies = 0;
+    for id in 0..8_000 {
+        let now = at(u64::from(id));
+        xlink.set_qoe(now, empty);
+        xlink.on_sent(now, sent(id, 1), &paths());
+        copies += repairs(&mut xlink, now, 0).len();
+        if let Some(id) = id.checked_sub(50) {
+            xlink.on_acknowledged(now, PacketId(id));
+        }
+    }
+    // 512 at once, and then each fourth.
+    assert_eq!(copies, 512 + 7_999 / 4);
+}
+
+#[test]
+fn copies_stay_within_a_budget_that_all_paths_have_spent() {
+    let mut xlink = xlink_with("xlink");
+    xlink.on_sent(at(0), sent(0, 1), &paths());
+    let spent = paths().map(|path| PathSnapshot { redundancy_left: 1_499, ..path });
+    assert_eq!(xlink.poll_repair_among(at(10), &spent, 0), None);
+    assert_eq!(repairs(&mut xlink, at(10), 0), [reinject(0)]);
+}
+
 /// Whether two play-times differ by no more than a millisecond.
 fn near(left: Left, ms: u64) -> bool {
     let [low, high] =
