@@ -166,6 +166,11 @@ export class Road {
     return this.status(BOX_TUN)?.streams?.split?.taken ?? 0;
   }
 
+  /** How many requests at the box told what a player has in store. */
+  told() {
+    return this.status(BOX_TUN)?.streams?.http?.players ?? 0;
+  }
+
   /** The status of the server or the box, as `roadweave show --json` says; null without one. */
   status(tun = FAR_TUN) {
     const socket = `/run/roadweave/${tun}.sock`;

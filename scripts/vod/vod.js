@@ -93,6 +93,7 @@ async function watch(setting, road, options) {
   }
   const seen = await viewer.seen();
   const tunnel = passage.road.status();
+  const told = passage.road.told();
   const { subflows } = passage;
   const processors = share(before, processorTimes());
   writeFileSync(path.join(options.out, `${setting.name.replace(':', '-')}-${road.seed}.png`), await viewer.screenshot());
@@ -101,7 +102,7 @@ async function watch(setting, road, options) {
 
   const viewing = { setting: setting.name, seed: road.seed, ...seen, ...processors, subflows, tunnel, links };
   Object.assign(viewing, { overhead: overhead(viewing), redundancy: redundancy(tunnel) });
-  if (options.cmcd) viewing.cmcd_requests = askedWithCmcd();
+  if (options.cmcd) Object.assign(viewing, { cmcd_requests: askedWithCmcd(), cmcd_told: told });
   const { first_frame_ms: first, stalls, stalled_ms: stalled } = summarize([viewing]);
   const words = `first picture after ${(first / 1_000).toFixed(2)} s, ${stalls} stalls of ${(stalled / 1_000).toFixed(1)} s`;
   console.error(`${setting.name}, seed ${road.seed}: ${words}`);
