@@ -12,9 +12,10 @@ use crate::ranges::Ranges;
 
 /// The streams that are remembered.
 pub(crate) const CLOSED_MAX: usize = 1024;
-/// The ranges of numbers of the peer's streams. Of more the lowest gap is closed: streams with
-/// these numbers have not come for so long that they will find no room.
-const SEEN_MAX: usize = 256;
+/// The ranges of numbers of the peer's streams: one more than a peer may have open, all of which
+/// may be under way on a path slower than that of their successors. Of more the lowest gap is
+/// closed: such a peer keeps to no rules.
+pub(crate) const SEEN_MAX: usize = 4_097;
 
 /// Streams that are over.
 #[derive(Debug, Default)]
@@ -71,9 +72,12 @@ impl Closed {
     /// Bytes of memory, about.
     pub(crate) fn memory(&self) -> usize {
         let each = size_of::<(StreamId, Tombstone)>() + size_of::<StreamId>();
-        2 * self.streams.len() * each + 2 * self.seen.len() * size_of::<(u64, u64)>()
+        2 * self.streams.len() * each + 2 * self.seen.len() * SEEN
     }
 }
+
+/// Bytes of a range.
+pub(crate) const SEEN: usize = size_of::<(u64, u64)>();
 
 #[cfg(test)]
 mod tests {

@@ -26,11 +26,12 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
-    /// Takes a range away.
-    pub(crate) fn remove(&mut self, range: Range<u64>) {
+    /// Takes a range away; returns whether anything of it was in the set.
+    pub(crate) fn remove(&mut self, range: Range<u64>) -> bool {
         if range.is_empty() {
-            return;
+            return false;
         }
+        let mut any = false;
         if let Some((&before, &before_end)) = self.0.range(..range.start).next_back()
             && before_end > range.start
         {
@@ -38,13 +39,16 @@ impl Ranges {
             if before_end > range.end {
                 self.0.insert(range.end, before_end);
             }
+            any = true;
         }
         while let Some((&start, &end)) = self.0.range(range.clone()).next() {
             self.0.remove(&start);
             if end > range.end {
                 self.0.insert(range.end, end);
             }
+            any = true;
         }
+        any
     }
 
     /// What of `range` is not in the set, ascending.
@@ -121,7 +125,8 @@ mod tests {
                     ranges.insert(range.clone());
                     model.extend(range);
                 } else {
-                    ranges.remove(range.clone());
+                    let held = range.clone().any(|at| model.contains(&at));
+                    prop_assert_eq!(ranges.remove(range.clone()), held);
                     model.retain(|at| !range.contains(at));
                 }
                 let held: BTreeSet<u64> = ranges.iter().flatten().collect();

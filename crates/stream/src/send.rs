@@ -304,9 +304,7 @@ impl SendBuffer {
 
     /// Offsets that have arrived: they are neither in flight nor to be sent again.
     fn settle(&mut self, range: Range<u64>) -> bool {
-        let before = self.lost.total();
-        self.lost.remove(range.clone());
-        let mut any = self.lost.total() != before;
+        let mut any = self.lost.remove(range.clone());
         if let Some((&start, flight)) = self.in_flight.range_mut(..range.start).next_back()
             && flight.end > range.start
         {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use roadweave_types::{Instant, Urgency};
 use roadweave_wire::{Destination, ResetCode, StreamId, StreamPriority};
 
-use crate::closed::{CLOSED_MAX, Closed, Tombstone};
+use crate::closed::{CLOSED_MAX, Closed, SEEN, SEEN_MAX, Tombstone};
 use crate::config::{Config, Obligation, Stats, Timing};
 use crate::credit::{ReceiveCredit, SendCredit};
 use crate::error::{StreamError, Violation};
@@ -449,7 +449,7 @@ impl Streams {
         let ranges = (receive_max as usize).min(streams * crate::receive::RANGES_MAX);
         let each = size_of::<(StreamId, Stream)>() + size_of::<Destination>() + 256 + INDEXED;
         let buffers = 4 * (receive_max + config.send_max) as usize + 2 * streams * SLACK;
-        let closed = 2 * (CLOSED_MAX + 256) * 64 + crate::handle::ANSWERS_MAX * RECORD;
+        let closed = 2 * (CLOSED_MAX * 64 + SEEN_MAX * SEEN) + crate::handle::ANSWERS_MAX * RECORD;
         let records = self.records_max() + roadweave_wire::ACKNOWLEDGED_RANGES_MAX;
         streams * each + buffers + closed + (ranges + records) * RECORD
     }

@@ -347,3 +347,51 @@ fn priorities_out_of_turn_change_nothing() {
     let handled = streams.handle_symbol(NOW, body(&[ask(1, 1, 0)]));
     assert_eq!(handled, Err(HandleError::Violation(Violation::StreamState)));
 }
+
+/// A peer that acknowledges scattered bytes, of what is in flight in so many pieces.
+fn acknowledging(scattered: u64) -> Duration {
+    let mut streams = server(4);
+    let now = NOW;
+    let acknowledged = |contiguous, ranges| {
+        let (id, credit) = (StreamId(0), 1 << 40);
+        let begun = true;
+        StreamFrame::Acknowledged(Acknowledged {
+            id,
+            begun,
+            fin: false,
+            contiguous,
+            credit,
+            ranges,
+        })
+    };
+    streams.handle_symbol(now, body(&[open(0, vec![])])).expect("room");
+    events(&mut streams, now);
+    streams.accept(now, StreamId(0)).expect("it is open");
+    sent(&mut streams, now);
+    let credit = [StreamFrame::SessionCredit(1 << 40), acknowledged(0, vec![])];
+    streams.handle_symbol(now, body(&credit)).expect("it keeps to the rules");
+    while streams.write(now, StreamId(0), &[0; 1 << 16]).expect("it is open") > 0 {}
+    while streams.poll_transmit(now, ROOM).is_some() {}
+    for at in 0..scattered / 32 {
+        let ranges = (0..32).map(|piece| (at * 32 + piece + 1) * 250).map(|byte| byte..byte + 1);
+        let frame = acknowledged(0, ranges.collect());
+        streams.handle_symbol(now, body(&[frame])).expect("it was sent");
+    }
+    let now = now + Duration::from_secs(6);
+    streams.handle_timeout(now);
+    let tiny = acknowledged(0, (0..32).map(|at| 2 * at + 1..2 * at + 2).collect());
+    let symbol = body(&vec![tiny; 15]);
+    let time = |streams: &mut Streams| {
+        let began = std::time::Instant::now();
+        streams.handle_symbol(now, symbol.clone()).expect("it was sent");
+        began.elapsed()
+    };
+    (0..20).map(|_| time(&mut streams)).min().expect("some")
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "what it costs by what it costs otherwise")]
+fn an_acknowledgement_costs_no_more_where_thousands_of_pieces_are_lost() {
+    let (few, many) = (acknowledging(32), acknowledging(15_000));
+    assert!(many < few * 20, "{many:?}, and {few:?} where hardly any are");
+}

@@ -317,3 +317,27 @@ fn who_asks_for_everything_at_once_stops_nobody() {
         assert!((90_000..130_000).contains(&before), "{before} with {by_head}");
     }
 }
+
+/// As many streams as may be open begin at once over two paths, of which one is slower.
+#[test]
+fn streams_whose_predecessors_are_under_way_are_taken_in_any_order() {
+    for streams in [256, 4_096] {
+        let mut pair = Pair::new(streams);
+        let now = pair.now;
+        let mut symbols = Vec::new();
+        for _ in 0..streams {
+            let id = pair.client.open(now, destination(), StreamPriority::default());
+            assert_eq!(pair.client.write(now, id.expect("room"), &[7; 100]), Ok(100));
+            symbols.extend(std::iter::from_fn(|| pair.client.poll_transmit(now, ROOM)));
+        }
+        let (fast, slow): (Vec<_>, Vec<_>) =
+            symbols.into_iter().enumerate().partition(|(index, _)| index % 2 == 0);
+        for (_, symbol) in fast.into_iter().chain(slow) {
+            pair.server.handle_symbol(now, symbol).expect("a peer that keeps to the rules");
+        }
+        let opened = events(&mut pair.server, now);
+        let opened = opened.iter().filter(|event| matches!(event, Event::Opened { .. })).count();
+        assert_eq!((opened, pair.server.stats().refused), (streams, 0));
+        assert_eq!(pair.server.stats().received, pair.client.stats().sent);
+    }
+}
