@@ -16,6 +16,8 @@ use self::samples::{FragmentTrack, MovieTrack};
 
 /// Of one video at most so many bytes are taken for what its first picture needs.
 pub const FRAME_MAX: u64 = 1 << 20;
+/// No file is so long that anything begins beyond: places behind it can be counted.
+const START_MAX: u64 = 1 << 62;
 
 /// The most bytes of one box that are kept.
 const LEAF_MAX: usize = 512;
@@ -75,6 +77,7 @@ enum Place {
 impl FirstFrame {
     /// The first picture of what begins at `start` of its file.
     pub fn new(start: u64) -> Self {
+        let start = start.min(START_MAX);
         Self {
             start,
             at: start,

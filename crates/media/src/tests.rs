@@ -242,6 +242,16 @@ fn pieces() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(1_usize..600, 0..80)
 }
 
+#[test]
+fn a_place_beyond_all_files_is_given_up_like_any() {
+    for start in [0, u64::MAX - 8, u64::MAX] {
+        let mut found = FirstFrame::new(start);
+        let begins = found.offset();
+        found.feed(&[0, 0, 0, 8, b'f', b'r', b'e', b'e'].repeat(FRAME_MAX as usize / 4));
+        assert_eq!(found.end(), FrameEnd::At(begins + FRAME_MAX), "{start}");
+    }
+}
+
 proptest! {
     /// What is found does not depend on how the bytes come, and is what the samples say.
     #[test]

@@ -453,7 +453,7 @@ impl Client {
     /// Tells the server how the buffer of a player at this side does (XLINK section 5.2.1): `lane`
     /// is the server's lane that brings its video, [`StreamsConfig::LANE`] for what comes by
     /// streams; `player` tells those of this side apart. Whether it was told: not without a
-    /// session, not more often than ten times a second, and not for more than 16 players.
+    /// session, and not much more often than ten times a second for each of 16 players.
     pub fn tell_player(&mut self, now: Instant, lane: &str, player: u64, qoe: Qoe) -> bool {
         let Some(current) = &mut self.current else { return false };
         let Some(connection) = self.endpoint.connection_mut(current.id) else { return false };

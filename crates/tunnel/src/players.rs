@@ -26,20 +26,45 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The players of this end: whose reports go to the peer.
 #[derive(Debug, Default)]
-pub(crate) struct Tellers(BTreeMap<u64, Instant>);
+pub(crate) struct Tellers {
+    players: BTreeMap<u64, Told>,
+    /// Reports of all players since `began`.
+    recent: usize,
+    began: Instant,
+}
+
+/// What a player told last.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    at: Instant,
+    left: Duration,
+    /// Whether it told within the interval after another report.
+    hurried: bool,
+}
 
 impl Tellers {
-    /// Whether a report of `player` is to be told.
-    pub(crate) fn allows(&mut self, now: Instant, player: u64) -> bool {
-        if self.0.get(&player).is_some_and(|last| now < *last + INTERVAL) {
+    /// Whether a report of `player` with this buffer is to be told: one in each interval, and
+    /// another at once when the buffer has become half of what was told. Of too many players those
+    /// are forgotten that have been silent for longest, as at the peer.
+    pub(crate) fn allows(&mut self, now: Instant, player: u64, qoe: &Qoe) -> bool {
+        if now >= self.began + INTERVAL {
+            (self.began, self.recent) = (now, 0);
+        }
+        let left = qoe.play_time_left();
+        let last = self.players.get(&player).filter(|last| now < last.at + INTERVAL);
+        let hurried = last.is_some();
+        let is_news = last.is_none_or(|last| !last.hurried && left * 2 <= last.left);
+        if !is_news || self.recent >= PLAYERS_MAX {
             return false;
         }
-        self.0.retain(|_, last| now < *last + LIFE);
-        let has_room = self.0.len() < PLAYERS_MAX || self.0.contains_key(&player);
-        if has_room {
-            self.0.insert(player, now);
+        self.recent += 1;
+        self.players.retain(|_, last| now < last.at + LIFE);
+        if self.players.len() >= PLAYERS_MAX && !self.players.contains_key(&player) {
+            let oldest = self.players.iter().min_by_key(|(_, last)| last.at);
+            oldest.map(|(player, _)| *player).and_then(|oldest| self.players.remove(&oldest));
         }
-        has_room
+        self.players.insert(player, Told { at: now, left, hurried });
+        true
     }
 }
 
@@ -93,16 +118,26 @@ mod tests {
     }
 
     #[test]
-    fn a_player_tells_at_most_ten_times_a_second_and_a_crowd_not_at_all() {
+    fn a_player_tells_ten_times_a_second_and_at_once_that_its_buffer_runs_dry() {
         let mut tellers = Tellers::default();
+        let mut told = |ms, buffer| tellers.allows(at(ms), 1, &left(buffer));
         assert_eq!(
-            [0, 50, 99, 100, 150].map(|ms| tellers.allows(at(ms), 1)),
+            [0, 50, 99, 100, 150].map(|ms| told(ms, 9_000)),
             [true, false, false, true, false]
         );
-        let told = (2..40).filter(|player| tellers.allows(at(200), *player)).count();
-        assert_eq!(told, PLAYERS_MAX - 1);
-        assert!(tellers.allows(at(200), 1), "who was there before stays");
-        assert!(tellers.allows(at(10_201), 99), "and leaves when it is silent");
+        assert_eq!([160, 170].map(|ms| told(ms, 4_500)), [true, false]);
+        assert!(!told(180, 0), "no third time");
+        assert!(told(260, 9_000));
+    }
+
+    #[test]
+    fn a_crowd_drives_out_those_who_have_been_silent_and_tells_no_more_than_sixteen_do() {
+        let mut tellers = Tellers::default();
+        let mut told = |ms, player| tellers.allows(at(ms), player, &left(0));
+        assert_eq!((0..1_000).filter(|player| told(0, *player)).count(), PLAYERS_MAX);
+        assert!(told(100, 5_000), "a newcomer takes the place of the oldest");
+        assert_eq!((0..1_000).filter(|player| told(150, *player)).count(), PLAYERS_MAX - 1);
+        assert!(tellers.players.len() <= PLAYERS_MAX);
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl Session {
         carrier: &mut impl Carrier,
     ) -> bool {
         let report = Control::Player(report_of(lane, player, qoe));
-        self.tellers.allows(now, player) && carrier.send_message(report.to_bytes())
+        self.tellers.allows(now, player, &qoe) && carrier.send_message(report.to_bytes())
     }
 
     fn lane(&mut self, name: &str) -> Result<&mut LaneSender, SetError> {

@@ -22,8 +22,8 @@ use super::http::{HEAD_MAX, answer_with};
 
 /// Where players tell.
 pub(super) const TARGET: &str = "/v1/qoe";
-/// The most reports in one request; the last of each player counts.
-const REPORTS_MAX: usize = 16;
+/// The most players in one request; the last report of each counts.
+const PLAYERS_MAX: usize = 16;
 
 /// What a player told.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -80,11 +80,24 @@ pub(super) fn read(
         "application/cmcd" => {
             let lines = String::from_utf8_lossy(body);
             let told = |line: &str| told_by(&Cmcd::of_items(line), 0);
-            lines.lines().filter_map(told).take(REPORTS_MAX).collect()
+            last_of_each(lines.lines().filter_map(told))
         }
         _ => return refused(415, "tell application/json or application/cmcd", origin),
     };
     Asked::Told { players, answer: answer_with(200, "", &cross_origin(origin)) }
+}
+
+/// The last report of each of the first players.
+fn last_of_each(reports: impl Iterator<Item = PlayerTold>) -> Vec<PlayerTold> {
+    let mut players: Vec<PlayerTold> = Vec::new();
+    for report in reports {
+        match players.iter().position(|told| told.player == report.player) {
+            Some(place) => players[place] = report,
+            None if players.len() < PLAYERS_MAX => players.push(report),
+            None => {}
+        }
+    }
+    players
 }
 
 fn refused(status: u16, why: &str, origin: Option<&str>) -> Asked {
@@ -135,7 +148,8 @@ mod tests {
         let Asked::Told { players, .. } = post(JSON, body) else { panic!("it is one") };
         let qoe = Qoe { cached_bytes: 1, cached_frames: 2, bps: 3, fps: 29.97 };
         assert_eq!(players, [PlayerTold { player: 9, qoe }]);
-        let lines = "e=ps,sid=\"a,bl=1\",v=2\nbl=2300,sid=\"a\",v=2\nbl=(900;v 1500;a),sid=\"b\"";
+        let lines = "e=ps,sid=\"a,bl=1\",v=2\nbl=9000,sid=\"a\"\nbl=2300,sid=\"a\",v=2\n\
+                     bl=(900;v 1500;a),sid=\"b\"";
         let Asked::Told { players, .. } = post(CMCD, lines) else { panic!("they are some") };
         let left: Vec<_> = players.iter().map(|told| told.qoe.play_time_left()).collect();
         assert_eq!(left.iter().map(|it| it.as_millis()).collect::<Vec<_>>(), [2300, 900]);
