@@ -349,6 +349,7 @@ fn priorities_out_of_turn_change_nothing() {
 }
 
 /// A peer that acknowledges scattered bytes, of what is in flight in so many pieces.
+#[allow(clippy::disallowed_methods, reason = "what it costs by what it costs otherwise")]
 fn acknowledging(scattered: u64) -> Duration {
     let mut streams = server(4);
     let now = NOW;
@@ -390,7 +391,6 @@ fn acknowledging(scattered: u64) -> Duration {
 }
 
 #[test]
-#[allow(clippy::disallowed_methods, reason = "what it costs by what it costs otherwise")]
 fn an_acknowledgement_costs_no_more_where_thousands_of_pieces_are_lost() {
     let (few, many) = (acknowledging(32), acknowledging(15_000));
     assert!(many < few * 20, "{many:?}, and {few:?} where hardly any are");
