@@ -325,6 +325,12 @@ impl Splice {
         }
     }
 
+    /// Whether the socket may hold what nobody reads: bytes behind the request that was for the other
+    /// end.
+    pub(super) fn leaves_unread(&self) -> bool {
+        self.left.is_some()
+    }
+
     /// The socket, which is not joined any more.
     pub(super) fn into_socket(self) -> TcpStream {
         self.socket

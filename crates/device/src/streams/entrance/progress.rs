@@ -39,14 +39,14 @@ impl Entrance {
                     Turn::Over(Over::Reset(code)) => {
                         self.refuse_spliced(now, number, splice, dialect, code)
                     }
-                    Turn::Over(over) => self.end_spliced(splice, over),
+                    Turn::Over(over) => self.end_spliced(now, number, splice, over),
                     Turn::More => Next::Again(State::Opening { splice, dialect }),
                     Turn::Idle => Next::Stays(State::Opening { splice, dialect }),
                 }
             }
             State::Joined(mut splice) => {
                 match splice.turn(now, streams, &mut self.scratch, &mut self.heard) {
-                    Turn::Over(over) => self.end_spliced(splice, over),
+                    Turn::Over(over) => self.end_spliced(now, number, splice, over),
                     Turn::More => Next::Again(State::Joined(splice)),
                     Turn::Idle => Next::Stays(State::Joined(splice)),
                 }
@@ -67,7 +67,7 @@ impl Entrance {
                 } else {
                     // It fails only if it is over already.
                     let _ = streams.reset(now, splice.stream(), ResetCode::Aborted);
-                    self.end_spliced(splice, Over::Aborted)
+                    self.end_spliced(now, number, splice, Over::Aborted)
                 }
             }
             Some(state) => Next::Stays(state),
@@ -83,7 +83,7 @@ impl Entrance {
             Some(State::Opening { splice, dialect }) => {
                 self.refuse_spliced(now, number, splice, dialect, code)
             }
-            Some(State::Joined(splice)) => self.end_spliced(splice, Over::Reset(code)),
+            Some(State::Joined(splice)) => self.end_spliced(now, number, splice, Over::Reset(code)),
             Some(state) => Next::Stays(state),
             None => return,
         };
@@ -241,10 +241,14 @@ impl Entrance {
         self.part(now, number, socket, answer, EntranceEnd::Unconnected)
     }
 
-    fn end_spliced(&mut self, splice: Splice, over: Over) -> Next {
+    fn end_spliced(&mut self, now: Instant, number: Number, splice: Splice, over: Over) -> Next {
         self.streams.remove(&splice.stream());
+        let leaves_unread = splice.leaves_unread();
         let socket = splice.into_socket();
         Next::Ends(match over {
+            Over::Closed if leaves_unread => {
+                return self.part(now, number, socket, Vec::new(), EntranceEnd::Closed);
+            }
             Over::Closed => EntranceEnd::Closed,
             Over::Aborted => EntranceEnd::Aborted,
             Over::Reset(_) => {

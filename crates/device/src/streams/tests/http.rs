@@ -268,6 +268,39 @@ fn a_request_for_another_host_goes_there_alone() {
     world.check_ends(&[(EntranceEnd::Closed, 1)]);
 }
 
+/// An application that sends more than its request, and reads slowly: closed with that unread, the
+/// kernel would throw the end of the answer away.
+#[test]
+fn an_answer_comes_whole_whatever_follows_the_request() {
+    let (listener, to) = destination();
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nConnection: close\r\n\r\n";
+    let answer = [head.as_bytes(), &vec![b'a'; 1_000_000]].concat();
+    let expected = answer.len();
+    let host = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("somebody comes");
+        let length = socket.read(&mut [0; 4096]).expect("a request");
+        socket.write_all(&answer).expect("somebody reads");
+        length
+    });
+    let mut world = World::new(|_| {});
+    let (proxy, request) = (world.proxy(), format!("GET http://{to}/ HTTP/1.1\r\n\r\n"));
+    let application = std::thread::spawn(move || {
+        let mut socket = TcpStream::connect(proxy).expect("it listens");
+        socket.write_all(request.repeat(2).as_bytes()).expect("there is room");
+        let (mut got, mut chunk) = (0, [0; 8192]);
+        while let Ok(length) = socket.read(&mut chunk)
+            && length > 0
+        {
+            got += length;
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        got
+    });
+    assert_eq!(world.join(application), expected);
+    world.join(host);
+    world.check_ends(&[(EntranceEnd::Closed, 1)]);
+}
+
 #[test]
 fn a_request_for_a_host_that_is_not_there_is_answered() {
     let mut world = World::new(|_| {});
