@@ -17,7 +17,7 @@ mod source;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use roadweave_stream::{Event as StreamEvent, Streams};
@@ -141,16 +141,19 @@ pub struct Exit {
     names: Names,
     connections: Table<Connection>,
     streams: BTreeMap<(StreamsOwner, StreamId), Number>,
-    clients: BTreeMap<StreamsOwner, Client>,
+    clients: BTreeMap<Account, Client>,
     /// Connections that are being made, of all clients.
     connecting: usize,
     /// Whose names are looked up.
-    asked: BTreeMap<Number, StreamsOwner>,
+    asked: BTreeMap<Number, Account>,
     accepted: u64,
     ends: Ends<ExitEnd>,
     heard: Heard,
     scratch: Box<[u8]>,
 }
+
+/// A client, whichever session it is in: its inner address, or that of nobody.
+type Account = IpAddr;
 
 /// What a client has used up.
 #[derive(Debug, Default)]
@@ -167,6 +170,7 @@ struct Client {
 #[derive(Debug)]
 struct Connection {
     owner: StreamsOwner,
+    account: Account,
     stream: StreamId,
     /// When it must be connected.
     until: Instant,
@@ -188,6 +192,19 @@ enum State {
     Connecting(Attempts),
     /// It is connected.
     Joined(Splice),
+}
+
+impl Client {
+    /// Whether it is as good as one that never was.
+    fn is_idle(&self, now: Instant) -> bool {
+        self.connecting + self.asking + self.questions.len() == 0 && self.full_at <= now
+    }
+}
+
+/// Whose account the streams of `owner` are on.
+fn account_of(owner: StreamsOwner, clients: &impl ClientStreams) -> Account {
+    let address = clients.address_of(owner, true).or_else(|| clients.address_of(owner, false));
+    address.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))
 }
 
 impl Exit {
@@ -275,7 +292,6 @@ impl Exit {
         for number in of_owner.map(|(_, number)| *number).collect::<Vec<_>>() {
             self.break_off(number);
         }
-        self.clients.remove(&owner);
     }
 
     /// When [`Exit::turn`] has something to do.
@@ -328,19 +344,21 @@ impl Exit {
         clients: &mut impl ClientStreams,
     ) {
         self.accepted += 1;
+        let account = account_of(owner, clients);
         let sockets = self.connections.len() + self.connecting;
-        if sockets + AT_ONCE > self.settings.sockets_max || !self.admit(now, owner) {
+        if sockets + AT_ONCE > self.settings.sockets_max || !self.admit(now, account) {
             return self.refuse(now, owner, id, ResetCode::TooMany, clients);
         }
         let until = now + self.settings.connect_max;
         let (closing, finished, state) = (false, false, Some(State::Asking));
         let is_http = self.settings.http_ports.contains(&destination.port());
-        let connection = Connection { owner, stream: id, until, closing, finished, is_http, state };
+        let connection =
+            Connection { owner, account, stream: id, until, closing, finished, is_http, state };
         let number = self.connections.insert(connection);
         self.connections.set_deadline(number, Some(until));
         self.streams.insert((owner, id), number);
         self.connecting += 1;
-        self.clients.entry(owner).or_default().connecting += 1;
+        self.clients.entry(account).or_default().connecting += 1;
         match destination.host() {
             ServerHost::Address(address) => {
                 let to = SocketAddr::new(address.to_canonical(), destination.port());
@@ -348,15 +366,18 @@ impl Exit {
             }
             ServerHost::Name(name) => {
                 let question = (number, name.to_string(), destination.port());
-                self.clients.entry(owner).or_default().questions.push_back(question);
-                self.ask(owner);
+                self.clients.entry(account).or_default().questions.push_back(question);
+                self.ask(now, account, clients);
             }
         }
     }
 
     /// Whether the client may open another now.
-    fn admit(&mut self, now: Instant, owner: StreamsOwner) -> bool {
-        let client = self.clients.entry(owner).or_default();
+    fn admit(&mut self, now: Instant, account: Account) -> bool {
+        if self.clients.len() > ACCOUNTS_MIN + 2 * self.connections.len() {
+            self.clients.retain(|_, client| !client.is_idle(now));
+        }
+        let client = self.clients.entry(account).or_default();
         let each = Duration::from_secs(1) / self.settings.connects_per_second.max(1);
         let full_at = client.full_at.max(now) + each;
         let admits = client.connecting < self.settings.connecting_max
@@ -369,15 +390,20 @@ impl Exit {
 
     /// Has names of a client looked up, as many at a time as a client may: whoever asks for names
     /// that nobody answers holds up its own.
-    fn ask(&mut self, owner: StreamsOwner) {
-        let Some(client) = self.clients.get_mut(&owner) else { return };
-        while client.asking < ASKING_MAX
+    fn ask(&mut self, now: Instant, account: Account, clients: &mut impl ClientStreams) {
+        while let Some(client) = self.clients.get_mut(&account)
+            && client.asking < ASKING_MAX
             && let Some((number, name, port)) = client.questions.pop_front()
         {
             // Of a stream that was reset meanwhile nobody wants to know.
-            if self.connections.get_mut(number).is_some() && self.names.ask(number, &name, port) {
+            if self.connections.get_mut(number).is_none() {
+                continue;
+            }
+            if self.names.ask(number, &name, port) {
                 client.asking += 1;
-                self.asked.insert(number, owner);
+                self.asked.insert(number, account);
+            } else {
+                self.fail(now, number, ResetCode::TooMany, clients);
             }
         }
     }
@@ -390,11 +416,11 @@ impl Exit {
         addresses: Vec<SocketAddr>,
         clients: &mut impl ClientStreams,
     ) {
-        if let Some(owner) = self.asked.remove(&number) {
-            if let Some(client) = self.clients.get_mut(&owner) {
+        if let Some(account) = self.asked.remove(&number) {
+            if let Some(client) = self.clients.get_mut(&account) {
                 client.asking = client.asking.saturating_sub(1);
             }
-            self.ask(owner);
+            self.ask(now, account, clients);
         }
         self.on_addresses(now, number, addresses, clients);
     }
@@ -438,6 +464,7 @@ impl Exit {
         let token = self.connections.token(number);
         let Some(connection) = self.connections.get_mut(number) else { return };
         let (owner, id, until) = (connection.owner, connection.stream, connection.until);
+        let account = connection.account;
         let ExitSettings { rules, sources, .. } = &self.settings;
         let source = |to: SocketAddr| match rules.allow(to, |address| clients.is_clients(address)) {
             true => sources.choose(to, clients.address_of(owner, to.is_ipv4())),
@@ -470,7 +497,7 @@ impl Exit {
                         }
                         connection.state = Some(State::Joined(splice));
                         self.connections.set_deadline(number, None);
-                        self.on_settled(owner);
+                        self.on_settled(account);
                         self.connections.wake(number);
                     }
                 }
@@ -515,7 +542,8 @@ impl Exit {
     ) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let (owner, id) = (connection.owner, connection.stream);
-        self.on_settled(owner);
+        let account = connection.account;
+        self.on_settled(account);
         self.forget(number);
         self.refuse(now, owner, id, code, clients);
     }
@@ -538,18 +566,18 @@ impl Exit {
     /// The stream of a connection is over.
     fn break_off(&mut self, number: Number) {
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let owner = connection.owner;
+        let account = connection.account;
         match &connection.state {
             Some(State::Joined(splice)) => break_off(splice.socket()),
-            _ => self.on_settled(owner),
+            _ => self.on_settled(account),
         }
         self.end(number, ExitEnd::Reset);
     }
 
     /// A connection of the client is made, or will not be.
-    fn on_settled(&mut self, owner: StreamsOwner) {
+    fn on_settled(&mut self, account: Account) {
         self.connecting = self.connecting.saturating_sub(1);
-        if let Some(client) = self.clients.get_mut(&owner) {
+        if let Some(client) = self.clients.get_mut(&account) {
             client.connecting = client.connecting.saturating_sub(1);
         }
     }
@@ -566,6 +594,8 @@ impl Exit {
     }
 }
 
+/// Accounts are kept for at least so many clients.
+const ACCOUNTS_MIN: usize = 1024;
 /// Names of one client that are looked up at a time.
 const ASKING_MAX: usize = 2;
 /// Answers that are taken in a turn.
