@@ -131,6 +131,8 @@ impl AnchorArgs {
                 transport: file.transport.to_config(random_bytes()?),
                 tenants: vec![tenant],
                 leg_rate: file.leg_rate(),
+                streams: None,
+                memory_max: 0,
             },
             identity,
             devices,
