@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise, peer_text};
 use roadweave_wire::{
-    Binding, Control, Detached, Hello, LegMessage, Reason, Role, StreamsEpoch, TenantAnchor,
-    Welcome,
+    Binding, Control, Detached, Hello, LegMessage, Reason, Role, StreamsEpoch, StreamsOffer,
+    TenantAnchor, Welcome,
 };
 
 /// Parses the bytes.
@@ -32,16 +32,18 @@ fn escaped(message: Control) -> Control {
 
 /// One of each kind, and one with a field of a later version.
 pub fn seeds() -> Vec<Vec<u8>> {
+    let offer = StreamsOffer { epoch: StreamsEpoch(9), takes_priorities: true };
     let networks = ["10.64.0.2/32", "fd64::2/128", "192.168.7.0/24"];
     let welcome = Welcome {
         addresses: networks.iter().map(|text| text.parse().expect("a network")).collect(),
         gateways: ["10.64.0.1", "fd64::1"].map(|text| text.parse().expect("an address")).to_vec(),
         mtu: 1_400,
         anchor: Some(TenantAnchor { tenant: "acme".into(), key: [7; 32] }),
-        streams: Some(StreamsEpoch(9)),
-        stream_priorities: true,
+        streams: Some(offer),
+        relays: true,
     };
     let messages = [
+        Control::Streams(Some(offer)),
         Control::Hello(Hello { name: "bus-17".into(), ..Hello::default() }),
         Control::Welcome(welcome),
         Control::Refuse { reason: "unknown key".into(), why: Reason::Drain },
@@ -64,7 +66,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     ];
     let (anchor, proxy, signature) = ([7; 32], [8; 32], [9; 64]);
     let binding = Binding { tenant: "acme".into(), anchor, proxy, number: 3, signature };
-    let attach = LegMessage::Attach { handle: 1, device: [5; 32], binding: binding.clone() };
+    let (streams, device) = (Some(offer), [5; 32]);
+    let attach = LegMessage::Attach { handle: 1, device, binding: binding.clone(), streams };
     let newest = Some(Box::new(binding.clone()));
     let detached = LegMessage::Detached { handle: 1, why: Detached::Old, newest };
     let messages = messages.into_iter().chain([Control::Binding(binding)]);

@@ -1,15 +1,18 @@
 //! The payload of a DATAGRAM frame: refused, or written again as it came.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
-use roadweave_types::{LaneId, PacketId};
+use roadweave_types::{LaneId, PacketId, Urgency};
 use roadweave_wire::{
-    Coded, Datagram, Feedback, FragmentPosition, LaneReport, MAX_FEEDBACK_LANES, Part,
-    SourceDatagram, Sum, Symbol,
+    Coded, Datagram, Feedback, FragmentPosition, LaneReport, LegFrames, LegRoom,
+    MAX_FEEDBACK_LANES, Part, Passed, SourceDatagram, Sum, Symbol,
 };
 
 /// Parses the bytes.
 pub fn run(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
+    run_of_leg(&bytes);
     let Ok(datagram) = Datagram::parse(bytes.clone()) else { return };
     let written = match datagram {
         Datagram::Source { lane, id, symbol } => {
@@ -39,6 +42,17 @@ pub fn run(data: &[u8]) {
     assert_eq!(written, bytes);
 }
 
+/// Datagrams of a leg: at most one of three, written again as it came.
+fn run_of_leg(bytes: &Bytes) {
+    let passed = Passed::parse(bytes.clone()).map(|it| Passed::datagram(it.handle, &it.packet));
+    let frames = LegFrames::parse(bytes.clone()).map(|frames| frames.to_bytes());
+    let room = LegRoom::parse(bytes.clone()).map(|room| room.to_bytes());
+    let written: Vec<Bytes> = [passed, frames, room].into_iter().flatten().collect();
+    assert!(written.len() <= 1);
+    // What follows a room is of a later version.
+    assert!(written.iter().all(|written| bytes.starts_with(written)));
+}
+
 /// One of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
     let symbol = Symbol { position: FragmentPosition::Last, body: b"inner packet" };
@@ -50,6 +64,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
     Sum::write_header(LaneId(0), PacketId(7), 0b1001, &mut sum);
     sum.extend_from_slice(&[9; 30]);
     let report = LaneReport { lane: 1, highest: PacketId(9), delivered: 8, recovered: 7, lost: 6 };
+    let body = Bytes::from_static(&[0x20, 0x0a, 4]);
+    let frames = LegFrames { handle: 1, urgency: Urgency(2), sent: 3, frames: body };
+    let room = LegRoom { handle: 1, until: 65_536, size: 1_200, wait: Duration::from_millis(925) };
     let feedback = |lanes| Feedback { lanes: vec![report; lanes] }.to_bytes().to_vec();
     vec![
         source.to_vec(),
@@ -58,5 +75,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         feedback(0),
         feedback(2),
         feedback(MAX_FEEDBACK_LANES),
+        Passed::datagram(1, &[0x20, 0x0a, 4]).to_vec(),
+        frames.to_bytes().to_vec(),
+        room.to_bytes().to_vec(),
     ]
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use roadweave_config::{AnchorFile, ProxyFile};
+use roadweave_config::{AnchorFile, AnchorStreams, ProxyFile};
 use roadweave_device::fleet::Membership;
 use roadweave_device::{
     AnchorOptions, Destinations, ProxyOptions, ServerReload, random_bytes, run_anchor, run_proxy,
@@ -78,7 +78,7 @@ impl ProxyArgs {
                 lanes: file.lane_configs(),
                 gateways: Vec::new(),
                 mtu: file.mtu_bytes.get() as u16,
-                streams: None,
+                streams: file.streams_config(),
                 clients_reach_clients: false,
                 memory_max: file.limits.memory_mb.bytes(),
                 client_memory_max: file.limits.client_memory_mb.bytes(),
@@ -126,11 +126,17 @@ impl AnchorArgs {
             clients_reach_clients: file.clients_reach_clients,
             rate_limit: file.rate_limit(),
         };
+        let streams = file.streams.as_ref();
+        let connects = streams.map_or(1, |streams| streams.connects_per_second.get() as u32);
         Ok(run_anchor(AnchorOptions {
+            connects_per_second: connects,
+            http_ports: streams.map_or_else(Vec::new, |streams| streams.http_ports.clone()),
             config: AnchorConfig {
                 transport: file.transport.to_config(random_bytes()?),
                 tenants: vec![tenant],
                 leg_rate: file.leg_rate(),
+                streams: streams.map(AnchorStreams::to_config),
+                memory_max: streams.map_or(0, AnchorStreams::memory_max),
             },
             identity,
             devices,

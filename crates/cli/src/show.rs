@@ -72,7 +72,7 @@ fn render(status: &Status) -> String {
                 &passing(proxy.passing.legs.iter().map(|leg| ("", leg)), &proxy.passing.tenants);
             proxy.sessions.iter().map(session).collect()
         }
-        RoleStatus::Anchor(AnchorRoleStatus { passing: anchor }) => {
+        RoleStatus::Anchor(AnchorRoleStatus { passing: anchor, .. }) => {
             let legs = anchor.legs.iter().map(|(name, leg)| (name.as_str(), leg));
             text += &passing(legs, &anchor.tenants);
             Vec::new()
@@ -95,6 +95,7 @@ fn render(status: &Status) -> String {
     text += &match &status.role {
         RoleStatus::Client(client) => client.streams.as_ref().map(streams),
         RoleStatus::Server(server) => server.streams.as_ref().map(streams),
+        RoleStatus::Anchor(anchor) => anchor.streams.as_ref().map(streams),
         _ => None,
     }
     .unwrap_or_default();

@@ -16,6 +16,7 @@ use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::proxy::{rate, validate_tenant_name};
 use crate::secret::PrivateKey;
 use crate::server::{default_addresses, default_masquerade};
+use crate::streams::AnchorStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
 use crate::values::{Within, listen, networks, state_directory, validate_networks};
@@ -67,6 +68,9 @@ pub struct AnchorFile {
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,
+    /// The far end of the clients' streams, if the anchor takes some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<AnchorStreams>,
     /// The proxies that may connect.
     #[serde(default)]
     pub proxies: Vec<ProxyFields>,
@@ -144,6 +148,7 @@ impl Validate for AnchorFile {
         validate_networks("deny_destinations", &self.deny_destinations)?;
         let allowed: Vec<IpNet> = self.allow_destinations.iter().map(|to| to.network).collect();
         validate_networks("allow_destinations", &allowed)?;
+        self.streams.iter().try_for_each(AnchorStreams::validate)?;
         self.fleet.validate()?;
         self.transport.validate()?;
         for (position, proxy) in self.proxies.iter().enumerate() {

@@ -42,7 +42,7 @@ pub use reader::{Fault, FileError, Position, Validate, load, parse, read_text};
 pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering, RouterTunFields};
 pub use secret::{PrivateKey, WriteError, write_secrets};
 pub use server::{ServerFile, ServerLimits};
-pub use streams::{ClientStreams, ServerStreams, TcpRule, TcpWay};
+pub use streams::{AnchorStreams, ClientStreams, ProxyStreams, ServerStreams, TcpRule, TcpWay};
 pub use transport::TransportFields;
 pub use tun::{TunFields, TunName};
 pub use values::{Within, host_port, state_directory as default_state_directory};

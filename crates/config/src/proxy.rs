@@ -17,6 +17,7 @@ use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::secret::PrivateKey;
 use crate::server::{ServerLimits, default_listen};
+use crate::streams::ProxyStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunName;
 use crate::values::{Within, addresses, listen, state_directory};
@@ -56,6 +57,9 @@ pub struct ProxyFile {
     /// The lanes, in the order in which they are asked.
     #[serde(default)]
     pub lanes: Vec<LaneFields>,
+    /// How streams are relayed between clients and their anchors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<ProxyStreams>,
     /// The tenants, each with its anchor, beside those that the fleet names.
     #[serde(default)]
     pub tenants: Vec<ProxyTenantFields>,
@@ -110,6 +114,11 @@ impl ProxyFile {
     /// The lanes of the downlink direction.
     pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
         lane_configs(&self.lanes)
+    }
+
+    /// How streams are relayed, if they are.
+    pub fn streams_config(&self) -> Option<roadweave_tunnel::StreamsConfig> {
+        ProxyStreams::to_config(self.streams.as_ref(), &self.lanes)
     }
 
     /// The clients as the proxy wants them.
@@ -192,6 +201,9 @@ impl Validate for ProxyFile {
         validate_lanes(LaneNames::PRODUCT, &self.lanes)?;
         validate_deadlines(&self.lanes)?;
         validate_without_uplinks(&self.lanes)?;
+        if let Some(streams) = &self.streams {
+            streams.validate(&self.lanes)?;
+        }
         self.validate_tenants()?;
         let tenants: Vec<&str> = self.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
         PeersCheck::new("peers", &self.private_key, &[]).of_tenants(&tenants).check(&self.peers)

@@ -98,6 +98,36 @@ pub struct ServerStreams {
     pub connects_per_second: Within<1, 10_000>,
 }
 
+/// How a proxy relays streams between its clients and their anchors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProxyStreams {
+    /// Scheduler and recovery towards clients; docs/configuration.md lists them.
+    #[serde(default = "default_strategy")]
+    pub strategy: Strategy,
+}
+
+/// The far end of the streams of an anchor's clients.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnchorStreams {
+    /// The most connections of a client that are open at a time.
+    #[serde(default = "default_connections_max")]
+    pub connections_max: Within<1, 4_096>,
+    /// Kilobytes that each connection sends before everything else.
+    #[serde(default = "default_first_kb")]
+    pub first_kb: Within<0, 1_024>,
+    /// The ports of hosts to which plain HTTP is read along.
+    #[serde(default = "default_http_ports")]
+    pub http_ports: Vec<u16>,
+    /// New connections of one client in a second, over some seconds.
+    #[serde(default = "default_connects")]
+    pub connects_per_second: Within<1, 10_000>,
+    /// The most memory, MiB, that the streams of all clients hold together.
+    #[serde(default = "default_memory_mb")]
+    pub memory_mb: Within<32, 1_048_576>,
+}
+
 fn to_config(
     strategy: &Strategy,
     connections_max: Within<1, 4_096>,
@@ -145,6 +175,54 @@ fn validate_http_ports(ports: &[u16]) -> Result<(), Fault> {
 
 /// The most ports that are read along.
 const HTTP_PORTS_MAX: usize = 16;
+
+/// Checks that the strategy names none of the client's uplinks.
+fn validate_without_uplink(strategy: &Strategy) -> Result<(), Fault> {
+    if !strategy.as_str().starts_with("single:") {
+        return Ok(());
+    }
+    let message = format!(
+        "streams.strategy = \"{}\" is for clients, since a server has no uplinks",
+        strategy.as_str()
+    );
+    Err(Fault::new("streams.strategy", message))
+}
+
+impl ProxyStreams {
+    pub(crate) fn validate(&self, lanes: &[LaneFields]) -> Result<(), Fault> {
+        validate_without_uplink(&self.strategy)?;
+        validate_place(lanes)
+    }
+
+    /// How a proxy with these lanes relays streams; without a section it does where there is a
+    /// place for their lane.
+    pub(crate) fn to_config(of: Option<&Self>, lanes: &[LaneFields]) -> Option<StreamsConfig> {
+        let StreamsConfig { lane, streams_max, head } = StreamsConfig::default();
+        match of {
+            Some(Self { strategy }) => {
+                let lane = LaneConfig { strategy: strategy.clone(), ..lane };
+                Some(StreamsConfig { lane, streams_max, head })
+            }
+            None => validate_place(lanes).is_ok().then(StreamsConfig::default),
+        }
+    }
+}
+
+impl AnchorStreams {
+    pub(crate) fn validate(&self) -> Result<(), Fault> {
+        validate_http_ports(&self.http_ports)
+    }
+
+    /// How many there may be, and what goes first.
+    pub fn to_config(&self) -> StreamsConfig {
+        to_config(&default_strategy(), self.connections_max, self.first_kb)
+    }
+
+    /// The most bytes that they hold together.
+    pub fn memory_max(&self) -> usize {
+        self.memory_mb.bytes()
+    }
+}
 
 impl ClientStreams {
     /// Whether connections of the LAN may end at the box without having been told to.
@@ -214,13 +292,7 @@ impl ServerStreams {
             );
             return Err(Fault::new("shards", message));
         }
-        if self.strategy.as_str().starts_with("single:") {
-            let message = format!(
-                "streams.strategy = \"{}\" is for clients, since a server has no uplinks",
-                self.strategy.as_str()
-            );
-            return Err(Fault::new("streams.strategy", message));
-        }
+        validate_without_uplink(&self.strategy)?;
         validate_http_ports(&self.http_ports)?;
         validate_place(lanes)
     }
@@ -245,6 +317,10 @@ const fn default_first_kb() -> Within<0, 1_024> {
 
 fn default_http_ports() -> Vec<u16> {
     vec![80]
+}
+
+const fn default_memory_mb() -> Within<32, 1_048_576> {
+    Within::of(1_024)
 }
 
 const fn default_connects() -> Within<1, 10_000> {

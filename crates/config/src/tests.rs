@@ -439,6 +439,17 @@ fn streams_need_a_lane_of_their_own() {
     let server = format!("private_key = \"{KEY}\"\n[streams]\nstrategy = \"single:wwan0\"\n");
     let error = read::<ServerFile>(&server).expect_err("no uplinks");
     assert!(error.contains("a server has no uplinks"), "{error}");
+    let error = read::<crate::ProxyFile>(&server).expect_err("no uplinks");
+    assert!(error.contains("a server has no uplinks"), "{error}");
+    // A proxy that was content with eight lanes is so still, and relays none.
+    let proxy = |more: &str| read::<crate::ProxyFile>(&format!("private_key = \"{KEY}\"\n{more}"));
+    let relays =
+        |more: &str| proxy(more).expect("good").streams_config().map(|it| it.lane.strategy);
+    assert_eq!(relays(&lanes(8)), None);
+    assert_eq!(relays(&lanes(7)), Some(roadweave_tunnel::StreamsConfig::default().lane.strategy));
+    let strategy = relays("[streams]\nstrategy = \"xlink\"\n").expect("a place");
+    assert_eq!(strategy.as_str(), "xlink");
+    proxy(&format!("{}[streams]\n", lanes(8))).expect_err("none is left");
     let bad = streams.replace("192.168.1.1:1080", "lan");
     let error = read::<ClientFile>(&format!("{}{bad}", client(""))).expect_err("no address");
     assert!(error.contains("\"lan\" is no address to listen on"), "{error}");
@@ -508,12 +519,12 @@ fn the_documentation_names_every_field_of_proxies_and_anchors() {
     let proxy_text = format!(
         "{head}[[tenants]]\nname = \"acme\"\nrate_limit_mbps = 5\n\
          anchor = {{ addresses = [\"192.0.2.1:4434\"], public_key = \"{own}\" }}\n\
-         [[peers]]\n{peer}tenant = \"acme\"\npublic_key = \"{own}\"\n{fleet}"
+         [[peers]]\n{peer}tenant = \"acme\"\npublic_key = \"{own}\"\n{fleet}[streams]\n"
     );
     let anchor_text = format!(
         "{head}rate_limit_mbps = 5\ntenant = \"acme\"\n\
          [[proxies]]\nname = \"p\"\npublic_key = \"{own}\"\n\
-         [[devices]]\n{peer}public_key = \"{own}\"\n{fleet}"
+         [[devices]]\n{peer}public_key = \"{own}\"\n{fleet}[streams]\n"
     );
     let shared = ["lanes", "transport.", "limits.", "tun."];
     let check = |text: Result<String, toml::ser::Error>, section| {

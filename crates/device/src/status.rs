@@ -185,6 +185,9 @@ pub struct AnchorRoleStatus {
     /// Its legs and tenants, and who was refused.
     #[serde(flatten)]
     pub passing: AnchorStatus,
+    /// Connections that are streams of clients, if the anchor takes some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<StreamsStatus>,
 }
 
 /// What a router tells.

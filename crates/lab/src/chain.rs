@@ -14,7 +14,7 @@
 mod network;
 mod nodes;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +56,8 @@ pub struct ChainConfig {
     pub tenant_rates: BTreeMap<usize, Rate>,
     /// The strategy of all lanes.
     pub strategy: &'static str,
+    /// Who takes streams, and relays them.
+    pub streams: StreamsAt,
     /// Decides all that is random.
     pub seed: u64,
 }
@@ -75,8 +77,27 @@ impl ChainConfig {
             leg_rate: None,
             tenant_rates: BTreeMap::new(),
             strategy: "xnc",
+            streams: StreamsAt::default(),
             seed: 1,
         }
+    }
+}
+
+/// Who takes streams, and relays them, in a chain. By default nobody does.
+#[derive(Clone, Debug, Default)]
+pub struct StreamsAt {
+    /// Whether boxes may open some.
+    pub boxes: bool,
+    /// The proxies that relay them.
+    pub proxies: BTreeSet<usize>,
+    /// The bytes that those of all clients may hold at the anchor, if it takes some.
+    pub anchor: Option<usize>,
+}
+
+impl StreamsAt {
+    /// All boxes, the first 8 proxies and the anchor.
+    pub fn all() -> Self {
+        Self { boxes: true, proxies: (0..8).collect(), anchor: Some(1 << 30) }
     }
 }
 
@@ -337,7 +358,7 @@ impl Chain {
     fn step(&mut self) {
         let now = self.now;
         let due = |node: &NodeId| self.timeout_of(*node).is_some_and(|at| at <= now);
-        let mut touched: std::collections::BTreeSet<NodeId> = self.nodes().filter(due).collect();
+        let mut touched: BTreeSet<NodeId> = self.nodes().filter(due).collect();
         while let Some(packet) = self.network.poll(now) {
             touched.extend(self.hand_over(&packet));
         }

@@ -8,7 +8,8 @@
 //! Its clients are proxies, which pass on what their sessions bring. A proxy is not trusted with
 //! more than that: its leg carries packets of those devices alone that have signed a binding for
 //! it, from and to their own addresses (`bindings.rs`). When a device moves to another proxy its
-//! address, and what the network behind knows of it, stay here.
+//! address, and what the network behind knows of it, stay here; so do its streams
+//! (`anchor/streams.rs`), whose far ends are here.
 //!
 //! Source: the local mobility anchor of Proxy Mobile IPv6 (RFC 5213).
 
@@ -16,6 +17,7 @@ mod checks;
 mod devices;
 mod legs;
 mod node;
+mod streams;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -30,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use self::checks::Checks;
 use self::legs::Leg;
+use self::streams::AnchorStreams;
 use crate::bindings::Bindings;
 use crate::leg::{LegStatus, TenantAccount, TenantId, TenantStats, tenant_stats};
 use crate::peers::PeerTable;
@@ -37,6 +40,7 @@ use crate::proxy::TENANTS_MAX;
 use crate::rate::Direction;
 use crate::server::inbox::Inbox;
 use crate::server::refusals::Refusals;
+use crate::streams::StreamsConfig;
 
 /// What an anchor needs to know.
 #[derive(Clone, Debug)]
@@ -47,6 +51,10 @@ pub struct AnchorConfig {
     pub tenants: Vec<AnchorTenant>,
     /// What a leg may carry in each direction, if it is known to be narrow.
     pub leg_rate: Option<Rate>,
+    /// Streams, if the anchor takes some; the lane is that of the proxies.
+    pub streams: Option<StreamsConfig>,
+    /// The most bytes that the streams of all clients may hold together.
+    pub memory_max: usize,
 }
 
 /// A tenant of an anchor.
@@ -115,6 +123,8 @@ pub struct Anchor {
     bindings: Bindings,
     legs: BTreeMap<ConnectionId, Leg>,
     checks: Checks,
+    /// The streams of its clients, if it takes some.
+    streams: Option<Box<AnchorStreams>>,
     /// Legs to turn, because something was handled.
     touched: BTreeSet<ConnectionId>,
     refusals: Refusals,
@@ -138,6 +148,9 @@ impl Anchor {
         let key = identity.public_key();
         let transport = legs::transport(&config.transport);
         let endpoint = Endpoint::server(epoch, &transport, identity, proxies.clone())?;
+        let streams = config.streams.map(|streams| {
+            Box::new(AnchorStreams::new(streams, &transport.rng_seed, config.memory_max))
+        });
         let tenants = config.tenants.into_iter().take(TENANTS_MAX);
         let (accounts, tenants): (Vec<_>, Vec<_>) = tenants
             .map(|AnchorTenant { name, devices, clients_reach_clients, rate_limit }| {
@@ -158,6 +171,7 @@ impl Anchor {
             bindings: Bindings::new(key),
             legs: BTreeMap::new(),
             checks: Checks::default(),
+            streams,
             touched: BTreeSet::new(),
             refusals: Refusals::default(),
             crowded_out: 0,

@@ -69,7 +69,7 @@ use race::{AcceptedConnection, Attempt, PREFERRED_SERVER_DELAY};
 pub use report::{PairReport, PairState, UplinkReport};
 use silence::Flapping;
 use standby::Standby;
-use streams::ClientStreams;
+use streams::{ClientStreams, FarEnd};
 
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
 const MTU_MIN: u16 = 1280;
@@ -163,6 +163,8 @@ struct Current {
     session: Session,
     since: Instant,
     welcome: Welcome,
+    /// Where the streams that it carries end, once that is known.
+    far_end: Option<FarEnd>,
     /// Whether it has fallen silent, so that its pair may have to rest for it.
     doubted: bool,
 }
@@ -322,9 +324,8 @@ impl Client {
     /// What is said first on a connection.
     fn hello(&mut self, role: Role, id: ConnectionId) -> Hello {
         let key = self.endpoint.connection(id).and_then(Connection::peer);
-        let streams = self.streams.as_mut().zip(key).map(|(streams, key)| streams.epoch(key));
-        let stream_priorities = streams.is_some();
-        Hello { name: self.config.name.clone(), role, streams, stream_priorities }
+        let streams = self.streams.as_mut().zip(key).map(|(streams, key)| streams.offer(key));
+        Hello { name: self.config.name.clone(), role, streams }
     }
 
     /// What the strategies have learned of the networks so far, in all sessions.

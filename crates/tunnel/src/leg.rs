@@ -2,27 +2,28 @@
 //!
 //! ```text
 //! inner packet ─► fair queue (by tenant) ─► [rate] ─► datagram, or parts of one ─► QUIC ─► other end
+//! frames ──────────────┘   kept until they have come; what is lost leaves again
 //! ```
 //!
-//! A leg has no recovery and no congestion control of its own. What it carries was held back
-//! before, upwards by the multipath of each client and downwards by the connections within, so that
-//! a tunnel need not do it again (RFC 8085 section 3.1.11); a controller that had not seen the leg
-//! full held video of ten clients back by 100 ms while it learned (docs/results.md). What the
-//! network drops is counted. Where the leg is narrow, its rate is told by the configuration, and
-//! the queue is here, fair among tenants, and not in the network.
+//! A leg has no recovery of inner packets and no congestion control of its own. What it carries was
+//! held back before, upwards by the multipath of each client and downwards by the connections
+//! within, so that a tunnel need not do it again (RFC 8085 section 3.1.11); a controller that had
+//! not seen the leg full held video of ten clients back by 100 ms while it learned
+//! (docs/results.md). What the network drops is counted. Where the leg is narrow, its rate is told
+//! by the configuration, and the queue is here, fair among tenants, and not in the network.
 
 mod fair;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_quic::Connection;
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PathId, Rate};
-use roadweave_wire::{Datagram, Part, Passed};
+use roadweave_wire::{Datagram, LegFrames, LegRoom, Part, Passed, STREAM_TAG};
 use serde::{Deserialize, Serialize};
 
-use self::fair::FairQueue;
+use self::fair::{FairQueue, cost};
 use crate::lane::Reassembly;
 use crate::rate::{Direction, Limit};
 
@@ -82,6 +83,18 @@ impl TenantAccount {
         true
     }
 
+    /// When `bytes` bytes are within the tenant's rate, for what waits and is not dropped.
+    fn passes_at(&self, direction: Direction, bytes: usize) -> Instant {
+        let limit = self.limits.as_ref().map(|limits| &limits[direction as usize]);
+        limit.map_or(Instant::ZERO, |it| it.passes_at(bytes).unwrap_or(Instant::FAR_FUTURE))
+    }
+
+    /// When frames of `bytes` bytes are within the tenant's rate: all that wait do so for the same
+    /// moment, so that those who send small ones come before nobody.
+    pub(crate) fn frames_pass_at(&self, direction: Direction, bytes: usize) -> Instant {
+        self.passes_at(direction, bytes.max(FRAMES_SIZE))
+    }
+
     pub(crate) fn drop(&mut self, reason: DropReason) {
         self.stats.drops.count(reason);
     }
@@ -99,6 +112,13 @@ pub(crate) struct LegEnd {
     free_at: Instant,
     /// Datagrams that were cut.
     cuts: u32,
+    /// Datagrams with frames, or parts of some, that are under way, by their token.
+    kept: BTreeMap<u64, (TenantId, Bytes)>,
+    kept_bytes: usize,
+    last_token: u64,
+    /// Those that the network has lost.
+    lost: VecDeque<(TenantId, Bytes)>,
+    lost_bytes: usize,
     parts: Reassembly,
     /// What was discarded of which no tenant is known.
     pub(crate) drops: DropCounters,
@@ -111,12 +131,17 @@ impl LegEnd {
             rate,
             free_at: Instant::ZERO,
             cuts: 0,
+            kept: BTreeMap::new(),
+            kept_bytes: 0,
+            last_token: UNKEPT,
+            lost: VecDeque::new(),
+            lost_bytes: 0,
             parts: Reassembly::default(),
             drops: DropCounters::default(),
         }
     }
 
-    /// Takes an inner packet for the other end.
+    /// Takes an inner packet, or frames of a client, for the other end.
     pub(crate) fn push(
         &mut self,
         now: Instant,
@@ -125,8 +150,42 @@ impl LegEnd {
         packet: &[u8],
         accounts: &mut Accounts,
     ) {
+        let kept = packet.first() == Some(&STREAM_TAG);
+        self.push_datagram(now, tenant, (Passed::datagram(handle, packet), kept), accounts);
+    }
+
+    /// Takes frames for a client.
+    pub(crate) fn push_frames(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        frames: &LegFrames,
+        accounts: &mut Accounts,
+    ) {
+        let kept = !frames.frames.is_empty();
+        self.push_datagram(now, tenant, (frames.to_bytes(), kept), accounts);
+    }
+
+    /// Takes the word of what the client of an attachment may be sent.
+    pub(crate) fn push_room(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        room: &LegRoom,
+        accounts: &mut Accounts,
+    ) {
+        self.push_datagram(now, tenant, (room.to_bytes(), false), accounts);
+    }
+
+    fn push_datagram(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        datagram: (Bytes, bool),
+        accounts: &mut Accounts,
+    ) {
         let mut drop = |tenant: TenantId, reason| drop_of(accounts, tenant, reason);
-        self.queue.push(now, tenant, Passed::datagram(handle, packet), &mut drop);
+        self.queue.push(now, tenant, datagram, &mut drop);
     }
 
     /// Sends what may leave.
@@ -138,14 +197,29 @@ impl LegEnd {
     ) {
         let mut drop = |tenant: TenantId, reason| drop_of(accounts, tenant, reason);
         while self.has_room(now)
-            && let Some((tenant, datagram)) = self.queue.pop(now, &mut drop)
+            && let Some((tenant, (datagram, kept))) = self.next(now, &mut drop)
         {
             if let Some(rate) = self.rate {
                 self.free_at = self.free_at.max(now) + rate.time_for(datagram.len() as u64);
             }
-            if let Err(reason) = self.send(now, connection, datagram) {
+            if let Err(reason) = self.send(now, connection, (tenant, datagram), kept) {
                 drop(tenant, reason);
             }
+        }
+    }
+
+    /// What leaves next, and whether it is to be sent again if it is lost.
+    fn next(
+        &mut self,
+        now: Instant,
+        drop: &mut impl FnMut(TenantId, DropReason),
+    ) -> Option<(TenantId, (Bytes, bool))> {
+        match self.lost.pop_front() {
+            Some((tenant, datagram)) => {
+                self.lost_bytes -= cost(&datagram);
+                Some((tenant, (datagram, true)))
+            }
+            None => self.queue.pop(now, drop),
         }
     }
 
@@ -157,30 +231,66 @@ impl LegEnd {
         &mut self,
         now: Instant,
         connection: &mut Connection,
-        datagram: Bytes,
+        (tenant, datagram): (TenantId, Bytes),
+        kept: bool,
     ) -> Result<(), DropReason> {
         let size_max = connection.max_datagram_size();
         if datagram.len() <= size_max {
-            return connection
-                .send_through(now, PathId(0), datagram, 0)
-                .map_err(|_| DropReason::LegAway);
+            return self.send_one(now, connection, (tenant, datagram), kept);
         }
         let parts = Part::cut(LaneId(0), self.cuts, &datagram, size_max);
         self.cuts = self.cuts.wrapping_add(1);
         for part in parts.ok_or(DropReason::OversizedInner)? {
-            let sent = connection.send_through(now, PathId(0), part, 0);
-            sent.map_err(|_| DropReason::LegAway)?;
+            self.send_one(now, connection, (tenant, part), kept)?;
         }
         Ok(())
     }
 
-    /// Takes a datagram of the other end; returns the inner packet that is complete with it.
-    pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Bytes) -> Option<Passed> {
+    fn send_one(
+        &mut self,
+        now: Instant,
+        connection: &mut Connection,
+        (tenant, datagram): (TenantId, Bytes),
+        kept: bool,
+    ) -> Result<(), DropReason> {
+        let mut token = UNKEPT;
+        if kept && self.kept_bytes + self.lost_bytes + cost(&datagram) <= KEPT_MAX {
+            self.last_token += 1;
+            token = self.last_token;
+            self.kept_bytes += cost(&datagram);
+            self.kept.insert(token, (tenant, datagram.clone()));
+        }
+        let sent = connection.send_through(now, PathId(0), datagram, token);
+        sent.map_err(|_| {
+            self.on_acknowledged(token);
+            DropReason::LegAway
+        })
+    }
+
+    /// The other end has a datagram.
+    pub(crate) fn on_acknowledged(&mut self, token: u64) {
+        if let Some((_, datagram)) = self.kept.remove(&token) {
+            self.kept_bytes -= cost(&datagram);
+        }
+    }
+
+    /// The network has lost a datagram: it leaves again if it has frames. Streams would find it
+    /// out by themselves, but not before the lanes at both sides are surely through with it.
+    pub(crate) fn on_lost(&mut self, token: u64) {
+        if let Some((tenant, datagram)) = self.kept.remove(&token) {
+            self.kept_bytes -= cost(&datagram);
+            self.lost_bytes += cost(&datagram);
+            self.lost.push_back((tenant, datagram));
+        }
+    }
+
+    /// Takes a datagram of the other end; returns what is complete with it.
+    pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Bytes) -> Option<FromLeg> {
         if datagram.is_empty() {
             return None;
         }
-        if let Some(passed) = Passed::parse(datagram.clone()) {
-            return Some(passed);
+        if let Some(whole) = FromLeg::parse(&datagram) {
+            return Some(whole);
         }
         let whole = match Datagram::parse(datagram) {
             Ok(Datagram::Part(part)) => {
@@ -193,27 +303,59 @@ impl LegEnd {
                 return None;
             }
         };
-        let passed = Passed::parse(whole);
-        if passed.is_none() {
+        let whole = FromLeg::parse(&whole);
+        if whole.is_none() {
             self.drops.count(DropReason::MalformedMessage);
         }
-        passed
+        whole
     }
 
-    /// Forgets what waits: the leg is gone.
+    /// Forgets what waits and what is under way: the leg is gone.
     pub(crate) fn clear(&mut self, accounts: &mut Accounts) {
-        self.queue.clear(&mut |tenant, reason| drop_of(accounts, tenant, reason));
+        let mut drop = |tenant: TenantId, reason| drop_of(accounts, tenant, reason);
+        self.queue.clear(&mut drop);
+        self.lost.drain(..).for_each(|(tenant, _)| drop(tenant, DropReason::LegAway));
+        self.kept.clear();
+        (self.kept_bytes, self.lost_bytes) = (0, 0);
         (self.parts, self.free_at) = (Reassembly::default(), Instant::ZERO);
     }
 
     /// When the rate lets something through that waits.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        (!self.queue.is_empty()).then(|| self.free_at - BURST)
+        let waits = !self.queue.is_empty() || !self.lost.is_empty();
+        waits.then(|| self.free_at - BURST)
     }
 
-    /// Bytes that wait.
+    /// When the leg takes frames that can wait elsewhere; what is past is now. Where it is full
+    /// what is there leaves first.
+    pub(crate) fn takes_frames_at(&self, now: Instant) -> Instant {
+        let is_full = self.queue.bytes() + self.lost_bytes >= FRAMES_AHEAD;
+        if is_full { self.free_at.max(now + MOMENT) } else { Instant::ZERO }
+    }
+
+    /// Bytes that wait, or are kept until they have come.
     pub(crate) fn waiting(&self) -> usize {
-        self.queue.bytes() + self.parts.bytes()
+        self.queue.bytes() + self.parts.bytes() + self.kept_bytes + self.lost_bytes
+    }
+}
+
+/// What comes by a leg.
+#[derive(Debug)]
+pub(crate) enum FromLeg {
+    /// An inner packet, or frames of a client.
+    Passed(Passed),
+    /// Frames for a client.
+    Frames(LegFrames),
+    /// What may be sent to a client.
+    Room(LegRoom),
+}
+
+impl FromLeg {
+    fn parse(datagram: &Bytes) -> Option<Self> {
+        let passed = Passed::parse(datagram.clone()).map(Self::Passed);
+        let frames = || LegFrames::parse(datagram.clone()).map(Self::Frames);
+        let room = || LegRoom::parse(datagram.clone()).map(Self::Room);
+        passed.or_else(frames).or_else(room)
     }
 }
 
@@ -280,5 +422,16 @@ pub(crate) fn tenant_stats<'a>(
 
 /// What leaves in so long may leave at once.
 const BURST: Duration = Duration::from_millis(2);
+/// The token of datagrams that are not sent again.
+const UNKEPT: u64 = 0;
+/// Bytes under way that are kept until they have come; of more, streams find out by themselves what
+/// was lost.
+const KEPT_MAX: usize = 8 << 20;
+/// Bytes that wait for the leg, above which frames wait where they are.
+const FRAMES_AHEAD: usize = 64 << 10;
+/// How long frames wait at least for a leg that is full.
+const MOMENT: Duration = Duration::from_millis(1);
+/// No frames but those in very large packets take more bytes.
+const FRAMES_SIZE: usize = 2_048;
 /// For how long parts of a datagram are waited for: nothing is sent again.
 const PARTS_AGE_MAX: Duration = Duration::from_millis(300);

@@ -8,13 +8,15 @@
 //! A proxy gives nothing to its own machine: no TUN, no routes, no filters. Its sessions are those
 //! of a [`Server`](crate::Server), which asks here whether a tenant can be served, hands over what
 //! its clients send, and is told what came for them. A client's packets pass once it has signed a
-//! binding for this proxy; what the anchor makes of that is told back.
+//! binding for this proxy; what the anchor makes of that is told back. Frames of streams pass as
+//! well (`relay.rs`): their ends are the client and the anchor.
 //!
 //! Source: Proxy Mobile IPv6 (RFC 5213): the inner address stays where the anchor is.
 
 mod attachments;
 mod held;
 mod leg;
+mod relay;
 mod tenants;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,12 +28,13 @@ use bytes::{Bytes, BytesMut};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, Local, Source, Transmit};
 use roadweave_types::{DropCounters, Instant, Rate, UplinkId};
-use roadweave_wire::{Binding, Detached, TenantAnchor};
+use roadweave_wire::{Binding, Detached, StreamsOffer, TenantAnchor};
 use serde::{Deserialize, Serialize};
 
 use self::attachments::Attachment;
 pub(crate) use self::leg::IDLE_MAX as LEG_IDLE_MAX;
 use self::leg::Leg;
+use crate::lane::LaneConfig;
 use crate::leg::{LegStatus, TenantAccount, TenantId, TenantStats, tenant_stats};
 use crate::node::RecvMeta;
 
@@ -74,6 +77,12 @@ pub(crate) enum LegEvent {
     Newest(ConnectionId, Binding),
     /// The anchor does not take the client of a session.
     Refused(ConnectionId, Detached),
+    /// What the anchor says of its streams with the client of a session, if it takes any.
+    Streams(ConnectionId, Option<StreamsOffer>),
+    /// The streams of a session are others at the anchor than its client was told.
+    StreamsOver(ConnectionId),
+    /// There are frames for the client of a session.
+    Frames(ConnectionId),
     /// The anchor of a session does not answer any more.
     Away(ConnectionId),
     /// An anchor does not answer any more: who stands by for its tenant does so for nothing.
@@ -99,12 +108,16 @@ pub(crate) struct Legs {
     by_name: BTreeMap<String, TenantId>,
     legs: Vec<Leg>,
     leg_rate: Option<Rate>,
+    /// How frames of streams are sent to clients, if they are relayed.
+    frames: Option<LaneConfig>,
     /// By session.
     attachments: BTreeMap<ConnectionId, Attachment>,
     /// When something is to be done about an attachment.
     due: BTreeSet<(Instant, ConnectionId)>,
     /// Bytes of packets that wait for attachments.
     held_bytes: usize,
+    /// Counts the frames that have passed.
+    served: u64,
     events: VecDeque<LegEvent>,
     refusals: BTreeMap<&'static str, u64>,
 }
@@ -115,6 +128,7 @@ impl Legs {
         transport: &roadweave_quic::TransportConfig,
         identity: Arc<Identity>,
         config: ProxyConfig,
+        frames: Option<LaneConfig>,
     ) -> Result<Self, ConfigError> {
         let key = identity.public_key();
         let transport = leg::transport(transport);
@@ -127,9 +141,11 @@ impl Legs {
             accounts: Vec::new(),
             legs: Vec::new(),
             leg_rate: config.leg_rate,
+            frames,
             attachments: BTreeMap::new(),
             due: BTreeSet::new(),
             held_bytes: 0,
+            served: 0,
             events: VecDeque::new(),
             refusals: BTreeMap::new(),
         };
@@ -155,6 +171,11 @@ impl Legs {
         }
         let anchor = TenantAnchor { tenant: tenant.name.clone(), key: *leg.anchor.as_bytes() };
         Ok((anchor, tenant.gateways.clone()))
+    }
+
+    /// The lane by which frames of streams are sent to clients, if they are relayed.
+    pub(crate) fn frames_lane(&self) -> Option<&LaneConfig> {
+        self.frames.as_ref()
     }
 
     /// Takes a packet of [`LEG_SOCKET`].

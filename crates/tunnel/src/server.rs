@@ -74,7 +74,8 @@ pub struct ServerConfig {
     pub gateways: Vec<IpAddr>,
     /// The MTU of the TUN devices, bytes.
     pub mtu: u16,
-    /// Streams, if the server takes some; a proxy takes none.
+    /// Streams, if the server takes some; a proxy relays those between its clients and their
+    /// anchors, and needs no more of it than the lane.
     pub streams: Option<StreamsConfig>,
     /// Whether clients may reach one another.
     pub clients_reach_clients: bool,
@@ -174,6 +175,8 @@ pub struct Server {
     inbox: Inbox,
     /// What a proxy has in the place of a device.
     legs: Option<Box<Legs>>,
+    /// Connections of a proxy whose clients were told that it relays streams.
+    relaying: BTreeSet<ConnectionId>,
     streams: Option<ServerStreams>,
     events: VecDeque<ServerEvent>,
     drops: DropCounters,
@@ -221,6 +224,7 @@ impl Server {
             strays: Strays::default(),
             inbox: Inbox::default(),
             legs: None,
+            relaying: BTreeSet::new(),
             events: VecDeque::new(),
             drops: DropCounters::default(),
             observes: false,
@@ -241,7 +245,8 @@ impl Server {
         identity: Arc<Identity>,
         peers: Arc<PeerTable>,
     ) -> Result<Self, ConfigError> {
-        let legs = Legs::new(epoch, &config.transport, identity.clone(), proxy)?;
+        let frames = config.streams.as_ref().map(StreamsConfig::lane);
+        let legs = Legs::new(epoch, &config.transport, identity.clone(), proxy, frames)?;
         let config = ServerConfig { streams: None, ..config };
         let mut server = Self::new(epoch, config, identity, peers)?;
         server.legs = Some(Box::new(legs));

@@ -36,8 +36,7 @@ pub use self::config::{MEMORY_MAX, SessionConfig, SessionError, SetError};
 use self::exit::Exit;
 pub(crate) use self::exit::check_inner;
 pub use self::stats::{LaneStats, SessionStats};
-pub(crate) use self::streams::StreamTurn;
-use self::streams::SymbolQueue;
+pub(crate) use self::streams::{StreamEnd, StreamTurn, SymbolQueue};
 use crate::carrier::Carrier;
 use crate::lane::{
     Arrival, Delivery, FlowTable, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, Opening,

@@ -1,4 +1,5 @@
-//! Streams between a client and its server: whose they are, and whether they outlive a session.
+//! Streams between a client and their far end, its server or its tenant's anchor: whose they are,
+//! and whether they outlive a session.
 //!
 //! ```text
 //! client ── hello: epoch E ──► server      E: the client's streams with this server
@@ -8,15 +9,20 @@
 //! another E or F ────────────► all streams before are over, at both ends
 //! ```
 //!
+//! From a proxy: the same, between client and anchor, by messages of their own and of the leg.
+//!
 //! A session may be replaced at any time, and its streams go on in the next one. But a server that
 //! was restarted, another server, or a box that was restarted knows nothing of them: then both ends
 //! begin anew, since credit is counted from the beginning.
+
+mod table;
 
 use std::time::Duration;
 
 use roadweave_stream::{Config, Side};
 use roadweave_types::{Order, SplitMix64};
 
+pub(crate) use self::table::{StreamsOver, StreamsTable, Terms};
 use crate::lane::{LaneConfig, stream_lane};
 
 /// How long streams wait for a session, at both ends: as long as one of them waits for an answer.

@@ -6,6 +6,7 @@
 //! client ── path name ──────► server        (for each path, again when one opens)
 //! client ── path policy ────► server        (for each path that is not as any other; again when that changes)
 //! client ◄─ binding ───────► proxy         (behind the welcome of a proxy; back: the newest one there is)
+//! client ◄─ streams ───────► proxy         (what client and anchor call their streams)
 //! client ◄─ lane promise ───► server        (for each lane of the sender that is not as any other)
 //! client ◄─ player ─────────► server        (as a player of the sender's side tells of its buffer)
 //! client ◄──────────── move ── server        (the client is to go to another server)
@@ -30,12 +31,13 @@ use roadweave_types::{LaneId, PathId, Policy, Promise};
 pub use self::error::ControlError;
 use self::fields::{
     FIELD_ADDRESS, FIELD_ANCHOR, FIELD_GATEWAY, FIELD_GRACE, FIELD_LANE, FIELD_MTU, FIELD_NAME,
-    FIELD_PATH, FIELD_ROLE, Fields, MAX_NETWORKS, ROLE_PROXY, ROLE_STANDBY, put_age, put_field,
-    put_network, put_order, put_player, put_policy, put_reason, put_streams, put_tenant, put_text,
+    FIELD_PATH, FIELD_RELAYS, FIELD_ROLE, Fields, MAX_NETWORKS, ROLE_PROXY, ROLE_STANDBY, put_age,
+    put_field, put_network, put_order, put_player, put_policy, put_reason, put_streams, put_tenant,
+    put_text,
 };
 pub use self::values::{PlayerReport, Reason, Role, TenantAnchor};
 use crate::binding::Binding;
-use crate::stream::StreamsEpoch;
+use crate::stream::StreamsOffer;
 
 /// The longest control message, bytes.
 pub const MAX_CONTROL_MESSAGE: usize = 4096;
@@ -48,6 +50,7 @@ const KIND_PATH_POLICY: u8 = 6;
 const KIND_MOVE: u8 = 7;
 const KIND_BINDING: u8 = 8;
 const KIND_PLAYER: u8 = 9;
+const KIND_STREAMS: u8 = 10;
 
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +100,9 @@ pub enum Control {
     /// The client is at this proxy, for its tenant's anchor. From the proxy: the newest binding of
     /// the client that the anchor has, beyond which the client signs another one.
     Binding(Binding),
+    /// To a proxy, before the binding: what the client says of its streams with the anchor. From
+    /// the proxy: what the anchor says of them, if it takes any.
+    Streams(Option<StreamsOffer>),
     /// A player at the sender's side tells how its buffer does, for the peer's lane that brings its
     /// video (XLINK section 5.2.1).
     Player(PlayerReport),
@@ -110,9 +116,7 @@ pub struct Hello {
     /// What it wants the connection for.
     pub role: Role,
     /// Its streams with this server, if it has any to open: it takes their frames.
-    pub streams: Option<StreamsEpoch>,
-    /// It takes frames that change the priority of a stream.
-    pub stream_priorities: bool,
+    pub streams: Option<StreamsOffer>,
 }
 
 /// What the server grants.
@@ -127,9 +131,9 @@ pub struct Welcome {
     /// The anchor that the client is to sign a binding for, if the server is a proxy.
     pub anchor: Option<TenantAnchor>,
     /// The server's streams with this client, if it takes any.
-    pub streams: Option<StreamsEpoch>,
-    /// It takes frames that change the priority of a stream.
-    pub stream_priorities: bool,
+    pub streams: Option<StreamsOffer>,
+    /// Whether the server is a proxy that relays streams to the anchor, if that takes any.
+    pub relays: bool,
 }
 
 impl Control {
@@ -151,7 +155,6 @@ impl Control {
                 name: fields.text(FIELD_NAME)?,
                 role: fields.role()?,
                 streams: fields.streams()?,
-                stream_priorities: fields.stream_priorities()?,
             })),
             KIND_WELCOME => Ok(Self::Welcome(Welcome {
                 addresses: fields.networks(FIELD_ADDRESS)?,
@@ -159,7 +162,7 @@ impl Control {
                 mtu: u16::from_be_bytes(fields.array(FIELD_MTU)?),
                 anchor: fields.anchor()?,
                 streams: fields.streams()?,
-                stream_priorities: fields.stream_priorities()?,
+                relays: fields.flag(FIELD_RELAYS),
             })),
             KIND_REFUSE => {
                 Ok(Self::Refuse { reason: fields.text(FIELD_NAME)?, why: fields.reason()? })
@@ -170,6 +173,7 @@ impl Control {
                 Ok(Self::Move { why: fields.reason()?, grace })
             }
             KIND_BINDING => Binding::parse(&fields).map(Self::Binding),
+            KIND_STREAMS => fields.streams().map(Self::Streams),
             KIND_PLAYER => fields.player().map(Self::Player),
             KIND_PATH_NAME => Ok(Self::PathName {
                 path: PathId(u32::from_be_bytes(fields.array(FIELD_PATH)?)),
@@ -200,7 +204,7 @@ impl Control {
                     Role::Standby => put_field(&mut out, FIELD_ROLE, &[ROLE_STANDBY]),
                     Role::Proxy => put_field(&mut out, FIELD_ROLE, &[ROLE_PROXY]),
                 }
-                put_streams(&mut out, hello.streams, hello.stream_priorities);
+                put_streams(&mut out, hello.streams);
             }
             Self::Welcome(welcome) => {
                 out.put_u8(KIND_WELCOME);
@@ -215,7 +219,14 @@ impl Control {
                     put_tenant(&mut out, &anchor.tenant);
                     put_field(&mut out, FIELD_ANCHOR, &anchor.key);
                 }
-                put_streams(&mut out, welcome.streams, welcome.stream_priorities);
+                put_streams(&mut out, welcome.streams);
+                if welcome.relays {
+                    put_field(&mut out, FIELD_RELAYS, &[]);
+                }
+            }
+            Self::Streams(streams) => {
+                out.put_u8(KIND_STREAMS);
+                put_streams(&mut out, *streams);
             }
             Self::Binding(binding) => {
                 out.put_u8(KIND_BINDING);

@@ -1,4 +1,5 @@
-//! The leg from a proxy to an anchor: inner packets of many clients, and messages about those.
+//! The leg from a proxy to an anchor: inner packets and stream frames of many clients, and messages
+//! about those.
 //!
 //! ```text
 //! proxy ── attach: handle, device, binding ──► anchor      (for each client of the anchor's tenants)
@@ -7,16 +8,21 @@
 //! proxy ── detach: handle ───────────────────► anchor      (the client's session is over)
 //!
 //! proxy ◄── 06 | handle:4 | inner packet ────► anchor      (a datagram of the leg)
+//! proxy ─── 06 | handle:4 | stream frames ───► anchor      (the way back: `frames`)
 //! ```
 //!
 //! A handle is the proxy's name for an attachment, for as long as the leg lives. It says neither
 //! tenant nor device: the binding did.
 
+mod frames;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+pub use self::frames::{LEG_FRAMES_HEADER, LegFrames, LegRoom};
 use crate::binding::Binding;
-use crate::control::fields::{Fields, put_field};
+use crate::control::fields::{Fields, put_field, put_streams};
 use crate::control::{ControlError, MAX_CONTROL_MESSAGE};
+use crate::stream::StreamsOffer;
 
 /// Bytes before the inner packet in a datagram of the leg.
 pub const PASSED_HEADER: usize = 5;
@@ -32,12 +38,13 @@ const FIELD_HANDLE: u16 = 18;
 const FIELD_DEVICE: u16 = 19;
 const FIELD_DETACHED: u16 = 20;
 
-/// An inner packet on its way between proxy and anchor.
+/// An inner packet on its way between proxy and anchor; or stream frames of a client, which begin
+/// with [`STREAM_TAG`](crate::STREAM_TAG).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
     /// The attachment that it comes from or is for.
     pub handle: u32,
-    /// The packet, unchecked.
+    /// The packet or the frames, unchecked.
     pub packet: Bytes,
 }
 
@@ -72,11 +79,15 @@ pub enum LegMessage {
         device: [u8; 32],
         /// The binding that the device signed.
         binding: Binding,
+        /// What the device says of its streams with the anchor, if it may open some.
+        streams: Option<StreamsOffer>,
     },
     /// The anchor sends the device's packets to this attachment from now on.
     Attached {
         /// The proxy's name for it.
         handle: u32,
+        /// What the anchor says of its streams with the device, if both take some.
+        streams: Option<StreamsOffer>,
     },
     /// The anchor does not send the device's packets to this attachment, or no longer.
     Detached {
@@ -149,8 +160,9 @@ impl LegMessage {
                 handle: handle()?,
                 device: fields.array(FIELD_DEVICE)?,
                 binding: Binding::parse(&fields)?,
+                streams: fields.streams()?,
             }),
-            KIND_ATTACHED => Ok(Self::Attached { handle: handle()? }),
+            KIND_ATTACHED => Ok(Self::Attached { handle: handle()?, streams: fields.streams()? }),
             KIND_DETACHED => {
                 let [why] = fields.array(FIELD_DETACHED)?;
                 let why = Detached::ALL.get(usize::from(why)).copied().unwrap_or(Detached::Other);
@@ -170,12 +182,16 @@ impl LegMessage {
             put_field(&mut out, FIELD_HANDLE, &handle.to_be_bytes());
         };
         match self {
-            Self::Attach { handle, device, binding } => {
+            Self::Attach { handle, device, binding, streams } => {
                 begin(KIND_ATTACH, *handle);
                 put_field(&mut out, FIELD_DEVICE, device);
                 binding.put(&mut out);
+                put_streams(&mut out, *streams);
             }
-            Self::Attached { handle } => begin(KIND_ATTACHED, *handle),
+            Self::Attached { handle, streams } => {
+                begin(KIND_ATTACHED, *handle);
+                put_streams(&mut out, *streams);
+            }
             Self::Detached { handle, why, newest } => {
                 begin(KIND_DETACHED, *handle);
                 put_field(&mut out, FIELD_DETACHED, &[*why as u8]);
@@ -192,6 +208,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::stream::StreamsEpoch;
 
     fn binding(number: u64) -> Binding {
         let (anchor, proxy, signature) = ([1; 32], [2; 32], [3; 64]);
@@ -205,10 +222,17 @@ mod tests {
         let detached = detached.into_iter().flatten();
         let detached =
             detached.map(|(why, newest)| LegMessage::Detached { handle: 9, why, newest });
-        let attach = LegMessage::Attach { handle: u32::MAX, device: [9; 32], binding: binding(0) };
+        let offer =
+            |epoch| Some(StreamsOffer { epoch: StreamsEpoch(epoch), takes_priorities: epoch == 7 });
+        let attach = |streams| {
+            let (handle, device) = (u32::MAX, [9; 32]);
+            LegMessage::Attach { handle, device, binding: binding(0), streams }
+        };
         let messages = [
-            attach,
-            LegMessage::Attached { handle: 0 },
+            attach(None),
+            attach(offer(7)),
+            LegMessage::Attached { handle: 0, streams: None },
+            LegMessage::Attached { handle: 0, streams: offer(u64::MAX) },
             LegMessage::Detach { handle: 0x0102_0304 },
         ];
         for message in messages.into_iter().chain(detached) {
@@ -218,7 +242,8 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_or_of_a_session_is_no_message_of_the_leg() {
-        let attach = LegMessage::Attach { handle: 1, device: [9; 32], binding: binding(5) };
+        let attach =
+            LegMessage::Attach { handle: 1, device: [9; 32], binding: binding(5), streams: None };
         let whole = attach.to_bytes();
         for length in 0..whole.len() {
             assert!(LegMessage::parse(whole.slice(..length)).is_err(), "{length}");

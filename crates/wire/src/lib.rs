@@ -43,7 +43,7 @@ pub use geneve::{
     GeneveContent, GeneveError, GeneveHello, GeneveSequence,
 };
 pub use inner::{InnerError, InnerPacket, protocol};
-pub use leg::{Detached, LegMessage, PASSED_HEADER, Passed};
+pub use leg::{Detached, LEG_FRAMES_HEADER, LegFrames, LegMessage, LegRoom, PASSED_HEADER, Passed};
 pub use part::{PART_HEADER, Part};
 pub use predecessor::{
     PREDECESSOR_DISTANCE_MAX, PREDECESSOR_HEADER, predecessor_prefix, split_predecessor,
@@ -57,7 +57,7 @@ pub use stamp::{STAMP_HEADER, Stamp, split_stamp};
 pub use stream::{
     ACKNOWLEDGED_RANGES_MAX, Acknowledged, Data, Destination, Open, ResetCode, SESSION_CREDIT,
     STREAM_CREDIT, STREAM_TAG, StreamFrame, StreamFrameError, StreamFrames, StreamId,
-    StreamPriority, StreamsEpoch, VARINT_MAX,
+    StreamPriority, StreamsEpoch, StreamsOffer, VARINT_MAX,
 };
 pub use symbol::{FragmentPosition, MAX_SYMBOL_BODY, SYMBOL_HEADER, Symbol, SymbolError};
 

@@ -73,6 +73,15 @@ pub struct StreamId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamsEpoch(pub u64);
 
+/// What one end says of its streams with the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamsOffer {
+    /// What it calls them.
+    pub epoch: StreamsEpoch,
+    /// It takes frames that change the priority of a stream.
+    pub takes_priorities: bool,
+}
+
 /// One frame; data shares the memory of what it was parsed from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamFrame {

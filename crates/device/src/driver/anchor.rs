@@ -1,7 +1,7 @@
 //! The anchor's role in the event loop: the device of its tenant, its clients and proxies.
 //!
-//! It holds for its machine what a server does: the TUN, routes, filters, source NAT. Its sessions
-//! are those of proxies.
+//! It holds for its machine what a server does: the TUN, routes, filters, source NAT, and the far
+//! end of streams. Its sessions are those of proxies.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,11 +13,12 @@ use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Anchor, AnchorConfig, AnchorEvent, Peer, PeerTable};
-use roadweave_types::{Instant, UplinkId};
+use roadweave_types::{Instant, UplinkId, earliest};
 use serde_json::Value;
 
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
+use super::far_end::FarEnd;
 use super::serving::host::{Host, HostOptions, tun_options};
 use super::serving::reload::{Destinations, Reload, ServerReload};
 use super::serving::{Serving, ServingOptions, listens_at, open_socket};
@@ -29,7 +30,8 @@ use crate::pauses::Pause;
 use crate::reset_salt::reset_salt;
 use crate::state::KeptBindings;
 use crate::status::{AnchorRoleStatus, RoleStatus, Status};
-use crate::{Clock, StateFile, Tun, cleanup};
+use crate::streams::ExitRules;
+use crate::{Clock, Event, StateFile, Tun, cleanup};
 
 /// How often it is looked whether the newest bindings are written.
 const BINDINGS_INTERVAL: Duration = Duration::from_secs(10);
@@ -70,6 +72,10 @@ pub struct AnchorOptions {
     pub reload: Reload,
     /// How the anchor takes part in a fleet, if it belongs to one.
     pub fleet: Option<FleetOptions<()>>,
+    /// New connections of one client in a second, of its streams.
+    pub connects_per_second: u32,
+    /// The ports of hosts to which plain HTTP is read along.
+    pub http_ports: Vec<u16>,
 }
 
 impl fmt::Debug for AnchorOptions {
@@ -96,6 +102,8 @@ pub fn run_anchor(options: AnchorOptions) -> Result<(), DriverError> {
 struct AnchorRole {
     bindings: StateFile<KeptBindings>,
     next_bindings: NextWrite,
+    /// Where the streams of clients end, if the anchor takes some.
+    far_end: Option<FarEnd>,
     serving: Serving,
 }
 
@@ -113,12 +121,17 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
         clients_reach_clients: options.clients_reach_clients,
         destinations: &options.destinations,
         has_neighbours: true,
-        takes_streams: false,
+        takes_streams: options.config.streams.is_some(),
         files: &options.files,
         state_directory: &options.state_directory,
     };
     let tun = Tun::open(&tun_options(&options.tun, &options.addresses))?;
     let (host, machine) = Host::start(&instance, &tun, hosted, &devices.peers())?;
+    let sources = host.sources();
+    if !sources.clients {
+        options.config.streams = None;
+    }
+    let takes_streams = options.config.streams.is_some();
     let proxies = Arc::new(PeerTable::new(options.proxies.clone()));
     options.config.transport.reset_salt = reset_salt(&options.state_directory, instance.name())?;
     let epoch = Epoch::new(clock.epoch());
@@ -130,6 +143,18 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
     driver.serve_metrics(metrics)?;
     // Whoever reads this may ask by the local socket.
     tracing::info!(%listen, tun = driver.edge.tun_name(), mtu, ?offload, "the anchor runs");
+    let far_end = takes_streams.then(|| {
+        let rules = ExitRules {
+            denied: options.destinations.denied.clone(),
+            allowed: options.destinations.allowed.clone(),
+            gateways: options.addresses.iter().map(IpNet::addr).collect(),
+            // What a neighbour's TUN takes as well is not known here.
+            clients_reach_clients: false,
+        };
+        let http_ports = std::mem::take(&mut options.http_ports);
+        FarEnd::start(rules, sources, options.connects_per_second, http_ports, &driver)
+    });
+    let far_end = far_end.transpose()?;
     let of_file = ServerReload {
         peers: devices.peers().iter().map(|(key, peer)| (*key, Peer::clone(peer))).collect(),
         destinations: options.destinations,
@@ -154,7 +179,8 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
     // Those of the fleet's devices are known by now as well.
     driver.node.restore(bindings.read().0);
     let next_bindings = NextWrite(Instant::ZERO + BINDINGS_INTERVAL);
-    Ok(Running { driver, role: AnchorRole { bindings, next_bindings, serving }, instance, lock })
+    let role = AnchorRole { bindings, next_bindings, far_end, serving };
+    Ok(Running { driver, role, instance, lock })
 }
 
 /// When the newest bindings are written next.
@@ -176,7 +202,12 @@ impl NextWrite {
 
 impl Role<Anchor> for AnchorRole {
     fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.serving.poll_timeout().min(self.next_bindings.0))
+        let own = self.serving.poll_timeout().min(self.next_bindings.0);
+        earliest([Some(own), self.far_end.as_ref().and_then(FarEnd::poll_timeout)])
+    }
+
+    fn on_ready(&mut self, _: &mut Driver<Anchor>, _: Instant, event: &Event) {
+        self.far_end.iter_mut().for_each(|far_end| far_end.on_ready(event));
     }
 
     fn on_pause(&mut self, _: &mut Driver<Anchor>, _: Instant, pause: &Pause, discarded: u64) {
@@ -199,6 +230,9 @@ impl Role<Anchor> for AnchorRole {
 
     fn on_wake(&mut self, driver: &mut Driver<Anchor>, now: Instant) {
         self.serving.on_wake(&mut driver.node, now);
+        if let Some(far_end) = &mut self.far_end {
+            far_end.set_destinations(self.serving.destinations());
+        }
     }
 
     fn on_socket_failed(
@@ -211,9 +245,12 @@ impl Role<Anchor> for AnchorRole {
         self.serving.on_socket_failed(now, error);
     }
 
-    fn handle_timeout(&mut self, _: &mut Driver<Anchor>, _: Instant) {}
+    fn handle_timeout(&mut self, driver: &mut Driver<Anchor>, now: Instant) {
+        self.far_end.iter_mut().for_each(|far_end| far_end.turn(driver, now));
+    }
 
     fn handle_events(&mut self, driver: &mut Driver<Anchor>, now: Instant) {
+        self.far_end.iter_mut().for_each(|far_end| far_end.handle_events(driver, now));
         self.serving.tell_fleet(now, &driver.node);
         while let Some(event) = driver.node.poll_event() {
             match event {
@@ -238,7 +275,8 @@ impl Role<Anchor> for AnchorRole {
         let mut drops = anchor.drops().clone();
         drops.merge(&passing.drops());
         drops.merge(&self.serving.filter_drops());
-        let role = RoleStatus::Anchor(AnchorRoleStatus { passing });
+        let streams = self.far_end.as_ref().map(FarEnd::status);
+        let role = RoleStatus::Anchor(AnchorRoleStatus { passing, streams });
         let fleet = self.serving.fleet_status(driver.edge.clock.now());
         Status { fleet, ..driver.status(listens_at(driver), drops, role) }
     }

@@ -1,9 +1,9 @@
-//! The far end of the streams of a server's clients: what joins it with the server.
+//! The far end of clients' streams, at a server or an anchor: what joins it with the node.
 
 use std::net::IpAddr;
 
-use roadweave_stream::Streams;
-use roadweave_tunnel::{Server, StreamsOwner};
+use roadweave_stream::{Event as StreamEvent, Streams};
+use roadweave_tunnel::{Anchor, Node, Server, StreamsOwner};
 use roadweave_types::Instant;
 
 use super::event_loop::{Driver, STREAMS};
@@ -27,6 +27,60 @@ impl ClientStreams for Server {
     }
 }
 
+impl ClientStreams for Anchor {
+    fn streams_of(&mut self, owner: StreamsOwner) -> Option<&mut Streams> {
+        self.streams(owner)
+    }
+
+    fn is_clients(&self, address: IpAddr) -> bool {
+        self.is_of_client(address)
+    }
+
+    fn address_of(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
+        self.stream_address(owner, ipv4)
+    }
+}
+
+/// A node at which streams of clients end.
+pub(super) trait EndsStreams: Node + ClientStreams {
+    /// Hands to the streams what has come for them since the last turn.
+    fn hand_over(&mut self, now: Instant);
+
+    /// All streams of this owner are over.
+    fn poll_over(&mut self) -> Option<StreamsOwner>;
+
+    /// Something happened to a stream.
+    fn poll_stream(&mut self, now: Instant) -> Option<(StreamsOwner, StreamEvent)>;
+}
+
+impl EndsStreams for Server {
+    fn hand_over(&mut self, now: Instant) {
+        self.hand_over_symbols(now);
+    }
+
+    fn poll_over(&mut self) -> Option<StreamsOwner> {
+        self.poll_streams_over()
+    }
+
+    fn poll_stream(&mut self, now: Instant) -> Option<(StreamsOwner, StreamEvent)> {
+        self.poll_stream_event(now)
+    }
+}
+
+impl EndsStreams for Anchor {
+    fn hand_over(&mut self, now: Instant) {
+        self.hand_over_symbols(now);
+    }
+
+    fn poll_over(&mut self) -> Option<StreamsOwner> {
+        self.poll_streams_over()
+    }
+
+    fn poll_stream(&mut self, now: Instant) -> Option<(StreamsOwner, StreamEvent)> {
+        self.poll_stream_event(now)
+    }
+}
+
 /// The far end of all streams.
 pub(super) struct FarEnd {
     exit: Exit,
@@ -39,12 +93,12 @@ impl FarEnd {
     ///
     /// # Errors
     /// When the system has no threads.
-    pub(super) fn start(
+    pub(super) fn start<N: EndsStreams>(
         rules: ExitRules,
         sources: Sources,
         connects_per_second: u32,
         http_ports: Vec<u16>,
-        driver: &Driver<Server>,
+        driver: &Driver<N>,
     ) -> Result<Self, DeviceError> {
         let settings = ExitSettings::new(rules.clone(), sources, connects_per_second);
         let settings = ExitSettings { http_ports, ..settings };
@@ -71,18 +125,18 @@ impl FarEnd {
     }
 
     /// Moves what can be moved between connections and streams.
-    pub(super) fn turn(&mut self, driver: &mut Driver<Server>, now: Instant) {
-        driver.node.hand_over_symbols(now);
+    pub(super) fn turn<N: EndsStreams>(&mut self, driver: &mut Driver<N>, now: Instant) {
+        driver.node.hand_over(now);
         self.handle_events(driver, now);
         self.exit.turn(now, &driver.poller, &mut driver.node);
     }
 
     /// Takes what the streams have to tell.
-    pub(super) fn handle_events(&mut self, driver: &mut Driver<Server>, now: Instant) {
-        while let Some(owner) = driver.node.poll_streams_over() {
+    pub(super) fn handle_events<N: EndsStreams>(&mut self, driver: &mut Driver<N>, now: Instant) {
+        while let Some(owner) = driver.node.poll_over() {
             self.exit.on_streams_over(owner);
         }
-        while let Some((owner, event)) = driver.node.poll_stream_event(now) {
+        while let Some((owner, event)) = driver.node.poll_stream(now) {
             self.exit.handle_event(now, owner, event, &mut driver.node);
         }
     }

@@ -70,6 +70,7 @@ fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
         base("own_addresses", "filter hook prerouting priority raw", own_addresses(options)),
         base("destinations", "filter hook prerouting priority mangle", destinations(options)),
         base("sockets", sockets::HOOK, sockets::rules(options)),
+        base("leaving", "filter hook output priority filter - 10", sockets::leaving(options)),
         base("forward", "filter hook forward priority filter - 10", forward(options)),
         base("postrouting", "nat hook postrouting priority srcnat", postrouting(options)),
         base(
@@ -226,6 +227,9 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
         // 5.7, which know no input interface here.
         rules.push(format!("iifname \"{tun}\" oifname != \"{tun}\" masquerade"));
         rules.extend(apart.map(|own| apart::masquerade(tun, own)));
+        if apart.is_some() {
+            rules.extend(sockets::masquerade(options));
+        }
         for (ipv4, set) in [(true, "inner4"), (false, "inner6")] {
             if apart.is_none() && has_family(inner, ipv4) {
                 let family = family(ipv4);

@@ -8,11 +8,16 @@
 //! A SYN is never looked up: no such socket listens, and another program's may, at any address.
 //! Errors about a connection (ICMP) are, by the packet that they quote, so that the socket learns
 //! the path's MTU and that a host is not there.
+//!
+//! Where neighbours may have the same inner addresses, nothing that a TUN brings is for such a
+//! socket, and nothing that one sends enters a TUN: their connections end beyond all tunnels.
 
 use ipnet::IpNet;
+use roadweave_types::DropReason;
 
-use super::chain::{family, has_family};
+use super::chain::{count_and_drop, family, has_family};
 use super::{FilterOptions, apart, call_nft};
+use crate::apart::GROUP;
 use crate::{ClientSockets, DeviceError};
 
 /// After destination NAT, which undoes source NAT for answers.
@@ -20,15 +25,50 @@ pub(super) const HOOK: &str = "filter hook prerouting priority dstnat + 5";
 
 pub(super) fn rules(options: &FilterOptions) -> Vec<String> {
     match options.client_sockets {
-        true => rules_for(&apart::near(options)),
+        true => rules_for(&apart::near(options), options.apart.is_some()),
         false => Vec::new(),
     }
 }
 
-fn rules_for(near: &[IpNet]) -> Vec<String> {
+/// What leaves such sockets: never into a TUN, where neighbours are; the machine's own connections
+/// have its own address.
+pub(super) fn leaving(options: &FilterOptions) -> Vec<String> {
+    if !options.client_sockets || options.apart.is_none() {
+        return Vec::new();
+    }
+    let drop = count_and_drop(DropReason::ForwardRefused);
+    let mut rules = vec![format!("oifgroup != {GROUP} return")];
+    let own = options.own_addresses.iter();
+    rules.extend(own.map(|own| format!("{} saddr {own} return", family(own.is_ipv4()))));
+    for (ipv4, set) in [(true, "near4"), (false, "near6")] {
+        if has_family(&apart::near(options), ipv4) {
+            rules.push(format!("{} saddr @{set} {drop}", family(ipv4)));
+        }
+    }
+    rules
+}
+
+/// The rules that open the source NAT for what such sockets send, where the prefixes alone do not
+/// say that it is from here.
+pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
+    let near = apart::near(options);
+    let families = [(true, "near4"), (false, "near6")].into_iter();
+    let families = families.filter(|(ipv4, _)| options.client_sockets && has_family(&near, *ipv4));
+    families
+        .map(|(ipv4, set)| {
+            let family = family(ipv4);
+            format!("iif 0 oifgroup != {GROUP} {family} saddr @{set} masquerade")
+        })
+        .collect()
+}
+
+fn rules_for(near: &[IpNet], has_neighbours: bool) -> Vec<String> {
     let (mark, mask) = ClientSockets::MARK;
     let found = format!("socket transparent 1 meta mark set meta mark & {:#x} | {mark:#x}", !mask);
     let mut rules = Vec::new();
+    if has_neighbours {
+        rules.push(format!("iifgroup {GROUP} return"));
+    }
     for (ipv4, set, icmp) in [(true, "near4", "icmp"), (false, "near6", "ipv6-icmp")] {
         if has_family(near, ipv4) {
             let destination = format!("{} daddr @{set}", family(ipv4));
@@ -44,8 +84,8 @@ fn rules_for(near: &[IpNet]) -> Vec<String> {
 /// # Errors
 /// As [`super::run_nft`].
 pub(crate) fn check_sockets(table: &str) -> Result<(), DeviceError> {
-    let rules =
-        rules_for(&["192.0.2.0/24", "2001:db8::/64"].map(|net| net.parse().expect("a network")));
+    let rules = ["192.0.2.0/24", "2001:db8::/64"].map(|net| net.parse().expect("a network"));
+    let rules = rules_for(&rules, false);
     let text = format!(
         "table inet {table} {{\n\
          set near4 {{ type ipv4_addr; flags interval; elements = {{ 192.0.2.0/24 }}; }}\n\

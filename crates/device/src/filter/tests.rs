@@ -185,3 +185,38 @@ fn neighbours_are_told_apart_by_interface_zone_and_mark() {
         super::ruleset("roadweave_x", &FilterOptions { apart: None, ..options }, NONE, |_| 0);
     assert!(!without.text.contains("zone") && !without.text.contains("group"), "{}", without.text);
 }
+
+#[test]
+fn sockets_with_clients_addresses_meet_no_tun_where_there_are_neighbours() {
+    let apart = crate::Apart::of(&crate::Instance::new("rw0").unwrap());
+    let forwarding = Forwarding::Server {
+        outside_to_tunnel: false,
+        clients_reach_clients: false,
+        denied: Vec::new(),
+        allowed: Vec::new(),
+    };
+    let options = FilterOptions { apart: Some(apart), client_sockets: true, ..options(forwarding) };
+    let found = "socket transparent 1 meta mark set meta mark & 0xffff0000 | 0x5257";
+    check(
+        &text(&options, NONE),
+        &[
+            // What a TUN brings is for none of them.
+            "iifgroup 183 return",
+            &format!("ip daddr @near4 tcp flags & (syn | ack) != syn {found}"),
+            // What one of them sends enters none; the machine's own connections have its address.
+            "type filter hook output priority filter - 10; policy accept;",
+            "oifgroup != 183 return",
+            "ip saddr 10.8.0.1 return",
+            "ip6 saddr fd08::1 return",
+            "ip saddr @near4 counter name \"forward_refused\" drop",
+            "ip6 saddr @near6 counter name \"forward_refused\" drop",
+            "iif 0 oifgroup != 183 ip saddr @near4 masquerade",
+        ],
+    );
+    let exposed = text(&FilterOptions { masquerade: false, ..options.clone() }, NONE);
+    assert!(!exposed.contains("iif 0"), "{exposed}");
+    let none = text(&FilterOptions { client_sockets: false, ..options.clone() }, NONE);
+    assert!(!none.contains("0x5257") && !none.contains("chain leaving"), "{none}");
+    let server = text(&FilterOptions { apart: None, ..options }, NONE);
+    assert!(server.contains(found) && !server.contains("group"), "{server}");
+}

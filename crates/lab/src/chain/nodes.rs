@@ -7,7 +7,7 @@ use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::{Epoch, TransportConfig};
 use roadweave_tunnel::{
     Anchor, AnchorConfig, AnchorTenant, Candidate, Client, ClientConfig, LaneConfig, MEMORY_MAX,
-    Peer, PeerTable, ProxyConfig, ProxyTenant, Server, ServerConfig,
+    Peer, PeerTable, ProxyConfig, ProxyTenant, Server, ServerConfig, StreamsConfig,
 };
 use roadweave_types::{Instant, UplinkId};
 
@@ -93,6 +93,8 @@ pub(super) fn anchor(
         transport: transport(config, life),
         tenants: devices.iter().enumerate().map(tenant).collect(),
         leg_rate: config.leg_rate,
+        streams: config.streams.anchor.map(|_| StreamsConfig::default()),
+        memory_max: config.streams.anchor.unwrap_or_default(),
     };
     let proxies = (0..config.proxies).map(|proxy| {
         let peer = Peer {
@@ -127,7 +129,7 @@ pub(super) fn proxy(epoch: Epoch, config: &ChainConfig, proxy: usize, life: u8) 
         lanes: lanes(config),
         gateways: Vec::new(),
         mtu: MTU,
-        streams: None,
+        streams: config.streams.proxies.contains(&proxy).then(StreamsConfig::default),
         clients_reach_clients: false,
         memory_max: 16 * MEMORY_MAX,
         client_memory_max: MEMORY_MAX,
@@ -159,7 +161,7 @@ pub(super) fn client(
         },
         transport: transport(config, life),
         lanes: lanes(config),
-        streams: None,
+        streams: config.streams.boxes.then(StreamsConfig::default),
         memory_max: MEMORY_MAX,
     };
     let mut client =

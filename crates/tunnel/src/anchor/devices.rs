@@ -54,7 +54,9 @@ impl Anchor {
     }
 
     fn forget_device(&mut self, now: Instant, tenant: TenantId, key: PublicKey) {
-        if let Some(at) = self.bindings.forget(&(tenant, key)) {
+        let at = self.bindings.forget(&(tenant, key));
+        self.leave_streams(now, &(tenant, key));
+        if let Some(at) = at {
             self.tell_detached(now, at, Detached::Unknown, None);
         }
     }

@@ -1,13 +1,16 @@
 //! The legs of an anchor: who connects, what is asked of it, what comes.
 
+use std::sync::Arc;
+
 use roadweave_identity::PublicKey;
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event, TransportConfig};
 use roadweave_types::{DropReason, Instant};
-use roadweave_wire::{Binding, Detached, LegMessage, Passed};
+use roadweave_wire::{Binding, Detached, LegMessage, Passed, STREAM_TAG, StreamsOffer};
 
 use super::{Anchor, AnchorEvent};
-use crate::bindings::{At, Attach, Attached, Sender};
-use crate::leg::LegEnd;
+use crate::bindings::{At, Attach, Attached, DeviceId, Sender};
+use crate::leg::{FromLeg, LegEnd};
+use crate::peers::Peer;
 use crate::proxy::LEG_IDLE_MAX;
 use crate::rate::Direction;
 use crate::server::refusals;
@@ -20,6 +23,15 @@ pub(super) struct Leg {
     /// Its name in the configuration.
     pub(super) name: String,
     pub(super) end: LegEnd,
+}
+
+/// Where a device is now.
+#[derive(Debug)]
+struct Place {
+    device: DeviceId,
+    peer: Arc<Peer>,
+    /// Where it was.
+    former: Option<At>,
 }
 
 impl Anchor {
@@ -68,7 +80,7 @@ impl Anchor {
         self.start(now, id, Leg { proxy, name, end: LegEnd::new(self.leg_rate) });
     }
 
-    fn start(&mut self, now: Instant, id: ConnectionId, leg: Leg) {
+    pub(super) fn start(&mut self, now: Instant, id: ConnectionId, leg: Leg) {
         self.legs.insert(id, leg);
         self.checks.forget_whole(now);
     }
@@ -81,12 +93,25 @@ impl Anchor {
                 Event::Connected { .. } => self.begin(now, id),
                 Event::Received { datagram, .. } => {
                     let Some(leg) = self.legs.get_mut(&id) else { continue };
-                    if let Some(passed) = leg.end.handle_datagram(now, datagram) {
-                        self.on_passed(now, id, passed);
+                    match leg.end.handle_datagram(now, datagram) {
+                        Some(FromLeg::Passed(passed)) => self.on_passed(now, id, passed),
+                        Some(FromLeg::Room(room)) => {
+                            self.on_room(now, At { leg: id, handle: room.handle }, room);
+                        }
+                        Some(FromLeg::Frames(_)) => {
+                            leg.end.drops.count(DropReason::UnknownMessage);
+                        }
+                        None => {}
                     }
                 }
+                Event::Acknowledged { token, .. } => {
+                    self.legs.get_mut(&id).into_iter().for_each(|it| it.end.on_acknowledged(token));
+                }
+                Event::Lost { token, .. } => {
+                    self.legs.get_mut(&id).into_iter().for_each(|it| it.end.on_lost(token));
+                }
                 Event::Message(message) => self.on_message(now, id, LegMessage::parse(message)),
-                Event::Closed(reason) => self.forget_leg(id, &reason.to_string()),
+                Event::Closed(reason) => self.forget_leg(now, id, &reason.to_string()),
                 _ => {}
             }
         }
@@ -95,7 +120,7 @@ impl Anchor {
         }
     }
 
-    fn on_message(
+    pub(super) fn on_message(
         &mut self,
         now: Instant,
         id: ConnectionId,
@@ -103,24 +128,38 @@ impl Anchor {
     ) {
         let Some(leg) = self.legs.get_mut(&id) else { return };
         match message {
-            Ok(LegMessage::Attach { handle, device, binding }) => {
+            Ok(LegMessage::Attach { handle, device, binding, streams }) => {
                 let device = PublicKey::from_bytes(device);
-                self.on_attach(now, At { leg: id, handle }, device, binding);
+                self.on_attach(now, At { leg: id, handle }, device, (binding, streams));
             }
-            Ok(LegMessage::Detach { handle }) => self.bindings.detach(At { leg: id, handle }),
+            Ok(LegMessage::Detach { handle }) => {
+                let at = At { leg: id, handle };
+                let sender = self.bindings.sender(now, at);
+                self.bindings.detach(at);
+                if let Some(Sender { tenant, device }) = sender {
+                    self.leave_streams(now, &(tenant, device));
+                }
+            }
             Ok(_) => leg.end.drops.count(DropReason::UnknownMessage),
             Err(_) => leg.end.drops.count(DropReason::MalformedMessage),
         }
     }
 
-    fn on_attach(&mut self, now: Instant, at: At, device: PublicKey, binding: Binding) {
+    fn on_attach(
+        &mut self,
+        now: Instant,
+        at: At,
+        device: PublicKey,
+        (binding, streams): (Binding, Option<StreamsOffer>),
+    ) {
         let result = self.try_attach(now, at, device, binding);
         let message = match result {
-            Ok(former) => {
+            Ok(Place { device, peer, former }) => {
                 if let Some(former) = former.filter(|former| former.leg != at.leg) {
                     self.tell_detached(now, former, Detached::Superseded, None);
                 }
-                LegMessage::Attached { handle: at.handle }
+                let streams = self.attach_streams(now, (device, at), &peer, streams);
+                LegMessage::Attached { handle: at.handle, streams }
             }
             Err((why, newest)) => {
                 self.refusals.count_silently(why.name());
@@ -130,14 +169,14 @@ impl Anchor {
         self.send(now, at.leg, &message);
     }
 
-    /// Attaches a device; returns where it was.
+    /// Attaches a device.
     fn try_attach(
         &mut self,
         now: Instant,
         at: At,
         device: PublicKey,
         binding: Binding,
-    ) -> Result<Option<At>, (Detached, Option<Box<Binding>>)> {
+    ) -> Result<Place, (Detached, Option<Box<Binding>>)> {
         let Some(tenant) = self.by_name.get(&binding.tenant).copied() else {
             return Err((Detached::Unknown, None));
         };
@@ -151,26 +190,30 @@ impl Anchor {
             return Err((Detached::Busy, None));
         }
         let (proxy, name) = (leg.proxy, leg.name.clone());
-        let attach = Attach { at, device: (tenant, device), proxy, binding };
+        let id = (tenant, device);
+        let attach = Attach { at, device: id, proxy, binding };
         match self.bindings.attach(now, attach) {
             Attached::Yes { former } => {
                 let event =
                     AnchorEvent::Attached { device: peer.name.clone(), key: device, proxy: name };
                 self.events.push_back(event);
-                Ok(former)
+                Ok(Place { device: id, peer, former })
             }
             Attached::No(why, newest) => Err((why, newest.map(Box::new))),
         }
     }
 
-    /// An inner packet has come by a leg.
-    fn on_passed(&mut self, now: Instant, id: ConnectionId, passed: Passed) {
+    /// An inner packet, or frames of a client, have come by a leg.
+    pub(super) fn on_passed(&mut self, now: Instant, id: ConnectionId, passed: Passed) {
         let Passed { handle, packet } = passed;
         let Some(leg) = self.legs.get_mut(&id) else { return };
         let sender = self.bindings.sender(now, At { leg: id, handle });
         let Some(Sender { tenant, device }) = sender else {
             return leg.end.drops.count(DropReason::Unbound);
         };
+        if packet.first() == Some(&STREAM_TAG) {
+            return self.take_frames(((tenant, device), At { leg: id, handle }), packet);
+        }
         let place = usize::from(tenant.0);
         let account = &mut self.accounts[place];
         let table = &mut self.tenants[place];
@@ -221,14 +264,16 @@ impl Anchor {
         if let Some(connection) = self.endpoint.connection_mut(id) {
             connection.close(now, 0, reason);
         }
-        self.forget_leg(id, reason);
+        self.forget_leg(now, id, reason);
     }
 
-    fn forget_leg(&mut self, id: ConnectionId, reason: &str) {
+    fn forget_leg(&mut self, now: Instant, id: ConnectionId, reason: &str) {
         self.touched.remove(&id);
         let Some(mut leg) = self.legs.remove(&id) else { return };
         leg.end.clear(&mut self.accounts);
         self.bindings.detach_leg(id);
+        let left = self.streams.as_ref().map_or_else(Vec::new, |all| all.by_leg(id));
+        left.iter().for_each(|device| self.leave_streams(now, device));
         self.drops.merge(&leg.end.drops);
         let (proxy, reason) = (leg.name, reason.to_owned());
         self.events.push_back(AnchorEvent::LegDown { proxy, reason });

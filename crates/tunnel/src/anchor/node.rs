@@ -38,6 +38,7 @@ impl Node for Anchor {
         while let Some(reason) = self.refusals.poll_summary(now) {
             self.events.push_back(AnchorEvent::Refused { reason });
         }
+        self.turn_streams(now);
         let due = self.legs.iter().filter(|(_, leg)| leg.end.poll_timeout().is_some());
         self.touched.extend(due.map(|(id, _)| *id));
         for id in std::mem::take(&mut self.touched) {
@@ -60,6 +61,8 @@ impl Node for Anchor {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let legs = self.legs.values().filter_map(|leg| leg.end.poll_timeout());
-        legs.chain(self.refusals.poll_timeout()).chain(self.endpoint.poll_timeout()).min()
+        let streams = self.streams.as_ref().and_then(|streams| streams.poll_timeout());
+        let own = legs.chain(self.refusals.poll_timeout()).chain(streams);
+        own.chain(self.endpoint.poll_timeout()).min()
     }
 }

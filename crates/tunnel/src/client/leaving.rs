@@ -98,10 +98,8 @@ impl Client {
         for Leaving { current, .. } in &mut self.leaving {
             if let Some(connection) = self.endpoint.connection_mut(current.id) {
                 current.session.handle_timeout(now, connection);
-                let key = connection.peer();
                 let streams = self.streams.as_mut();
-                if let Some(mut turn) =
-                    streams.and_then(|streams| streams.turn_of(key?, &current.welcome))
+                if let Some(mut turn) = streams.and_then(|streams| streams.turn_of(current.far_end))
                 {
                     current.session.hand_over_symbols(now, &mut turn);
                 }

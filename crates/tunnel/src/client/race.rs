@@ -367,7 +367,8 @@ impl Client {
         self.flapping = None;
         self.renews = false;
         let welcome_told = welcome.clone();
-        self.current = Some(Current { id, pair, session, since: now, welcome, doubted: false });
+        let (since, far_end) = (now, None);
+        self.current = Some(Current { id, pair, session, since, welcome, far_end, doubted: false });
         self.begin_streams(now);
         self.refuse_local_sources();
         self.drop_attempts(now, "another connection was welcomed", |_| true);

@@ -1,12 +1,21 @@
-//! The client's streams: they outlive a session, and end with what the server knows of them.
+//! The client's streams: they outlive a session, and end with what their far end knows of them.
+//!
+//! ```text
+//! server ─ welcome: what it calls them ───────────────────────────────────────► they go on, or anew
+//! proxy ─ welcome: it relays ─► streams: what they are called here ─► anchor's ─┘
+//!         welcome: no word of it ─► none
+//! ```
+//!
+//! With a proxy the far end is the tenant's anchor, by whichever proxy: until that has answered
+//! they wait, as they do without a session.
 
 use std::collections::BTreeMap;
 
 use roadweave_identity::PublicKey;
 use roadweave_quic::Connection;
 use roadweave_stream::{Side, Streams};
-use roadweave_types::Instant;
-use roadweave_wire::{StreamsEpoch, Welcome};
+use roadweave_types::{DropReason, Instant};
+use roadweave_wire::{Control, StreamsEpoch, StreamsOffer, Welcome};
 
 use super::race::After;
 use super::{Client, Current};
@@ -14,15 +23,20 @@ use crate::lane::LaneConfig;
 use crate::session::StreamTurn;
 use crate::streams::{KEPT_FOR, StreamsConfig, StreamsOwner};
 
+/// The far end of streams, and what it calls them.
+pub(super) type FarEnd = (PublicKey, StreamsEpoch);
+
 /// The streams of a client that may open some.
 #[derive(Debug)]
 pub(super) struct ClientStreams {
     config: StreamsConfig,
     streams: Streams,
     owner: StreamsOwner,
-    /// Whom they are with, and what that server calls them.
-    with: Option<(PublicKey, StreamsEpoch)>,
-    /// What they are called towards each server.
+    /// Whom they are with, and what that end calls them.
+    with: Option<FarEnd>,
+    /// Whether the session carries them: their far end is known.
+    is_carried: bool,
+    /// What they are called towards each far end.
     epochs: BTreeMap<PublicKey, StreamsEpoch>,
     next_epoch: u64,
     /// Since when there is no session, if so.
@@ -37,34 +51,37 @@ impl ClientStreams {
             config,
             owner: StreamsOwner(0),
             with: None,
+            is_carried: false,
             epochs: BTreeMap::new(),
             next_epoch: first,
             away_since: None,
         }
     }
 
-    /// What the streams with the server of `key` are called: it has heard of no others by that
+    /// What the far end of `key` is told of the streams with it: it has heard of no others by that
     /// name.
-    pub(super) fn epoch(&mut self, key: PublicKey) -> StreamsEpoch {
-        *self.epochs.entry(key).or_insert_with(|| {
+    pub(super) fn offer(&mut self, key: PublicKey) -> StreamsOffer {
+        let epoch = *self.epochs.entry(key).or_insert_with(|| {
             self.next_epoch = self.next_epoch.wrapping_add(1);
             StreamsEpoch(self.next_epoch)
-        })
+        });
+        StreamsOffer { epoch, takes_priorities: true }
     }
 
-    /// The server of `key` has welcomed the client, and calls the streams so, if it takes any.
-    fn on_session(&mut self, now: Instant, key: PublicKey, welcome: &Welcome) {
-        let with = welcome.streams.map(|epoch| (key, epoch));
-        self.away_since = None;
+    /// The session leads to the far end of `key`, which says this of the streams, if it takes any.
+    fn on_session(&mut self, now: Instant, key: PublicKey, named: Option<StreamsOffer>) {
+        let with = named.map(|offer| (key, offer.epoch));
+        let takes_priorities = named.is_some_and(|offer| offer.takes_priorities);
+        (self.away_since, self.is_carried) = (None, true);
         if with == self.with && self.streams.violation().is_none() {
-            self.streams.set_peer_takes_priorities(welcome.stream_priorities);
+            self.streams.set_peer_takes_priorities(takes_priorities);
             return self.streams.on_new_session(now);
         }
         if let Some((before, _)) = self.with.filter(|(before, _)| *before != key) {
             self.epochs.remove(&before);
         }
         self.begin_anew(with);
-        self.streams.set_peer_takes_priorities(welcome.stream_priorities);
+        self.streams.set_peer_takes_priorities(takes_priorities);
     }
 
     fn begin_anew(&mut self, with: Option<(PublicKey, StreamsEpoch)>) {
@@ -73,15 +90,19 @@ impl ClientStreams {
         self.streams = Streams::new(self.config.bounds(Side::Client));
     }
 
-    /// There is a session, or none: streams wait for one as long as the server's do.
-    pub(super) fn tend(&mut self, now: Instant, has_session: bool) {
-        let Some((key, _)) = self.with.filter(|_| !has_session) else { return };
-        if now.since(*self.away_since.get_or_insert(now)) >= KEPT_FOR {
+    /// There is a session, or none: streams wait for one that carries them as long as those of the
+    /// far end do. Whether they are over.
+    pub(super) fn tend(&mut self, now: Instant, has_session: bool) -> bool {
+        self.is_carried &= has_session;
+        let Some((key, _)) = self.with.filter(|_| !self.is_carried) else { return false };
+        let is_over = now.since(*self.away_since.get_or_insert(now)) >= KEPT_FOR;
+        if is_over {
             self.away_since = None;
-            // The server may have those of this name still.
+            // The far end may have those of this name still.
             self.epochs.remove(&key);
             self.begin_anew(None);
         }
+        is_over
     }
 
     /// When [`ClientStreams::tend`] ends them.
@@ -101,12 +122,13 @@ impl ClientStreams {
 
     /// The streams, for a turn of a session that carries them.
     pub(super) fn turn(&mut self) -> Option<StreamTurn<'_>> {
-        self.with.map(|_| StreamTurn::new(&mut self.streams, None))
+        let with = self.with.filter(|_| self.is_carried);
+        with.map(|_| StreamTurn::new(&mut self.streams, None))
     }
 
     /// The streams, if they are those of a session that another one has followed.
-    pub(super) fn turn_of(&mut self, key: PublicKey, welcome: &Welcome) -> Option<StreamTurn<'_>> {
-        let is_theirs = self.with.is_some() && self.with == welcome.streams.map(|it| (key, it));
+    pub(super) fn turn_of(&mut self, with: Option<FarEnd>) -> Option<StreamTurn<'_>> {
+        let is_theirs = with.is_some() && self.with == with;
         is_theirs.then(|| StreamTurn::new(&mut self.streams, None))
     }
 }
@@ -121,8 +143,9 @@ impl Client {
     /// [`Node::handle_timeout`]: crate::Node::handle_timeout
     pub fn streams(&mut self, now: Instant) -> Option<(StreamsOwner, &mut Streams)> {
         let carried = self.streams.as_mut().filter(|carried| carried.with.is_some())?;
-        if let Some(current) = &mut self.current {
-            let mut turn = StreamTurn::new(&mut carried.streams, None);
+        if let Some(current) = &mut self.current
+            && let Some(mut turn) = carried.turn()
+        {
             current.session.hand_over_symbols(now, &mut turn);
         }
         Some((carried.owner, &mut carried.streams))
@@ -133,24 +156,55 @@ impl Client {
     pub(super) fn tend_streams(&mut self, now: Instant) {
         let has_session = self.current.is_some();
         let Some(carried) = &mut self.streams else { return };
-        carried.tend(now, has_session);
-        if has_session && carried.is_violated() {
-            self.leave(now, "the server broke the rules of streams", After::Backoff);
+        let is_over = carried.tend(now, has_session);
+        if has_session && is_over {
+            // Frames of those that are over may be under way in it.
+            self.leave(now, "the anchor says nothing of streams", After::Backoff);
+        } else if has_session && carried.is_violated() {
+            self.leave(now, "the far end broke the rules of streams", After::Backoff);
         }
     }
 
-    /// The lane for streams of a session with a server that takes them.
+    /// The lane for streams of a session with a server that takes or relays them.
     pub(super) fn stream_lane(&self, welcome: &Welcome) -> Option<LaneConfig> {
-        let carried = self.streams.as_ref().filter(|_| welcome.streams.is_some());
+        let is_used = welcome.streams.is_some() || welcome.relays;
+        let carried = self.streams.as_ref().filter(|_| is_used);
         carried.map(|carried| carried.config.lane())
     }
 
     /// There is another session.
     pub(super) fn begin_streams(&mut self, now: Instant) {
-        let Some(Current { id, welcome, .. }) = &self.current else { return };
-        let key = self.endpoint.connection(*id).and_then(Connection::peer);
-        if let (Some(carried), Some(key)) = (&mut self.streams, key) {
-            carried.on_session(now, key, welcome);
+        let Some(Current { id, welcome, far_end, .. }) = &mut self.current else { return };
+        let (id, key) = (*id, self.endpoint.connection(*id).and_then(Connection::peer));
+        let (Some(carried), Some(key)) = (&mut self.streams, key) else { return };
+        match &welcome.anchor {
+            None => {
+                *far_end = welcome.streams.map(|offer| (key, offer.epoch));
+                carried.on_session(now, key, welcome.streams);
+            }
+            Some(anchor) if welcome.relays => {
+                carried.is_carried = false;
+                let offer = carried.offer(PublicKey::from_bytes(anchor.key));
+                self.send_control(id, &Control::Streams(Some(offer)));
+            }
+            Some(anchor) => carried.on_session(now, PublicKey::from_bytes(anchor.key), None),
         }
+    }
+
+    /// By a proxy the anchor says this of the streams, if it takes any. Within a session it says
+    /// the same again when the leg between the two is a new one.
+    pub(super) fn on_far_end(&mut self, now: Instant, named: Option<StreamsOffer>) {
+        let Some(Current { welcome, far_end, .. }) = &mut self.current else { return };
+        let anchor = welcome.anchor.as_ref().filter(|_| welcome.relays);
+        let (Some(carried), Some(anchor)) = (&mut self.streams, anchor) else {
+            return self.drops.count(DropReason::UnknownMessage);
+        };
+        let key = PublicKey::from_bytes(anchor.key);
+        let with = named.map(|offer| (key, offer.epoch));
+        if far_end.is_some() && *far_end != with {
+            return self.drops.count(DropReason::MalformedMessage);
+        }
+        *far_end = with;
+        carried.on_session(now, key, named);
     }
 }

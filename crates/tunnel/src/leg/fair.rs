@@ -27,22 +27,29 @@ pub(super) struct FairQueue {
 
 #[derive(Debug, Default)]
 struct Flow {
-    datagrams: VecDeque<(Instant, Bytes)>,
+    /// With the time that each came, and whether it is to be sent again if it is lost.
+    datagrams: VecDeque<(Instant, (Bytes, bool))>,
     bytes: usize,
     /// What it may still send at this turn.
     deficit: usize,
 }
 
 impl Flow {
-    fn take(&mut self) -> Option<(Instant, Bytes)> {
-        let (since, datagram) = self.datagrams.pop_front()?;
+    fn take(&mut self) -> Option<(Bytes, bool)> {
+        let (_, (datagram, kept)) = self.datagrams.pop_front()?;
         self.bytes -= cost(&datagram);
-        Some((since, datagram))
+        Some((datagram, kept))
     }
 }
 
 impl FairQueue {
-    pub(super) fn push(&mut self, now: Instant, tenant: TenantId, datagram: Bytes, drop: Drop<'_>) {
+    pub(super) fn push(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        (datagram, kept): (Bytes, bool),
+        drop: Drop<'_>,
+    ) {
         let flow = self.flows.entry(tenant).or_insert_with(|| {
             self.turns.push_back(tenant);
             Flow::default()
@@ -50,28 +57,32 @@ impl FairQueue {
         let bytes = cost(&datagram);
         flow.bytes += bytes;
         self.bytes += bytes;
-        flow.datagrams.push_back((now, datagram));
+        flow.datagrams.push_back((now, (datagram, kept)));
         while self.bytes > BYTES_MAX
             && let Some((tenant, flow)) = self.flows.iter_mut().max_by_key(|(_, flow)| flow.bytes)
         {
             let tenant = *tenant;
-            self.bytes -= flow.take().map_or(0, |(_, datagram)| cost(&datagram));
+            self.bytes -= flow.take().map_or(0, |(datagram, _)| cost(&datagram));
             drop(tenant, DropReason::QueueFull);
         }
     }
 
     /// The datagram whose turn it is.
-    pub(super) fn pop(&mut self, now: Instant, drop: Drop<'_>) -> Option<(TenantId, Bytes)> {
+    pub(super) fn pop(
+        &mut self,
+        now: Instant,
+        drop: Drop<'_>,
+    ) -> Option<(TenantId, (Bytes, bool))> {
         while let Some(tenant) = self.turns.front().copied() {
             let Some(flow) = self.flows.get_mut(&tenant) else {
                 self.turns.pop_front();
                 continue;
             };
             while flow.datagrams.front().is_some_and(|(since, _)| now.since(*since) > AGE_MAX) {
-                self.bytes -= flow.take().map_or(0, |(_, datagram)| cost(&datagram));
+                self.bytes -= flow.take().map_or(0, |(datagram, _)| cost(&datagram));
                 drop(tenant, DropReason::QueueExpired);
             }
-            let Some((_, next)) = flow.datagrams.front() else {
+            let Some((_, (next, _))) = flow.datagrams.front() else {
                 // Whoever has nothing saves nothing for later.
                 self.flows.remove(&tenant);
                 self.turns.pop_front();
@@ -83,9 +94,9 @@ impl FairQueue {
                 continue;
             }
             flow.deficit -= next.len();
-            let (_, datagram) = flow.take()?;
+            let (datagram, kept) = flow.take()?;
             self.bytes -= cost(&datagram);
-            return Some((tenant, datagram));
+            return Some((tenant, (datagram, kept)));
         }
         None
     }
@@ -106,7 +117,8 @@ impl FairQueue {
     }
 }
 
-fn cost(datagram: &Bytes) -> usize {
+/// Bytes of memory that a datagram takes which waits, about.
+pub(super) fn cost(datagram: &Bytes) -> usize {
     datagram.len() + OVERHEAD_BYTES
 }
 
@@ -136,11 +148,13 @@ mod tests {
     fn tenants_that_wait_get_equal_bytes_whatever_their_packets() {
         let mut queue = FairQueue::default();
         let now = Instant::from_millis(5);
-        (0..1_000).for_each(|_| queue.push(now, GREEDY, vec![0; 1_400].into(), &mut nothing));
-        (0..1_000).for_each(|_| queue.push(now, MODEST, vec![0; 200].into(), &mut nothing));
+        (0..1_000)
+            .for_each(|_| queue.push(now, GREEDY, (vec![0; 1_400].into(), false), &mut nothing));
+        (0..1_000)
+            .for_each(|_| queue.push(now, MODEST, (vec![0; 200].into(), false), &mut nothing));
         let mut sent = BTreeMap::new();
         while sent.values().sum::<usize>() < 300_000 {
-            let (tenant, datagram) = queue.pop(now, &mut nothing).expect("both wait");
+            let (tenant, (datagram, _)) = queue.pop(now, &mut nothing).expect("both wait");
             *sent.entry(tenant).or_default() += datagram.len();
         }
         assert!(sent[&GREEDY].abs_diff(sent[&MODEST]) <= 2 * QUANTUM, "{sent:?}");
@@ -150,10 +164,10 @@ mod tests {
     fn whoever_fills_the_queue_loses_and_nobody_else_does() {
         let mut queue = FairQueue::default();
         let now = Instant::ZERO;
-        queue.push(now, MODEST, vec![1; 1_000].into(), &mut nothing);
+        queue.push(now, MODEST, (vec![1; 1_000].into(), false), &mut nothing);
         let mut lost = 0;
         for _ in 0..20_000 {
-            queue.push(now, GREEDY, vec![0; 1_000].into(), &mut |tenant, reason| {
+            queue.push(now, GREEDY, (vec![0; 1_000].into(), false), &mut |tenant, reason| {
                 assert_eq!((tenant, reason), (GREEDY, DropReason::QueueFull));
                 lost += 1;
             });
@@ -168,12 +182,12 @@ mod tests {
     #[test]
     fn what_is_old_goes_and_is_counted() {
         let mut queue = FairQueue::default();
-        queue.push(Instant::ZERO, MODEST, vec![1; 10].into(), &mut nothing);
-        queue.push(Instant::from_millis(200), MODEST, vec![2; 10].into(), &mut nothing);
+        queue.push(Instant::ZERO, MODEST, (vec![1; 10].into(), false), &mut nothing);
+        queue.push(Instant::from_millis(200), MODEST, (vec![2; 10].into(), true), &mut nothing);
         let mut drops = Vec::new();
         let next =
             queue.pop(Instant::from_millis(300), &mut |tenant, why| drops.push((tenant, why)));
-        assert_eq!(next.map(|(_, datagram)| datagram[0]), Some(2));
+        assert_eq!(next.map(|(_, (datagram, kept))| (datagram[0], kept)), Some((2, true)));
         assert_eq!(drops, [(MODEST, DropReason::QueueExpired)]);
     }
 
@@ -187,7 +201,7 @@ mod tests {
             for (ms, (tenant, length, pops)) in steps.into_iter().enumerate() {
                 let now = Instant::from_millis(ms as u64 * 7);
                 let mut drop = |_: TenantId, _: DropReason| dropped += 1;
-                queue.push(now, TenantId(tenant), vec![0; length].into(), &mut drop);
+                queue.push(now, TenantId(tenant), (vec![0; length].into(), false), &mut drop);
                 pushed += 1;
                 popped += usize::from(pops && queue.pop(now, &mut drop).is_some());
             }

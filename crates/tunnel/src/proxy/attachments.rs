@@ -16,24 +16,26 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_quic::ConnectionId;
 use roadweave_types::{DropReason, Instant};
-use roadweave_wire::{Binding, Detached, LegMessage, Passed};
+use roadweave_wire::{Binding, Detached, LegFrames, LegMessage, Passed};
 
 use super::held::{ALL_BYTES_MAX, Held};
+use super::relay::{Relay, Told};
 use super::{LegEvent, Legs};
-use crate::leg::TenantId;
+use crate::leg::{Accounts, FromLeg, TenantId};
 use crate::rate::Direction;
 
 /// A session's attachment.
 #[derive(Debug)]
 pub(super) struct Attachment {
     pub(super) leg: usize,
-    tenant: TenantId,
+    pub(super) tenant: TenantId,
     device: PublicKey,
     binding: Option<Binding>,
     /// The name that the anchor was told.
-    handle: Option<u32>,
+    pub(super) handle: Option<u32>,
     answer: Answer,
     held: Held,
+    pub(super) relay: Relay,
     /// When the client may sign as often as ever (the generic cell rate algorithm).
     whole_at: Instant,
 }
@@ -50,8 +52,15 @@ enum Answer {
 
 impl Attachment {
     /// What the anchor was told went with the leg.
-    pub(super) fn on_leg_down(&mut self) {
+    pub(super) fn on_leg_down(&mut self, accounts: &mut Accounts) {
         (self.handle, self.answer) = (None, Answer::Nothing);
+        let account = &mut accounts[usize::from(self.tenant.0)];
+        (0..self.relay.begin_anew()).for_each(|_| account.drop(DropReason::LegAway));
+    }
+
+    /// Whether the anchor has said that it has it, or had it.
+    pub(super) fn is_answered(&self) -> bool {
+        self.answer != Answer::Nothing
     }
 
     pub(super) fn is_attached(&self) -> bool {
@@ -86,6 +95,7 @@ impl Legs {
             handle: None,
             answer: Answer::Nothing,
             held: Held::default(),
+            relay: Relay::default(),
             whole_at: Instant::ZERO,
         };
         self.attachments.insert(session, attachment);
@@ -202,15 +212,37 @@ impl Legs {
                 if let Some(handle) = attachment.handle {
                     self.legs[attachment.leg].handles.remove(&handle);
                 }
-                attachment.on_leg_down();
+                attachment.on_leg_down(&mut self.accounts);
                 *self.refusals.entry(Detached::Superseded.name()).or_default() += 1;
                 self.events.push_back(LegEvent::Refused(session, Detached::Superseded));
             }
         }
     }
 
+    /// Something has come from an anchor.
+    pub(super) fn on_datagram(&mut self, now: Instant, at: usize, datagram: FromLeg) {
+        match datagram {
+            FromLeg::Passed(passed) => self.on_passed(now, at, passed),
+            FromLeg::Frames(frames) => self.on_frames(at, frames),
+            FromLeg::Room(_) => self.legs[at].end.drops.count(DropReason::UnknownMessage),
+        }
+    }
+
+    /// Frames for the client of a session have come.
+    fn on_frames(&mut self, at: usize, frames: LegFrames) {
+        let leg = &mut self.legs[at];
+        let Some(session) = leg.handles.get(&frames.handle).copied() else {
+            return leg.end.drops.count(DropReason::Unbound);
+        };
+        let Some(attachment) = self.attachments.get_mut(&session) else { return };
+        match attachment.relay.push(frames) {
+            Ok(()) => self.events.push_back(LegEvent::Frames(session)),
+            Err(reason) => self.accounts[usize::from(attachment.tenant.0)].drop(reason),
+        }
+    }
+
     /// An inner packet has come from an anchor.
-    pub(super) fn on_passed(&mut self, now: Instant, at: usize, passed: Passed) {
+    fn on_passed(&mut self, now: Instant, at: usize, passed: Passed) {
         let Passed { handle, packet } = passed;
         let leg = &mut self.legs[at];
         let Some(session) = leg.handles.get(&handle).copied() else {
@@ -228,12 +260,17 @@ impl Legs {
 
     pub(super) fn on_leg_message(&mut self, now: Instant, at: usize, message: LegMessage) {
         match message {
-            LegMessage::Attached { handle } => {
+            LegMessage::Attached { handle, streams } => {
                 let session = self.legs[at].handles.get(&handle).copied();
                 if let Some(session) = session
                     && let Some(attachment) = self.attachments.get_mut(&session)
                 {
                     attachment.answer = Answer::Attached;
+                    match attachment.relay.on_far_end(streams) {
+                        Told::Nothing => {}
+                        Told::Tell => self.events.push_back(LegEvent::Streams(session, streams)),
+                        Told::Other => self.events.push_back(LegEvent::StreamsOver(session)),
+                    }
                     self.release(now, session);
                 }
             }
@@ -264,7 +301,7 @@ impl Legs {
                 self.due.insert((now + SUPERSEDED_STAYS, session));
                 return;
             }
-            attachment.on_leg_down();
+            attachment.on_leg_down(&mut self.accounts);
         }
         self.legs[at].handles.remove(&handle);
         *self.refusals.entry(why.name()).or_default() += 1;
@@ -294,13 +331,17 @@ impl Legs {
             {
                 let handle = leg.next_handle;
                 let device = *attachment.device.as_bytes();
-                let attach = LegMessage::Attach { handle, device, binding: binding.clone() };
+                let (binding, streams) = (binding.clone(), attachment.relay.client);
+                let attach = LegMessage::Attach { handle, device, binding, streams };
                 if connection.send_message(attach.to_bytes()).is_err() {
                     break;
                 }
                 leg.next_handle = leg.next_handle.wrapping_add(1);
                 if let Some(before) = attachment.handle.replace(handle) {
                     leg.handles.remove(&before);
+                    let account = &mut self.accounts[usize::from(attachment.tenant.0)];
+                    let gone = attachment.relay.begin_anew();
+                    (0..gone).for_each(|_| account.drop(DropReason::LegAway));
                 }
                 attachment.answer = Answer::Nothing;
                 leg.handles.insert(handle, session);

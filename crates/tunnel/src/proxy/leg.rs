@@ -134,10 +134,12 @@ impl Legs {
             match event {
                 Event::Connected { .. } => self.on_up(now, at, id),
                 Event::Received { datagram, .. } => {
-                    if let Some(passed) = self.legs[at].end.handle_datagram(now, datagram) {
-                        self.on_passed(now, at, passed);
+                    if let Some(whole) = self.legs[at].end.handle_datagram(now, datagram) {
+                        self.on_datagram(now, at, whole);
                     }
                 }
+                Event::Acknowledged { token, .. } => self.legs[at].end.on_acknowledged(token),
+                Event::Lost { token, .. } => self.legs[at].end.on_lost(token),
                 Event::Message(message) => match LegMessage::parse(message) {
                     Ok(message) => self.on_leg_message(now, at, message),
                     Err(_) => self.legs[at].end.drops.count(DropReason::MalformedMessage),
@@ -184,7 +186,7 @@ impl Legs {
         leg.state = State::Resting { until: now + rest };
         tracing::debug!(anchor = %leg.anchor, reason, "a leg is down");
         for attachment in self.attachments.values_mut().filter(|it| it.leg == at) {
-            attachment.on_leg_down();
+            attachment.on_leg_down(&mut self.accounts);
         }
     }
 

@@ -134,6 +134,9 @@ impl Server {
                 }
             }
             Ok(Control::Binding(binding)) => self.on_binding(now, id, binding),
+            Ok(Control::Streams(Some(epoch))) if self.relaying.contains(&id) => {
+                self.legs.iter_mut().for_each(|legs| legs.name_streams(id, epoch));
+            }
             Ok(_) => self.drops.count(DropReason::UnknownMessage),
             Err(_) => self.drops.count(DropReason::MalformedMessage),
         }
@@ -197,14 +200,15 @@ impl Server {
                 return false;
             }
         };
-        let streams = self.agree_on_streams(id, hello);
+        let streams = self.agree_on_streams(id, hello.streams);
+        let relays = self.agree_to_relay(id, hello);
         let welcome = Control::Welcome(Welcome {
             addresses: peer.addresses.clone(),
             gateways,
             mtu: self.config.mtu,
             anchor,
             streams,
-            stream_priorities: streams.is_some(),
+            relays,
         });
         if let Some(connection) = self.endpoint.connection_mut(id)
             && let Err(error) = connection.send_message(welcome.to_bytes())
@@ -302,6 +306,7 @@ impl Server {
         {
             self.by_key.remove(&joined.key);
         }
+        self.relaying.remove(&id);
         self.leave_streams(now, id, joined.as_ref());
         let Some(joined) = joined else { return };
         self.legs.iter_mut().for_each(|legs| legs.end(now, id));

@@ -70,9 +70,7 @@ impl Node for Server {
             self.set_timer(id, None);
             self.touched.insert(id);
         }
-        for id in std::mem::take(&mut self.touched) {
-            self.turn_session(now, id);
-        }
+        self.turn_touched(now);
         self.keep_to_budget(now);
         self.legs.iter_mut().for_each(|legs| legs.transmit(now));
     }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use roadweave_identity::PublicKey;
 use roadweave_quic::ConnectionId;
 use roadweave_types::{DropReason, Instant};
-use roadweave_wire::{Binding, Control, Detached, InnerPacket, Reason, TenantAnchor};
+use roadweave_wire::{Binding, Control, Detached, Hello, InnerPacket, Reason, TenantAnchor};
 
 use super::{Direction, Joined, Server, ServerEvent};
 use crate::node::RecvMeta;
@@ -80,6 +80,16 @@ impl Server {
         }
     }
 
+    /// Whether the streams of a client that says hello are relayed, if it may open some.
+    pub(super) fn agree_to_relay(&mut self, id: ConnectionId, hello: &Hello) -> bool {
+        let legs = self.legs.as_ref().filter(|_| hello.streams.is_some());
+        let relays = legs.is_some_and(|legs| legs.frames_lane().is_some());
+        if relays {
+            self.relaying.insert(id);
+        }
+        relays
+    }
+
     pub(super) fn on_binding(&mut self, now: Instant, id: ConnectionId, binding: Binding) {
         let Some(legs) = &mut self.legs else {
             return self.drops.count(DropReason::UnknownMessage);
@@ -125,6 +135,11 @@ impl Server {
                     };
                     self.send_control(id, &Control::Refuse { reason, why });
                 }
+                LegEvent::Streams(id, streams) => {
+                    self.send_control(id, &Control::Streams(streams));
+                }
+                LegEvent::StreamsOver(id) => self.end(now, id, "the client's streams are over"),
+                LegEvent::Frames(id) => _ = self.touched.insert(id),
                 // What it sends here goes nowhere until the leg is back.
                 LegEvent::Away(id) => {
                     self.send_control(id, &Control::Move { why: Reason::Other, grace: None });

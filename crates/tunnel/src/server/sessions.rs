@@ -8,6 +8,7 @@ use roadweave_quic::ConnectionId;
 use roadweave_types::{DropReason, Instant};
 
 use super::{Direction, Server, UNUSED, refusals};
+use crate::session::StreamTurn;
 
 impl Server {
     pub(super) fn close_silent(&mut self, now: Instant) {
@@ -29,28 +30,73 @@ impl Server {
                 if let Some(all) = &mut self.streams {
                     all.shed(now, &key, bytes.saturating_sub(held));
                 }
-                let held = held + self.stream_memory(&key);
+                if let Some(legs) = &mut self.legs {
+                    legs.shed_relayed(id, bytes.saturating_sub(held) as usize);
+                }
+                let held = held + self.stream_memory(&key) + self.relayed(id);
                 self.budget.set(id, held);
                 self.take_inner(now, id);
             }
         }
     }
 
-    pub(super) fn turn_session(&mut self, now: Instant, id: ConnectionId) {
+    /// Turns the sessions that were touched.
+    pub(super) fn turn_touched(&mut self, now: Instant) {
+        let touched = std::mem::take(&mut self.touched);
+        if self.legs.is_none() {
+            return touched.into_iter().for_each(|id| self.turn_session(now, id));
+        }
+        let mut turns: Vec<ConnectionId> = touched.into_iter().collect();
+        self.relay_up(now, &mut turns);
+        self.legs.iter().for_each(|legs| legs.sort(&mut turns, Direction::Down));
+        turns.into_iter().for_each(|id| self.turn_session(now, id));
+    }
+
+    /// Lets the frames pass to the legs that sessions have brought.
+    fn relay_up(&mut self, now: Instant, turns: &mut [ConnectionId]) {
+        let Some(legs) = &mut self.legs else { return };
+        legs.sort(turns, Direction::Up);
+        for id in turns {
+            if let Some(joined) = self.sessions.get_mut(id)
+                && let Some(mut relay) = legs.relay(*id)
+            {
+                let mut turn = StreamTurn::new(&mut relay, joined.limits.as_mut());
+                joined.session.hand_over_symbols(now, &mut turn);
+            }
+        }
+    }
+
+    fn turn_session(&mut self, now: Instant, id: ConnectionId) {
         let Some(joined) = self.sessions.get_mut(&id) else { return };
         let Some(connection) = self.endpoint.connection_mut(id) else { return };
-        let streams = self.streams.as_mut();
-        let turn = streams.and_then(|all| all.turn(id, &joined.key, joined.limits.as_mut()));
-        joined.session.turn(now, connection, turn);
+        let limits = joined.limits.as_mut();
+        match &mut self.legs {
+            None => {
+                let streams = self.streams.as_mut();
+                let turn = streams.and_then(|all| all.turn(id, &joined.key, limits));
+                joined.session.turn(now, connection, turn);
+            }
+            Some(legs) => {
+                let mut relay = legs.relay(id);
+                let turn = relay.as_mut().map(|relay| StreamTurn::new(relay, limits));
+                joined.session.turn(now, connection, turn);
+                relay.into_iter().for_each(|relay| relay.finish(now));
+            }
+        }
         connection.flush(now);
         let next = joined.session.poll_timeout();
         let (key, held) = (joined.key, joined.session.memory().total());
         self.streams.iter_mut().for_each(|all| all.on_turned(&key));
-        self.budget.set(id, held + self.stream_memory(&key));
+        self.budget.set(id, held + self.stream_memory(&key) + self.relayed(id));
         self.set_timer(id, next);
         // Packets that have waited long enough for others.
         self.take_inner(now, id);
         self.end_if_violated(now, id, &key);
+    }
+
+    /// Bytes of frames that wait for a session of a proxy.
+    fn relayed(&self, id: ConnectionId) -> u64 {
+        self.legs.as_ref().map_or(0, |legs| legs.relayed(id) as u64)
     }
 
     /// Puts out what a session has for the device: at once, since what comes in order waits for

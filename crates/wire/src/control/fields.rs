@@ -9,7 +9,7 @@ use roadweave_types::{Order, Policy, Priority, Promise, peer_text};
 
 use super::error::ControlError;
 use super::values::{PlayerReport, Reason, Role, TenantAnchor};
-use crate::stream::StreamsEpoch;
+use crate::stream::{StreamsEpoch, StreamsOffer};
 
 pub(super) const MAX_NETWORKS: usize = 64;
 pub(super) const MAX_TEXT: usize = 256;
@@ -30,6 +30,7 @@ pub(super) const FIELD_STREAMS: u16 = 21;
 pub(super) const FIELD_PLAYER: u16 = 22;
 pub(super) const FIELD_BUFFER: u16 = 23;
 pub(super) const FIELD_STREAM_FRAMES: u16 = 24;
+pub(super) const FIELD_RELAYS: u16 = 25;
 
 /// The redundancy of a path that may have any.
 pub(super) const REDUNDANCY_ANY: u8 = 255;
@@ -86,11 +87,12 @@ pub(super) fn put_reason(out: &mut BytesMut, why: Reason) {
     }
 }
 
-pub(super) fn put_streams(out: &mut BytesMut, streams: Option<StreamsEpoch>, priorities: bool) {
-    if let Some(StreamsEpoch(number)) = streams {
-        put_field(out, FIELD_STREAMS, &number.to_be_bytes());
-    }
-    if priorities {
+pub(crate) fn put_streams(out: &mut BytesMut, streams: Option<StreamsOffer>) {
+    let Some(StreamsOffer { epoch: StreamsEpoch(number), takes_priorities }) = streams else {
+        return;
+    };
+    put_field(out, FIELD_STREAMS, &number.to_be_bytes());
+    if takes_priorities {
         put_field(out, FIELD_STREAM_FRAMES, &[FRAMES_PRIORITY]);
     }
 }
@@ -218,14 +220,18 @@ impl Fields {
         Ok(peer_text(text.as_bytes()))
     }
 
-    pub(super) fn streams(&self) -> Result<Option<StreamsEpoch>, ControlError> {
-        Ok(self.optional(FIELD_STREAMS)?.map(|value| StreamsEpoch(u64::from_be_bytes(value))))
+    /// What the sender says of its streams; bits that are unknown are for later.
+    pub(crate) fn streams(&self) -> Result<Option<StreamsOffer>, ControlError> {
+        let [bits] = self.optional(FIELD_STREAM_FRAMES)?.unwrap_or([0]);
+        let takes_priorities = bits & FRAMES_PRIORITY != 0;
+        let epoch = self.optional(FIELD_STREAMS)?;
+        let epoch = epoch.map(|value| StreamsEpoch(u64::from_be_bytes(value)));
+        Ok(epoch.map(|epoch| StreamsOffer { epoch, takes_priorities }))
     }
 
-    /// Whether frames are taken that change a priority; other bits are for later.
-    pub(super) fn stream_priorities(&self) -> Result<bool, ControlError> {
-        let [bits] = self.optional(FIELD_STREAM_FRAMES)?.unwrap_or([0]);
-        Ok(bits & FRAMES_PRIORITY != 0)
+    /// Whether a field without a value is there.
+    pub(super) fn flag(&self, kind: u16) -> bool {
+        self.all(kind).next().is_some()
     }
 
     pub(super) fn player(&self) -> Result<PlayerReport, ControlError> {

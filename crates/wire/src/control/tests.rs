@@ -5,9 +5,14 @@ use roadweave_types::{Order, Priority};
 
 use super::fields::{FIELD_AGE, FIELD_ORDER, FIELD_POLICY};
 use super::*;
+use crate::stream::StreamsEpoch;
 
 fn promise(lane: u8, promise: Promise) -> Control {
     Control::LanePromise { lane: LaneId(lane), promise }
+}
+
+fn offer(epoch: u64, takes_priorities: bool) -> Option<StreamsOffer> {
+    Some(StreamsOffer { epoch: StreamsEpoch(epoch), takes_priorities })
 }
 
 fn samples() -> Vec<Control> {
@@ -22,14 +27,18 @@ fn samples() -> Vec<Control> {
             gateways: vec!["10.77.0.1".parse().expect("an address")],
             mtu: 1360,
             anchor: None,
-            streams: Some(StreamsEpoch(u64::MAX - 1)),
-            stream_priorities: true,
+            streams: offer(u64::MAX - 1, true),
+            relays: false,
         }),
+        Control::Welcome(Welcome { relays: true, ..Welcome::default() }),
+        Control::Streams(offer(7, true)),
+        Control::Streams(offer(7, false)),
+        Control::Streams(None),
         Control::Refuse { reason: "unknown peer".into(), why: Reason::Other },
         Control::Refuse { reason: "it drains".into(), why: Reason::Drain },
         Control::Refuse { reason: "elsewhere".into(), why: Reason::Superseded },
         Control::Hello(Hello { name: "a".into(), role: Role::Standby, ..Hello::default() }),
-        Control::Hello(Hello { streams: Some(StreamsEpoch(7)), ..Hello::default() }),
+        Control::Hello(Hello { streams: offer(7, false), ..Hello::default() }),
         Control::Move { why: Reason::Drain, grace: Some(Duration::from_millis(1)) },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
         Control::Player(PlayerReport {
@@ -97,12 +106,12 @@ fn what_an_older_peer_does_not_say_has_its_old_meaning() {
             b"\x01\0\x01\0\x01x\0\x0a\0\x01\x01",
         ),
         (
-            Hello { name: "x".into(), streams: Some(StreamsEpoch(258)), ..Hello::default() },
+            Hello { name: "x".into(), streams: offer(258, false), ..Hello::default() },
             b"\x01\0\x01\0\x01x\0\x15\0\x08\0\0\0\0\0\0\x01\x02",
         ),
         (
-            Hello { name: "x".into(), stream_priorities: true, ..Hello::default() },
-            b"\x01\0\x01\0\x01x\0\x18\0\x01\x01",
+            Hello { name: "x".into(), streams: offer(258, true), ..Hello::default() },
+            b"\x01\0\x01\0\x01x\0\x15\0\x08\0\0\0\0\0\0\x01\x02\0\x18\0\x01\x01",
         ),
     ] {
         assert_eq!(Control::Hello(hello.clone()).to_bytes(), message);

@@ -81,16 +81,18 @@ impl Host {
         if let Some(apart) = apart {
             routes.keep_apart(apart, surroundings(tun, &options))?;
         }
+        // With the machine's own address they could reach what is a neighbour's.
+        let own = options.masquerade && !options.has_neighbours;
         let client_sockets = options.takes_streams
             && take_client_sockets(instance, &mut routes, &options)
-                .inspect_err(|error| tell_own_source(error, options.masquerade))
+                .inspect_err(|error| tell_own_source(error, own))
                 .is_ok();
         let (keeper, machine) = Machine::start(routes, tun.index(), options.addresses, clients)?;
         let filter_options =
             FilterOptions { apart, client_sockets, ..filter_options(tun, &options) };
         let mut filters = FilterKeeper::start(instance)?;
         filters.set_and_wait(with_clients(&filter_options, machine.routed()))?;
-        let sources = Sources { clients: client_sockets, own: options.masquerade };
+        let sources = Sources { clients: client_sockets, own };
         Ok((Self { filter_options, sources, filters, _routes: keeper }, machine))
     }
 
@@ -141,14 +143,14 @@ fn take_client_sockets(
     routes.take_for_sockets(options.addresses)
 }
 
-fn tell_own_source(error: &DeviceError, masquerade: bool) {
-    match masquerade {
+fn tell_own_source(error: &DeviceError, own: bool) {
+    match own {
         true => tracing::warn!(
             "streams leave with this machine's own address, and not with their clients': {error}"
         ),
         false => tracing::error!(
-            "no streams are taken: without masquerade hosts are to see the clients' addresses, and \
-             they cannot be had: {error}"
+            "no streams are taken: hosts are to see the clients' addresses, and they cannot be had: \
+             {error}"
         ),
     }
 }

@@ -29,7 +29,8 @@ fn anchor() -> Anchor {
         rate_limit: None,
     };
     let transport = TransportConfig::new([3; 32]);
-    let config = AnchorConfig { transport, tenants: vec![tenant], leg_rate: None };
+    let (tenants, memory_max) = (vec![tenant], 0);
+    let config = AnchorConfig { transport, tenants, leg_rate: None, streams: None, memory_max };
     let epoch = Epoch::new(std::time::Instant::now());
     let identity = Arc::new(Identity::from_seed([9; 32]));
     Anchor::new(epoch, config, identity, table("proxy", key(50))).unwrap()

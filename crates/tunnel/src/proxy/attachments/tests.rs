@@ -7,6 +7,7 @@ use roadweave_identity::Identity;
 use roadweave_quic::{Epoch, TransportConfig};
 
 use super::*;
+use crate::StreamsConfig;
 use crate::proxy::{ProxyConfig, ProxyTenant};
 
 const SESSION: ConnectionId = ConnectionId(7);
@@ -27,7 +28,8 @@ fn legs() -> Legs {
     let config = ProxyConfig { tenants: vec![tenant], leg_rate: None };
     let epoch = Epoch::new(std::time::Instant::now());
     let identity = Arc::new(Identity::from_seed([2; 32]));
-    Legs::new(epoch, &TransportConfig::new([1; 32]), identity, config).unwrap()
+    let lane = Some(StreamsConfig::default().lane());
+    Legs::new(epoch, &TransportConfig::new([1; 32]), identity, config, lane).unwrap()
 }
 
 /// Lets time pass until then, while nobody answers.

@@ -1,0 +1,490 @@
+//! The streams of an anchor's clients: frames come and go by the legs of the proxies that the
+//! clients are at.
+//!
+//! ```text
+//! frames ─► attachment: of these streams? ─► [tenant's limit] ─► streams
+//! streams ─► frames, while proxy, leg and limit take some ─► leg of the newest attachment
+//! ```
+//!
+//! What a tenant's rate or a leg has room for goes around among those who want it.
+//!
+//! A client that goes to another proxy takes its streams along: they are the same as long as both
+//! ends call them so, and what was not acknowledged is sent again by the new leg. Frames count by
+//! the attachments of the client that said so, the newest and, for 2 s, the one before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_quic::{Connection, ConnectionId};
+use roadweave_stream::{Event, Streams, Timing};
+use roadweave_types::{DropReason, Instant, Urgency, earliest};
+use roadweave_wire::{
+    Detached, LEG_FRAMES_HEADER, LegFrames, LegRoom, MAX_SYMBOL_BODY, StreamsOffer,
+};
+
+use super::Anchor;
+use crate::bindings::{At, DeviceId};
+use crate::leg::{Accounts, TenantAccount};
+use crate::peers::Peer;
+use crate::rate::Direction;
+use crate::session::SymbolQueue;
+use crate::streams::{StreamsConfig, StreamsOwner, StreamsTable};
+
+/// The streams of all clients of an anchor that takes some.
+#[derive(Debug)]
+pub(super) struct AnchorStreams {
+    table: StreamsTable<DeviceId>,
+    /// Of the clients that are at a proxy.
+    ways: BTreeMap<DeviceId, Way>,
+    /// Clients to turn, because something was handled.
+    touched: BTreeSet<DeviceId>,
+    timers: BTreeSet<(Instant, DeviceId)>,
+    /// Counts the frames that have passed.
+    served: u64,
+    /// What the streams of those hold that are at a proxy.
+    held: usize,
+    memory_max: usize,
+}
+
+/// How the frames of a client come and go.
+#[derive(Debug)]
+struct Way {
+    at: At,
+    former: Option<At>,
+    /// What was sent to the attachment, and what its proxy takes.
+    sent: u64,
+    room: LegRoom,
+    /// When the proxy was asked last what it takes.
+    asked: Instant,
+    /// What came and is beyond the tenant's limit.
+    symbols: SymbolQueue,
+    held: usize,
+    timer: Option<Instant>,
+    /// When frames passed last, by [`Direction`], as a number that counts for all clients.
+    served: [u64; 2],
+}
+
+impl Way {
+    fn new(now: Instant, at: At) -> Self {
+        let room = LegRoom { handle: at.handle, until: 0, size: 0, wait: WAIT };
+        // The proxy says it by itself when it has heard what the streams are called.
+        let (symbols, asked) = (SymbolQueue::default(), now);
+        let (former, timer, served) = (None, None, [0; 2]);
+        Self { at, former, sent: 0, room, asked, symbols, held: 0, timer, served }
+    }
+
+    fn frames(&self, urgency: Urgency, frames: Bytes) -> LegFrames {
+        LegFrames { handle: self.at.handle, urgency, sent: self.sent, frames }
+    }
+
+    /// What fits into frames for the client, by a leg that takes such datagrams.
+    fn size(&self, leg: &Connection) -> usize {
+        let of_leg = leg.max_datagram_size().saturating_sub(LEG_FRAMES_HEADER);
+        usize::from(self.room.size).min(of_leg).clamp(SIZE_MIN, MAX_SYMBOL_BODY)
+    }
+}
+
+impl AnchorStreams {
+    /// None yet; names grow out of `seed`. All may hold `memory_max` bytes together.
+    pub(super) fn new(config: StreamsConfig, seed: &[u8; 32], memory_max: usize) -> Self {
+        Self {
+            table: StreamsTable::new(config, StreamsConfig::first_epoch(seed)),
+            ways: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            served: 0,
+            held: 0,
+            memory_max,
+        }
+    }
+
+    /// A client is attached, and says this of its streams, if it may open some; returns what it is
+    /// told of them.
+    fn attach(
+        &mut self,
+        now: Instant,
+        (device, at): (DeviceId, At),
+        peer: &Arc<Peer>,
+        client: Option<StreamsOffer>,
+    ) -> Option<StreamsOffer> {
+        let before = self.forget_way(&device);
+        let Some(client) = client else {
+            self.table.end(&device);
+            return None;
+        };
+        if self.table.peer(&device).is_some_and(|before| !before.is_where(peer)) {
+            self.table.end(&device);
+        }
+        let terms = self.table.agree(&device, client);
+        self.table.begin(now, device, Some(terms), peer).ok()?;
+        let mut way = Way::new(now, at);
+        if let Some(before) = before.filter(|_| terms.goes_on) {
+            (way.former, way.symbols) = (Some(before.at), before.symbols);
+        }
+        self.ways.insert(device, way);
+        self.touched.insert(device);
+        Some(terms.offer())
+    }
+
+    fn forget_way(&mut self, device: &DeviceId) -> Option<Way> {
+        let way = self.ways.remove(device)?;
+        self.held -= way.held;
+        self.touched.remove(device);
+        way.timer.iter().for_each(|at| _ = self.timers.remove(&(*at, *device)));
+        Some(way)
+    }
+
+    /// A client is at no proxy any more; `stays`: it may come back to where it was.
+    pub(super) fn on_away(&mut self, now: Instant, device: &DeviceId, stays: bool) {
+        if self.forget_way(device).is_some() || !stays {
+            self.table.on_away(now, device, stays);
+        }
+    }
+
+    /// The clients whose newest attachment was by this leg.
+    pub(super) fn by_leg(&self, leg: ConnectionId) -> Vec<DeviceId> {
+        let by_leg = self.ways.iter().filter(|(_, way)| way.at.leg == leg);
+        by_leg.map(|(device, _)| *device).collect()
+    }
+
+    /// Takes frames that a client sent.
+    fn take(&mut self, (device, at): (DeviceId, At), frames: Bytes, account: &mut TenantAccount) {
+        let way = self.ways.get_mut(&device);
+        let way = way.filter(|way| way.at == at || way.former == Some(at));
+        let Some(way) = way else { return account.drop(DropReason::Unbound) };
+        self.touched.insert(device);
+        if !way.symbols.push(frames) {
+            account.drop(DropReason::ReceiveMemory);
+        }
+    }
+
+    /// Hands over what has come, to those first to whom nothing was for longest.
+    fn hand_over(&mut self, now: Instant, accounts: &mut Accounts) {
+        for device in self.turns(self.touched.iter(), Direction::Up) {
+            if let Some(way) = self.ways.get_mut(&device)
+                && let Some(streams) = self.table.get_mut(&device)
+            {
+                let account = &mut accounts[usize::from(device.0.0)];
+                way.hand_over(now, streams, account, &mut self.served);
+                self.table.on_turned(&device);
+            }
+        }
+    }
+
+    /// In the order of their turns: whoever had none for longest is the first.
+    fn turns<'a>(
+        &self,
+        devices: impl Iterator<Item = &'a DeviceId>,
+        direction: Direction,
+    ) -> Vec<DeviceId> {
+        let mut turns: Vec<DeviceId> = devices.copied().collect();
+        let served = |way: &Way| way.served[direction as usize];
+        turns.sort_by_key(|device| self.ways.get(device).map_or(0, served));
+        turns
+    }
+
+    /// The proxy of a client says what it takes.
+    fn on_room(&mut self, device: DeviceId, at: At, room: LegRoom) -> bool {
+        let Some(way) = self.ways.get_mut(&device).filter(|way| way.at == at) else { return false };
+        way.room = LegRoom { until: room.until.max(way.room.until), ..room };
+        self.touched.insert(device)
+    }
+
+    fn set_timer(&mut self, device: DeviceId, at: Option<Instant>) {
+        let Some(way) = self.ways.get_mut(&device) else { return };
+        if let Some(before) = std::mem::replace(&mut way.timer, at) {
+            self.timers.remove(&(before, device));
+        }
+        self.timers.extend(at.map(|at| (at, device)));
+    }
+
+    /// Notes what the streams of a client hold; those that hold most let go while all hold too
+    /// much.
+    fn keep_to_budget(&mut self, now: Instant, device: &DeviceId, accounts: &mut Accounts) {
+        self.note_held(device);
+        while self.held > self.memory_max
+            && let Some((largest, way)) = self.ways.iter_mut().max_by_key(|(_, way)| way.held)
+        {
+            let (largest, before) = (*largest, way.held);
+            let most = before.saturating_sub(self.held - self.memory_max);
+            // What has come and waits is sent again.
+            let streams = self.table.memory(&largest) as usize;
+            let gone = way.symbols.shed(most.saturating_sub(streams));
+            let account = &mut accounts[usize::from(largest.0.0)];
+            (0..gone).for_each(|_| account.drop(DropReason::ReceiveMemory));
+            let most = most.saturating_sub(way.symbols.memory());
+            self.table.shed(now, &largest, most as u64);
+            self.table.on_turned(&largest);
+            self.touched.insert(largest);
+            self.note_held(&largest);
+            if self.ways.get(&largest).is_none_or(|way| way.held >= before) {
+                return;
+            }
+        }
+    }
+
+    fn note_held(&mut self, device: &DeviceId) {
+        let held = self.table.memory(device) as usize;
+        if let Some(way) = self.ways.get_mut(device) {
+            let held = held + way.symbols.memory();
+            self.held = self.held - std::mem::replace(&mut way.held, held) + held;
+        }
+    }
+
+    /// When [`Anchor::turn_streams`] has something to do.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let touched = (!self.touched.is_empty()).then_some(Instant::ZERO);
+        let timer = self.timers.first().map(|(at, _)| *at);
+        earliest([touched, timer, self.table.poll_timeout()])
+    }
+}
+
+impl Way {
+    /// Hands over what came, as far as the tenant's limit lets it.
+    fn hand_over(
+        &mut self,
+        now: Instant,
+        streams: &mut Streams,
+        account: &mut TenantAccount,
+        served: &mut u64,
+    ) {
+        while let Some(bytes) = self.symbols.next_bytes()
+            && account.frames_pass_at(Direction::Up, bytes) <= now
+            && account.allows(now, Direction::Up, bytes)
+            && let Some(symbol) = self.symbols.pop()
+        {
+            *served += 1;
+            self.served[Direction::Up as usize] = *served;
+            if streams.handle_symbol(now, symbol).is_err() {
+                account.drop(DropReason::MalformedMessage);
+            }
+        }
+    }
+
+    /// When the tenant's limit lets through what waits.
+    fn passes_at(&self, account: &TenantAccount) -> Option<Instant> {
+        let bytes = self.symbols.next_bytes()?;
+        Some(account.frames_pass_at(Direction::Up, bytes))
+    }
+}
+
+/// What one client did at its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    /// So many bytes; there may be more that can leave now.
+    More(usize),
+    /// Nothing can leave before then, if ever.
+    Until(Option<Instant>),
+}
+
+impl Anchor {
+    /// Hands to the streams what has come for them since the last turn.
+    pub fn hand_over_symbols(&mut self, now: Instant) {
+        if let Some(all) = &mut self.streams {
+            all.hand_over(now, &mut self.accounts);
+        }
+    }
+
+    /// Something happened to a stream of a client: as of the last turn, or of the last
+    /// [`Anchor::hand_over_symbols`].
+    pub fn poll_stream_event(&mut self, now: Instant) -> Option<(StreamsOwner, Event)> {
+        self.streams.as_mut()?.table.poll_event(now)
+    }
+
+    /// All streams of this owner are over, and those that come are of another.
+    pub fn poll_streams_over(&mut self) -> Option<StreamsOwner> {
+        self.streams.as_mut()?.table.poll_over()
+    }
+
+    /// The streams of a client. The next turn sends what was written.
+    pub fn streams(&mut self, owner: StreamsOwner) -> Option<&mut Streams> {
+        let all = self.streams.as_mut()?;
+        let (device, streams) = all.table.of(owner)?;
+        if all.ways.contains_key(&device) {
+            all.touched.insert(device);
+        }
+        Some(streams)
+    }
+
+    /// Whether the address is one of a client that may be attached, or behind one.
+    pub fn is_of_client(&self, address: IpAddr) -> bool {
+        self.tenants.iter().any(|tenant| tenant.devices.route(address).is_some())
+    }
+
+    /// The first of a client's own inner addresses of a family, if it has one; none of those that
+    /// are behind it.
+    pub fn stream_address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
+        self.streams.as_ref()?.table.address(owner, ipv4)
+    }
+
+    /// Bytes that the streams of all clients hold that are at a proxy, as of the last turn.
+    pub fn stream_memory(&self) -> usize {
+        self.streams.as_ref().map_or(0, |all| all.held)
+    }
+
+    /// A client is attached: what it says of its streams, and what it is told of them.
+    pub(super) fn attach_streams(
+        &mut self,
+        now: Instant,
+        (device, at): (DeviceId, At),
+        peer: &Arc<Peer>,
+        client: Option<StreamsOffer>,
+    ) -> Option<StreamsOffer> {
+        self.streams.as_mut()?.attach(now, (device, at), peer, client)
+    }
+
+    /// An attachment may have been the last of its client.
+    pub(super) fn leave_streams(&mut self, now: Instant, device: &DeviceId) {
+        let stays = self.tenants.get(usize::from(device.0.0));
+        let stays = stays.and_then(|tenant| tenant.devices.get(&device.1));
+        if let Some(all) = &mut self.streams
+            && self.bindings.at(device).is_none()
+        {
+            let before = all.table.peer(device);
+            let stays = before.zip(stays).is_some_and(|(before, now)| before.is_where(&now));
+            all.on_away(now, device, stays);
+        }
+    }
+
+    /// Frames of a client have come.
+    pub(super) fn take_frames(&mut self, (device, at): (DeviceId, At), frames: Bytes) {
+        let account = &mut self.accounts[usize::from(device.0.0)];
+        match &mut self.streams {
+            Some(all) => all.take((device, at), frames, account),
+            None => account.drop(DropReason::MalformedInner),
+        }
+    }
+
+    /// The proxy of an attachment says what it takes.
+    pub(super) fn on_room(&mut self, now: Instant, at: At, room: LegRoom) {
+        let sender = self.bindings.sender(now, at);
+        let known = sender.zip(self.streams.as_mut()).is_some_and(|(sender, all)| {
+            all.on_room((sender.tenant, sender.device), at, room);
+            true
+        });
+        if !known && let Some(leg) = self.legs.get_mut(&at.leg) {
+            leg.end.drops.count(DropReason::Unbound);
+        }
+    }
+
+    /// Lets streams send what may leave, in turn, and ends those that have broken the rules.
+    pub(super) fn turn_streams(&mut self, now: Instant) {
+        let Some(all) = &mut self.streams else { return };
+        all.table.handle_timeout(now, all.memory_max / AWAY_SHARE);
+        while let Some((_, device)) = all.timers.first().copied().filter(|(at, _)| *at <= now) {
+            all.set_timer(device, None);
+            all.touched.insert(device);
+        }
+        all.hand_over(now, &mut self.accounts);
+        let touched = std::mem::take(&mut all.touched);
+        let mut turn = all.turns(touched.iter(), Direction::Down);
+        let mut room = TURN_MAX;
+        while !turn.is_empty() && room > 0 {
+            turn.retain(|device| match self.turn_client(now, device, room) {
+                Sent::More(bytes) => {
+                    room = room.saturating_sub(bytes);
+                    true
+                }
+                Sent::Until(at) => {
+                    self.streams.iter_mut().for_each(|all| all.set_timer(*device, at));
+                    false
+                }
+            });
+        }
+        // The rest has its turn as soon as these are on the network.
+        self.streams.iter_mut().for_each(|all| all.touched.extend(turn.drain(..)));
+        for device in &touched {
+            self.settle_client(now, device);
+        }
+    }
+
+    /// Lets the streams of one client send some frames, if the turn has room left.
+    fn turn_client(&mut self, now: Instant, device: &DeviceId, room: usize) -> Sent {
+        if room == 0 {
+            return Sent::More(0);
+        }
+        let Some(all) = &mut self.streams else { return Sent::Until(None) };
+        let (Some(way), Some(streams)) = (all.ways.get_mut(device), all.table.get_mut(device))
+        else {
+            return Sent::Until(None);
+        };
+        let account = &mut self.accounts[usize::from(device.0.0)];
+        streams.handle_timeout(now);
+        let passes_at = way.passes_at(account);
+        let own = earliest([streams.poll_timeout(), passes_at]);
+        let connection = self.endpoint.connection_mut(way.at.leg);
+        let (Some(leg), Some(connection)) = (self.legs.get_mut(&way.at.leg), connection) else {
+            return Sent::Until(own);
+        };
+        let round_trip = connection.paths().first().map_or(WAIT, |path| path.smoothed_rtt);
+        streams.set_timing(Timing { round_trip, age_max: way.room.wait });
+        if !streams.has_frames() {
+            return Sent::Until(own);
+        }
+        if way.sent >= way.room.until {
+            let asks = now >= way.asked + ASK;
+            if asks {
+                way.asked = now;
+                let frames = way.frames(Urgency::FIRST, Bytes::new());
+                leg.end.push_frames(now, device.0, &frames, &mut self.accounts);
+                self.touched.insert(way.at.leg);
+            }
+            return Sent::Until(earliest([own, Some(way.asked + ASK)]));
+        }
+        let size = way.size(connection);
+        let until = account.frames_pass_at(Direction::Down, size).max(leg.end.takes_frames_at(now));
+        if until > now {
+            return Sent::Until(earliest([own, Some(until)]));
+        }
+        let urgency = streams.next_urgency();
+        let Some(symbol) = streams.poll_transmit(now, size) else {
+            return Sent::Until(earliest([streams.poll_timeout(), passes_at]));
+        };
+        account.allows(now, Direction::Down, symbol.len());
+        all.served += 1;
+        way.served[Direction::Down as usize] = all.served;
+        let frames = way.frames(urgency, symbol);
+        let bytes = frames.frames.len();
+        way.sent += bytes as u64;
+        leg.end.push_frames(now, device.0, &frames, &mut self.accounts);
+        leg.end.transmit(now, connection, &mut self.accounts);
+        self.touched.insert(way.at.leg);
+        Sent::More(bytes)
+    }
+
+    /// What follows when the streams of a client have had their turn.
+    fn settle_client(&mut self, now: Instant, device: &DeviceId) {
+        let Some(all) = &mut self.streams else { return };
+        all.table.on_turned(device);
+        all.keep_to_budget(now, device, &mut self.accounts);
+        if all.table.violation(device).is_some() {
+            // Others begin when the client is attached again.
+            all.forget_way(device);
+            all.table.end(device);
+            if let Some(at) = self.bindings.at(device) {
+                self.bindings.detach(at);
+                self.refusals.count_silently(BROKEN);
+                self.tell_detached(now, at, Detached::Other, None);
+            }
+        }
+    }
+}
+
+/// Those that wait for a session may hold this part of the streams' memory.
+const AWAY_SHARE: usize = 8;
+/// Bytes that leave in one turn at most, of all clients: what the network is handed at once.
+const TURN_MAX: usize = 1 << 20;
+/// How often a proxy is asked what it takes, while something waits for that.
+const ASK: Duration = Duration::from_millis(100);
+/// How long what a proxy took may be under way, before it has said so.
+const WAIT: Duration = Duration::from_millis(900);
+/// Frames are never made smaller: one that opens a stream has a name in it.
+const SIZE_MIN: usize = 300;
+/// How refusals of clients are counted that have broken the rules of streams.
+const BROKEN: &str = "broken-streams";
+
+#[cfg(test)]
+mod tests;

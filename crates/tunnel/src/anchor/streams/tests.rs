@@ -1,0 +1,263 @@
+//! Whose frames count at an anchor, and for which streams.
+
+use std::sync::Arc;
+
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_quic::{ConnectionId, Epoch, TransportConfig};
+use roadweave_types::Rate;
+use roadweave_wire::{Binding, LegMessage, Passed, StreamsEpoch};
+
+use super::super::legs::Leg;
+use super::super::{AnchorConfig, AnchorTenant};
+use super::*;
+use crate::leg::LegEnd;
+use crate::peers::PeerTable;
+
+const BOX: u8 = 1;
+const OTHER_BOX: u8 = 2;
+const PROXIES: [u8; 2] = [50, 51];
+const MEMORY: usize = 32 << 20;
+
+fn identity(seed: u8) -> Identity {
+    Identity::from_seed([seed; 32])
+}
+
+fn key(seed: u8) -> PublicKey {
+    identity(seed).public_key()
+}
+
+fn table(seeds: &[u8]) -> Arc<PeerTable> {
+    let peer = |seed: &u8| {
+        let (name, tenant, addresses) = (format!("{seed}"), String::new(), Vec::new());
+        let (expires_unix, rate_limit, offline_max) = (None, None, None);
+        (key(*seed), Peer { name, tenant, addresses, expires_unix, rate_limit, offline_max })
+    };
+    Arc::new(PeerTable::new(seeds.iter().map(peer)))
+}
+
+/// An anchor with a leg of each proxy, and no network.
+fn anchor() -> Anchor {
+    anchor_with(&[BOX, OTHER_BOX], None)
+}
+
+#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+fn anchor_with(devices: &[u8], rate_limit: Option<Rate>) -> Anchor {
+    let devices = table(devices);
+    let name = "acme".into();
+    let tenant = AnchorTenant { name, devices, clients_reach_clients: false, rate_limit };
+    let config = AnchorConfig {
+        transport: TransportConfig::new([3; 32]),
+        tenants: vec![tenant],
+        leg_rate: None,
+        streams: Some(StreamsConfig::default()),
+        memory_max: MEMORY,
+    };
+    let epoch = Epoch::new(std::time::Instant::now());
+    let mut anchor =
+        Anchor::new(epoch, config, Arc::new(identity(9)), table(&PROXIES)).expect("usable");
+    for (leg, proxy) in (0..).zip(PROXIES) {
+        let end = LegEnd::new(None);
+        let leg_of = Leg { proxy: key(proxy), name: proxy.to_string(), end };
+        anchor.start(at(5), ConnectionId(leg), leg_of);
+    }
+    anchor
+}
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+/// A box goes to a proxy with its `number`th binding; its streams are called `epoch` there.
+fn attach(anchor: &mut Anchor, now: Instant, (device, number): (u8, u64), to: At, epoch: u64) {
+    let mut binding = Binding {
+        tenant: "acme".into(),
+        anchor: *key(9).as_bytes(),
+        proxy: *key(PROXIES[to.leg.0 as usize]).as_bytes(),
+        number,
+        signature: [0; 64],
+    };
+    binding.signature = *identity(device).sign(&binding.signed()).as_bytes();
+    let streams = Some(StreamsOffer { epoch: StreamsEpoch(epoch), takes_priorities: true });
+    let (handle, device) = (to.handle, *key(device).as_bytes());
+    let attach = LegMessage::Attach { handle, device, binding, streams };
+    anchor.on_message(now, to.leg, Ok(attach));
+}
+
+fn on(leg: u64, handle: u32) -> At {
+    At { leg: ConnectionId(leg), handle }
+}
+
+/// Frames come that open the stream `id`; the streams that they came to, if to any.
+fn open(anchor: &mut Anchor, now: Instant, by: At, id: u8) -> Option<StreamsOwner> {
+    let frames = [0x20, 1, id, 9, 4, 192, 0, 2, 1, 0, 80, 0];
+    pass(anchor, now, by, &frames);
+    anchor.hand_over_symbols(now);
+    let (owner, event) = anchor.poll_stream_event(now)?;
+    assert!(matches!(event, Event::Opened { .. }), "{event:?}");
+    Some(owner)
+}
+
+fn pass(anchor: &mut Anchor, now: Instant, by: At, frames: &[u8]) {
+    let passed = Passed { handle: by.handle, packet: Bytes::copy_from_slice(frames) };
+    anchor.on_passed(now, by.leg, passed);
+}
+
+/// Frames that came by no attachment of theirs, whether of a leg or a tenant.
+fn unbound(anchor: &Anchor) -> u64 {
+    anchor.status().drops().get(DropReason::Unbound)
+}
+
+#[test]
+fn frames_count_by_attachments_that_the_client_has_signed_for() {
+    let mut anchor = anchor();
+    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
+    attach(&mut anchor, at(10), (OTHER_BOX, 1), on(0, 1), 7);
+    let first = open(&mut anchor, at(20), on(0, 0), 0).expect("its own");
+    let other = open(&mut anchor, at(20), on(0, 1), 0).expect("its own");
+    assert_ne!(first, other, "of equal names");
+    // A proxy that nobody has signed for, and a handle that nobody has.
+    assert_eq!(open(&mut anchor, at(20), on(1, 0), 2), None);
+    assert_eq!(open(&mut anchor, at(20), on(0, 2), 2), None);
+    assert_eq!(unbound(&anchor), 2);
+
+    // It goes to the other proxy: they are the same, and what is under way counts for a while.
+    attach(&mut anchor, at(30), (BOX, 2), on(1, 0), 7);
+    assert_eq!(open(&mut anchor, at(40), on(1, 0), 2), Some(first));
+    assert_eq!(open(&mut anchor, at(50), on(0, 0), 4), Some(first));
+    assert_eq!(open(&mut anchor, at(2_040), on(0, 0), 6), None);
+    assert_eq!(unbound(&anchor), 3);
+    assert_eq!(anchor.poll_streams_over(), None);
+}
+
+#[test]
+fn frames_of_former_streams_are_not_taken_for_those_of_today() {
+    let mut anchor = anchor();
+    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
+    let first = open(&mut anchor, at(20), on(0, 0), 0).expect("its own");
+    // The box has restarted.
+    attach(&mut anchor, at(30), (BOX, 2), on(1, 0), 8);
+    assert_eq!(anchor.poll_streams_over(), Some(first));
+    assert_eq!(open(&mut anchor, at(40), on(0, 0), 2), None, "by the former attachment");
+    assert_eq!(unbound(&anchor), 1);
+    let second = open(&mut anchor, at(40), on(1, 0), 0).expect("another first stream");
+    assert_ne!(first, second);
+    // One that says nothing of streams has none.
+    let mut binding = anchor.bindings().pop().expect("it was kept").1;
+    binding.number += 1;
+    binding.signature = *identity(BOX).sign(&binding.signed()).as_bytes();
+    let device = *key(BOX).as_bytes();
+    let attach = LegMessage::Attach { handle: 1, device, binding, streams: None };
+    anchor.on_message(at(50), ConnectionId(1), Ok(attach));
+    assert_eq!(anchor.poll_streams_over(), Some(second));
+    assert_eq!(open(&mut anchor, at(60), on(1, 1), 2), None);
+}
+
+#[test]
+fn a_client_that_breaks_the_rules_loses_its_own_streams() {
+    let mut anchor = anchor();
+    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
+    attach(&mut anchor, at(10), (OTHER_BOX, 1), on(0, 1), 7);
+    let first = open(&mut anchor, at(20), on(0, 0), 0).expect("its own");
+    let other = open(&mut anchor, at(20), on(0, 1), 0).expect("its own");
+    // It says that a stream is open which the anchor has never opened.
+    pass(&mut anchor, at(30), on(0, 0), &[0x20, 0x0a, 1]);
+    anchor.turn_streams(at(30));
+    assert_eq!(anchor.poll_streams_over(), Some(first));
+    assert_eq!(anchor.poll_streams_over(), None);
+    assert_eq!(anchor.attached(), 1, "it has to sign again");
+    assert_eq!(anchor.status().refusals.get(BROKEN), Some(&1));
+    assert_eq!(open(&mut anchor, at(40), on(0, 1), 2), Some(other));
+    attach(&mut anchor, at(50), (BOX, 2), on(0, 2), 7);
+    assert!(open(&mut anchor, at(60), on(0, 2), 0).is_some_and(|owner| owner != first));
+}
+
+#[test]
+fn streams_wait_for_their_client_two_minutes_and_no_longer() {
+    let mut anchor = anchor();
+    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
+    let first = open(&mut anchor, at(20), on(0, 0), 0).expect("its own");
+    anchor.end_leg(at(1_000), ConnectionId(0), "the proxy is gone");
+    anchor.turn_streams(at(100_000));
+    attach(&mut anchor, at(100_000), (BOX, 2), on(1, 0), 7);
+    assert_eq!(open(&mut anchor, at(100_010), on(1, 0), 2), Some(first));
+    anchor.on_message(at(100_020), ConnectionId(1), Ok(LegMessage::Detach { handle: 0 }));
+    anchor.turn_streams(at(220_000));
+    assert_eq!(anchor.poll_streams_over(), None);
+    anchor.turn_streams(at(220_021));
+    assert_eq!(anchor.poll_streams_over(), Some(first));
+}
+
+#[test]
+fn the_newest_proxy_alone_says_what_it_takes() {
+    let mut anchor = anchor();
+    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
+    attach(&mut anchor, at(20), (BOX, 2), on(1, 0), 7);
+    let until = |anchor: &Anchor| {
+        let all = anchor.streams.as_ref().expect("it takes some");
+        all.ways.values().map(|way| way.room.until).sum::<u64>()
+    };
+    let room = |until| LegRoom { handle: 0, until, size: 1_200, wait: WAIT };
+    anchor.on_room(at(30), on(0, 0), room(70_000));
+    assert_eq!(until(&anchor), 0);
+    anchor.on_room(at(30), on(1, 0), room(70_000));
+    anchor.on_room(at(30), on(1, 0), room(60_000));
+    assert_eq!(until(&anchor), 70_000, "it does not shrink");
+    anchor.on_room(at(30), on(1, 9), room(90_000));
+    assert_eq!((until(&anchor), unbound(&anchor)), (70_000, 1));
+}
+
+#[test]
+fn a_client_that_opens_thousands_of_streams_gets_its_share_and_no_more() {
+    let mut anchor = anchor();
+    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
+    attach(&mut anchor, at(10), (OTHER_BOX, 1), on(0, 1), 7);
+    let (most, mut opened, mut owner) = (StreamsConfig::default().streams_max, 0, None);
+    for id in 0..4_000_u16 {
+        let [high, low] = (id << 1).to_be_bytes();
+        // A number of two bytes.
+        pass(
+            &mut anchor,
+            at(20),
+            on(0, 0),
+            &[0x20, 1, 0x40 | high, low, 9, 4, 192, 0, 2, 1, 0, 80, 0],
+        );
+        anchor.hand_over_symbols(at(20));
+        while let Some((of, event)) = anchor.poll_stream_event(at(20)) {
+            opened += usize::from(matches!(event, Event::Opened { .. }));
+            owner = Some(of);
+        }
+    }
+    anchor.turn_streams(at(30));
+    let streams = anchor.streams(owner.expect("some were opened")).expect("they go on");
+    assert_eq!((opened, streams.open_streams()), (most, most));
+    assert_eq!(streams.stats().refused, 4_000 - most as u64);
+    assert!(streams.memory() < 1 << 20, "{}", streams.memory());
+    assert!(open(&mut anchor, at(40), on(0, 1), 0).is_some(), "another's place is its own");
+}
+
+#[test]
+fn what_a_tenants_rate_holds_back_counts_for_the_memory_of_all() {
+    let devices: Vec<u8> = (1..40).collect();
+    let mut anchor = anchor_with(&devices, Some(Rate::from_kbps(8)));
+    let mut frames = vec![0x20, 3, 0, 0, 0x44, 0];
+    frames.resize(frames.len() + 1_024, 0);
+    for (handle, device) in (0..).zip(&devices) {
+        attach(&mut anchor, at(10), (*device, 1), on(0, handle), 7);
+        (0..1_700).for_each(|_| pass(&mut anchor, at(20), on(0, handle), &frames));
+        anchor.turn_streams(at(20));
+        assert!(anchor.stream_memory() <= MEMORY, "{}", anchor.stream_memory());
+    }
+    assert!(anchor.stream_memory() > MEMORY / 2, "{}", anchor.stream_memory());
+    let dropped = anchor.status().drops().get(DropReason::ReceiveMemory);
+    assert!(dropped > 20_000, "what was let go of is counted: {dropped}");
+}
+
+#[test]
+fn the_memory_of_what_waits_is_bounded_however_small_it_is() {
+    let mut queue = SymbolQueue::default();
+    while queue.push(Bytes::from_static(&[0x20])) {}
+    assert!(queue.memory() <= 2 << 20);
+    let count = std::iter::from_fn(|| queue.pop()).count();
+    assert!(count < 20_000, "{count}");
+    assert_eq!(queue.memory(), 0);
+}

@@ -1,0 +1,352 @@
+//! The streams of a session whose far end is the anchor: frames pass through, and nothing is kept
+//! but what waits for the leg or for the lane.
+//!
+//! ```text
+//! session ─► symbols that wait for limits and leg ─► leg, as they are ─► anchor
+//! session ◄─ lane ◄─ frames that wait, by urgency ◄─ leg ◄────────────── anchor
+//!                       └─ how much the lane has taken ─► room ─► leg ──► anchor
+//! ```
+//!
+//! The anchor has no paths, so it cannot know when they have room. It sends what the proxy says it
+//! takes: twice what left within the last round trip of the leg, so that the lane has always
+//! something to send and what is urgent waits behind little. What is urgent overtakes here what is
+//! not.
+//!
+//! What both ends call their streams is agreed between them; the proxy hands it on. In one session
+//! it does not change: frames do not say which streams they are of, and those of former ones may be
+//! under way.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_quic::ConnectionId;
+use roadweave_stream::Timing;
+use roadweave_types::{DropReason, Instant, Urgency};
+use roadweave_wire::{LegFrames, LegRoom, StreamsOffer};
+
+use super::Legs;
+use crate::leg::{Accounts, LegEnd, TenantId};
+use crate::rate::Direction;
+use crate::session::StreamEnd;
+
+/// What a session has of its client's streams.
+#[derive(Debug, Default)]
+pub(super) struct Relay {
+    /// What the client says of them, if it may open some.
+    pub(super) client: Option<StreamsOffer>,
+    /// What it was told that the anchor says of them.
+    told: Option<Option<StreamsOffer>>,
+    /// Frames for the client: in the order of their urgency, and of their coming.
+    waiting: BTreeMap<(Urgency, u64), Bytes>,
+    came: u64,
+    /// Bytes of memory that they take.
+    held: usize,
+    room: Room,
+    /// When frames passed last, by [`Direction`], as a number that counts for all sessions.
+    served: [u64; 2],
+}
+
+/// How much of the frames for a client the proxy takes, in bytes since the attachment began.
+#[derive(Debug, Default)]
+struct Room {
+    /// The anchor has sent so many.
+    sent: u64,
+    /// So many wait.
+    waiting: u64,
+    /// The anchor may have sent so many.
+    until: u64,
+    /// What [`Room::window`] has grown to.
+    window: u64,
+    /// When it was made last, and what had left by then.
+    since: Instant,
+    passed: u64,
+    /// Whether the anchor is to be told in any case.
+    is_asked: bool,
+    /// What fits into one datagram.
+    size: u16,
+    wait: Duration,
+}
+
+impl Room {
+    fn left(&self) -> u64 {
+        self.sent.saturating_sub(self.waiting)
+    }
+
+    /// Twice what left within a round trip of the leg and a moment for its ends to turn.
+    fn window(&mut self, now: Instant, round_trip: Duration) -> u64 {
+        let span = round_trip + TURN;
+        let elapsed = now.since(self.since);
+        let left = self.left();
+        if elapsed >= span {
+            let taken = left.saturating_sub(self.passed) as u128;
+            let within = taken * span.as_nanos() / elapsed.as_nanos();
+            self.window = u64::try_from(2 * within).unwrap_or(WINDOW_MAX);
+            (self.since, self.passed) = (now, left);
+        }
+        self.window.clamp(WINDOW_MIN, WINDOW_MAX)
+    }
+}
+
+/// What becomes of the word of an anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// The client did not ask.
+    Nothing,
+    /// It is to be told.
+    Tell,
+    /// It was told otherwise in this session, which cannot go on.
+    Other,
+}
+
+impl Relay {
+    /// The anchor says this of the streams.
+    pub(super) fn on_far_end(&mut self, far_end: Option<StreamsOffer>) -> Told {
+        if self.client.is_none() {
+            return Told::Nothing;
+        }
+        if self.told.is_some_and(|told| told != far_end) {
+            return Told::Other;
+        }
+        self.told = Some(far_end);
+        self.room.is_asked = far_end.is_some();
+        Told::Tell
+    }
+
+    /// There is another attachment, or none: both ends send again what was under way. Returns how
+    /// many frames that waited are gone.
+    pub(super) fn begin_anew(&mut self) -> usize {
+        let gone = std::mem::take(&mut self.waiting).len();
+        (self.held, self.room) = (0, Room::default());
+        gone
+    }
+
+    fn is_agreed(&self) -> bool {
+        matches!(self.told, Some(Some(_)))
+    }
+
+    /// Takes frames of the anchor.
+    pub(super) fn push(&mut self, frames: LegFrames) -> Result<(), DropReason> {
+        let LegFrames { urgency, sent, frames, .. } = frames;
+        if !self.is_agreed() {
+            return Err(DropReason::Unbound);
+        }
+        let length = frames.len() as u64;
+        self.room.sent = self.room.sent.max(sent.saturating_add(length));
+        if frames.is_empty() {
+            self.room.is_asked = true;
+            return Ok(());
+        }
+        if self.held + cost(&frames) > HELD_MAX {
+            return Err(DropReason::ReceiveMemory);
+        }
+        self.came += 1;
+        self.held += cost(&frames);
+        self.room.waiting += length;
+        self.waiting.insert((urgency, self.came), frames);
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let (_, frames) = self.waiting.pop_first()?;
+        self.on_gone(&frames);
+        Some(frames)
+    }
+
+    fn on_gone(&mut self, frames: &Bytes) {
+        self.held -= cost(frames);
+        self.room.waiting -= frames.len() as u64;
+    }
+
+    /// Bytes that wait.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Lets go of what is least urgent until no more than `bytes` wait; returns how many frames.
+    fn shed(&mut self, bytes: usize) -> usize {
+        let before = self.waiting.len();
+        while self.held > bytes
+            && let Some((_, frames)) = self.waiting.pop_last()
+        {
+            self.on_gone(&frames);
+        }
+        before - self.waiting.len()
+    }
+
+    /// What the anchor is to be told, if it is worth it.
+    fn due(&mut self, now: Instant, round_trip: Duration) -> Option<(u64, u16, Duration)> {
+        if !self.is_agreed() || self.room.size == 0 {
+            return None;
+        }
+        let window = self.room.window(now, round_trip);
+        let room = &mut self.room;
+        let until = room.left().saturating_add(window).max(room.until);
+        if !room.is_asked && until - room.until < window / 4 {
+            return None;
+        }
+        (room.until, room.is_asked) = (until, false);
+        Some((until, room.size, room.wait))
+    }
+}
+
+/// The relay of a session, in one turn of it.
+pub(crate) struct RelayTurn<'a> {
+    relay: &'a mut Relay,
+    /// What the anchor calls the attachment, if it has said that it has it.
+    handle: Option<u32>,
+    tenant: TenantId,
+    leg: &'a mut LegEnd,
+    round_trip: Duration,
+    accounts: &'a mut Accounts,
+    /// Counts what has passed for all sessions.
+    serial: &'a mut u64,
+}
+
+impl RelayTurn<'_> {
+    /// The session was turned: tells the anchor what may come.
+    pub(crate) fn finish(self, now: Instant) {
+        let Self { relay, handle, tenant, leg, round_trip, accounts, .. } = self;
+        if let Some(handle) = handle
+            && let Some((until, size, wait)) = relay.due(now, round_trip)
+        {
+            let room = LegRoom { handle, until, size, wait };
+            leg.push_room(now, tenant, &room, accounts);
+        }
+    }
+
+    fn place(&self) -> usize {
+        usize::from(self.tenant.0)
+    }
+
+    fn on_served(&mut self, direction: Direction) {
+        *self.serial += 1;
+        self.relay.served[direction as usize] = *self.serial;
+    }
+}
+
+impl StreamEnd for RelayTurn<'_> {
+    fn handle_symbol(&mut self, now: Instant, symbol: Bytes) -> Result<(), DropReason> {
+        let handle = self.handle.filter(|_| self.relay.is_agreed()).ok_or(DropReason::Unbound)?;
+        let place = self.place();
+        self.on_served(Direction::Up);
+        // It was asked before whether that is within the tenant's rate.
+        if self.accounts[place].allows(now, Direction::Up, symbol.len()) {
+            self.leg.push(now, self.tenant, handle, &symbol, self.accounts);
+        }
+        Ok(())
+    }
+
+    fn passes_at(&mut self, now: Instant, direction: Direction, bytes: usize) -> Instant {
+        let limit = self.accounts[self.place()].frames_pass_at(direction, bytes);
+        match direction {
+            // What nobody takes is not kept.
+            Direction::Up if !self.relay.is_agreed() => Instant::ZERO,
+            // The leg is to come up again, and the anchor to say that it is the same.
+            Direction::Up if self.handle.is_none() => Instant::FAR_FUTURE,
+            Direction::Up => limit.max(self.leg.takes_frames_at(now)),
+            Direction::Down => limit,
+        }
+    }
+
+    fn handle_timeout(&mut self, _: Instant) {}
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn has_frames(&self) -> bool {
+        !self.relay.waiting.is_empty() || self.relay.room.is_asked
+    }
+
+    fn set_timing(&mut self, timing: Timing) {
+        self.relay.room.wait = 2 * timing.round_trip + timing.age_max;
+    }
+
+    fn poll_transmit(&mut self, now: Instant, room: usize) -> Option<Bytes> {
+        self.relay.room.size = u16::try_from(room).unwrap_or(u16::MAX);
+        let frames = self.relay.pop()?;
+        let place = self.place();
+        self.on_served(Direction::Down);
+        // It was asked before, for as many bytes at least as an anchor may send at once.
+        let passes = self.accounts[place].allows(now, Direction::Down, frames.len());
+        passes.then_some(frames)
+    }
+
+    fn next_urgency(&self) -> Urgency {
+        self.relay.waiting.first_key_value().map_or(Urgency::LAST, |((urgency, _), _)| *urgency)
+    }
+
+    fn unsent(&self) -> u64 {
+        self.relay.room.waiting
+    }
+}
+
+impl Legs {
+    /// What the streams of a session are relayed by, if its client may open some.
+    pub(crate) fn relay(&mut self, session: ConnectionId) -> Option<RelayTurn<'_>> {
+        let attachment = self.attachments.get_mut(&session)?;
+        attachment.relay.client?;
+        let leg = &mut self.legs[attachment.leg];
+        let path = leg.up().and_then(|id| self.endpoint.connection(id)?.paths().first());
+        Some(RelayTurn {
+            round_trip: path.map_or(Duration::ZERO, |path| path.smoothed_rtt),
+            handle: attachment.handle.filter(|_| attachment.is_answered()),
+            tenant: attachment.tenant,
+            relay: &mut attachment.relay,
+            leg: &mut leg.end,
+            accounts: &mut self.accounts,
+            serial: &mut self.served,
+        })
+    }
+
+    /// Puts those sessions first whose frames passed longest ago: what a tenant's rate or a leg has
+    /// room for goes around.
+    pub(crate) fn sort(&self, sessions: &mut [ConnectionId], direction: Direction) {
+        let served = |session: &ConnectionId| {
+            let attachment = self.attachments.get(session);
+            attachment.map_or(0, |attachment| attachment.relay.served[direction as usize])
+        };
+        sessions.sort_by_key(served);
+    }
+
+    /// The client of a session says this of its streams with the anchor. The first word counts.
+    pub(crate) fn name_streams(&mut self, session: ConnectionId, client: StreamsOffer) {
+        if let Some(attachment) = self.attachments.get_mut(&session) {
+            attachment.relay.client.get_or_insert(client);
+        }
+    }
+
+    /// Bytes of frames that wait for a session.
+    pub(crate) fn relayed(&self, session: ConnectionId) -> usize {
+        self.attachments.get(&session).map_or(0, |attachment| attachment.relay.held())
+    }
+
+    /// Lets no more than `bytes` bytes of frames wait for a session.
+    pub(crate) fn shed_relayed(&mut self, session: ConnectionId, bytes: usize) {
+        if let Some(attachment) = self.attachments.get_mut(&session) {
+            let account = &mut self.accounts[usize::from(attachment.tenant.0)];
+            let shed = attachment.relay.shed(bytes);
+            (0..shed).for_each(|_| account.drop(DropReason::ReceiveMemory));
+        }
+    }
+}
+
+/// Bytes of memory that frames take which wait, about.
+fn cost(frames: &Bytes) -> usize {
+    frames.len() + OVERHEAD
+}
+
+/// What a turn of a loop may take, at both ends of a leg together.
+const TURN: Duration = Duration::from_millis(20);
+/// The least that is taken ahead, bytes.
+const WINDOW_MIN: u64 = 64 << 10;
+/// The most that is taken ahead, bytes.
+const WINDOW_MAX: u64 = 4 << 20;
+/// Bytes that wait for one session at most, of an anchor that sends more than it may as well.
+const HELD_MAX: usize = 2 * WINDOW_MAX as usize;
+/// Bytes of memory that each frame takes beside itself, about.
+const OVERHEAD: usize = 128;
+
+#[cfg(test)]
+mod tests;

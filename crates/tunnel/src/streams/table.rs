@@ -1,0 +1,295 @@
+//! The streams of many clients at their far end: they outlive a session, and wait a while for the
+//! next one.
+//!
+//! ```text
+//! hello, attach ─► terms: what both call the streams ─► begin: as agreed, or anew
+//!                                           no session ─┴─► 2 minutes ─► over
+//! ```
+//!
+//! A client has the streams of one epoch at a time. `K` tells clients apart: by their keys at a
+//! server, with their tenant at an anchor.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use roadweave_stream::{Event, Side, Streams, Violation};
+use roadweave_types::Instant;
+use roadweave_wire::{StreamsEpoch, StreamsOffer};
+
+use super::{KEPT_FOR, StreamsConfig, StreamsOwner};
+use crate::peers::Peer;
+
+/// How often it is looked what those hold that wait.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What a client and the far end call the same streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    pub(crate) client: StreamsEpoch,
+    pub(crate) far_end: StreamsEpoch,
+}
+
+/// What was agreed with a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) names: Names,
+    /// Whether there were such streams already.
+    pub(crate) goes_on: bool,
+    /// Whether the client takes frames that change a priority.
+    takes_priorities: bool,
+}
+
+impl Terms {
+    /// What the client is told of the streams.
+    pub(crate) fn offer(&self) -> StreamsOffer {
+        StreamsOffer { epoch: self.names.far_end, takes_priorities: true }
+    }
+}
+
+/// The streams that a client was told of are over.
+#[derive(Debug)]
+pub(crate) struct StreamsOver;
+
+/// The streams of one client.
+#[derive(Debug)]
+struct OfClient {
+    names: Names,
+    owner: StreamsOwner,
+    streams: Streams,
+    /// Where they come from.
+    peer: Arc<Peer>,
+    /// Since when there is no session, if so.
+    away_since: Option<Instant>,
+}
+
+/// The streams of all clients of a far end.
+#[derive(Debug)]
+pub(crate) struct StreamsTable<K> {
+    config: StreamsConfig,
+    next_epoch: u64,
+    next_owner: u64,
+    /// Never iterated.
+    by_key: HashMap<K, OfClient>,
+    owners: BTreeMap<StreamsOwner, K>,
+    eventful: BTreeSet<StreamsOwner>,
+    over: VecDeque<StreamsOwner>,
+    /// Those without a session, the longest first.
+    away: BTreeSet<(Instant, StreamsOwner)>,
+    away_bytes: usize,
+    next_look: Instant,
+}
+
+impl<K: Copy + Eq + Hash> StreamsTable<K> {
+    /// None yet; names count from `first`.
+    pub(crate) fn new(config: StreamsConfig, first: u64) -> Self {
+        Self {
+            config,
+            next_epoch: first,
+            next_owner: 0,
+            by_key: HashMap::new(),
+            owners: BTreeMap::new(),
+            eventful: BTreeSet::new(),
+            over: VecDeque::new(),
+            away: BTreeSet::new(),
+            away_bytes: 0,
+            next_look: Instant::ZERO,
+        }
+    }
+
+    /// How they are carried.
+    pub(crate) fn config(&self) -> &StreamsConfig {
+        &self.config
+    }
+
+    /// A client says this of its streams.
+    pub(crate) fn agree(&mut self, key: &K, client: StreamsOffer) -> Terms {
+        let StreamsOffer { epoch: client, takes_priorities } = client;
+        let is_sound = |of: &&OfClient| of.streams.violation().is_none();
+        let known = self.by_key.get(key).filter(|of| of.names.client == client).filter(is_sound);
+        match known {
+            Some(of) => Terms { names: of.names, goes_on: true, takes_priorities },
+            None => {
+                self.next_epoch = self.next_epoch.wrapping_add(1);
+                let far_end = StreamsEpoch(self.next_epoch);
+                Terms { names: Names { client, far_end }, goes_on: false, takes_priorities }
+            }
+        }
+    }
+
+    /// A client has a session, on these terms if it may open streams at all.
+    ///
+    /// # Errors
+    /// Its streams were to go on, and are over.
+    pub(crate) fn begin(
+        &mut self,
+        now: Instant,
+        key: K,
+        terms: Option<Terms>,
+        peer: &Arc<Peer>,
+    ) -> Result<(), StreamsOver> {
+        let of_client = self.by_key.get_mut(&key);
+        let known = of_client.filter(|of| terms.is_some_and(|terms| terms.names == of.names));
+        match (terms, known) {
+            (Some(terms), Some(of)) if of.peer.is_where(peer) => {
+                of.peer = peer.clone();
+                of.streams.set_peer_takes_priorities(terms.takes_priorities);
+                of.streams.on_new_session(now);
+                if let Some(since) = of.away_since.take() {
+                    self.away.remove(&(since, of.owner));
+                }
+            }
+            (Some(Terms { names, goes_on: false, takes_priorities }), None) => {
+                self.end(&key);
+                self.next_owner += 1;
+                let owner = StreamsOwner(self.next_owner);
+                let mut streams = Streams::new(self.config.bounds(Side::Server));
+                streams.set_peer_takes_priorities(takes_priorities);
+                let (peer, away_since) = (peer.clone(), None);
+                self.owners.insert(owner, key);
+                self.by_key.insert(key, OfClient { names, owner, streams, peer, away_since });
+            }
+            (None, _) => self.end(&key),
+            (Some(_), _) => {
+                self.end(&key);
+                return Err(StreamsOver);
+            }
+        }
+        Ok(())
+    }
+
+    /// The session of a client is over; `stays`: it may come back to where it was.
+    pub(crate) fn on_away(&mut self, now: Instant, key: &K, stays: bool) {
+        match self.by_key.get_mut(key) {
+            Some(of) if stays => {
+                if of.away_since.is_none() {
+                    of.away_since = Some(now);
+                    self.away.insert((now, of.owner));
+                }
+            }
+            _ => self.end(key),
+        }
+    }
+
+    /// The streams of a client are over.
+    pub(crate) fn end(&mut self, key: &K) {
+        let Some(of) = self.by_key.remove(key) else { return };
+        self.owners.remove(&of.owner);
+        self.eventful.remove(&of.owner);
+        of.away_since.iter().for_each(|since| _ = self.away.remove(&(*since, of.owner)));
+        self.over.push_back(of.owner);
+    }
+
+    /// Where the streams of a client come from, if it has any.
+    pub(crate) fn peer(&self, key: &K) -> Option<&Arc<Peer>> {
+        self.by_key.get(key).map(|of| &of.peer)
+    }
+
+    /// The streams of a client.
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut Streams> {
+        self.by_key.get_mut(key).map(|of| &mut of.streams)
+    }
+
+    /// The streams of an owner, with the client's key.
+    pub(crate) fn of(&mut self, owner: StreamsOwner) -> Option<(K, &mut Streams)> {
+        let key = *self.owners.get(&owner)?;
+        self.by_key.get_mut(&key).map(|of| (key, &mut of.streams))
+    }
+
+    /// The first of a client's own inner addresses of a family, if it has one; none of those that
+    /// are behind it.
+    pub(crate) fn address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
+        let of = self.by_key.get(self.owners.get(&owner)?)?;
+        let is_own =
+            |net: &&IpNet| net.prefix_len() == net.max_prefix_len() && net.addr().is_ipv4() == ipv4;
+        of.peer.addresses.iter().find(is_own).map(IpNet::addr)
+    }
+
+    /// The rule that a client has broken, if that has ended its streams.
+    pub(crate) fn violation(&self, key: &K) -> Option<Violation> {
+        self.by_key.get(key)?.streams.violation()
+    }
+
+    /// The streams of a client were turned, and may have something to tell.
+    pub(crate) fn on_turned(&mut self, key: &K) {
+        if let Some(of) = self.by_key.get(key).filter(|of| of.streams.has_events()) {
+            self.eventful.insert(of.owner);
+        }
+    }
+
+    /// Something happened to a stream of a client.
+    pub(crate) fn poll_event(&mut self, now: Instant) -> Option<(StreamsOwner, Event)> {
+        while let Some(owner) = self.eventful.first().copied() {
+            let key = self.owners.get(&owner);
+            if let Some(of) = key.and_then(|key| self.by_key.get_mut(key))
+                && let Some(event) = of.streams.poll_event(now)
+            {
+                return Some((owner, event));
+            }
+            self.eventful.remove(&owner);
+        }
+        None
+    }
+
+    /// All streams of this owner are over, and those that come are of another.
+    pub(crate) fn poll_over(&mut self) -> Option<StreamsOwner> {
+        self.over.pop_front()
+    }
+
+    /// Bytes that the streams of a client hold.
+    pub(crate) fn memory(&self, key: &K) -> u64 {
+        self.by_key.get(key).map_or(0, |of| of.streams.memory() as u64)
+    }
+
+    /// Lets the streams of a client hold no more than `bytes` bytes.
+    pub(crate) fn shed(&mut self, now: Instant, key: &K, bytes: u64) {
+        if let Some(of) = self.by_key.get_mut(key) {
+            of.streams.shed(now, usize::try_from(bytes).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// Bytes that the streams hold whose clients are away, as of the last second.
+    pub(crate) fn away_bytes(&self) -> usize {
+        self.away_bytes
+    }
+
+    /// Ends those that have waited long enough for a session, and lets the others that wait hold
+    /// no more than `most` bytes: who waits longest ends.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, most: usize) {
+        while let Some((_, owner)) =
+            self.away.first().copied().filter(|(since, _)| *since + KEPT_FOR <= now)
+        {
+            match self.owners.get(&owner).copied() {
+                Some(key) => self.end(&key),
+                None => _ = self.away.pop_first(),
+            }
+        }
+        self.keep_away_to(now, most);
+    }
+
+    fn keep_away_to(&mut self, now: Instant, most: usize) {
+        if now < self.next_look {
+            return;
+        }
+        self.next_look = now + LOOK;
+        let key = |(_, owner): &(Instant, StreamsOwner)| self.owners.get(owner).copied();
+        let away: Vec<K> = self.away.iter().filter_map(key).collect();
+        let held = |all: &Self, key: &K| all.memory(key) as usize;
+        self.away_bytes = away.iter().map(|key| held(self, key)).sum();
+        for key in away {
+            if self.away_bytes <= most {
+                return;
+            }
+            self.away_bytes -= held(self, &key);
+            self.end(&key);
+        }
+    }
+
+    /// When [`StreamsTable::handle_timeout`] has something to do.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.away.first().map(|(since, _)| (*since + KEPT_FOR).min(self.next_look))
+    }
+}
