@@ -111,7 +111,7 @@ fn without_a_session_it_is_told_why() {
     world.run(ms(5000));
     assert!(why(&mut world).is_some_and(|why| why.contains("nothing has come in")));
     let reports = world.inner.uplinks();
-    assert!(reports.iter().all(|uplink| !uplink.heard && uplink.servers[0].attempts >= 3));
+    assert!(reports.iter().all(|uplink| !uplink.heard && uplink.servers[0].attempts >= 2));
     (0..2).for_each(|index| world.inner.remove_uplink(index));
     assert!(why(&mut world).is_some_and(|why| why.contains("no uplink")));
 

@@ -48,6 +48,7 @@ mod notices;
 mod outages;
 mod pairs;
 mod paths;
+mod patience;
 mod race;
 mod renewal;
 mod report;
@@ -65,6 +66,7 @@ pub use notices::Notice;
 use notices::NoticeLimiter;
 use outages::Outages;
 use pairs::{Pair, Pairs};
+use patience::Patience;
 use race::{AcceptedConnection, Attempt, PREFERRED_SERVER_DELAY};
 pub use report::{PairReport, PairState, UplinkReport};
 use silence::Flapping;
@@ -210,6 +212,7 @@ pub struct Client {
     /// Whether another session with the same server is to take the place of this one.
     renews: bool,
     pairs: Pairs,
+    patience: Patience,
     /// How long the client backs off after the next session that the server ends.
     backoff: Duration,
     events: VecDeque<ClientEvent>,
@@ -256,6 +259,7 @@ impl Client {
         }
         let mut client = Self {
             pairs: Pairs::new(0),
+            patience: Patience::default(),
             choice: Choice::new(&config.candidates),
             prober: Prober::new(&config.transport.rng_seed),
             standby: Standby::default(),

@@ -6,6 +6,10 @@
 //! before the answer is there: each address is answered once in a while. One host has as many
 //! addresses as ports: a source has a share of the rate, and leaves the rest to others. An answer
 //! is shorter than what it answers, so nobody's traffic grows by it.
+//!
+//! A client has few connections, and one answer tells a server that one of them is over. When both
+//! are late it gives up attempts which the server is about to answer: to answer each packet of
+//! these would keep both late.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -15,16 +19,20 @@ use roadweave_types::Instant;
 
 use super::half_open::source_of;
 
-/// Answers in a second, at most.
+/// Answers of a server in a second, at most.
 const RATE: u32 = 4_000;
-/// Answers to one source in a second, at most.
+/// Its answers to one source in a second, at most.
 const SOURCE_RATE: u32 = RATE / 8;
+/// Answers of a client in a second, at most.
+const CLIENT_RATE: u32 = 1;
 /// An address is answered once in this time.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Says whether a stranger is answered.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ResponseLimiter {
+    /// Answers in a second, at most, and those to one source.
+    rates: (u32, u32),
     /// When the allowance will be whole again (the generic cell rate algorithm); a second's worth
     /// may be taken at once.
     whole_at: Instant,
@@ -38,6 +46,25 @@ pub(super) struct ResponseLimiter {
 }
 
 impl ResponseLimiter {
+    pub(super) fn of_server() -> Self {
+        Self::new(RATE, SOURCE_RATE)
+    }
+
+    pub(super) fn of_client() -> Self {
+        Self::new(CLIENT_RATE, CLIENT_RATE)
+    }
+
+    fn new(rate: u32, source_rate: u32) -> Self {
+        Self {
+            rates: (rate, source_rate),
+            whole_at: Instant::ZERO,
+            recent: BTreeSet::new(),
+            order: VecDeque::new(),
+            sources: BTreeMap::new(),
+            by_time: BTreeSet::new(),
+        }
+    }
+
     /// Whether somebody at `remote` is answered now.
     pub(super) fn allow(&mut self, now: Instant, remote: SocketAddr) -> bool {
         while let Some((at, oldest)) = self.order.front()
@@ -54,8 +81,9 @@ impl ResponseLimiter {
         }
         let source = source_of(remote);
         let before = self.sources.get(&source).copied();
+        let (rate, source_rate) = self.rates;
         let (Some(all), Some(own)) =
-            (taken(now, self.whole_at, RATE), taken(now, before.unwrap_or(now), SOURCE_RATE))
+            (taken(now, self.whole_at, rate), taken(now, before.unwrap_or(now), source_rate))
         else {
             return false;
         };
@@ -86,7 +114,7 @@ mod tests {
 
     #[test]
     fn answers_are_bounded_in_all_and_by_address() {
-        let mut limiter = ResponseLimiter::default();
+        let mut limiter = ResponseLimiter::of_server();
         let from = |number: u32| SocketAddr::from((number.to_be_bytes(), 9));
         let now = Instant::from_millis(5_000);
         assert!(limiter.allow(now, from(1)) && !limiter.allow(now, from(1)));
@@ -112,7 +140,7 @@ mod tests {
 
     #[test]
     fn one_host_takes_its_share_and_leaves_the_rest() {
-        let mut limiter = ResponseLimiter::default();
+        let mut limiter = ResponseLimiter::of_server();
         let now = Instant::from_millis(5_000);
         let mut hosts = |host: u8| {
             let port = |port: u16| SocketAddr::from(([203, 0, 113, host], port));
@@ -122,5 +150,13 @@ mod tests {
         assert_eq!(hosts(2), 500, "another has as many");
         let subscriber = |port| SocketAddr::new("2001:db8::1".parse().expect("an address"), port);
         assert!(limiter.allow(now, subscriber(7)));
+    }
+    #[test]
+    fn a_client_answers_once_in_a_second_whoever_asks() {
+        let mut limiter = ResponseLimiter::of_client();
+        let port = |port: u16| SocketAddr::from(([203, 0, 113, 1], port));
+        let at = |millis: u64| Instant::from_millis(5_000 + millis);
+        let answers = (0..10_000).filter(|it| limiter.allow(at(*it), port(*it as u16 % 7)));
+        assert!((10..=11).contains(&answers.count()));
     }
 }

@@ -84,6 +84,10 @@ impl Endpoint {
         refusal: Arc<HandshakeRefusal>,
         clock: Arc<Clock>,
     ) -> Self {
+        let response_limiter = match &dialer {
+            Some(_) => ResponseLimiter::of_client(),
+            None => ResponseLimiter::of_server(),
+        };
         Self {
             epoch,
             config: Arc::new(config.clone()),
@@ -98,7 +102,7 @@ impl Endpoint {
             ids: BTreeMap::new(),
             next_id: 0,
             half_open: HalfOpen::default(),
-            response_limiter: ResponseLimiter::default(),
+            response_limiter,
             drained: BTreeSet::new(),
             touched: ConnectionSet::default(),
             unsent: ConnectionSet::default(),

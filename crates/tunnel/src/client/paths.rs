@@ -99,6 +99,7 @@ impl Client {
         let Some(Uplink { name, next_path, .. }) = self.uplinks.get_mut(&uplink) else { return };
         *next_path = now;
         let uplink_name = name.clone();
+        self.on_new_chance(now, Some(uplink));
         let current = self.current.as_ref().map(|current| current.id);
         if let Some(connection) = current.and_then(|id| self.endpoint.connection_mut(id)) {
             connection.suspect_path_on(now, uplink);

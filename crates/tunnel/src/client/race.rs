@@ -20,7 +20,8 @@
 //! of them the rest wait for what comes of it, by how long that took: so there is one handshake to
 //! do for each client, and not one for each uplink. Before the first session the fastest wins;
 //! those of a technology that answers sooner as a rule begin sooner (XLINK section 5.3), see
-//! [`Client::set_rank`].
+//! [`Client::set_rank`]. The longer nobody answers the less often anything begins, see
+//! [`patience`](super::patience).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -59,7 +60,7 @@ const SERVERS_MAX: usize = 32;
 /// Handshakes under way per pair: an answer may take as many seconds.
 const ATTEMPTS_PER_PAIR: usize = 4;
 /// Attempts under way per uplink, whatever became of them so far.
-const ATTEMPTS_PER_UPLINK: usize = 16;
+const ATTEMPTS_PER_UPLINK: usize = 8;
 /// How long a server may take to welcome.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest rest after sessions that the server ended.
@@ -119,14 +120,19 @@ pub(super) enum After {
 }
 
 impl Client {
-    /// Begins the attempts that are due, at most one on each uplink.
+    /// Begins the attempts that are due, at most one on each uplink, as long as nobody waits.
     pub(super) fn race(&mut self, now: Instant) {
-        if self.others_wait().is_some_and(|until| until > now) {
+        if self.waits_until().is_some_and(|until| until > now) {
             return;
         }
         let is_due = |id: &UplinkId| self.uplinks[id].next_attempt <= now;
-        let due: Vec<UplinkId> = self.uplinks.keys().copied().filter(is_due).collect();
+        let mut due: Vec<UplinkId> = self.uplinks.keys().copied().filter(is_due).collect();
+        // Where only one may begin it is the turn of who has waited for longest.
+        due.sort_by_key(|id| self.uplinks[id].next_attempt);
         for id in due {
+            if self.patience.due() > now {
+                return;
+            }
             // Each uplink goes through all servers: it may reach those of one family only.
             let servers = self.addresses_due(id).filter(|(_, at)| *at <= now);
             let next = servers.min_by_key(|(server, _)| self.pairs.attempts((id, *server)));
@@ -136,6 +142,8 @@ impl Client {
                 uplink.next_attempt = now + SERVER_STAGGER;
             }
             self.pairs.on_attempt(now, (id, server));
+            let round = SERVER_STAGGER * self.servers_of(id).len().min(SERVERS_MAX) as u32;
+            self.patience.on_attempt(now, round, &mut self.pairs);
             let key = self.home().key;
             match self.endpoint.connect(now, id, server, key) {
                 Ok(connection) => {
@@ -158,13 +166,14 @@ impl Client {
             Some(next.max(self.uplinks[id].next_attempt))
         };
         let next = self.uplinks.keys().filter_map(of_uplink).min();
-        next.map(|next| self.others_wait().map_or(next, |until| next.max(until)))
+        next.map(|next| self.waits_until().map_or(next, |until| next.max(until)))
     }
 
-    /// Until when no attempt begins, since one of those under way is being answered.
-    fn others_wait(&self) -> Option<Instant> {
+    /// Until when no attempt begins, since one of those under way is being answered, or since
+    /// nobody has answered for long.
+    fn waits_until(&self) -> Option<Instant> {
         let until = self.attempts.values().filter_map(|attempt| attempt.others_wait).max();
-        until.filter(|_| self.comes_back)
+        until.filter(|_| self.comes_back).max(Some(self.patience.due()))
     }
 
     /// A packet came in on a connection. If it is the first of an attempt, be it no more than a
@@ -300,6 +309,7 @@ impl Client {
         let Some(rest) = self.pairs.rest(now, pair, rejection, reason.clone()) else { return };
         let Some(uplink) = self.uplinks.get_mut(&pair.0) else { return };
         uplink.next_attempt = uplink.next_attempt.min(now);
+        self.patience.on_answer();
         let uplink = uplink.name.clone();
         let is_proven = rejection == Rejection::Refused;
         self.notify(now, Notice::Answer { uplink, server: pair.1, reason, rest, is_proven });
@@ -420,6 +430,10 @@ impl Client {
         let reason = legible(reason);
         self.pairs.note(current.pair, reason.clone());
         self.pairs.reset_backoff(now, None);
+        match after {
+            After::Restart => self.patience.on_restart(),
+            _ => self.patience.on_sign_of_life(),
+        }
         if after == After::Unused {
             self.rest(now, current.pair, Rejection::Doubtful, reason.clone());
         }

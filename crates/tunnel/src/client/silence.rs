@@ -48,7 +48,7 @@ impl Client {
     /// answer anew, and nobody waits for one that does not.
     pub fn on_pause(&mut self, now: Instant, lasted: Duration) {
         self.fast_failover_until = now + FAST_FAILOVER;
-        self.pairs.reset_backoff(now, None);
+        self.on_new_chance(now, None);
         self.choice.forget_rests();
         for uplink in self.uplinks.values_mut() {
             uplink.next_path = now;
@@ -110,6 +110,7 @@ impl Client {
             self.flapping = None;
         } else if now >= answers + STEADY {
             self.flapping = None;
+            self.patience.on_sign_of_life();
             let reason = "the session answers again";
             self.drop_attempts(now, reason, |_| true);
             if let Some(replacement) = self.replacement.take() {
@@ -126,6 +127,7 @@ impl Client {
             return;
         }
         self.pairs.reset_backoff(now, None);
+        self.patience.on_sign_of_life();
         if now.since(current.since) < STABLE_AFTER + SILENCE_MAX {
             let pair = current.pair;
             let reason = "a session began over it and fell silent".to_owned();

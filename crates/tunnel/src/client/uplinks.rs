@@ -30,12 +30,18 @@ impl Client {
             path_deadline: now,
         };
         self.uplinks.insert(id, uplink);
-        self.pairs.reset_backoff(now, Some(id));
+        self.on_new_chance(now, Some(id));
         self.choice.forget_rests();
         self.choice.on_doubt(now);
         self.outages.forget(id);
         self.on_lanes_or_uplinks(now);
         self.handle_timeout(now);
+    }
+
+    /// Things may be different from now on over `uplink`, or over all: attempts begin soon again.
+    pub(super) fn on_new_chance(&mut self, now: Instant, uplink: Option<UplinkId>) {
+        self.pairs.reset_backoff(now, uplink);
+        self.patience.on_sign_of_life();
     }
 
     /// Another uplink of this rank is there: those of a higher one that have not begun yet begin
@@ -54,6 +60,9 @@ impl Client {
     /// The first candidate's addresses are others from now on, for all uplinks that
     /// [`Client::set_servers_of`] has told nothing of; a session that is up lives on.
     pub fn set_servers(&mut self, now: Instant, servers: Vec<SocketAddr>) {
+        if self.config.candidates[0].addresses != servers {
+            self.patience.on_sign_of_life();
+        }
         self.config.candidates[0].addresses = servers;
         self.forget_pairs();
         self.handle_timeout(now);
@@ -73,10 +82,13 @@ impl Client {
     ) {
         let of_key = |candidate: &Candidate| candidate.key == *key;
         let Some(candidate) = self.config.candidates.iter().position(of_key) else { return };
-        if servers.is_empty() {
-            self.servers_of.remove(&(candidate, uplink));
-        } else {
-            self.servers_of.insert((candidate, uplink), servers);
+        let place = (candidate, uplink);
+        let before = match servers.is_empty() {
+            true => self.servers_of.remove(&place),
+            false => self.servers_of.insert(place, servers),
+        };
+        if before.as_ref() != self.servers_of.get(&place) {
+            self.patience.on_sign_of_life();
         }
         if let Some(uplink) = self.uplinks.get_mut(&uplink) {
             (uplink.path_failures, uplink.path_deadline) = (0, now);

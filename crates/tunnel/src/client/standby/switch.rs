@@ -96,6 +96,7 @@ impl Client {
     /// may not.
     pub(in crate::client) fn on_coverage_back(&mut self, now: Instant) {
         self.pairs.hurry(now);
+        self.patience.on_sign_of_life();
         for uplink in self.uplinks.values_mut() {
             uplink.next_attempt = uplink.next_attempt.min(now);
         }

@@ -1,0 +1,129 @@
+//! How a client that nobody answers begins ever less often.
+//!
+//! ```text
+//! sign of life ─► all uplinks and addresses, one shortly after the other ─► after that: a pause,
+//!      ▲          by chance from half of the silence so far to one and a half ─► .. ─► 2 to 6 s
+//!      └─ a new uplink or address, a session that answers again or is over, the end of a pause
+//! ```
+//!
+//! The pauses are those of the client and not of each uplink: whoever has four uplinks is no four
+//! clients. Thousands may have lost the same server at the same moment, and one of them may have
+//! driven into a tunnel; which of both it is nobody can tell. So what one loses by waiting is
+//! bounded, and what thousands ask of a server that is late falls until it is late no more.
+//!
+//! A server that restarted has just been heard, over an uplink that works: what begins over that is
+//! repeated by the transport, and all others wait from the first attempt on.
+
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+use super::pairs::Pairs;
+
+/// For so long after its first attempt a client does not wait at least: what was lost is tried
+/// again, and each uplink once.
+const HASTE: Duration = Duration::from_secs(1);
+/// The mean of the first pause after a restart of the server.
+const PAUSE_RESTARTED: Duration = Duration::from_secs(2);
+/// The mean of the longest pauses.
+const PAUSE_MAX: Duration = Duration::from_secs(4);
+
+/// The pauses of a client between its attempts.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    /// When the first attempt began after the last sign of life.
+    since: Option<Instant>,
+    /// No attempt begins before.
+    due: Instant,
+    /// Whether the server was heard of and has restarted.
+    restarted: bool,
+}
+
+impl Patience {
+    /// When the next attempt may begin.
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// An attempt begins; `round` is how long it takes until all addresses have been tried once.
+    /// Chance is that of `pairs`.
+    pub(super) fn on_attempt(&mut self, now: Instant, round: Duration, pairs: &mut Pairs) {
+        let silence = now.since(*self.since.get_or_insert(now));
+        let mean = match self.restarted {
+            true => silence.max(PAUSE_RESTARTED),
+            false if silence < round.max(HASTE) => return,
+            false => silence,
+        };
+        let mean = mean.min(PAUSE_MAX);
+        self.due = now + mean / 2 + pairs.jitter(mean);
+    }
+
+    /// Things may be different from now on.
+    pub(super) fn on_sign_of_life(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Somebody has answered, and what is still to be tried need not wait.
+    pub(super) fn on_answer(&mut self) {
+        self.due = Instant::ZERO;
+    }
+
+    /// The server has restarted.
+    pub(super) fn on_restart(&mut self) {
+        *self = Self { restarted: true, ..Self::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When attempts begin of a client that would begin one each 100 ms, milliseconds.
+    fn begins(patience: &mut Patience, seed: u64, seconds: u64) -> Vec<u64> {
+        let mut pairs = Pairs::new(seed);
+        let mut begin = |at: &u64| {
+            let now = Instant::from_millis(*at);
+            let begins = patience.due() <= now;
+            if begins {
+                patience.on_attempt(now, Duration::ZERO, &mut pairs);
+            }
+            begins
+        };
+        (0..seconds * 10).map(|tick| tick * 100).filter(|at| begin(at)).collect()
+    }
+
+    #[test]
+    fn pauses_grow_with_the_silence_to_a_bound_and_begin_anew() {
+        for seed in 0..50 {
+            let mut patience = Patience::default();
+            let begun = begins(&mut patience, seed, 120);
+            let within =
+                |from: u64, to: u64| begun.iter().filter(|at| (from..to).contains(*at)).count();
+            assert_eq!(within(0, 1_000), 10, "a client does not wait at first");
+            assert!((2..=8).contains(&within(1_000, 8_000)), "{begun:?}");
+            assert!((12..=36).contains(&within(48_000, 120_000)), "{begun:?}");
+            let longest = begun.windows(2).map(|pair| pair[1] - pair[0]).max();
+            assert!(longest.is_some_and(|it| (4_000..=6_100).contains(&it)), "{begun:?}");
+            patience.on_sign_of_life();
+            assert_eq!(begins(&mut patience, seed, 1).len(), 10);
+        }
+    }
+
+    #[test]
+    fn after_a_restart_there_is_one_attempt_for_a_second_at_least() {
+        let second = |seed: u64| {
+            let mut patience = Patience::default();
+            patience.on_restart();
+            let begun = begins(&mut patience, seed, 4);
+            assert_eq!(begun[0], 0);
+            begun[1]
+        };
+        let seconds: Vec<u64> = (0..1_000).map(second).collect();
+        assert!(seconds.iter().all(|at| (1_000..=3_100).contains(at)));
+        // Thousands that were reset at the same moment do not come at the same moment again.
+        for from in (1_100..3_100).step_by(200) {
+            let together = seconds.iter().filter(|at| (from..from + 200).contains(*at)).count();
+            assert!((50..=150).contains(&together), "{together} of 1,000 from {from} ms on");
+        }
+    }
+}
