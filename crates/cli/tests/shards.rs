@@ -9,9 +9,10 @@
 mod common;
 
 use std::fs;
-use std::net::UdpSocket;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::*;
 use roadweave_device::local::request;
@@ -20,6 +21,10 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const SHARDS: usize = 2;
+/// Where applications find their box's proxy.
+const PROXY: &str = "127.0.0.1:1080";
+/// A host beyond the server.
+const HOST: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 2), 8080);
 
 /// Boxes behind two carriers, each of which gives all of them one address.
 ///
@@ -38,7 +43,18 @@ struct Fleet {
 impl Fleet {
     /// `count` clients, beside a server that knows them, all joined.
     fn new(count: usize) -> Self {
+        Self::build(Road::without_uplinks(), count)
+    }
+
+    /// The same, whose applications find a proxy in their box.
+    fn with_streams(count: usize) -> Self {
         let road = Road::without_uplinks();
+        road.edit("client.toml", |text| format!("{text}\n[streams]\nlisten = \"{PROXY}\"\n"));
+        road.edit("server.toml", |text| format!("{text}\n[streams]\n"));
+        Self::build(road, count)
+    }
+
+    fn build(road: Road, count: usize) -> Self {
         let carriers = [1, 2].map(|number| carrier(&road, number));
         let boxes: Vec<NetNs> = (0..count).map(|number| connected_box(number, &carriers)).collect();
         road.edit("server.toml", |text| format!("shards = {SHARDS}\n{text}"));
@@ -314,6 +330,98 @@ fn a_shard_that_fails_takes_its_clients_alone_and_they_are_back_at_once() {
         let path = socket(SERVER);
         let refused = request(Path::new(&path), "fail_shard", &json!({ "shard": SHARDS }));
         assert!(refused.is_err_and(|error| error.to_string().contains("no shard 2")));
+        fleet.server.interrupt();
+    });
+}
+
+/// Asks a box's proxy for a connection to the host: what it says, and the connection.
+fn socks(namespace: &NetNs) -> (u8, TcpStream) {
+    let mut socket = namespace.enter(|| TcpStream::connect(PROXY).unwrap()).unwrap();
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    let address = [&HOST.ip().octets()[..], &HOST.port().to_be_bytes()].concat();
+    socket.write_all(&[5, 1, 0]).unwrap();
+    socket.write_all(&[&[5, 1, 0, 1], &address[..]].concat()).unwrap();
+    let mut reply = [0; 12];
+    socket.read_exact(&mut reply).unwrap();
+    (reply[3], socket)
+}
+
+/// A connection to the host, which sees the server's address in the place of the client's.
+fn stream(fleet: &Fleet, number: usize) -> TcpStream {
+    let (reply, mut socket) = socks(&fleet.boxes[number]);
+    assert_eq!(reply, 0, "client {number}");
+    let seen = hosts::seen_from(&mut socket).unwrap();
+    assert_eq!(seen.ip().to_string(), "203.0.113.1");
+    socket
+}
+
+/// Whether a connection still carries, or is over; it waits that long for an end.
+fn carries(socket: &mut TcpStream, wait: Duration) -> bool {
+    socket.set_read_timeout(Some(wait)).unwrap();
+    let mut byte = [0];
+    let over = match socket.read(&mut byte) {
+        Ok(_) => true,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    };
+    if over {
+        return false;
+    }
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    socket.write_all(b"x").is_ok() && socket.read_exact(&mut byte).is_ok() && byte == *b"x"
+}
+
+#[test]
+fn streams_end_at_the_shard_of_their_client_and_one_that_fails_takes_its_own() {
+    let name = "streams_end_at_the_shard_of_their_client_and_one_that_fails_takes_its_own";
+    run_sandboxed(name, || {
+        let mut fleet = Fleet::with_streams(4);
+        fleet.spread();
+        let road = &fleet.road;
+        // A client may be welcomed again, by another shard, which would end its streams.
+        fleet.wait_for_sessions(4);
+        let _host = hosts::Host::start(&road.cloud, HOST.into());
+        for number in 0..4 {
+            let socket = stream(&fleet, number);
+            let sent = hosts::bytes(2_000_000);
+            assert!(hosts::there_and_back(&socket, &sent) == sent, "client {number}");
+        }
+        let mut open: Vec<TcpStream> = (0..4).map(|number| stream(&fleet, number)).collect();
+        let told = |what: &str, accepted: u64, connections: u64, resets: u64| {
+            road.wait_for_status(SERVER, what, |status| {
+                let streams = &status["streams"];
+                streams["accepted"] == accepted
+                    && streams["connections"] == connections
+                    && streams["ends"]["reset"].as_u64().unwrap_or(0) == resets
+                    && streams["source"] == "client"
+            })
+        };
+        let before = told("all shards are counted", 8, 4, 0);
+
+        let lost = sessions_of_shards(&before)[1];
+        let path = socket(SERVER);
+        request(Path::new(&path), "fail_shard", &json!({ "shard": 1 })).unwrap();
+        let carry: Vec<bool> =
+            open.iter_mut().map(|socket| carries(socket, Duration::from_secs(3))).collect();
+        let left = carry.iter().filter(|carries| **carries).count() as u64;
+        assert_eq!(left, 4 - lost, "{carry:?} of {before:#}");
+        fleet.wait_for_sessions(4);
+        told("no figure goes back", 8, left, lost);
+        let again: Vec<TcpStream> = (0..4).map(|number| stream(&fleet, number)).collect();
+        told("all go on", 12, left + 4, lost);
+
+        // What clients may not reach they reach by no shard.
+        road.edit("server.toml", |text| {
+            format!("deny_destinations = [\"{}/32\"]\n{text}", HOST.ip())
+        });
+        fleet.server.signal(Signal::HUP);
+        fleet.server.wait_for("the destinations that clients may reach were read again");
+        for namespace in &fleet.boxes {
+            let deadline = Instant::now() + WAIT_MAX;
+            while socks(namespace).0 != 2 {
+                assert!(Instant::now() < deadline, "it is reached although that is denied");
+            }
+        }
+        drop(again);
         fleet.server.interrupt();
     });
 }

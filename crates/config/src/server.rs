@@ -185,7 +185,7 @@ impl Validate for ServerFile {
         validate_deadlines(&self.lanes)?;
         validate_without_uplinks(&self.lanes)?;
         if let Some(streams) = &self.streams {
-            streams.validate(&self.lanes, self.shards)?;
+            streams.validate(&self.lanes)?;
         }
         PeersCheck::new("peers", &self.private_key, &self.addresses).check(&self.peers)
     }

@@ -279,19 +279,7 @@ impl ClientStreams {
 }
 
 impl ServerStreams {
-    pub(crate) fn validate(
-        &self,
-        lanes: &[LaneFields],
-        shards: Within<1, 64>,
-    ) -> Result<(), Fault> {
-        if shards.get() > 1 {
-            let message = format!(
-                "shards = {}: streams need shards = 1 as yet, since a client that comes to another \
-                 shard would lose its own; write shards = 1, or leave [streams] out",
-                shards.get()
-            );
-            return Err(Fault::new("shards", message));
-        }
+    pub(crate) fn validate(&self, lanes: &[LaneFields]) -> Result<(), Fault> {
         validate_without_uplink(&self.strategy)?;
         validate_http_ports(&self.http_ports)?;
         validate_place(lanes)

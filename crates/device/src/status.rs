@@ -119,6 +119,19 @@ pub struct StreamsStatus {
     pub split: Option<SplitStatus>,
 }
 
+impl StreamsStatus {
+    /// Adds what another far end of the same server tells.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.accepted += other.accepted;
+        let maps = [(&mut self.ends, &other.ends), (&mut self.http, &other.http)];
+        for (counts, more) in maps {
+            more.iter().for_each(|(name, times)| *counts.entry(name.clone()).or_default() += times);
+        }
+        self.source = self.source.take().or_else(|| other.source.clone());
+    }
+}
+
 /// Connections of the LAN that end at a box without having asked for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitStatus {

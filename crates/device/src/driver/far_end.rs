@@ -81,6 +81,28 @@ impl EndsStreams for Anchor {
     }
 }
 
+/// What the far ends of a server with shards have in common.
+#[derive(Clone, Debug)]
+pub(super) struct FarEnds {
+    pub(super) rules: ExitRules,
+    pub(super) sources: Sources,
+    pub(super) connects_per_second: u32,
+    pub(super) http_ports: Vec<u16>,
+}
+
+impl FarEnds {
+    /// The far end of one of `count` shards, which has its part of the sockets.
+    ///
+    /// # Errors
+    /// As [`FarEnd::start`].
+    pub(super) fn start(self, count: u16, driver: &Driver<Server>) -> Result<FarEnd, DeviceError> {
+        let Self { rules, sources, connects_per_second, http_ports } = self;
+        let mut far_end = FarEnd::start(rules, sources, connects_per_second, http_ports, driver)?;
+        far_end.exit.share_sockets(count);
+        Ok(far_end)
+    }
+}
+
 /// The far end of all streams.
 pub(super) struct FarEnd {
     exit: Exit,

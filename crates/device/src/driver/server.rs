@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
-use super::far_end::FarEnd;
+use super::far_end::{FarEnd, FarEnds};
 use super::serving::host::{Host, HostOptions, tun_options};
 use super::serving::machine::Machine;
 use super::serving::node::LearnedFile;
@@ -27,7 +27,7 @@ use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::reset_salt::reset_salt;
 use crate::status::{RoleStatus, ServerStatus, Status};
-use crate::streams::ExitRules;
+use crate::streams::{ExitRules, Sources};
 use crate::{Clock, Event, Instance, StateFile, Tun, cleanup};
 
 /// What a server is started with.
@@ -108,6 +108,22 @@ impl ServerOptions {
         Ok((Arc::new(PeerTable::from(peers)), host))
     }
 
+    /// What the far ends of its streams are like, which leave with one of `sources`, if it takes
+    /// any.
+    pub(super) fn far_ends(&self, sources: Sources) -> Option<FarEnds> {
+        self.config.streams.as_ref().map(|_| FarEnds {
+            rules: ExitRules {
+                denied: self.destinations.denied.clone(),
+                allowed: self.destinations.allowed.clone(),
+                gateways: self.config.gateways.clone(),
+                clients_reach_clients: self.config.clients_reach_clients,
+            },
+            sources,
+            connects_per_second: self.connects_per_second,
+            http_ports: self.http_ports.clone(),
+        })
+    }
+
     /// What goes on beside the loop of a server that [`ServerOptions::set_up`] has prepared.
     pub(super) fn serving(
         self,
@@ -184,16 +200,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
         ?offload,
         "the server runs"
     );
-    let far_end = options.config.streams.as_ref().map(|_| {
-        let rules = ExitRules {
-            denied: options.destinations.denied.clone(),
-            allowed: options.destinations.allowed.clone(),
-            gateways: options.config.gateways.clone(),
-            clients_reach_clients: options.config.clients_reach_clients,
-        };
-        let http_ports = options.http_ports.clone();
-        FarEnd::start(rules, sources, options.connects_per_second, http_ports, &driver)
-    });
+    let far_end = options.far_ends(sources).map(|far_ends| far_ends.start(1, &driver));
     let far_end = far_end.transpose()?;
     let serving = options.serving(peers, host, instance.name());
     let serving = Serving::start(&mut driver, serving)?;

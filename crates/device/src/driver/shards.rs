@@ -114,6 +114,8 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
         exchange: Exchange::new(map.count())?,
         standing: Mutex::new(Standing {
             config: options.config.of_shard(map.count()),
+            far_ends: options.far_ends(host.0.sources()),
+            destinations: Arc::new(options.destinations.clone()),
             drains: Vec::new(),
         }),
         events,
@@ -181,6 +183,7 @@ impl Role<Front> for Supervisor {
 
     fn on_wake(&mut self, driver: &mut Driver<Front>, now: Instant) {
         self.serving.on_wake(&mut driver.node, now);
+        driver.node.set_destinations(self.serving.destinations());
         self.error = self.error.take().or_else(|| driver.node.take_error());
     }
 

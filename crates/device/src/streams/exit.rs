@@ -207,6 +207,18 @@ fn account_of(owner: StreamsOwner, clients: &impl ClientStreams) -> Account {
     address.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))
 }
 
+/// Hosts are told that what was under way will not come to its end: a connection that were only
+/// closed would look as if it had.
+impl Drop for Exit {
+    fn drop(&mut self) {
+        for connection in self.connections.iter() {
+            if let Some(State::Joined(splice)) = &connection.state {
+                break_off(splice.socket());
+            }
+        }
+    }
+}
+
 impl Exit {
     /// No streams yet; tokens from `token` on are its own. `waker` is woken when [`Exit::turn`] has
     /// something to do.
@@ -227,6 +239,12 @@ impl Exit {
             heard: Heard::default(),
             scratch: vec![0; SCRATCH].into(),
         })
+    }
+
+    /// Has the sockets for connections to share with others, so that there are `count` of it.
+    pub fn share_sockets(&mut self, count: u16) {
+        let most = self.settings.sockets_max / usize::from(count.max(1));
+        self.settings.sockets_max = most.max(1);
     }
 
     /// Streams may lead there from now on; those that are open stay.

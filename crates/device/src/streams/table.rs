@@ -65,6 +65,11 @@ impl<C> Table<C> {
         self.connections.remove(&number).map(|entry| entry.connection)
     }
 
+    /// All connections.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &C> {
+        self.connections.values().map(|entry| &entry.connection)
+    }
+
     pub(super) fn get_mut(&mut self, number: Number) -> Option<&mut C> {
         self.connections.get_mut(&number).map(|entry| &mut entry.connection)
     }

@@ -73,6 +73,8 @@ impl Server {
         if let Some(id) = self.by_key.get(key).copied() {
             self.end(now, id, "a newer session of the same client replaces it");
         }
+        // There it has others.
+        self.end_streams_of(key);
     }
 
     /// These clients are not as they were in the table, which somebody else has changed. Sessions
@@ -80,8 +82,10 @@ impl Server {
     /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time.
     pub fn on_changed(&mut self, keys: impl IntoIterator<Item = PublicKey>) {
         let (by_key, standbys) = (&self.by_key, &self.standbys);
-        let is_here = |key: &PublicKey| by_key.contains_key(key) || standbys.of(key).is_some();
-        self.changed.extend(keys.into_iter().filter(is_here));
+        let is_here = |key: &PublicKey| {
+            by_key.contains_key(key) || standbys.of(key).is_some() || self.has_streams_of(key)
+        };
+        self.changed.extend(keys.into_iter().filter(is_here).collect::<Vec<_>>());
     }
 
     /// Puts a packet out if it is for another shard; returns whether it is.

@@ -173,6 +173,11 @@ impl Server {
         }
     }
 
+    /// Whether streams of a client are here, be it that they wait for it.
+    pub(super) fn has_streams_of(&self, key: &PublicKey) -> bool {
+        self.streams.as_ref().is_some_and(|all| all.table.peer(key).is_some())
+    }
+
     /// The streams of a client that may not come back are over.
     pub(super) fn end_streams_of(&mut self, key: &PublicKey) {
         self.streams.iter_mut().for_each(|all| all.table.end(key));

@@ -28,6 +28,7 @@ use crate::driver::event_loop::Driver;
 use crate::driver::requests::Governed;
 use crate::driver::serving::Tables;
 use crate::driver::serving::node::{DRAIN_OVER, Learns, Serves};
+use crate::driver::serving::reload::Destinations;
 use crate::status::{ServerStatus, ShardStatus};
 
 /// How long all shards together have for their answers: whoever asks waits for two seconds.
@@ -133,10 +134,28 @@ impl Front {
             };
             gathered.add(told, &before, shard);
         }
+        if lock(&self.common.standing).far_ends.is_some() {
+            gathered.add_streams(self.slots.iter().map(|slot| slot.streams()));
+        }
         if with_sessions {
             gathered.order_by(&self.common.exchange.numbers());
         }
         gathered.into_status()
+    }
+
+    /// Clients of all shards may go there from now on.
+    pub(super) fn set_destinations(&self, destinations: Destinations) {
+        let mut standing = lock(&self.common.standing);
+        if *standing.destinations == destinations {
+            return;
+        }
+        if let Some(far_ends) = &mut standing.far_ends {
+            far_ends.rules.denied.clone_from(&destinations.denied);
+            far_ends.rules.allowed.clone_from(&destinations.allowed);
+        }
+        standing.destinations = Arc::new(destinations);
+        drop(standing);
+        self.slots.iter().for_each(|slot| self.common.exchange.waker(slot.number).wake());
     }
 
     /// Lets a shard do what `fault` does; `None` if there is no such shard.

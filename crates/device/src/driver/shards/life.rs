@@ -24,12 +24,13 @@ use roadweave_tunnel::Server;
 
 use super::exchange::lock;
 use super::faults;
-use super::slot::{Common, Order, Seat, ShardSlot};
+use super::slot::{Common, Order, Seat, ShardSlot, Standing};
 use super::told::Counters;
 use super::worker::Worker;
 use crate::driver::DriverError;
 use crate::driver::edge::Edge;
 use crate::driver::event_loop::Driver;
+use crate::driver::far_end::FarEnds;
 use crate::random::random_bytes;
 
 /// A shard that has run for so long before it failed begins again at once.
@@ -68,9 +69,9 @@ impl ShardSlot {
         let tenure = &*seat.tenure;
         let Common { clock, identity, peers, kept, .. } = &*self.common;
         let now = clock.now();
-        let (mut config, drains) = {
-            let standing = lock(&self.common.standing);
-            (standing.config.clone(), standing.drains.clone())
+        let (mut config, drains, far_ends, destinations) = {
+            let Standing { config, drains, far_ends, destinations } = &*lock(&self.common.standing);
+            (config.clone(), drains.clone(), far_ends.clone(), destinations.clone())
         };
         config.transport.shard = Some(Shard { map: self.common.map, number: self.number });
         // No life draws the IDs of another.
@@ -83,13 +84,16 @@ impl ShardSlot {
         let waker = self.common.exchange.waker(self.number);
         let mut driver = Driver::inside(waker, edge, server)?;
         driver.add_socket(None, self.socket.try_clone()?)?;
-        let mut worker = Worker::new(self, seat);
+        let start = |far_ends: FarEnds| far_ends.start(self.common.map.count(), &driver);
+        let far_end = far_ends.map(start).transpose()?;
+        let mut worker = Worker::new(self, seat, far_end, destinations);
         self.on_begun();
         match catch_unwind(AssertUnwindSafe(|| driver.run(&mut worker))) {
             Ok(outcome) => outcome?,
             Err(panic) => {
                 // What it has counted is not lost with it.
                 self.note(tenure, Counters::of(&driver));
+                worker.note_streams();
                 resume_unwind(panic);
             }
         }

@@ -14,6 +14,10 @@ use super::tenure::Tenure;
 use super::told::Counters;
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
+use crate::driver::far_end::FarEnds;
+use crate::driver::serving::reload::Destinations;
+use crate::status::StreamsStatus;
+use crate::streams::ExitEnd;
 use crate::{Clock, Tun, UplinkSocket, Waker};
 
 /// Something that a shard is to do between two turns.
@@ -41,6 +45,10 @@ pub(super) struct Common {
 pub(super) struct Standing {
     /// The settings of one shard.
     pub(super) config: ServerConfig,
+    /// What the far ends of streams are like, if the server takes streams.
+    pub(super) far_ends: Option<FarEnds>,
+    /// Where clients may go: as [`Standing::far_ends`] have it, to be compared by its place.
+    pub(super) destinations: Arc<Destinations>,
     pub(super) drains: Vec<DrainReason>,
 }
 
@@ -90,6 +98,9 @@ struct Past {
     over: Counters,
     /// What the present life had counted a while ago.
     present: Counters,
+    /// The same of streams.
+    streams_over: StreamsStatus,
+    streams: StreamsStatus,
 }
 
 impl ShardSlot {
@@ -165,6 +176,22 @@ impl ShardSlot {
         }
     }
 
+    /// How the streams of the present life are, in the thread of `tenure`.
+    pub(super) fn note_streams(&self, tenure: &Tenure, streams: StreamsStatus) {
+        let mut past = lock(&self.past);
+        if !tenure.is_over() {
+            past.streams = streams;
+        }
+    }
+
+    /// How the streams of all lives are, as of the last second.
+    pub(super) fn streams(&self) -> StreamsStatus {
+        let past = lock(&self.past);
+        let mut streams = past.streams_over.clone();
+        streams.merge(&past.streams);
+        streams
+    }
+
     /// What earlier lives of the shard have counted, and `with_present` what was noted of this one.
     pub(super) fn counted(&self, with_present: bool) -> Counters {
         let past = lock(&self.past);
@@ -184,6 +211,13 @@ impl ShardSlot {
         let present = std::mem::take(&mut past.present);
         past.over.merge(&present);
         past.over.drops.merge(lost);
+        let mut streams = std::mem::take(&mut past.streams);
+        // Its connections end with it.
+        let open = std::mem::take(&mut streams.connections) as u64;
+        if open > 0 {
+            *streams.ends.entry(ExitEnd::Reset.name().to_owned()).or_default() += open;
+        }
+        past.streams_over.merge(&streams);
     }
 
     /// A life has begun.

@@ -7,7 +7,7 @@ use roadweave_types::DropCounters;
 
 use crate::Tun;
 use crate::driver::event_loop::Driver;
-use crate::status::{DeviceCounters, ServerStatus, ShardStatus};
+use crate::status::{DeviceCounters, ServerStatus, ShardStatus, StreamsStatus};
 
 /// What a shard counts that only grows: it outlives the shard.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +82,7 @@ pub(super) struct Gathered {
     memory_bytes: u64,
     sessions: Vec<SessionStatus>,
     shards: Vec<ShardStatus>,
+    streams: Option<StreamsStatus>,
 }
 
 impl Gathered {
@@ -104,20 +105,26 @@ impl Gathered {
         self.shards.push(ShardStatus { runs, sessions: count, ..shard });
     }
 
+    /// The server takes streams, which its shards tell of so.
+    pub(super) fn add_streams(&mut self, streams: impl Iterator<Item = StreamsStatus>) {
+        let all = self.streams.get_or_insert_default();
+        streams.for_each(|streams| all.merge(&streams));
+    }
+
     /// Puts the sessions into the order of `numbers`, by the keys of their clients.
     pub(super) fn order_by(&mut self, numbers: &HashMap<String, u64>) {
         self.sessions.sort_by_key(|session| numbers.get(&session.public_key).copied());
     }
 
     pub(super) fn into_status(self) -> (Counters, ServerStatus) {
-        let Self { counters, tally, memory_bytes, sessions, shards } = self;
+        let Self { counters, tally, memory_bytes, sessions, shards, streams } = self;
         let role = ServerStatus {
             sessions,
             totals: tally.into(),
             memory_bytes,
             refusals: counters.refusals.clone(),
             shards,
-            streams: None,
+            streams,
         };
         (counters, role)
     }

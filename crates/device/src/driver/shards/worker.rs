@@ -7,17 +7,20 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use roadweave_tunnel::{Server, ServerEvent};
-use roadweave_types::{Instant, UplinkId};
+use roadweave_types::{Instant, UplinkId, earliest};
 use serde_json::Value;
 
-use super::exchange::Parcels;
+use super::exchange::{Parcels, lock};
 use super::slot::{Order, Seat, ShardSlot};
 use super::tenure::Tenure;
 use super::told::Counters;
 use crate::driver::event_loop::{Driver, Role};
+use crate::driver::far_end::FarEnd;
 use crate::driver::serving::Reminder;
+use crate::driver::serving::reload::Destinations;
 use crate::local::RpcError;
 use crate::pauses::Pause;
+use crate::poll::Event;
 use crate::status::Status;
 
 /// How often keys may expire, and counters are noted.
@@ -30,6 +33,10 @@ pub(super) struct Worker<'a> {
     slot: &'a Arc<ShardSlot>,
     tenure: &'a Tenure,
     orders: &'a Receiver<Order>,
+    /// Where the streams of its clients end, if the server takes some.
+    far_end: Option<FarEnd>,
+    /// Where these may lead.
+    destinations: Arc<Destinations>,
     next_second: Instant,
     /// Whether sessions of clients that have changed are left.
     is_unsettled: bool,
@@ -37,11 +44,18 @@ pub(super) struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub(super) fn new(slot: &'a Arc<ShardSlot>, seat: &'a Seat) -> Self {
+    pub(super) fn new(
+        slot: &'a Arc<ShardSlot>,
+        seat: &'a Seat,
+        far_end: Option<FarEnd>,
+        destinations: Arc<Destinations>,
+    ) -> Self {
         Self {
             slot,
             tenure: &seat.tenure,
             orders: &seat.orders,
+            far_end,
+            destinations,
             next_second: Instant::ZERO,
             is_unsettled: false,
             receive_failed: Reminder::default(),
@@ -55,6 +69,24 @@ impl<'a> Worker<'a> {
         driver.flush();
         self.note_events(driver);
         self.slot.note(self.tenure, Counters::of(driver));
+        self.note_streams();
+    }
+
+    /// Notes how its streams are.
+    pub(super) fn note_streams(&self) {
+        if let Some(far_end) = &self.far_end {
+            self.slot.note_streams(self.tenure, far_end.status());
+        }
+    }
+
+    /// Takes over where clients may go now.
+    fn take_destinations(&mut self) {
+        let Some(far_end) = &mut self.far_end else { return };
+        let newest = lock(&self.slot.common.standing).destinations.clone();
+        if !Arc::ptr_eq(&newest, &self.destinations) {
+            far_end.set_destinations((*newest).clone());
+            self.destinations = newest;
+        }
     }
 
     /// Notes who has come and gone.
@@ -99,7 +131,12 @@ impl<'a> Worker<'a> {
 
 impl Role<Server> for Worker<'_> {
     fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.next_second)
+        let streams = self.far_end.as_ref().and_then(FarEnd::poll_timeout);
+        earliest([Some(self.next_second), streams])
+    }
+
+    fn on_ready(&mut self, _: &mut Driver<Server>, _: Instant, event: &Event) {
+        self.far_end.iter_mut().for_each(|far_end| far_end.on_ready(event));
     }
 
     /// Nothing to tell: the loop that looks after all shards tells of the pause.
@@ -114,6 +151,7 @@ impl Role<Server> for Worker<'_> {
             driver.node.on_time_of_day();
             driver.node.ask_learned();
             self.slot.note(self.tenure, Counters::of(driver));
+            self.note_streams();
         }
     }
 
@@ -123,6 +161,7 @@ impl Role<Server> for Worker<'_> {
         // First who has come here: of sessions that are replaced the newest is not.
         self.note_events(driver);
         self.take_parcels(driver, now);
+        self.take_destinations();
         for at in 0.. {
             if at == ORDERS_AT_ONCE {
                 self.slot.common.exchange.waker(self.slot.number).wake();
@@ -143,11 +182,15 @@ impl Role<Server> for Worker<'_> {
         self.receive_failed.tell(now, error);
     }
 
-    fn handle_timeout(&mut self, driver: &mut Driver<Server>, _: Instant) {
+    fn handle_timeout(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        if !self.tenure.is_over() {
+            self.far_end.iter_mut().for_each(|far_end| far_end.turn(driver, now));
+        }
         self.hand_over(driver);
     }
 
-    fn handle_events(&mut self, driver: &mut Driver<Server>, _: Instant) {
+    fn handle_events(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        self.far_end.iter_mut().for_each(|far_end| far_end.handle_events(driver, now));
         self.note_events(driver);
         let is_unsettled = !driver.node.is_settled();
         if std::mem::replace(&mut self.is_unsettled, is_unsettled) && !is_unsettled {

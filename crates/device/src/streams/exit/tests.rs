@@ -42,6 +42,15 @@ fn open(exit: &mut Exit, owner: u64, stream: u64) {
 }
 
 #[test]
+fn an_exit_with_its_part_of_the_sockets_takes_no_more() {
+    let mut exit = exit(9);
+    exit.share_sockets(3);
+    open(&mut exit, 1, 0);
+    open(&mut exit, 2, 0);
+    assert_eq!((exit.connections(), exit.ends().of(ExitEnd::TooMany)), (1, 1));
+}
+
+#[test]
 fn connections_that_are_being_made_count_for_all_their_sockets() {
     let mut exit = exit(5);
     open(&mut exit, 1, 0);
