@@ -64,6 +64,27 @@ fn a_stream_over_a_clean_channel_never_stalls() {
     assert!(overhead < stats.sent / 70, "{overhead} bytes beside {} of data", stats.sent);
 }
 
+/// Every second segment comes 300 ms after the one behind it, as over a slow link beside a fast
+/// one: there is a gap for each, more than a thousand, and nothing is dropped or sent again.
+#[test]
+fn segments_that_come_late_by_turns_are_all_kept() {
+    let mut pair = Pair::new(4);
+    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    pair.late = Duration::from_millis(300);
+    let (mut read, mut most) = (0, 0);
+    let mut out = vec![0; 1 << 20];
+    pair.run(Duration::from_millis(2500), |pair| {
+        pair.client.write(pair.now, id, &[1; 10_000]).expect("open");
+        while let Ok(length @ 1..) = pair.server.read(pair.now, id, &mut out) {
+            read += length;
+        }
+        most = most.max(pair.server.index.held_ranges);
+    });
+    assert!(most > 1000, "{most} gaps");
+    assert_eq!((pair.server.stats().dropped, pair.client.stats().sent_again), (0, 0));
+    assert!(read > 15_000_000, "{read} of 25 MB");
+}
+
 #[test]
 fn urgent_bytes_leave_first_and_incremental_streams_take_turns() {
     let mut pair = Pair::new(8);
