@@ -185,6 +185,11 @@ impl ReceiveBuffer {
         self.highest
     }
 
+    /// What has come beyond what was read, with the gaps in between.
+    pub(crate) fn held(&self) -> u64 {
+        self.highest - self.read
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         self.ring.capacity()
     }

@@ -498,10 +498,9 @@ impl Streams {
 
     /// Has the peer told that a stream may send more, if that is worth it.
     pub(crate) fn offer_credit(&mut self, id: StreamId) {
-        let window = self.receive_credit.share();
         if let Some(stream) = self.table.get_mut(&id)
             && stream.receive.highest() > 0
-            && stream.receive.wants_to_tell(window)
+            && stream.receive.wants_to_tell(self.receive_credit.share(stream.receive.held()))
         {
             stream.ack = Ack::Now;
         }
