@@ -16,6 +16,7 @@ pub mod chain;
 pub mod class;
 pub mod compare;
 pub mod crowd;
+pub mod downloads;
 pub mod event;
 pub mod failover;
 pub mod figures;

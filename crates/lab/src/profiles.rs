@@ -107,8 +107,13 @@ pub fn lane_alone(name: &str) -> Option<Vec<LaneConfig>> {
 impl Profile {
     /// The scenario of `load` over these links with `lanes`.
     pub fn scenario(&self, over: Over, lanes: &[LaneConfig], load: Load, seed: u64) -> Scenario {
-        let links = self.links.iter().enumerate().map(|(at, link)| link.world_link(at, seed));
-        scenario(self.name, over.pick(links), lanes, load, seed)
+        scenario(self.name, over.pick(self.world_links(seed).into_iter()), lanes, load, seed)
+    }
+
+    /// The links of a world, the same both ways; `seed` decides what is random in them.
+    pub fn world_links(&self, seed: u64) -> Vec<DuplexLink> {
+        let links = self.links.iter().enumerate();
+        links.map(|(at, link)| link.world_link(at, seed)).collect()
     }
 }
 
@@ -145,7 +150,11 @@ fn scenario(
 }
 
 impl Over {
-    fn pick(self, links: impl Iterator<Item = DuplexLink>) -> Vec<DuplexLink> {
+    /// These of `links`.
+    ///
+    /// # Panics
+    /// If it names a link that is not there.
+    pub fn pick(self, links: impl Iterator<Item = DuplexLink>) -> Vec<DuplexLink> {
         let (first, count) = match self {
             Self::One(at) => (at, 1),
             Self::All => (0, usize::MAX),

@@ -40,16 +40,17 @@ pub struct Config {
 
 impl Config {
     /// Bounds for `streams` streams of each side: twice what they have credit for at first, and
-    /// 8 MiB for those that need more; streams are given up after two minutes (RFC 1122 section
-    /// 4.2.3.5 asks for at least 100 seconds of a TCP).
+    /// 16 MiB for those that need more, of which one alone has half: 0.6 s at 100 Mbit/s, for round
+    /// trips over all links, their queues, and a repair of the slowest. Streams are given up after
+    /// two minutes (RFC 1122 section 4.2.3.5 asks for at least 100 seconds of a TCP).
     pub fn for_streams(side: Side, streams: usize) -> Self {
-        let receive_max = SESSION_CREDIT.max(2 * streams as u64 * STREAM_CREDIT).max(8 << 20);
+        let receive_max = SESSION_CREDIT.max(2 * streams as u64 * STREAM_CREDIT).max(16 << 20);
         Self {
             side,
             opened_max: streams,
             accepted_max: streams,
             receive_max,
-            send_max: 8 << 20,
+            send_max: 16 << 20,
             head: 0,
             favour: 1 << 20,
             give_up_after: Duration::from_secs(120),

@@ -77,11 +77,14 @@ impl ReceiveCredit {
         self.received.saturating_sub(self.consumed)
     }
 
-    /// The highest offset that a stream should be allowed beyond what was read of it: half of what
-    /// is free, so that however many streams nobody reads, the next finds room; never below what
-    /// each has at first (dynamic thresholds: Choudhury and Hahne, IEEE/ACM ToN 1998).
-    pub(crate) fn share(&self) -> u64 {
-        let free = self.window.saturating_sub(self.held());
+    /// The highest offset that a stream should be allowed beyond what was read of it, if it holds
+    /// `own` of all that is held: half of what the others leave free, so that however many streams
+    /// nobody reads, the next finds room, and one that waits for a packet is not held back by what
+    /// has come behind it; never below what each has at first (dynamic thresholds: Choudhury and
+    /// Hahne, IEEE/ACM ToN 1998).
+    pub(crate) fn share(&self, own: u64) -> u64 {
+        let others = self.held().saturating_sub(own);
+        let free = self.window.saturating_sub(others);
         (free / 2).max(roadweave_wire::STREAM_CREDIT)
     }
 
@@ -118,13 +121,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_half_of_what_is_free_and_never_nothing() {
+    fn a_share_is_half_of_what_the_others_leave_and_never_nothing() {
         let mut credit = ReceiveCredit::new(1 << 20);
-        assert_eq!(credit.share(), 1 << 19);
+        assert_eq!(credit.share(0), 1 << 19);
         credit.on_received(1 << 19);
-        assert_eq!(credit.share(), 1 << 18);
+        assert_eq!((credit.share(0), credit.share(1 << 19)), (1 << 18, 1 << 19));
         credit.on_received((1 << 19) - 1);
-        assert_eq!(credit.share(), roadweave_wire::STREAM_CREDIT);
+        assert_eq!(credit.share(0), roadweave_wire::STREAM_CREDIT);
     }
 
     #[test]

@@ -179,6 +179,7 @@ impl Streams {
 
     fn handle_data(&mut self, now: Instant, data: Data) -> Result<(), Violation> {
         let Data { id, offset, fin, data } = data;
+        let may_split = self.index.held_ranges < self.held_ranges_max();
         let stream = self.table.get_mut(&id).expect("the caller has looked");
         let length = data.len() as u64;
         self.stats.received += length;
@@ -187,7 +188,7 @@ impl Streams {
             return Err(Violation::SessionCredit);
         }
         let knew_end = stream.receive.final_size().is_some();
-        let received = stream.receive.receive(offset, &data, fin);
+        let received = stream.receive.receive(offset, &data, fin, may_split);
         match received {
             Received::Dropped => {
                 self.stats.dropped += length;

@@ -27,6 +27,8 @@ pub(crate) struct Index {
     pub(crate) unsent: u64,
     /// Records of what all streams have in flight.
     pub(crate) records: usize,
+    /// Ranges of what all streams hold for their readers.
+    pub(crate) held_ranges: usize,
 }
 
 impl Index {
@@ -45,6 +47,7 @@ impl Index {
         self.buffered = self.buffered - old.buffered + new.buffered;
         self.unsent = self.unsent - old.unsent + new.unsent;
         self.records = self.records - old.records + new.records;
+        self.held_ranges = self.held_ranges - old.held_ranges + new.held_ranges;
     }
 }
 

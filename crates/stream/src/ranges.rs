@@ -70,6 +70,11 @@ impl Ranges {
         missing
     }
 
+    /// Whether any of the set lies in `range`, or next to it.
+    pub(crate) fn touches(&self, range: Range<u64>) -> bool {
+        self.0.range(..=range.end).next_back().is_some_and(|(_, end)| *end >= range.start)
+    }
+
     /// Whether `offset` is in the set.
     pub(crate) fn contains(&self, offset: u64) -> bool {
         self.0.range(..=offset).next_back().is_some_and(|(_, end)| *end > offset)
@@ -118,6 +123,9 @@ mod tests {
             let (mut ranges, mut model) = (Ranges::default(), BTreeSet::new());
             for (adds, start, length) in steps {
                 let range = start..start + length;
+                let touched = range.start.saturating_sub(1)..=range.end;
+                let touches = touched.into_iter().any(|at| model.contains(&at));
+                prop_assert_eq!(ranges.touches(range.clone()), touches);
                 let missing: Vec<u64> = range.clone().filter(|at| !model.contains(at)).collect();
                 let told: Vec<u64> = ranges.missing(range.clone()).into_iter().flatten().collect();
                 prop_assert_eq!(told, missing);

@@ -22,9 +22,9 @@ use crate::error::Violation;
 use crate::ranges::Ranges;
 use crate::ring::Ring;
 
-/// Ranges that one stream holds above what is contiguous. Data that would make one more is dropped
-/// and comes again.
-pub(crate) const RANGES_MAX: usize = 256;
+/// Ranges that each stream may hold, however many the others have. Beside a fast link the packets
+/// of a slow one lie scattered: of a download over both there is a gap for nearly each of them.
+pub(crate) const RANGES_MIN: usize = 64;
 
 /// The receiving half.
 #[derive(Debug)]
@@ -84,16 +84,24 @@ impl ReceiveBuffer {
         Ok(end.saturating_sub(self.highest))
     }
 
-    /// Takes data that [`ReceiveBuffer::growth`] has let through.
-    pub(crate) fn receive(&mut self, offset: u64, data: &[u8], fin: bool) -> Received {
+    /// Takes data that [`ReceiveBuffer::growth`] has let through. `may_split`: whether it may make
+    /// one range more than [`RANGES_MIN`]; without, it is dropped then, and comes again.
+    pub(crate) fn receive(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        fin: bool,
+        may_split: bool,
+    ) -> Received {
         let end = offset + data.len() as u64;
         let contiguous = self.contiguous();
         let mut is_new = fin && self.final_size.is_none() || self.is_stopped && end > self.highest;
         if !self.is_stopped && end > self.read {
             let start = offset.max(self.read);
             let missing = self.received.missing(start..end);
-            let stands_alone = start > contiguous && self.received.len() >= RANGES_MAX;
-            if stands_alone && !missing.is_empty() {
+            let stands_alone = start > contiguous && !self.received.touches(start..end);
+            let splits = stands_alone && !missing.is_empty();
+            if splits && !may_split && self.received.len() >= RANGES_MIN {
                 return Received::Dropped;
             }
             is_new |= !missing.is_empty();
@@ -175,6 +183,11 @@ impl ReceiveBuffer {
 
     pub(crate) fn highest(&self) -> u64 {
         self.highest
+    }
+
+    /// What has come beyond what was read, with the gaps in between.
+    pub(crate) fn held(&self) -> u64 {
+        self.highest - self.read
     }
 
     pub(crate) fn capacity(&self) -> usize {

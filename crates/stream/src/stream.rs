@@ -107,6 +107,7 @@ pub(crate) struct Listed {
     pub(crate) buffered: u64,
     pub(crate) unsent: u64,
     pub(crate) records: usize,
+    pub(crate) held_ranges: usize,
 }
 
 impl Stream {
@@ -314,6 +315,7 @@ impl Stream {
             buffered: self.send.buffered(),
             unsent: if sends { self.send.unsent() } else { 0 },
             records: self.send.records(),
+            held_ranges: self.receive.records(),
         }
     }
 

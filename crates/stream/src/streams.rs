@@ -446,7 +446,8 @@ impl Streams {
         let config = &self.config;
         let streams = config.opened_max + config.accepted_max;
         let receive_max = self.receive_credit.window();
-        let ranges = (receive_max as usize).min(streams * crate::receive::RANGES_MAX);
+        let ranges = self.held_ranges_max() + streams * crate::receive::RANGES_MIN;
+        let ranges = ranges.min(receive_max as usize);
         let each = size_of::<(StreamId, Stream)>() + size_of::<Destination>() + 256 + INDEXED;
         let buffers = 4 * (receive_max + config.send_max) as usize + 2 * streams * SLACK;
         let closed = 2 * (CLOSED_MAX * 64 + SEEN_MAX * SEEN) + crate::handle::ANSWERS_MAX * RECORD;
@@ -457,6 +458,12 @@ impl Streams {
     /// Records of what all streams may have in flight.
     pub(crate) fn records_max(&self) -> usize {
         (self.config.send_max / 512) as usize + self.config.opened_max + self.config.accepted_max
+    }
+
+    /// Ranges of what all streams hold for their readers, beside those that each may have anyway: a
+    /// segment is rarely shorter than this, and a gap neither.
+    pub(crate) fn held_ranges_max(&self) -> usize {
+        (self.receive_credit.window() / 1024) as usize
     }
 
     pub(crate) fn insert(&mut self, now: Instant, id: StreamId, stream: Stream) {
@@ -491,10 +498,9 @@ impl Streams {
 
     /// Has the peer told that a stream may send more, if that is worth it.
     pub(crate) fn offer_credit(&mut self, id: StreamId) {
-        let window = self.receive_credit.share();
         if let Some(stream) = self.table.get_mut(&id)
             && stream.receive.highest() > 0
-            && stream.receive.wants_to_tell(window)
+            && stream.receive.wants_to_tell(self.receive_credit.share(stream.receive.held()))
         {
             stream.ack = Ack::Now;
         }

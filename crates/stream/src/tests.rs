@@ -19,6 +19,8 @@ const ROOM: usize = 1200;
 /// Two ends that reach each other after 25 ms, without loss.
 struct Pair {
     now: Instant,
+    /// How much longer every second symbol takes.
+    late: Duration,
     client: Streams,
     server: Streams,
     under_way: Vec<(Instant, bool, Bytes)>,
@@ -29,7 +31,7 @@ impl Pair {
         let end = |side| Streams::new(Config::for_streams(side, streams));
         let now = Instant::from_millis(1);
         let (client, server) = (end(Side::Client), end(Side::Server));
-        Self { now, client, server, under_way: Vec::new() }
+        Self { now, late: Duration::ZERO, client, server, under_way: Vec::new() }
     }
 
     /// Runs both ends for so long, in steps of a millisecond.
@@ -48,8 +50,10 @@ impl Pair {
             step(self);
             for (from, to_server) in [(&mut self.client, true), (&mut self.server, false)] {
                 from.handle_timeout(now);
-                while let Some(body) = from.poll_transmit(now, ROOM) {
-                    self.under_way.push((now + Duration::from_millis(25), to_server, body));
+                for turn in 0.. {
+                    let Some(body) = from.poll_transmit(now, ROOM) else { break };
+                    let arrives = now + Duration::from_millis(25) + self.late * (turn % 2);
+                    self.under_way.push((arrives, to_server, body));
                 }
             }
         }

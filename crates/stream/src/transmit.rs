@@ -114,8 +114,8 @@ impl Streams {
 
     /// Appends all but open and data of a stream; whether it fits.
     fn put_control(&mut self, now: Instant, id: StreamId, symbol: &mut Symbol) -> bool {
-        let window = self.receive_credit.share();
         let Some(stream) = self.table.get_mut(&id) else { return true };
+        let window = self.receive_credit.share(stream.receive.held());
         if let Some(reset) = &mut stream.reset {
             let final_size = stream.send.sent();
             let (code, is_answer) = (reset.code, reset.is_agreed && reset.by_peer);
@@ -180,8 +180,9 @@ impl Streams {
 
     /// Appends open or data of a stream; whether it fits.
     fn put_stream(&mut self, now: Instant, id: StreamId, symbol: &mut Symbol) -> bool {
-        let (window, credit) = (self.receive_credit.share(), self.send_credit.room());
+        let credit = self.send_credit.room();
         let Some(stream) = self.table.get_mut(&id) else { return false };
+        let window = self.receive_credit.share(stream.receive.held());
         if matches!(stream.ack, Ack::By(_)) {
             put_acknowledgement(id, stream, window, symbol);
         }

@@ -315,6 +315,28 @@ fn raven_is_measured_at_every_confidence() {
     );
 }
 
+#[test]
+fn downloads_are_measured_beside_each_link_alone() {
+    let folder = drives();
+    let small = ["downloads", "--drives", "drives", "--seconds", "2", "--seeds", "1"];
+    let json = printed(&lab(folder.path(), &[&small[..], &["--json"]].concat()));
+    let drives: Value = serde_json::from_str(&json).unwrap();
+    for (drive, links) in drives.as_array().unwrap().iter().zip(["modem,wifi", "att,lte"]) {
+        let names: Vec<_> = links.split(',').collect();
+        assert_eq!(drive["links"], serde_json::json!(names));
+        let goodput = |run: &Value| run["goodput_mbps"].as_f64().unwrap();
+        let alone: Vec<f64> = (0..2).map(|link| goodput(&drive["alone"][link][0])).collect();
+        let all = goodput(&drive["all"][0]);
+        assert!(alone.iter().all(|alone| *alone > 0.1), "{drive:#}");
+        assert!(all > alone[0].max(alone[1]), "{all} of {alone:?}");
+    }
+    let words = printed(&lab(folder.path(), &[&small[..], &["--only", "recorded"]].concat()));
+    assert!(words.contains("recorded") && !words.contains("mahimahi"), "{words}");
+    assert!(words.contains("geometric means: best alone by possible 0."), "{words}");
+    let unknown = lab(folder.path(), &[&small[..], &["--only", "drive-9"]].concat());
+    check_refused(&unknown, 2, &["drive-9", "mahimahi, recorded"]);
+}
+
 /// Pairs of links in files: one of WiFi and a cellular link, and one of Mahimahi's.
 fn pairs() -> TempDir {
     let folder = tempfile::tempdir().unwrap();

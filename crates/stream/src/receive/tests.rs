@@ -22,7 +22,7 @@ proptest! {
         for (start, length, room) in parts {
             let range = start..start + length;
             prop_assert!(receive.growth(range.end, false).is_ok());
-            receive.receive(start, &data(range.clone()), false);
+            receive.receive(start, &data(range.clone()), false, true);
             held.extend(range);
             let contiguous = (0..).find(|offset| !held.contains(offset)).unwrap_or(0);
             prop_assert_eq!(receive.contiguous(), contiguous);
@@ -40,9 +40,9 @@ proptest! {
 #[test]
 fn what_comes_twice_counts_as_it_came_first() {
     let mut receive = ReceiveBuffer::default();
-    assert_eq!(receive.receive(2, b"cd", false), Received::New);
-    assert_eq!(receive.receive(0, b"xxyyee", false), Received::New);
-    assert_eq!(receive.receive(0, b"zzzz", false), Received::Duplicate);
+    assert_eq!(receive.receive(2, b"cd", false, true), Received::New);
+    assert_eq!(receive.receive(0, b"xxyyee", false, true), Received::New);
+    assert_eq!(receive.receive(0, b"zzzz", false, true), Received::Duplicate);
     let mut out = [0; 9];
     assert_eq!(receive.read(&mut out), 6);
     assert_eq!(&out[..6], b"xxcdee");
@@ -51,10 +51,10 @@ fn what_comes_twice_counts_as_it_came_first() {
 #[test]
 fn a_final_size_does_not_change() {
     let mut receive = ReceiveBuffer::default();
-    receive.receive(0, &[0; 100], false);
+    receive.receive(0, &[0; 100], false, true);
     assert_eq!(receive.growth(99, true), Err(Violation::FinalSize), "below what has come");
     assert_eq!(receive.growth(100, true), Ok(0));
-    receive.receive(100, &[], true);
+    receive.receive(100, &[], true, true);
     for (end, fin) in [(101, false), (101, true), (99, true)] {
         assert_eq!(receive.growth(end, fin), Err(Violation::FinalSize), "{end} {fin}");
     }
@@ -71,18 +71,23 @@ fn what_is_beyond_the_credit_is_refused() {
     assert_eq!(receive.extend_credit(1), 1 << 20, "credit never shrinks");
 }
 
-/// A peer that sends every second byte makes ranges up to a bound, and what fills the first gap is
-/// always taken.
+/// A peer that sends every second byte makes ranges up to a bound where no more are allowed, and
+/// what fills a gap is always taken.
 #[test]
 fn gaps_are_bounded() {
     let mut receive = ReceiveBuffer::default();
     let mut dropped = 0;
     for at in 1..1000 {
-        let received = receive.receive(2 * at, &[1], false);
+        let received = receive.receive(2 * at, &[1], false, false);
         dropped += u64::from(received == Received::Dropped);
     }
-    assert_eq!((receive.records(), dropped), (RANGES_MAX, 999 - RANGES_MAX as u64));
-    assert_eq!(receive.highest(), 2 * RANGES_MAX as u64 + 1, "what is dropped never came");
-    assert_eq!(receive.receive(0, &[1, 1], false), Received::New);
-    assert_eq!(receive.contiguous(), 3);
+    assert_eq!((receive.records(), dropped), (RANGES_MIN, 999 - RANGES_MIN as u64));
+    assert_eq!(receive.highest(), 2 * RANGES_MIN as u64 + 1, "what is dropped never came");
+    assert_eq!(receive.receive(5, &[1], false, false), Received::New, "it joins two ranges");
+    assert_eq!(receive.receive(0, &[1, 1], false, false), Received::New);
+    assert_eq!((receive.contiguous(), receive.records()), (3, RANGES_MIN - 1));
+    let end = receive.highest();
+    assert_eq!(receive.receive(end + 1, &[1], false, false), Received::New);
+    assert_eq!(receive.receive(end + 3, &[1], false, false), Received::Dropped);
+    assert_eq!(receive.receive(end + 3, &[1], false, true), Received::New);
 }

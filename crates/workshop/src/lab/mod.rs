@@ -7,6 +7,7 @@
 //!   run:     scenario.toml ──────────> one job ───────────────────────> Outcome ─────> table, JSON
 //!   raven:   recordings ──> routes ──> jobs (application x strategy) ───────────────> table, JSON
 //!   profiles: pairs of links ────────> jobs (load x links x seed) ──────────────────> table, JSON
+//!   downloads: links, drives ───────> jobs (links x seed) ─────────────────────────> table, JSON
 //!   failover: faults of servers ─────> jobs (fault x seed) ─────────────────────────> table, JSON
 //!   fleet:   boxes, proxies, controller ─────────────────────────────────────────> table, JSON
 //!   vod:     pairs of links ─────────> bitrates, jobs (way x kind x seed) ──────────> table, JSON
@@ -17,6 +18,7 @@
 //! screen.
 
 mod compare;
+mod downloads;
 mod drives;
 mod failover;
 mod fleet;
@@ -31,6 +33,7 @@ mod vod;
 mod workers;
 
 pub use self::compare::CompareArgs;
+pub use self::downloads::DownloadsArgs;
 pub use self::failover::FailoverArgs;
 pub use self::fleet::FleetArgs;
 pub use self::profiles::ProfilesArgs;
@@ -53,6 +56,7 @@ enum LabCommand {
     Report(ReportArgs),
     Raven(RavenArgs),
     Profiles(ProfilesArgs),
+    Downloads(DownloadsArgs),
     Failover(FailoverArgs),
     Fleet(FleetArgs),
     Vod(VodArgs),
@@ -70,6 +74,7 @@ impl LabArgs {
             LabCommand::Report(args) => args.run(),
             LabCommand::Raven(args) => args.run(),
             LabCommand::Profiles(args) => args.run(),
+            LabCommand::Downloads(args) => args.run(),
             LabCommand::Failover(args) => args.run(),
             LabCommand::Fleet(args) => args.run(),
             LabCommand::Vod(args) => args.run(),
