@@ -59,8 +59,8 @@ impl Rack {
         self.is_reordering = true;
     }
 
-    /// The receiver has told that something came twice (step 4). `una`: what is acknowledged, `nxt`:
-    /// where the round that begins now ends.
+    /// The receiver has told that a segment came twice (step 4). All before `una` is
+    /// acknowledged; the round that begins now ends at `nxt`.
     pub(super) fn on_duplicate(&mut self, una: u64, nxt: u64) {
         if self.round_end.is_none_or(|end| una >= end) {
             self.round_end = Some(nxt);

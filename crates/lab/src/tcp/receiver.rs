@@ -1,8 +1,9 @@
 //! The end that receives: what has come, when that is acknowledged, and how much may come.
 //!
 //! Sources: RFC 9293 and RFC 5681 section 4.2 (delayed acknowledgements; Linux answers the first
-//! segments at once and waits for 40 ms at most), RFC 2018 and RFC 2883 (SACK), RFC 7323 section
-//! 4.3 (which timestamp is answered), W. Feng et al., "Dynamic Right-Sizing", 2001 (the window).
+//! segments at once, and each that lets its window grow, and waits for 40 ms at most), RFC 2018 and
+//! RFC 2883 (SACK), RFC 7323 section 4.3 (which timestamp is answered), W. Feng et al., "Dynamic
+//! Right-Sizing", 2001 (the window).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -34,10 +35,11 @@ pub(super) struct Receiver {
     window: AutoWindow,
 }
 
-/// The window, which is twice what came in the last round trip.
+/// The window, which grows with each segment to twice what came in the last round trip.
 #[derive(Clone, Debug)]
 struct AutoWindow {
     bytes: u32,
+    limit: u32,
     /// Where the present round trip began, and when.
     begin: u64,
     begin_at: Instant,
@@ -62,6 +64,7 @@ impl Receiver {
             last: None,
             window: AutoWindow {
                 bytes: WINDOW_FIRST,
+                limit: LIMIT_FIRST,
                 begin: 0,
                 begin_at: Instant::ZERO,
                 round_trip: None,
@@ -115,6 +118,10 @@ impl Receiver {
             }
             self.recent.retain(|at| *at >= self.next);
             self.window.on_data(now, self.next, self.mss, round_trip);
+            if self.window.grows(segment.len) {
+                // The sender is to know of it soon.
+                self.at_once = self.at_once.max(1);
+            }
         } else {
             self.insert(from, to);
         }
@@ -166,6 +173,13 @@ impl Receiver {
 }
 
 impl AutoWindow {
+    /// Whether it grows by what has come of `len` bytes: twice that, up to the limit.
+    fn grows(&mut self, len: u32) -> bool {
+        let before = self.bytes;
+        self.bytes = before.saturating_add(2 * len).min(self.limit).max(before);
+        self.bytes > before
+    }
+
     /// Data up to `next` is there, and the application has taken it.
     fn on_data(&mut self, now: Instant, next: u64, mss: u32, round_trip: Option<Duration>) {
         // Without data of our own a round trip is as long as a window takes.
@@ -179,17 +193,18 @@ impl AutoWindow {
             // Twice what came, and once more by how much that grew.
             let grown = copied + (copied - self.copied).min(copied);
             let wanted = 2 * grown + 16 * u64::from(mss);
-            self.bytes =
-                self.bytes.max(u32::try_from(wanted).unwrap_or(WINDOW_MAX).min(WINDOW_MAX));
+            let wanted = u32::try_from(wanted).unwrap_or(WINDOW_MAX).min(WINDOW_MAX);
+            self.limit = self.limit.max(wanted);
             self.copied = copied;
         }
         (self.begin, self.begin_at, self.round_trip) = (next, now, Some(round_trip));
     }
 }
 
-/// The first window, half of Linux's `tcp_rmem` at the beginning; and the largest, half of its
-/// largest.
+/// The first window, half of Linux's `tcp_rmem` at the beginning; what it may grow to before a
+/// round trip has passed; and the largest, half of the largest `tcp_rmem`.
 pub(super) const WINDOW_FIRST: u32 = 65_535;
+const LIMIT_FIRST: u32 = 80_000;
 const WINDOW_MAX: u32 = 16 << 20;
 /// How long an acknowledgement is held back.
 const DELAY: Duration = Duration::from_millis(40);
@@ -221,6 +236,7 @@ mod tests {
     #[test]
     fn the_first_are_answered_at_once_and_then_each_second_or_after_40_ms() {
         let mut receiver = Receiver::new(MSS);
+        receiver.window.limit = WINDOW_FIRST;
         for number in 0..16 {
             take(&mut receiver, number, number);
             assert_eq!(receiver.due(), Some(at(number)));
@@ -232,11 +248,15 @@ mod tests {
         assert_eq!(receiver.due(), Some(at(101)));
         let segment = answer(&mut receiver);
         assert_eq!((segment.ack, segment.echo, receiver.due()), (Some(1_800), 16, None));
+        receiver.window.limit += 100;
+        take(&mut receiver, 102, 18);
+        assert_eq!(receiver.due(), Some(at(102)), "the window grows");
     }
 
     #[test]
     fn what_is_beyond_a_gap_is_told_newest_first_and_what_came_twice_before_it() {
         let mut receiver = Receiver { at_once: 0, ..Receiver::new(MSS) };
+        receiver.window.limit = WINDOW_FIRST;
         for number in [0, 2, 4, 6, 8] {
             take(&mut receiver, number, number);
         }
