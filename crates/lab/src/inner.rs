@@ -1,4 +1,5 @@
-//! Inner packets of the lab's applications: UDP between the vehicle and one host of the cloud.
+//! Inner packets of the lab's applications: UDP and TCP between the vehicle and one host of the
+//! cloud.
 //!
 //! Every application has a port of its own, the same at both ends, by which its packets are told
 //! from those of others.
@@ -16,6 +17,8 @@ pub const HEADERS: usize = IPV4_HEADER + UDP_HEADER;
 const IPV4_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
 const PROTOCOL_UDP: u8 = 17;
+/// The protocol number of TCP.
+pub(crate) const PROTOCOL_TCP: u8 = 6;
 
 /// An IPv4 packet with a UDP datagram, from `port` to `port`.
 ///
@@ -24,16 +27,8 @@ const PROTOCOL_UDP: u8 = 17;
 pub fn udp(direction: Direction, port: u16, payload: &[u8]) -> Bytes {
     let payload = &payload[..payload.len().min(usize::from(u16::MAX) - HEADERS)];
     let length = (HEADERS + payload.len()) as u16;
-    let (from, to) = match direction {
-        Direction::Up => (VEHICLE, CLOUD),
-        Direction::Down => (CLOUD, VEHICLE),
-    };
     let mut packet = BytesMut::with_capacity(usize::from(length));
-    packet.put_slice(&[0x45, 0]);
-    packet.put_u16(length);
-    packet.put_slice(&[0, 0, 0, 0, 64, PROTOCOL_UDP, 0, 0]);
-    packet.put_slice(&from);
-    packet.put_slice(&to);
+    put_ipv4(&mut packet, direction, PROTOCOL_UDP, length);
     packet.put_u16(port);
     packet.put_u16(port);
     packet.put_u16(length - IPV4_HEADER as u16);
@@ -42,10 +37,23 @@ pub fn udp(direction: Direction, port: u16, payload: &[u8]) -> Bytes {
     packet.freeze()
 }
 
-/// The port that a packet of [`udp`] goes to; `None` for any other packet.
+/// The IPv4 header of a packet of `length` bytes, without a checksum.
+pub(crate) fn put_ipv4(packet: &mut BytesMut, direction: Direction, protocol: u8, length: u16) {
+    let (from, to) = match direction {
+        Direction::Up => (VEHICLE, CLOUD),
+        Direction::Down => (CLOUD, VEHICLE),
+    };
+    packet.put_slice(&[0x45, 0]);
+    packet.put_u16(length);
+    packet.put_slice(&[0, 0, 0, 0, 64, protocol, 0, 0]);
+    packet.put_slice(&from);
+    packet.put_slice(&to);
+}
+
+/// The port that a packet of UDP or TCP goes to; `None` for any other packet.
 pub fn port(packet: &[u8]) -> Option<u16> {
     let header: &[u8; HEADERS] = packet.first_chunk()?;
-    let is_ours = header[0] == 0x45 && header[9] == PROTOCOL_UDP;
+    let is_ours = header[0] == 0x45 && [PROTOCOL_UDP, PROTOCOL_TCP].contains(&header[9]);
     is_ours.then(|| u16::from_be_bytes([header[22], header[23]]))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Scenario ─► run ─► Stage ─┬─ World: client ═ links ═ server      world.rs
-//!                           ├─ applications at both ends           traffic.rs, video/
+//!                           ├─ applications at both ends           traffic.rs, video/, tcp/
 //!                           └─ script, cross traffic               event.rs
 //!              └─► Outcome: figures, delays, stalls, time line     run.rs, figures.rs
 //! ```
@@ -28,6 +28,7 @@ pub mod raven;
 pub mod report;
 pub mod run;
 pub mod scenario;
+pub mod tcp;
 pub mod traffic;
 pub mod video;
 pub mod vod;

@@ -11,6 +11,7 @@
 mod bulk;
 mod constant;
 mod requests;
+mod tcp;
 mod video;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub use bulk::{Bulk, BulkReport, BulkTraffic, fairness};
 pub use constant::ConstantTraffic;
 pub(crate) use requests::AppPattern;
 pub use requests::{App, RequestReport, RequestTraffic};
+pub use tcp::{Tcp, TcpReport, TcpTraffic};
 pub use video::{FrameSource, VideoReport, VideoTraffic};
 
 /// An application at both ends.
@@ -89,6 +91,8 @@ pub enum TrafficKind {
     Requests(App),
     /// A bulk transfer over QUIC.
     Bulk(Bulk),
+    /// A transfer over TCP.
+    Tcp(Tcp),
 }
 
 impl TrafficSpec {
@@ -131,6 +135,7 @@ impl TrafficSpec {
             }
             TrafficKind::Requests(app) => Box::new(RequestTraffic::new(self, *app, start, seed)),
             TrafficKind::Bulk(bulk) => Box::new(BulkTraffic::new(self, *bulk, start, seed)),
+            TrafficKind::Tcp(tcp) => Box::new(TcpTraffic::new(self, *tcp, start, seed)),
         }
     }
 }
@@ -173,6 +178,8 @@ pub enum Detail {
     Requests(RequestReport),
     /// A bulk transfer.
     Bulk(Box<BulkReport>),
+    /// A transfer over TCP.
+    Tcp(Box<TcpReport>),
 }
 
 /// When packets were sent and when they arrived.
@@ -216,6 +223,7 @@ impl TrafficReport {
             Detail::Stream(stream) => Some(stream),
             Detail::Video(video) => Some(&video.stream),
             Detail::Bulk(bulk) => Some(&bulk.stream),
+            Detail::Tcp(tcp) => Some(&tcp.stream),
             Detail::None | Detail::Requests(_) => None,
         }
     }

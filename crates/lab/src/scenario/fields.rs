@@ -14,7 +14,8 @@ use roadweave_types::Rate;
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Action, CrossTraffic, Event};
-use crate::traffic::{App, Bulk, FIRST_PORT, FrameSource, TrafficKind, TrafficSpec};
+use crate::tcp::Algorithm;
+use crate::traffic::{App, Bulk, FIRST_PORT, FrameSource, Tcp, TrafficKind, TrafficSpec};
 use crate::video::h264::{AccessUnit, Splitter};
 use crate::video::quality::Player;
 
@@ -52,6 +53,7 @@ enum Kind {
     Constant,
     Requests,
     Bulk,
+    Tcp,
 }
 
 /// An application; which fields belong to it depends on its kind.
@@ -107,6 +109,7 @@ impl TrafficFields {
                 self.app.ok_or_else(|| fault("app", "absent; speech, music or recommender"))?,
             ),
             Kind::Bulk => self.bulk(index)?,
+            Kind::Tcp => self.tcp(index)?,
         };
         Ok(TrafficSpec {
             name: self.name.clone().unwrap_or_else(|| self.default_name()),
@@ -126,6 +129,7 @@ impl TrafficFields {
             (Kind::Video, _) => "video",
             (Kind::Constant, _) => "constant",
             (Kind::Bulk, _) => "bulk",
+            (Kind::Tcp, _) => "tcp",
         }
         .to_owned()
     }
@@ -139,8 +143,8 @@ impl TrafficFields {
             ("file", self.file.is_some(), kind == Kind::Video),
             ("fps", self.fps.is_some(), kind == Kind::Video),
             ("app", self.app.is_some(), kind == Kind::Requests),
-            ("bytes", self.bytes.is_some(), kind == Kind::Bulk),
-            ("congestion", self.congestion.is_some(), kind == Kind::Bulk),
+            ("bytes", self.bytes.is_some(), matches!(kind, Kind::Bulk | Kind::Tcp)),
+            ("congestion", self.congestion.is_some(), matches!(kind, Kind::Bulk | Kind::Tcp)),
         ];
         match given.into_iter().find(|(_, given, belongs)| *given && !belongs) {
             Some((field, ..)) => {
@@ -166,11 +170,25 @@ impl TrafficFields {
     }
 
     fn bulk(&self, index: usize) -> Result<TrafficKind, Fault> {
-        if self.bytes == Some(0) {
-            return Err(fault_at("traffic", index, "bytes", "0; at least one, or absent"));
-        }
+        let bytes = self.bytes(index)?;
         let congestion = self.congestion.unwrap_or(CongestionControl::Cubic);
-        Ok(TrafficKind::Bulk(Bulk { bytes: self.bytes, congestion }))
+        Ok(TrafficKind::Bulk(Bulk { bytes, congestion }))
+    }
+
+    fn tcp(&self, index: usize) -> Result<TrafficKind, Fault> {
+        let bytes = self.bytes(index)?;
+        let congestion = match self.congestion {
+            None | Some(CongestionControl::Cubic) => Algorithm::Cubic,
+            Some(CongestionControl::Bbr) => Algorithm::Bbr,
+        };
+        Ok(TrafficKind::Tcp(Tcp { bytes, congestion }))
+    }
+
+    fn bytes(&self, index: usize) -> Result<Option<u64>, Fault> {
+        match self.bytes {
+            Some(0) => Err(fault_at("traffic", index, "bytes", "0; at least one, or absent")),
+            bytes => Ok(bytes),
+        }
     }
 
     fn video(&self, index: usize, dir: &Path) -> Result<TrafficKind, Fault> {

@@ -10,7 +10,9 @@ use roadweave_lab::bound::Bound;
 use roadweave_lab::compare::Measured;
 use roadweave_lab::run::{self, LinkReport, Outcome};
 use roadweave_lab::scenario::Scenario;
-use roadweave_lab::traffic::{BulkReport, Detail, FrameSource, TrafficKind, TrafficReport};
+use roadweave_lab::traffic::{
+    BulkReport, Detail, FrameSource, TcpReport, TrafficKind, TrafficReport,
+};
 use roadweave_lab::video::h264::AccessUnit;
 use roadweave_lab::world::Machine;
 use roadweave_terminal::exit::BadInput;
@@ -234,6 +236,9 @@ impl Told {
             if let Detail::Bulk(bulk) = &report.detail {
                 text += &format!("{}: {}\n", report.name, bulk_in_words(bulk));
             }
+            if let Detail::Tcp(tcp) = &report.detail {
+                text += &format!("{}: {}\n", report.name, tcp_in_words(tcp));
+            }
         }
         if let Some(fairness) = self.fairness {
             text += &format!(
@@ -254,6 +259,19 @@ impl Told {
         }
         text
     }
+}
+
+fn tcp_in_words(tcp: &TcpReport) -> String {
+    let completion = tcp.completion_s.map(|seconds| format!(", complete after {seconds:.2} s"));
+    format!(
+        "{:.2} Mbit/s of goodput, {} segments sent again, {} recoveries and timeouts, {} of them \
+         for nothing{}",
+        tcp.goodput_bps / 1e6,
+        tcp.segments_again,
+        tcp.recoveries + tcp.timeouts,
+        tcp.undone,
+        completion.unwrap_or_default()
+    )
 }
 
 fn bulk_in_words(bulk: &BulkReport) -> String {

@@ -4,7 +4,8 @@ use roadweave_types::{Order, Rate};
 
 use super::*;
 use crate::event::Action;
-use crate::traffic::{App, Bulk, FrameSource, TrafficKind};
+use crate::tcp::Algorithm;
+use crate::traffic::{App, Bulk, FrameSource, Tcp, TrafficKind};
 
 const LINKS: &str = "[[link]]\nname = \"a\"\nrate_kbps = 8_000\ndelay_ms = 20\n\
                      [[link]]\nname = \"b\"\noperator = \"lte\"\n";
@@ -43,6 +44,7 @@ fn everything_that_may_stand_in_a_file_is_understood() {
         port = 7\nbegin_s = 1.5\nlasting_s = 20\n\
         [[traffic]]\nkind = \"requests\"\napp = \"music\"\n\
         [[traffic]]\nkind = \"bulk\"\nbytes = 5_000\ncongestion = \"bbr\"\n\
+        [[traffic]]\nkind = \"tcp\"\nbytes = 7_000\ncongestion = \"bbr\"\n\
         [[event]]\nat_s = 2\nlink = \"b\"\naction = \"delay\"\ndelay_ms = 7.5\n\
         [[cross]]\nlink = \"a\"\nrate_kbps = 100\nbegin_s = 1\nend_s = 2\non_s = 0.1\noff_s = 0.2\n";
     let scenario = parse(&format!("{text}{LINKS}")).unwrap();
@@ -52,12 +54,14 @@ fn everything_that_may_stand_in_a_file_is_understood() {
     let order = Order::Reorder { max_buffer: Duration::from_millis(40) };
     assert_eq!((scenario.lanes[0].order, scenario.lanes[0].rank), (order, 1));
     assert_eq!(scenario.lanes_down()[0].strategy, Strategy::xnc(), "a server has no uplinks");
-    let [constant, music, bulk] = &scenario.traffic[..] else { panic!("three applications") };
+    let [constant, music, bulk, tcp] = &scenario.traffic[..] else { panic!("{scenario:?}") };
     let ms = Duration::from_millis;
     assert_eq!((constant.begin, constant.lasting, constant.port), (ms(1_500), ms(6_500), 7));
     assert_eq!(music.kind, TrafficKind::Requests(App::Music));
     let five_thousand = Bulk { bytes: Some(5_000), congestion: CongestionControl::Bbr };
     assert_eq!((bulk.kind.clone(), &*bulk.name), (TrafficKind::Bulk(five_thousand), "bulk"));
+    let seven_thousand = Tcp { bytes: Some(7_000), congestion: Algorithm::Bbr };
+    assert_eq!((tcp.kind.clone(), &*tcp.name), (TrafficKind::Tcp(seven_thousand), "tcp"));
     let action = Action::Delay(Duration::from_micros(7_500));
     assert_eq!(scenario.events, [crate::event::Event { at: ms(2_000), link: 1, action }]);
     assert_eq!((scenario.cross[0].on, scenario.cross[0].end), (ms(100), ms(2_000)));
