@@ -325,8 +325,7 @@ impl Splice {
         }
     }
 
-    /// Whether the socket may hold what nobody reads: bytes behind the request that was for the other
-    /// end.
+    /// Whether the socket may hold what nobody reads: bytes behind what goes to the other end.
     pub(super) fn leaves_unread(&self) -> bool {
         self.left.is_some()
     }
