@@ -63,17 +63,11 @@ pub fn default_lanes() -> Vec<LaneConfig> {
     ]
 }
 
-/// By when a frame of a stream should be there. What waits behind a late one waits in the stream,
-/// and no TCP takes its lateness for congestion; a repair of what is not lost takes room from what
-/// follows.
-const STREAM_DEADLINE: Duration = Duration::from_millis(300);
-
 /// The lane that streams are sent by: as transfers, but with little that waits in it, since frames
 /// are made when there is room for them.
 pub(crate) fn stream_lane() -> LaneConfig {
     LaneConfig {
         rank: 1,
-        deadline: STREAM_DEADLINE,
         pacing: Pacing::Rate,
         rtp_frames: false,
         ..LaneConfig::new(StreamsConfig::LANE, strategy(TRANSFER))
