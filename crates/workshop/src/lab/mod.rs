@@ -11,6 +11,7 @@
 //!   failover: faults of servers ─────> jobs (fault x seed) ─────────────────────────> table, JSON
 //!   fleet:   boxes, proxies, controller ─────────────────────────────────────────> table, JSON
 //!   vod:     pairs of links ─────────> bitrates, jobs (way x kind x seed) ──────────> table, JSON
+//!   tcp:     links ──────────────────> kernel's rounds, model's seeds ────────────> table, JSON
 //!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
 //! ```
 //!
@@ -29,6 +30,7 @@ mod raven;
 mod report;
 mod run;
 mod table;
+mod tcp;
 mod vod;
 mod workers;
 
@@ -40,6 +42,7 @@ pub use self::profiles::ProfilesArgs;
 pub use self::raven::RavenArgs;
 pub use self::report::ReportArgs;
 pub use self::run::RunArgs;
+pub use self::tcp::TcpArgs;
 pub use self::vod::VodArgs;
 
 /// Runs experiments in virtual time: minutes of a drive in seconds, repeatable to the byte
@@ -60,6 +63,7 @@ enum LabCommand {
     Failover(FailoverArgs),
     Fleet(FleetArgs),
     Vod(VodArgs),
+    Tcp(TcpArgs),
 }
 
 impl LabArgs {
@@ -78,6 +82,7 @@ impl LabArgs {
             LabCommand::Failover(args) => args.run(),
             LabCommand::Fleet(args) => args.run(),
             LabCommand::Vod(args) => args.run(),
+            LabCommand::Tcp(args) => args.run(),
         }
     }
 }
