@@ -20,7 +20,7 @@ fn compare(arguments: &[&str]) -> Output {
 /// Two that lose nothing but what their queues do not take.
 const LINKS: &str = "10M-120ms-q250,20M-50ms-q300";
 const RUNS_MAX: usize = 3;
-/// How far the medians may lie apart; and by how much a request may take the kernel longer, seconds.
+/// How far the medians may lie apart; and for how many seconds more the kernel may take a request.
 const APART: f64 = 0.1;
 const LATE: f64 = 0.02;
 
