@@ -44,7 +44,7 @@ struct Told {
 
 impl Tellers {
     /// Whether a report of `player` with this buffer is to be told: one in each interval, and
-    /// another at once when the buffer has become half of what was told. Of too many players those
+    /// another at once when the buffer is less than half of what was told. Of too many players those
     /// are forgotten that have been silent for longest, as at the peer.
     pub(crate) fn allows(&mut self, now: Instant, player: u64, qoe: &Qoe) -> bool {
         if now >= self.began + INTERVAL {
@@ -53,7 +53,7 @@ impl Tellers {
         let left = qoe.play_time_left();
         let last = self.players.get(&player).filter(|last| now < last.at + INTERVAL);
         let hurried = last.is_some();
-        let is_news = last.is_none_or(|last| !last.hurried && left * 2 <= last.left);
+        let is_news = last.is_none_or(|last| !last.hurried && left * 2 < last.left);
         if !is_news || self.recent >= PLAYERS_MAX {
             return false;
         }
@@ -125,7 +125,7 @@ mod tests {
             [0, 50, 99, 100, 150].map(|ms| told(ms, 9_000)),
             [true, false, false, true, false]
         );
-        assert_eq!([160, 170].map(|ms| told(ms, 4_500)), [true, false]);
+        assert_eq!([160, 170].map(|ms| told(ms, 4_499)), [true, false]);
         assert!(!told(180, 0), "no third time");
         assert!(told(260, 9_000));
     }
