@@ -44,8 +44,8 @@ struct Told {
 
 impl Tellers {
     /// Whether a report of `player` with this buffer is to be told: one in each interval, and
-    /// another at once when the buffer is less than half of what was told. Of too many players those
-    /// are forgotten that have been silent for longest, as at the peer.
+    /// another at once when the buffer is less than half of what was told. Of too many players
+    /// those are forgotten that have been silent for longest, as at the peer.
     pub(crate) fn allows(&mut self, now: Instant, player: u64, qoe: &Qoe) -> bool {
         if now >= self.began + INTERVAL {
             (self.began, self.recent) = (now, 0);
