@@ -14,7 +14,6 @@ use roadweave_emulate::{Direction, DriveLink, DuplexLink};
 use roadweave_quic::CongestionControl;
 use roadweave_stream::Event;
 use roadweave_tunnel::{LaneConfig, StreamsConfig, StreamsOwner, default_lanes};
-use roadweave_types::Instant;
 use roadweave_wire::{Destination, ResetCode, StreamId, StreamPriority};
 use serde::Serialize;
 
@@ -81,22 +80,11 @@ impl Download {
     pub fn run(&self) -> Result<Downloaded, WorldError> {
         let defaults = StreamsConfig::default();
         let lane = self.lane.clone().unwrap_or_else(|| defaults.lane.clone());
-        let mut world = World::new(WorldConfig {
-            links: self.links.clone(),
-            lanes_up: default_lanes(),
-            lanes_down: default_lanes(),
+        let mut world = World::joined(WorldConfig {
             streams: Some(StreamsConfig { lane, ..defaults }),
             congestion: self.congestion,
-            seed: self.seed,
-            trust: Default::default(),
-            learned: Default::default(),
-            policies: Default::default(),
-            strangers: Default::default(),
-            machine: Default::default(),
+            ..WorldConfig::plain(self.links.clone(), default_lanes(), self.seed)
         })?;
-        while !world.all_paths_usable() && world.now() < Instant::ZERO + PATHS {
-            world.run_until(world.now() + LOOK);
-        }
         if self.is_warm {
             let mut before = Ends::default();
             before.run(&mut world, WARM, WARM_TIME);
@@ -271,10 +259,6 @@ fn ask(world: &mut World) -> Option<StreamId> {
 const TCP_SHARE: f64 = 1448.0 / 1500.0;
 /// A download that takes longer is cut off.
 pub const CUT: Duration = Duration::from_secs(60);
-/// How long paths are waited for.
-const PATHS: Duration = Duration::from_secs(5);
-/// How often they are looked at.
-const LOOK: Duration = Duration::from_millis(100);
 /// Nothing is carried for so long before a download.
 const REST: Duration = Duration::from_millis(500);
 /// The download that makes a session warm, bytes, and for how long at most; and how long what it

@@ -128,7 +128,24 @@ struct Side<T> {
     sleeper: Option<Sleeper>,
 }
 
+/// For so long a world waits until the client uses all links.
+const PATHS: Duration = Duration::from_secs(5);
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(100);
+
 impl World {
+    /// A world whose client uses all links by now, or has had five seconds for it.
+    ///
+    /// # Errors
+    /// As [`World::new`].
+    pub fn joined(config: WorldConfig) -> Result<Self, WorldError> {
+        let mut world = Self::new(config)?;
+        while !world.all_paths_usable() && world.now() < Instant::ZERO + PATHS {
+            world.run_until(world.now() + LOOK);
+        }
+        Ok(world)
+    }
+
     /// A world at [`Instant::ZERO`] in which the client has all uplinks and begins to connect.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use std::time::Duration;
 use roadweave_emulate::{Direction, DuplexLink};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, default_lanes};
-use roadweave_types::{Instant, earliest};
+use roadweave_types::earliest;
 
 use super::congestion::Algorithm;
 use super::exchange::Exchange;
@@ -53,22 +53,10 @@ impl Tunnelled {
         (direction, bytes): (Direction, Option<u64>),
         time: Duration,
     ) -> Result<Fetched, WorldError> {
-        let mut world = World::new(WorldConfig {
-            links: self.links.clone(),
-            lanes_up: self.lanes.clone(),
-            lanes_down: self.lanes.clone(),
-            streams: None,
+        let mut world = World::joined(WorldConfig {
             congestion: self.congestion,
-            seed: self.seed,
-            trust: Default::default(),
-            learned: Default::default(),
-            policies: Default::default(),
-            strangers: Default::default(),
-            machine: Default::default(),
+            ..WorldConfig::plain(self.links.clone(), self.lanes.clone(), self.seed)
         })?;
-        while !world.all_paths_usable() && world.now() < Instant::ZERO + PATHS {
-            world.run_until(world.now() + LOOK);
-        }
         let exchange = |port, bytes| {
             let config = SocketConfig { algorithm: self.algorithm, mtu: MTU, seed: self.seed };
             Exchange::new(&config, direction, port, bytes)
@@ -113,9 +101,6 @@ fn carry(world: &mut World, exchange: &mut Exchange, time: Duration) {
 
 const PORT: u16 = 5_000;
 const WARM_PORT: u16 = 5_001;
-/// How long paths are waited for, and how often they are looked at.
-const PATHS: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(100);
 /// Nothing is carried for so long before a transfer.
 const REST: Duration = Duration::from_millis(500);
 /// The transfer that makes a session warm, bytes, and for how long at most.

@@ -37,6 +37,25 @@ pub struct WorldConfig {
     pub machine: Machine,
 }
 
+impl WorldConfig {
+    /// Of `links`, with the same lanes both ways, no streams, and nobody who is hostile.
+    pub fn plain(links: Vec<DuplexLink>, lanes: Vec<LaneConfig>, seed: u64) -> Self {
+        Self {
+            links,
+            lanes_up: lanes.clone(),
+            lanes_down: lanes,
+            streams: None,
+            congestion: CongestionControl::default(),
+            seed,
+            trust: Trust::default(),
+            learned: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            strangers: Strangers::default(),
+            machine: Machine::default(),
+        }
+    }
+}
+
 /// Whether the two ends know each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trust {
