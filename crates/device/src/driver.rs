@@ -10,6 +10,7 @@
 //! ```
 
 mod anchor;
+mod cadence;
 mod client;
 mod client_filters;
 mod courtesy;

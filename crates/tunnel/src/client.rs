@@ -393,6 +393,15 @@ impl Client {
         self.silent_since.is_some()
     }
 
+    /// Since when the session has brought nothing but feedback that nobody waits for: since its
+    /// last packet, or part of a stream. `None` while acknowledgements are waited for by what has
+    /// no room, and without a session.
+    pub fn feedback_alone_since(&self) -> Option<Instant> {
+        let current = self.current.as_ref().filter(|current| !current.session.has_backlog())?;
+        let connection = self.endpoint.connection(current.id)?;
+        Some(connection.last_data().max(current.since))
+    }
+
     /// Lets the lanes of the uplink direction be others. Where a session cannot take them up, since
     /// they have other names or keep their order otherwise, another with the same server follows it
     /// at once. Lanes that name uplinks that are not there wait for them.

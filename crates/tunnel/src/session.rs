@@ -369,6 +369,11 @@ impl Session {
         sending.chain(receiving).chain(self.streams_due).min()
     }
 
+    /// Whether something waits for room on a path, which acknowledgements bring.
+    pub fn has_backlog(&self) -> bool {
+        self.senders.iter().any(LaneSender::has_backlog)
+    }
+
     /// The peer's packets may not come from these networks from now on.
     pub fn refuse_sources(&mut self, networks: Vec<IpNet>) {
         self.exit.refused_sources = networks;

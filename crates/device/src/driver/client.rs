@@ -235,6 +235,10 @@ impl Role<Client> for ClientRole {
         timeouts.into_iter().flatten().min()
     }
 
+    fn feedback_alone_since(&self, client: &Client) -> Option<Instant> {
+        client.feedback_alone_since()
+    }
+
     /// Nothing that was known before a pause is believed.
     fn on_pause(
         &mut self,

@@ -18,12 +18,14 @@ use roadweave_types::{DropCounters, Instant, UplinkId};
 use serde_json::{Value, json};
 
 use super::DriverError;
+use super::cadence::Cadence;
 use super::courtesy::Courtesy;
 use super::edge::Edge;
 use super::tun_name::TunName;
 use crate::local::{LocalServer, RpcError};
 use crate::metrics::MetricsListener;
 use crate::pauses::{Pause, Pauses, Readings, TURN_MAX};
+use crate::poll::wait_readable;
 use crate::status::{DeviceCounters, LogCounters, RoleStatus, Status};
 use crate::{
     Clock, DeviceError, Event, Instance, InstanceLock, Interest, Poller, Signal, Signals, Token,
@@ -41,6 +43,12 @@ pub(super) trait Role<N: Node> {
 
     /// When [`Role::handle_timeout`] has something to do.
     fn poll_timeout(&self) -> Option<Instant>;
+
+    /// Since when the network has brought nothing but feedback that may wait a little, if that is
+    /// known.
+    fn feedback_alone_since(&self, _node: &N) -> Option<Instant> {
+        None
+    }
 
     /// The machine slept, or the program stood still; `discarded` inner packets waited then.
     fn on_pause(&mut self, driver: &mut Driver<N>, now: Instant, pause: &Pause, discarded: u64);
@@ -108,6 +116,7 @@ pub(super) struct Driver<N> {
     pub(super) poller: Poller,
     pauses: Pauses,
     courtesy: Courtesy,
+    cadence: Cadence,
     waker: Waker,
     /// `None` in a loop that another one of the same program starts and ends.
     outside: Option<Outside>,
@@ -203,8 +212,9 @@ impl<N: Node> Driver<N> {
             poller.add(tun, TUN, Interest::Read)?;
         }
         poller.add(&waker, WAKER, Interest::Read)?;
-        let (pauses, courtesy) = (Pauses::new(Readings::take()), Courtesy::default());
-        Ok(Self { node, edge, poller, pauses, courtesy, waker, outside })
+        let (courtesy, cadence) = (Courtesy::default(), Cadence::default());
+        let pauses = Pauses::new(Readings::take());
+        Ok(Self { node, edge, poller, pauses, courtesy, cadence, waker, outside })
     }
 
     /// Tells figures over HTTP from now on, if there is a listener for them.
@@ -267,7 +277,8 @@ impl<N: Node> Driver<N> {
         role.on_start(self);
         loop {
             let timeouts = [self.node.poll_timeout(), role.poll_timeout()];
-            let ready = self.wait(timeouts.into_iter().flatten().min())?;
+            let alone = role.feedback_alone_since(&self.node);
+            let ready = self.wait(timeouts.into_iter().flatten().min(), alone)?;
             if self.edge.is_cut_off() {
                 return Ok(());
             }
@@ -314,17 +325,27 @@ impl<N: Node> Driver<N> {
     }
 
     /// Waits until something is ready, or until `timeout`, and no longer than a turn may take;
-    /// returns what is.
-    fn wait(&mut self, timeout: Option<Instant>) -> Result<Vec<Event>, DeviceError> {
+    /// returns what is. `alone` is that of [`Role::feedback_alone_since`].
+    fn wait(
+        &mut self,
+        timeout: Option<Instant>,
+        alone: Option<Instant>,
+    ) -> Result<Vec<Event>, DeviceError> {
+        let failed = |error| DeviceError::system("wait for events", error);
         let now = self.edge.clock.now();
         let timeout = timeout.and_then(|at| Clock::until(now, at)).unwrap_or(TURN_MAX);
-        let ready = self.poller.wait(Some(timeout.min(TURN_MAX)));
-        let ready = ready.map_err(|error| DeviceError::system("wait for events", error))?;
-        Ok(ready.to_vec())
+        let mut timeout = timeout.min(TURN_MAX);
+        let patience = alone.map_or(Duration::ZERO, |since| self.cadence.patience(now, since));
+        if let Some(tun) = self.edge.tun().filter(|_| !patience.is_zero()) {
+            wait_readable(tun, patience.min(timeout)).map_err(failed)?;
+            timeout = timeout.saturating_sub(self.edge.clock.now().since(now));
+        }
+        Ok(self.poller.wait(Some(timeout)).map_err(failed)?.to_vec())
     }
 
     /// Reads what came from the TUN, and what comes while others have the core.
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
+        self.cadence.on_packets(now);
         self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
         let began = self.edge.clock.now();
         if self.courtesy.is_due(began) {

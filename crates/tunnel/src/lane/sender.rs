@@ -370,8 +370,8 @@ impl LaneSender {
         }
     }
 
-    /// Whether packets wait for a path with room.
-    fn has_backlog(&self) -> bool {
+    /// Whether packets, or repairs, wait for a path with room.
+    pub(crate) fn has_backlog(&self) -> bool {
         !self.queue.is_empty() || !self.again.is_empty() || !self.repairs.is_empty()
     }
 
