@@ -111,7 +111,8 @@ impl ReceiveCredit {
         (self.consumed + self.window).min(VARINT_MAX)
     }
 
-    fn update(&mut self) {
+    /// Has the credit told if there is much more than the peer knows of.
+    pub(crate) fn update(&mut self) {
         self.is_due |= self.target() >= self.announced + self.window / 4;
     }
 }

@@ -26,6 +26,12 @@ use crate::ring::Ring;
 /// of a slow one lie scattered: of a download over both there is a gap for nearly each of them.
 pub(crate) const RANGES_MIN: usize = 64;
 
+/// What a stream may have under way until its reader has read as much: credit cannot be taken back,
+/// and streams that nobody reads, however many begin at once, are to leave room for the others.
+const FIRST_WINDOW: u64 = 256 << 10;
+/// How many times as much it may have each time that this much was read.
+const WINDOW_GROWTH: u64 = 4;
+
 /// The receiving half.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffer {
@@ -39,6 +45,10 @@ pub(crate) struct ReceiveBuffer {
     final_size: Option<u64>,
     /// The highest offset that the peer was told it may send.
     credit: u64,
+    /// How far beyond what was read it may be told, whatever room there is.
+    window: u64,
+    /// Where `window` grew last.
+    grown_at: u64,
     is_stopped: bool,
 }
 
@@ -62,6 +72,8 @@ impl Default for ReceiveBuffer {
             highest: 0,
             final_size: None,
             credit: STREAM_CREDIT,
+            window: FIRST_WINDOW,
+            grown_at: 0,
             is_stopped: false,
         }
     }
@@ -146,8 +158,7 @@ impl ReceiveBuffer {
     pub(crate) fn read(&mut self, out: &mut [u8]) -> usize {
         let length = (self.readable() as usize).min(out.len());
         self.ring.read(&mut out[..length]);
-        self.received.remove(self.read..self.read + length as u64);
-        self.read += length as u64;
+        self.on_read(length as u64);
         length
     }
 
@@ -159,8 +170,16 @@ impl ReceiveBuffer {
     /// The first `length` bytes of [`ReceiveBuffer::peek`] were taken.
     pub(crate) fn consume(&mut self, length: usize) {
         self.ring.advance(length);
-        self.received.remove(self.read..self.read + length as u64);
-        self.read += length as u64;
+        self.on_read(length as u64);
+    }
+
+    fn on_read(&mut self, length: u64) {
+        self.received.remove(self.read..self.read + length);
+        self.read += length;
+        if self.read - self.grown_at >= self.window {
+            self.grown_at = self.read;
+            self.window = self.window.saturating_mul(WINDOW_GROWTH);
+        }
     }
 
     /// Bytes that can be read at once.
@@ -210,16 +229,19 @@ impl ReceiveBuffer {
         above.take(ACKNOWLEDGED_RANGES_MAX).collect()
     }
 
-    /// The peer is told that it may send `window` beyond what was read; credit never shrinks.
-    pub(crate) fn extend_credit(&mut self, window: u64) -> u64 {
+    /// The peer is told that it may send `room` beyond what was read, or as much as the reader has
+    /// shown to read; credit never shrinks.
+    pub(crate) fn extend_credit(&mut self, room: u64) -> u64 {
         if self.final_size.is_none() {
+            let window = room.min(self.window);
             self.credit = self.credit.max((self.read + window).min(VARINT_MAX));
         }
         self.credit
     }
 
     /// Whether so much more credit could be given that the peer should be told at once.
-    pub(crate) fn wants_to_tell(&self, window: u64) -> bool {
+    pub(crate) fn wants_to_tell(&self, room: u64) -> bool {
+        let window = room.min(self.window);
         self.final_size.is_none() && self.read + window >= self.credit + window / 4
     }
 }

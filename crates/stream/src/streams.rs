@@ -96,6 +96,7 @@ impl Streams {
         let mut stream = Stream::new(true, priority, &self.config);
         stream.destination = Some(Box::new(destination));
         self.insert(now, id, stream);
+        self.receive_credit.update();
         Ok(id)
     }
 

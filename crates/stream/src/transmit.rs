@@ -183,12 +183,17 @@ impl Streams {
         let credit = self.send_credit.room();
         let Some(stream) = self.table.get_mut(&id) else { return false };
         let window = self.receive_credit.share(stream.receive.held());
-        if matches!(stream.ack, Ack::By(_)) {
+        let opens = stream.is_ours && stream.begin.is_due();
+        if matches!(stream.ack, Ack::By(_)) && !opens {
             put_acknowledgement(id, stream, window, symbol);
         }
-        let opens = stream.is_ours && stream.begin.is_due();
         let sent = if opens {
-            put_open(now, id, stream, credit, symbol)
+            let sent = put_open(now, id, stream, credit, symbol);
+            if sent.is_some() {
+                // The answer need not wait until it has asked for credit.
+                put_acknowledgement(id, stream, window, symbol);
+            }
+            sent
         } else {
             put_segment(now, id, stream, credit, symbol)
         };
@@ -216,8 +221,8 @@ fn put_acknowledgement(
     symbol.put(&StreamFrame::Acknowledged(acknowledged))
 }
 
-/// Appends the first frame of a stream with what fits of its first bytes: how many bytes, and how
-/// many of them for the first time.
+/// Appends the first frame of a stream with what fits of its first bytes beside an
+/// acknowledgement: how many bytes, and how many of them for the first time.
 fn put_open(
     now: Instant,
     id: StreamId,
@@ -226,7 +231,7 @@ fn put_open(
     symbol: &mut Symbol,
 ) -> Option<(u64, u64)> {
     let destination = stream.destination.as_deref()?.clone();
-    let room = symbol.room();
+    let room = symbol.room().checked_sub(ACKNOWLEDGED_HEAD_MAX)?;
     let room = room.checked_sub(Open::header_len(id, &destination, room))?;
     let segment = stream.send.first(room as u64, credit);
     let (priority, fin) = (stream.asked.priority, segment.fin);

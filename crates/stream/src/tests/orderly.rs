@@ -64,6 +64,27 @@ fn a_stream_over_a_clean_channel_never_stalls() {
     assert!(overhead < stats.sent / 70, "{overhead} bytes beside {} of data", stats.sent);
 }
 
+/// Whoever opens a stream says at once how much of the answer it takes: 200 kB come in the round
+/// trip that one byte takes.
+#[test]
+fn a_long_answer_needs_one_round_trip() {
+    let mut pair = Pair::new(4);
+    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    pair.client.write(pair.now, id, b"question").expect("open");
+    let (mut written, mut read) = (0, 0);
+    let answer = vec![1; 200_000];
+    let mut out = vec![0; 1 << 20];
+    pair.run(Duration::from_millis(52), |pair| {
+        if pair.server.accept(pair.now, id).is_ok() {
+            written += pair.server.write(pair.now, id, &answer[written..]).expect("accepted");
+        }
+        while let Ok(length @ 1..) = pair.client.read(pair.now, id, &mut out) {
+            read += length;
+        }
+    });
+    assert_eq!((written, read), (200_000, 200_000));
+}
+
 /// Every second segment comes 300 ms after the one behind it, as over a slow link beside a fast
 /// one: there is a gap for each, more than a thousand, and nothing is dropped or sent again.
 #[test]
@@ -85,15 +106,20 @@ fn segments_that_come_late_by_turns_are_all_kept() {
     assert!(read > 15_000_000, "{read} of 25 MB");
 }
 
-/// One stream that nobody reads fills half of what is there, the next half of what is left: however
-/// many there are, one that is read finds room.
+/// One stream that nobody reads any more fills half of what is there, the next half of what is
+/// left: however many there are, one that is read finds room.
 #[test]
-fn streams_that_nobody_reads_leave_room_for_the_next() {
+fn streams_that_nobody_reads_any_more_leave_room_for_the_next() {
     let mut pair = Pair::new(8);
     let mut left = pair.server.config.receive_max;
     for _ in 0..4 {
         let id =
             pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+        let mut out = vec![0; 1 << 20];
+        pair.run(Duration::from_millis(1000), |pair| {
+            pair.client.write(pair.now, id, &[1; 100_000]).expect("open");
+            while let Ok(1..) = pair.server.read(pair.now, id, &mut out) {}
+        });
         pair.run(Duration::from_millis(1500), |pair| {
             pair.client.write(pair.now, id, &[1; 100_000]).expect("open");
         });
@@ -102,6 +128,31 @@ fn streams_that_nobody_reads_leave_room_for_the_next() {
         left -= held;
     }
     assert_eq!(pair.server.receive_credit.held(), pair.server.config.receive_max - left);
+}
+
+/// So does one beside those that nobody ever read, however many were opened before the first came.
+#[test]
+fn answers_that_nobody_reads_leave_room_for_the_next() {
+    let mut pair = Pair::new(32);
+    let ids: Vec<StreamId> = std::iter::repeat_with(|| {
+        pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room")
+    })
+    .take(32)
+    .collect();
+    let last = ids[31];
+    let (mut out, mut read) = (vec![0; 1 << 20], 0);
+    pair.run(Duration::from_millis(3_000), |pair| {
+        for id in &ids {
+            if pair.server.accept(pair.now, *id).is_ok() {
+                pair.server.write(pair.now, *id, &[1; 20_000]).expect("accepted");
+            }
+        }
+        while let Ok(length @ 1..) = pair.client.read(pair.now, last, &mut out) {
+            read += length;
+        }
+    });
+    assert!(read > 5_000_000, "{read} bytes in three seconds");
+    assert!(pair.client.receive_credit.held() < pair.client.config.receive_max);
 }
 
 #[test]
@@ -162,6 +213,8 @@ fn heads_go_before_everything_and_what_is_next_is_told() {
             order.push(match frame.expect("a frame") {
                 StreamFrame::Data(data) => data.id,
                 StreamFrame::Open(open) => open.id,
+                // Credit for the answers.
+                StreamFrame::SessionCredit(_) | StreamFrame::Acknowledged(_) => continue,
                 other => panic!("{other:?}"),
             });
         }
