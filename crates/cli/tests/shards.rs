@@ -49,7 +49,9 @@ impl Fleet {
     /// The same, whose applications find a proxy in their box.
     fn with_streams(count: usize) -> Self {
         let road = Road::without_uplinks();
-        road.edit("client.toml", |text| format!("{text}\n[streams]\nlisten = \"{PROXY}\"\n"));
+        road.edit("client.toml", |text| {
+            format!("{text}\n[streams]\nlisten = \"{PROXY}\"\ntcp = \"tunnel\"\n")
+        });
         road.edit("server.toml", |text| format!("{text}\n[streams]\n"));
         Self::build(road, count)
     }

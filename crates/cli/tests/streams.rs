@@ -35,7 +35,9 @@ const REFUSED: u8 = 5;
 fn road() -> (Road, NetNs) {
     let road = Road::new();
     let camera = road.connect_camera();
-    road.edit("client.toml", |text| format!("{text}\n[streams]\nlisten = \"{BOX}\"\n"));
+    road.edit("client.toml", |text| {
+        format!("{text}\n[streams]\nlisten = \"{BOX}\"\ntcp = \"tunnel\"\n")
+    });
     road.edit("server.toml", |text| text + "[streams]\nconnects_per_second = 10\n");
     (road, camera)
 }

@@ -50,9 +50,9 @@ pub struct ClientStreams {
 #[serde(rename_all = "kebab-case")]
 pub enum TcpWay {
     /// As packets.
-    #[default]
     Tunnel,
     /// It ends at the box where its destination has answered lately, and goes as a stream.
+    #[default]
     Split,
 }
 
@@ -233,9 +233,10 @@ impl ClientStreams {
 
     pub(crate) fn validate(&self, lanes: &[LaneFields]) -> Result<(), Fault> {
         if self.listen.is_none() && !self.splits() {
-            let message = "[streams] takes no connection; write listen = \"192.168.1.1:1080\", an \
-                           address of this box, for applications that use a proxy, or tcp = \
-                           \"split\" for all others, or leave the section out";
+            let message = "[streams] takes no connection; leave out tcp = \"tunnel\" for those of the \
+                           networks behind this box, or write listen = \"192.168.1.1:1080\", an \
+                           address of this box, for applications that use a proxy, or leave the \
+                           section out";
             return Err(Fault::new("streams", message));
         }
         for (position, rule) in self.rules.iter().enumerate() {

@@ -459,17 +459,18 @@ fn streams_need_a_lane_of_their_own() {
 fn a_box_is_told_which_connections_it_may_split() {
     let with = |streams: &str| read::<ClientFile>(&format!("{}[streams]\n{streams}", client("")));
     let streams = |text: &str| with(text).expect("good").streams.expect("a section");
-    assert!(!streams("listen = \"192.168.1.1:1080\"\n").splits());
-    assert!(streams("tcp = \"split\"\n").splits());
+    assert!(!streams("listen = \"192.168.1.1:1080\"\ntcp = \"tunnel\"\n").splits());
+    assert!(streams("").splits() && streams("tcp = \"split\"\n").splits());
+    assert!(streams("[[streams.rules]]\nports = [22]\ntcp = \"tunnel\"\n").splits());
     let some = streams(
-        "[[streams.rules]]\nports = [443, [8000, 8999]]\nto = [\"2001:db8::/32\"]\ntcp = \"split\"\n",
+        "tcp = \"tunnel\"\n[[streams.rules]]\nports = [443, [8000, 8999]]\nto = [\"2001:db8::/32\"]\n\
+         tcp = \"split\"\n",
     );
     assert!(some.splits() && some.tcp == crate::TcpWay::Tunnel && some.listen.is_none());
     assert_eq!(some.rules[0].port_ranges(), [443..=443, 8000..=8999]);
     for (text, part) in [
-        ("", "[streams] takes no connection; write listen"),
-        ("tcp = \"tunnel\"\n", "or tcp = \"split\" for all others"),
-        ("[[streams.rules]]\ntcp = \"tunnel\"\n", "takes no connection"),
+        ("tcp = \"tunnel\"\n", "[streams] takes no connection; leave out tcp = \"tunnel\""),
+        ("tcp = \"tunnel\"\n[[streams.rules]]\ntcp = \"tunnel\"\n", "or write listen"),
         ("tcp = \"stream\"\n", "expected `tunnel` or `split`"),
         ("tcp = \"split\"\n[[streams.rules]]\nports = [22]\n", "missing field `tcp`"),
         (

@@ -247,6 +247,7 @@ fn client_file(number: usize, client: &Identity, server: &Identity) -> String {
          masquerade = false\n\
          [streams]\n\
          listen = \"{entrance}\"\n\
+         tcp = \"tunnel\"\n\
          connections_max = {OPEN_MAX}\n",
         private = client.to_base64(),
         net = 100 + number,
