@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Client, server and their streams are the product's. Beyond them there is no network: whoever
-//! asks reads at once, and whoever answers always has more.
+//! asks reads at once, and whoever answers always has more. The same is downloaded by TCP, for
+//! comparison: through a tunnel that has been used as much, and over each link without one.
 
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use roadweave_tunnel::{LaneConfig, StreamsConfig, StreamsOwner, default_lanes};
 use roadweave_wire::{Destination, ResetCode, StreamId, StreamPriority};
 use serde::Serialize;
 
+use crate::tcp::fetch::{Fetched, fetch};
+use crate::tcp::tunnelled::{REST, Tunnelled, WARM, WARM_TIME};
+use crate::tcp::{Algorithm, SocketConfig};
 use crate::world::{World, WorldConfig, WorldError};
 
 /// A download over some links.
@@ -94,12 +98,31 @@ impl Download {
         world.restart_links(self.links.clone());
         let before = Counted::of(&world);
         let mut ends = Ends::default();
-        let (bytes, time) = match self.size {
-            Size::Bytes(bytes) => (bytes, CUT),
-            Size::Time(time) => (u64::MAX, time),
-        };
-        let lasted = ends.run(&mut world, bytes, time);
+        let (bytes, time) = self.size.limits();
+        let lasted = ends.run(&mut world, bytes.unwrap_or(u64::MAX), time);
         Ok(self.downloaded(&before, &Counted::of(&world), ends.read, lasted))
+    }
+
+    /// The same by a connection of TCP through the tunnel, with the lanes that it has by default.
+    ///
+    /// # Errors
+    /// [`WorldError`] when the links make no world.
+    pub fn by_tunnel(&self, algorithm: Algorithm) -> Result<Fetched, WorldError> {
+        let (bytes, time) = self.size.limits();
+        let tunnel = Tunnelled {
+            congestion: self.congestion,
+            is_warm: self.is_warm,
+            ..Tunnelled::new(self.links.clone(), algorithm, self.seed)
+        };
+        tunnel.fetch((Direction::Down, bytes), time)
+    }
+
+    /// The same by TCP without a tunnel, over each link alone.
+    pub fn by_links(&self, algorithm: Algorithm) -> Vec<Fetched> {
+        let (bytes, time) = self.size.limits();
+        let config = SocketConfig { algorithm, mtu: LINK_MTU, seed: self.seed };
+        let alone = |link| fetch(link, &config, (Direction::Down, bytes), time);
+        self.links.iter().map(alone).collect()
     }
 
     fn downloaded(
@@ -124,6 +147,16 @@ impl Download {
                 .collect(),
             queue_bytes_max: after.links.iter().map(|link| link.queue_bytes_max).collect(),
             redundant: share(after.redundant - before.redundant, after.lane - before.lane),
+        }
+    }
+}
+
+impl Size {
+    /// How many bytes, if that is known, and for how long at most.
+    fn limits(self) -> (Option<u64>, Duration) {
+        match self {
+            Self::Bytes(bytes) => (Some(bytes), CUT),
+            Self::Time(time) => (None, time),
         }
     }
 }
@@ -259,12 +292,8 @@ fn ask(world: &mut World) -> Option<StreamId> {
 const TCP_SHARE: f64 = 1448.0 / 1500.0;
 /// A download that takes longer is cut off.
 pub const CUT: Duration = Duration::from_secs(60);
-/// Nothing is carried for so long before a download.
-const REST: Duration = Duration::from_millis(500);
-/// The download that makes a session warm, bytes, and for how long at most; and how long what it
-/// left on its way has to come.
-const WARM: u64 = 8 << 20;
-const WARM_TIME: Duration = Duration::from_secs(3);
+/// The largest IP packet of a link without a tunnel, bytes.
+const LINK_MTU: u16 = 1_500;
 /// What is written at one time.
 static CHUNK: [u8; 1 << 16] = [0; 1 << 16];
 

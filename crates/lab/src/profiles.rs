@@ -110,6 +110,11 @@ impl Profile {
         scenario(self.name, over.pick(self.world_links(seed).into_iter()), lanes, load, seed)
     }
 
+    /// Whether no packet is lost at random, and none overtakes another within a link.
+    pub fn is_clean(&self) -> bool {
+        self.links.iter().all(|link| link.loss_per_mille == 0 && link.jitter_ms == 0)
+    }
+
     /// The links of a world, the same both ways; `seed` decides what is random in them.
     pub fn world_links(&self, seed: u64) -> Vec<DuplexLink> {
         let links = self.links.iter().enumerate();

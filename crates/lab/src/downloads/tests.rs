@@ -46,3 +46,36 @@ fn a_far_link_adds_what_it_has_to_a_near_one() {
     assert!(done.goodput_mbps > 0.75 * done.possible_mbps(), "{done:?}");
     assert!(done.pushed_mbps[1] > 15.0, "the far one has a good part of it: {done:?}");
 }
+
+/// 1,448 of 1,500 bytes of a packet are data, through the tunnel some 1,308 of 1,450.
+#[test]
+fn tcp_downloads_the_same_over_each_link_and_through_the_tunnel() {
+    for size in [Size::Bytes(4 << 20), Size::Time(Duration::from_secs(3))] {
+        let download = Download::new(links(&[(20, 20), (10, 20)]), size, 1);
+        for algorithm in Algorithm::ALL {
+            let alone = download.by_links(algorithm);
+            let tunnel = download.by_tunnel(algorithm).expect("a world");
+            for fetched in alone.iter().chain([&tunnel]) {
+                match size {
+                    Size::Bytes(bytes) => assert!(fetched.is_whole && fetched.bytes == bytes),
+                    Size::Time(time) => assert_eq!((fetched.is_whole, fetched.took), (false, time)),
+                }
+            }
+            let [fast, slow] = [0, 1].map(|link: usize| alone[link].goodput_mbps());
+            let tunnel = tunnel.goodput_mbps();
+            assert!((17.0..19.4).contains(&fast) && (8.5..9.7).contains(&slow), "{alone:?}");
+            assert!((fast..fast + slow).contains(&tunnel), "{algorithm} {size:?} {tunnel}");
+        }
+    }
+}
+
+#[test]
+fn the_tunnel_has_been_used_as_much_as_the_streams_and_its_paths_are_controlled_as_theirs() {
+    let cold = Download::new(links(&[(60, 40)]), Size::Bytes(1 << 20), 1);
+    let warm = Download { is_warm: true, ..cold.clone() };
+    let cubic = Download { congestion: CongestionControl::Cubic, ..cold.clone() };
+    let took = |of: &Download| of.by_tunnel(Algorithm::Cubic).expect("a world").took;
+    let [cold, warm, cubic] = [cold, warm, cubic].map(|download| took(&download));
+    assert!(warm < cold, "who knows the links is faster: {warm:?}, {cold:?}");
+    assert_ne!(cold, cubic);
+}

@@ -6,6 +6,7 @@ use roadweave_types::{Instant, earliest};
 
 use super::segment::{Segment, data_max};
 use super::socket::{Role, Socket, SocketConfig, SocketStats};
+use crate::inner;
 
 /// A connection with both of its ends.
 #[derive(Debug)]
@@ -59,14 +60,18 @@ impl Exchange {
         Some((direction, segment.packet(direction, self.port, self.mss)))
     }
 
-    /// Takes an IP packet at the end where `direction` leads; `false` when it is no segment.
+    /// Takes an IP packet at the end where `direction` leads; `false` when it is no segment of this
+    /// connection.
     pub fn handle_packet(&mut self, now: Instant, direction: Direction, packet: &[u8]) -> bool {
         let socket = match direction {
             Direction::Up => &mut self.cloud,
             Direction::Down => &mut self.vehicle,
         };
         let (sent, came) = socket.position();
-        let Some(segment) = Segment::parse(packet, sent, came) else { return false };
+        let segment = Segment::parse(packet, sent, came);
+        let Some(segment) = segment.filter(|_| inner::port(packet) == Some(self.port)) else {
+            return false;
+        };
         socket.handle_segment(now, &segment);
         if self.direction == Direction::Down
             && !self.has_answered
@@ -115,3 +120,23 @@ pub const REQUEST: u64 = 100;
 const ENDLESS: u64 = 1 << 50;
 /// Bytes of the timestamps' option.
 const TIMESTAMPS: u32 = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::super::congestion::Algorithm;
+    use super::*;
+
+    #[test]
+    fn a_connection_takes_its_own_segments_alone() {
+        let config = SocketConfig { algorithm: Algorithm::Cubic, mtu: 1_500, seed: 1 };
+        let exchange = |port| Exchange::new(&config, Direction::Down, port, Some(1));
+        let (mut one, mut other) = (exchange(5_000), exchange(5_001));
+        one.begin(Instant::ZERO);
+        let (direction, syn) = one.poll_transmit(Instant::ZERO).expect("it connects");
+        assert!(!other.handle_packet(Instant::ZERO, direction, &syn));
+        assert_eq!(other.poll_transmit(Instant::ZERO), None, "nobody has connected");
+        assert!(one.handle_packet(Instant::ZERO, direction, &syn));
+        assert!(one.poll_transmit(Instant::ZERO).is_some(), "the answer");
+        assert!(!one.handle_packet(Instant::ZERO, direction, b"no packet"));
+    }
+}

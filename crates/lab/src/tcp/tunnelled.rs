@@ -63,6 +63,7 @@ impl Tunnelled {
         };
         if self.is_warm {
             carry(&mut world, &mut exchange(WARM_PORT, Some(WARM)), WARM_TIME);
+            world.run_until(world.now() + WARM_TIME);
         }
         world.run_until(world.now() + REST);
         world.restart_links(self.links.clone());
@@ -102,10 +103,11 @@ fn carry(world: &mut World, exchange: &mut Exchange, time: Duration) {
 const PORT: u16 = 5_000;
 const WARM_PORT: u16 = 5_001;
 /// Nothing is carried for so long before a transfer.
-const REST: Duration = Duration::from_millis(500);
-/// The transfer that makes a session warm, bytes, and for how long at most.
-const WARM: u64 = 8 << 20;
-const WARM_TIME: Duration = Duration::from_secs(3);
+pub(crate) const REST: Duration = Duration::from_millis(500);
+/// The transfer that makes a session warm, bytes, and for how long at most; and how long what it
+/// left on its way has to come.
+pub(crate) const WARM: u64 = 8 << 20;
+pub(crate) const WARM_TIME: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {

@@ -1,20 +1,27 @@
-//! `roadweave lab downloads`: how much of the links does a download as a stream get?
+//! `roadweave lab downloads`: how much of the links does a download as a stream get, and is it
+//! ever slower than by TCP?
 
+mod ratios;
 mod results;
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use roadweave_emulate::{DriveLink, DuplexLink};
-use roadweave_lab::downloads::{Download, Downloaded, Size, links_of_drive};
+use roadweave_emulate::{Drive, DuplexLink, LENGTH_MAX};
+use roadweave_lab::class::Class;
+use roadweave_lab::downloads::{Download, Size, links_of_drive};
 use roadweave_lab::profiles::{Over, PROFILES, Profile};
+use roadweave_lab::tcp::Algorithm;
 use roadweave_quic::CongestionControl;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
+use roadweave_types::Rate;
 
-use self::results::{Measured, in_words};
+use self::ratios::Kind;
+use self::results::{ByTcp, Measured, Results, Run};
 use super::drives;
 use super::workers::work_all;
 
@@ -22,7 +29,8 @@ use super::workers::work_all;
 ///
 /// On each of the 16 pairs of links of `lab profiles`, or on each drive of a directory, a client
 /// downloads over each link alone and over all of them. Of a link's capacity, TCP without a tunnel
-/// could get 96.5 %: that is what is called possible here. Equal arguments give equal results.
+/// could get 96.5 %: that is what is called possible here. A model of TCP downloads the same, over
+/// each link without a tunnel, and through the tunnel over all. Equal arguments give equal results.
 #[derive(Debug, clap::Args)]
 pub struct DownloadsArgs {
     /// Measure the recorded drives of this directory instead, for `--seconds` each
@@ -46,13 +54,16 @@ pub struct DownloadsArgs {
     /// Let the session carry a download before the one that counts
     #[arg(long)]
     warm: bool,
+    /// TCP by which congestion controls stands beside the streams: cubic, bbr, or none of them
+    #[arg(long, value_name = "NAME,..", default_value = "cubic,bbr")]
+    tcp: Algorithms,
     /// How many seeds everything is run with
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     seeds: u16,
     /// How many runs at a time; default: one per core
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     jobs: Option<u16>,
-    /// Print the results as one JSON array
+    /// Print the results as one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -75,8 +86,12 @@ struct Conditions {
 #[derive(Debug)]
 enum Links {
     Profile(usize),
-    Drive(Vec<DriveLink>),
+    Drive(Drive),
 }
+
+/// The congestion controls of TCP, each once.
+#[derive(Clone, Debug)]
+struct Algorithms(Vec<Algorithm>);
 
 impl DownloadsArgs {
     /// Measures.
@@ -95,19 +110,29 @@ impl DownloadsArgs {
         let name = |job: usize| format!("{}: {:?}", all[jobs[job].at].name, jobs[job].over);
         let work = |job: usize| {
             let Job { at, over, seed } = jobs[job];
-            self.download(&all[at], over, seed).run().context("the links make no world")
+            self.measure(&all[at], over, seed).context("the links make no world")
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = self.jobs.map_or(cores, usize::from);
         let done = work_all(workers, jobs.len(), name, work)?;
-        let Some(done) = done.into_iter().collect::<Option<Vec<Downloaded>>>() else {
+        let Some(done) = done.into_iter().collect::<Option<Vec<Run>>>() else {
             bail!("interrupted");
         };
-        let measured = gather(&all, done, self.seeds.into())?;
-        if self.json {
-            return out::json(&measured);
-        }
-        Ok(out::print(in_words(&measured, self.seeds))?)
+        let results = Results::new(self.seeds, gather(&all, done, self.seeds.into())?);
+        if self.json { out::json(&results) } else { Ok(out::print(results.in_words())?) }
+    }
+
+    /// A stream, and TCP over the same: without a tunnel over a link alone, else through it.
+    fn measure(&self, conditions: &Conditions, over: Over, seed: u64) -> anyhow::Result<Run> {
+        let download = self.download(conditions, over, seed);
+        let mbps = |algorithm| match over {
+            Over::One(_) => Ok(download.by_links(algorithm)[0].goodput_mbps()),
+            Over::All => download.by_tunnel(algorithm).map(|fetched| fetched.goodput_mbps()),
+        };
+        let by_tcp =
+            |&congestion| mbps(congestion).map(|it| ByTcp { congestion, goodput_mbps: it });
+        let tcp = self.tcp.0.iter().map(by_tcp).collect::<Result<_, _>>()?;
+        Ok(Run { stream: download.run()?, tcp })
     }
 
     fn download(&self, conditions: &Conditions, over: Over, seed: u64) -> Download {
@@ -135,7 +160,7 @@ impl DownloadsArgs {
             }
             Some(directory) => drives::read(directory)?
                 .into_iter()
-                .map(|it| Conditions { name: it.name, links: Links::Drive(it.drive.links) })
+                .map(|it| Conditions { name: it.name, links: Links::Drive(it.drive) })
                 .collect(),
         };
         let is_known = |name: &&String| all.iter().any(|conditions| conditions.name == **name);
@@ -155,23 +180,51 @@ impl Conditions {
     fn links(&self, seed: u64) -> Vec<DuplexLink> {
         match &self.links {
             Links::Profile(at) => PROFILES[*at].world_links(seed),
-            Links::Drive(links) => links_of_drive(links, seed),
+            Links::Drive(drive) => links_of_drive(&drive.links, seed),
+        }
+    }
+
+    fn class(&self) -> Kind {
+        match &self.links {
+            Links::Profile(at) if PROFILES[*at].is_clean() => Kind::Clean,
+            Links::Profile(_) => Kind::Rough,
+            Links::Drive(drive) => {
+                let links: Vec<_> = drive.links.iter().map(|link| &link.up).collect();
+                let length = drive.length().map_or(Duration::from_secs(1), |it| it.min(LENGTH_MAX));
+                Kind::Drive(Class::of(&links, CLASSED_AT, length))
+            }
         }
     }
 }
 
+impl FromStr for Algorithms {
+    type Err = String;
+
+    fn from_str(names: &str) -> Result<Self, Self::Err> {
+        let mut all = Vec::new();
+        for name in names.split(',').filter(|_| names != "none") {
+            let algorithm = name.parse().map_err(|error: String| format!("{error}, or none"))?;
+            if !all.contains(&algorithm) {
+                all.push(algorithm);
+            }
+        }
+        Ok(Self(all))
+    }
+}
+
 /// The results of all jobs, in their order, by conditions.
-fn gather(
-    all: &[Conditions],
-    done: Vec<Downloaded>,
-    seeds: usize,
-) -> anyhow::Result<Vec<Measured>> {
-    let mut by_link = done.chunks(seeds).map(<[Downloaded]>::to_vec);
+fn gather(all: &[Conditions], done: Vec<Run>, seeds: usize) -> anyhow::Result<Vec<Measured>> {
+    let mut by_link = done.chunks(seeds).map(<[Run]>::to_vec);
     let measured = all.iter().map(|conditions| {
         let links: Vec<String> = conditions.links(1).into_iter().map(|link| link.name).collect();
         let alone = by_link.by_ref().take(links.len()).collect();
         let all = by_link.next().context("all links follow the single ones")?;
-        Ok(Measured { name: conditions.name.clone(), links, alone, all })
+        let (name, class) = (conditions.name.clone(), conditions.class());
+        Ok(Measured { name, class, links, alone, all })
     });
     measured.collect()
 }
+
+/// The class of a drive is that for a video of this rate, which `roadweave lab compare` sends by
+/// default.
+const CLASSED_AT: Rate = Rate::from_kbps(30_000);

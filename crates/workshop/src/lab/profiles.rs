@@ -341,6 +341,6 @@ fn print(results: &Results, json: bool) -> anyhow::Result<()> {
 /// The lane of calls and live video.
 const PACED_LANE: &str = "real-time";
 /// A ratio that is 1 when rounded is no worse.
-const ROUNDING: f64 = 0.005;
+pub(super) const ROUNDING: f64 = 0.005;
 /// Places that are named, at most.
 const NAMED_MAX: usize = 10;
