@@ -397,7 +397,7 @@ fn pairs() -> TempDir {
 fn video_on_demand_is_measured_beside_the_best_link_alone() {
     let folder = pairs();
     let measure = |more: &[&str]| {
-        let arguments = ["vod", "--seeds", "1", "--seconds", "10", "--traces", "pairs"];
+        let arguments = ["vod", "--seeds", "1", "--seconds", "15", "--traces", "pairs"];
         lab(folder.path(), &[&arguments[..], more].concat())
     };
     let ways = ["--ways", "minrtt,xlink:95-80+first", "--only", "1_1"];
