@@ -8,7 +8,7 @@
 //!
 //! Client, server and streams are the product's; the player is a model ([`player`]). Over one link
 //! alone runs the same, so that what is compared is the way and not the tunnel. The best link is
-//! known only afterwards.
+//! known only afterwards. Beside streams stands the model of [TCP](crate::tcp) through the tunnel.
 //!
 //! Source: XLINK (SIGCOMM 2021) sections 5 and 7.
 
@@ -17,6 +17,7 @@ pub mod player;
 mod seen;
 pub mod summary;
 mod theatre;
+mod tunnelled;
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,6 +32,7 @@ pub use bitrate::{Chosen, STANDS_STILL, choose};
 pub use player::Kind;
 pub use seen::{Seen, Sent};
 
+use crate::tcp::Algorithm;
 use crate::world::WorldError;
 use player::{CHUNK, FRAMES_OF_CHUNK, Program};
 use theatre::{Carriage, watch};
@@ -46,11 +48,17 @@ pub struct Pair {
 
 /// How video comes over all links.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
-    /// The strategy of the streams.
-    pub strategy: Strategy,
-    /// Whether the first frame goes before everything else (XLINK section 5.1).
-    pub first_frame: bool,
+pub enum Way {
+    /// As streams.
+    Streams {
+        /// Their strategy.
+        strategy: Strategy,
+        /// Whether the first frame goes before everything else (XLINK section 5.1).
+        first_frame: bool,
+    },
+    /// As connections of TCP by this congestion control, through the tunnel with the lanes that it
+    /// has by default.
+    Tunnel(Algorithm),
 }
 
 /// What all viewings have in common.
@@ -119,53 +127,71 @@ impl Pair {
             Over::One(at) => (&self.links[*at..=*at], &Way::plain("minrtt")),
             Over::All(way) => (&self.links[..], way),
         };
-        let head = bitrate.bytes_in(CHUNK) / FRAMES_OF_CHUNK;
-        let carriage = Carriage {
-            strategy: way.strategy.clone(),
-            head: if way.first_frame { head } else { 0 },
-            tells: way.strategy.as_str().starts_with("xlink"),
-            congestion: setting.congestion,
-        };
-        let lasting = setting.lasting;
+        let (lasting, congestion) = (setting.lasting, setting.congestion);
         let program = Program { kind, bitrate, lasting, seed: seed.into() };
         let from = self.begins(seed, setting.seeds);
-        watch((links, from), &carriage, program, seed.into())
+        let (strategy, first_frame) = match way {
+            Way::Streams { strategy, first_frame } => (strategy, *first_frame),
+            Way::Tunnel(algorithm) => {
+                return tunnelled::watch((links, from), (*algorithm, congestion), program);
+            }
+        };
+        let head = bitrate.bytes_in(CHUNK) / FRAMES_OF_CHUNK;
+        let carriage = Carriage {
+            strategy: strategy.clone(),
+            head: if first_frame { head } else { 0 },
+            tells: strategy.as_str().starts_with("xlink"),
+            congestion,
+        };
+        watch((links, from), &carriage, program)
     }
 }
 
 impl Way {
     /// The strategy called `name`, which is one of the table, without acceleration of anything.
     fn plain(name: &str) -> Self {
-        Self { strategy: name.parse().expect("it is one of the strategies"), first_frame: false }
+        let strategy = name.parse().expect("it is one of the strategies");
+        Self::Streams { strategy, first_frame: false }
     }
 
     /// Those that are measured unless others are asked for.
     pub fn all() -> Vec<Self> {
-        let known = |name: &&str| name.parse().expect("it is one of the strategies");
+        let known = |name: &&str| name.parse().expect("it is one of the ways");
         WAYS.iter().map(known).collect()
     }
 }
 
 impl FromStr for Way {
-    type Err = UnknownStrategy;
-    /// A strategy, with [`FIRST_FRAME`] behind it if the first frame goes before everything else.
+    type Err = String;
+    /// A strategy, with [`FIRST_FRAME`] behind it if the first frame goes before everything else;
+    /// or a congestion control behind [`TUNNEL`].
     fn from_str(name: &str) -> Result<Self, Self::Err> {
+        if let Some(algorithm) = name.strip_prefix(TUNNEL) {
+            return algorithm.parse().map(Self::Tunnel);
+        }
         let (strategy, first_frame) =
             name.strip_suffix(FIRST_FRAME).map_or((name, false), |strategy| (strategy, true));
-        Ok(Self { strategy: strategy.parse()?, first_frame })
+        let strategy = strategy.parse().map_err(|error: UnknownStrategy| error.to_string())?;
+        Ok(Self::Streams { strategy, first_frame })
     }
 }
 
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.strategy, if self.first_frame { FIRST_FRAME } else { "" })
+        match self {
+            Self::Streams { strategy, first_frame: false } => strategy.fmt(f),
+            Self::Streams { strategy, first_frame: true } => write!(f, "{strategy}{FIRST_FRAME}"),
+            Self::Tunnel(algorithm) => write!(f, "{TUNNEL}{algorithm}"),
+        }
     }
 }
 
 /// What a way is called with in which the first frame goes before everything else.
 pub const FIRST_FRAME: &str = "+first";
+/// What a way is called with that is TCP through the tunnel, before its congestion control.
+pub const TUNNEL: &str = "tunnel:";
 /// XLINK's figure 10, without its first setting, which is `minrtt`; and what else there is.
-const WAYS: [&str; 10] = [
+const WAYS: [&str; 12] = [
     "minrtt",
     "xlink:95-80",
     "xlink:95-80+first",
@@ -176,6 +202,8 @@ const WAYS: [&str; 10] = [
     "xlink:1-1+first",
     "xnc-patient",
     "redundant",
+    "tunnel:cubic",
+    "tunnel:bbr",
 ];
 /// The length of a synthetic pair.
 const SYNTHETIC: Duration = Duration::from_secs(120);

@@ -22,6 +22,7 @@ use roadweave_wire::StreamId;
 
 pub use browser::{Browser, News};
 pub use host::Host;
+pub(crate) use visit::{LEAD_IN, WARM_UP};
 pub use visit::{REQUEST, Visit, Visitor};
 
 /// A connection: of which streams, and which.

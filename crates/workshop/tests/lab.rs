@@ -400,7 +400,7 @@ fn video_on_demand_is_measured_beside_the_best_link_alone() {
         let arguments = ["vod", "--seeds", "1", "--seconds", "15", "--traces", "pairs"];
         lab(folder.path(), &[&arguments[..], more].concat())
     };
-    let ways = ["--ways", "minrtt,xlink:95-80+first", "--only", "1_1"];
+    let ways = ["--ways", "minrtt,xlink:95-80+first,tunnel:bbr", "--only", "1_1"];
     let json = printed(&measure(&[&ways[..], &["--json", "--jobs", "1"]].concat()));
     let again = printed(&measure(&[&ways[..], &["--json", "--jobs", "2"]].concat()));
     assert_eq!(json, again, "equal arguments give equal results, on any number of cores");
@@ -411,12 +411,14 @@ fn video_on_demand_is_measured_beside_the_best_link_alone() {
     assert!((0.01..=0.1).contains(&pair["rebuffering_alone"].as_f64().unwrap()), "{pair}");
     let rows = results["ways"].as_array().unwrap();
     let named: Vec<_> = rows.iter().map(|row| row["way"].as_str().unwrap()).collect();
-    let of_kind = ["best link alone", "first link alone", "minrtt", "xlink:95-80+first"];
+    let of_kind =
+        ["best link alone", "first link alone", "minrtt", "xlink:95-80+first", "tunnel:bbr"];
     assert_eq!(named, [of_kind, of_kind].concat());
     let figure = |row: usize, figure: &str| rows[row]["figures"][figure]["value"].as_f64().unwrap();
     assert_eq!(figure(0, "rebuffering"), pair["rebuffering_alone"]);
     assert!(figure(1, "rebuffering") >= figure(0, "rebuffering"), "none is better than the best");
     assert!(figure(2, "rebuffering") < figure(0, "rebuffering"), "two links are more than one");
+    assert!(figure(4, "rebuffering") < figure(0, "rebuffering"), "TCP has both, too");
     let below = &rows[2]["below_best_link"]["request_p99"]["value"];
     assert_eq!(below.as_f64().unwrap(), 1.0 - figure(2, "request_p99") / figure(0, "request_p99"));
 }
@@ -432,4 +434,6 @@ fn pairs_that_are_not_there_are_told_with_those_that_are() {
     check_refused(&lab(folder.path(), &["vod", "--traces", "empty"]), 2, &["no pair here"]);
     let refused = lab(folder.path(), &["vod", "--ways", "fastest+first"]);
     check_refused(&refused, 2, &["unknown strategy \"fastest\""]);
+    let refused = lab(folder.path(), &["vod", "--ways", "tunnel:reno"]);
+    check_refused(&refused, 2, &["`reno` is no congestion control"]);
 }

@@ -35,8 +35,12 @@ fn both(way: &str) -> Over {
 fn ways_have_names_that_lead_back_to_them() {
     assert_eq!(Way::all().iter().map(Way::to_string).collect::<Vec<_>>(), WAYS);
     let way: Way = "xlink:95-80+first".parse().unwrap();
-    assert_eq!((way.strategy.as_str(), way.first_frame), ("xlink:95-80", true));
-    assert!("fastest+first".parse::<Way>().is_err());
+    let strategy = "xlink:95-80".parse().unwrap();
+    assert_eq!(way, Way::Streams { strategy, first_frame: true });
+    assert_eq!("tunnel:bbr".parse(), Ok(Way::Tunnel(Algorithm::Bbr)));
+    for unknown in ["fastest+first", "tunnel:reno", "tunnel:bbr+first"] {
+        assert!(unknown.parse::<Way>().is_err(), "{unknown}");
+    }
 }
 
 #[test]
@@ -59,6 +63,10 @@ fn over_both_links_a_video_goes_on_that_stands_still_over_each_alone() {
         let (alone, _) = stalled(&Over::One(link));
         assert!(alone > 1_000, "link {link}: {alone} ms");
     }
+    for tunnel in ["tunnel:cubic", "tunnel:bbr"] {
+        let (still, sent) = stalled(&both(tunnel));
+        assert!(still < 1_000 && sent.again == 0, "{tunnel}: {still} ms, {sent:?}");
+    }
     let (without, _) = stalled(&both("minrtt"));
     let (with, sent) = stalled(&both("xlink:1-1+first"));
     assert!(without < 500 && with < 500, "{without} ms, {with} ms");
@@ -72,12 +80,23 @@ fn over_both_links_a_video_goes_on_that_stands_still_over_each_alone() {
 #[test]
 fn equal_viewers_see_the_same() {
     let pair = Pair::synthetic(3);
-    let view = |seed| {
-        let watched = (Kind::Short, Rate::from_kbps(3_000));
-        pair.view(&both("xlink:60-1+first"), watched, setting(8, 2), seed).unwrap()
-    };
-    assert_eq!(view(1), view(1));
-    assert_ne!(view(1), view(2));
+    for way in ["xlink:60-1+first", "tunnel:cubic"] {
+        let view = |seed| {
+            let watched = (Kind::Short, Rate::from_kbps(3_000));
+            pair.view(&both(way), watched, setting(8, 2), seed).unwrap()
+        };
+        assert_eq!(view(1), view(1));
+        assert_ne!(view(1), view(2));
+    }
+}
+
+#[test]
+fn over_tcp_through_the_tunnel_the_viewer_swipes() {
+    let watched = (Kind::Short, Rate::from_kbps(2_000));
+    let (seen, sent) = pair().view(&both("tunnel:cubic"), watched, setting(24, 1), 1).unwrap();
+    assert!(seen.first_frames.len() > 2 && seen.requests.len() > 8, "{seen:?}");
+    assert_eq!(seen.unanswered, 0, "what is under way in the end is waited for: {seen:?}");
+    assert!(sent.source > 2_000_000, "{sent:?}");
 }
 
 #[test]

@@ -49,7 +49,7 @@ struct Theatre {
 }
 
 /// Lets somebody watch `program` over `links`, whose traces are at `from` when the viewer begins;
-/// `seed` decides all else that is random.
+/// its seed decides all else that is random.
 ///
 /// # Errors
 /// [`WorldError`] when the links make no world.
@@ -57,16 +57,10 @@ pub fn watch(
     (links, from): (&[DriveLink], Duration),
     carriage: &Carriage,
     program: Program,
-    seed: u64,
 ) -> Result<(Seen, Sent), WorldError> {
-    let mut visit = Visit::new(world(links, carriage, seed))?;
-    let recorded = |(link, at): (&DriveLink, u64)| {
-        let part = |trace: &Trace| trace.part(from, program.lasting + DRAIN);
-        let (name, up, down) = (link.name.clone(), part(&link.up), part(&link.down));
-        DuplexLink::new(&DriveLink { name, up, down }, at, seed)
-    };
-    visit.world.restart_links(links.iter().zip(0..).map(recorded).collect());
-    let before = sent(&mut visit);
+    let mut visit = Visit::new(world(links, carriage, program.seed))?;
+    visit.world.restart_links(recorded((links, from), program));
+    let before = Sent { again: visit.server_stats().sent_again, ..sent(&visit.world) };
     let start = visit.world.now();
     let mut theatre = Theatre {
         player: Player::new(program, start),
@@ -76,7 +70,7 @@ pub fn watch(
     };
     let end = start + program.lasting;
     visit.run(&mut theatre, end);
-    let viewed = sent(&mut visit);
+    let viewed = Sent { again: visit.server_stats().sent_again, ..sent(&visit.world) };
     theatre.drains = true;
     visit.run(&mut theatre, end + DRAIN);
     Ok((theatre.player.finish(visit.world.now()), viewed.since(&before)))
@@ -159,8 +153,21 @@ impl Theatre {
     }
 }
 
-/// A world in which all links have their mean rates.
-fn world(links: &[DriveLink], carriage: &Carriage, seed: u64) -> WorldConfig {
+/// The links with what was recorded from `from` on.
+pub(super) fn recorded(
+    (links, from): (&[DriveLink], Duration),
+    program: Program,
+) -> Vec<DuplexLink> {
+    let link = |(link, at): (&DriveLink, u64)| {
+        let part = |trace: &Trace| trace.part(from, program.lasting + DRAIN);
+        let (name, up, down) = (link.name.clone(), part(&link.up), part(&link.down));
+        DuplexLink::new(&DriveLink { name, up, down }, at, program.seed)
+    };
+    links.iter().zip(0..).map(link).collect()
+}
+
+/// The links with their mean rates.
+pub(super) fn steady(links: &[DriveLink], seed: u64) -> Vec<DuplexLink> {
     let steady =
         |trace: &Trace| trace.with_capacity(Capacity::constant(trace.capacity().mean_rate()));
     let link = |(link, at): (&DriveLink, u64)| {
@@ -169,10 +176,15 @@ fn world(links: &[DriveLink], carriage: &Carriage, seed: u64) -> WorldConfig {
         world_link.down.trace = steady(&link.down);
         world_link
     };
+    links.iter().zip(0..).map(link).collect()
+}
+
+/// A world in which all links have their mean rates.
+fn world(links: &[DriveLink], carriage: &Carriage, seed: u64) -> WorldConfig {
     let lane = LaneConfig { strategy: carriage.strategy.clone(), ..StreamsConfig::default().lane };
     let xnc = || vec![LaneConfig::new("default", Strategy::xnc())];
     WorldConfig {
-        links: links.iter().zip(0..).map(link).collect(),
+        links: steady(links, seed),
         lanes_up: xnc(),
         lanes_down: xnc(),
         streams: Some(StreamsConfig { lane, head: carriage.head, ..StreamsConfig::default() }),
@@ -186,10 +198,9 @@ fn world(links: &[DriveLink], carriage: &Carriage, seed: u64) -> WorldConfig {
     }
 }
 
-/// What was sent to the vehicle so far.
-fn sent(visit: &mut Visit) -> Sent {
-    let mut sent = Sent { again: visit.server_stats().sent_again, ..Sent::default() };
-    let world = &visit.world;
+/// What was sent to the vehicle so far; what streams sent again is not in it.
+pub(super) fn sent(world: &World) -> Sent {
+    let mut sent = Sent::default();
     for lane in world.server_status().iter().flat_map(|status| &status.stats.lanes) {
         sent.source += lane.sent.source_bytes;
         sent.datagrams += lane.sent.source_datagrams;
@@ -205,7 +216,7 @@ fn sent(visit: &mut Visit) -> Sent {
 
 impl Sent {
     /// What was sent since `before`; what a session counted that was followed by another is lost.
-    fn since(&self, before: &Self) -> Self {
+    pub(super) fn since(&self, before: &Self) -> Self {
         Self {
             source: self.source.saturating_sub(before.source),
             datagrams: self.datagrams.saturating_sub(before.datagrams),
@@ -221,7 +232,7 @@ impl Sent {
 /// Earlier chunks go before later ones (XLINK section 5.1).
 const IN_ORDER: StreamPriority = StreamPriority::new(3, false);
 /// How long after the end requests are waited for.
-const DRAIN: Duration = Duration::from_secs(30);
+pub(super) const DRAIN: Duration = Duration::from_secs(30);
 /// How often the player tells of its buffer: as often as it may.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// The player's name.

@@ -109,9 +109,9 @@ impl Visitor for Nobody {
 /// A request of HTTP, bytes.
 pub const REQUEST: u32 = 400;
 /// What is loaded before the visitor comes, bytes.
-const WARM_UP: u32 = 500_000;
+pub(crate) const WARM_UP: u32 = 500_000;
 /// How long that takes, with a rest.
-const LEAD_IN: Duration = Duration::from_millis(3_500);
+pub(crate) const LEAD_IN: Duration = Duration::from_millis(3_500);
 /// How long all paths are waited for.
 const JOIN_MAX: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);

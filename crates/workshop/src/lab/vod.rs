@@ -34,8 +34,9 @@ pub struct VodArgs {
     /// Measure only these pairs, separated by commas
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     only: Vec<String>,
-    /// How the video comes over all links: strategies, separated by commas, with `+first` behind
-    /// one that has the first frame go before everything else
+    /// How the video comes over all links: strategies of streams, separated by commas, with
+    /// `+first` behind one that has the first frame go before everything else; tunnel:cubic and
+    /// tunnel:bbr are TCP through the tunnel
     #[arg(long, value_name = "WAY,..", value_delimiter = ',')]
     ways: Vec<Way>,
     /// How many viewers of each kind there are on each pair
