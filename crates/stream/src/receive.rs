@@ -26,11 +26,11 @@ use crate::ring::Ring;
 /// of a slow one lie scattered: of a download over both there is a gap for nearly each of them.
 pub(crate) const RANGES_MIN: usize = 64;
 
-/// What a stream may have under way until its reader has read as much: credit cannot be taken back,
-/// and streams that nobody reads, however many begin at once, are to leave room for the others.
+/// What a stream may have under way that was not read at all: credit cannot be taken back, and
+/// streams that nobody reads, however many begin at once, are to leave room for the others.
 const FIRST_WINDOW: u64 = 256 << 10;
-/// How many times as much it may have each time that this much was read.
-const WINDOW_GROWTH: u64 = 4;
+/// How many times what was read of it, else.
+const WINDOW_OF_READ: u64 = 64;
 
 /// The receiving half.
 #[derive(Debug)]
@@ -45,10 +45,6 @@ pub(crate) struct ReceiveBuffer {
     final_size: Option<u64>,
     /// The highest offset that the peer was told it may send.
     credit: u64,
-    /// How far beyond what was read it may be told, whatever room there is.
-    window: u64,
-    /// Where `window` grew last.
-    grown_at: u64,
     is_stopped: bool,
 }
 
@@ -72,8 +68,6 @@ impl Default for ReceiveBuffer {
             highest: 0,
             final_size: None,
             credit: STREAM_CREDIT,
-            window: FIRST_WINDOW,
-            grown_at: 0,
             is_stopped: false,
         }
     }
@@ -176,10 +170,6 @@ impl ReceiveBuffer {
     fn on_read(&mut self, length: u64) {
         self.received.remove(self.read..self.read + length);
         self.read += length;
-        if self.read - self.grown_at >= self.window {
-            self.grown_at = self.read;
-            self.window = self.window.saturating_mul(WINDOW_GROWTH);
-        }
     }
 
     /// Bytes that can be read at once.
@@ -233,15 +223,20 @@ impl ReceiveBuffer {
     /// shown to read; credit never shrinks.
     pub(crate) fn extend_credit(&mut self, room: u64) -> u64 {
         if self.final_size.is_none() {
-            let window = room.min(self.window);
+            let window = room.min(self.window());
             self.credit = self.credit.max((self.read + window).min(VARINT_MAX));
         }
         self.credit
     }
 
+    /// How far beyond what was read the peer may be told, whatever room there is.
+    fn window(&self) -> u64 {
+        self.read.saturating_mul(WINDOW_OF_READ).max(FIRST_WINDOW)
+    }
+
     /// Whether so much more credit could be given that the peer should be told at once.
     pub(crate) fn wants_to_tell(&self, room: u64) -> bool {
-        let window = room.min(self.window);
+        let window = room.min(self.window());
         self.final_size.is_none() && self.read + window >= self.credit + window / 4
     }
 }
