@@ -11,7 +11,7 @@ use crate::path::Path;
 impl Connection {
     /// When [`handle_timeout`](Connection::handle_timeout) wants to be called next. Where datagrams
     /// come in one by one, feedback waits half a millisecond to share the turn of the next; where
-    /// they leave, the library's timers and other frames wait for the turn of the next, 2 ms at
+    /// they leave, the library's timers and other frames wait for the turn of the next, 1 ms at
     /// most.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let patience = self.patience();
@@ -311,7 +311,7 @@ const SPARSE: Duration = Duration::from_micros(700);
 /// How long feedback for sparse datagrams waits beyond the time when it is due.
 const PATIENCE: Duration = Duration::from_micros(500);
 /// How long after a datagram the next one is waited for, with what can leave in its turn.
-const SENDING: Duration = Duration::from_millis(2);
+const SENDING: Duration = Duration::from_millis(1);
 /// How long other frames wait while datagrams come in and are answered anyway.
 const BUSY_DELAY: Duration = Duration::from_millis(5);
 /// How long after a datagram its acknowledgement leaves at the latest.
