@@ -370,12 +370,13 @@ fn a_priority_is_asked_of_the_peer_that_takes_it() {
     assert_eq!(pair.server.asked_priority(id), Ok(late));
 }
 
-/// A whole answer that somebody has called urgent, beside one that nobody has: how many bytes of
-/// the first leave before the second is through.
+/// A whole answer that somebody has called urgent, or worth nothing in parts, beside one of which
+/// nobody has said anything: how many bytes of the first leave before a fifth of the second.
 #[test]
 fn who_asks_for_everything_at_once_stops_nobody() {
     let config = Config { favour: 100_000, ..Config::for_streams(Side::Client, 4) };
-    for by_head in [false, true] {
+    let asked = [StreamPriority::new(0, true), StreamPriority::new(3, false)];
+    for asked in asked.map(Some).into_iter().chain([None]) {
         let mut streams = Streams::new(config);
         let now = Instant::from_millis(100);
         let [plain, greedy] = [(); 2].map(|()| {
@@ -384,9 +385,9 @@ fn who_asks_for_everything_at_once_stops_nobody() {
             id
         });
         sent(&mut streams, now);
-        match by_head {
-            true => streams.set_head(now, greedy, u64::MAX).expect("open"),
-            false => streams.set_priority(now, greedy, StreamPriority::new(0, true)).expect("open"),
+        match asked {
+            None => streams.set_head(now, greedy, u64::MAX).expect("open"),
+            Some(priority) => streams.set_priority(now, greedy, priority).expect("open"),
         }
         // The peer gives all credit that there is.
         for id in [plain, greedy] {
@@ -403,12 +404,34 @@ fn who_asks_for_everything_at_once_stops_nobody() {
             let StreamFrame::Data(data) = frame else { continue };
             match data.id == plain {
                 true => left = left.saturating_sub(data.data.len() as u64),
-                false if left > 50_000 => before += data.data.len(),
+                false if left > 800_000 => before += data.data.len(),
                 false => {}
             }
         }
-        assert!((90_000..130_000).contains(&before), "{before} with {by_head}");
+        // All that it has in favour, then five bytes for each four of the other's.
+        assert!((320_000..380_000).contains(&before), "{before} with {asked:?}");
     }
+}
+
+/// Connections of which nobody says anything take turns: a long answer keeps no other waiting.
+#[test]
+fn a_long_answer_keeps_no_other_waiting() {
+    let mut pair = Pair::new(4);
+    let [long, short] = [(); 2].map(|()| {
+        pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room")
+    });
+    pair.client.write(pair.now, long, &[1; 1_000_000]).expect("open");
+    pair.client.write(pair.now, short, &[1; 10_000]).expect("open");
+    let bodies = std::iter::from_fn(|| pair.client.poll_transmit(pair.now, ROOM)).take(20);
+    let frames = bodies.flat_map(|body| StreamFrames::new(body).expect("frames"));
+    let short_bytes: usize = frames
+        .map(|frame| match frame.expect("a frame") {
+            StreamFrame::Open(open) if open.id == short => open.data.len(),
+            StreamFrame::Data(data) if data.id == short => data.data.len(),
+            _ => 0,
+        })
+        .sum();
+    assert_eq!(short_bytes, 10_000);
 }
 
 /// As many streams as may be open begin at once over two paths, of which one is slower.

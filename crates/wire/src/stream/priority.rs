@@ -17,7 +17,7 @@ const URGENCY_MAX: u8 = 7;
 const INCREMENTAL: u8 = 8;
 
 impl StreamPriority {
-    const DEFAULT: Self = Self::new(3, false);
+    const DEFAULT: Self = Self::new(3, true);
 
     /// A priority.
     ///
@@ -42,12 +42,14 @@ impl StreamPriority {
     pub const fn not_raised(self) -> Self {
         let default = Self::DEFAULT.urgency;
         let urgency = if self.urgency < default { default } else { self.urgency };
-        Self { urgency, ..self }
+        Self { urgency, incremental: true }
     }
 
-    /// Whether it goes before those who have asked for nothing.
+    /// Whether it goes before those who have asked for nothing: sooner, or without taking turns
+    /// with them.
     pub const fn is_raised(self) -> bool {
         self.urgency < Self::DEFAULT.urgency
+            || self.urgency == Self::DEFAULT.urgency && !self.incremental
     }
 
     pub(super) const fn to_byte(self) -> u8 {
@@ -62,7 +64,9 @@ impl StreamPriority {
     }
 }
 
-/// Urgency 3, not incremental (RFC 9218 sections 4.1 and 4.2).
+/// Urgency 3 (RFC 9218 section 4.1), and incremental: connections of which nobody has said anything
+/// take turns. What section 4.2 has by default is for the answers of one connection, which are of
+/// one application.
 impl Default for StreamPriority {
     fn default() -> Self {
         Self::DEFAULT
