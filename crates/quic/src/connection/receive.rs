@@ -445,8 +445,6 @@ impl Connection {
         }
         self.phase = Phase::Closed;
         self.events.push_back(Event::Closed(reason));
-        // Whenever it was found out, there is a turn in which it is told.
-        self.want_flush(Instant::ZERO);
     }
 
     /// Ends the connection because the peer broke the rules of this crate.

@@ -36,7 +36,6 @@ impl Connection {
         datagram: Bytes,
         token: u64,
     ) -> Result<(), SendError> {
-        self.fire_before_sending(now, path);
         let (index, datagram) = self.check(path, datagram)?;
         self.refresh(now);
         let snapshot = &self.snapshots[index];
@@ -44,7 +43,10 @@ impl Connection {
             self.paths[index].on_limited(now, snapshot, self.pacing);
             return Err(SendError::Blocked(datagram));
         }
-        self.send_data(now, index, datagram, token)
+        self.hand_over(now, index, Payload::Data(datagram), Some(TrackedPayload::Datagram(token)))?;
+        self.paths[index].stats.datagrams_sent += 1;
+        self.on_data_sent(now);
+        Ok(())
     }
 
     /// Sends a datagram on exactly this path, whatever window and pacer say: for what others hold
@@ -62,34 +64,17 @@ impl Connection {
         datagram: Bytes,
         token: u64,
     ) -> Result<(), SendError> {
-        self.fire_before_sending(now, path);
         let (index, datagram) = self.check(path, datagram)?;
-        self.send_data(now, index, datagram, token)
-    }
-
-    /// Lets the library's timers fire that have waited for the turn of a datagram: it takes along
-    /// what is due to be acknowledged, if it leaves on the path for that.
-    fn fire_before_sending(&mut self, now: Instant, path: PathId) {
-        let is_first = self.timing.last_sent_data < now && self.is_open();
-        if is_first && self.best_path() == Some(path) && self.run_library_timers(now) {
-            self.process(now);
-            self.want_control_flush(now, Duration::ZERO);
-        }
-    }
-
-    fn send_data(
-        &mut self,
-        now: Instant,
-        index: usize,
-        datagram: Bytes,
-        token: u64,
-    ) -> Result<(), SendError> {
         self.hand_over(now, index, Payload::Data(datagram), Some(TrackedPayload::Datagram(token)))?;
         self.paths[index].stats.datagrams_sent += 1;
+        self.on_data_sent(now);
+        Ok(())
+    }
+
+    fn on_data_sent(&mut self, now: Instant) {
         self.timing.last_sent_data = now;
         self.note_demand(now);
         self.timing.measure.get_or_insert(now + MEASURE_SENDING);
-        Ok(())
     }
 
     /// Sends feedback on exactly this path; the acknowledgements that wait go with it.

@@ -10,9 +10,7 @@ use crate::path::Path;
 
 impl Connection {
     /// When [`handle_timeout`](Connection::handle_timeout) wants to be called next. Where datagrams
-    /// come in one by one, feedback waits half a millisecond to share the turn of the next; where
-    /// they leave, the library's timers and other frames wait for the turn of the next, 1 ms at
-    /// most.
+    /// come in one by one, feedback waits half a millisecond to share the turn of the next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let patience = self.patience();
         let library = self.quic.poll_timeout();
@@ -28,12 +26,10 @@ impl Connection {
         let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY + patience);
         // Once told, the user need not be woken for it again.
         let feedback = feedback.filter(|&due| due > self.timing.woken);
-        let Timing { flush, acknowledge, measure, last_sent_data, .. } = self.timing;
-        let next_send = last_sent_data + SENDING;
-        let shared = earliest([library, flush]).map(|at| at.max(next_send.min(at + SENDING)));
+        let Timing { flush, acknowledge, measure, .. } = self.timing;
         let messages = self.messages_out.poll_timeout();
-        let own = earliest([acknowledge, measure, feedback, messages, handshake]);
-        earliest([shared, own, self.path_timeouts()])
+        let own = earliest([flush, acknowledge, measure, feedback, messages, handshake]);
+        earliest([library, own, self.path_timeouts()])
     }
 
     /// How much longer than due feedback, and the library's timer for the acknowledgements that go
@@ -310,8 +306,6 @@ pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
 const SPARSE: Duration = Duration::from_micros(700);
 /// How long feedback for sparse datagrams waits beyond the time when it is due.
 const PATIENCE: Duration = Duration::from_micros(500);
-/// How long after a datagram the next one is waited for, with what can leave in its turn.
-const SENDING: Duration = Duration::from_millis(1);
 /// How long other frames wait while datagrams come in and are answered anyway.
 const BUSY_DELAY: Duration = Duration::from_millis(5);
 /// How long after a datagram its acknowledgement leaves at the latest.

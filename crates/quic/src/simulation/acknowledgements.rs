@@ -55,35 +55,6 @@ fn acknowledgements_take_the_fastest_path_and_are_at_most_2_ms_late() {
     }
 }
 
-/// What asks for an answer in the feedback is answered in the turn of the next datagram: a sender
-/// is hardly ever woken for the library's sake.
-#[test]
-fn a_sender_acknowledges_in_the_turns_of_its_datagrams() {
-    // So that what comes does not come just when something leaves.
-    let uneven = |link: super::wire::Wire| {
-        link.with(|direction| direction.jitter = Duration::from_micros(700))
-    };
-    for interval in [Duration::from_micros(500), ms(1)] {
-        let mut world = World::connected(links(&[20, 30]).into_iter().map(uneven).collect());
-        send_on_each(&mut world, &[0, 1], interval, ms(500));
-        let (mut next, mut sent, mut due, mut woken) = (world.now, 0, None, 0);
-        world.run_with(ms(2000), |world| {
-            woken += u32::from(due.is_some_and(|due| due <= world.now) && world.now < next);
-            while next <= world.now {
-                let _ = world.send(CLIENT, PathId(sent % 2), 1000);
-                sent += 1;
-                next += interval;
-            }
-            due = world.sides[CLIENT].endpoint.poll_timeout();
-            Some(next)
-        });
-        assert!(woken < 40, "woken {woken} times in two seconds, a datagram each {interval:?}");
-        // It asks each 10 ms, and who is not answered for 100 ms is suspect.
-        assert_eq!(world.status(SERVER, PathId(0)), PathStatus::Usable);
-        assert_eq!(world.server().path_stats(PathId(0)).unwrap().suspicions, 0);
-    }
-}
-
 #[test]
 fn acknowledgements_do_not_grow_with_the_packet_rate() {
     let mut world = World::connected(links(&[20, 30]));
