@@ -184,9 +184,6 @@ impl Streams {
         let Some(stream) = self.table.get_mut(&id) else { return false };
         let window = self.receive_credit.share(stream.receive.held());
         let opens = stream.is_ours && stream.begin.is_due();
-        if matches!(stream.ack, Ack::By(_)) && !opens {
-            put_acknowledgement(id, stream, window, symbol);
-        }
         let sent = if opens {
             let sent = put_open(now, id, stream, credit, symbol);
             if sent.is_some() {
@@ -195,6 +192,9 @@ impl Streams {
             }
             sent
         } else {
+            if matches!(stream.ack, Ack::By(_)) {
+                put_acknowledgement(id, stream, window, symbol);
+            }
             put_segment(now, id, stream, credit, symbol)
         };
         let Some((length, fresh)) = sent else { return false };

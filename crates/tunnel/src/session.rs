@@ -370,7 +370,7 @@ impl Session {
     }
 
     /// Whether something waits for room on a path, which acknowledgements bring.
-    pub fn has_backlog(&self) -> bool {
+    pub(crate) fn has_backlog(&self) -> bool {
         self.senders.iter().any(LaneSender::has_backlog)
     }
 
