@@ -112,6 +112,8 @@ pub struct Stats {
     pub refused: u64,
     /// Streams that were given up since nothing was heard.
     pub timed_out: u64,
+    /// Streams that were reset since nobody read them while the others had no room.
+    pub unread: u64,
 }
 
 /// What has been asked of the peer and must be asked again until it is answered.

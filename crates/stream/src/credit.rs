@@ -4,7 +4,7 @@
 //! reset with their final size: the sums agree whatever was lost, and the credit is a bound of this
 //! sum.
 
-use roadweave_wire::{SESSION_CREDIT, VARINT_MAX};
+use roadweave_wire::{SESSION_CREDIT, STREAM_CREDIT, VARINT_MAX};
 
 /// What may be sent.
 #[derive(Debug)]
@@ -85,7 +85,17 @@ impl ReceiveCredit {
     pub(crate) fn share(&self, own: u64) -> u64 {
         let others = self.held().saturating_sub(own);
         let free = self.window.saturating_sub(others);
-        (free / 2).max(roadweave_wire::STREAM_CREDIT)
+        (free / 2).max(STREAM_CREDIT)
+    }
+
+    /// Whether so much is held that next to nothing is left to those who read.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.held() >= self.window / 16 * 15
+    }
+
+    /// Whether as much is left as those who read need.
+    pub(crate) fn has_room(&self) -> bool {
+        self.held() <= self.window / 4 * 3
     }
 
     pub(crate) fn window(&self) -> u64 {
@@ -111,9 +121,11 @@ impl ReceiveCredit {
         (self.consumed + self.window).min(VARINT_MAX)
     }
 
-    /// Has the credit told if there is much more than the peer knows of.
+    /// Has the credit told if there is much more than the peer knows of: a quarter of what is free,
+    /// however much waits for readers that take nothing.
     pub(crate) fn update(&mut self) {
-        self.is_due |= self.target() >= self.announced + self.window / 4;
+        let free = self.window.saturating_sub(self.held());
+        self.is_due |= self.target() >= self.announced + (free / 4).max(STREAM_CREDIT);
     }
 }
 
@@ -128,7 +140,7 @@ mod tests {
         credit.on_received(1 << 19);
         assert_eq!((credit.share(0), credit.share(1 << 19)), (1 << 18, 1 << 19));
         credit.on_received((1 << 19) - 1);
-        assert_eq!(credit.share(0), roadweave_wire::STREAM_CREDIT);
+        assert_eq!(credit.share(0), STREAM_CREDIT);
     }
 
     #[test]

@@ -36,6 +36,7 @@
 mod closed;
 mod config;
 mod credit;
+mod crowding;
 mod error;
 mod event;
 mod handle;

@@ -177,6 +177,11 @@ impl ReceiveBuffer {
         self.contiguous() - self.read
     }
 
+    /// All below is read or dropped.
+    pub(crate) fn read_up_to(&self) -> u64 {
+        self.read
+    }
+
     /// Whether all was read, or dropped, and nothing more can come.
     pub(crate) fn is_done(&self) -> bool {
         self.final_size == Some(self.read)

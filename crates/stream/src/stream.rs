@@ -49,6 +49,8 @@ pub(crate) struct Stream {
     pub(crate) events: Pending,
     /// Whether something was not written for want of room.
     pub(crate) wants_room: bool,
+    /// Since when there has been something to read of which nothing was taken, and from where on.
+    unread: Option<(Instant, u64)>,
     /// Whether the owner was told that there is something to read.
     pub(crate) told_readable: bool,
     pub(crate) turn: u64,
@@ -129,6 +131,7 @@ impl Stream {
             reset: None,
             events: Pending::default(),
             wants_room: false,
+            unread: None,
             told_readable: false,
             turn: 0,
             first: config.head,
@@ -168,6 +171,18 @@ impl Stream {
         let credit = self.receive.extend_credit(window).max(contiguous);
         let fin = self.receive.final_size().is_some();
         Acknowledged { id, begun: self.begun, fin, contiguous, credit, ranges }
+    }
+
+    /// Notes whether there is something to read, and whether some of it was.
+    pub(crate) fn watch_reader(&mut self, now: Instant) {
+        let read = self.receive.read_up_to();
+        let before = self.unread.filter(|(_, at)| *at == read);
+        self.unread = (self.receive.readable() > 0).then(|| before.unwrap_or((now, read)));
+    }
+
+    /// Since when there has been something to read of which nothing was taken.
+    pub(crate) fn unread_since(&self) -> Option<Instant> {
+        self.unread.map(|(since, _)| since)
     }
 
     /// Both directions end.

@@ -32,6 +32,8 @@ pub struct Streams {
     pub(crate) answers: BTreeMap<StreamId, Answer>,
     pub(crate) send_credit: SendCredit,
     pub(crate) receive_credit: ReceiveCredit,
+    /// Since when those who read too little leave no room for the others.
+    pub(crate) crowded_since: Option<Instant>,
     /// When to ask for more credit of the session, and how often that was in vain.
     pub(crate) starved: Option<(Instant, u32)>,
     /// Counts the turns of incremental streams.
@@ -51,6 +53,7 @@ impl Streams {
     pub fn new(config: Config) -> Self {
         Self {
             receive_credit: ReceiveCredit::new(config.receive_max),
+            crowded_since: None,
             config,
             timing: Timing::default(),
             table: BTreeMap::new(),
@@ -511,6 +514,7 @@ impl Streams {
     pub(crate) fn settle(&mut self, now: Instant, id: StreamId) {
         let Some(stream) = self.table.get_mut(&id) else { return };
         stream.arm(now, &self.timing, self.config.give_up_after);
+        stream.watch_reader(now);
         let is_over = stream.is_over();
         let new = if is_over { Default::default() } else { stream.listing(id) };
         let old = std::mem::replace(&mut stream.listed, new);
@@ -527,6 +531,7 @@ impl Streams {
             };
             self.closed.insert(id, tombstone);
         }
+        self.note_crowding(now);
         if old.wants_room && new.wants_room && new.buffered < old.buffered {
             self.offer_room(id);
         }

@@ -11,7 +11,7 @@ impl Streams {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.index.timers.first().map(|(at, _)| *at);
         let starved = self.starved.map(|(at, _)| at);
-        timer.into_iter().chain(starved).min()
+        timer.into_iter().chain(starved).chain(self.crowding_timeout()).min()
     }
 
     /// The time of [`Streams::poll_timeout`] has come, or any other.
@@ -19,6 +19,7 @@ impl Streams {
         while let Some(id) = self.index.timers.first().filter(|(at, _)| *at <= now).map(|it| it.1) {
             self.handle_stream_timeout(now, id);
         }
+        self.make_room(now);
         if let Some((at, attempts)) = self.starved
             && at <= now
         {
