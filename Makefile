@@ -15,7 +15,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
 NODE_MODULES = scripts/node_modules/.package-lock.json
 
-.PHONY: agreement demo test test-aarch64 small-box fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
+.PHONY: agreement demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
 	api-check images webrtc webrtc-smoke vod vod-smoke downloads packages clean
 
 demo: packages
@@ -31,6 +31,11 @@ agreement: packages
 	$(BUILD) --release
 	$(CARGO) test --quiet --release --package roadweave-workshop --test agreement -- \
 	    --include-ignored --nocapture --test-threads 1
+
+# The product compiled by a profile of its own work, a fifth cheaper for each packet:
+# docs/experiments/tunnel-speed.md. Needs llvm-profdata of the compiler's LLVM.
+optimized: packages
+	@CARGO="$(CARGO)" deploy/optimized.sh
 
 # The tests of crates/coding as an ARM box runs them, by qemu.
 test-aarch64:
