@@ -44,6 +44,7 @@ fn select(criterion: &mut Criterion) {
                 backlog_bytes: 12_000,
                 flow,
                 waited: Duration::ZERO,
+                is_of_streams: false,
             };
             let offers: Vec<PathOffer<'_>> = paths.iter().map(PathOffer::free).collect();
             let mut flow = 0;

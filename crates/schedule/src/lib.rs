@@ -48,6 +48,9 @@ pub struct PacketInfo {
     pub flow: u64,
     /// How long it has waited for a path.
     pub waited: Duration,
+    /// Whether it is of streams: they put in order what comes, and so no path comes too early for
+    /// it.
+    pub is_of_streams: bool,
 }
 
 /// A datagram that the peer confirmed.
@@ -169,6 +172,12 @@ mod testing {
 
     /// A packet of `bytes` bytes that has just come, alone.
     pub(crate) fn packet(bytes: usize) -> PacketInfo {
-        PacketInfo { bytes, backlog_bytes: bytes as u64, flow: 0, waited: Duration::ZERO }
+        PacketInfo {
+            bytes,
+            backlog_bytes: bytes as u64,
+            flow: 0,
+            waited: Duration::ZERO,
+            is_of_streams: false,
+        }
     }
 }

@@ -21,10 +21,10 @@
 //! anywhere or are under way on the best path, the copies begin again. In the time between, copies
 //! wait for their paths, and the lane withdraws those of packets that have arrived.
 //!
-//! A paced stream never fills a window, however much it sends. So whatever has sent [`LARGE`] bytes
-//! without an end is a large transfer as well, and stays one until it ends. It has ended when less
-//! than two packets are under way on the best path (on every path, once it goes out once), and no
-//! more wait or nothing was sent for [`PAUSE`].
+//! A paced flow never fills a window, however much it sends. So whatever has sent [`LARGE`] bytes,
+//! or [`LARGE_OF_STREAMS`] of streams, without an end is a large transfer as well, and stays one
+//! until it ends. It has ended when less than two packets are under way on the best path (on every
+//! path, once it goes out once), and no more wait or nothing was sent for [`PAUSE`].
 //!
 //! What the carrier measures by itself counts as well: keep-alives and other lanes' packets.
 //!
@@ -263,10 +263,11 @@ impl Raven {
             self.busy_bytes = 0;
         }
         let is_full = |candidate: &Candidate| candidate.queue >= candidate.window;
+        let large = if packet.is_of_streams { LARGE_OF_STREAMS } else { LARGE };
         let full = answering().filter(|candidate| is_full(candidate)).count();
         let of_chosen = || answering().filter(|candidate| chosen.contains(candidate.position));
         let all_chosen_full = of_chosen().next().is_some() && of_chosen().all(is_full);
-        if full + 1 >= candidates.len() || all_chosen_full || self.busy_bytes >= LARGE {
+        if full + 1 >= candidates.len() || all_chosen_full || self.busy_bytes >= large {
             return Mode::Striping;
         }
         if waits_little { Mode::Redundant } else { self.mode }
@@ -399,8 +400,12 @@ fn two_packets(paths: &[PathOffer<'_>]) -> u64 {
     2 * paths.iter().map(|path| u64::from(path.snapshot.mtu)).max().unwrap_or(0)
 }
 
-/// What a transfer sends before it is a large one, bytes.
+/// What a transfer sends before it is a large one, bytes: of packets whose order is that of a
+/// transfer within, which a far path would disturb.
 const LARGE: u64 = 64_000;
+/// The same of streams: the most that was copied of a transfer in the paper, 41.67 % of 50 kB
+/// (section 5.6).
+const LARGE_OF_STREAMS: u64 = 20_800;
 /// A stream that pauses for so long has ended: longer than a video does between two frames.
 const PAUSE: Duration = Duration::from_millis(80);
 

@@ -184,6 +184,26 @@ fn a_paced_stream_is_a_large_transfer_though_it_fills_no_window_of_a_path() {
 }
 
 #[test]
+fn a_transfer_of_streams_is_large_after_what_the_paper_copies() {
+    // Windows that other traffic has found out.
+    let copies = |is_of_streams| {
+        let (mut raven, mut paths) = measured(100, &[50, 55]);
+        paths.iter_mut().for_each(|path| path.congestion_window = 750_000);
+        let copied = (1..=300_u64).rev().filter(|left| {
+            let packet = PacketInfo { is_of_streams, ..packet(left * 1200) };
+            let Decision::Send(set) = raven.select_among(at(1), &packet, &paths) else {
+                panic!("there is room");
+            };
+            set.iter().for_each(|position| raven.on_sent(at(1), paths[position].id, 1200));
+            set.len() > 1
+        });
+        copied.count()
+    };
+    // 20,800 bytes and 64,000, beside two packets of which nobody knows that more will come.
+    assert_eq!((copies(true), copies(false)), (20, 56));
+}
+
+#[test]
 fn copies_go_on_when_one_of_two_paths_falls_silent() {
     let (mut raven, mut paths) = measured(90, &[50, 55]);
     paths[0].status = PathStatus::Suspect;

@@ -251,6 +251,11 @@ impl LaneSender {
         self.held_back = Some(held_back);
     }
 
+    /// Whether what it carries is of streams.
+    fn carries_streams(&self) -> bool {
+        self.held_back.is_some()
+    }
+
     /// Bytes that wait for a free window, here and elsewhere.
     fn backlog_bytes(&self) -> u64 {
         self.stats.queue_bytes + self.held_back.map_or(0, |held_back| held_back.bytes)

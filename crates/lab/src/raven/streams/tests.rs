@@ -1,4 +1,5 @@
-use roadweave_emulate::{AtEnd, DriveLink, Timeline, Trace};
+use roadweave_emulate::{AtEnd, Capacity, DriveLink, Timeline, Trace};
+use roadweave_types::{DropReason, Rate};
 
 use super::super::{CAPACITY, learn};
 use super::load::page;
@@ -72,6 +73,22 @@ fn confidence_costs_bytes_of_small_requests_and_few_of_large_loads() {
         assert!(share > 0.0 && share < 0.1, "{share} of a {}", what.name());
     }
     assert!(copies(Load::Download, "minrtt") < 0.001);
+}
+
+#[test]
+fn copies_for_a_slow_network_are_withdrawn_when_another_has_brought_the_bytes() {
+    let mut route = route(&[50, 55], 60, None);
+    let slow = Capacity::constant(Rate::from_kbps(150));
+    route.links[1].down = route.links[1].down.with_capacity(slow);
+    let strategy: Strategy = "raven:100".parse().unwrap();
+    let mut visit = visit(&route, &strategy, &learn([&route]), 1).unwrap();
+    let (start, end) = (visit.world.now(), visit.world.now() + Duration::from_secs(50));
+    let mut person = Person::new(App::Music, start, end, 1);
+    visit.run(&mut person, end);
+    let status = visit.world.server_status();
+    let lanes = status.iter().flat_map(|status| &status.stats.lanes);
+    let withdrawn: u64 = lanes.map(|lane| lane.sent.drops.get(DropReason::CopyCancelled)).sum();
+    assert!(withdrawn > 20, "{withdrawn} copies of {} answers", person.responses().len());
 }
 
 #[test]

@@ -74,6 +74,7 @@ impl LaneSender {
             backlog_bytes: self.backlog_bytes(),
             flow: self.sent_flows.of(id),
             waited: now.since(since),
+            is_of_streams: self.carries_streams(),
         };
         let chosen = self.select(now, &packet, true, carrier);
         if chosen.is_empty() {
@@ -101,6 +102,7 @@ impl LaneSender {
             backlog_bytes: self.backlog_bytes(),
             flow: front.flow,
             waited: now.since(front.since),
+            is_of_streams: self.carries_streams(),
         };
         let chosen = self.select(now, &packet, false, carrier);
         if chosen.is_empty() {

@@ -159,6 +159,29 @@ fn what_waits_for_a_path_is_bounded_in_bytes_and_in_age() {
 }
 
 #[test]
+fn the_scheduler_is_told_what_is_of_streams() {
+    #[derive(Debug, Default)]
+    struct Listener(std::sync::Arc<std::sync::Mutex<Vec<bool>>>);
+    impl Scheduler for Listener {
+        fn select(&mut self, _: Instant, packet: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
+            self.0.lock().unwrap().push(packet.is_of_streams);
+            Decision::Send(PathSet::one(0))
+        }
+    }
+    let told = Listener::default();
+    let log = told.0.clone();
+    let mut carrier = TwoPaths::new([10_000, 0]);
+    let mut sender = sender_everywhere();
+    sender.scheduler = Box::new(told);
+    sender.handle_inner(at(0), &[7; 92], 1, None);
+    sender.transmit(at(0), &mut carrier);
+    sender.handle_symbol(at(1), &[7; 92], Urgency::FIRST);
+    sender.set_held_back(super::HeldBack { bytes: 0, urgency: Urgency::FIRST });
+    sender.transmit(at(1), &mut carrier);
+    assert_eq!(*log.lock().unwrap(), [false, true]);
+}
+
+#[test]
 fn the_scheduler_hears_of_flows_waits_and_fates() {
     #[derive(Debug, Default)]
     struct Listener(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
