@@ -93,9 +93,9 @@ impl ReceiveCredit {
         self.held() >= self.window / 16 * 15
     }
 
-    /// Whether as much is left as those who read need.
-    pub(crate) fn has_room(&self) -> bool {
-        self.held() <= self.window / 4 * 3
+    /// Whether that is over.
+    pub(crate) fn has_some_room(&self) -> bool {
+        self.held() <= self.window / 8 * 7
     }
 
     pub(crate) fn window(&self) -> u64 {
@@ -155,5 +155,17 @@ mod tests {
         credit.on_consumed(1);
         assert_eq!(credit.due(), Some((1 << 20) + (1 << 18)));
         assert!(credit.allows((1 << 20) - 1) && !credit.allows(1 << 20), "not before it is told");
+    }
+
+    #[test]
+    fn the_less_is_free_the_earlier_the_peer_is_told() {
+        let mut credit = ReceiveCredit::new(1 << 20);
+        credit.on_received(1 << 19);
+        credit.on_told();
+        credit.on_received((1 << 19) - (1 << 15));
+        credit.on_consumed(STREAM_CREDIT - 1);
+        assert_eq!(credit.due(), None);
+        credit.on_consumed(1);
+        assert_eq!(credit.due(), Some((1 << 20) + STREAM_CREDIT));
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! Credit cannot be taken back. Streams that were read well may each hold half of the session's,
 //! and when a machine behind a box falls asleep all of its readers stop at once: what lies there
-//! for them is all that the session may hold, and nobody else is sent anything. So readers that
-//! have taken nothing for [`PATIENCE`] while that lasts lose their streams, those that hold most
-//! first, until there is room.
+//! for them is all that the session may hold, and nobody else is sent anything. So while that
+//! lasts, readers that have taken next to nothing for [`PATIENCE`] and have far more than their
+//! share of it lose their streams, those that hold most first, until there is room.
+//!
+//! A reader that is merely slow, or pauses with no more than its share, loses nothing, however many
+//! there are: shares are such that room is left.
 
 use std::time::Duration;
 
@@ -13,9 +16,12 @@ use roadweave_wire::{ResetCode, StreamId};
 
 use crate::streams::Streams;
 
-/// How long a reader may take nothing while the others have no room: somewhat more than a WiFi
-/// needs to change from one access point to the next.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a reader may take next to nothing while the others have no room. A slow one, 250 kB/s,
+/// takes in lumps 7 seconds apart: a kernel that has room for 4 MiB asks for more when a third of
+/// them is gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Who is called so much later was held up itself, and the readers with it.
+const LATE: Duration = Duration::from_millis(500);
 
 impl Streams {
     /// When [`Streams::make_room`] may have something to do.
@@ -25,29 +31,48 @@ impl Streams {
 
     /// Something was received or read.
     pub(crate) fn note_crowding(&mut self, now: Instant) {
-        let since = self.crowded_since.unwrap_or(now);
-        self.crowded_since = self.receive_credit.is_crowded().then_some(since);
+        let credit = &self.receive_credit;
+        if credit.is_crowded() {
+            self.crowded_since.get_or_insert(now);
+        } else if credit.has_some_room() {
+            self.crowded_since = None;
+        }
+    }
+
+    /// The readers could not read: only from now on does it count that they do not.
+    pub(crate) fn forgive_readers(&mut self, now: Instant) {
+        self.crowded_since = self.crowded_since.map(|_| now);
+        self.table.values_mut().for_each(|stream| stream.forgive_reader(now));
     }
 
     /// Ends streams that nobody reads, if they have left no room for too long.
     pub(crate) fn make_room(&mut self, now: Instant) {
-        if self.crowding_timeout().is_none_or(|at| at > now) {
-            return;
+        let Some(at) = self.crowding_timeout().filter(|at| *at <= now) else { return };
+        if now.since(at) > LATE {
+            return self.forgive_readers(now);
         }
-        let unread = self.table.iter().filter(|(_, stream)| {
-            stream.unread_since().is_some_and(|since| since + PATIENCE <= now)
-        });
-        let mut unread: Vec<(u64, StreamId)> =
-            unread.map(|(id, stream)| (stream.receive.held(), *id)).collect();
+        // What those would hold that are to blame, since their peers go on sending.
+        let mut unread: Vec<(u64, StreamId)> = Vec::new();
+        let mut claimed = self.receive_credit.held();
+        for (id, stream) in &self.table {
+            let (held, claim) = (stream.receive.held(), stream.receive.claim());
+            let share = self.receive_credit.share(held);
+            let is_unread = stream.unread_since().is_some_and(|since| since + PATIENCE <= now);
+            if is_unread && held > share + share / 2 {
+                unread.push((claim, *id));
+                claimed += claim - held;
+            }
+        }
         unread.sort_unstable_by(|a, b| b.cmp(a));
-        for (_, id) in unread {
-            if self.receive_credit.has_room() {
+        for (claim, id) in unread {
+            if claimed <= self.receive_credit.window() / 4 * 3 {
                 break;
             }
+            claimed -= claim;
             self.stats.unread += 1;
-            self.end(now, id, ResetCode::TooMany);
+            self.end(now, id, ResetCode::Unread);
         }
-        // Readers that are slow, or stopped later, are looked at anew.
-        self.crowded_since = self.receive_credit.is_crowded().then_some(now);
+        // Those that stopped later are looked at anew.
+        self.crowded_since = self.crowded_since.map(|_| now);
     }
 }

@@ -204,6 +204,11 @@ impl ReceiveBuffer {
         self.highest - self.read
     }
 
+    /// How much may yet be held of it if nothing is read.
+    pub(crate) fn claim(&self) -> u64 {
+        self.final_size.unwrap_or(self.credit) - self.read
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         self.ring.capacity()
     }

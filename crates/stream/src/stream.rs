@@ -49,7 +49,7 @@ pub(crate) struct Stream {
     pub(crate) events: Pending,
     /// Whether something was not written for want of room.
     pub(crate) wants_room: bool,
-    /// Since when there has been something to read of which nothing was taken, and from where on.
+    /// Since when its owner has taken next to nothing of what is there, and from where on.
     unread: Option<(Instant, u64)>,
     /// Whether the owner was told that there is something to read.
     pub(crate) told_readable: bool,
@@ -173,14 +173,23 @@ impl Stream {
         Acknowledged { id, begun: self.begun, fin, contiguous, credit, ranges }
     }
 
-    /// Notes whether there is something to read, and whether some of it was.
+    /// Notes whether there is something to read, and whether some of it was: a byte now and then of
+    /// all that is held is none. Where nobody is there to read yet, nobody is slow.
     pub(crate) fn watch_reader(&mut self, now: Instant) {
         let read = self.receive.read_up_to();
-        let before = self.unread.filter(|(_, at)| *at == read);
-        self.unread = (self.receive.readable() > 0).then(|| before.unwrap_or((now, read)));
+        let next_to_nothing = self.receive.held() / 64;
+        let before = self.unread.filter(|(_, at)| read - *at <= next_to_nothing);
+        let has_reader = self.is_ours || self.begin != Obligation::None;
+        let waits = has_reader && self.receive.readable() > 0;
+        self.unread = waits.then(|| before.unwrap_or((now, read)));
     }
 
-    /// Since when there has been something to read of which nothing was taken.
+    /// Its reader could not read.
+    pub(crate) fn forgive_reader(&mut self, now: Instant) {
+        self.unread = self.unread.map(|(_, read)| (now, read));
+    }
+
+    /// Since when its owner has taken next to nothing of what is there.
     pub(crate) fn unread_since(&self) -> Option<Instant> {
         self.unread.map(|(since, _)| since)
     }

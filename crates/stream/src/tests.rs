@@ -11,6 +11,7 @@ use roadweave_wire::{
 
 use super::*;
 
+mod crowded;
 mod hostile;
 mod orderly;
 

@@ -45,6 +45,7 @@ impl Streams {
             self.settle(now, id);
         }
         self.receive_credit.repeat();
+        self.forgive_readers(now);
         if self.starved.is_some() {
             self.starved = Some((now, 0));
         }

@@ -99,6 +99,8 @@ pub enum EntranceEnd {
     Aborted,
     /// The stream was reset after the far end had connected.
     Reset,
+    /// So it was, since nobody read what came, and others had no room.
+    Unread,
     /// The far end could not connect, and the application was told why.
     Unconnected,
     /// It could not be opened: too many streams, or none can be.
@@ -124,6 +126,7 @@ impl EntranceEnd {
             Self::Closed => "closed",
             Self::Aborted => "aborted",
             Self::Reset => "reset",
+            Self::Unread => "unread",
             Self::Unconnected => "unconnected",
             Self::NoStream => "no-stream",
             Self::BadRequest => "bad-request",

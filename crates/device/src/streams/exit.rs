@@ -83,6 +83,8 @@ pub enum ExitEnd {
     Aborted,
     /// The client reset it, or all its streams are over.
     Reset,
+    /// So it was, since nobody read what came, and others had no room.
+    Unread,
     /// The host refused the connection.
     Refused,
     /// There is no such name, or no way to its addresses.
@@ -102,12 +104,18 @@ impl ExitEnd {
             Self::Closed => "closed",
             Self::Aborted => "aborted",
             Self::Reset => "reset",
+            Self::Unread => "unread",
             Self::Refused => "refused",
             Self::Unreachable => "unreachable",
             Self::TimedOut => "timed-out",
             Self::Forbidden => "forbidden",
             Self::TooMany => "too-many",
         }
+    }
+
+    /// A stream that had connected is over.
+    fn of_reset(code: ResetCode) -> Self {
+        if code == ResetCode::Unread { Self::Unread } else { Self::Reset }
     }
 
     /// What the client is told.
@@ -284,8 +292,8 @@ impl Exit {
             | StreamEvent::Reset { id, .. } => id,
         };
         let Some(&number) = self.streams.get(&(owner, id)) else { return };
-        if matches!(event, StreamEvent::Reset { .. }) {
-            return self.break_off(number);
+        if let StreamEvent::Reset { code, .. } = event {
+            return self.break_off(number, ExitEnd::of_reset(code));
         }
         let Some(connection) = self.connections.get_mut(number) else { return };
         let Some(State::Joined(splice)) = &mut connection.state else {
@@ -308,7 +316,7 @@ impl Exit {
         let (first, last) = (StreamId(0), StreamId(u64::MAX));
         let of_owner = self.streams.range((owner, first)..=(owner, last));
         for number in of_owner.map(|(_, number)| *number).collect::<Vec<_>>() {
-            self.break_off(number);
+            self.break_off(number, ExitEnd::Reset);
         }
     }
 
@@ -505,7 +513,7 @@ impl Exit {
                     Outcome::Connected(socket) => {
                         let accepted = clients.streams_of(owner).map(|all| all.accept(now, id));
                         if !matches!(accepted, Some(Ok(()))) {
-                            return self.break_off(number);
+                            return self.break_off(number, ExitEnd::Reset);
                         }
                         let hearing = connection.is_http.then(Hearing::of_host);
                         let splice = Splice::new(socket, id, connection.closing);
@@ -523,7 +531,7 @@ impl Exit {
             State::Joined(mut splice) => {
                 let Some(streams) = clients.streams_of(owner) else {
                     connection.state = Some(State::Joined(splice));
-                    return self.break_off(number);
+                    return self.break_off(number, ExitEnd::Reset);
                 };
                 match splice.turn(now, streams, &mut self.scratch, &mut self.heard) {
                     Turn::Over(over) => {
@@ -536,7 +544,7 @@ impl Exit {
                             match over {
                                 Over::Closed => ExitEnd::Closed,
                                 Over::Aborted => ExitEnd::Aborted,
-                                Over::Reset(_) => ExitEnd::Reset,
+                                Over::Reset(code) => ExitEnd::of_reset(code),
                             },
                         );
                     }
@@ -582,14 +590,14 @@ impl Exit {
     }
 
     /// The stream of a connection is over.
-    fn break_off(&mut self, number: Number) {
+    fn break_off(&mut self, number: Number, end: ExitEnd) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let account = connection.account;
         match &connection.state {
             Some(State::Joined(splice)) => break_off(splice.socket()),
             _ => self.on_settled(account),
         }
-        self.end(number, ExitEnd::Reset);
+        self.end(number, end);
     }
 
     /// A connection of the client is made, or will not be.

@@ -130,52 +130,6 @@ fn streams_that_nobody_reads_any_more_leave_room_for_the_next() {
     assert_eq!(pair.server.receive_credit.held(), pair.server.config.receive_max - left);
 }
 
-/// A machine with downloads falls asleep: what waits for it is all that the session may hold, until
-/// the largest are given up. Who reads on, if little, keeps what is held for it.
-#[test]
-fn readers_that_all_stop_at_once_hold_up_the_others_for_seconds_only() {
-    let mut pair = Pair::new(16);
-    let ids = [(); 5].map(|()| {
-        pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room")
-    });
-    let [asleep @ .., slow] = ids;
-    let mut out = vec![0; 64 << 10];
-    // All of `writers` are written to, and those of them that are among `readers` are read.
-    let mut run = |pair: &mut Pair, time: u64, writers: &[StreamId], readers: &[StreamId]| {
-        let mut read = 0;
-        pair.run(Duration::from_millis(time), |pair| {
-            for id in writers {
-                let _ = pair.server.accept(pair.now, *id);
-                // Nothing is to be written where it was reset.
-                let _ = pair.client.write(pair.now, *id, &[1; 64 << 10]);
-            }
-            for id in readers {
-                let (most, turns) = if *id == slow { (100, 1) } else { (out.len(), usize::MAX) };
-                for _ in 0..turns {
-                    match pair.server.read(pair.now, *id, &mut out[..most]) {
-                        Ok(length @ 1..) => read += length,
-                        _ => break,
-                    }
-                }
-            }
-        });
-        read
-    };
-    run(&mut pair, 2_000, &ids, &ids);
-    run(&mut pair, 1_000, &ids, &[slow]);
-    let credit = &pair.server.receive_credit;
-    assert!(credit.is_crowded(), "{} of {}", credit.held(), credit.window());
-    let next = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
-    run(&mut pair, 4_000, &[slow, next], &[slow, next]);
-    let read = run(&mut pair, 1_000, &[next], &[next]);
-    assert!(read > 5_000_000, "{read} bytes in a second");
-    let is_reset = |id: &&StreamId| pair.server.table.get(*id).is_none();
-    let resets = asleep.iter().filter(is_reset).count();
-    assert!((1..asleep.len()).contains(&resets), "{resets} of {}", asleep.len());
-    assert_eq!(pair.server.stats().unread, resets as u64);
-    assert!(!is_reset(&&slow));
-}
-
 /// So does one beside those that nobody ever read, however many were opened before the first came.
 #[test]
 fn answers_that_nobody_reads_leave_room_for_the_next() {

@@ -21,11 +21,13 @@ pub enum ResetCode {
     Violation,
     /// The peer knows no such stream, or has forgotten it.
     Unknown,
+    /// Nobody read it, and what waited for its reader left no room for others.
+    Unread,
 }
 
 impl ResetCode {
     /// All, by the byte that stands for each.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Other,
         Self::Aborted,
         Self::Refused,
@@ -35,6 +37,7 @@ impl ResetCode {
         Self::TooMany,
         Self::Violation,
         Self::Unknown,
+        Self::Unread,
     ];
 
     /// The name that statistics use.
@@ -49,6 +52,7 @@ impl ResetCode {
             Self::TooMany => "too-many",
             Self::Violation => "violation",
             Self::Unknown => "unknown",
+            Self::Unread => "unread",
         }
     }
 

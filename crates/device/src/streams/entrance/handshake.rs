@@ -127,7 +127,8 @@ fn socks_reply(code: ResetCode) -> SocksReply {
         | ResetCode::Aborted
         | ResetCode::TooMany
         | ResetCode::Violation
-        | ResetCode::Unknown => SocksReply::GeneralFailure,
+        | ResetCode::Unknown
+        | ResetCode::Unread => SocksReply::GeneralFailure,
     }
 }
 
@@ -141,6 +142,7 @@ fn http_status(code: ResetCode) -> u16 {
         | ResetCode::Other
         | ResetCode::Aborted
         | ResetCode::Violation
-        | ResetCode::Unknown => 502,
+        | ResetCode::Unknown
+        | ResetCode::Unread => 502,
     }
 }

@@ -251,9 +251,9 @@ impl Entrance {
             }
             Over::Closed => EntranceEnd::Closed,
             Over::Aborted => EntranceEnd::Aborted,
-            Over::Reset(_) => {
+            Over::Reset(code) => {
                 break_off(&socket);
-                EntranceEnd::Reset
+                if code == ResetCode::Unread { EntranceEnd::Unread } else { EntranceEnd::Reset }
             }
         })
     }

@@ -1,0 +1,140 @@
+//! Readers that leave no room for others, and readers that are blamed for it and should not.
+
+use super::*;
+
+/// Transfers from the client to the server, of which some are read.
+struct World {
+    pair: Pair,
+    /// That are written to without end.
+    written: Vec<StreamId>,
+    out: Vec<u8>,
+}
+
+impl World {
+    /// So many transfers that were read well for two seconds.
+    fn begin(transfers: usize) -> (Self, Vec<StreamId>) {
+        let mut world = Self { pair: Pair::new(64), written: Vec::new(), out: vec![0; 64 << 10] };
+        let ids: Vec<StreamId> = (0..transfers).map(|_| world.open()).collect();
+        let readers: Vec<_> = ids.iter().map(|id| (*id, u64::MAX, 1)).collect();
+        world.run(2_000, &readers);
+        (world, ids)
+    }
+
+    fn open(&mut self) -> StreamId {
+        let opened = self.pair.client.open(self.pair.now, destination(), StreamPriority::default());
+        self.written.push(opened.expect("room"));
+        self.written[self.written.len() - 1]
+    }
+
+    /// Goes on for so many milliseconds. `readers`: a stream, what is taken of it, and each how
+    /// many milliseconds. How many bytes were read.
+    fn run(&mut self, time: u64, readers: &[(StreamId, u64, u64)]) -> u64 {
+        let Self { pair, written, out } = self;
+        let (mut read, mut turn) = (0, 0);
+        pair.run(Duration::from_millis(time), |pair| {
+            turn += 1;
+            for id in written.iter() {
+                let _ = pair.server.accept(pair.now, *id);
+                // Nothing is to be written where it was reset.
+                let _ = pair.client.write(pair.now, *id, &[1; 64 << 10]);
+            }
+            for (id, most, _) in readers.iter().filter(|(.., each)| turn % each == 0) {
+                let mut left = *most;
+                while left > 0 {
+                    let room = left.min(out.len() as u64) as usize;
+                    match pair.server.read(pair.now, *id, &mut out[..room]) {
+                        Ok(length @ 1..) => {
+                            (read, left) = (read + length as u64, left - length as u64)
+                        }
+                        _ => break,
+                    }
+                }
+            }
+        });
+        read
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.pair.server.receive_credit.is_crowded()
+    }
+
+    fn unread(&self) -> u64 {
+        self.pair.server.stats().unread
+    }
+
+    fn is_open(&self, id: StreamId) -> bool {
+        self.pair.server.table.contains_key(&id)
+    }
+}
+
+/// A machine with downloads falls asleep: what waits for it is all that the session may hold, until
+/// the largest are given up.
+#[test]
+fn readers_that_all_stop_at_once_hold_up_the_others_for_seconds_only() {
+    let (mut world, asleep) = World::begin(4);
+    world.run(1_000, &[]);
+    assert!(world.is_crowded());
+    let next = world.open();
+    world.run(11_500, &[(next, u64::MAX, 1)]);
+    let read = world.run(1_000, &[(next, u64::MAX, 1)]);
+    assert!(read > 5_000_000, "{read} bytes in a second");
+    assert!((1..4).contains(&world.unread()), "{} of 4", world.unread());
+    assert_eq!(asleep.iter().filter(|id| world.is_open(**id)).count() as u64, 4 - world.unread());
+}
+
+/// A byte now and then is not reading.
+#[test]
+fn who_takes_a_byte_now_and_then_is_no_reader() {
+    let (mut world, ids) = World::begin(4);
+    let trickles: Vec<_> = ids.iter().map(|id| (*id, 1, 2_900)).collect();
+    world.run(14_000, &trickles);
+    assert!((1..4).contains(&world.unread()), "{} of 4", world.unread());
+}
+
+/// Where many are slow little room is left, and each holds its share: whoever pauses beside them is
+/// not to blame.
+#[test]
+fn slow_readers_and_one_that_pauses_beside_them_lose_nothing() {
+    let (mut world, slow) = World::begin(30);
+    let paused = world.open();
+    let readers: Vec<_> = slow.iter().map(|id| (*id, 60, 1)).collect();
+    for _ in 0..12 {
+        world.run(5_000, &readers);
+        assert!(world.is_crowded());
+    }
+    assert!(world.is_open(paused) && world.unread() == 0, "{} were reset", world.unread());
+}
+
+/// Hosts that have not answered yet read nothing.
+#[test]
+fn what_waits_for_its_host_is_not_unread() {
+    let mut pair = Pair::new(64);
+    let ids = [(); 64].map(|()| {
+        pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room")
+    });
+    pair.run(Duration::from_secs(25), |pair| {
+        for id in &ids {
+            let _ = pair.client.write(pair.now, *id, &[1; 4096]);
+        }
+    });
+    assert!(pair.server.receive_credit.is_crowded());
+    assert_eq!((pair.server.stats().unread, pair.server.open_streams()), (0, 64));
+}
+
+/// Who was held up itself, or without a session, cannot say that nobody read.
+#[test]
+fn a_machine_that_stood_still_blames_nobody() {
+    let (mut world, ids) = World::begin(4);
+    world.run(1_000, &[]);
+    assert!(world.is_crowded());
+    world.pair.now += Duration::from_secs(60);
+    world.run(1, &[]);
+    assert_eq!(world.unread(), 0, "it stood still");
+    world.run(9_000, &[]);
+    world.pair.server.on_new_session(world.pair.now);
+    world.run(9_000, &[]);
+    assert_eq!(world.unread(), 0, "a new session");
+    let readers: Vec<_> = ids.iter().map(|id| (*id, u64::MAX, 1)).collect();
+    assert!(world.run(1_000, &readers) > 10_000_000);
+    assert_eq!(world.unread(), 0);
+}
