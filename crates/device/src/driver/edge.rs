@@ -85,11 +85,11 @@ impl Edge {
     ///
     /// # Errors
     /// When the TUN is gone.
-    pub(super) fn read_tun(&mut self, handle: impl FnMut(&[u8])) -> Result<usize, DriverError> {
+    pub(super) fn read_tun(&mut self, handle: impl FnMut(&[u8])) -> Result<(), DriverError> {
         let Some(tun) = self.tun.as_mut().filter(|_| !self.cut_off.is_cut()) else {
-            return Ok(0);
+            return Ok(());
         };
-        let taken = tun.read_batch(handle);
+        let taken = tun.read_batch(handle).map(drop);
         taken.map_err(|source| DriverError::TunGone { name: tun.name().to_owned(), source })
     }
 

@@ -350,9 +350,8 @@ impl<N: Node> Driver<N> {
         let began = self.edge.clock.now();
         if self.courtesy.is_due(began) {
             rustix::thread::sched_yield();
-            let back = self.edge.clock.now();
-            let packets = self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
-            self.courtesy.on_yielded(began, back, packets);
+            self.courtesy.on_yielded(began, self.edge.clock.now());
+            self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
         }
         Ok(())
     }
