@@ -15,17 +15,21 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ::ring::rand::{SecureRandom as _, SystemRandom};
+use ::ring::signature::{ED25519, UnparsedPublicKey};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
 use rustls::crypto::{
-    CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature_with_raw_key,
+    CryptoProvider, GetRandomFailed, KeyProvider, SecureRandom, WebPkiSupportedAlgorithms, ring,
+    verify_tls13_signature_with_raw_key,
 };
 use rustls::pki_types::{
-    CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+    AlgorithmIdentifier, CertificateDer, InvalidSignature, PrivateKeyDer, PrivatePkcs8KeyDer,
+    ServerName, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer, UnixTime, alg_id,
 };
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::time_provider::TimeProvider;
 use rustls::{
     AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, Error,
@@ -126,14 +130,22 @@ fn certificate_error(refusal: Refusal) -> CertificateError {
     }
 }
 
-/// AES-128 first: the fastest where the processor has it, and every vehicle computer of late has.
+/// One signature, that of our keys, and X25519 to agree on a secret: each further curve is code and
+/// tables that nobody runs. AES-128 first: the fastest where the processor has it, and every
+/// vehicle computer of late has.
 fn provider() -> CryptoProvider {
     let suites = vec![
         ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
         ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
         ring::cipher_suite::TLS13_AES_256_GCM_SHA384,
     ];
-    CryptoProvider { cipher_suites: suites, ..ring::default_provider() }
+    CryptoProvider {
+        cipher_suites: suites,
+        kx_groups: vec![ring::kx_group::X25519],
+        signature_verification_algorithms: SIGNATURES,
+        secure_random: &System,
+        key_provider: &System,
+    }
 }
 
 fn certified_key(identity: &Identity) -> Result<Arc<CertifiedKey>, Error> {
@@ -142,6 +154,55 @@ fn certified_key(identity: &Identity) -> Result<Arc<CertifiedKey>, Error> {
     let key = ring::sign::any_eddsa_type(&der)?;
     let spki = CertificateDer::from(identity.public_key().to_spki());
     Ok(Arc::new(CertifiedKey::new(vec![spki], key)))
+}
+
+/// Ed25519 in TLS (RFC 8446 section 4.2.3, RFC 8410).
+const SIGNATURES: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
+    all: &[&Ed25519],
+    mapping: &[(SignatureScheme::ED25519, &[&Ed25519])],
+};
+
+#[derive(Debug)]
+struct Ed25519;
+
+impl SignatureVerificationAlgorithm for Ed25519 {
+    fn verify_signature(
+        &self,
+        public_key: &[u8],
+        message: &[u8],
+        signature: &[u8],
+    ) -> Result<(), InvalidSignature> {
+        UnparsedPublicKey::new(&ED25519, public_key)
+            .verify(message, signature)
+            .map_err(|_| InvalidSignature)
+    }
+
+    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+        alg_id::ED25519
+    }
+
+    fn signature_alg_id(&self) -> AlgorithmIdentifier {
+        alg_id::ED25519
+    }
+}
+
+/// The system's random numbers, and keys as [`Identity`] writes them.
+#[derive(Debug)]
+struct System;
+
+impl SecureRandom for System {
+    fn fill(&self, bytes: &mut [u8]) -> Result<(), GetRandomFailed> {
+        SystemRandom::new().fill(bytes).map_err(|_| GetRandomFailed)
+    }
+}
+
+impl KeyProvider for System {
+    fn load_private_key(&self, key: PrivateKeyDer<'static>) -> Result<Arc<dyn SigningKey>, Error> {
+        match &key {
+            PrivateKeyDer::Pkcs8(der) => ring::sign::any_eddsa_type(der),
+            _ => Err(Error::General("a key that is not PKCS #8".to_owned())),
+        }
+    }
 }
 
 /// Lets in the holder of one key.
@@ -258,4 +319,29 @@ impl ClientCertVerifier for RawKeyVerifier {
     }
 
     verify_signatures!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_holder_of_a_key_signs_for_it() {
+        let identity = Identity::from_seed([7; 32]);
+        let signature = identity.sign(b"handshake");
+        let verify = |key: PublicKey, message: &[u8]| {
+            Ed25519.verify_signature(key.as_bytes(), message, signature.as_bytes())
+        };
+        assert!(verify(identity.public_key(), b"handshake").is_ok());
+        assert!(verify(identity.public_key(), b"another").is_err());
+        assert!(verify(Identity::from_seed([8; 32]).public_key(), b"handshake").is_err());
+    }
+
+    #[test]
+    fn keys_are_read_as_identities_write_them_and_in_no_other_form() {
+        let pkcs8 = PrivatePkcs8KeyDer::from(Identity::from_seed([7; 32]).to_pkcs8().to_vec());
+        assert!(System.load_private_key(pkcs8.clone_key().into()).is_ok());
+        let sec1 = PrivateKeyDer::Sec1(pkcs8.secret_pkcs8_der().to_vec().into());
+        assert!(System.load_private_key(sec1).is_err());
+    }
 }
