@@ -16,7 +16,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::ring::rand::{SecureRandom as _, SystemRandom};
-use ::ring::signature::{ED25519, UnparsedPublicKey};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
 use rustls::crypto::{
@@ -24,8 +23,8 @@ use rustls::crypto::{
     verify_tls13_signature_with_raw_key,
 };
 use rustls::pki_types::{
-    AlgorithmIdentifier, CertificateDer, InvalidSignature, PrivateKeyDer, PrivatePkcs8KeyDer,
-    ServerName, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer, UnixTime, alg_id,
+    CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer,
+    UnixTime,
 };
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
@@ -35,6 +34,7 @@ use rustls::{
     AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, Error,
     PeerIncompatible, SignatureScheme,
 };
+use webpki::ring::ED25519;
 
 use crate::keys::{Identity, PublicKey};
 use crate::peer_policy::{PeerPolicy, Refusal};
@@ -157,34 +157,10 @@ fn certified_key(identity: &Identity) -> Result<Arc<CertifiedKey>, Error> {
 }
 
 /// Ed25519 in TLS (RFC 8446 section 4.2.3, RFC 8410).
-const SIGNATURES: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
-    all: &[&Ed25519],
-    mapping: &[(SignatureScheme::ED25519, &[&Ed25519])],
+static SIGNATURES: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
+    all: &[ED25519],
+    mapping: &[(SignatureScheme::ED25519, &[ED25519])],
 };
-
-#[derive(Debug)]
-struct Ed25519;
-
-impl SignatureVerificationAlgorithm for Ed25519 {
-    fn verify_signature(
-        &self,
-        public_key: &[u8],
-        message: &[u8],
-        signature: &[u8],
-    ) -> Result<(), InvalidSignature> {
-        UnparsedPublicKey::new(&ED25519, public_key)
-            .verify(message, signature)
-            .map_err(|_| InvalidSignature)
-    }
-
-    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
-        alg_id::ED25519
-    }
-
-    fn signature_alg_id(&self) -> AlgorithmIdentifier {
-        alg_id::ED25519
-    }
-}
 
 /// The system's random numbers, and keys as [`Identity`] writes them.
 #[derive(Debug)]
@@ -324,18 +300,6 @@ impl ClientCertVerifier for RawKeyVerifier {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_the_holder_of_a_key_signs_for_it() {
-        let identity = Identity::from_seed([7; 32]);
-        let signature = identity.sign(b"handshake");
-        let verify = |key: PublicKey, message: &[u8]| {
-            Ed25519.verify_signature(key.as_bytes(), message, signature.as_bytes())
-        };
-        assert!(verify(identity.public_key(), b"handshake").is_ok());
-        assert!(verify(identity.public_key(), b"another").is_err());
-        assert!(verify(Identity::from_seed([8; 32]).public_key(), b"handshake").is_err());
-    }
 
     #[test]
     fn keys_are_read_as_identities_write_them_and_in_no_other_form() {
