@@ -322,6 +322,97 @@ fn without_a_far_end_connections_go_as_packets() {
 }
 
 #[test]
+fn a_proxy_serves_those_who_ask_beside_what_is_taken_from_those_who_do_not() {
+    run_sandboxed(
+        "a_proxy_serves_those_who_ask_beside_what_is_taken_from_those_who_do_not",
+        || {
+            let (road, camera) = road();
+            let proxy: SocketAddr = "192.168.50.1:1080".parse().unwrap();
+            road.edit("client.toml", |text| {
+                text.replace("[streams]\n", &format!("[streams]\nlisten = \"{proxy}\"\n"))
+            });
+            let _host = Host::start(&road.cloud, host(PORT));
+            let (_server, _client) = road.start_both();
+            wait_until_on(&road);
+            learn(&road, &camera, host(PORT));
+            let sent = bytes(1_000_000);
+            for round in 1..3 {
+                let mut asked = connect(&camera, proxy).unwrap();
+                let to = host(PORT);
+                write!(asked, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").unwrap();
+                let mut answer = Vec::new();
+                while !answer.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    asked.read_exact(&mut byte).unwrap();
+                    answer.push(byte[0]);
+                }
+                assert!(
+                    answer.starts_with(b"HTTP/1.1 200"),
+                    "{}",
+                    String::from_utf8_lossy(&answer)
+                );
+                seen_from(&mut asked).unwrap();
+                let mut split = connect(&camera, host(PORT)).unwrap();
+                seen_from(&mut split).unwrap();
+                assert!(
+                    there_and_back(&asked, &sent) == sent && there_and_back(&split, &sent) == sent
+                );
+                assert_eq!(taken(&road), round, "what asked was taken, or what did not was not");
+            }
+            let accepted = road.show(CLIENT)["streams"]["accepted"].as_u64();
+            assert_eq!(accepted, Some(4));
+        },
+    );
+}
+
+/// Sends without end to whoever comes.
+fn start_source(namespace: &NetNs, address: SocketAddr) {
+    let listener = namespace.enter(|| std::net::TcpListener::bind(address).unwrap()).unwrap();
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            std::thread::spawn(move || while socket.write_all(&[7; 64 << 10]).is_ok() {});
+        }
+    });
+}
+
+fn read_some(socket: &mut TcpStream, bytes: u64) {
+    let read = std::io::copy(&mut socket.take(bytes), &mut std::io::sink()).unwrap();
+    assert_eq!(read, bytes, "it ended");
+}
+
+/// What waits for its downloads is all that may wait, until the largest are given up.
+#[test]
+fn a_laptop_that_falls_asleep_holds_up_the_others_for_seconds_only() {
+    run_sandboxed("a_laptop_that_falls_asleep_holds_up_the_others_for_seconds_only", || {
+        let (road, camera) = road();
+        start_source(&road.cloud, host(PORT));
+        let (_server, _client) = road.start_both();
+        wait_until_on(&road);
+        // The first goes as packets.
+        let known = connect(&camera, host(PORT)).unwrap();
+        read_some(&mut known.try_clone().unwrap(), 1000);
+        drop(known);
+        let download = || connect(&camera, host(PORT)).unwrap();
+        let mut asleep: Vec<TcpStream> = std::iter::repeat_with(download).take(6).collect();
+        for _ in 0..40 {
+            asleep.iter_mut().for_each(|socket| read_some(socket, 100_000));
+        }
+        assert_eq!(taken(&road), 6);
+        let unread = road.wait_for_status(CLIENT, "the largest are given up", |status| {
+            status["streams"]["ends"]["unread"].as_u64() >= Some(1)
+        });
+        assert!(unread["streams"]["ends"]["unread"].as_u64() < Some(6), "all were");
+        let mut awake = download();
+        let begun = Instant::now();
+        read_some(&mut awake, 5_000_000);
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        road.wait_for_status(SERVER, "the server counts them as well", |status| {
+            status["streams"]["ends"]["unread"].as_u64() >= Some(1)
+        });
+    });
+}
+
+#[test]
 fn when_all_places_are_taken_new_connections_go_as_packets() {
     run_sandboxed("when_all_places_are_taken_new_connections_go_as_packets", || {
         let (road, camera) = road();

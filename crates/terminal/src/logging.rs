@@ -4,6 +4,7 @@
 use std::io::{self, IsTerminal as _, Write};
 
 use roadweave_log::Lines;
+use tracing::level_filters::STATIC_MAX_LEVEL;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
@@ -20,6 +21,7 @@ use crate::out;
 /// When the filter cannot be understood, or the system lacks what the log needs.
 pub fn start(filter: &str) -> anyhow::Result<()> {
     let lines = open()?;
+    let asks_for_trace = asks_for_trace(filter);
     let filter = parse(filter)?;
     // Colours are for eyes: a journal or a log file gets plain lines.
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -29,6 +31,12 @@ pub fn start(filter: &str) -> anyhow::Result<()> {
         .log_internal_errors(false)
         .with_writer(LogWriter(lines));
     tracing_subscriber::registry().with(filter).with(lines).init();
+    if asks_for_trace && STATIC_MAX_LEVEL < LevelFilter::TRACE {
+        tracing::warn!(
+            "nothing is logged at level trace: what it would cost each packet is left out of \
+             optimised builds; `cargo run` has it"
+        );
+    }
     Ok(())
 }
 
@@ -79,6 +87,11 @@ fn parse(filter: &str) -> Result<Targets, BadInput> {
         targets = targets.with_target("noq_proto", LevelFilter::ERROR);
     }
     Ok(targets.with_targets(modules))
+}
+
+/// Whether a directive names the level that says most.
+fn asks_for_trace(filter: &str) -> bool {
+    filter.split([',', '=']).any(|word| word.trim().eq_ignore_ascii_case("trace"))
 }
 
 fn is_level(word: &str) -> bool {
@@ -214,6 +227,16 @@ mod tests {
         let error = parse("roadweave_tunel=debug").unwrap_err().to_string();
         assert!(error.contains("\"roadweave_tunel\"; there are roadweave"), "{error}");
         assert!(parse("=debug").is_err() && parse("info,").is_err());
+    }
+
+    #[test]
+    fn trace_is_asked_for_by_its_name() {
+        for filter in ["trace", "info, Trace", "noq_proto=trace", "noq_proto= trace,info"] {
+            assert!(asks_for_trace(filter), "{filter}");
+        }
+        for filter in ["debug", "roadweave_tunnel", "off", ""] {
+            assert!(!asks_for_trace(filter), "{filter}");
+        }
     }
 
     #[test]
