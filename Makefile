@@ -32,7 +32,7 @@ agreement: packages
 	$(CARGO) test --quiet --release --package roadweave-workshop --test agreement -- \
 	    --include-ignored --nocapture --test-threads 1
 
-# The product compiled by a profile of its own work, a fifth to a quarter cheaper for each packet:
+# The product compiled by a profile of its own work, about a fifth cheaper for each packet:
 # docs/experiments/tunnel-speed.md. Needs llvm-profdata of the compiler's LLVM.
 optimized: packages
 	@CARGO="$(CARGO)" deploy/optimized.sh
