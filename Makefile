@@ -15,8 +15,8 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
 NODE_MODULES = scripts/node_modules/.package-lock.json
 
-.PHONY: agreement demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
-	api-check images webrtc webrtc-smoke vod vod-smoke downloads packages clean
+.PHONY: agreement demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts \
+	fleet fleet-day fleet-load api-check images webrtc webrtc-smoke vod vod-smoke downloads packages clean
 
 demo: packages
 	$(BUILD) --release

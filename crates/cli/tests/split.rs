@@ -16,7 +16,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::hosts::{Host, bytes, connect, seen_from, there_and_back};
+use common::hosts::{Host, bytes, connect, read_head, seen_from, there_and_back};
 use common::*;
 use roadweave_device::netns::{NetNs, run_sandboxed};
 use serde_json::Value;
@@ -340,17 +340,8 @@ fn a_proxy_serves_those_who_ask_beside_what_is_taken_from_those_who_do_not() {
                 let mut asked = connect(&camera, proxy).unwrap();
                 let to = host(PORT);
                 write!(asked, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").unwrap();
-                let mut answer = Vec::new();
-                while !answer.ends_with(b"\r\n\r\n") {
-                    let mut byte = [0];
-                    asked.read_exact(&mut byte).unwrap();
-                    answer.push(byte[0]);
-                }
-                assert!(
-                    answer.starts_with(b"HTTP/1.1 200"),
-                    "{}",
-                    String::from_utf8_lossy(&answer)
-                );
+                let answer = read_head(&mut asked);
+                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
                 seen_from(&mut asked).unwrap();
                 let mut split = connect(&camera, host(PORT)).unwrap();
                 seen_from(&mut split).unwrap();

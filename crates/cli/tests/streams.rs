@@ -129,13 +129,8 @@ fn applications_reach_hosts_by_both_proxies_and_are_told_why_not() {
         // What follows the head at once goes along.
         let head = format!("CONNECT {HOST}:{PORT} HTTP/1.1\r\nHost: {HOST}:{PORT}\r\n\r\nearly");
         socket.write_all(head.as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            socket.read_exact(&mut byte).unwrap();
-            answer.push(byte[0]);
-        }
-        assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+        let answer = common::hosts::read_head(&mut socket);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert_eq!(there_and_back(&socket, b" and late"), b"early and late");
 
         let reply = |request: &[u8]| socks(&camera, request).0;

@@ -3,8 +3,8 @@
 //! Credit cannot be taken back. Streams that were read well may each hold half of the session's,
 //! and when a machine behind a box falls asleep all of its readers stop at once: what lies there
 //! for them is all that the session may hold, and nobody else is sent anything. So while that
-//! lasts, readers that have taken next to nothing for [`PATIENCE`] and have far more than their
-//! share of it lose their streams, those that hold most first, until there is room.
+//! lasts, readers that have taken next to nothing for [`PATIENCE`] and may have far more than their
+//! share of it lose their streams, those that may have most first, until there is room.
 //!
 //! A reader that is merely slow, or pauses with no more than its share, loses nothing, however many
 //! there are: shares are such that room is left.
@@ -20,13 +20,16 @@ use crate::streams::Streams;
 /// takes in lumps 7 seconds apart: a kernel that has room for 4 MiB asks for more when a third of
 /// them is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the others have no room until somebody is to blame: readers that stop together stop
+/// within a second or two, as their sockets fill.
+const CROWDED: Duration = Duration::from_secs(12);
 /// Who is called so much later was held up itself, and the readers with it.
 const LATE: Duration = Duration::from_millis(500);
 
 impl Streams {
     /// When [`Streams::make_room`] may have something to do.
     pub(crate) fn crowding_timeout(&self) -> Option<Instant> {
-        self.crowded_since.map(|since| since + PATIENCE)
+        self.crowded_since.map(|since| since + CROWDED)
     }
 
     /// Something was received or read.
@@ -58,7 +61,7 @@ impl Streams {
             let (held, claim) = (stream.receive.held(), stream.receive.claim());
             let share = self.receive_credit.share(held);
             let is_unread = stream.unread_since().is_some_and(|since| since + PATIENCE <= now);
-            if is_unread && held > share + share / 2 {
+            if is_unread && claim > share + share / 2 {
                 unread.push((claim, *id));
                 claimed += claim - held;
             }

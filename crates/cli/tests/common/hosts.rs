@@ -64,6 +64,17 @@ pub fn seen_from(socket: &mut TcpStream) -> std::io::Result<SocketAddr> {
     Ok(std::str::from_utf8(&told).unwrap().trim().parse().unwrap())
 }
 
+/// The head of an answer by HTTP, and nothing of what follows it.
+pub fn read_head(socket: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        socket.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).unwrap()
+}
+
 pub fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|at| (at * 7 + at / 251) as u8).collect()
 }

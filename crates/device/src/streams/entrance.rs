@@ -137,6 +137,11 @@ impl EntranceEnd {
             Self::TooMany => "too-many",
         }
     }
+
+    /// A stream that had connected is over.
+    fn of_reset(code: ResetCode) -> Self {
+        if code == ResetCode::Unread { Self::Unread } else { Self::Reset }
+    }
 }
 
 /// The proxies of a box, and what it takes besides; see the [module](super).

@@ -253,7 +253,7 @@ impl Entrance {
             Over::Aborted => EntranceEnd::Aborted,
             Over::Reset(code) => {
                 break_off(&socket);
-                if code == ResetCode::Unread { EntranceEnd::Unread } else { EntranceEnd::Reset }
+                EntranceEnd::of_reset(code)
             }
         })
     }
