@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod drain;
+mod encoder_feedback;
 mod external;
 mod files;
 mod fleet;
@@ -49,6 +50,7 @@ enum Command {
     Release(release::ReleaseArgs),
     Show(show::ShowArgs),
     Set(set::SetArgs),
+    EncoderFeedback(encoder_feedback::EncoderFeedbackArgs),
 }
 
 /// What other packages add to the commands above.
@@ -83,6 +85,7 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Release(args) => args.run(),
         Command::Show(args) => args.run(),
         Command::Set(args) => args.run(),
+        Command::EncoderFeedback(args) => args.run(),
     })
 }
 

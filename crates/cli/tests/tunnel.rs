@@ -404,8 +404,8 @@ fn what_strategies_learn_is_kept_and_encoders_are_told_their_targets() {
             road.wait_for_paths(&["eth1", "eth2"]);
             assert!(ping(&road.vehicle, GATEWAY_V4, "-c 5 -i 0.12").status.success());
             let socket = socket(CLIENT);
-            let targets = request(socket.as_ref(), "frame_targets", &Value::Null).unwrap();
-            assert!(targets["video"].as_u64() > Some(0), "{targets:#}");
+            let targets = request(socket.as_ref(), "encoder_targets", &Value::Null).unwrap();
+            assert!(targets["video"]["frame_bytes"].as_u64() > Some(0), "{targets:#}");
             for mut daemon in [client, server] {
                 daemon.signal(Signal::TERM);
                 assert_eq!(daemon.wait(), Some(0));

@@ -25,6 +25,11 @@ impl Callers {
         self.stop.store(true, Ordering::Release);
     }
 
+    /// Whether the next one is too many.
+    pub(crate) fn is_full(&self) -> bool {
+        self.count.load(Ordering::Acquire) >= self.most
+    }
+
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
@@ -60,7 +65,8 @@ impl Callers {
         }
     }
 
-    fn begin<S: Send + 'static>(
+    /// Calls `serve` with `stream` in a thread of its own. One too many is closed at once.
+    pub(crate) fn begin<S: Send + 'static>(
         self: &Arc<Self>,
         stream: S,
         serve: impl FnOnce(S) + Send + 'static,

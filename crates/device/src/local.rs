@@ -3,6 +3,7 @@
 //! ```text
 //! roadweave show --> /run/roadweave/NAME.sock --> thread per connection --> bounded queue + Waker
 //!                                                  <-- answer, or "busy" after a while <-- event loop
+//!             subscribe -->                        <-- a word whenever there is news     <-- event loop
 //! ```
 //!
 //! Only the user who runs the instance, and root, may connect: the socket's mode is 0600 before
@@ -11,13 +12,16 @@
 mod client;
 mod requests;
 mod server;
+mod subscribers;
 
-pub use client::{RequestError, request};
+pub use client::{RequestError, request, subscribe};
 pub use requests::{
-    Drain, DrainAnswer, SetAnswer, SetQoe, SetStrategy, TellPlayer, drain, set_strategy, status,
+    Drain, DrainAnswer, EncoderWord, SetAnswer, SetQoe, SetStrategy, Subscribe, TellPlayer, Topic,
+    drain, set_strategy, status,
 };
 pub(crate) use server::RequestSender;
 pub use server::{LocalRequest, LocalServer, RpcError};
+pub(crate) use subscribers::Subscribers;
 
 /// Longest line, bytes; a longer one ends the connection.
 const LINE_MAX: usize = 1024 * 1024;

@@ -26,7 +26,7 @@ mod table;
 use std::collections::BTreeMap;
 
 pub(crate) use entrance::LOOPBACK;
-pub use entrance::{Entrance, EntranceEnd, EntranceSettings, PlayerTold};
+pub use entrance::{Entrance, EntranceEnd, EntranceSettings, EventStreams, Listening, PlayerTold};
 pub(crate) use exit::check_rights;
 pub use exit::{ClientStreams, Exit, ExitEnd, ExitRules, ExitSettings, Sources};
 

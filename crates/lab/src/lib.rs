@@ -14,6 +14,7 @@
 pub mod bound;
 pub mod chain;
 pub mod class;
+pub mod closed_loop;
 pub mod compare;
 pub mod crowd;
 pub mod downloads;

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_emulate::Direction;
+use roadweave_tunnel::EncoderTarget;
 use roadweave_types::{Instant, Rate};
 use serde::Serialize;
 
@@ -41,6 +42,15 @@ pub trait Traffic: std::fmt::Debug + Send {
     /// When [`Traffic::poll_transmit`] has something to send, or something else is due; `None` when
     /// nothing is unless a packet arrives.
     fn poll_timeout(&self) -> Option<Instant>;
+
+    /// The end that it sends its video from, if it wants to know what its encoder should do
+    /// ([`Traffic::set_target`]) before it sends at `now`.
+    fn wants_target(&self, _now: Instant) -> Option<Direction> {
+        None
+    }
+
+    /// What an encoder should do now.
+    fn set_target(&mut self, _target: EncoderTarget) {}
 
     /// The next inner packet that is to leave at `now`, and the end it leaves from. Call it until
     /// it returns `None`: at [`Traffic::poll_timeout`], and after packets have arrived.

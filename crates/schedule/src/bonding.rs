@@ -34,6 +34,12 @@ impl Scheduler for Bonding {
     fn keeps_flows(&self) -> bool {
         true
     }
+
+    /// A video has one path, and nobody knows here which.
+    fn share_of(&self, paths: &[PathOffer<'_>], rooms: &[f64]) -> f64 {
+        let rooms = paths.iter().zip(rooms).filter(|(path, _)| path.takes_data());
+        rooms.map(|(_, room)| *room).reduce(f64::min).unwrap_or_default()
+    }
 }
 
 /// What a path weighs for a flow: the finalizer of SplitMix64 over both. The uplink counts where it

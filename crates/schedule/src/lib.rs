@@ -14,11 +14,13 @@ mod lola;
 mod minrtt;
 mod names;
 mod ordered;
+mod pace;
 mod path_set;
 mod policed;
 mod raven;
 mod redundant;
 mod single;
+mod windows;
 
 use std::time::Duration;
 
@@ -36,6 +38,7 @@ pub use policed::Policed;
 pub use raven::{Raven, RavenConfig};
 pub use redundant::Redundant;
 pub use single::Single;
+pub use windows::Windows;
 
 /// What a scheduler may know of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,10 +115,12 @@ pub trait Scheduler: Send + std::fmt::Debug {
         Ok(())
     }
 
-    /// What an encoder should make of its next frame, bytes (LoLa section 3); `None` if it does not
-    /// know.
-    fn frame_target(&self, _now: Instant, _paths: &[PathOffer<'_>]) -> Option<u64> {
-        None
+    /// How much a video has of what each of `paths` brings in time, where its packets go where this
+    /// scheduler sends them; `rooms` are bytes, or bytes in a second, by path ([`Windows`]).
+    ///
+    /// By itself a packet goes wherever there is room, so it is the sum.
+    fn share_of(&self, _paths: &[PathOffer<'_>], rooms: &[f64]) -> f64 {
+        rooms.iter().sum()
     }
 
     /// Whether it keeps each flow on its path: then nobody else may spread its packets.
@@ -153,15 +158,11 @@ mod testing {
         ) -> Decision {
             self.select(now, packet, &free(paths))
         }
-
-        fn frame_target_among(&self, now: Instant, paths: &[PathSnapshot]) -> Option<u64> {
-            self.frame_target(now, &free(paths))
-        }
     }
 
     impl<S: Scheduler + ?Sized> Among for S {}
 
-    fn free(paths: &[PathSnapshot]) -> Vec<PathOffer<'_>> {
+    pub(crate) fn free(paths: &[PathSnapshot]) -> Vec<PathOffer<'_>> {
         paths.iter().map(PathOffer::free).collect()
     }
 

@@ -10,10 +10,9 @@
 //!   45           ▏6                                 (51)      the frame is there after 45 ms
 //! ```
 //!
-//! - How long a path takes for a packet is measured from its arrivals ([`pace`]).
 //! - A path carries no more than arrives within delta, the lane's deadline: at most `(delta -
-//!   min_rtt / 2) / iat` packets under way (equation 2). All is counted in bytes, since packets
-//!   have all sizes: an inter-arrival time is what the bytes of a packet take.
+//!   min_rtt / 2) / iat` packets under way (equation 2), by the pace at which its packets arrive
+//!   ([`Windows`]).
 //! - Each packet goes where `owd + (under way + 1) * iat` is smallest (equation 6). That this is
 //!   the min-max of equation 4: a path's estimate rises with each packet put there, whatever
 //!   happens on the others. Were there a better spread, it would have fewer packets on some path
@@ -25,30 +24,24 @@
 //! - A path that got no two packets in a row for `min(1 s, 2 * iat)` gets copies of the first two
 //!   of the next frame, so that its pace is known (section 3.6); not while others of the lane are
 //!   under way on it, which tell as much.
-//! - The next frame should have `sum(0.8 * window - under way)` packets (equation 3).
 //!
 //! The path's congestion window and pacer hold as well; where they make a packet wait, that counts
 //! into its arrival.
 //!
 //! Source: LoLa section 3.
 
-mod pace;
-
 use std::time::Duration;
 
 use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, Rate};
 
-use self::pace::Pace;
-use crate::{AcknowledgedDatagram, Decision, PacketInfo, PathSet, Scheduler, best_status};
+use crate::windows::under_way;
+use crate::{AcknowledgedDatagram, Decision, PacketInfo, PathSet, Scheduler, Windows, best_status};
 
 /// The scheduler of LoLa.
 #[derive(Debug)]
 pub struct Lola {
-    /// delta: what a packet may take.
-    delta: Duration,
+    windows: Windows,
     paths: Vec<PathState>,
-    /// The largest datagram so far: what a pair of packets is taken for, sent or yet to be sent.
-    packet_bytes: u64,
     /// When the newest frame came in.
     frame: Option<Instant>,
 }
@@ -56,10 +49,6 @@ pub struct Lola {
 #[derive(Debug)]
 struct PathState {
     id: PathId,
-    pace: Pace,
-    /// A sender that waits longer between two packets has nothing to send; less is the pacer's
-    /// doing.
-    pause: Duration,
     last_sent: Option<Instant>,
     /// When two packets in a row were last sent.
     last_pair: Option<Instant>,
@@ -82,63 +71,19 @@ struct Estimate {
 impl Lola {
     /// A scheduler whose packets should arrive within `delta`.
     pub fn new(delta: Duration) -> Self {
-        Self { delta, paths: Vec::new(), packet_bytes: PACKET_BYTES, frame: None }
+        Self { windows: Windows::new(delta), paths: Vec::new(), frame: None }
     }
 
     fn look_at(&mut self, now: Instant, paths: &[PathOffer<'_>]) {
+        self.windows.look_at(paths);
         self.paths.retain(|state| paths.iter().any(|path| path.snapshot.id == state.id));
         for path in paths.iter().map(|path| path.snapshot) {
-            if !self.paths.iter().any(|state| state.id == path.id) {
-                self.paths.push(PathState {
-                    id: path.id,
-                    pace: Pace::default(),
-                    pause: PAUSE_MIN,
-                    last_sent: None,
-                    last_pair: Some(now),
-                    flying: 0,
-                    probes: 0,
-                });
-            }
-            let Some(state) = self.paths.iter_mut().find(|state| state.id == path.id) else {
-                continue;
-            };
-            let interval = path.pacing_rate.map(|rate| rate.time_for(self.packet_bytes));
-            let interval = interval.unwrap_or_default().min(PAUSE_MAX);
-            state.pause = (interval + interval / 4).clamp(PAUSE_MIN, PAUSE_MAX);
-            if path.bytes_in_flight == 0 {
-                state.flying = 0;
+            match self.paths.iter_mut().find(|state| state.id == path.id) {
+                Some(state) if path.bytes_in_flight == 0 => state.flying = 0,
+                Some(_) => {}
+                None => self.paths.push(PathState::new(now, path.id)),
             }
         }
-    }
-
-    fn state(&self, path: &PathSnapshot) -> Option<&PathState> {
-        self.paths.iter().find(|state| state.id == path.id)
-    }
-
-    /// Seconds that the path takes for a byte.
-    fn byte_time(&self, path: &PathSnapshot) -> f64 {
-        let measured = self.state(path).and_then(|state| state.pace.byte_time());
-        // Until then what the carrier would do: its pace, or a window in a round trip.
-        let carrier = || {
-            let by_rate = path.pacing_rate.map(|rate| rate.time_for(self.packet_bytes));
-            let window = path.congestion_window.max(self.packet_bytes) as f64;
-            let by_window = path.smoothed_rtt.as_secs_f64() / window;
-            let packet_bytes = self.packet_bytes as f64;
-            by_rate.map_or(by_window, |time| time.as_secs_f64().min(1.0) / packet_bytes)
-        };
-        measured.unwrap_or_else(carrier).max(BYTE_TIME_MIN)
-    }
-
-    /// The smallest delay of late, one way, seconds.
-    fn one_way(&self, now: Instant, path: &PathSnapshot) -> f64 {
-        let measured = self.state(path).and_then(|state| state.pace.min_rtt(now));
-        measured.unwrap_or(path.latest_rtt).as_secs_f64() / 2.0
-    }
-
-    /// Equation 2: the most bytes under way, so that the last arrives within delta.
-    fn window(&self, now: Instant, path: &PathSnapshot) -> f64 {
-        let left = self.delta.as_secs_f64() - self.one_way(now, path);
-        (left / self.byte_time(path)).max(0.0)
     }
 
     fn estimate(
@@ -150,11 +95,11 @@ impl Lola {
     ) -> Estimate {
         let path = offer.snapshot;
         let ahead = under_way(offer) + bytes as f64;
-        let travels = self.one_way(now, path) + ahead * self.byte_time(path);
+        let travels = self.windows.one_way(now, path) + ahead * self.windows.byte_time(path);
         Estimate {
             position,
             arrival: travels + held_back(path, bytes),
-            has_place: ahead <= self.window(now, path) + ROUNDING,
+            has_place: ahead <= self.windows.window(now, path) + ROUNDING,
             has_room: path.room() >= bytes,
         }
     }
@@ -169,7 +114,8 @@ impl Lola {
         }
         self.frame = Some(came);
         for path in paths.iter().map(|path| path.snapshot) {
-            let interval = (2.0 * self.packet_bytes as f64 * self.byte_time(path)).min(1.0);
+            let pair = 2.0 * self.windows.packet_bytes() as f64;
+            let interval = (pair * self.windows.byte_time(path)).min(1.0);
             let Some(state) = self.paths.iter_mut().find(|state| state.id == path.id) else {
                 continue;
             };
@@ -193,9 +139,10 @@ impl Lola {
     }
 }
 
-/// Bytes under way on a path, or waiting for it.
-fn under_way(path: &PathOffer<'_>) -> f64 {
-    (path.snapshot.bytes_in_flight + path.queued_bytes) as f64
+impl PathState {
+    fn new(now: Instant, id: PathId) -> Self {
+        Self { id, last_sent: None, last_pair: Some(now), flying: 0, probes: 0 }
+    }
 }
 
 /// How long the window or the pacer of `path` holds back a packet of `bytes` bytes, seconds.
@@ -218,7 +165,7 @@ fn held_back(path: &PathSnapshot, bytes: u64) -> f64 {
 impl Scheduler for Lola {
     fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
         let bytes = packet.bytes as u64;
-        self.packet_bytes = self.packet_bytes.max(bytes);
+        self.windows.on_packet(bytes);
         self.look_at(now, paths);
         let status = best_status(paths);
         let soonest = paths
@@ -242,8 +189,9 @@ impl Scheduler for Lola {
     }
 
     fn on_sent(&mut self, now: Instant, path: PathId, _bytes: u32) {
+        let pause = self.windows.pause(path);
         let Some(state) = self.paths.iter_mut().find(|state| state.id == path) else { return };
-        if state.last_sent.is_some_and(|last| now.since(last) <= state.pause) {
+        if state.last_sent.is_some_and(|last| now.since(last) <= pause) {
             state.last_pair = Some(now);
         }
         state.last_sent = Some(now);
@@ -251,8 +199,8 @@ impl Scheduler for Lola {
     }
 
     fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
+        self.windows.on_acknowledged(now, acknowledged);
         if let Some(state) = self.paths.iter_mut().find(|state| state.id == acknowledged.path) {
-            state.pace.on_acknowledged(now, acknowledged, state.pause);
             state.flying = state.flying.saturating_sub(1);
         }
     }
@@ -262,31 +210,10 @@ impl Scheduler for Lola {
             state.flying = state.flying.saturating_sub(1);
         }
     }
-
-    fn frame_target(&self, now: Instant, paths: &[PathOffer<'_>]) -> Option<u64> {
-        let status = best_status(paths)?;
-        let bytes = paths
-            .iter()
-            .filter(|path| path.has_status(status))
-            .map(|path| TARGET_SHARE * self.window(now, path.snapshot) - under_way(path))
-            .map(|bytes| bytes.max(0.0))
-            .sum::<f64>();
-        Some((bytes + ROUNDING) as u64)
-    }
 }
 
-/// A datagram's length until larger ones were seen, bytes.
-const PACKET_BYTES: u64 = 1200;
-/// Seconds; a path that seems faster is taken for this fast: 10 Gbit/s.
-const BYTE_TIME_MIN: f64 = 8e-10;
 /// Bytes by which a sum may be off for being rounded.
 const ROUNDING: f64 = 1e-3;
-/// The share of the windows that the next frame should fill (equation 3).
-const TARGET_SHARE: f64 = 0.8;
-/// The shortest pause that says that a sender had nothing to send.
-const PAUSE_MIN: Duration = Duration::from_millis(5);
-/// The longest pause within a frame: shorter than from one frame to the next at 30 a second.
-const PAUSE_MAX: Duration = Duration::from_millis(25);
 /// Packets that come in closer together belong to one frame.
 const FRAME_GAP: Duration = Duration::from_millis(5);
 

@@ -120,15 +120,16 @@ impl Scheduler for Policed {
         self.inner.restore(learned)
     }
 
-    fn frame_target(&self, now: Instant, paths: &[PathOffer<'_>]) -> Option<u64> {
-        let first = usable_priorities(paths).first().copied();
-        let Some(first) = first.filter(|_| !paths.is_empty()) else {
-            return self.inner.frame_target(now, paths);
-        };
+    fn share_of(&self, paths: &[PathOffer<'_>], rooms: &[f64]) -> f64 {
+        let Some(first) = usable_priorities(paths).first().copied() else { return 0.0 };
         // What a secondary path may carry it carries: an encoder that asks for less would never
         // fill it.
         let last = first.max(Priority::Secondary);
-        self.inner.frame_target(now, &up_to(last, paths))
+        let rooms = paths
+            .iter()
+            .zip(rooms)
+            .map(|(path, room)| if path.snapshot.policy.priority <= last { *room } else { 0.0 });
+        self.inner.share_of(&up_to(last, paths), &rooms.collect::<Vec<f64>>())
     }
 
     fn keeps_flows(&self) -> bool {
@@ -409,32 +410,18 @@ mod tests {
         assert!((0..20).all(|_| select() == first));
     }
 
-    /// Says what all windows hold that may be used.
-    #[derive(Debug)]
-    struct Windows;
-
-    impl Scheduler for Windows {
-        fn select(&mut self, _: Instant, _: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
-            Decision::Wait
-        }
-
-        fn frame_target(&self, _: Instant, paths: &[PathOffer<'_>]) -> Option<u64> {
-            let usable = paths.iter().filter(|path| path.is_usable());
-            Some(usable.map(|path| path.snapshot.congestion_window).sum())
-        }
-    }
-
     #[test]
     fn an_encoder_may_fill_secondary_paths_and_a_backup_only_where_it_is_all_there_is() {
         let [first, second, last] = [(Primary, 9000), (Secondary, 5000), (Backup, 7000)]
             .map(|(priority, window)| with(priority, 1, path(0, 40, window)));
-        let target = |paths: &[PathSnapshot]| {
+        let share = |paths: &[PathSnapshot]| {
             let offers: Vec<_> = paths.iter().map(PathOffer::free).collect();
-            Policed::new(Box::new(Windows)).frame_target(Instant::ZERO, &offers)
+            let rooms: Vec<_> = paths.iter().map(|path| path.congestion_window as f64).collect();
+            Policed::new(Box::new(MinRtt::default())).share_of(&offers, &rooms)
         };
-        assert_eq!(target(&[first, second.clone(), last.clone()]), Some(14_000));
-        assert_eq!(target(&[second, last.clone()]), Some(5000));
-        assert_eq!(target(&[last]), Some(7000));
-        assert_eq!(target(&[]), Some(0));
+        assert_eq!(share(&[first, second.clone(), last.clone()]), 14_000.0);
+        assert_eq!(share(&[second, last.clone()]), 5000.0);
+        assert_eq!(share(&[last]), 7000.0);
+        assert_eq!(share(&[]), 0.0);
     }
 }

@@ -25,6 +25,11 @@ impl Scheduler for Redundant {
         let chosen: PathSet = (0..paths.len()).filter(|at| takes(&paths[*at])).collect();
         if chosen.is_empty() { Decision::Wait } else { Decision::Send(chosen) }
     }
+
+    /// The first copy counts.
+    fn share_of(&self, _paths: &[PathOffer<'_>], rooms: &[f64]) -> f64 {
+        rooms.iter().copied().fold(0.0, f64::max)
+    }
 }
 
 #[cfg(test)]

@@ -38,6 +38,12 @@ impl Scheduler for Single {
             .map_or(Decision::Wait, |position| Decision::Send(PathSet::one(position)))
     }
 
+    fn share_of(&self, paths: &[PathOffer<'_>], rooms: &[f64]) -> f64 {
+        let own = paths.iter().zip(rooms);
+        let own = own.filter(|(path, _)| self.paths.contains(&path.snapshot.id));
+        own.map(|(_, room)| *room).sum()
+    }
+
     fn name_path(&mut self, path: PathId, name: &str) {
         if name != self.uplink {
             self.paths.remove(&path);

@@ -28,7 +28,7 @@ use roadweave_recovery::Qoe;
 use roadweave_types::{DropCounters, Instant, PathId, PathSnapshot, Policy, UplinkId};
 use roadweave_wire::{Hello, Role, Welcome};
 
-use crate::lane::{LANES_MAX, LaneConfig, Strategy, default_lanes};
+use crate::lane::{EncoderTarget, LANES_MAX, LaneConfig, Strategy, default_lanes};
 use crate::learned::{Learned, keep_learned};
 use crate::node::Node;
 use crate::observe::PacketEvent;
@@ -382,10 +382,15 @@ impl Client {
         self.apply_policies();
     }
 
-    /// What an encoder should make of its next frame, bytes, by the lane's name: for lanes whose
-    /// strategy knows.
-    pub fn frame_targets(&self) -> BTreeMap<String, u64> {
-        self.current.as_ref().map(|current| current.session.frame_targets()).unwrap_or_default()
+    /// What the encoders behind this box should do now, by the lane's name. Without a session
+    /// nothing arrives.
+    pub fn encoder_targets(&mut self, now: Instant) -> BTreeMap<String, EncoderTarget> {
+        let told = self.current.as_mut().and_then(|current| {
+            let connection = self.endpoint.connection_mut(current.id)?;
+            Some(current.session.encoder_targets(now, connection))
+        });
+        let nothing = |lane: &LaneConfig| (lane.name.clone(), EncoderTarget::default());
+        told.unwrap_or_else(|| self.config.lanes.iter().map(nothing).collect())
     }
 
     /// Whether there is a session of which no path answers.

@@ -48,7 +48,7 @@ use self::standbys::Standbys;
 pub use self::strays::{Stray, StrayQueue};
 use self::streams::ServerStreams;
 use self::waiting::Waiting;
-use crate::lane::{LaneConfig, Strategy, default_lanes};
+use crate::lane::{EncoderTarget, LaneConfig, Strategy, default_lanes};
 use crate::learned::{Learned, keep_learned};
 use crate::observe::PacketEvent;
 use crate::peers::{Peer, PeerTable};
@@ -297,11 +297,17 @@ impl Server {
         }
     }
 
-    /// What an encoder should make of its next frame, bytes, by the lane's name, by the client's
-    /// name: for lanes whose strategy knows.
-    pub fn frame_targets(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
-        let targets = |joined: &Joined| (joined.peer.name.clone(), joined.session.frame_targets());
-        self.sessions.values().map(targets).collect()
+    /// What the encoders behind this server should do now that send to clients, by the lane's name,
+    /// by the client's name.
+    pub fn encoder_targets(
+        &mut self,
+        now: Instant,
+    ) -> BTreeMap<String, BTreeMap<String, EncoderTarget>> {
+        let targets = |(id, joined): (&ConnectionId, &mut Joined)| {
+            let connection = self.endpoint.connection_mut(*id)?;
+            Some((joined.peer.name.clone(), joined.session.encoder_targets(now, connection)))
+        };
+        self.sessions.iter_mut().filter_map(targets).collect()
     }
 
     /// Begins to note what happens to each packet, in these sessions and those to come, or stops.

@@ -39,8 +39,8 @@ pub use self::stats::{LaneStats, SessionStats};
 pub(crate) use self::streams::{StreamEnd, StreamTurn, SymbolQueue};
 use crate::carrier::Carrier;
 use crate::lane::{
-    Arrival, Delivery, FlowTable, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, Opening,
-    Reassembly, ReceiveStats, Token, Unfinished, classify,
+    Arrival, Delivery, EncoderTarget, FlowTable, LANES_MAX, LaneConfig, LaneReceiver, LaneSender,
+    Opening, Reassembly, ReceiveStats, Token, Unfinished, classify,
 };
 use crate::observe::{PacketEvent, PacketLog};
 use crate::players::{Players, Tellers};
@@ -414,12 +414,20 @@ impl Session {
         }
     }
 
-    /// What an encoder should make of its next frame, bytes, by the lane's name: for lanes whose
-    /// strategy knows.
-    pub fn frame_targets(&self) -> BTreeMap<String, u64> {
-        let lane =
-            |sender: &LaneSender| Some((sender.config().name.clone(), sender.frame_target()?));
-        self.senders.iter().filter_map(lane).collect()
+    /// What the encoders behind the lanes should do now, by the lane's name; `carrier` is that of
+    /// the session.
+    pub fn encoder_targets(
+        &mut self,
+        now: Instant,
+        carrier: &mut impl Carrier,
+    ) -> BTreeMap<String, EncoderTarget> {
+        let lanes = 0..self.senders.len();
+        let lanes: Vec<usize> = lanes.filter(|lane| !self.is_stream_lane(*lane)).collect();
+        let target = |lane: usize| {
+            let sender = &mut self.senders[lane];
+            Some((sender.config().name.clone(), sender.encoder_target(now, carrier)?))
+        };
+        lanes.into_iter().filter_map(target).collect()
     }
 
     /// Runs `handle` on the receiver of `lane` and checks what it delivers.

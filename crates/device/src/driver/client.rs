@@ -1,5 +1,6 @@
 //! The client's role in the event loop: uplinks that come and go, names, what a server grants.
 
+mod encoders;
 mod fleet;
 pub(super) mod options;
 mod split;
@@ -15,6 +16,7 @@ use roadweave_tunnel::{Candidate, Client, ClientConfig, Usage};
 use roadweave_types::{Instant, UplinkId};
 use serde_json::{Value, json};
 
+use self::encoders::Encoders;
 use self::fleet::DataPlaneCheck;
 pub use self::options::{
     CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, LanStreamsOptions,
@@ -77,6 +79,7 @@ struct ClientRole {
     fleet: Option<Fleet<ClientReload>>,
     /// The connections of the LAN that go as streams.
     streams: Option<LanStreams>,
+    encoders: Encoders,
     /// The fleet has not been told of the uplinks as they are.
     has_other_uplinks: bool,
     passage: DataPlaneCheck,
@@ -150,6 +153,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         repeat_limiter: RepeatLimiter::default(),
         fleet,
         streams,
+        encoders: Encoders::default(),
         has_other_uplinks: true,
         passage: DataPlaneCheck::default(),
         granted: Granted::default(),
@@ -229,6 +233,7 @@ impl Role<Client> for ClientRole {
             self.looks.poll_timeout(),
             self.steering.poll_timeout(),
             self.streams.as_ref().and_then(LanStreams::poll_timeout),
+            self.encoders.poll_timeout(),
             Some(self.next_state),
             self.counts_months().then_some(self.next_time_of_day),
         ];
@@ -334,6 +339,7 @@ impl Role<Client> for ClientRole {
     fn handle_events(&mut self, driver: &mut Driver<Client>, now: Instant) {
         self.take_events(driver);
         self.streams.iter_mut().for_each(|streams| streams.handle_events(driver, now));
+        self.encoders.handle_events(driver, now);
         self.tell_uplinks();
         self.tell_passage(&driver.node, now);
         self.remind(driver, now);
@@ -374,7 +380,8 @@ impl Role<Client> for ClientRole {
                 let is_told = driver.node.tell_player(now, &lane, player, qoe);
                 Ok(json!({ "told": is_told }))
             }
-            "frame_targets" => Ok(json!(driver.node.frame_targets())),
+            "encoder_targets" => Ok(json!(driver.node.encoder_targets(now))),
+            "subscribe" => encoders::grant(params),
             other => Err(RpcError::method_not_found(other)),
         }
     }

@@ -22,7 +22,7 @@ use super::cadence::Cadence;
 use super::courtesy::Courtesy;
 use super::edge::Edge;
 use super::tun_name::TunName;
-use crate::local::{LocalServer, RpcError};
+use crate::local::{LocalServer, RpcError, Subscribers};
 use crate::metrics::MetricsListener;
 use crate::pauses::{Pause, Pauses, Readings, TURN_MAX};
 use crate::poll::wait_readable;
@@ -229,6 +229,11 @@ impl<N: Node> Driver<N> {
             (Some(listener), Some(outside)) => listener.start(outside.local.sender()),
             _ => Ok(()),
         }
+    }
+
+    /// Those who want to be told without asking, if any may.
+    pub(super) fn subscribers(&self) -> Option<&Subscribers> {
+        self.outside.as_ref().map(|outside| outside.local.subscribers())
     }
 
     /// What wakes the loop, for a thread of the role.

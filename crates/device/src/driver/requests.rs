@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_tunnel::{DRAIN_MAX, DrainReason, Server, SetError, Strategy};
+use roadweave_tunnel::{DRAIN_MAX, DrainReason, EncoderTarget, Server, SetError, Strategy};
 use roadweave_types::Instant;
 use serde_json::{Value, json};
 
@@ -14,7 +14,10 @@ use crate::local::{Drain, DrainAnswer, RpcError, SetStrategy};
 pub(super) trait Governed {
     fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError>;
 
-    fn frame_targets(&self) -> BTreeMap<String, BTreeMap<String, u64>>;
+    fn encoder_targets(
+        &mut self,
+        now: Instant,
+    ) -> BTreeMap<String, BTreeMap<String, EncoderTarget>>;
 
     fn sessions(&self) -> usize;
 
@@ -28,8 +31,11 @@ impl Governed for Server {
         self.set_strategy(lane, strategy)
     }
 
-    fn frame_targets(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
-        self.frame_targets()
+    fn encoder_targets(
+        &mut self,
+        now: Instant,
+    ) -> BTreeMap<String, BTreeMap<String, EncoderTarget>> {
+        self.encoder_targets(now)
     }
 
     fn sessions(&self) -> usize {
@@ -63,7 +69,7 @@ pub(super) fn handle(
             tracing::info!(lane, strategy = name, "a lane's strategy is changed");
             Ok(answer)
         }
-        "frame_targets" => Ok(json!(server.frame_targets())),
+        "encoder_targets" => Ok(json!(server.encoder_targets(now))),
         "drain" => drain(server, now, parse(params)?),
         other => Err(RpcError::method_not_found(other)),
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{LINE_MAX, RpcError};
+use super::{LINE_MAX, RpcError, Subscribe};
 
 /// A request to a running instance failed.
 #[derive(Debug, thiserror::Error)]
@@ -54,17 +54,66 @@ pub enum RequestError {
 /// # Errors
 /// [`RequestError::NotRunning`] when there is none, [`RequestError::Refused`] with its own words.
 pub fn request(path: &Path, method: &str, params: &Value) -> Result<Value, RequestError> {
+    let line = exchange(path, method, params).map_err(|error| failed(path, error))?;
+    answer(path, &line)
+}
+
+/// Subscribes to what a running instance tells, and hands each word's parameters to `tell`, until
+/// the instance ends or `tell` returns `false`.
+///
+/// # Errors
+/// As [`request`]; [`RequestError::Refused`] when there is nothing to subscribe to.
+pub fn subscribe(
+    path: &Path,
+    params: &Subscribe,
+    mut tell: impl FnMut(Value) -> bool,
+) -> Result<(), RequestError> {
     let name = || path.display().to_string();
-    let answer = exchange(path, method, params).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            RequestError::NotRunning { path: name() }
-        }
-        io::ErrorKind::PermissionDenied => RequestError::NoPermission { path: name() },
-        _ => RequestError::Io { path: name(), source },
-    })?;
     let malformed = |detail: String| RequestError::Malformed { path: name(), detail };
+    let stream = send(path, "subscribe", &json!(params)).map_err(|error| failed(path, error))?;
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    for number in 0_u64.. {
+        line.clear();
+        match (&mut reader).take(LINE_MAX as u64).read_line(&mut line) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) => return Err(failed(path, error)),
+        }
+        if number == 0 {
+            answer(path, &line)?;
+            continue;
+        }
+        let mut word: Value =
+            serde_json::from_str(&line).map_err(|error| malformed(error.to_string()))?;
+        let Some(params) = word.get_mut("params") else {
+            return Err(malformed("a word without params".to_owned()));
+        };
+        if !tell(params.take()) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What went wrong on the way.
+fn failed(path: &Path, source: io::Error) -> RequestError {
+    let path = path.display().to_string();
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            RequestError::NotRunning { path }
+        }
+        io::ErrorKind::PermissionDenied => RequestError::NoPermission { path },
+        _ => RequestError::Io { path, source },
+    }
+}
+
+/// The result in a line of JSON-RPC.
+fn answer(path: &Path, line: &str) -> Result<Value, RequestError> {
+    let malformed =
+        |detail: String| RequestError::Malformed { path: path.display().to_string(), detail };
     let mut answer: Value =
-        serde_json::from_str(&answer).map_err(|error| malformed(error.to_string()))?;
+        serde_json::from_str(line).map_err(|error| malformed(error.to_string()))?;
     if let Some(error) = answer.get_mut("error") {
         let error: RpcError =
             serde_json::from_value(error.take()).map_err(|error| malformed(error.to_string()))?;
@@ -77,14 +126,20 @@ pub fn request(path: &Path, method: &str, params: &Value) -> Result<Value, Reque
 }
 
 fn exchange(path: &Path, method: &str, params: &Value) -> io::Result<String> {
+    let mut answer = String::new();
+    let stream = send(path, method, params)?;
+    BufReader::new(stream).take(LINE_MAX as u64).read_line(&mut answer)?;
+    Ok(answer)
+}
+
+/// Asks; the answer is to be read.
+fn send(path: &Path, method: &str, params: &Value) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     stream.write_all(format!("{request}\n").as_bytes())?;
-    let mut answer = String::new();
-    BufReader::new(stream).take(LINE_MAX as u64).read_line(&mut answer)?;
-    Ok(answer)
+    Ok(stream)
 }
 
 const TIMEOUT: Duration = Duration::from_secs(5);

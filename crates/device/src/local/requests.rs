@@ -1,8 +1,10 @@
 //! What may be asked of a running instance, and what it answers: the types that both sides share.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
-use roadweave_tunnel::{Qoe, Strategy, StreamsConfig};
+use roadweave_tunnel::{EncoderTarget, Qoe, Strategy, StreamsConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -46,6 +48,41 @@ pub struct TellPlayer {
 
 fn streams_lane() -> String {
     StreamsConfig::LANE.to_owned()
+}
+
+/// What may be subscribed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Topic {
+    /// What encoders should do: [`EncoderWord`].
+    Encoder,
+}
+
+/// The parameters of `subscribe`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Subscribe {
+    /// What is wanted.
+    pub topic: Topic,
+    /// The least time between two words, milliseconds; what is older by then is left out.
+    #[serde(default = "shortest_interval")]
+    pub interval_ms: u64,
+}
+
+impl Subscribe {
+    /// How close together words may come, milliseconds.
+    pub const INTERVALS_MS: RangeInclusive<u64> = 10..=1000;
+}
+
+fn shortest_interval() -> u64 {
+    *Subscribe::INTERVALS_MS.start()
+}
+
+/// What whoever subscribes to [`Topic::Encoder`] is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EncoderWord {
+    /// By the lane's name. Without a session all are zero.
+    pub lanes: BTreeMap<String, EncoderTarget>,
 }
 
 /// The parameters of `drain`.

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::LINE_MAX;
+use super::subscribers::Subscribers;
+use super::{LINE_MAX, Subscribe};
 use crate::callers::Callers;
 use crate::process::own_directory;
 use crate::{DeviceError, Instance, Waker};
@@ -24,6 +25,7 @@ use crate::{DeviceError, Instance, Waker};
 pub struct LocalServer {
     requests: Receiver<LocalRequest>,
     sender: RequestSender,
+    subscribers: Subscribers,
     callers: Arc<Callers>,
     path: PathBuf,
     acceptor: Option<JoinHandle<()>>,
@@ -78,7 +80,11 @@ impl RpcError {
     }
 
     fn busy() -> Self {
-        Self { code: Self::BUSY, message: "the instance is busy, ask again".to_owned() }
+        Self::busy_with("the instance is busy, ask again")
+    }
+
+    fn busy_with(message: &str) -> Self {
+        Self { code: Self::BUSY, message: message.to_owned() }
     }
 }
 
@@ -131,26 +137,32 @@ impl LocalServer {
         let _ = fs::remove_file(&path);
         let listener = listen(&path).map_err(failed)?;
         let (queue, requests) = sync_channel(QUEUE_MAX);
+        let subscribers = Subscribers::new(waker.clone());
         let sender = RequestSender::new(queue, waker);
         let callers = Callers::new("the local socket", CONNECTIONS_MAX);
         let acceptor = {
             let (sender, callers) = (sender.clone(), Arc::clone(&callers));
-            let stopped = Arc::clone(&callers);
+            let (subscribers, stopped) = (subscribers.clone(), Arc::clone(&callers));
             let serve = move |stream| {
                 // A caller that breaks off harms itself only.
-                let _ = serve(&stream, &sender, &stopped);
+                let _ = serve(&stream, &sender, &subscribers, &stopped);
             };
             std::thread::Builder::new()
                 .name("local".to_owned())
                 .spawn(move || callers.take(listener.incoming(), serve))
                 .map_err(|error| DeviceError::system("start a thread", error))?
         };
-        Ok(Self { requests, sender, callers, path, acceptor: Some(acceptor) })
+        Ok(Self { requests, sender, subscribers, callers, path, acceptor: Some(acceptor) })
     }
 
     /// Asks as callers do, from a thread of this program.
     pub(crate) fn sender(&self) -> RequestSender {
         self.sender.clone()
+    }
+
+    /// Those who want to be told without asking.
+    pub(crate) fn subscribers(&self) -> &Subscribers {
+        &self.subscribers
     }
 
     /// The next request, if there is one. Call it until there is none after each wake.
@@ -162,6 +174,7 @@ impl LocalServer {
 impl Drop for LocalServer {
     fn drop(&mut self) {
         self.callers.stop();
+        self.subscribers.end();
         // Ends the accept; when that cannot be, the thread ends with the process.
         if UnixStream::connect(&self.path).is_ok()
             && let Some(acceptor) = self.acceptor.take()
@@ -189,7 +202,12 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
 }
 
 /// Answers one caller, line by line, until it leaves or is silent for a minute.
-fn serve(stream: &UnixStream, sender: &RequestSender, callers: &Callers) -> std::io::Result<()> {
+fn serve(
+    stream: &UnixStream,
+    sender: &RequestSender,
+    subscribers: &Subscribers,
+    callers: &Callers,
+) -> std::io::Result<()> {
     stream.set_read_timeout(Some(IDLE_MAX))?;
     stream.set_write_timeout(Some(ANSWER_MAX))?;
     let mut reader = BufReader::new(stream);
@@ -204,12 +222,19 @@ fn serve(stream: &UnixStream, sender: &RequestSender, callers: &Callers) -> std:
         let answer = if too_long {
             Some(failure(Value::Null, &RpcError::parse("the line is too long")))
         } else {
-            handle_line(&line, sender)
+            handle_line(&line, sender, subscribers)
         };
-        if let Some(answer) = answer {
-            let mut bytes = answer.to_string().into_bytes();
-            bytes.push(b'\n');
-            (&*stream).write_all(&bytes)?;
+        if let Some(answer) = &answer {
+            (&*stream).write_all(format!("{answer}\n").as_bytes())?;
+        }
+        if let Some(subscribe) = answer.as_ref().and_then(|it| subscribed(&line, it)) {
+            let interval = Duration::from_millis(subscribe.interval_ms);
+            let tell = |word: &str| {
+                let topic = json!(subscribe.topic);
+                let begin = format!("{{\"jsonrpc\":\"2.0\",\"method\":{topic},\"params\":");
+                (&*stream).write_all(format!("{begin}{word}}}\n").as_bytes())
+            };
+            return subscribers.subscribe().tell_all(interval, tell);
         }
         if too_long {
             return Ok(());
@@ -218,7 +243,7 @@ fn serve(stream: &UnixStream, sender: &RequestSender, callers: &Callers) -> std:
 }
 
 /// Handles one request; `None` for a notification, which wants no answer.
-fn handle_line(line: &[u8], sender: &RequestSender) -> Option<Value> {
+fn handle_line(line: &[u8], sender: &RequestSender, subscribers: &Subscribers) -> Option<Value> {
     let request: Value = match serde_json::from_slice(line) {
         Ok(request) => request,
         Err(error) => return Some(failure(Value::Null, &RpcError::parse(error))),
@@ -230,12 +255,22 @@ fn handle_line(line: &[u8], sender: &RequestSender) -> Option<Value> {
         return Some(failure(id.unwrap_or(Value::Null), &RpcError::invalid_request()));
     };
     let params = request.get("params").cloned().unwrap_or(Value::Null);
-    let result = sender.ask(method, params);
+    let result = match method == "subscribe" && subscribers.is_full() {
+        true => Err(RpcError::busy_with("there are as many subscribers as may be")),
+        false => sender.ask(method, params),
+    };
     let id = id?;
     Some(match result {
         Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
         Err(error) => failure(id, &error),
     })
+}
+
+/// What the caller has subscribed to by this line, if it has.
+fn subscribed(line: &[u8], answer: &Value) -> Option<Subscribe> {
+    let request: Value = serde_json::from_slice(line).ok()?;
+    let is_granted = request.get("method")? == "subscribe" && answer.get("result").is_some();
+    is_granted.then(|| serde_json::from_value(request.get("params")?.clone()).ok())?
 }
 
 fn failure(id: Value, error: &RpcError) -> Value {

@@ -19,6 +19,7 @@
 //! by any interface).
 
 mod caller;
+mod encoder;
 mod forward;
 mod handshake;
 mod http;
@@ -38,6 +39,7 @@ use roadweave_types::Instant;
 use roadweave_wire::{ResetCode, StreamId};
 
 use self::caller::arrived_by;
+pub use self::encoder::{EventStreams, Listening};
 use self::handshake::{Dialect, Handshake};
 use self::listener::Listener;
 use self::progress::Next;
@@ -164,6 +166,8 @@ pub struct Entrance {
     accepted: u64,
     /// What was read along, and what players told.
     pub(super) heard: Heard,
+    /// Those that want an event stream.
+    pub(super) listening: Vec<Listening>,
     ends: Ends<EntranceEnd>,
     scratch: Box<[u8]>,
 }
@@ -216,6 +220,7 @@ impl Entrance {
             paused_until: None,
             accepted: 0,
             heard: Heard::default(),
+            listening: Vec::new(),
             ends: Ends::default(),
             scratch: vec![0; SCRATCH].into(),
         })
@@ -247,6 +252,14 @@ impl Entrance {
     /// What players have told since the last call, in the order in which it came.
     pub fn take_told(&mut self) -> Vec<PlayerTold> {
         self.heard.take_told()
+    }
+
+    /// Those that have asked for an event stream since the last call; `poller` knows them no more.
+    pub fn take_listening(&mut self, poller: &Poller) -> Vec<Listening> {
+        let listening = std::mem::take(&mut self.listening);
+        // What it does not know it cannot wake for.
+        listening.iter().for_each(|it| drop(poller.remove(&it.socket)));
+        listening
     }
 
     /// Whether the token is one of its own.

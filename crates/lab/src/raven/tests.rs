@@ -112,17 +112,22 @@ fn copies_for_a_slow_path_are_withdrawn_when_the_fast_one_has_brought_the_packet
 }
 
 #[test]
-fn encoders_are_told_what_lola_wants() {
+fn encoders_are_told_what_to_do_under_every_strategy() {
     let route = recording([50, 55], 60);
-    let strategy: Strategy = "lola".parse().expect("known");
-    let scenario = Scenario::new("frames", links(&route, 1), strategy);
-    let mut stage = Stage::new(world(&scenario).expect("two links"));
-    warm_up(&mut stage, &scenario);
-    talk(&mut stage, 1);
-    let target = stage.world.client_status().expect("joined").stats.lanes[0].frame_target_bytes;
-    let (client, server) = stage.world.ends_mut();
-    let (targets, of_clients) = (client.frame_targets(), server.frame_targets());
-    assert!(target.is_some_and(|bytes| bytes > 10_000), "{target:?}");
-    assert_eq!(targets.get(LANE).copied(), target);
-    assert!(of_clients["vehicle"].contains_key(LANE), "{of_clients:?}");
+    let single = format!("single:{}", links(&route, 1)[1].name);
+    for strategy in ["lola", "xnc", "redundant", "bonding", &single, "raven"] {
+        let scenario = Scenario::new("frames", links(&route, 1), strategy.parse().expect("known"));
+        let mut stage = Stage::new(world(&scenario).expect("two links"));
+        warm_up(&mut stage, &scenario);
+        talk(&mut stage, 1);
+        let now = stage.world.now();
+        let (client, server) = stage.world.ends_mut();
+        let (targets, of_clients) = (client.encoder_targets(now), server.encoder_targets(now));
+        let target = targets[LANE];
+        assert!(target.frame_bytes > 10_000, "{strategy}: {target:?}");
+        assert!(target.bitrate > Rate::from_kbps(500), "{strategy}: {target:?}");
+        assert!(of_clients["vehicle"].contains_key(LANE), "{of_clients:?}");
+        let told = stage.world.client_status().expect("joined").stats.lanes[0].encoder;
+        assert_eq!(told, Some(target));
+    }
 }

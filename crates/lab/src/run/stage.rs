@@ -159,6 +159,9 @@ impl Stage {
 
     fn transmit(&mut self, now: Instant) {
         for traffic in &mut self.traffic {
+            if let Some(direction) = traffic.wants_target(now) {
+                traffic.set_target(self.world.encoder_target(direction));
+            }
             while let Some((direction, packet)) = traffic.poll_transmit(now) {
                 self.world.handle_inner(direction, &packet);
             }

@@ -15,12 +15,15 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_emulate::{Direction, Random};
+use roadweave_tunnel::EncoderTarget;
 use roadweave_types::{Instant, Rate};
 
 use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
+use crate::video::encoder::{AdaptiveEncoder, ssim_db};
 use crate::video::h264::{AccessUnit, NAL_IDR};
 use crate::video::quality::{self, Percentiles, Player, Playout, Quality, SentFrame};
+use crate::video::refresh::Refresh;
 use crate::video::rtp::{CLOCK_HZ, Packetizer, RtpPacket};
 use crate::video::stream_log::{ArrivedPacket, SentLine};
 
@@ -34,6 +37,9 @@ pub enum FrameSource {
         /// The rate of coded pictures, without headers.
         bitrate: Rate,
     },
+    /// Pictures of random bytes, as large as the tunnel says, with an IDR frame where the receiver
+    /// asks for one.
+    Adaptive(AdaptiveEncoder),
 }
 
 /// A video and what became of it.
@@ -47,6 +53,8 @@ pub struct VideoReport {
     pub quality: Quality,
     /// The viewer.
     pub player: Player,
+    /// SSIM of each frame as it was coded, dB; none where no model says.
+    pub ssim_db: Vec<f64>,
     /// The RTP packets' numbers, timestamps and sizes, one per packet of the stream.
     packets: Vec<PacketRecord>,
 }
@@ -77,6 +85,13 @@ pub struct VideoTraffic {
     outgoing: VecDeque<Bytes>,
     stream: Stream,
     records: Vec<PacketRecord>,
+    /// What an adaptive encoder was told last.
+    target: EncoderTarget,
+    ssim_db: Vec<f64>,
+    /// The receiver of an adaptive encoder's pictures.
+    refresh: Option<Refresh>,
+    /// Whether the next frame is to be an IDR frame.
+    wants_key_frame: bool,
     sent_bytes: u64,
     arrived: u64,
     unexpected: u64,
@@ -96,6 +111,8 @@ impl VideoTraffic {
         let player = Player { fps: player.fps.max(1), ..player };
         let mut random = Random::new(seed);
         let noise = (0..NOISE / 8).flat_map(|_| random.bits().to_be_bytes()).collect();
+        let wait = player.frame_wait;
+        let refresh = matches!(&frames, FrameSource::Adaptive(_)).then(|| Refresh::new(wait));
         let is_empty = matches!(&frames, FrameSource::Clip(units) if units.is_empty());
         Self {
             name: spec.name.clone(),
@@ -111,6 +128,10 @@ impl VideoTraffic {
             outgoing: VecDeque::new(),
             stream: Stream::default(),
             records: Vec::new(),
+            target: EncoderTarget::default(),
+            ssim_db: Vec::new(),
+            refresh,
+            wants_key_frame: true,
             sent_bytes: 0,
             arrived: 0,
             unexpected: 0,
@@ -130,7 +151,13 @@ impl VideoTraffic {
             FrameSource::Clip(units) => units[(number % units.len() as u64) as usize].clone(),
             FrameSource::Synthetic { bitrate } => {
                 let size = synthetic_size(number, *bitrate, self.player.fps, &mut self.random);
-                synthetic(number, self.player.fps, size, &self.noise)
+                synthetic(number, is_idr(number, self.player.fps), size, &self.noise)
+            }
+            FrameSource::Adaptive(encoder) => {
+                let size = encoder.size(self.target, self.player.fps, &mut self.random);
+                let is_key_frame = std::mem::take(&mut self.wants_key_frame);
+                self.ssim_db.push(ssim_db(size, is_key_frame));
+                synthetic(number, is_key_frame, size, &self.noise)
             }
         };
         let timestamp = number * u64::from(CLOCK_HZ) / u64::from(self.player.fps);
@@ -146,7 +173,16 @@ impl VideoTraffic {
             self.outgoing.push_back(packet);
         }
         let packets = first..self.stream.log.packets.len();
+        if let Some(refresh) = &mut self.refresh {
+            refresh.on_sent(packets.len(), unit.is_idr());
+        }
         self.stream.log.frames.push(SentFrame { captured: now, idr: unit.is_idr(), packets });
+    }
+
+    /// When the next frame is captured, if there is one.
+    fn next_capture(&self) -> Option<Instant> {
+        let next = self.stream.log.frames.len() as u64;
+        (next < self.frame_count).then(|| self.captured(next))
     }
 
     /// The packet that an RTP header belongs to: the only one of its sequence number near its
@@ -168,12 +204,25 @@ impl Traffic for VideoTraffic {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let next = self.stream.log.frames.len() as u64;
-        (next < self.frame_count).then(|| self.captured(next))
+        let asks = self.refresh.as_ref().and_then(Refresh::poll_timeout);
+        self.next_capture().into_iter().chain(asks).min()
+    }
+
+    fn wants_target(&self, now: Instant) -> Option<Direction> {
+        let is_due = self.outgoing.is_empty() && self.next_capture().is_some_and(|due| due <= now);
+        (is_due && self.refresh.is_some()).then_some(self.direction)
+    }
+
+    fn set_target(&mut self, target: EncoderTarget) {
+        self.target = target;
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)> {
-        if self.outgoing.is_empty() && self.poll_timeout().is_some_and(|due| due <= now) {
+        if self.refresh.as_mut().is_some_and(|refresh| refresh.asks(now)) {
+            let direction = self.direction.opposite();
+            return Some((direction, inner::udp(direction, self.port, KEY_FRAME_REQUEST)));
+        }
+        if self.outgoing.is_empty() && self.next_capture().is_some_and(|due| due <= now) {
             self.capture(now);
         }
         let packet = inner::udp(self.direction, self.port, &self.outgoing.pop_front()?);
@@ -182,10 +231,19 @@ impl Traffic for VideoTraffic {
     }
 
     fn handle_arrival(&mut self, now: Instant, direction: Direction, packet: &Bytes) {
+        if direction != self.direction && self.refresh.is_some() {
+            self.wants_key_frame = true;
+            return;
+        }
         let packet = RtpPacket::parse(&inner::payload(packet)).ok();
         let index = packet.filter(|_| direction == self.direction).and_then(|p| self.index_of(&p));
         match index.is_some_and(|index| self.stream.note_arrival(now, index)) {
-            true => self.arrived += 1,
+            true => {
+                self.arrived += 1;
+                if let (Some(refresh), Some(index)) = (&mut self.refresh, index) {
+                    refresh.on_arrived(now, self.stream.log.frame_of(index));
+                }
+            }
             false => self.unexpected += 1,
         }
     }
@@ -206,6 +264,7 @@ impl Traffic for VideoTraffic {
                 playout,
                 quality,
                 player: self.player.clone(),
+                ssim_db: self.ssim_db.clone(),
                 packets: self.records.clone(),
             })),
         }
@@ -213,6 +272,11 @@ impl Traffic for VideoTraffic {
 }
 
 impl VideoReport {
+    /// The bytes of a frame's packets, headers of RTP included.
+    pub fn frame_bytes(&self, frame: &SentFrame) -> usize {
+        self.packets[frame.packets.clone()].iter().map(|packet| usize::from(packet.bytes)).sum()
+    }
+
     /// Writes what the camera and the viewer of a demo would have written: the log of what was sent
     /// and that of what arrived, for those who decode it. `clip`: the pictures that were sent.
     ///
@@ -263,10 +327,10 @@ fn synthetic_size(number: u64, bitrate: Rate, fps: u32, random: &mut Random) -> 
 
 /// A picture of `size` bytes, at least [`SLICE_HEADER`]: one slice with the frame's number and
 /// noise.
-fn synthetic(number: u64, fps: u32, size: usize, noise: &[u8]) -> AccessUnit {
+fn synthetic(number: u64, is_idr: bool, size: usize, noise: &[u8]) -> AccessUnit {
     let mut slice = BytesMut::with_capacity(size);
     // nal_ref_idc 3; then the bit that says that the picture begins here.
-    slice.put_u8(0x60 | if is_idr(number, fps) { NAL_IDR } else { NAL_SLICE });
+    slice.put_u8(0x60 | if is_idr { NAL_IDR } else { NAL_SLICE });
     slice.put_u8(0x80);
     slice.put_u64(number);
     while slice.len() < size {
@@ -280,6 +344,9 @@ fn is_idr(number: u64, fps: u32) -> bool {
     number.is_multiple_of(u64::from(fps))
 }
 
+/// What a receiver sends that wants a key frame: as long as a picture loss indication (RFC 4585
+/// section 6.3.1) behind a receiver report.
+const KEY_FRAME_REQUEST: &[u8] = &[0; 44];
 const NANOS: u128 = 1_000_000_000;
 /// The stream's identifier in RTP.
 const SSRC: u32 = 0x726f_6164;

@@ -8,8 +8,10 @@
 //!                                     quality: stalls, frames, delays <------------+
 //! ```
 
+pub mod encoder;
 pub mod frame_id;
 pub mod h264;
 pub mod quality;
+pub mod refresh;
 pub mod rtp;
 pub mod stream_log;

@@ -51,6 +51,13 @@ pub struct StreamLog {
     pub packets: Vec<Instant>,
 }
 
+impl StreamLog {
+    /// The frame that packet `index` is of.
+    pub fn frame_of(&self, index: usize) -> usize {
+        self.frames.partition_point(|frame| frame.packets.end <= index)
+    }
+}
+
 /// The behaviour of the receiving application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Player {

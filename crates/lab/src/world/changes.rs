@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use roadweave_emulate::{Direction, DuplexLink};
-use roadweave_tunnel::{Client, Server, SetError, Strategy};
+use roadweave_tunnel::{Client, EncoderTarget, Server, SetError, Strategy};
 
 use super::strangers::{Hostile, Neighbour};
 use super::{
@@ -131,5 +131,17 @@ impl World {
     pub fn ends_mut(&mut self) -> (&mut Client, &mut Server) {
         (self.client.touched, self.server.touched) = (true, true);
         (&mut self.client.end, &mut self.server.end)
+    }
+
+    /// What an encoder at the end of `direction` should do whose video goes by the first lane.
+    pub fn encoder_target(&mut self, direction: Direction) -> EncoderTarget {
+        let now = self.now();
+        let (client, server) = self.ends_mut();
+        let mut lanes = match direction {
+            Direction::Up => client.encoder_targets(now),
+            Direction::Down => server.encoder_targets(now).remove(ends::NAME).unwrap_or_default(),
+        };
+        let lane = &self.config.lanes_up[0].name;
+        lanes.remove(lane).unwrap_or_default()
     }
 }

@@ -13,7 +13,7 @@ use super::{MTU, OtherServer, SERVER, Trust, WorldConfig, WorldError};
 use crate::inner::VEHICLE;
 
 /// The name of the only client.
-const NAME: &str = "vehicle";
+pub(super) const NAME: &str = "vehicle";
 /// The server's inner address.
 const GATEWAY: [u8; 4] = [10, 77, 0, 1];
 

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use roadweave_types::{PathSnapshot, PathStatus};
 
 use super::*;
-use crate::testing::{Among, path};
+use crate::pace::Pace;
+use crate::testing::{Among, free, path};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -19,18 +20,9 @@ fn at(ms: u64) -> Instant {
 
 /// A path whose pace is known: `owd_ms` one way, and a packet each `iat_ms`.
 fn paced(lola: &mut Lola, id: u32, owd_ms: u64, iat_ms: u64) -> PathSnapshot {
-    let pace = Pace::known(at(10_000), MS * iat_ms as u32, MS * 2 * owd_ms as u32);
-    let last_pair = Some(at(10_000));
-    let probed = PathState {
-        id: PathId(id),
-        pace,
-        pause: PAUSE_MIN,
-        last_sent: None,
-        last_pair,
-        flying: 0,
-        probes: 0,
-    };
-    lola.paths.push(probed);
+    let (iat, rtt) = (MS * iat_ms as u32, MS * 2 * owd_ms as u32);
+    lola.windows.push_known(at(10_000), PathId(id), iat, rtt);
+    lola.paths.push(PathState::new(at(10_000), PathId(id)));
     path(id, 2 * owd_ms, u64::MAX / 4)
 }
 
@@ -169,7 +161,7 @@ impl Link {
     /// Tells `pace` what is acknowledged until `now`.
     fn tell(&mut self, now: Instant, pace: &mut Pace) {
         for (now, acknowledged) in self.acknowledgements(now) {
-            pace.on_acknowledged(now, &acknowledged, PAUSE_MIN);
+            pace.on_acknowledged(now, &acknowledged, MS * 5);
         }
     }
 
@@ -192,6 +184,12 @@ impl Link {
     }
 }
 
+/// What the next frame may have, bytes.
+fn target(lola: &Lola, now: Instant, paths: &[PathSnapshot]) -> u64 {
+    let paths = free(paths);
+    lola.share_of(&paths, &lola.windows.rooms(now, &paths)).round() as u64
+}
+
 /// Sends frames of the size that LoLa wants over links, 30 a second, and lets `change` happen to
 /// them.
 fn stream(links: &mut [Link], frames: u64, mut change: impl FnMut(u64, &mut [Link])) -> Vec<u64> {
@@ -210,7 +208,7 @@ fn stream(links: &mut [Link], frames: u64, mut change: impl FnMut(u64, &mut [Lin
         };
         if ms.is_multiple_of(33) {
             change(ms / 33, links);
-            let target = lola.frame_target_among(now, &snapshots(links)).expect("a path is usable");
+            let target = target(&lola, now, &snapshots(links));
             targets.push(target);
             // A camera with something to show, that never makes more than 40 packets.
             (0..(target / 1200).clamp(2, 40)).for_each(|_| waiting.push_back(now));
@@ -335,13 +333,15 @@ fn the_target_is_four_fifths_of_the_windows_less_what_is_under_way() {
     let mut paths = [paced(&mut lola, 0, 20, 4), paced(&mut lola, 1, 40, 6)];
     paths[0].bytes_in_flight = 5 * 1200;
     // Windows of 80/4 and 60/6 packets.
-    assert_eq!(lola.frame_target_among(at(10_000), &paths), Some((16 - 5 + 8) * 1200));
+    assert_eq!(target(&lola, at(10_000), &paths), (16 - 5 + 8) * 1200);
     paths[1].status = PathStatus::Suspect;
-    assert_eq!(lola.frame_target_among(at(10_000), &paths), Some(11 * 1200));
-    paths[0].status = PathStatus::Suspect;
+    assert_eq!(target(&lola, at(10_000), &paths), 11 * 1200);
     paths[0].bytes_in_flight = 100 * 1200;
-    assert_eq!(lola.frame_target_among(at(10_000), &paths), Some(8 * 1200));
-    assert_eq!(lola.frame_target_among(at(10_000), &[]), None);
+    assert_eq!(target(&lola, at(10_000), &paths), 0, "it has more than it brings in time");
+    paths[0].bytes_in_flight = 0;
+    paths[0].status = PathStatus::Suspect;
+    assert_eq!(target(&lola, at(10_000), &paths), 0, "no path answers");
+    assert_eq!(target(&lola, at(10_000), &[]), 0);
 }
 
 #[test]

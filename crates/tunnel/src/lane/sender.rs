@@ -30,16 +30,17 @@ use roadweave_wire::{
 };
 
 use crate::carrier::Carrier;
-use crate::lane::LaneConfig;
 use crate::lane::arrival_times::ArrivalTimes;
 use crate::lane::copies::Copies;
 use crate::lane::cuts::{Cut, Cuts};
 use crate::lane::datagram::TokenKind;
+use crate::lane::encoder::Targets;
 use crate::lane::flow_predecessors::FlowPredecessors;
 use crate::lane::recovery_history::RecoveryHistory;
 use crate::lane::sent_flows::SentFlows;
 use crate::lane::shed::{Frame, Shedder};
 use crate::lane::unfinished::{Unacknowledged, Unfinished, inner_of};
+use crate::lane::{EncoderTarget, LaneConfig};
 use crate::observe::PacketLog;
 
 mod memory;
@@ -95,8 +96,8 @@ pub(crate) struct LaneSender {
     learned: Option<String>,
     /// What the peer was told of the packets.
     announced: Promise,
-    /// What an encoder should make of its next frame, bytes.
-    frame_target: Option<u64>,
+    /// What an encoder is told, once one has asked.
+    targets: Option<Targets>,
     stats: SendStats,
     log: PacketLog,
     /// What another session would have to send on, if there may be one.
@@ -140,7 +141,7 @@ impl LaneSender {
             path_names: BTreeMap::new(),
             learned: None,
             announced: Promise::default(),
-            frame_target: None,
+            targets: None,
             stats: SendStats::default(),
             log: PacketLog::default(),
             unacknowledged: None,
@@ -176,10 +177,27 @@ impl LaneSender {
         stats
     }
 
-    /// What an encoder should make of its next frame, bytes, as things were at the last
-    /// [`LaneSender::transmit`].
-    pub(crate) fn frame_target(&self) -> Option<u64> {
-        self.frame_target
+    /// What an encoder behind the lane should do now; `None` where the carrier tells nothing of
+    /// its paths.
+    pub(crate) fn encoder_target(
+        &mut self,
+        now: Instant,
+        carrier: &mut impl Carrier,
+    ) -> Option<EncoderTarget> {
+        if !carrier.tells_fates() {
+            return None;
+        }
+        carrier.set_pacing(self.config.strategy.pacing(self.config.pacing));
+        let mut targets = self.targets.take().unwrap_or_else(|| Targets::new(self.config.deadline));
+        let offers = self.offers(carrier.paths(now));
+        let target = targets.take(now, &*self.scheduler, &offers, self.stats.queue_bytes);
+        self.targets = Some(targets);
+        Some(target)
+    }
+
+    /// What an encoder was told last, if one has asked.
+    pub(crate) fn told_encoder(&self) -> Option<EncoderTarget> {
+        self.targets.as_ref().map(Targets::told)
     }
 
     /// What happens to each packet, for whoever asks.
@@ -283,6 +301,7 @@ impl LaneSender {
         acknowledged: &AcknowledgedDatagram,
     ) {
         self.scheduler.on_acknowledged(now, acknowledged);
+        self.targets.iter_mut().for_each(|targets| targets.on_acknowledged(now, acknowledged));
         let whole = match kind {
             TokenKind::Part => self.cuts.on_acknowledged(id.0).map(|cut| (cut.kind, cut.id)),
             kind => Some((kind, id)),
@@ -386,7 +405,6 @@ impl LaneSender {
         if self.is_idle() {
             self.settle_age();
             self.announce(carrier);
-            self.frame_target = None;
             return;
         }
         carrier.set_pacing(self.config.strategy.pacing(self.config.pacing));
@@ -409,25 +427,19 @@ impl LaneSender {
         }
         self.encoder.expire(now);
         self.forget_flows();
-        if self.config.strategy.sizes_frames() {
-            let paths = self.offers(carrier.paths(now));
-            self.frame_target = self.scheduler.frame_target(now, &paths);
-        } else {
-            self.frame_target = None;
-        }
         if self.has_backlog() {
             carrier.on_backlog(now);
         }
     }
 
-    /// Whether nothing waits, nothing is under way, and nobody wants to know what could be sent: to
-    /// look at the paths for each lane is a good part of a turn's work, and most lanes are idle.
+    /// Whether nothing waits and nothing is under way: to look at the paths for each lane is a good
+    /// part of a turn's work, and most lanes are idle.
     fn is_idle(&self) -> bool {
         let sends_nothing = !self.has_backlog() && self.copies.is_empty() && !self.has_new_parts;
         let awaits_nothing = self.encoder.is_empty()
             && !self.recovery.has_past()
             && self.recovery.poll_timeout().is_none();
-        sends_nothing && awaits_nothing && !self.config.strategy.sizes_frames()
+        sends_nothing && awaits_nothing
     }
 
     /// When [`LaneSender::transmit`] must be called again, if nothing else happens.

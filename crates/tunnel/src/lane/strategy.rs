@@ -40,8 +40,6 @@ struct Entry {
     moves_repairs: bool,
     /// How its packets are paced, if not as the lane says.
     pacing: Option<Pacing>,
-    /// Whether its scheduler says what an encoder should make of its next frame.
-    sizes_frames: bool,
 }
 
 /// How long a packet that was sent may be needed.
@@ -84,7 +82,6 @@ const fn entry(
         code: None,
         moves_repairs: true,
         pacing: None,
-        sizes_frames: false,
     }
 }
 
@@ -99,10 +96,6 @@ impl Entry {
 
     const fn leaving_repairs_where_they_are(self) -> Self {
         Self { moves_repairs: false, ..self }
-    }
-
-    const fn sizing_frames(self) -> Self {
-        Self { sizes_frames: true, ..self }
     }
 }
 
@@ -131,7 +124,7 @@ const STRATEGIES: [Entry; 19] = [
     entry("bonding", "bonding", "none", UntilExpired),
     entry("raven", "raven", "reliable", UntilGivenUp),
     entry("raven:<percent>", "raven:<percent>", "reliable", UntilGivenUp),
-    entry("lola", "lola", "none", ToDeadline).sizing_frames(),
+    entry("lola", "lola", "none", ToDeadline),
     entry("single:<uplink>", "single:<uplink>", "none", UntilExpired),
 ];
 
@@ -214,11 +207,6 @@ impl Strategy {
     /// Whether it gives up whole frames of a video where there is more than the paths carry.
     pub(crate) fn keeps_whole_frames(&self) -> bool {
         self.entry.keeps == WholeFrames
-    }
-
-    /// Whether its scheduler says what an encoder should make of its next frame.
-    pub(crate) fn sizes_frames(&self) -> bool {
-        self.entry.sizes_frames
     }
 
     /// The longest header of a repair: a packet that is cut for a path must fit behind it as well.
@@ -306,14 +294,12 @@ mod tests {
     fn what_a_strategy_needs_of_the_lane_stands_in_the_table() {
         let of = |name: &str| {
             let strategy = name.parse::<Strategy>().expect("known");
-            let header = strategy.repair_header();
-            (strategy.codes(), header, strategy.moves_repairs(), strategy.sizes_frames())
+            (strategy.codes(), strategy.repair_header(), strategy.moves_repairs())
         };
         for name in Strategy::for_any_uplinks() {
             let is_xnc = name.starts_with("xnc");
             let header = if name == "pluribus" { SUM_HEADER } else { CODED_HEADER };
-            let expected =
-                (is_xnc || name == "pluribus", header, name != "xnc-sigcomm23", name == "lola");
+            let expected = (is_xnc || name == "pluribus", header, name != "xnc-sigcomm23");
             assert_eq!(of(name), expected, "{name}");
         }
     }

@@ -4,7 +4,7 @@ use roadweave_types::{DropCounters, LaneId};
 use serde::{Deserialize, Serialize};
 
 use super::Session;
-use crate::lane::{LaneReceiver, LaneSender, MemoryStats, ReceiveStats, SendStats};
+use crate::lane::{EncoderTarget, LaneReceiver, LaneSender, MemoryStats, ReceiveStats, SendStats};
 
 /// The figures of one lane.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -15,9 +15,9 @@ pub struct LaneStats {
     pub strategy: String,
     /// What was sent.
     pub sent: SendStats,
-    /// What an encoder should make of its next frame, bytes; only some strategies know.
+    /// What an encoder was told last, if one has asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub frame_target_bytes: Option<u64>,
+    pub encoder: Option<EncoderTarget>,
     /// Bytes sent beyond the inner packets, per byte of inner packets.
     pub redundancy: f64,
     /// What was received.
@@ -53,7 +53,7 @@ impl Session {
             LaneStats {
                 name: sender.config().name.clone(),
                 strategy: sender.config().strategy.to_string(),
-                frame_target_bytes: sender.frame_target(),
+                encoder: sender.told_encoder(),
                 redundancy: sent.redundancy(),
                 sent,
                 received: self.received(id),

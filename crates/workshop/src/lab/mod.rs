@@ -21,6 +21,7 @@
 mod compare;
 mod downloads;
 mod drives;
+mod encoder;
 mod failover;
 mod fleet;
 mod kept;
@@ -36,6 +37,7 @@ mod workers;
 
 pub use self::compare::CompareArgs;
 pub use self::downloads::DownloadsArgs;
+pub use self::encoder::EncoderArgs;
 pub use self::failover::FailoverArgs;
 pub use self::fleet::FleetArgs;
 pub use self::profiles::ProfilesArgs;
@@ -60,6 +62,7 @@ enum LabCommand {
     Raven(RavenArgs),
     Profiles(ProfilesArgs),
     Downloads(DownloadsArgs),
+    Encoder(EncoderArgs),
     Failover(FailoverArgs),
     Fleet(FleetArgs),
     Vod(VodArgs),
@@ -79,6 +82,7 @@ impl LabArgs {
             LabCommand::Raven(args) => args.run(),
             LabCommand::Profiles(args) => args.run(),
             LabCommand::Downloads(args) => args.run(),
+            LabCommand::Encoder(args) => args.run(),
             LabCommand::Failover(args) => args.run(),
             LabCommand::Fleet(args) => args.run(),
             LabCommand::Vod(args) => args.run(),

@@ -10,12 +10,13 @@ use crate::driver::event_loop::{Driver, STREAMS};
 use crate::driver::steering::Steering;
 use crate::poll::Event;
 use crate::status::{SplitStatus, StreamsStatus};
-use crate::streams::{Entrance, LOOPBACK, PlayerTold};
+use crate::streams::{Entrance, EventStreams, LOOPBACK, PlayerTold};
 use crate::{DeviceError, Instance, Interface};
 
 /// Where connections come in, and whose streams they go by.
 pub(super) struct LanStreams {
     entrance: Entrance,
+    event_streams: EventStreams,
     owner: Option<StreamsOwner>,
     /// Where there is no server that takes streams: none can be opened here.
     nowhere: Streams,
@@ -45,7 +46,8 @@ impl LanStreams {
             let listeners = entrance.transparent_addresses();
             Split::new(instance, driver.edge.tun_name(), rules.clone(), listeners)
         });
-        Ok(Self { entrance, owner: None, nowhere, split, is_up: false })
+        let event_streams = EventStreams::default();
+        Ok(Self { entrance, event_streams, owner: None, nowhere, split, is_up: false })
     }
 
     /// The interfaces that lead to the LAN from now on; this machine itself is of it.
@@ -100,6 +102,11 @@ impl LanStreams {
         for PlayerTold { player, qoe } in self.entrance.take_told() {
             // One that tells too often is not told on.
             let _ = driver.node.tell_player(now, StreamsConfig::LANE, player, qoe);
+        }
+        for listening in self.entrance.take_listening(&driver.poller) {
+            if let Some(subscribers) = driver.subscribers() {
+                self.event_streams.begin(listening, subscribers);
+            }
         }
     }
 

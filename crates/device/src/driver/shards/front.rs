@@ -13,8 +13,8 @@ use bytes::Bytes;
 use roadweave_identity::PublicKey;
 use roadweave_quic::Transmit;
 use roadweave_tunnel::{
-    DrainReason, Learned, Node, Peer, Peers, PeersChange, ProxyTenant, RecvMeta, Server,
-    ServerEvent, SessionFigures, SetError, Strategy,
+    DrainReason, EncoderTarget, Learned, Node, Peer, Peers, PeersChange, ProxyTenant, RecvMeta,
+    Server, ServerEvent, SessionFigures, SetError, Strategy,
 };
 use roadweave_types::Instant;
 
@@ -310,8 +310,12 @@ impl Governed for Front {
         Ok(())
     }
 
-    fn frame_targets(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
-        self.ask(|driver| driver.node.frame_targets()).into_iter().flatten().flatten().collect()
+    fn encoder_targets(&mut self, _: Instant) -> BTreeMap<String, BTreeMap<String, EncoderTarget>> {
+        let targets = self.ask(|driver| {
+            let now = driver.edge.clock.now();
+            driver.node.encoder_targets(now)
+        });
+        targets.into_iter().flatten().flatten().collect()
     }
 
     fn sessions(&self) -> usize {

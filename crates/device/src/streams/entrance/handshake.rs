@@ -7,6 +7,7 @@ use roadweave_wire::{
 };
 
 use super::EntranceEnd;
+use super::encoder::ListenRequest;
 use super::forward::Forward;
 use super::http::{self, HEAD_MAX};
 use super::report::PlayerTold;
@@ -45,6 +46,8 @@ pub(super) enum Asked {
     Forward { length: usize, forward: Forward },
     /// Players tell of their buffers.
     Told { players: Vec<PlayerTold>, answer: Vec<u8> },
+    /// It wants an event stream, by a head of `length` bytes.
+    Listen { length: usize, request: ListenRequest },
     /// It wants what it does not get here.
     Refused { answer: Vec<u8>, end: EntranceEnd },
 }

@@ -5,10 +5,9 @@
 use roadweave_types::{ServerHost, ServerName};
 use roadweave_wire::Destination;
 
-use super::EntranceEnd;
 use super::forward::forward;
 use super::handshake::{Asked, Dialect};
-use super::report;
+use super::{EntranceEnd, encoder, report};
 
 /// The longest head of a request, bytes.
 pub(super) const HEAD_MAX: usize = 8 * 1024;
@@ -36,7 +35,13 @@ pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
         return refused(400, "no HTTP request");
     };
     if method != "CONNECT" {
-        let path = target.split('?').next().unwrap_or_default();
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        if path == encoder::TARGET {
+            return encoder::read(method, query, request.headers, length, origins);
+        }
         if path == report::TARGET {
             let came = (length, &bytes[length..]);
             return report::read(method, request.headers, came, origins);
@@ -129,7 +134,7 @@ mod tests {
                 assert_eq!(length, head.len());
                 format!("to {:?}", forward.destination.port())
             }
-            Asked::Greeted { .. } => unreachable!("that is SOCKS"),
+            Asked::Greeted { .. } | Asked::Listen { .. } => unreachable!("nobody asks for that"),
         };
         assert_eq!(found, expected, "{head:?}");
     }

@@ -10,6 +10,7 @@ use roadweave_wire::{Destination, ResetCode, StreamPriority};
 
 use super::super::splice::{Over, Splice, Turn, break_off};
 use super::super::table::Number;
+use super::encoder::Listening;
 use super::forward::Forward;
 use super::handshake::{Asked, Dialect, Handshake, MESSAGE_MAX};
 use super::transparent::ANSWER_MAX;
@@ -149,7 +150,8 @@ impl Entrance {
                 Asked::More => return Next::Stays(State::Asking { socket, handshake, closing }),
                 Asked::Greeted { length, .. }
                 | Asked::Connect { length, .. }
-                | Asked::Forward { length, .. } => length,
+                | Asked::Forward { length, .. }
+                | Asked::Listen { length, .. } => length,
                 Asked::Refused { .. } | Asked::Told { .. } => 0,
             };
             if socket.read_exact(&mut self.scratch[..consumed]).is_err() {
@@ -177,6 +179,10 @@ impl Entrance {
                 Asked::Told { players, answer } => {
                     players.into_iter().for_each(|told| self.heard.tell(told));
                     return self.part(now, number, socket, answer, EntranceEnd::Served);
+                }
+                Asked::Listen { request, .. } => {
+                    self.listening.push(Listening { socket, request });
+                    return Next::Ends(EntranceEnd::Served);
                 }
                 Asked::Refused { answer, end } => {
                     return self.part(now, number, socket, answer, end);

@@ -49,15 +49,13 @@ pub(super) fn read(
         let mut named = fields.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
         named.next().map(|field| field.value)
     };
-    let origin = match field("Origin").map(std::str::from_utf8) {
-        None => None,
-        Some(Ok(origin)) if origins.iter().any(|known| known == origin) => Some(origin),
-        Some(_) => return refused(403, "this page's origin is not in streams.origins", None),
+    let Ok(origin) = allowed_origin(fields, origins) else {
+        return refused(403, "this page's origin is not in streams.origins", None);
     };
     match method {
         "POST" => {}
         "OPTIONS" => {
-            let answer = answer_with(200, "", &cross_origin(origin));
+            let answer = answer_with(200, "", &cross_origin(origin, "POST"));
             return Asked::Refused { answer, end: EntranceEnd::Served };
         }
         _ => return refused(405, "tell by POST", origin),
@@ -84,7 +82,7 @@ pub(super) fn read(
         }
         _ => return refused(415, "tell application/json or application/cmcd", origin),
     };
-    Asked::Told { players, answer: answer_with(200, "", &cross_origin(origin)) }
+    Asked::Told { players, answer: answer_with(200, "", &cross_origin(origin, "POST")) }
 }
 
 /// The last report of each of the first players.
@@ -101,16 +99,37 @@ fn last_of_each(reports: impl Iterator<Item = PlayerTold>) -> Vec<PlayerTold> {
 }
 
 fn refused(status: u16, why: &str, origin: Option<&str>) -> Asked {
-    let answer = answer_with(status, why, &cross_origin(origin));
+    let answer = answer_with(status, why, &cross_origin(origin, "POST"));
     Asked::Refused { answer, end: EntranceEnd::BadRequest }
 }
 
-/// What lets the page of `origin` tell, which lies in no private network perhaps.
-fn cross_origin(origin: Option<&str>) -> String {
+/// The origin of the page that asks, if it is one that is named; `None`: it is no page of another
+/// origin.
+///
+/// # Errors
+/// When it is any other.
+pub(super) fn allowed_origin<'a>(
+    fields: &[Header<'a>],
+    origins: &[String],
+) -> Result<Option<&'a str>, NotAllowed> {
+    let origin = fields.iter().find(|field| field.name.eq_ignore_ascii_case("Origin"));
+    match origin.map(|origin| std::str::from_utf8(origin.value)) {
+        None => Ok(None),
+        Some(Ok(origin)) if origins.iter().any(|known| known == origin) => Ok(Some(origin)),
+        Some(_) => Err(NotAllowed),
+    }
+}
+
+/// A page that the owner of the box does not know.
+#[derive(Debug)]
+pub(super) struct NotAllowed;
+
+/// What lets the page of `origin` ask by `method`, which lies in no private network perhaps.
+pub(super) fn cross_origin(origin: Option<&str>, method: &str) -> String {
     origin.map_or_else(String::new, |origin| {
         format!(
             "Access-Control-Allow-Origin: {origin}\r\nVary: Origin\r\n\
-             Access-Control-Allow-Methods: POST\r\nAccess-Control-Allow-Headers: Content-Type\r\n\
+             Access-Control-Allow-Methods: {method}\r\nAccess-Control-Allow-Headers: Content-Type\r\n\
              Access-Control-Allow-Private-Network: true\r\n"
         )
     })

@@ -33,6 +33,7 @@ impl LaneSender {
         self.learned = learned.filter(|_| scheduler.learned().is_none());
         self.path_names.iter().for_each(|(path, name)| scheduler.name_path(*path, name));
         self.scheduler = scheduler;
+        self.targets = None;
         self.shedder = strategy.keeps_whole_frames().then(|| Shedder::new(self.config.deadline));
         self.config.strategy = strategy;
         let recovery = self.config.strategy.recovery(recovery_config(&self.config));

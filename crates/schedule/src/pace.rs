@@ -25,7 +25,7 @@ use crate::AcknowledgedDatagram;
 
 /// The pace of one path.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// The average time that a byte takes, seconds.
     byte_time: Option<f64>,
     batch: Option<Batch>,
@@ -51,7 +51,7 @@ struct Batch {
 impl Pace {
     /// A packet was acknowledged; `pause`: a sender that waits longer between two packets has
     /// nothing to send.
-    pub(super) fn on_acknowledged(
+    pub(crate) fn on_acknowledged(
         &mut self,
         now: Instant,
         acknowledged: &AcknowledgedDatagram,
@@ -80,19 +80,19 @@ impl Pace {
     }
 
     /// The average time that a byte takes, seconds; `None` before the first two packets.
-    pub(super) fn byte_time(&self) -> Option<f64> {
+    pub(crate) fn byte_time(&self) -> Option<f64> {
         self.byte_time
     }
 
     /// The smallest round trip of the last second, or else the last that there was.
-    pub(super) fn min_rtt(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn min_rtt(&self, now: Instant) -> Option<Duration> {
         let recent = self.round_trips.iter().find(|(at, _)| now.since(*at) <= RECENT);
         recent.or(self.round_trips.back()).map(|(_, rtt)| *rtt)
     }
 
     /// A pace that is known: a packet of 1,200 bytes each `inter_arrival`.
     #[cfg(test)]
-    pub(super) fn known(now: Instant, inter_arrival: Duration, rtt: Duration) -> Self {
+    pub(crate) fn known(now: Instant, inter_arrival: Duration, rtt: Duration) -> Self {
         Self {
             byte_time: Some(inter_arrival.as_secs_f64() / 1200.0),
             round_trips: [(now, rtt)].into(),

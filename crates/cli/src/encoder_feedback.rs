@@ -1,0 +1,85 @@
+//! `roadweave encoder-feedback`: what an encoder should do, a line at a time.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use roadweave_device::local::{EncoderWord, RequestError, Subscribe, Topic, subscribe};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+use roadweave_tunnel::EncoderTarget;
+
+/// Prints what an encoder behind this box should do, a line whenever that changes.
+///
+/// A line has two numbers: the bytes that the next frame may have to arrive within the lane's
+/// deadline, and a bitrate in bits per second for encoders that know nothing of frames. Both count
+/// the headers, about 50 bytes of each packet. Zeros: nothing would arrive. It goes on when the
+/// client is started again, and says zeros meanwhile.
+#[derive(Debug, clap::Args)]
+pub struct EncoderFeedbackArgs {
+    /// The socket of the running client
+    #[arg(long, default_value = "/run/roadweave/rw0.sock")]
+    socket: PathBuf,
+    /// The lane that carries the video; without it each line begins with its lane's name
+    #[arg(long)]
+    lane: Option<String>,
+    /// The least time between two lines, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(Subscribe::INTERVALS_MS))]
+    interval: u64,
+    /// Print each word as JSON, as the local socket has it
+    #[arg(long, conflicts_with = "lane")]
+    json: bool,
+}
+
+impl EncoderFeedbackArgs {
+    /// # Errors
+    /// When nothing runs behind the socket in the beginning, there is no such lane, or nothing can
+    /// be printed.
+    pub fn run(&self) -> Result<()> {
+        let subscription = Subscribe { topic: Topic::Encoder, interval_ms: self.interval };
+        let mut newest: Option<EncoderWord> = None;
+        loop {
+            let mut printed = Ok(());
+            let told = subscribe(&self.socket, &subscription, |word| {
+                let word = serde_json::from_value(word).unwrap_or_default();
+                printed = self.print(&word);
+                newest = Some(word);
+                printed.is_ok()
+            });
+            printed?;
+            match (told, &mut newest) {
+                (Err(RequestError::Refused(error)), None) => {
+                    return Err(BadInput::new(error.message).into());
+                }
+                (Err(error), None) => return Err(error.into()),
+                (_, None) => {}
+                (_, Some(word)) => {
+                    // It has ended, or answers no more: nothing arrives.
+                    word.lanes.values_mut().for_each(|target| *target = EncoderTarget::default());
+                    self.print(word)?;
+                }
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    fn print(&self, word: &EncoderWord) -> Result<()> {
+        if self.json {
+            return Ok(out::line(serde_json::to_string(word)?)?);
+        }
+        let numbers = |it: &EncoderTarget| format!("{} {}", it.frame_bytes, it.bitrate.as_bps());
+        let Some(lane) = &self.lane else {
+            let lines = word.lanes.iter().map(|(lane, it)| format!("{lane} {}\n", numbers(it)));
+            return Ok(out::print(lines.collect::<String>())?);
+        };
+        let Some(target) = word.lanes.get(lane) else {
+            let names: Vec<&str> = word.lanes.keys().map(String::as_str).collect();
+            let names = names.join(", ");
+            return Err(BadInput::new(format!("no lane {lane}; there are {names}")).into());
+        };
+        Ok(out::line(numbers(target))?)
+    }
+}
+
+/// How long to wait before the client is looked for again.
+const RETRY: Duration = Duration::from_millis(500);

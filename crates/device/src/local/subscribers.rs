@@ -1,0 +1,197 @@
+//! Who wants to be told without asking, and how the newest word reaches them.
+//!
+//! ```text
+//! event loop ─ publish ─► newest word ─► thread of each subscriber ─► local socket, HTTP
+//!            ◄─ does anybody listen? ─┘     as fast as it reads, and no faster than it asked for
+//! ```
+//!
+//! One word is kept for all of them: a subscriber that reads slowly misses words, and is told the
+//! newest when it has read. The event loop waits for nobody.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::Waker;
+
+/// The subscribers of one topic, shared by all threads that know of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Subscribers {
+    shared: Arc<Shared>,
+    waker: Waker,
+}
+
+#[derive(Debug)]
+struct Shared {
+    newest: Mutex<Word>,
+    told: Condvar,
+    count: AtomicUsize,
+    /// One has come that was told nothing yet.
+    has_new: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Word {
+    /// Counts the words; zero: there is none yet.
+    number: u64,
+    text: Arc<str>,
+    is_over: bool,
+}
+
+/// One that wants to be told. Dropping it ends that.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    shared: Arc<Shared>,
+    heard: u64,
+}
+
+impl Subscribers {
+    /// Nobody yet; `waker` wakes whoever publishes.
+    pub(crate) fn new(waker: Waker) -> Self {
+        let shared = Shared {
+            newest: Mutex::default(),
+            told: Condvar::new(),
+            count: AtomicUsize::new(0),
+            has_new: AtomicBool::new(false),
+        };
+        Self { shared: Arc::new(shared), waker }
+    }
+
+    /// Another one; it is told the next word that is published.
+    pub(crate) fn subscribe(&self) -> Subscription {
+        let shared = Arc::clone(&self.shared);
+        let heard = shared.lock().number;
+        shared.count.fetch_add(1, Ordering::AcqRel);
+        shared.has_new.store(true, Ordering::Release);
+        self.waker.wake();
+        Subscription { shared, heard }
+    }
+
+    /// Whether anybody listens.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shared.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether there are as many as may be: other callers need room, too.
+    pub(crate) fn is_full(&self) -> bool {
+        self.shared.count.load(Ordering::Acquire) >= SUBSCRIBERS_MAX
+    }
+
+    /// Whether one has come since the last call.
+    pub(crate) fn take_new(&self) -> bool {
+        self.shared.has_new.load(Ordering::Acquire)
+            && self.shared.has_new.swap(false, Ordering::AcqRel)
+    }
+
+    /// Tells all of them.
+    pub(crate) fn publish(&self, text: &str) {
+        let mut word = self.shared.lock();
+        word.number += 1;
+        word.text = text.into();
+        drop(word);
+        self.shared.told.notify_all();
+    }
+
+    /// Nothing more is published: whoever waits ends.
+    pub(crate) fn end(&self) {
+        self.shared.lock().is_over = true;
+        self.shared.told.notify_all();
+    }
+}
+
+impl Subscription {
+    /// The newest word, as soon as there is one that was not heard. `None`: there are no more, or
+    /// none has come for as long as a living program lets pass.
+    pub(crate) fn next(&mut self) -> Option<Arc<str>> {
+        let until = Instant::now() + SILENCE_MAX;
+        let mut word = self.shared.lock();
+        while word.number == self.heard && !word.is_over {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let waited = self.shared.told.wait_timeout(word, left);
+            word = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.heard = word.number;
+        (!word.is_over).then(|| Arc::clone(&word.text))
+    }
+
+    /// Hands each word to `tell`, with at least `interval` between two, until there are no more or
+    /// `tell` fails.
+    ///
+    /// # Errors
+    /// That of `tell`.
+    pub(crate) fn tell_all<E>(
+        mut self,
+        interval: Duration,
+        mut tell: impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while let Some(word) = self.next() {
+            tell(&word)?;
+            std::thread::sleep(interval);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.shared.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Word> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The most subscribers, of the local socket and of HTTP together.
+const SUBSCRIBERS_MAX: usize = 8;
+/// A loop that lives publishes something within a second.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_reads_slowly_misses_words_and_hears_the_newest() {
+        let subscribers = Subscribers::new(Waker::new().expect("an eventfd"));
+        subscribers.publish("before");
+        let mut subscription = subscribers.subscribe();
+        assert!(subscribers.take_new() && !subscribers.take_new());
+        for number in 0..1000 {
+            subscribers.publish(&number.to_string());
+        }
+        assert_eq!(subscription.next().as_deref(), Some("999"));
+        subscribers.publish("last");
+        assert_eq!(subscription.next().as_deref(), Some("last"));
+        subscribers.end();
+        assert_eq!(subscription.next(), None);
+        drop(subscription);
+        assert!(subscribers.is_empty());
+    }
+
+    #[test]
+    fn words_keep_their_distance_and_end_with_the_one_who_listens() {
+        let subscribers = Subscribers::new(Waker::new().expect("an eventfd"));
+        let subscription = subscribers.subscribe();
+        let began = Instant::now();
+        let listener = std::thread::spawn(move || {
+            let mut heard = 0;
+            subscription.tell_all(Duration::from_millis(50), |_| {
+                heard += 1;
+                if heard == 4 { Err(began.elapsed()) } else { Ok(()) }
+            })
+        });
+        while !listener.is_finished() {
+            subscribers.publish("word");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let took = listener.join().expect("no panic").expect_err("it ends");
+        assert!(took >= Duration::from_millis(150), "{took:?}");
+        assert!(subscribers.is_empty());
+    }
+}

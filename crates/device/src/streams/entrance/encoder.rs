@@ -1,0 +1,155 @@
+//! Encoders of the LAN that want to be told what to do: `GET /v1/encoder`, answered by an event
+//! stream (WHATWG HTML, section 9.2) that ends with the connection.
+//!
+//! ```text
+//! GET /v1/encoder?interval_ms=20 ─► data: {"lanes":{"real-time":{"frame_bytes":41280,...}}}
+//! ```
+//!
+//! The connection leaves the entrance: a thread of its own writes to it ([`EventStreams`]). A page
+//! of another origin gets it if the owner of the box names that origin, as for reports of players.
+
+use std::io::Write as _;
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use httparse::Header;
+
+use super::EntranceEnd;
+use super::handshake::Asked;
+use super::http::{answer, answer_with};
+use super::report::{allowed_origin, cross_origin};
+use crate::callers::Callers;
+use crate::local::{Subscribe, Subscribers};
+
+/// Where encoders are told.
+pub(super) const TARGET: &str = "/v1/encoder";
+
+/// An application that wants an event stream.
+#[derive(Debug)]
+pub struct Listening {
+    pub(super) socket: TcpStream,
+    pub(super) request: ListenRequest,
+}
+
+/// How it asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenRequest {
+    /// The least time between two events.
+    interval: Duration,
+    /// The fields of the answer that are for its page.
+    fields: String,
+}
+
+/// Reads a request for [`TARGET`], whose head has `length` bytes.
+///
+/// `origins`: the pages that may listen, as browsers name them.
+pub(super) fn read(
+    method: &str,
+    query: Option<&str>,
+    fields: &[Header<'_>],
+    length: usize,
+    origins: &[String],
+) -> Asked {
+    let refused = |answer| Asked::Refused { answer, end: EntranceEnd::BadRequest };
+    let Ok(origin) = allowed_origin(fields, origins) else {
+        return refused(answer(403, "this page's origin is not in streams.origins"));
+    };
+    let cors = cross_origin(origin, "GET");
+    if method != "GET" {
+        return refused(answer_with(405, "listen by GET", &format!("Allow: GET\r\n{cors}")));
+    }
+    let intervals = Subscribe::INTERVALS_MS;
+    let interval = match query.and_then(|query| query.strip_prefix("interval_ms=")) {
+        None if query.is_none() => Some(*intervals.start()),
+        None => None,
+        Some(text) => text.parse().ok().filter(|interval| intervals.contains(interval)),
+    };
+    let Some(interval) = interval.map(Duration::from_millis) else {
+        return refused(answer_with(400, "interval_ms is from 10 to 1000", &cors));
+    };
+    Asked::Listen { length, request: ListenRequest { interval, fields: cors } }
+}
+
+/// The event streams of a box: a thread for each, as few as they are.
+#[derive(Debug)]
+pub struct EventStreams {
+    callers: Arc<Callers>,
+}
+
+impl Default for EventStreams {
+    fn default() -> Self {
+        Self { callers: Callers::new("the event stream", STREAMS_MAX) }
+    }
+}
+
+impl EventStreams {
+    /// Tells `listening` what is published, until it leaves.
+    pub(crate) fn begin(&self, listening: Listening, subscribers: &Subscribers) {
+        let Listening { socket, request } = listening;
+        if subscribers.is_full() || self.callers.is_full() {
+            // So few bytes have room.
+            let _ = (&socket).write(&answer(503, "there are as many listeners as may be"));
+            let _ = socket.shutdown(Shutdown::Write);
+            return;
+        }
+        let subscription = subscribers.subscribe();
+        self.callers.begin(socket, move |socket| {
+            // One that breaks off harms itself only.
+            let _ = socket.set_nonblocking(false);
+            let _ = socket.set_write_timeout(Some(WRITE_MAX));
+            let ListenRequest { interval, fields } = request;
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n\
+                 {fields}Connection: close\r\n\r\n"
+            );
+            let told = (&socket).write_all(head.as_bytes());
+            let tell = |word: &str| (&socket).write_all(format!("data: {word}\n\n").as_bytes());
+            let _ = told.and_then(|()| subscription.tell_all(interval, tell));
+        });
+    }
+}
+
+/// The most event streams at a time: the local socket's subscribers need room as well.
+const STREAMS_MAX: usize = 4;
+/// How long a listener may read nothing.
+const WRITE_MAX: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::super::http;
+    use super::*;
+
+    fn check(request: &str, expected: Result<u64, &str>) {
+        let request = format!("{request}\r\n\r\n");
+        let found = match http::read(request.as_bytes(), &["https://crew.example".to_owned()]) {
+            Asked::Listen { length, request: asked } => {
+                assert_eq!(length, request.len());
+                Ok(asked.interval.as_millis() as u64)
+            }
+            Asked::Refused { answer, .. } => {
+                Err(String::from_utf8_lossy(&answer[9..12]).into_owned())
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(found, expected.map_err(str::to_owned), "{request}");
+    }
+
+    #[test]
+    fn who_asks_for_an_event_stream_gets_one_as_often_as_it_wants() {
+        check("GET /v1/encoder HTTP/1.1", Ok(10));
+        check("GET /v1/encoder?interval_ms=100 HTTP/1.1", Ok(100));
+        for query in ["interval_ms=9", "interval_ms=1001", "interval_ms=", "lane=video", ""] {
+            check(&format!("GET /v1/encoder?{query} HTTP/1.1"), Err("400"));
+        }
+        check("POST /v1/encoder HTTP/1.1", Err("405"));
+    }
+
+    #[test]
+    fn no_page_listens_whose_origin_is_not_named() {
+        let from = |origin: &str| format!("GET /v1/encoder HTTP/1.1\r\nOrigin: {origin}");
+        check(&from("https://crew.example"), Ok(10));
+        check(&from("https://evil.example"), Err("403"));
+        check(&from("null"), Err("403"));
+    }
+}

@@ -1,0 +1,121 @@
+//! A model of an encoder that makes each frame as large as it is told, and of how good it looks.
+//!
+//! ```text
+//! EncoderTarget ─► bytes for the picture (less headers) ─► x share of a limit that x264 uses ─► size
+//!                                                                              size ─► SSIM, dB
+//! ```
+//!
+//! The model has two measured parts, both of x264 at zero latency (docs/lab.md tells how): what
+//! share of its limit a frame uses, and the SSIM of frames of so many bytes. A picture that needs no
+//! other takes [`KEY_FRAME_COST`] times the bytes of one that does for the same SSIM.
+
+use std::time::Duration;
+
+use roadweave_emulate::Random;
+use roadweave_tunnel::EncoderTarget;
+use roadweave_types::Rate;
+
+/// An encoder that does what it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdaptiveEncoder {
+    /// Which of the figures it follows.
+    pub follows: Follows,
+    /// Of the most that it makes, however much is offered.
+    pub rate_max: Rate,
+}
+
+/// What an encoder takes for its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follows {
+    /// The size of the next frame.
+    Frame,
+    /// The rate: each frame gets its share of a second.
+    Rate,
+}
+
+impl AdaptiveEncoder {
+    /// The bytes of the next picture at `fps` frames a second.
+    pub fn size(&self, target: EncoderTarget, fps: u32, random: &mut Random) -> usize {
+        let interval = Duration::from_secs(1) / fps.max(1);
+        let told = match self.follows {
+            Follows::Frame => target.frame_bytes,
+            Follows::Rate => target.bitrate.bytes_in(interval),
+        };
+        let most = self.rate_max.bytes_in(interval);
+        // Headers are the tunnel's and the packets'.
+        let limit = (told as f64 * PICTURE_SHARE).min(most as f64);
+        ((limit * share_used(random)) as usize).max(SIZE_MIN)
+    }
+}
+
+/// The share of its limit that a frame uses: a line through the measured percentiles.
+fn share_used(random: &mut Random) -> f64 {
+    let at = random.unit();
+    let after = USED.iter().position(|(share, _)| *share > at).unwrap_or(USED.len() - 1);
+    let ((from, low), (to, high)) = (USED[after - 1], USED[after]);
+    low + (high - low) * (at - from) / (to - from)
+}
+
+/// SSIM of a picture of `bytes` bytes, dB: -10 log10(1 - SSIM).
+pub fn ssim_db(bytes: usize, is_key_frame: bool) -> f64 {
+    let cost = if is_key_frame { KEY_FRAME_COST } else { 1.0 };
+    let bytes = (bytes as f64 / cost).max(1.0);
+    let after = SSIM.iter().position(|(size, _)| *size > bytes).unwrap_or(SSIM.len() - 1).max(1);
+    let ((from, low), (to, high)) = (SSIM[after - 1], SSIM[after]);
+    let along = (bytes.log2() - from.log2()) / (to.log2() - from.log2());
+    (low + (high - low) * along).clamp(0.0, SSIM[SSIM.len() - 1].1)
+}
+
+/// Of a packet's bytes those that are the picture's: the headers of tunnel, IP, UDP and RTP are
+/// about 90 of 1,250.
+const PICTURE_SHARE: f64 = 0.93;
+/// A picture in which nothing moves; an encoder makes none that is smaller.
+const SIZE_MIN: usize = 200;
+/// Shares of all frames, and the share of the limit that they stay below: x264 at zero latency, its
+/// buffer as long as a frame.
+const USED: [(f64, f64); 5] = [(0.0, 0.50), (0.05, 0.56), (0.5, 0.76), (0.95, 0.88), (1.0, 0.94)];
+/// How many times the bytes a key frame takes for the same SSIM.
+const KEY_FRAME_COST: f64 = 3.0;
+/// Bytes of a 1080p frame, and SSIM in dB: means of two moving pictures, by x264 `superfast`.
+const SSIM: [(f64, f64); 8] = [
+    (1_740.0, 7.7),
+    (3_470.0, 10.0),
+    (7_000.0, 12.6),
+    (14_000.0, 15.5),
+    (28_000.0, 17.3),
+    (56_000.0, 19.3),
+    (105_000.0, 21.3),
+    (209_000.0, 23.2),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_stay_below_their_limit_and_use_most_of_it() {
+        let encoder =
+            AdaptiveEncoder { follows: Follows::Frame, rate_max: Rate::from_kbps(30_000) };
+        let target = EncoderTarget { frame_bytes: 40_000, bitrate: Rate::from_kbps(900) };
+        let mut random = Random::new(1);
+        let mut sizes: Vec<usize> =
+            (0..1000).map(|_| encoder.size(target, 30, &mut random)).collect();
+        sizes.sort_unstable();
+        assert!((27_000..30_000).contains(&sizes[500]), "{}", sizes[500]);
+        assert!(sizes[999] <= 40_000, "{}", sizes[999]);
+        let by_rate = AdaptiveEncoder { follows: Follows::Rate, ..encoder };
+        assert!(by_rate.size(target, 30, &mut random) < 3_750);
+        let nothing = EncoderTarget::default();
+        assert_eq!(encoder.size(nothing, 30, &mut random), SIZE_MIN);
+        let all = EncoderTarget { frame_bytes: u64::MAX, ..target };
+        assert!(encoder.size(all, 30, &mut random) <= 125_000);
+    }
+
+    #[test]
+    fn more_bytes_look_better_and_key_frames_worse() {
+        assert!(ssim_db(20_000, false) > ssim_db(10_000, false));
+        assert!(ssim_db(20_000, true) < ssim_db(20_000, false));
+        assert_eq!(ssim_db(usize::MAX, false), 23.2);
+        assert_eq!(ssim_db(0, false), 0.0);
+    }
+}

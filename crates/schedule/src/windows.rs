@@ -1,0 +1,165 @@
+//! How much each path brings to the other end within a given time, by the pace at which packets
+//! come out of it.
+//!
+//! ```text
+//! acknowledgements ─► pace: time by the byte ─► window = (delta - min_rtt / 2) / time ─► room
+//!                                                        what is under way ──────────────┘ less
+//! ```
+//!
+//! All is counted in bytes, since packets have all sizes: an inter-arrival time is what the bytes
+//! of a packet take. A path whose pace is not known yet is taken for what its carrier would do.
+//!
+//! Whoever sends by it sees to it that windows are known ([`crate::Lola`] probes); whoever only
+//! asks for rooms gets those of the paths that packets take.
+//!
+//! Source: LoLa sections 3.2 and 3.3.
+
+use std::time::Duration;
+
+use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot};
+
+use crate::AcknowledgedDatagram;
+use crate::pace::Pace;
+
+/// The windows of a lane's paths.
+#[derive(Debug)]
+pub struct Windows {
+    /// What a packet may take.
+    delta: Duration,
+    /// The largest datagram so far: what a pair of packets is taken for, sent or yet to be sent.
+    packet_bytes: u64,
+    paths: Vec<PathPace>,
+}
+
+#[derive(Debug)]
+struct PathPace {
+    id: PathId,
+    pace: Pace,
+    /// A sender that waits longer between two packets has nothing to send; less is the pacer's
+    /// doing.
+    pause: Duration,
+}
+
+impl Windows {
+    /// Windows whose last byte arrives within `delta`.
+    pub fn new(delta: Duration) -> Self {
+        Self { delta, packet_bytes: PACKET_BYTES, paths: Vec::new() }
+    }
+
+    /// These are the paths from now on.
+    pub fn look_at(&mut self, paths: &[PathOffer<'_>]) {
+        self.paths.retain(|known| paths.iter().any(|path| path.snapshot.id == known.id));
+        for path in paths.iter().map(|path| path.snapshot) {
+            let interval = path.pacing_rate.map(|rate| rate.time_for(self.packet_bytes));
+            let interval = interval.unwrap_or_default().min(PAUSE_MAX);
+            let pause = (interval + interval / 4).clamp(PAUSE_MIN, PAUSE_MAX);
+            match self.paths.iter_mut().find(|known| known.id == path.id) {
+                Some(known) => known.pause = pause,
+                None => self.paths.push(PathPace { id: path.id, pace: Pace::default(), pause }),
+            }
+        }
+    }
+
+    /// A datagram of so many bytes is to be sent.
+    pub(crate) fn on_packet(&mut self, bytes: u64) {
+        self.packet_bytes = self.packet_bytes.max(bytes);
+    }
+
+    /// The peer has a datagram of the lane.
+    pub fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
+        if let Some(path) = self.paths.iter_mut().find(|path| path.id == acknowledged.path) {
+            path.pace.on_acknowledged(now, acknowledged, path.pause);
+        }
+    }
+
+    /// The longest time between two packets that is no pause of the sender.
+    pub(crate) fn pause(&self, path: PathId) -> Duration {
+        self.known(path).map_or(PAUSE_MIN, |known| known.pause)
+    }
+
+    pub(crate) fn packet_bytes(&self) -> u64 {
+        self.packet_bytes
+    }
+
+    fn known(&self, path: PathId) -> Option<&PathPace> {
+        self.paths.iter().find(|known| known.id == path)
+    }
+
+    /// Seconds that the path takes for a byte.
+    pub(crate) fn byte_time(&self, path: &PathSnapshot) -> f64 {
+        let measured = self.known(path.id).and_then(|known| known.pace.byte_time());
+        // Until then what the carrier would do: its pace, or a window in a round trip.
+        let carrier = || {
+            let by_rate = path.pacing_rate.map(|rate| rate.time_for(self.packet_bytes));
+            let window = path.congestion_window.max(self.packet_bytes) as f64;
+            let by_window = path.smoothed_rtt.as_secs_f64() / window;
+            let packet_bytes = self.packet_bytes as f64;
+            by_rate.map_or(by_window, |time| time.as_secs_f64().min(1.0) / packet_bytes)
+        };
+        measured.unwrap_or_else(carrier).max(BYTE_TIME_MIN)
+    }
+
+    /// The smallest delay of late, one way, seconds.
+    pub(crate) fn one_way(&self, now: Instant, path: &PathSnapshot) -> f64 {
+        let measured = self.known(path.id).and_then(|known| known.pace.min_rtt(now));
+        measured.unwrap_or(path.latest_rtt).as_secs_f64() / 2.0
+    }
+
+    /// Equation 2: the most bytes under way, so that the last arrives within delta.
+    pub(crate) fn window(&self, now: Instant, path: &PathSnapshot) -> f64 {
+        let left = self.delta.as_secs_f64() - self.one_way(now, path);
+        (left / self.byte_time(path)).max(0.0)
+    }
+
+    /// Equation 3, by path: the bytes that may be put on each now, and arrive within delta. A path
+    /// that does not answer brings nothing.
+    pub fn rooms(&self, now: Instant, paths: &[PathOffer<'_>]) -> Vec<f64> {
+        let room = |path: &PathOffer<'_>| match path.takes_data() && path.is_usable() {
+            true => (ROOM_SHARE * self.window(now, path.snapshot) - under_way(path)).max(0.0),
+            false => 0.0,
+        };
+        paths.iter().map(room).collect()
+    }
+
+    /// By path: the bytes that each brings in a second for as long as things stay as they are; none
+    /// where what is sent now comes too late.
+    pub fn rates(&self, now: Instant, paths: &[PathOffer<'_>]) -> Vec<f64> {
+        let rate = |path: &PathOffer<'_>| {
+            let is_in_time = self.one_way(now, path.snapshot) < self.delta.as_secs_f64();
+            match path.takes_data() && path.is_usable() && is_in_time {
+                true => ROOM_SHARE / self.byte_time(path.snapshot),
+                false => 0.0,
+            }
+        };
+        paths.iter().map(rate).collect()
+    }
+
+    /// A path whose pace is known: a packet of 1,200 bytes each `inter_arrival`.
+    #[cfg(test)]
+    pub(crate) fn push_known(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        inter_arrival: Duration,
+        rtt: Duration,
+    ) {
+        let pace = Pace::known(now, inter_arrival, rtt);
+        self.paths.push(PathPace { id: path, pace, pause: PAUSE_MIN });
+    }
+}
+
+/// Bytes under way on a path, or waiting for it.
+pub(crate) fn under_way(path: &PathOffer<'_>) -> f64 {
+    (path.snapshot.bytes_in_flight + path.queued_bytes) as f64
+}
+
+/// A datagram's length until larger ones were seen, bytes.
+const PACKET_BYTES: u64 = 1200;
+/// Seconds; a path that seems faster is taken for this fast: 10 Gbit/s.
+const BYTE_TIME_MIN: f64 = 8e-10;
+/// The share of the windows that the next frame should fill (equation 3).
+const ROOM_SHARE: f64 = 0.8;
+/// The shortest pause that says that a sender had nothing to send.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+/// The longest pause within a frame: shorter than from one frame to the next at 30 a second.
+const PAUSE_MAX: Duration = Duration::from_millis(25);
