@@ -74,6 +74,10 @@ impl ClosedLoop {
     /// # Errors
     /// When the links make no world.
     pub fn run(&self) -> Result<Seen, WorldError> {
+        Ok(Seen::of(&run(&self.scenario())?))
+    }
+
+    fn scenario(&self) -> Scenario {
         let name = self.strategy.to_string();
         let mut scenario = Scenario::new(name, self.links.clone(), self.strategy.clone());
         scenario.lanes[0].deadline = self.deadline;
@@ -87,7 +91,7 @@ impl ClosedLoop {
         scenario.traffic =
             vec![TrafficSpec { kind: TrafficKind::Video { frames, player }, ..video }];
         (scenario.seconds, scenario.seed) = (self.seconds, self.seed);
-        Ok(Seen::of(&run(&scenario)?))
+        scenario
     }
 }
 
@@ -140,3 +144,6 @@ pub fn by_frame(rate_max: Rate) -> Encoder {
 pub fn by_rate(rate_max: Rate) -> Encoder {
     Encoder::Adaptive(AdaptiveEncoder { follows: Follows::Rate, rate_max })
 }
+
+#[cfg(test)]
+mod tests;

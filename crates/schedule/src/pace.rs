@@ -106,8 +106,12 @@ impl Pace {
         if batch.bytes == 0 {
             return;
         }
-        let took = batch.arrived.since(previous).saturating_sub(batch.pauses).as_secs_f64();
-        let sample = took / batch.bytes as f64;
+        let took = batch.arrived.since(previous).saturating_sub(batch.pauses);
+        if took > RECENT {
+            // The link was dead, and what is told now of packets from before says nothing of it.
+            return;
+        }
+        let sample = took.as_secs_f64() / batch.bytes as f64;
         let keeps = (1.0 - GAIN).powi(batch.packets.cast_signed());
         let known = self.byte_time.unwrap_or(sample);
         self.byte_time = Some(sample + (known - sample) * keeps);

@@ -111,11 +111,23 @@ impl Windows {
         (left / self.byte_time(path)).max(0.0)
     }
 
+    /// The most bytes that the congestion window lets a path have carried until delta is over: the
+    /// whole window at once, and each acknowledged byte once more.
+    fn carried(&self, now: Instant, path: &PathSnapshot) -> f64 {
+        let left = self.delta.as_secs_f64() - self.one_way(now, path);
+        let round_trips = left / path.smoothed_rtt.as_secs_f64().max(1e-6);
+        path.congestion_window as f64 * round_trips.max(1.0)
+    }
+
     /// Equation 3, by path: the bytes that may be put on each now, and arrive within delta. A path
-    /// that does not answer brings nothing.
+    /// that does not answer brings nothing, and one that has just come back only what its
+    /// congestion window lets through, however fast it was.
     pub fn rooms(&self, now: Instant, paths: &[PathOffer<'_>]) -> Vec<f64> {
         let room = |path: &PathOffer<'_>| match path.takes_data() && path.is_usable() {
-            true => (ROOM_SHARE * self.window(now, path.snapshot) - under_way(path)).max(0.0),
+            true => {
+                let window = self.window(now, path.snapshot).min(self.carried(now, path.snapshot));
+                (ROOM_SHARE * window - under_way(path)).max(0.0)
+            }
             false => 0.0,
         };
         paths.iter().map(room).collect()
@@ -163,3 +175,52 @@ const ROOM_SHARE: f64 = 0.8;
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// The longest pause within a frame: shorter than from one frame to the next at 30 a second.
 const PAUSE_MAX: Duration = Duration::from_millis(25);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{free, path};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn acknowledged(windows: &mut Windows, now: Instant, rtt: Duration) {
+        let acknowledged =
+            AcknowledgedDatagram { path: PathId(0), sent: now - rtt, bytes: 1200, rtt };
+        windows.on_acknowledged(now, &acknowledged);
+    }
+
+    #[test]
+    fn what_is_told_after_a_link_was_dead_says_nothing_of_its_pace() {
+        let mut windows = Windows::new(MS * 100);
+        let paths = [path(0, 40, u64::MAX / 4)];
+        windows.look_at(&free(&paths));
+        let at = Instant::from_millis;
+        for packet in 0..100 {
+            acknowledged(&mut windows, at(1_000 + 2 * packet), MS * 40);
+        }
+        let before = windows.window(at(1_200), &paths[0]);
+        // The answers to what left just before the link died come four seconds later.
+        for packet in 0..20 {
+            acknowledged(&mut windows, at(5_200), MS * (4_040 - 2 * packet));
+        }
+        acknowledged(&mut windows, at(5_202), MS * 40);
+        let after = windows.window(at(5_203), &paths[0]);
+        assert!(after > before * 0.5, "{before:.0} bytes, then {after:.0}");
+    }
+
+    #[test]
+    fn a_path_brings_no_more_than_its_congestion_window_lets_through() {
+        let mut windows = Windows::new(MS * 100);
+        let now = Instant::from_millis(10_000);
+        windows.push_known(now, PathId(0), MS, MS * 40);
+        let rooms = |window: u64, rtt_ms: u64| {
+            let paths = [path(0, rtt_ms, window)];
+            windows.rooms(now, &free(&paths))[0].round()
+        };
+        // 80 ms by a packet of 1,200 bytes each millisecond.
+        assert_eq!(rooms(1 << 30, 40), 0.8 * 96_000.0);
+        // Two round trips of a window, or one where they are long.
+        assert_eq!(rooms(12_000, 40), 0.8 * 24_000.0);
+        assert_eq!(rooms(12_000, 400), 0.8 * 12_000.0);
+    }
+}

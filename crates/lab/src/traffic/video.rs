@@ -214,6 +214,8 @@ impl Traffic for VideoTraffic {
     }
 
     fn set_target(&mut self, target: EncoderTarget) {
+        // What nothing came of cannot be built on.
+        self.wants_key_frame |= self.target.frame_bytes == 0 && target.frame_bytes > 0;
         self.target = target;
     }
 

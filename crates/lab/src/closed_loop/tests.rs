@@ -1,0 +1,93 @@
+use roadweave_emulate::{DriveLink, Trace};
+use roadweave_types::Instant;
+
+use super::*;
+use crate::event::{Action, Event};
+
+const FPS: u32 = 30;
+
+/// Two links of 6 Mbit/s each, 25 and 30 ms long.
+fn two_links(strategy: &str) -> ClosedLoop {
+    let link = |(name, delay_ms): (&str, u64), index| {
+        let trace = Trace::constant(Rate::from_kbps(6_000), Duration::from_millis(delay_ms));
+        DuplexLink::new(&DriveLink::symmetric(name, trace), index, 1)
+    };
+    ClosedLoop {
+        links: vec![link(("a", 25), 0), link(("b", 30), 1)],
+        strategy: strategy.parse().expect("known"),
+        encoder: by_frame(Rate::from_kbps(30_000)),
+        deadline: Duration::from_millis(100),
+        fps: FPS,
+        seconds: 16,
+        seed: 1,
+    }
+}
+
+/// Runs it with these links dead between two moments; the video.
+fn with_dead(closed_loop: &ClosedLoop, links: &[usize], from_ms: u64, to_ms: u64) -> VideoReport {
+    let event = |at_ms, action| {
+        links.iter().map(move |link| Event {
+            at: Duration::from_millis(at_ms),
+            link: *link,
+            action,
+        })
+    };
+    let mut scenario = closed_loop.scenario();
+    scenario.events = event(from_ms, Action::Down).chain(event(to_ms, Action::Up)).collect();
+    let outcome = run(&scenario).expect("two links");
+    match &outcome.traffic[0].detail {
+        Detail::Video(video) => (**video).clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The mean size of the frames captured between two moments, bytes.
+fn mean_size(video: &VideoReport, from_ms: u64, to_ms: u64) -> usize {
+    let frames = &video.stream.log.frames;
+    let at = |ms: u64| (ms * u64::from(FPS) / 1_000) as usize;
+    let range = &frames[at(from_ms)..at(to_ms)];
+    range.iter().map(|frame| video.frame_bytes(frame)).sum::<usize>() / range.len()
+}
+
+#[test]
+fn an_encoder_fills_the_links_and_its_frames_are_there_in_time() {
+    for strategy in ["lola", "xnc"] {
+        let seen = two_links(strategy).run().expect("two links");
+        // 12 Mbit/s, of which an encoder that keeps below its limit uses two thirds to four fifths.
+        assert!((6.0..11.0).contains(&seen.sent_mbps), "{strategy}: {:.1}", seen.sent_mbps);
+        assert_eq!(seen.stalls, 0, "{strategy}");
+        let p95 = seen.frame_delays_ms[seen.frame_delays_ms.len() * 95 / 100];
+        assert!(p95 < 110.0, "{strategy}: {p95}");
+    }
+}
+
+#[test]
+fn when_a_link_dies_the_frames_follow_within_a_round_trip_and_two_frames() {
+    for strategy in ["lola", "xnc"] {
+        let video = with_dead(&two_links(strategy), &[0], 6_000, 10_000);
+        let both = mean_size(&video, 4_000, 6_000);
+        let one = mean_size(&video, 7_000, 10_000);
+        assert!(one < both * 7 / 10, "{strategy}: {both}, then {one}");
+        // A round trip of 60 ms, the threshold behind it, two frames.
+        let soon = mean_size(&video, 6_200, 6_500);
+        assert!(soon < both * 7 / 10, "{strategy}: {both}, soon {soon}");
+        let again = mean_size(&video, 12_000, 14_000);
+        assert!(again > both * 85 / 100, "{strategy}: {both}, then {again} after it came back");
+    }
+}
+
+#[test]
+fn when_all_links_were_dead_the_picture_is_back_soon() {
+    for strategy in ["lola", "xnc"] {
+        let video = with_dead(&two_links(strategy), &[0, 1], 6_000, 10_000);
+        let start = video.stream.log.frames[0].captured;
+        let back = start + Duration::from_secs(10);
+        let shown = |at: Instant| at > back;
+        let frames = video.playout.frames.iter();
+        let first = frames.filter(|fate| fate.undamaged && shown(fate.closed)).map(|it| it.closed);
+        let took = first.min().expect("it comes back").since(back);
+        assert!(took < Duration::from_millis(300), "{strategy}: {took:?}");
+        // What was encoded meanwhile is as small as can be.
+        assert!(mean_size(&video, 7_000, 9_900) < 2_000, "{strategy}");
+    }
+}
