@@ -54,6 +54,7 @@ use crate::video::quality::{self, Percentiles, Player, Playout, StreamLog};
 mod greedy;
 mod matching;
 mod offered;
+mod sizes;
 mod slots;
 mod stalls;
 
@@ -62,6 +63,7 @@ use self::slots::nanos;
 use self::stalls::Frame;
 
 pub use self::offered::Offered;
+pub use self::sizes::Foresight;
 pub use self::slots::LINK_PACKET_BYTES_MAX;
 
 /// The links, the stream and the player that a bound is for.

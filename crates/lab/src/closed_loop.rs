@@ -9,15 +9,16 @@
 
 use std::time::Duration;
 
-use roadweave_emulate::DuplexLink;
+use roadweave_emulate::{DuplexLink, Trace};
 use roadweave_tunnel::Strategy;
 use roadweave_types::Rate;
 use serde::{Deserialize, Serialize};
 
+use crate::bound::Foresight;
 use crate::run::{Outcome, run};
 use crate::scenario::Scenario;
 use crate::traffic::{Detail, FrameSource, TrafficKind, TrafficSpec, VideoReport};
-use crate::video::encoder::{AdaptiveEncoder, Follows, ssim_db};
+use crate::video::encoder::{AdaptiveEncoder, Follows, PICTURE_SHARE, ssim_db, ssim_db_within};
 use crate::video::quality::Player;
 use crate::world::WorldError;
 
@@ -92,6 +93,30 @@ impl ClosedLoop {
             vec![TrafficSpec { kind: TrafficKind::Video { frames, player }, ..video }];
         (scenario.seconds, scenario.seed) = (self.seconds, self.seed);
         scenario
+    }
+}
+
+/// What a viewer would see of an encoder that knows what the links will carry: a bound
+/// ([`Foresight`]).
+///
+/// `is_exact`: it makes each frame exactly as large as it wants, and no packet has a header; else
+/// it is the encoder of the model.
+pub fn foreseen(links: &[DuplexLink], foresight: &Foresight, is_exact: bool) -> Seen {
+    let traces: Vec<&Trace> = links.iter().map(|link| &link.up.trace).collect();
+    // Headers are beyond what the encoder makes.
+    let most = if is_exact { foresight.most } else { foresight.most / PICTURE_SHARE };
+    let sizes = Foresight { most, ..*foresight }.sizes(&traces);
+    let looks = |bytes: &f64| match is_exact {
+        true => ssim_db(*bytes as usize, false),
+        false => ssim_db_within(*bytes),
+    };
+    let frames = sizes.len().max(1) as f64;
+    let bytes: f64 = sizes.iter().sum();
+    Seen {
+        ssim_db: sizes.iter().map(looks).sum::<f64>() / frames,
+        undamaged: 1.0,
+        sent_mbps: bytes * 8e-6 * f64::from(foresight.fps) / frames,
+        ..Seen::default()
     }
 }
 

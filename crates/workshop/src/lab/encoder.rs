@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use roadweave_emulate::DuplexLink;
+use roadweave_lab::bound::Foresight;
 use roadweave_lab::class::Class;
-use roadweave_lab::closed_loop::{ClosedLoop, Encoder, Seen, by_frame, by_rate};
+use roadweave_lab::closed_loop::{ClosedLoop, Encoder, Seen, by_frame, by_rate, foreseen};
 use roadweave_lab::compare::BEST_SINGLE;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
@@ -25,8 +26,9 @@ use crate::table;
 ///
 /// A way is a strategy, whose encoder is told the size of each next frame; `STRATEGY@rate`, whose
 /// encoder is only told a rate; or `STRATEGY@8M`, whose encoder always has that rate. `best-single`
-/// is an encoder on each link alone, of which the best by SSIM counts. Equal arguments give equal
-/// results.
+/// is an encoder on each link alone, of which the best by SSIM counts. `foresight` is a bound: the
+/// encoder knows what the links will carry by each frame's deadline; `foresight-exact`: and makes
+/// frames exactly as large as it wants. Equal arguments give equal results.
 #[derive(Debug, clap::Args)]
 pub struct EncoderArgs {
     /// The directory of the drives
@@ -40,7 +42,7 @@ pub struct EncoderArgs {
         long,
         value_name = "WAY,..",
         value_delimiter = ',',
-        default_value = "lola,xnc,xnc@rate,xnc@8M,best-single"
+        default_value = "lola,xnc,xnc@rate,xnc@8M,best-single,foresight,foresight-exact"
     )]
     ways: Vec<Way>,
     /// Use only so many links of each drive, the first ones
@@ -73,9 +75,19 @@ pub struct EncoderArgs {
 #[derive(Clone, Debug)]
 struct Way {
     name: String,
-    /// None: each link alone.
-    strategy: Option<Strategy>,
+    over: Over,
     follows: Follows,
+}
+
+#[derive(Clone, Debug)]
+enum Over {
+    All(Strategy),
+    /// Each link alone.
+    Each,
+    /// Nothing: who knows the future needs no tunnel.
+    Foresight {
+        is_exact: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,11 +106,13 @@ impl FromStr for Way {
             Some((strategy, "rate")) => (strategy, Follows::Rate),
             Some((strategy, rate)) => (strategy, Follows::Nothing(parse_video(rate)?)),
         };
-        let strategy = match strategy {
-            BEST_SINGLE => None,
-            name => Some(name.parse::<Strategy>().map_err(|error| error.to_string())?),
+        let over = match strategy {
+            BEST_SINGLE => Over::Each,
+            "foresight" => Over::Foresight { is_exact: false },
+            "foresight-exact" => Over::Foresight { is_exact: true },
+            name => Over::All(name.parse::<Strategy>().map_err(|error| error.to_string())?),
         };
-        Ok(Self { name: text.to_owned(), strategy, follows })
+        Ok(Self { name: text.to_owned(), over, follows })
     }
 }
 
@@ -200,8 +214,18 @@ impl EncoderArgs {
             }
             .run()
         };
-        if let Some(strategy) = &way.strategy {
-            return Ok(run(links, strategy.clone())?);
+        match &way.over {
+            Over::All(strategy) => return Ok(run(links, strategy.clone())?),
+            Over::Foresight { is_exact } => {
+                let foresight = Foresight {
+                    fps: self.fps,
+                    frames: (self.seconds * self.fps) as usize,
+                    deadline: Duration::from_millis(self.deadline_ms),
+                    most: self.bitrate_max.bytes_per_second() / f64::from(self.fps),
+                };
+                return Ok(foreseen(&links, &foresight, *is_exact));
+            }
+            Over::Each => {}
         }
         let mut best: Option<Seen> = None;
         for link in links {
