@@ -32,7 +32,7 @@ fn escaped(message: Control) -> Control {
 
 /// One of each kind, and one with a field of a later version.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let offer = StreamsOffer { epoch: StreamsEpoch(9), takes_priorities: true };
+    let offer = StreamsOffer { epoch: StreamsEpoch(9), takes_priorities: true, takes_early: true };
     let networks = ["10.64.0.2/32", "fd64::2/128", "192.168.7.0/24"];
     let welcome = Welcome {
         addresses: networks.iter().map(|text| text.parse().expect("a network")).collect(),

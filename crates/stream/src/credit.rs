@@ -4,7 +4,7 @@
 //! reset with their final size: the sums agree whatever was lost, and the credit is a bound of this
 //! sum.
 
-use roadweave_wire::{SESSION_CREDIT, STREAM_CREDIT, VARINT_MAX};
+use roadweave_wire::{EARLY_CREDIT, SESSION_CREDIT, STREAM_CREDIT, VARINT_MAX};
 
 /// What may be sent.
 #[derive(Debug)]
@@ -23,6 +23,12 @@ impl SendCredit {
     /// Bytes that may still be sent for the first time.
     pub(crate) fn room(&self) -> u64 {
         self.allowed.saturating_sub(self.used)
+    }
+
+    /// What a stream that is opened now may send before the peer has told a credit: a sixteenth of
+    /// what all may, so that many which begin at once leave room for the next.
+    pub(crate) fn early(&self) -> u64 {
+        (self.room() / 16).min(EARLY_CREDIT)
     }
 
     /// The peer allows so much. RFC 9000 section 4.1: "A sender MUST ignore any MAX_STREAM_DATA or

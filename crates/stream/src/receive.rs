@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use roadweave_wire::{ACKNOWLEDGED_RANGES_MAX, STREAM_CREDIT, VARINT_MAX};
+use roadweave_wire::{ACKNOWLEDGED_RANGES_MAX, EARLY_CREDIT, STREAM_CREDIT, VARINT_MAX};
 
 use crate::error::Violation;
 use crate::ranges::Ranges;
@@ -28,7 +28,7 @@ pub(crate) const RANGES_MIN: usize = 64;
 
 /// What a stream may have under way that was not read at all: credit cannot be taken back, and
 /// streams that nobody reads, however many begin at once, are to leave room for the others.
-const FIRST_WINDOW: u64 = 256 << 10;
+const FIRST_WINDOW: u64 = EARLY_CREDIT;
 /// How many times what was read of it, else.
 const WINDOW_OF_READ: u64 = 64;
 
@@ -43,8 +43,10 @@ pub(crate) struct ReceiveBuffer {
     received: Ranges,
     highest: u64,
     final_size: Option<u64>,
-    /// The highest offset that the peer was told it may send.
+    /// The highest offset that the peer was told it may send, or has sent untold.
     credit: u64,
+    /// What the peer may send untold.
+    untold: u64,
     is_stopped: bool,
 }
 
@@ -59,8 +61,9 @@ pub(crate) enum Received {
     Dropped,
 }
 
-impl Default for ReceiveBuffer {
-    fn default() -> Self {
+impl ReceiveBuffer {
+    /// `is_ours`: the stream was opened here, and open has told a credit.
+    pub(crate) fn new(is_ours: bool) -> Self {
         Self {
             ring: Ring::default(),
             read: 0,
@@ -68,18 +71,17 @@ impl Default for ReceiveBuffer {
             highest: 0,
             final_size: None,
             credit: STREAM_CREDIT,
+            untold: if is_ours { STREAM_CREDIT } else { EARLY_CREDIT },
             is_stopped: false,
         }
     }
-}
 
-impl ReceiveBuffer {
     /// How much further data up to `end` reaches than all before; it changes nothing.
     ///
     /// # Errors
     /// When the peer may not send it.
     pub(crate) fn growth(&self, end: u64, fin: bool) -> Result<u64, Violation> {
-        if end > self.credit {
+        if end > self.credit.max(self.untold) {
             return Err(Violation::StreamCredit);
         }
         // RFC 9000 section 4.5: "Once a final size for a stream is known, it cannot change."
@@ -118,6 +120,7 @@ impl ReceiveBuffer {
             }
         }
         self.highest = self.highest.max(end);
+        self.credit = self.credit.max(end);
         if fin {
             self.final_size = Some(end);
         }

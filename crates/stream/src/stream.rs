@@ -123,7 +123,7 @@ impl Stream {
             begin: if is_ours { Obligation::Due } else { Obligation::None },
             begun: false,
             send: SendBuffer::default(),
-            receive: ReceiveBuffer::default(),
+            receive: ReceiveBuffer::new(is_ours),
             ack: Ack::None,
             probe: Obligation::None,
             stop: None,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use roadweave_types::{Instant, Urgency};
-use roadweave_wire::{Destination, ResetCode, StreamId, StreamPriority};
+use roadweave_wire::{Destination, ResetCode, StreamId, StreamPriority, StreamsOffer};
 
 use crate::closed::{CLOSED_MAX, Closed, SEEN, SEEN_MAX, Tombstone};
 use crate::config::{Config, Obligation, Stats, Timing};
@@ -42,6 +42,8 @@ pub struct Streams {
     pub(crate) violation: Option<Violation>,
     /// The peer takes frames that change a priority.
     pub(crate) peer_takes_priorities: bool,
+    /// The peer takes bytes of a stream before it has told a credit.
+    peer_takes_early: bool,
     next_index: u64,
     ours: usize,
     /// Bytes that may be written before those who wait for room are asked again.
@@ -66,6 +68,7 @@ impl Streams {
             stats: Stats::default(),
             violation: None,
             peer_takes_priorities: false,
+            peer_takes_early: false,
             next_index: 0,
             ours: 0,
             freed: 0,
@@ -98,6 +101,9 @@ impl Streams {
         self.next_index += 1;
         let mut stream = Stream::new(true, priority, &self.config);
         stream.destination = Some(Box::new(destination));
+        if self.peer_takes_early {
+            stream.send.raise_credit(self.send_credit.early());
+        }
         self.insert(now, id, stream);
         self.receive_credit.update();
         Ok(id)
@@ -266,10 +272,11 @@ impl Streams {
         Ok(())
     }
 
-    /// From now on the peer is told of priorities that it has to send by, or not: an older one
-    /// takes no such frames.
-    pub fn set_peer_takes_priorities(&mut self, takes: bool) {
-        self.peer_takes_priorities = takes;
+    /// From now on the peer is told of priorities that it has to send by, and sent bytes before it
+    /// has told a credit, as far as it has said that it takes them: an older one does not.
+    pub fn set_peer_takes(&mut self, offer: Option<StreamsOffer>) {
+        self.peer_takes_priorities = offer.is_some_and(|offer| offer.takes_priorities);
+        self.peer_takes_early = offer.is_some_and(|offer| offer.takes_early);
     }
 
     /// Both ends are to send of this stream, which was opened here, by another priority from now

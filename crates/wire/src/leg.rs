@@ -222,8 +222,10 @@ mod tests {
         let detached = detached.into_iter().flatten();
         let detached =
             detached.map(|(why, newest)| LegMessage::Detached { handle: 9, why, newest });
-        let offer =
-            |epoch| Some(StreamsOffer { epoch: StreamsEpoch(epoch), takes_priorities: epoch == 7 });
+        let offer = |epoch| {
+            let (epoch, takes_priorities) = (StreamsEpoch(epoch), epoch == 7);
+            Some(StreamsOffer { epoch, takes_priorities, takes_early: takes_priorities })
+        };
         let attach = |streams| {
             let (handle, device) = (u32::MAX, [9; 32]);
             LegMessage::Attach { handle, device, binding: binding(0), streams }

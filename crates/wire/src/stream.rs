@@ -45,6 +45,9 @@ pub const STREAM_TAG: u8 = 0x20;
 pub const STREAM_CREDIT: u64 = 16 << 10;
 /// The credit of all streams of a direction together before their receiver has said more, bytes.
 pub const SESSION_CREDIT: u64 = 256 << 10;
+/// As much takes the far end of a stream that has said that it takes bytes early: what is uploaded
+/// need not wait a round trip until it has told a credit.
+pub const EARLY_CREDIT: u64 = 256 << 10;
 /// The most ranges of an acknowledgement.
 pub const ACKNOWLEDGED_RANGES_MAX: usize = 32;
 
@@ -80,6 +83,8 @@ pub struct StreamsOffer {
     pub epoch: StreamsEpoch,
     /// It takes frames that change the priority of a stream.
     pub takes_priorities: bool,
+    /// Of a stream that the other end opens it takes [`EARLY_CREDIT`] before it has told a credit.
+    pub takes_early: bool,
 }
 
 /// One frame; data shares the memory of what it was parsed from.

@@ -9,7 +9,11 @@ use super::*;
 use crate::world::{World, WorldConfig};
 
 fn world() -> World {
-    let trace = Trace::constant(Rate::from_kbps(20_000), Duration::from_millis(20));
+    world_over(Trace::constant(Rate::from_kbps(20_000), Duration::from_millis(20)))
+}
+
+/// A world with two such links.
+fn world_over(trace: Trace) -> World {
     let settings = |seed| LinkSettings::new(trace.clone(), seed);
     let link = |name: &str, seed| DuplexLink {
         name: name.into(),
@@ -96,4 +100,36 @@ fn what_is_cancelled_brings_nothing_more_and_what_the_server_forgets_is_told() {
     let end: Vec<News> =
         (0..5).flat_map(|_| run(&mut world, &mut browser, &mut Host::default())).collect();
     assert!(end.contains(&News::Over(other)), "nobody knows it any more");
+}
+
+/// How long it takes until an upload of so many bytes is answered with a few.
+fn upload(world: &mut World, bytes: u32) -> Duration {
+    let (mut browser, mut host) = (Browser::default(), Host::default());
+    let begun = world.now();
+    let id = browser.open(world, StreamPriority::default()).unwrap();
+    browser.ask(world, id, bytes, 7);
+    browser.finish(world, id);
+    world.flush();
+    while let Some(due) = world.poll_timeout().filter(|due| due.since(begun).as_secs() < 10) {
+        world.handle_timeout(due.max(world.now()));
+        let news = browser.poll(world);
+        host.act(world);
+        world.flush();
+        if came(&news, id) == 7 {
+            return world.now().since(begun);
+        }
+    }
+    panic!("{bytes} bytes were not answered");
+}
+
+/// 16 kB, and a round trip later the rest, would take 80 ms longer.
+#[test]
+fn an_upload_takes_one_round_trip_and_what_the_links_need() {
+    let round_trip = Duration::from_millis(80);
+    let mut world = world_over(Trace::constant(Rate::from_kbps(50_000), round_trip / 2));
+    upload(&mut world, 4_000_000);
+    world.run_until(world.now() + Duration::from_secs(1));
+    let took = upload(&mut world, 200_000);
+    let links = Rate::from_kbps(100_000).time_for(200_000);
+    assert!(took < round_trip + links + round_trip / 2, "{took:?}");
 }

@@ -17,7 +17,7 @@ proptest! {
     fn bytes_come_out_in_order_and_once(
         parts in prop::collection::vec((0..400_u64, 0..120_u64, 0..200_usize), 0..60),
     ) {
-        let mut receive = ReceiveBuffer::default();
+        let mut receive = ReceiveBuffer::new(true);
         let (mut held, mut out) = (std::collections::BTreeSet::new(), Vec::new());
         for (start, length, room) in parts {
             let range = start..start + length;
@@ -39,7 +39,7 @@ proptest! {
 
 #[test]
 fn what_comes_twice_counts_as_it_came_first() {
-    let mut receive = ReceiveBuffer::default();
+    let mut receive = ReceiveBuffer::new(true);
     assert_eq!(receive.receive(2, b"cd", false, true), Received::New);
     assert_eq!(receive.receive(0, b"xxyyee", false, true), Received::New);
     assert_eq!(receive.receive(0, b"zzzz", false, true), Received::Duplicate);
@@ -50,7 +50,7 @@ fn what_comes_twice_counts_as_it_came_first() {
 
 #[test]
 fn a_final_size_does_not_change() {
-    let mut receive = ReceiveBuffer::default();
+    let mut receive = ReceiveBuffer::new(true);
     receive.receive(0, &[0; 100], false, true);
     assert_eq!(receive.growth(99, true), Err(Violation::FinalSize), "below what has come");
     assert_eq!(receive.growth(100, true), Ok(0));
@@ -63,7 +63,7 @@ fn a_final_size_does_not_change() {
 
 #[test]
 fn what_is_beyond_the_credit_is_refused() {
-    let mut receive = ReceiveBuffer::default();
+    let mut receive = ReceiveBuffer::new(true);
     assert_eq!(receive.growth(STREAM_CREDIT, false), Ok(STREAM_CREDIT));
     assert_eq!(receive.growth(STREAM_CREDIT + 1, false), Err(Violation::StreamCredit));
     assert_eq!(receive.extend_credit(1 << 17), 1 << 17);
@@ -71,11 +71,22 @@ fn what_is_beyond_the_credit_is_refused() {
     assert_eq!(receive.extend_credit(1), 1 << 17, "credit never shrinks");
 }
 
+#[test]
+fn of_a_stream_of_the_peer_more_is_taken_untold_and_claims_what_it_is() {
+    let mut receive = ReceiveBuffer::new(false);
+    assert_eq!(receive.growth(EARLY_CREDIT + 1, false), Err(Violation::StreamCredit));
+    assert_eq!(receive.claim(), STREAM_CREDIT);
+    let early = vec![7; 100_000];
+    assert_eq!(receive.growth(100_000, false), Ok(100_000));
+    assert_eq!(receive.receive(0, &early, false, true), Received::New);
+    assert_eq!((receive.claim(), receive.extend_credit(1)), (100_000, 100_000));
+}
+
 /// A peer that sends every second byte makes ranges up to a bound where no more are allowed, and
 /// what fills a gap is always taken.
 #[test]
 fn gaps_are_bounded() {
-    let mut receive = ReceiveBuffer::default();
+    let mut receive = ReceiveBuffer::new(true);
     let mut dropped = 0;
     for at in 1..1000 {
         let received = receive.receive(2 * at, &[1], false, false);

@@ -1,6 +1,7 @@
 //! Peers that break the rules: each costs itself a stream, or all of them, and nobody memory.
 
 use roadweave_types::SplitMix64;
+use roadweave_wire::EARLY_CREDIT;
 
 use super::*;
 use crate::stream::Stream;
@@ -43,7 +44,7 @@ fn acknowledged(id: u64, contiguous: u64, fin: bool) -> StreamFrame {
 
 #[test]
 fn a_stream_whose_rules_are_broken_is_reset_alone() {
-    check_reset(&[open(0, vec![]), data(0, STREAM_CREDIT, 1, false)], 0);
+    check_reset(&[open(0, vec![]), data(0, EARLY_CREDIT, 1, false)], 0);
     check_reset(&[open(0, vec![1; 9]), data(0, 9, 3, true), data(0, 12, 1, false)], 0);
     check_reset(&[open(0, vec![1; 9]), data(0, 5, 3, true)], 0);
     check_reset(&[open(0, vec![]), acknowledged(0, 1, false)], 0);

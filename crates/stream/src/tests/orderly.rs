@@ -1,6 +1,7 @@
 //! Peers that keep to the rules: order, speed, and cost.
 
 use roadweave_types::Urgency;
+use roadweave_wire::{EARLY_CREDIT, StreamsEpoch, StreamsOffer};
 
 use super::*;
 
@@ -339,6 +340,69 @@ fn asked(streams: &mut Streams, now: Instant) -> Vec<(u64, StreamPriority)> {
     asked.collect()
 }
 
+fn takes(takes_priorities: bool, takes_early: bool) -> Option<StreamsOffer> {
+    Some(StreamsOffer { epoch: StreamsEpoch(1), takes_priorities, takes_early })
+}
+
+/// Of an upload of 200 kB in a session whose credit is known: what the server has after half a
+/// round trip, and when it has all, ms.
+fn upload(early: bool) -> (u64, u32) {
+    let mut pair = Pair::new(4);
+    pair.client.set_peer_takes(takes(false, early));
+    let known = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    pair.run(Duration::from_millis(100), |_| {});
+    pair.client.reset(pair.now, known, ResetCode::Aborted).expect("open");
+    pair.run(Duration::from_millis(100), |_| {});
+
+    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    assert_eq!(pair.client.write(pair.now, id, &[7; 200_000]), Ok(200_000));
+    let (mut ms, mut came, mut after_half, mut done) = (0, 0, 0, 0);
+    pair.run(Duration::from_millis(200), |pair| {
+        let mut out = [0; 200_000];
+        came += pair.server.read(pair.now, id, &mut out).unwrap_or(0) as u64;
+        ms += 1;
+        // 25 ms one way, and a step to leave.
+        if ms == 30 {
+            after_half = came;
+        }
+        if came == 200_000 && done == 0 {
+            done = ms;
+        }
+    });
+    (after_half, done)
+}
+
+#[test]
+fn an_upload_waits_for_no_credit_of_a_peer_that_takes_it_early() {
+    let (old_half, old) = upload(false);
+    assert_eq!(old_half, STREAM_CREDIT);
+    let (half, new) = upload(true);
+    assert_eq!(half, 200_000);
+    assert!(old >= new + 50, "a round trip less: {old} and {new} ms");
+}
+
+#[test]
+fn what_many_send_early_leaves_room_for_the_next() {
+    let mut streams = Streams::new(Config::for_streams(Side::Client, 400));
+    streams.set_peer_takes(takes(false, true));
+    let now = Instant::from_millis(100);
+    let begin = |streams: &mut Streams| {
+        let id = streams.open(now, destination(), StreamPriority::default()).expect("room");
+        streams.write(now, id, &[7; 300_000]).expect("open");
+        let before = streams.stats().sent;
+        sent(streams, now);
+        streams.stats().sent - before
+    };
+    // Nothing more than ever of the credit that a session begins with.
+    assert_eq!(begin(&mut streams), STREAM_CREDIT);
+    streams.handle_symbol(now, body(&[StreamFrame::SessionCredit(4 << 20)])).expect("a frame");
+    let early: Vec<u64> = (0..40).map(|_| begin(&mut streams)).collect();
+    assert!(early[0] > 250_000 && early[0] <= EARLY_CREDIT, "{early:?}");
+    assert!(early.windows(2).all(|two| two[1] <= two[0]), "{early:?}");
+    assert!(early[39] >= STREAM_CREDIT, "{early:?}");
+    assert!(early.iter().sum::<u64>() < 15 << 18, "a sixteenth is left: {early:?}");
+}
+
 #[test]
 fn a_priority_is_asked_of_the_peer_that_takes_it() {
     let mut pair = Pair::new(4);
@@ -352,7 +416,7 @@ fn a_priority_is_asked_of_the_peer_that_takes_it() {
     // An older peer is not told, and what leaves here goes by it all the same.
     pair.client.ask_priority(pair.now, id, late).expect("open");
     assert_eq!(asked(&mut pair.client, pair.now), []);
-    pair.client.set_peer_takes_priorities(true);
+    pair.client.set_peer_takes(takes(true, false));
     pair.client.on_new_session(pair.now);
     pair.run(Duration::from_millis(100), |_| {});
     assert_eq!(pair.server.asked_priority(id), Ok(late));
@@ -364,7 +428,7 @@ fn a_priority_is_asked_of_the_peer_that_takes_it() {
     pair.client.on_new_session(pair.now);
     assert_eq!(asked(&mut pair.client, pair.now), [(2, urgent)]);
     // Who did not open it asks for nothing.
-    pair.server.set_peer_takes_priorities(true);
+    pair.server.set_peer_takes(takes(true, false));
     pair.server.ask_priority(pair.now, id, StreamPriority::new(7, true)).expect("open");
     assert_eq!(asked(&mut pair.server, pair.now), []);
     assert_eq!(pair.server.asked_priority(id), Ok(late));

@@ -65,23 +65,22 @@ impl ClientStreams {
             self.next_epoch = self.next_epoch.wrapping_add(1);
             StreamsEpoch(self.next_epoch)
         });
-        StreamsOffer { epoch, takes_priorities: true }
+        StreamsOffer { epoch, takes_priorities: true, takes_early: true }
     }
 
     /// The session leads to the far end of `key`, which says this of the streams, if it takes any.
     fn on_session(&mut self, now: Instant, key: PublicKey, named: Option<StreamsOffer>) {
         let with = named.map(|offer| (key, offer.epoch));
-        let takes_priorities = named.is_some_and(|offer| offer.takes_priorities);
         (self.away_since, self.is_carried) = (None, true);
         if with == self.with && self.streams.violation().is_none() {
-            self.streams.set_peer_takes_priorities(takes_priorities);
+            self.streams.set_peer_takes(named);
             return self.streams.on_new_session(now);
         }
         if let Some((before, _)) = self.with.filter(|(before, _)| *before != key) {
             self.epochs.remove(&before);
         }
         self.begin_anew(with);
-        self.streams.set_peer_takes_priorities(takes_priorities);
+        self.streams.set_peer_takes(named);
     }
 
     fn begin_anew(&mut self, with: Option<(PublicKey, StreamsEpoch)>) {

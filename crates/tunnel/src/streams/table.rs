@@ -39,14 +39,14 @@ pub(crate) struct Terms {
     pub(crate) names: Names,
     /// Whether there were such streams already.
     pub(crate) goes_on: bool,
-    /// Whether the client takes frames that change a priority.
-    takes_priorities: bool,
+    /// What the client says of its streams.
+    client: StreamsOffer,
 }
 
 impl Terms {
     /// What the client is told of the streams.
     pub(crate) fn offer(&self) -> StreamsOffer {
-        StreamsOffer { epoch: self.names.far_end, takes_priorities: true }
+        StreamsOffer { epoch: self.names.far_end, takes_priorities: true, takes_early: true }
     }
 }
 
@@ -107,15 +107,16 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
 
     /// A client says this of its streams.
     pub(crate) fn agree(&mut self, key: &K, client: StreamsOffer) -> Terms {
-        let StreamsOffer { epoch: client, takes_priorities } = client;
         let is_sound = |of: &&OfClient| of.streams.violation().is_none();
-        let known = self.by_key.get(key).filter(|of| of.names.client == client).filter(is_sound);
+        let known =
+            self.by_key.get(key).filter(|of| of.names.client == client.epoch).filter(is_sound);
         match known {
-            Some(of) => Terms { names: of.names, goes_on: true, takes_priorities },
+            Some(of) => Terms { names: of.names, goes_on: true, client },
             None => {
                 self.next_epoch = self.next_epoch.wrapping_add(1);
                 let far_end = StreamsEpoch(self.next_epoch);
-                Terms { names: Names { client, far_end }, goes_on: false, takes_priorities }
+                let names = Names { client: client.epoch, far_end };
+                Terms { names, goes_on: false, client }
             }
         }
     }
@@ -136,18 +137,18 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         match (terms, known) {
             (Some(terms), Some(of)) if of.peer.is_where(peer) => {
                 of.peer = peer.clone();
-                of.streams.set_peer_takes_priorities(terms.takes_priorities);
+                of.streams.set_peer_takes(Some(terms.client));
                 of.streams.on_new_session(now);
                 if let Some(since) = of.away_since.take() {
                     self.away.remove(&(since, of.owner));
                 }
             }
-            (Some(Terms { names, goes_on: false, takes_priorities }), None) => {
+            (Some(Terms { names, goes_on: false, client }), None) => {
                 self.end(&key);
                 self.next_owner += 1;
                 let owner = StreamsOwner(self.next_owner);
                 let mut streams = Streams::new(self.config.bounds(Side::Server));
-                streams.set_peer_takes_priorities(takes_priorities);
+                streams.set_peer_takes(Some(client));
                 let (peer, away_since) = (peer.clone(), None);
                 self.owners.insert(owner, key);
                 self.by_key.insert(key, OfClient { names, owner, streams, peer, away_since });

@@ -53,6 +53,8 @@ pub(super) const AGE_CODED: u8 = 2;
 
 /// A bit of the field of stream frames: those of priorities are taken.
 pub(super) const FRAMES_PRIORITY: u8 = 1;
+/// Another: early bytes are taken.
+pub(super) const FRAMES_EARLY: u8 = 2;
 
 /// The longest name of a tenant, bytes.
 pub const TENANT_MAX: usize = 64;
@@ -88,12 +90,15 @@ pub(super) fn put_reason(out: &mut BytesMut, why: Reason) {
 }
 
 pub(crate) fn put_streams(out: &mut BytesMut, streams: Option<StreamsOffer>) {
-    let Some(StreamsOffer { epoch: StreamsEpoch(number), takes_priorities }) = streams else {
+    let Some(StreamsOffer { epoch: StreamsEpoch(number), takes_priorities, takes_early }) = streams
+    else {
         return;
     };
     put_field(out, FIELD_STREAMS, &number.to_be_bytes());
-    if takes_priorities {
-        put_field(out, FIELD_STREAM_FRAMES, &[FRAMES_PRIORITY]);
+    let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+    let bits = bit(takes_priorities, FRAMES_PRIORITY) | bit(takes_early, FRAMES_EARLY);
+    if bits != 0 {
+        put_field(out, FIELD_STREAM_FRAMES, &[bits]);
     }
 }
 
@@ -224,9 +229,10 @@ impl Fields {
     pub(crate) fn streams(&self) -> Result<Option<StreamsOffer>, ControlError> {
         let [bits] = self.optional(FIELD_STREAM_FRAMES)?.unwrap_or([0]);
         let takes_priorities = bits & FRAMES_PRIORITY != 0;
+        let takes_early = bits & FRAMES_EARLY != 0;
         let epoch = self.optional(FIELD_STREAMS)?;
         let epoch = epoch.map(|value| StreamsEpoch(u64::from_be_bytes(value)));
-        Ok(epoch.map(|epoch| StreamsOffer { epoch, takes_priorities }))
+        Ok(epoch.map(|epoch| StreamsOffer { epoch, takes_priorities, takes_early }))
     }
 
     /// Whether a field without a value is there.

@@ -12,7 +12,12 @@ fn promise(lane: u8, promise: Promise) -> Control {
 }
 
 fn offer(epoch: u64, takes_priorities: bool) -> Option<StreamsOffer> {
-    Some(StreamsOffer { epoch: StreamsEpoch(epoch), takes_priorities })
+    Some(StreamsOffer { epoch: StreamsEpoch(epoch), takes_priorities, takes_early: false })
+}
+
+/// One who takes bytes early.
+fn early(offer: Option<StreamsOffer>) -> Option<StreamsOffer> {
+    offer.map(|offer| StreamsOffer { takes_early: true, ..offer })
 }
 
 fn samples() -> Vec<Control> {
@@ -33,6 +38,8 @@ fn samples() -> Vec<Control> {
         Control::Welcome(Welcome { relays: true, ..Welcome::default() }),
         Control::Streams(offer(7, true)),
         Control::Streams(offer(7, false)),
+        Control::Streams(early(offer(7, false))),
+        Control::Streams(early(offer(7, true))),
         Control::Streams(None),
         Control::Refuse { reason: "unknown peer".into(), why: Reason::Other },
         Control::Refuse { reason: "it drains".into(), why: Reason::Drain },

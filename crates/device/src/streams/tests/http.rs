@@ -2,7 +2,8 @@
 
 use roadweave_types::SplitMix64;
 use roadweave_wire::{
-    Acknowledged, Destination, STREAM_TAG, StreamFrame, StreamFrames, StreamPriority,
+    Acknowledged, Destination, STREAM_TAG, StreamFrame, StreamFrames, StreamPriority, StreamsEpoch,
+    StreamsOffer,
 };
 
 use super::*;
@@ -21,13 +22,18 @@ fn host(asked: usize, answer: Vec<u8>) -> (JoinHandle<Vec<u8>>, String, u16) {
     (host, to, port)
 }
 
+/// A far end that takes frames of priorities.
+fn takes_priorities() -> StreamsOffer {
+    StreamsOffer { epoch: StreamsEpoch(1), takes_priorities: true, takes_early: false }
+}
+
 /// Says `text` in pieces of up to `piece` bytes through a box that reads along; what was heard at
 /// both ends, and what the players told.
 fn say(text: Vec<u8>, answer: Vec<u8>, piece: usize) -> (World, Vec<PlayerTold>) {
     let (host, to, port) = host(text.len(), answer.clone());
     let mut world = World::new(|settings| settings.http_ports = vec![port]);
     world.hears = true;
-    world.client.set_peer_takes_priorities(true);
+    world.client.set_peer_takes(Some(takes_priorities()));
     let (proxy, said) = (world.proxy(), text.clone());
     let application = std::thread::spawn(move || {
         let (mut socket, reply) = socks(proxy, &to);
@@ -112,7 +118,7 @@ fn a_request_says_by_which_priority_its_answer_comes() {
     let (listener, to) = destination();
     let port = listener.local_addr().expect("bound").port();
     let mut world = World::new(|settings| settings.http_ports = vec![port]);
-    world.client.set_peer_takes_priorities(true);
+    world.client.set_peer_takes(Some(takes_priorities()));
     let proxy = world.proxy();
     let application = std::thread::spawn(move || {
         let (mut socket, _) = socks(proxy, &to);

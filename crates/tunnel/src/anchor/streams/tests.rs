@@ -77,7 +77,11 @@ fn attach(anchor: &mut Anchor, now: Instant, (device, number): (u8, u64), to: At
         signature: [0; 64],
     };
     binding.signature = *identity(device).sign(&binding.signed()).as_bytes();
-    let streams = Some(StreamsOffer { epoch: StreamsEpoch(epoch), takes_priorities: true });
+    let streams = Some(StreamsOffer {
+        epoch: StreamsEpoch(epoch),
+        takes_priorities: true,
+        takes_early: true,
+    });
     let (handle, device) = (to.handle, *key(device).as_bytes());
     let attach = LegMessage::Attach { handle, device, binding, streams };
     anchor.on_message(now, to.leg, Ok(attach));

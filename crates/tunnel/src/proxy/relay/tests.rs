@@ -5,7 +5,7 @@ use roadweave_wire::StreamsEpoch;
 use super::*;
 
 fn offer(epoch: u64) -> Option<StreamsOffer> {
-    Some(StreamsOffer { epoch: StreamsEpoch(epoch), takes_priorities: true })
+    Some(StreamsOffer { epoch: StreamsEpoch(epoch), takes_priorities: true, takes_early: true })
 }
 
 fn relay() -> Relay {
