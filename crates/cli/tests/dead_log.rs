@@ -6,13 +6,16 @@
 mod common;
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use common::disk::Disk;
+use common::hosts::{Host, bytes, connect, read_head, seen_from, there_and_back};
 use common::{CLIENT, GATEWAY_V4, PROGRAM, Road, WAIT_MAX, ping, roadweave, socket, usable};
 use roadweave_device::netns::run_sandboxed;
 use rustix::process::{Pid, Signal, kill_process};
@@ -127,5 +130,51 @@ fn a_log_that_nobody_reads_stops_nothing_and_says_later_what_is_missing() {
         }
         stop(client);
         reading.join().unwrap();
+    });
+}
+
+/// Asks the box for a connection by HTTP; what it says, and the connection.
+fn ask(road: &Road, proxy: SocketAddr, to: SocketAddr) -> (String, TcpStream) {
+    let mut socket = connect(&road.vehicle, proxy).unwrap();
+    write!(socket, "CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").unwrap();
+    (read_head(&mut socket), socket)
+}
+
+#[test]
+fn connections_go_on_while_nobody_reads_the_log_and_the_disk_is_full() {
+    run_sandboxed("connections_go_on_while_nobody_reads_the_log_and_the_disk_is_full", || {
+        let road = Road::new();
+        let disk = Disk::mount("/run/road/state");
+        disk.fill();
+        let proxy = SocketAddr::from(([127, 0, 0, 1], 1080));
+        road.edit("client.toml", |text| {
+            let state = "state_directory = \"/run/road/state\"";
+            let text = text.replace("state_directory = \"/run/road\"", state);
+            format!("{text}\n[streams]\nlisten = \"{proxy}\"\n")
+        });
+        road.edit("server.toml", |text| text + "[streams]\n");
+        let host = |port| SocketAddr::from(([203, 0, 113, 2], port));
+        let _host = Host::start(&road.cloud, host(8080));
+        let _server = road.start_server();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let client = start_client(&road, writer.into());
+        wait_until_joined(&road);
+        let sent = bytes(3_000_000);
+        let exchange = || {
+            let (answer, mut socket) = ask(&road, proxy, host(8080));
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            seen_from(&mut socket).unwrap();
+            assert!(there_and_back(&socket, &sent) == sent);
+        };
+        exchange();
+        assert!(lost(&road) > 0, "the log is read");
+        exchange();
+        let begun = Instant::now();
+        let answer = ask(&road, proxy, host(9)).0;
+        assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+        assert!(begun.elapsed() < Duration::from_secs(2), "refused after {:?}", begun.elapsed());
+        stop(client);
+        drop(reader);
+        assert_eq!(disk.names(), Vec::<String>::new(), "half-written");
     });
 }

@@ -14,6 +14,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 mod daemon;
+pub mod disk;
 pub mod hosts;
 
 use std::fs;
