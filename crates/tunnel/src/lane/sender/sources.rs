@@ -71,7 +71,8 @@ impl LaneSender {
         };
         let packet = PacketInfo {
             bytes: datagram.len(),
-            backlog_bytes: self.backlog_bytes(),
+            // It is in no queue any more.
+            backlog_bytes: self.backlog_bytes() + datagram.len() as u64,
             flow: self.sent_flows.of(id),
             waited: now.since(since),
             is_of_streams: self.carries_streams(),

@@ -158,27 +158,39 @@ fn what_waits_for_a_path_is_bounded_in_bytes_and_in_age() {
     assert_eq!(sender.stats().copy_queue_bytes, 0);
 }
 
+/// What leaves again as well as what leaves for the first time.
 #[test]
-fn the_scheduler_is_told_what_is_of_streams() {
+fn the_scheduler_is_told_what_is_of_streams_and_how_long_it_is() {
     #[derive(Debug, Default)]
-    struct Listener(std::sync::Arc<std::sync::Mutex<Vec<bool>>>);
+    struct Listener(std::sync::Arc<std::sync::Mutex<Vec<(bool, usize, u64)>>>);
     impl Scheduler for Listener {
         fn select(&mut self, _: Instant, packet: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
-            self.0.lock().unwrap().push(packet.is_of_streams);
+            let PacketInfo { is_of_streams, bytes, backlog_bytes, .. } = *packet;
+            self.0.lock().unwrap().push((is_of_streams, bytes, backlog_bytes));
             Decision::Send(PathSet::one(0))
         }
     }
     let told = Listener::default();
     let log = told.0.clone();
+    let told_since = || std::mem::take(&mut *log.lock().unwrap());
     let mut carrier = TwoPaths::new([10_000, 0]);
-    let mut sender = sender_everywhere();
+    let config = LaneConfig::new("streams", "minrtt".parse().expect("known"));
+    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
     sender.scheduler = Box::new(told);
     sender.handle_inner(at(0), &[7; 92], 1, None);
     sender.transmit(at(0), &mut carrier);
-    sender.handle_symbol(at(1), &[7; 92], Urgency::FIRST);
-    sender.set_held_back(super::HeldBack { bytes: 0, urgency: Urgency::FIRST });
+    assert_eq!(told_since(), [(false, 100, 100)]);
+    sender.on_lost(at(1), TokenKind::Source, PacketId(0), PathId(0));
     sender.transmit(at(1), &mut carrier);
-    assert_eq!(*log.lock().unwrap(), [false, true]);
+    assert_eq!(told_since(), [(false, 100, 100)], "it leaves again");
+
+    sender.handle_symbol(at(2), &[7; 192], Urgency::FIRST);
+    sender.set_held_back(super::HeldBack { bytes: 5_000, urgency: Urgency::FIRST });
+    sender.transmit(at(2), &mut carrier);
+    assert_eq!(told_since(), [(true, 200, 5_200)]);
+    sender.on_lost(at(3), TokenKind::Source, PacketId(1), PathId(0));
+    sender.transmit(at(3), &mut carrier);
+    assert_eq!(told_since(), [(true, 200, 5_200)], "it leaves again");
 }
 
 #[test]
