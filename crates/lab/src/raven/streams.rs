@@ -37,7 +37,7 @@ use crate::world::{World, WorldConfig, WorldError};
 pub struct Loaded {
     /// The route.
     pub route: String,
-    /// What was loaded: `web`, `video` or `download`.
+    /// What was loaded: [`Load::name`].
     pub load: &'static str,
     /// The strategy.
     pub strategy: String,

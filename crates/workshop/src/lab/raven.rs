@@ -35,9 +35,13 @@ pub struct RavenArgs {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     repeats: u16,
     /// Ask over connections that go as streams, as over TCP in the paper, instead of over packets;
-    /// and load web pages, a video and a file
+    /// and load web pages, a video, a file, and as much as the video without a break
     #[arg(long)]
     streams: bool,
+    /// With --streams: ask nothing, and load only this, separated by commas: web, video, download,
+    /// unbroken
+    #[arg(long, value_name = "LOAD,..", value_delimiter = ',', requires = "streams")]
+    loads: Vec<Load>,
     /// How many runs at a time; default: one per core
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     jobs: Option<u16>,
@@ -80,7 +84,7 @@ impl RavenArgs {
             routes.iter().enumerate().filter(move |(at, _)| *at != route).map(|(_, other)| other)
         };
         let learned: Vec<String> = (0..routes.len()).map(|at| raven::learn(others(at))).collect();
-        let jobs = jobs(&routes, self.streams)?;
+        let jobs = jobs(&routes, self.streams, &self.loads)?;
         let ask = if self.streams { streams::ask } else { raven::ask };
         let work = |job: usize| match &jobs[job] {
             Job::Ask { route, app, strategy } => {
@@ -116,8 +120,8 @@ fn read(directory: &Path, count: usize) -> anyhow::Result<Vec<Drive>> {
 }
 
 /// Every application on every route with every strategy; and every size of a transfer, or by
-/// streams every load.
-fn jobs(routes: &[Drive], streams: bool) -> anyhow::Result<Vec<Job>> {
+/// streams every load. If there are `only` some, nothing else.
+fn jobs(routes: &[Drive], streams: bool, only: &[Load]) -> anyhow::Result<Vec<Job>> {
     let links = routes[0].links.iter().map(|link| format!("single:{}", link.name));
     let names = links.chain(STRATEGIES.map(str::to_owned));
     let strategies: Vec<Strategy> = names
@@ -125,7 +129,8 @@ fn jobs(routes: &[Drive], streams: bool) -> anyhow::Result<Vec<Job>> {
         .collect::<Result<_, _>>()?;
     let sizes = if streams { &[][..] } else { &SIZES };
     let mut jobs: Vec<Job> = sizes.iter().map(|bytes| Job::Transfer { bytes: *bytes }).collect();
-    for load in Load::ALL.into_iter().filter(|_| streams) {
+    let loads = if only.is_empty() && streams { &Load::ALL[..] } else { only };
+    for load in loads.iter().copied() {
         for route in 0..routes.len() {
             jobs.extend(LOADED.map(|name| {
                 let strategy = name.parse().expect("it is one of the strategies");
@@ -133,7 +138,7 @@ fn jobs(routes: &[Drive], streams: bool) -> anyhow::Result<Vec<Job>> {
             }));
         }
     }
-    for app in [App::Speech, App::Music, App::Recommender] {
+    for app in [App::Speech, App::Music, App::Recommender].into_iter().filter(|_| only.is_empty()) {
         for route in 0..routes.len() {
             let ask = |strategy: &Strategy| Job::Ask { route, app, strategy: strategy.clone() };
             jobs.extend(strategies.iter().map(ask));
@@ -202,12 +207,15 @@ impl Results {
         let mut table = bare();
         table.set_header(heading).add_rows(self.answers.iter().map(row));
         let table = right_aligned(table, 3);
-        let mut text = format!("response times, ms\n{table}\n");
+        let mut text = String::new();
+        if !self.answers.is_empty() {
+            text += &format!("response times, ms\n{table}\n\n");
+        }
         if !self.loads.is_empty() {
-            text += &format!("\nloads\n{}\n", self.loads_in_words());
+            text += &format!("loads\n{}\n", self.loads_in_words());
         }
         if !self.transfers.is_empty() {
-            text += "\ntransfers with raven:100\n";
+            text += "transfers with raven:100\n";
         }
         for transferred in &self.transfers {
             let share = transferred.redundant * 100.0;
@@ -256,7 +264,7 @@ impl Results {
 fn in_the_paper(load: &str) -> &'static str {
     match load {
         "web" => "4.9",
-        "video" => "0.03",
+        "video" | "unbroken" => "0.03",
         _ => "0.59",
     }
 }

@@ -1,6 +1,7 @@
 //! What most bytes are loaded for: web pages, video, and files.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::str::FromStr;
 use std::time::Duration;
 
 use roadweave_types::{Instant, SplitMix64};
@@ -18,6 +19,8 @@ pub enum Load {
     Video,
     /// 2.4 MB in one piece.
     Download,
+    /// 50 MB in one piece: a video whose player never lets the queue run empty.
+    Unbroken,
 }
 
 /// The pages of the web, by the number of their requests and their bytes, thousands: at each 20th
@@ -50,7 +53,7 @@ pub const PAGES: [(u32, u32); 19] = [
 
 impl Load {
     /// Everything that is loaded.
-    pub const ALL: [Self; 3] = [Self::Web, Self::Video, Self::Download];
+    pub const ALL: [Self; 4] = [Self::Web, Self::Video, Self::Download, Self::Unbroken];
 
     /// What it is called.
     pub const fn name(self) -> &'static str {
@@ -58,6 +61,7 @@ impl Load {
             Self::Web => "web",
             Self::Video => "video",
             Self::Download => "download",
+            Self::Unbroken => "unbroken",
         }
     }
 
@@ -66,7 +70,7 @@ impl Load {
         match self {
             Self::Web => PAGES.len() as u64,
             Self::Video => 50,
-            Self::Download => 1,
+            Self::Download | Self::Unbroken => 1,
         }
     }
 
@@ -74,7 +78,7 @@ impl Load {
     const fn pause(self) -> Duration {
         match self {
             Self::Web => Duration::from_secs(5),
-            Self::Video | Self::Download => Duration::ZERO,
+            Self::Video | Self::Download | Self::Unbroken => Duration::ZERO,
         }
     }
 
@@ -84,7 +88,17 @@ impl Load {
             Self::Web => page(PAGES[part as usize % PAGES.len()], SplitMix64::word(seed, part)),
             Self::Video => VecDeque::from([1_000_000]),
             Self::Download => VecDeque::from([2_400_000]),
+            Self::Unbroken => VecDeque::from([50_000_000]),
         }
+    }
+}
+
+impl FromStr for Load {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let named = Self::ALL.into_iter().find(|load| load.name() == name);
+        named.ok_or_else(|| format!("no load; there are {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 
