@@ -1,10 +1,11 @@
 //! `roadweave encoder-feedback`: what an encoder should do, a line at a time.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use roadweave_device::local::{EncoderWord, RequestError, Subscribe, Topic, subscribe};
+use roadweave_device::local::{EncoderWord, RequestError, RpcError, Subscribe, Topic, subscribe};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::EncoderTarget;
@@ -42,12 +43,19 @@ impl EncoderFeedbackArgs {
             let mut printed = Ok(());
             let told = subscribe(&self.socket, &subscription, |word| {
                 let word = serde_json::from_value(word).unwrap_or_default();
-                printed = self.print(&word);
+                // A reader who is behind gets the newest when it has read.
+                if !has_unread() {
+                    printed = self.print(&word);
+                }
                 newest = Some(word);
                 printed.is_ok()
             });
             printed?;
             match (told, &mut newest) {
+                // It is busy, or has too many subscribers for a moment: that says nothing of links.
+                (Err(RequestError::Refused(error)), _) if error.code == RpcError::BUSY => {
+                    out::note(format_args!("{}; trying again", error.message));
+                }
                 (Err(RequestError::Refused(error)), None) => {
                     return Err(BadInput::new(error.message).into());
                 }
@@ -79,6 +87,11 @@ impl EncoderFeedbackArgs {
         };
         Ok(out::line(numbers(target))?)
     }
+}
+
+/// Whether something that was printed has not been read yet, as far as can be known.
+fn has_unread() -> bool {
+    rustix::io::ioctl_fionread(io::stdout()).is_ok_and(|bytes| bytes > 0)
 }
 
 /// How long to wait before the client is looked for again.

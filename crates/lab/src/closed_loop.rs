@@ -55,6 +55,9 @@ pub enum Encoder {
 pub struct Seen {
     /// Mean SSIM of the frames that were shown undamaged, dB.
     pub ssim_db: f64,
+    /// Mean SSIM of all frames, dB; 0 for those that were not shown undamaged, or came later than
+    /// the lane's deadline. No encoder has more than [`foreseen`] says.
+    pub in_time_db: f64,
     /// Share of the frames that were shown undamaged, 0..1.
     pub undamaged: f64,
     /// Share of the time in stalls above 200 ms, 0..1.
@@ -75,7 +78,7 @@ impl ClosedLoop {
     /// # Errors
     /// When the links make no world.
     pub fn run(&self) -> Result<Seen, WorldError> {
-        Ok(Seen::of(&run(&self.scenario())?))
+        Ok(Seen::of(&run(&self.scenario())?, self.deadline))
     }
 
     fn scenario(&self) -> Scenario {
@@ -113,7 +116,8 @@ pub fn foreseen(links: &[DuplexLink], foresight: &Foresight, is_exact: bool) -> 
     let frames = sizes.len().max(1) as f64;
     let bytes: f64 = sizes.iter().sum();
     Seen {
-        ssim_db: sizes.iter().map(looks).sum::<f64>() / frames,
+        ssim_db: sizes.iter().map(&looks).sum::<f64>() / frames,
+        in_time_db: sizes.iter().map(looks).sum::<f64>() / frames,
         undamaged: 1.0,
         sent_mbps: bytes * 8e-6 * f64::from(foresight.fps) / frames,
         ..Seen::default()
@@ -121,7 +125,7 @@ pub fn foreseen(links: &[DuplexLink], foresight: &Foresight, is_exact: bool) -> 
 }
 
 impl Seen {
-    fn of(outcome: &Outcome) -> Self {
+    fn of(outcome: &Outcome, deadline: Duration) -> Self {
         let Some(traffic) = outcome.traffic.first() else { return Self::default() };
         let Detail::Video(video) = &traffic.detail else { return Self::default() };
         let VideoReport { stream, playout, quality, player, .. } = &**video;
@@ -135,11 +139,17 @@ impl Seen {
             })
             .collect();
         delays.sort_unstable_by(f64::total_cmp);
-        let shown = playout.frames.iter().enumerate().filter(|(_, fate)| fate.undamaged);
-        let qualities: Vec<f64> = shown.map(|(number, _)| video.quality_of(number)).collect();
+        let shown = || playout.frames.iter().enumerate().filter(|(_, fate)| fate.undamaged);
+        let in_time = shown().filter(|(number, fate)| {
+            let captured = stream.log.frames[*number].captured;
+            fate.completed.is_some_and(|at| at.since(captured) <= deadline)
+        });
+        let in_time: f64 = in_time.map(|(number, _)| video.quality_of(number)).sum();
+        let qualities: Vec<f64> = shown().map(|(number, _)| video.quality_of(number)).collect();
         let seconds = stream.log.frames.len() as f64 / f64::from(player.fps);
         Self {
             ssim_db: qualities.iter().sum::<f64>() / qualities.len().max(1) as f64,
+            in_time_db: in_time / playout.frames.len().max(1) as f64,
             undamaged: qualities.len() as f64 / playout.frames.len().max(1) as f64,
             stall_ratio: quality.stall_ratio,
             stalls: quality.stalls.len(),

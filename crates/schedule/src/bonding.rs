@@ -37,7 +37,7 @@ impl Scheduler for Bonding {
 
     /// A video has one path, and nobody knows here which.
     fn share_of(&self, paths: &[PathOffer<'_>], rooms: &[f64]) -> f64 {
-        let rooms = paths.iter().zip(rooms).filter(|(path, _)| path.takes_data());
+        let rooms = paths.iter().zip(rooms).filter(|(path, _)| path.is_usable());
         rooms.map(|(_, room)| *room).reduce(f64::min).unwrap_or_default()
     }
 }

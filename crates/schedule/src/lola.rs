@@ -95,7 +95,7 @@ impl Lola {
     ) -> Estimate {
         let path = offer.snapshot;
         let ahead = under_way(offer) + bytes as f64;
-        let travels = self.windows.one_way(now, path) + ahead * self.windows.byte_time(path);
+        let travels = self.windows.one_way(now, path) + ahead * self.windows.byte_time(now, path);
         Estimate {
             position,
             arrival: travels + held_back(path, bytes),
@@ -115,7 +115,7 @@ impl Lola {
         self.frame = Some(came);
         for path in paths.iter().map(|path| path.snapshot) {
             let pair = 2.0 * self.windows.packet_bytes() as f64;
-            let interval = (pair * self.windows.byte_time(path)).min(1.0);
+            let interval = (pair * self.windows.byte_time(now, path)).min(1.0);
             let Some(state) = self.paths.iter_mut().find(|state| state.id == path.id) else {
                 continue;
             };

@@ -79,7 +79,14 @@ impl Pace {
         }
     }
 
-    /// The average time that a byte takes, seconds; `None` before the first two packets.
+    /// The average time that a byte takes, seconds; `None` before the first two packets, and when
+    /// there was none of late: a path that carries nothing changes without anybody's noticing.
+    pub(crate) fn recent(&self, now: Instant) -> Option<f64> {
+        self.previous.filter(|at| now.since(*at) <= FRESH).and(self.byte_time)
+    }
+
+    /// The average time that a byte takes, seconds, however old.
+    #[cfg(test)]
     pub(crate) fn byte_time(&self) -> Option<f64> {
         self.byte_time
     }
@@ -95,6 +102,7 @@ impl Pace {
     pub(crate) fn known(now: Instant, inter_arrival: Duration, rtt: Duration) -> Self {
         Self {
             byte_time: Some(inter_arrival.as_secs_f64() / 1200.0),
+            previous: Some(now),
             round_trips: [(now, rtt)].into(),
             ..Self::default()
         }
@@ -138,5 +146,7 @@ impl Pace {
 const GAIN: f64 = 0.1;
 /// The time whose smallest round trip counts.
 const RECENT: Duration = Duration::from_secs(1);
+/// How long a pace holds: longer than a path goes without a probe of LoLa's.
+const FRESH: Duration = Duration::from_secs(2);
 /// Bounds what is remembered of the round trips.
 const ROUND_TRIPS_MAX: u32 = 64;

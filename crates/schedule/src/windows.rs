@@ -65,7 +65,7 @@ impl Windows {
         self.packet_bytes = self.packet_bytes.max(bytes);
     }
 
-    /// The peer has a datagram of the lane.
+    /// The peer has a datagram, of this lane or of another: they share the paths.
     pub fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
         if let Some(path) = self.paths.iter_mut().find(|path| path.id == acknowledged.path) {
             path.pace.on_acknowledged(now, acknowledged, path.pause);
@@ -86,9 +86,9 @@ impl Windows {
     }
 
     /// Seconds that the path takes for a byte.
-    pub(crate) fn byte_time(&self, path: &PathSnapshot) -> f64 {
-        let measured = self.known(path.id).and_then(|known| known.pace.byte_time());
-        // Until then what the carrier would do: its pace, or a window in a round trip.
+    pub(crate) fn byte_time(&self, now: Instant, path: &PathSnapshot) -> f64 {
+        let measured = self.known(path.id).and_then(|known| known.pace.recent(now));
+        // Without it what the carrier would do: its pace, or a window in a round trip.
         let carrier = || {
             let by_rate = path.pacing_rate.map(|rate| rate.time_for(self.packet_bytes));
             let window = path.congestion_window.max(self.packet_bytes) as f64;
@@ -108,15 +108,14 @@ impl Windows {
     /// Equation 2: the most bytes under way, so that the last arrives within delta.
     pub(crate) fn window(&self, now: Instant, path: &PathSnapshot) -> f64 {
         let left = self.delta.as_secs_f64() - self.one_way(now, path);
-        (left / self.byte_time(path)).max(0.0)
+        (left / self.byte_time(now, path)).max(0.0)
     }
 
-    /// The most bytes that the congestion window lets a path have carried until delta is over: the
-    /// whole window at once, and each acknowledged byte once more.
+    /// The most bytes that the congestion window lets a path have carried until delta is over: a
+    /// window in each round trip, and one at least.
     fn carried(&self, now: Instant, path: &PathSnapshot) -> f64 {
         let left = self.delta.as_secs_f64() - self.one_way(now, path);
-        let round_trips = left / path.smoothed_rtt.as_secs_f64().max(1e-6);
-        path.congestion_window as f64 * round_trips.max(1.0)
+        (left * carrier_rate(path)).max(path.congestion_window as f64)
     }
 
     /// Equation 3, by path: the bytes that may be put on each now, and arrive within delta. A path
@@ -139,7 +138,10 @@ impl Windows {
         let rate = |path: &PathOffer<'_>| {
             let is_in_time = self.one_way(now, path.snapshot) < self.delta.as_secs_f64();
             match path.takes_data() && path.is_usable() && is_in_time {
-                true => ROOM_SHARE / self.byte_time(path.snapshot),
+                true => {
+                    let measured = 1.0 / self.byte_time(now, path.snapshot);
+                    ROOM_SHARE * measured.min(carrier_rate(path.snapshot))
+                }
                 false => 0.0,
             }
         };
@@ -158,6 +160,11 @@ impl Windows {
         let pace = Pace::known(now, inter_arrival, rtt);
         self.paths.push(PathPace { id: path, pace, pause: PAUSE_MIN });
     }
+}
+
+/// What the congestion control lets through, bytes a second: a window in a round trip.
+fn carrier_rate(path: &PathSnapshot) -> f64 {
+    path.congestion_window as f64 / path.smoothed_rtt.as_secs_f64().max(1e-3)
 }
 
 /// Bytes under way on a path, or waiting for it.
@@ -222,5 +229,49 @@ mod tests {
         // Two round trips of a window, or one where they are long.
         assert_eq!(rooms(12_000, 40), 0.8 * 24_000.0);
         assert_eq!(rooms(12_000, 400), 0.8 * 12_000.0);
+    }
+
+    #[test]
+    fn nobody_is_told_more_than_the_congestion_control_lets_through() {
+        let mut windows = Windows::new(MS * 100);
+        let paths = [path(0, 40, 12_000)];
+        windows.look_at(&free(&paths));
+        // One packet each 20 ms, each as fast as the one before: no pace can be told from that.
+        for packet in 0..100 {
+            acknowledged(&mut windows, Instant::from_millis(1_000 + 20 * packet), MS * 40);
+        }
+        let now = Instant::from_millis(3_000);
+        let rate = windows.rates(now, &free(&paths))[0];
+        assert!(rate <= 0.8 * 12_000.0 / 0.04 + 1.0, "{rate:.0} bytes a second");
+    }
+
+    #[test]
+    fn a_pace_that_is_old_is_not_believed() {
+        let mut windows = Windows::new(MS * 100);
+        let now = Instant::from_millis(10_000);
+        windows.push_known(now, PathId(0), MS * 40, MS * 40);
+        let path = path(0, 40, 48_000);
+        let at = |later: Duration| windows.window(now + later, &path).round();
+        assert_eq!(at(MS * 1_900), 2_400.0, "80 ms by a packet each 40");
+        assert_eq!(at(MS * 2_100), 96_000.0, "a window of 48,000 bytes in each of 40 ms");
+    }
+
+    #[test]
+    fn a_video_has_the_rooms_that_its_scheduler_would_use() {
+        let usable = [path(0, 40, 9_000), path(1, 50, 9_000), path(2, 60, 9_000)];
+        let mut suspect = usable.clone();
+        suspect[2].status = roadweave_types::PathStatus::Suspect;
+        let mut single = crate::Single::new("wwan0");
+        crate::Scheduler::name_path(&mut single, PathId(1), "wwan0");
+        let schedulers: [(Box<dyn crate::Scheduler>, f64, f64); 4] = [
+            (Box::new(crate::MinRtt::default()), 60.0, 30.0),
+            (Box::new(crate::Redundant), 30.0, 20.0),
+            (Box::new(crate::Bonding), 10.0, 10.0),
+            (Box::new(single), 20.0, 20.0),
+        ];
+        for (scheduler, all, without) in schedulers {
+            assert_eq!(scheduler.share_of(&free(&usable), &[10.0, 20.0, 30.0]), all);
+            assert_eq!(scheduler.share_of(&free(&suspect), &[10.0, 20.0, 0.0]), without);
+        }
     }
 }

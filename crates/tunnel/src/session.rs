@@ -298,6 +298,9 @@ impl Session {
         if let Some(sender) = self.senders.get_mut(usize::from(lane.0)) {
             sender.on_acknowledged(now, kind, id, acknowledged);
         }
+        for sender in &mut self.senders {
+            sender.hear_acknowledged(now, acknowledged);
+        }
     }
 
     /// The carrier takes the datagram sent with `token` on `path` for lost.

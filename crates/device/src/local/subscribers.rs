@@ -147,8 +147,8 @@ impl Shared {
     }
 }
 
-/// The most subscribers, of the local socket and of HTTP together.
-const SUBSCRIBERS_MAX: usize = 8;
+/// The most subscribers: eight of the local socket at least, since few may come by HTTP.
+const SUBSCRIBERS_MAX: usize = 12;
 /// A loop that lives publishes something within a second.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 

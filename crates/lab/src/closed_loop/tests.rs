@@ -1,8 +1,11 @@
 use roadweave_emulate::{DriveLink, Trace};
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::LaneConfig;
 use roadweave_types::Instant;
 
 use super::*;
 use crate::event::{Action, Event};
+use crate::traffic::Bulk;
 
 const FPS: u32 = 30;
 
@@ -58,7 +61,35 @@ fn an_encoder_fills_the_links_and_its_frames_are_there_in_time() {
         assert_eq!(seen.stalls, 0, "{strategy}");
         let p95 = seen.frame_delays_ms[seen.frame_delays_ms.len() * 95 / 100];
         assert!(p95 < 110.0, "{strategy}: {p95}");
+        let closed_loop = two_links(strategy);
+        let foresight = Foresight {
+            fps: FPS,
+            frames: 16 * FPS as usize,
+            deadline: closed_loop.deadline,
+            most: 125_000.0,
+        };
+        let bound = foreseen(&closed_loop.links, &foresight, true).in_time_db;
+        let loss = bound - seen.in_time_db;
+        assert!((0.0..4.0).contains(&loss), "{strategy}: {loss:.1} dB less than the bound");
     }
+}
+
+#[test]
+fn a_transfer_beside_it_leaves_an_encoder_its_share() {
+    let mut scenario = two_links("xnc").scenario();
+    let strategy = "minrtt".parse().expect("known");
+    scenario.lanes.push(LaneConfig { rank: 1, ..LaneConfig::new("tcp", strategy) });
+    let port = scenario.traffic[0].port;
+    scenario.lanes[0].rule.ports = Some(port..=port);
+    let upload = TrafficKind::Bulk(Bulk { congestion: CongestionControl::Cubic, bytes: None });
+    let video = TrafficSpec::video(Rate::ZERO, Duration::from_secs(16));
+    scenario.traffic.push(TrafficSpec { kind: upload, port: port + 1, ..video });
+    let outcome = run(&scenario).expect("two links");
+    let Detail::Video(video) = &outcome.traffic[0].detail else { panic!("it is a video") };
+    let frames = &video.stream.log.frames;
+    let tiny = frames.iter().filter(|frame| video.frame_bytes(frame) < 300).count();
+    assert!(tiny < frames.len() / 20, "{tiny} of {} frames have nothing", frames.len());
+    assert!(mean_size(video, 4_000, 14_000) > 5_000, "{}", mean_size(video, 4_000, 14_000));
 }
 
 #[test]

@@ -72,7 +72,12 @@ pub fn ssim_db_within(bytes: f64) -> f64 {
 /// SSIM of a picture of `bytes` bytes, dB: -10 log10(1 - SSIM).
 pub fn ssim_db(bytes: usize, is_key_frame: bool) -> f64 {
     let cost = if is_key_frame { KEY_FRAME_COST } else { 1.0 };
-    let bytes = (bytes as f64 / cost).max(1.0);
+    let bytes = bytes as f64 / cost;
+    let (least, low) = SSIM[0];
+    if bytes < least {
+        // Below, a straight line: a logarithm falls without end.
+        return low * bytes / least;
+    }
     let after = SSIM.iter().position(|(size, _)| *size > bytes).unwrap_or(SSIM.len() - 1).max(1);
     let ((from, low), (to, high)) = (SSIM[after - 1], SSIM[after]);
     let along = (bytes.log2() - from.log2()) / (to.log2() - from.log2());
@@ -91,7 +96,8 @@ const USED: [(f64, f64); 5] = [(0.0, 0.50), (0.05, 0.56), (0.5, 0.76), (0.95, 0.
 const KEY_FRAME_COST: f64 = 3.0;
 /// Bytes of a 1080p frame, and SSIM in dB: means of two moving pictures, by x264 `superfast`,
 /// moved by at most 0.3 dB so that the function is concave.
-const SSIM: [(f64, f64); 8] = [
+const SSIM: [(f64, f64); 9] = [
+    (760.0, 4.05),
     (1_740.0, 7.4),
     (3_470.0, 10.2),
     (7_000.0, 12.9),
@@ -123,6 +129,16 @@ mod tests {
         assert_eq!(encoder.size(nothing, 30, &mut random), SIZE_MIN);
         let all = EncoderTarget { frame_bytes: u64::MAX, ..target };
         assert!(encoder.size(all, 30, &mut random) <= 125_000);
+    }
+
+    #[test]
+    fn as_many_more_bytes_never_bring_more_than_those_before() {
+        let gain = |at: usize| ssim_db(at + 50, false) - ssim_db(at, false);
+        let mut before = f64::INFINITY;
+        for bytes in (0..210_000).step_by(50) {
+            assert!(gain(bytes) <= before + 1e-9, "{bytes}");
+            before = gain(bytes);
+        }
     }
 
     #[test]

@@ -36,17 +36,28 @@ pub(super) struct Targets {
     /// Bytes a second, and when that was so.
     smoothed: Option<(Instant, f64)>,
     told: EncoderTarget,
+    asked: Option<Instant>,
 }
 
 impl Targets {
     /// Targets for frames that are to arrive within `deadline`.
     pub(super) fn new(deadline: Duration) -> Self {
-        Self { windows: Windows::new(deadline), smoothed: None, told: EncoderTarget::default() }
+        Self {
+            windows: Windows::new(deadline),
+            smoothed: None,
+            told: EncoderTarget::default(),
+            asked: None,
+        }
     }
 
     /// The peer has a datagram of the lane.
     pub(super) fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
         self.windows.on_acknowledged(now, acknowledged);
+    }
+
+    /// Whether somebody has asked of late.
+    pub(super) fn is_wanted(&self, now: Instant) -> bool {
+        self.asked.is_some_and(|at| now.since(at) < ASKED_MAX)
     }
 
     /// What was told last.
@@ -65,6 +76,8 @@ impl Targets {
         self.windows.look_at(paths);
         let room = scheduler.share_of(paths, &self.windows.rooms(now, paths));
         let rate = scheduler.share_of(paths, &self.windows.rates(now, paths));
+        // While a path answers, zero would be taken for dead links.
+        let least = if rate > 0.0 { FRAME_MIN } else { 0 };
         let rate = match self.smoothed {
             Some((at, before)) => {
                 let takes = if rate < before { FALL } else { RISE };
@@ -74,8 +87,9 @@ impl Targets {
             None => rate,
         };
         self.smoothed = Some((now, rate));
+        self.asked = Some(now);
         self.told = EncoderTarget {
-            frame_bytes: (room - waiting as f64 + ROUNDING).max(0.0) as u64,
+            frame_bytes: ((room - waiting as f64 + ROUNDING).max(0.0) as u64).max(least),
             bitrate: Rate::from_bytes_per_second(rate as u64),
         };
         self.told
@@ -86,5 +100,46 @@ impl Targets {
 const FALL: Duration = Duration::from_millis(50);
 /// And up: nine tenths of a path that has returned are used a second later.
 const RISE: Duration = Duration::from_millis(400);
+/// The least that a frame is given while a path answers, bytes: a packet.
+const FRAME_MIN: u64 = 1_200;
+/// Who has not asked for so long listens no more.
+const ASKED_MAX: Duration = Duration::from_secs(10);
 /// Bytes by which a sum may be off for being rounded.
 const ROUNDING: f64 = 1e-3;
+
+#[cfg(test)]
+mod tests {
+    use roadweave_schedule::MinRtt;
+    use roadweave_types::{PathId, PathSnapshot, PathStatus};
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn take(targets: &mut Targets, at_ms: u64, path: &PathSnapshot, waiting: u64) -> EncoderTarget {
+        let now = Instant::from_millis(at_ms);
+        targets.take(now, &MinRtt::default(), &[PathOffer::free(path)], waiting)
+    }
+
+    #[test]
+    fn a_target_falls_at_once_and_rises_within_a_second() {
+        // 12,000 bytes in each 40 ms; two such windows arrive in 100 ms.
+        let path = PathSnapshot::idle(PathId(0), MS * 40, 12_000);
+        let dead = PathSnapshot { status: PathStatus::Suspect, ..path.clone() };
+        let mut targets = Targets::new(MS * 100);
+        let full = take(&mut targets, 0, &path, 0);
+        assert_eq!(full.frame_bytes, 19_200);
+        assert_eq!(full.bitrate, Rate::from_kbps(1_920));
+        assert_eq!(take(&mut targets, 10, &path, 5_000).frame_bytes, 14_200, "what waits is first");
+        assert_eq!(take(&mut targets, 20, &path, 90_000).frame_bytes, 1_200, "it is not dead");
+        let fallen = take(&mut targets, 120, &dead, 0);
+        assert_eq!(fallen.frame_bytes, 0);
+        assert!(fallen.bitrate < Rate::from_kbps(300), "{fallen:?}");
+        take(&mut targets, 2_000, &dead, 0);
+        take(&mut targets, 2_010, &path, 0);
+        let risen = take(&mut targets, 3_010, &path, 0);
+        assert!(risen.bitrate > Rate::from_kbps(1_700), "{risen:?}");
+        assert!(targets.is_wanted(Instant::from_millis(13_000)));
+        assert!(!targets.is_wanted(Instant::from_millis(13_020)));
+    }
+}

@@ -195,6 +195,16 @@ impl LaneSender {
         Some(target)
     }
 
+    /// The peer has a datagram of any lane.
+    pub(crate) fn hear_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
+        if let Some(targets) = &mut self.targets {
+            match targets.is_wanted(now) {
+                true => targets.on_acknowledged(now, acknowledged),
+                false => self.targets = None,
+            }
+        }
+    }
+
     /// What an encoder was told last, if one has asked.
     pub(crate) fn told_encoder(&self) -> Option<EncoderTarget> {
         self.targets.as_ref().map(Targets::told)
@@ -301,7 +311,6 @@ impl LaneSender {
         acknowledged: &AcknowledgedDatagram,
     ) {
         self.scheduler.on_acknowledged(now, acknowledged);
-        self.targets.iter_mut().for_each(|targets| targets.on_acknowledged(now, acknowledged));
         let whole = match kind {
             TokenKind::Part => self.cuts.on_acknowledged(id.0).map(|cut| (cut.kind, cut.id)),
             kind => Some((kind, id)),

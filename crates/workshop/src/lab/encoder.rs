@@ -108,6 +108,9 @@ impl FromStr for Way {
         };
         let over = match strategy {
             BEST_SINGLE => Over::Each,
+            "foresight" | "foresight-exact" if text.contains('@') => {
+                return Err(format!("`{strategy}` knows the future, and needs to be told nothing"));
+            }
             "foresight" => Over::Foresight { is_exact: false },
             "foresight-exact" => Over::Foresight { is_exact: true },
             name => Over::All(name.parse::<Strategy>().map_err(|error| error.to_string())?),
@@ -132,6 +135,7 @@ struct Pooled {
     runs: usize,
     /// Means over the runs.
     ssim_db: f64,
+    in_time_db: f64,
     undamaged: f64,
     stall_ratio: f64,
     /// The most of a run.
@@ -166,6 +170,10 @@ impl EncoderArgs {
             self.only.iter().find(|name| !all.iter().any(|drive| drive.name == **name))
         {
             return Err(BadInput::new(format!("--only: there is no drive `{unknown}`")).into());
+        }
+        if self.seconds * self.fps > FRAMES_MAX {
+            let problem = format!("--seconds times --fps is above {FRAMES_MAX} frames");
+            return Err(BadInput::new(problem).into());
         }
         all.retain(|drive| self.only.is_empty() || self.only.contains(&drive.name));
         let mut jobs = Vec::new();
@@ -271,6 +279,7 @@ impl Pooled {
             way: way.to_owned(),
             runs: runs.len(),
             ssim_db: mean(|seen| seen.ssim_db),
+            in_time_db: mean(|seen| seen.in_time_db),
             undamaged: mean(|seen| seen.undamaged),
             stall_ratio: mean(|seen| seen.stall_ratio),
             stall_ratio_max: runs.iter().map(|seen| seen.stall_ratio).fold(0.0, f64::max),
@@ -290,12 +299,16 @@ impl Pooled {
     }
 }
 
+/// The bound compares all runs of frames.
+const FRAMES_MAX: u32 = 18_000;
+
 fn in_words(pooled: &[Pooled]) -> String {
     let mut lines = table::bare();
     lines.set_header([
         "class",
         "way",
         "SSIM dB",
+        "in time dB",
         "undamaged",
         "stalls",
         "no stall",
@@ -310,6 +323,7 @@ fn in_words(pooled: &[Pooled]) -> String {
             it.class.clone(),
             it.way.clone(),
             format!("{:.2}", it.ssim_db),
+            format!("{:.2}", it.in_time_db),
             format!("{:.2} %", it.undamaged * 100.0),
             format!("{:.2} %", it.stall_ratio * 100.0),
             format!("{} of {}", it.without_stall, it.runs),

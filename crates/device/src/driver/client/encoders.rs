@@ -15,37 +15,45 @@ use crate::local::{EncoderWord, RpcError, Subscribe, Subscribers};
 #[derive(Debug, Default)]
 pub(super) struct Encoders {
     told: Option<(Instant, BTreeMap<String, EncoderTarget>)>,
-    is_heard: bool,
+    /// When it was last found out what they should do.
+    looked: Option<Instant>,
+    /// There was a turn since, too early to look again.
+    is_skipped: bool,
+    /// One has come that was told nothing.
+    is_awaited: bool,
 }
 
 impl Encoders {
     /// Tells whoever listens what has changed, as often as may be.
     pub(super) fn handle_events(&mut self, driver: &mut Driver<Client>, now: Instant) {
         let Some(subscribers) = driver.subscribers() else { return };
-        self.is_heard = !subscribers.is_empty();
-        let is_awaited = subscribers.take_new();
-        if !self.is_heard {
-            self.told = None;
+        if subscribers.is_empty() {
+            *self = Self::default();
             return;
         }
-        let since = self.told.as_ref().map(|(at, _)| now.since(*at));
-        if !is_awaited && since.is_some_and(|since| since < INTERVAL_MIN) {
+        self.is_awaited |= subscribers.take_new();
+        self.is_skipped = self.looked.is_some_and(|at| now.since(at) < INTERVAL_MIN);
+        if self.is_skipped {
             return;
         }
+        self.looked = Some(now);
         let lanes = driver.node.encoder_targets(now);
-        let is_news = self.told.as_ref().is_none_or(|(_, told)| *told != lanes);
-        if is_awaited || is_news || since.is_some_and(|since| since >= INTERVAL_MAX) {
+        let is_told = self.told.as_ref().is_some_and(|(at, told)| {
+            *told == lanes && now.since(*at) < INTERVAL_MAX && !self.is_awaited
+        });
+        if !is_told {
             let word = EncoderWord { lanes };
             let tell = |subscribers: &Subscribers| subscribers.publish(&json!(word).to_string());
             driver.subscribers().into_iter().for_each(tell);
+            self.is_awaited = false;
             self.told = Some((now, word.lanes));
         }
     }
 
-    /// When [`Encoders::handle_events`] has something to tell, if nothing happens.
+    /// When [`Encoders::handle_events`] has something to do, if nothing happens.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let (at, _) = self.told.as_ref().filter(|_| self.is_heard)?;
-        Some(*at + INTERVAL_MAX)
+        let interval = if self.is_skipped { INTERVAL_MIN } else { INTERVAL_MAX };
+        self.looked.map(|at| at + interval)
     }
 }
 

@@ -9,11 +9,12 @@
 //! of another origin gets it if the owner of the box names that origin, as for reports of players.
 
 use std::io::Write as _;
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
 use httparse::Header;
+use socket2::SockRef;
 
 use super::EntranceEnd;
 use super::handshake::Asked;
@@ -55,6 +56,9 @@ pub(super) fn read(
     let Ok(origin) = allowed_origin(fields, origins) else {
         return refused(answer(403, "this page's origin is not in streams.origins"));
     };
+    if origin.is_none() && is_of_page(fields) {
+        return refused(answer(403, "a page of another origin; see streams.origins"));
+    }
     let cors = cross_origin(origin, "GET");
     if method != "GET" {
         return refused(answer_with(405, "listen by GET", &format!("Allow: GET\r\n{cors}")));
@@ -69,6 +73,22 @@ pub(super) fn read(
         return refused(answer_with(400, "interval_ms is from 10 to 1000", &cors));
     };
     Asked::Listen { length, request: ListenRequest { interval, fields: cors } }
+}
+
+/// Whether a browser asks for a page that is not the box's own, without saying whose: as for a
+/// picture or a frame (Fetch Metadata), or since the page's name was made to lead here.
+fn is_of_page(fields: &[Header<'_>]) -> bool {
+    let field = |name: &str| {
+        let mut named = fields.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
+        named.next().map(|field| String::from_utf8_lossy(field.value).trim().to_owned())
+    };
+    let is_elsewhere =
+        field("Sec-Fetch-Site").is_some_and(|site| site != "none" && site != "same-origin");
+    let is_named = field("Host").is_some_and(|host| {
+        let is_address = host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok();
+        !is_address && field("Sec-Fetch-Site").is_some()
+    });
+    is_elsewhere || is_named
 }
 
 /// The event streams of a box: a thread for each, as few as they are.
@@ -98,6 +118,9 @@ impl EventStreams {
             // One that breaks off harms itself only.
             let _ = socket.set_nonblocking(false);
             let _ = socket.set_write_timeout(Some(WRITE_MAX));
+            // What lies in buffers is old when it is read, and hides one that is gone.
+            let _ = SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER);
+            let _ = SockRef::from(&socket).set_tcp_user_timeout(Some(WRITE_MAX));
             let ListenRequest { interval, fields } = request;
             let head = format!(
                 "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n\
@@ -112,6 +135,8 @@ impl EventStreams {
 
 /// The most event streams at a time: the local socket's subscribers need room as well.
 const STREAMS_MAX: usize = 4;
+/// The kernel takes the least that it has, some words.
+const SEND_BUFFER: usize = 2_048;
 /// How long a listener may read nothing.
 const WRITE_MAX: Duration = Duration::from_secs(5);
 
@@ -151,5 +176,13 @@ mod tests {
         check(&from("https://crew.example"), Ok(10));
         check(&from("https://evil.example"), Err("403"));
         check(&from("null"), Err("403"));
+        // Without an origin: a picture of another page, and a page whose name leads here.
+        let fetched = |site: &str, host: &str| {
+            format!("GET /v1/encoder HTTP/1.1\r\nHost: {host}\r\nSec-Fetch-Site: {site}")
+        };
+        check(&fetched("cross-site", "192.168.50.1:1080"), Err("403"));
+        check(&fetched("same-origin", "evil.example:1080"), Err("403"));
+        check(&fetched("same-origin", "192.168.50.1:1080"), Ok(10));
+        check(&fetched("none", "[fd00::1]:1080"), Ok(10));
     }
 }
