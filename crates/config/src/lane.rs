@@ -1,7 +1,6 @@
 //! Lanes: classes of inner traffic, and what is done for each.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_tunnel::{FlowClass, LANES_MAX, LaneConfig, LaneRule, Strategy, default_lanes};

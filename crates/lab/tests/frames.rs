@@ -83,10 +83,10 @@ fn a_frame_that_lost_something_comes_whole_and_in_order_once_it_is_repaired() {
     assert!(is_in_order(&world));
     let latest = DEADLINE_MS + INTERVAL_MS - DECODE_MS + ONE_WAY_MS;
     for (frame, (packets, first, last)) in frames.iter().skip(LEAD.into()) {
-        assert_eq!((*packets, first), (PACKETS.into(), last), "{frame} came at one moment");
+        assert_eq!((*packets, first), (usize::from(PACKETS), last), "{frame} came at one moment");
         assert!(*last <= latest, "{frame} after {last} ms");
     }
-    assert_eq!(frames.len(), FRAMES.into());
+    assert_eq!(frames.len(), usize::from(FRAMES));
     let (_, _, broken) = frames[&BROKEN];
     assert!(broken > 3 * ONE_WAY_MS, "it was repaired: {broken} ms");
     let received = &world.inner.server_status()[0].stats.lanes[0].received;
@@ -101,7 +101,7 @@ fn what_never_comes_holds_no_frame_beyond_its_deadline_less_the_decoders_time() 
     let lost = usize::from(FRAMES * PACKETS) - world.up.len();
     assert!((1..=usize::from(PACKETS)).contains(&lost), "{lost}");
     for (frame, (packets, _, last)) in frames.iter().skip(LEAD.into()) {
-        let grace = if *packets < PACKETS.into() { INTERVAL_MS } else { 0 };
+        let grace = if *packets < usize::from(PACKETS) { INTERVAL_MS } else { 0 };
         assert!(*last <= DEADLINE_MS - DECODE_MS + grace + ONE_WAY_MS, "{frame}: {last} ms");
     }
     let (_, first, _) = frames[&(BROKEN + 1)];

@@ -129,7 +129,7 @@ fn packets_that_became_too_old_are_dropped_as_they_come_and_as_they_wait() {
 fn a_frame_waits_the_shorter_the_longer_it_has_waited_elsewhere() {
     // How long before the second frame came to its lane, and when the first is given up: its second
     // packet never comes.
-    for (waited, given_up) in [(0, 1_490), (40, 1_450), (200, 1_400)] {
+    for (waited, given_up) in [(0, 1_420), (40, 1_380), (200, 1_330)] {
         let mut lane = lane();
         let [deadline, decode, max_buffer] = [100, 10, 300].map(Duration::from_millis);
         let order = Order::Frames { deadline, decode, max_buffer };
@@ -148,9 +148,9 @@ fn a_frame_waits_the_shorter_the_longer_it_has_waited_elsewhere() {
             comes(&mut lane, 1_000 + u64::from(id), id, 90_000 + u64::from(id), (id, true));
         }
         comes(&mut lane, 1_300, 8, 90_300, (8, false));
-        comes(&mut lane, 1_400, 10, 90_400 - waited, (9, true));
+        comes(&mut lane, 1_330, 10, 90_330 - waited, (9, true));
         let due = lane.poll_timeout();
-        let due = due.map_or(1_400, |due| due.as_nanos() / 1_000_000);
+        let due = due.map_or(1_330, |due| due.as_nanos() / 1_000_000);
         lane.handle_timeout(Instant::from_millis(due), &mut |delivery| {
             out.push((due, delivery.id.0));
         });

@@ -327,12 +327,12 @@ fn what_is_no_rtp_goes_out_as_it_comes() {
         assert_eq!(bench.handle_unit(BEGIN + 20, unit), Turn::Kept);
     }
     // What looks like RTP and does not count.
-    for sequence in [9, 4000, 9, 9, 12_000, 9] {
+    for sequence in [9, 9, 100, 200, 300] {
         bench.id += 10;
         let packet = Packet { id: bench.id, port: 9, ssrc: 3, sequence, ..frame[0] };
         bench.handle(BEGIN + 21, packet);
     }
-    assert_eq!(bench.out.len(), 9);
+    assert_eq!(bench.out.len(), 8);
 }
 
 #[test]
