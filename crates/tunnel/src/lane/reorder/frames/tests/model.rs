@@ -8,6 +8,9 @@ use super::*;
 /// A longer wait than anything here takes: that bound is a case of its own.
 const LONG: u64 = 10_000;
 
+/// A packet, when it came, and when it is due.
+type Waiting = ([u64; 2], Packet);
+
 /// A source of RTP whose frames are marked.
 #[derive(Default)]
 struct Model {
@@ -15,7 +18,7 @@ struct Model {
     /// IDs that have come, of whomever.
     known: BTreeSet<u32>,
     /// By number, with when each came and is due.
-    waiting: Vec<([u64; 2], Packet)>,
+    waiting: Vec<Waiting>,
     /// The number and the ID before the one whose turn it is.
     last: (u16, u32),
     passed: Option<u32>,
@@ -53,8 +56,8 @@ impl Model {
         (before + 1..behind).any(|id| !self.known.contains(&id))
     }
 
-    /// The first that waits, whether it is the one whose turn it is, and the first behind its frame.
-    fn front(&self) -> Option<(([u64; 2], Packet), bool, Option<([u64; 2], Packet)>)> {
+    /// The first that waits, whether it is its turn, and the first behind its frame.
+    fn front(&self) -> Option<(Waiting, bool, Option<Waiting>)> {
         let first = *self.waiting.first()?;
         let behind = self.waiting.iter().find(|(_, other)| other.timestamp != first.1.timestamp);
         Some((first, first.1.sequence == self.last.0 + 1, behind.copied()))
@@ -71,7 +74,7 @@ impl Model {
 
     fn give_up(&mut self) {
         let Some(((_, first), is_next, behind)) = self.front() else { return };
-        let skip_to = |behind: ([u64; 2], Packet)| behind.1.sequence - 1;
+        let skip_to = |behind: Waiting| behind.1.sequence - 1;
         if is_next {
             while self.waiting.first().is_some_and(|(_, other)| other.timestamp == first.timestamp)
             {
