@@ -42,6 +42,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         streams: Some(offer),
         relays: true,
     };
+    let frames = Order::by_name("frames", Order::DEFAULT_BUFFER).expect("a known order");
     let messages = [
         Control::Streams(Some(offer)),
         Control::Hello(Hello { name: "bus-17".into(), ..Hello::default() }),
@@ -62,6 +63,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
                 expires: true,
                 coded: false,
             },
+        },
+        Control::LanePromise {
+            lane: LaneId(1),
+            promise: Promise { order: frames, ..Promise::default() },
         },
     ];
     let (anchor, proxy, signature) = ([7; 32], [8; 32], [9; 64]);

@@ -1,7 +1,6 @@
 //! Lanes: classes of inner traffic, and what is done for each.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_tunnel::{FlowClass, LANES_MAX, LaneConfig, LaneRule, Strategy, default_lanes};
@@ -28,10 +27,13 @@ pub struct LaneFields {
     pub expire_after_ms: Option<Within<1, 10_000>>,
     /// The most bytes that wait for a free window.
     pub queue_max_bytes: Within<10_000, 1_000_000_000>,
-    /// What is promised about the order of its packets: `pass`, `reorder` or `reorder-adaptive`.
+    /// What is promised about the order of its packets: `pass`, `reorder`, `reorder-adaptive` or
+    /// `frames`.
     pub ordering: Ordering,
     /// The longest that a packet waits for those before it.
     pub max_buffer_ms: Within<1, 10_000>,
+    /// With `frames`: how long a decoder takes for a frame.
+    pub decode_ms: Within<0, 10_000>,
     /// When lanes compete for the paths, the smaller number comes first.
     pub rank: Within<0, 7>,
     /// What holds its packets back: `window` or `rate`.
@@ -54,6 +56,7 @@ impl Default for LaneFields {
             queue_max_bytes: Within::of(lane.queue_bytes_max as i64),
             ordering: Ordering::Pass,
             max_buffer_ms: Within::of(Order::DEFAULT_BUFFER.as_millis() as i64),
+            decode_ms: Within::of(Order::DEFAULT_DECODE.as_millis() as i64),
             rank: Within::of(lane.rank as i64),
             pacing: lane.pacing,
             rtp_frames: lane.rtp_frames,
@@ -73,16 +76,8 @@ pub enum Ordering {
     Reorder,
     /// Each flow in order as long as waiting pays.
     ReorderAdaptive,
-}
-
-impl Ordering {
-    fn to_order(self, max_buffer: Duration) -> Order {
-        match self {
-            Self::Pass => Order::Pass,
-            Self::Reorder => Order::Reorder { max_buffer },
-            Self::ReorderAdaptive => Order::Adaptive { max_buffer },
-        }
-    }
+    /// The frames of each video whole and in order, until the next one is due.
+    Frames,
 }
 
 /// Which packets a lane takes.
@@ -141,6 +136,20 @@ pub enum Protocol {
 }
 
 impl LaneFields {
+    fn order(&self) -> Order {
+        let max_buffer = self.max_buffer_ms.millis();
+        match self.ordering {
+            Ordering::Pass => Order::Pass,
+            Ordering::Reorder => Order::Reorder { max_buffer },
+            Ordering::ReorderAdaptive => Order::Adaptive { max_buffer },
+            Ordering::Frames => Order::Frames {
+                deadline: self.deadline_ms.millis(),
+                decode: self.decode_ms.millis(),
+                max_buffer,
+            },
+        }
+    }
+
     /// The lane.
     pub fn to_config(&self) -> LaneConfig {
         let numbers = |protocol: &Protocol| match protocol {
@@ -165,7 +174,7 @@ impl LaneFields {
             },
             rank: self.rank.get() as u8,
             pacing: self.pacing,
-            order: self.ordering.to_order(self.max_buffer_ms.millis()),
+            order: self.order(),
             strategy: self.strategy.clone(),
             deadline: self.deadline_ms.millis(),
             expire_after: self.expire_after_ms.map(Within::millis),
@@ -214,6 +223,17 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
             return Err(Fault::new(
                 format!("{table}.{position}.name"),
                 format!("two lanes are called \"{}\"; give each its own name", lane.name),
+            ));
+        }
+        let (deadline, decode) = (lane.deadline_ms.get(), lane.decode_ms.get());
+        if lane.ordering == Ordering::Frames && decode >= deadline {
+            return Err(Fault::new(
+                format!("{table}.{position}.decode_ms"),
+                format!(
+                    "lane \"{}\": decode_ms = {decode} leaves nothing of deadline_ms = {deadline}, \
+                     so that no frame would be waited for; write less",
+                    lane.name
+                ),
             ));
         }
         let rule = &lane.rule;

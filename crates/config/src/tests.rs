@@ -72,6 +72,20 @@ fn a_lane_may_say_all_that_there_is_to_say() {
 }
 
 #[test]
+fn a_lane_of_frames_has_its_own_deadline() {
+    let order = |fields: &str| {
+        let text = format!("{}[[lanes]]\nordering = \"frames\"\n{fields}\n", client(""));
+        read::<ClientFile>(&text).expect("complete").lane_configs()[0].order
+    };
+    let frames = |times: [u64; 3]| {
+        let [deadline, decode, max_buffer] = times.map(Duration::from_millis);
+        Order::Frames { deadline, decode, max_buffer }
+    };
+    assert_eq!(order(""), frames([100, 10, 300]));
+    assert_eq!(order("deadline_ms = 80\ndecode_ms = 0\nmax_buffer_ms = 120"), frames([80, 0, 120]));
+}
+
+#[test]
 fn uplinks_may_have_priorities_weights_and_caps() {
     let text = "[[uplinks.policies]]\nname = \"wwan1\"\npriority = \"backup\"\nweight = 3\n\
                 metered = { monthly_cap_mb = 5000, redundancy_percent = 2 }\n\
@@ -183,6 +197,8 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
     let lane = |fields: &str| format!("{}[[lanes]]\n{fields}\n", client(""));
     check_client(&lane("ordering = \"sorted\""), &["line 7", "sorted", "`reorder-adaptive`"]);
     check_client(&lane("max_buffer_ms = 20000"), &["line 7", "1 to 10000"]);
+    let frames = "ordering = \"frames\"\ndeadline_ms = 10";
+    check_client(&lane(frames), &["line 6", "decode_ms = 10", "deadline_ms = 10"]);
     check_client(&lane("match = { classes = [\"video\"] }"), &["line 7", "video", "`real-time`"]);
     check_client(&lane("match = { ports = [5] }"), &["line 7", "[first, last]"]);
     check_client(&lane("match = { source_ports = [5, 3] }"), &["line 7", "match.source_ports"]);

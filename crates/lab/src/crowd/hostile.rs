@@ -18,8 +18,8 @@ const PUSH_MAX: usize = 200;
 
 /// Sends whatever costs the server memory, on all lanes: combinations that nothing solves,
 /// fragments and parts without siblings, packets behind others that never come, in lanes whose
-/// order it has promised, with lies about their age, some tiny; and promises something else each
-/// time.
+/// order it has promised, of ever more videos, with lies about their age, some tiny; and promises
+/// something else each time.
 #[derive(Debug)]
 pub struct Hostile {
     vehicle: usize,
@@ -133,11 +133,15 @@ impl Hostile {
         }
     }
 
-    /// An inner packet that may pass.
+    /// An inner packet that may pass: of a frame of which one never comes, and of a new video after
+    /// some dozens.
     fn packet(&self) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0x03, 0xe8, 0, 0, 0, 0, 64, 17, 0, 0];
         packet.extend(inner_address(self.vehicle).octets());
-        packet.extend([198, 51, 100, 66, 0, 9, 0, 9, 0, 0, 0, 0]);
+        packet.extend([198, 51, 100, 66, 0, 9, 0, 9, 0, 0, 0, 0, 0x80, 96]);
+        packet.extend((self.next as u16 / 4).to_be_bytes());
+        packet.extend((self.next / 64).to_be_bytes());
+        packet.extend((self.next / 1_024).to_be_bytes());
         packet.resize(1_000, 7);
         packet
     }
@@ -146,9 +150,10 @@ impl Hostile {
 /// Promises to keep an order for as long as can be said; mostly the same one, now and then another.
 fn promise(lane: u8, time: u32) -> Control {
     let max_buffer = Duration::from_secs(10);
-    let order = match (u32::from(lane) + time / 8) % 2 {
+    let order = match (u32::from(lane) + time / 8) % 3 {
         0 => Order::Reorder { max_buffer },
-        _ => Order::Adaptive { max_buffer },
+        1 => Order::Adaptive { max_buffer },
+        _ => Order::Frames { deadline: max_buffer, decode: Duration::ZERO, max_buffer },
     };
     let expires = time % 8 == 7;
     let promise = Promise { order, age_max: Promise::AGE_MAX, expires, coded: true };

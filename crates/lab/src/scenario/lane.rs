@@ -20,6 +20,7 @@ pub(super) struct ScenarioLane {
     pacing: Option<Pacing>,
     ordering: Option<Ordering>,
     max_buffer_ms: Option<Within<1, 10_000>>,
+    decode_ms: Option<Within<0, 10_000>>,
     deadline_ms: Option<Within<1, 60_000>>,
     expire_after_ms: Option<Within<1, 10_000>>,
     queue_bytes: Option<Within<10_000, 1_000_000_000>>,
@@ -36,6 +37,7 @@ impl ScenarioLane {
             queue_max_bytes: self.queue_bytes.unwrap_or(product.queue_max_bytes),
             ordering: self.ordering.unwrap_or(product.ordering),
             max_buffer_ms: self.max_buffer_ms.unwrap_or(product.max_buffer_ms),
+            decode_ms: self.decode_ms.unwrap_or(product.decode_ms),
             pacing: self.pacing.unwrap_or(product.pacing),
             rule: MatchFields { ports: self.ports, ..MatchFields::default() },
             ..product

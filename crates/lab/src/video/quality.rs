@@ -135,6 +135,9 @@ pub struct Quality {
     pub frames: usize,
     /// Frames with all packets, in time or not.
     pub frames_complete: usize,
+    /// Complete frames each of whose packets came behind all that were sent before it: what a
+    /// decoder gets whole that takes packets as they come.
+    pub frames_in_order: usize,
     /// Frames shown undamaged.
     pub frames_undamaged: usize,
 }
@@ -235,8 +238,25 @@ pub fn measure(
         late: ratio(late as f64, arrivals.len() as f64),
         frames: log.frames.len(),
         frames_complete: frame_delays.len(),
+        frames_in_order: frames_in_order(log, arrivals),
         frames_undamaged: undamaged,
     }
+}
+
+/// How many frames came whole, none of their packets behind one that was sent later. Packets of one
+/// moment came in order.
+fn frames_in_order(log: &StreamLog, arrivals: &[Option<Instant>]) -> usize {
+    let mut arrived: Vec<(Instant, usize)> =
+        (0..).zip(arrivals).filter_map(|(index, at)| Some(((*at)?, index))).collect();
+    arrived.sort_unstable();
+    let mut in_order = vec![false; arrivals.len()];
+    let mut newest = None;
+    for (_, index) in arrived {
+        in_order[index] = Some(index) > newest;
+        newest = newest.max(Some(index));
+    }
+    let is_in_order = |frame: &&SentFrame| in_order[frame.packets.clone()].iter().all(|is| *is);
+    log.frames.iter().filter(is_in_order).count()
 }
 
 /// The delays of the packets that arrived, ascending.

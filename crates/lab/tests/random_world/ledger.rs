@@ -10,7 +10,7 @@ use roadweave_lab::inner;
 use roadweave_lab::world::Arrival;
 use roadweave_types::Instant;
 
-use crate::plan::{Flow, Kind, PORTS_PER_LANE, Plan};
+use crate::plan::{FRAME_PACKETS, Flow, Kind, PORTS_PER_LANE, Plan};
 
 /// What a packet begins with after its headers: this and its number make it unlike any other.
 const MARK: &[u8; 8] = b"roadweav";
@@ -26,6 +26,8 @@ pub struct Ledger {
     /// By direction and lane, since when the receiving side knows that it is to keep the order, and
     /// the number of the packet that came last of those that were sent since then.
     promised: HashMap<(Direction, usize), (Instant, usize)>,
+    /// By direction and port, how many packets a video has sent.
+    videos: HashMap<(Direction, u16), u16>,
     pub arrived_up: u64,
     pub arrived_down: u64,
     /// Depends on every arrival and its time.
@@ -45,11 +47,23 @@ impl Ledger {
     /// The next packet of `flow`.
     pub fn packet(&mut self, now: Instant, flow: &Flow) -> Bytes {
         let number = self.sent.len();
-        let packet = build(flow, number as u64);
+        let header = (flow.kind == Kind::Video).then(|| self.rtp(flow));
+        let packet = build(flow, number as u64, header.as_ref().map_or(&[], |header| header));
         let Flow { direction, port, kind, .. } = *flow;
         self.sent.push(Sent { at: now, direction, port, kind, arrived: None });
         self.by_bytes.insert((direction, packet.clone()), number);
         packet
+    }
+
+    /// The header of the next packet of a video.
+    fn rtp(&mut self, flow: &Flow) -> [u8; 12] {
+        let sequence = self.videos.entry((flow.direction, flow.port)).or_insert(u16::MAX - 40);
+        *sequence = sequence.wrapping_add(1);
+        let timestamp = u32::from(*sequence / FRAME_PACKETS) * 3_000;
+        let marker = u8::from(*sequence % FRAME_PACKETS == FRAME_PACKETS - 1) << 7;
+        let [high, low] = sequence.to_be_bytes();
+        let [a, b, c, d] = timestamp.to_be_bytes();
+        [0x80, 96 | marker, high, low, a, b, c, d, 1, 2, 3, 4]
     }
 
     /// The receiving side keeps the order of a lane.
@@ -75,7 +89,7 @@ impl Ledger {
         if let Some(before) = sent.arrived.replace(*at) {
             return Err(format!("packet {number} came at {before} and again at {at}"));
         }
-        if !matches!(sent.kind, Kind::Good | Kind::GoodV6) {
+        if !matches!(sent.kind, Kind::Good | Kind::GoodV6 | Kind::Video) {
             return Err(format!("at {at} packet {number} came, which is {:?}", sent.kind));
         }
         if *at < sent.at {
@@ -129,11 +143,12 @@ impl Ledger {
     }
 }
 
-/// The bytes of packet `number`, a packet of `flow`.
-fn build(flow: &Flow, number: u64) -> Bytes {
+/// The bytes of packet `number`, a packet of `flow`, whose payload begins with `start`.
+fn build(flow: &Flow, number: u64, start: &[u8]) -> Bytes {
     let mut random = Pcg64Mcg::seed_from_u64(number);
     let header = if flow.kind == Kind::GoodV6 { IPV6 + UDP } else { inner::HEADERS };
     let mut payload = BytesMut::with_capacity(flow.bytes);
+    payload.put_slice(start);
     payload.put_slice(MARK);
     payload.put_u64(number);
     while payload.len() + header < flow.bytes {
@@ -148,7 +163,7 @@ fn build(flow: &Flow, number: u64) -> Bytes {
         (Kind::Unroutable, Direction::Up) => packet[DESTINATION].copy_from_slice(&inner::VEHICLE),
         (Kind::Unroutable, Direction::Down) => packet[DESTINATION].copy_from_slice(&[10, 9, 9, 9]),
         (Kind::Garbage, _) => packet[0] = random.next_u32() as u8 & 0x3f,
-        (Kind::Good | Kind::GoodV6 | Kind::Oversized, _) => {}
+        (Kind::Good | Kind::GoodV6 | Kind::Oversized | Kind::Video, _) => {}
     }
     packet.freeze()
 }

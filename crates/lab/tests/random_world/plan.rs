@@ -26,6 +26,8 @@ const ON_THE_AIR_MS: u64 = 20;
 /// The ports of lane n begin at n times this, after [`FIRST_PORT`].
 pub const PORTS_PER_LANE: u16 = 100;
 pub const FIRST_PORT: u16 = 5_000;
+/// The packets of a frame of a video.
+pub const FRAME_PACKETS: u16 = 5;
 
 /// One random world. Times count from the beginning.
 #[derive(Debug)]
@@ -100,6 +102,8 @@ pub enum Kind {
     Garbage,
     /// They are larger than what the tunnel carries.
     Oversized,
+    /// Nothing, and they are of a video: RTP, in frames of [`FRAME_PACKETS`].
+    Video,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -121,10 +125,13 @@ impl Plan {
         let links = (0..count).map(|_| dice.link(heal, hostile)).collect();
         let down: Vec<&'static str> = Strategy::for_any_uplinks().chain(["raven:100"]).collect();
         let up: Vec<&'static str> = down.iter().copied().chain([BOUND]).collect();
-        let lanes_up = dice.lanes(&up);
-        let lanes_down = dice.lanes(&down);
+        let mut lanes_up = dice.lanes(&up);
+        let mut lanes_down = dice.lanes(&down);
         let lanes = [lanes_up.len(), lanes_down.len()];
-        let flows = (0..dice.within(1..5)).map(|index| dice.flow(index as u16, lanes)).collect();
+        let mut flows: Vec<Flow> =
+            (0..dice.within(1..5)).map(|index| dice.flow(index as u16, lanes)).collect();
+        Dice(Pcg64Mcg::seed_from_u64(!seed.rotate_left(16)))
+            .videos([&mut lanes_up, &mut lanes_down], &mut flows);
         let quiet = dice.once_in(3);
         let happenings = if quiet { 0 } else { dice.within(1..6) };
         let mut events: Vec<_> = (0..happenings).map(|_| dice.happening(heal, count)).collect();
@@ -231,7 +238,10 @@ impl Plan {
         let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
         self.strategies(direction, port).all(|strategy| strategy == BOUND)
             // There a flow may wait while another of its lane does not.
-            && !matches!(self.lanes(direction)[lane].order, Order::Adaptive { .. })
+            && !matches!(
+                self.lanes(direction)[lane].order,
+                Order::Adaptive { .. } | Order::Frames { .. }
+            )
             && way.jitter.is_none_or(|jitter| !jitter.reorders)
             && self.links[0].tampering.is_none()
     }
@@ -295,6 +305,26 @@ impl Dice {
             .collect();
         fetches.sort_unstable();
         fetches
+    }
+
+    /// In one world of three some lanes keep the order of frames, and some flows of all lanes are
+    /// videos.
+    fn videos(&mut self, lanes: [&mut Vec<LaneConfig>; 2], flows: &mut [Flow]) {
+        if !self.once_in(3) {
+            return;
+        }
+        for lane in lanes.into_iter().flatten() {
+            let max_buffer = self.ms(1..500);
+            let decode = self.ms(0..40);
+            if !self.once_in(3) {
+                lane.order = Order::Frames { deadline: lane.deadline, decode, max_buffer };
+            }
+        }
+        for flow in flows {
+            if flow.kind == Kind::Good && !self.once_in(4) {
+                flow.kind = Kind::Video;
+            }
+        }
     }
 
     /// A number in `range`.

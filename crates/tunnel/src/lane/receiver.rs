@@ -297,8 +297,8 @@ impl LaneReceiver {
             let Some(mut unit) = self.join(now, id, &symbol) else { continue };
             unit.decoded = as_sent != Some(id);
             if let Some(sent) = unit.sent {
-                let age = self.ages.on_packet(now, sent);
-                if self.promise.expires && age > self.promise.age_max {
+                unit.age = self.ages.on_packet(now, sent);
+                if self.promise.expires && unit.age > self.promise.age_max {
                     // Nobody need wait for it: its place is taken all the same.
                     unit.packet = None;
                     self.drops.count(DropReason::ArrivedExpired);
@@ -327,8 +327,8 @@ impl LaneReceiver {
     fn join(&mut self, now: Instant, id: PacketId, symbol: &Bytes) -> Option<Unit> {
         let Ok(Symbol { position, .. }) = Symbol::parse(symbol) else {
             self.drops.count(DropReason::Inconsistent);
-            let (after, sent, decoded, packet) = (0, None, false, None);
-            return Some(Unit { first: id, last: id, id, after, sent, decoded, packet });
+            let (after, sent, age, decoded, packet) = (0, None, Duration::ZERO, false, None);
+            return Some(Unit { first: id, last: id, id, after, sent, age, decoded, packet });
         };
         let body = symbol.slice(SYMBOL_HEADER..);
         let Joined { first, last, body } = match position {
@@ -338,7 +338,7 @@ impl LaneReceiver {
         let (after, packet) = split_predecessor(body);
         let (sent, packet) = split_stamp(packet);
         let (after, packet) = (after.unwrap_or(0), Some(packet));
-        Some(Unit { first, last, id, after, sent, decoded: false, packet })
+        Some(Unit { first, last, id, after, sent, age: Duration::ZERO, decoded: false, packet })
     }
 
     /// The order of the lane, and where the packets go whose turn it is `now`.

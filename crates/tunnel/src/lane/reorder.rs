@@ -5,6 +5,8 @@
 //!                               reorder: for all before it in the lane      (strict)  ▲ later: discarded
 //!                               reorder-adaptive: for the one before it in its flow   ▲ later: out at once
 //!                                                 as long as waiting pays (adaptive, fill_times)
+//!                               frames: for the rest of its frame, and    ▲ behind a later frame:
+//!                                       the frames before it (frames)       discarded
 //! ```
 //!
 //! What one flow loses need not concern the others of its lane, but IDs are counted per lane, and
@@ -17,7 +19,10 @@
 
 mod adaptive;
 mod fill_times;
+mod frames;
 mod strict;
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_coding::WINDOW_IDS;
@@ -26,6 +31,7 @@ use roadweave_wire::Stamp;
 use serde::{Deserialize, Serialize};
 
 use adaptive::Adaptive;
+use frames::{Frames, Times};
 use strict::Strict;
 
 /// Packets that one lane holds back, at most: 0.3 s at 150 Mbit/s.
@@ -58,6 +64,8 @@ pub(crate) struct Unit {
     pub(crate) after: u16,
     /// When it came to the lane at the other end, where the lane tells.
     pub(crate) sent: Option<Stamp>,
+    /// How old it was when it came, as far as that is known.
+    pub(crate) age: Duration,
     /// Whether it was computed from coded packets.
     pub(crate) decoded: bool,
     /// `None` for what can be no packet, but has its place.
@@ -79,7 +87,7 @@ pub(crate) enum Turn {
 /// How the packets of a lane waited for one another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderStats {
-    /// What the peer promised: `pass`, `reorder` or `reorder-adaptive`.
+    /// What the peer promised: `pass`, `reorder`, `reorder-adaptive` or `frames`.
     pub order: String,
     /// Packets that wait now.
     pub held_packets: u64,
@@ -89,12 +97,12 @@ pub struct OrderStats {
     pub waited_packets: u64,
     /// Packets that went out when nobody waited for them any more.
     pub late_packets: u64,
-    /// Times that a wait for missing packets was over, a gap each (table IV of Networking'24);
-    /// `reorder` alone.
+    /// Times that a wait for missing packets was over: `reorder`'s, a gap each (table IV of
+    /// Networking'24), and those of `frames`.
     #[serde(default)]
     pub timeouts: u64,
-    /// Times that a wait for missing packets ended before its time, a gap each: memory was full, or
-    /// the sequence ended; `reorder` alone.
+    /// Times that a wait for missing packets ended before its time, since memory was full or the
+    /// sequence ended: `reorder`'s, a gap each, and those of `frames`.
     #[serde(default)]
     pub forced: u64,
     /// How long a packet that is missing now is waited for, in microseconds.
@@ -117,9 +125,9 @@ pub(crate) struct Reorder {
 struct Counts {
     waited: u64,
     late: u64,
-    /// Gaps whose time was over.
+    /// Waits whose time was over.
     timeouts: u64,
-    /// Gaps that were given up before.
+    /// Waits that were given up before.
     forced: u64,
 }
 
@@ -128,6 +136,7 @@ enum Keeper {
     Pass,
     Strict(Strict),
     Adaptive(Box<Adaptive>),
+    Frames(Box<Frames>),
 }
 
 /// A unit in its place.
@@ -159,6 +168,10 @@ impl Reorder {
             Order::Reorder { max_buffer } => Keeper::Strict(Strict::new(first, max_buffer)),
             Order::Adaptive { max_buffer } => {
                 Keeper::Adaptive(Box::new(Adaptive::new(first, max_buffer)))
+            }
+            Order::Frames { deadline, decode, max_buffer } => {
+                let times = Times { deadline, decode, max_buffer };
+                Keeper::Frames(Box::new(Frames::new(first, times)))
             }
         };
         Self { order, keeper, newest: first - 1, held_bytes: 0, counts: Counts::default() }
@@ -195,6 +208,9 @@ impl Reorder {
             }
             (Keeper::Adaptive(adaptive), Order::Adaptive { max_buffer }) => {
                 adaptive.set_max_buffer(max_buffer);
+            }
+            (Keeper::Frames(frames), Order::Frames { deadline, decode, max_buffer }) => {
+                frames.set_times(Times { deadline, decode, max_buffer });
             }
             _ => {
                 self.flush(release);
@@ -246,6 +262,7 @@ impl Reorder {
             Keeper::Pass => Turn::Kept,
             Keeper::Strict(strict) => strict.handle(placed, &mut out),
             Keeper::Adaptive(adaptive) => adaptive.handle(placed, &mut out),
+            Keeper::Frames(frames) => frames.handle(placed, &mut out),
         };
         match turn {
             Turn::Kept => self.counts.waited += u64::from(self.held_packets() > held),
@@ -264,6 +281,7 @@ impl Reorder {
             Keeper::Pass => {}
             Keeper::Strict(strict) => strict.handle_timeout(now, &mut out),
             Keeper::Adaptive(adaptive) => adaptive.handle_timeout(now, &mut out),
+            Keeper::Frames(frames) => frames.handle_timeout(now, &mut out),
         }
     }
 
@@ -273,6 +291,7 @@ impl Reorder {
             Keeper::Pass => None,
             Keeper::Strict(strict) => strict.poll_timeout(),
             Keeper::Adaptive(adaptive) => adaptive.poll_timeout(),
+            Keeper::Frames(frames) => frames.poll_timeout(),
         }
     }
 
@@ -300,11 +319,12 @@ impl Reorder {
 
     /// Bytes held, with an allowance for the bookkeeping of each packet.
     pub(crate) fn memory(&self) -> usize {
-        let gaps = match &self.keeper {
+        let beside = match &self.keeper {
             Keeper::Adaptive(adaptive) => adaptive.gaps_memory(),
+            Keeper::Frames(frames) => frames.memory(),
             _ => 0,
         };
-        self.held_bytes + self.held_packets() * HELD_OVERHEAD + gaps
+        self.held_bytes + self.held_packets() * HELD_OVERHEAD + beside
     }
 
     /// Hands out, before their time, those that have waited longest, until `bytes` bytes less are
@@ -312,6 +332,11 @@ impl Reorder {
     pub(crate) fn shed(&mut self, bytes: usize, release: &mut dyn FnMut(Unit)) {
         let target = self.memory().saturating_sub(bytes);
         while self.memory() > target && self.release_oldest(release) {}
+        if self.memory() > target
+            && let Keeper::Frames(frames) = &mut self.keeper
+        {
+            frames.forget_sources();
+        }
     }
 
     fn held_packets(&self) -> usize {
@@ -319,6 +344,7 @@ impl Reorder {
             Keeper::Pass => 0,
             Keeper::Strict(strict) => strict.len(),
             Keeper::Adaptive(adaptive) => adaptive.len(),
+            Keeper::Frames(frames) => frames.len(),
         }
     }
 
@@ -337,6 +363,7 @@ impl Reorder {
             Keeper::Pass => false,
             Keeper::Strict(strict) => strict.release_oldest(&mut out),
             Keeper::Adaptive(adaptive) => adaptive.release_oldest(&mut out),
+            Keeper::Frames(frames) => frames.release_oldest(&mut out),
         }
     }
 

@@ -125,7 +125,7 @@ impl LaneSender {
             sent_flows: SentFlows::default(),
             queue: VecDeque::new(),
             held_back: None,
-            shedder: config.strategy.keeps_whole_frames().then(|| Shedder::new(config.deadline)),
+            shedder: config.strategy.shedder(config.deadline),
             again: VecDeque::new(),
             repairs: BTreeMap::new(),
             copies: Copies::default(),
@@ -157,6 +157,11 @@ impl LaneSender {
     /// When a packet that has left must not leave any more, in a lane whose packets expire.
     fn expiry(&self, id: PacketId) -> Option<Instant> {
         self.arrival_times.as_ref().map(|arrival_times| arrival_times.expiry(id))
+    }
+
+    /// Whether its packets tell when they came here.
+    fn tells_times(&self) -> bool {
+        self.arrival_times.is_some() || matches!(self.config.order, Order::Frames { .. })
     }
 
     /// Whether a packet that has left must not leave any more.
@@ -227,7 +232,7 @@ impl LaneSender {
     ) {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += packet.len() as u64;
-        let stamp = self.arrival_times.as_ref().map(|_| Stamp::of(now));
+        let stamp = self.tells_times().then(|| Stamp::of(now));
         let datagram =
             SourceDatagram::of_packet(self.lane, self.predecessors.is_some(), stamp, packet);
         self.queue_packet(now, datagram, flow, rtp, Urgency::FIRST);

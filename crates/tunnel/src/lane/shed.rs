@@ -17,6 +17,10 @@
 //! CoDel's criterion (RFC 8289 section 3.2), for frames, and with an interval that outlasts a
 //! blocked path.
 //!
+//! And a frame whose first packet would have expired by now goes, with all that still waits of it:
+//! LoLa's deadline is that of a frame (section 3.4). A lane that lets nothing be late has only
+//! this.
+//!
 //! Frames are told by their RTP timestamps, which SRTP leaves in the clear. Packets without one,
 //! and frames of a single packet (which are sound, or small), are never given up here.
 
@@ -48,8 +52,8 @@ impl Frame {
 /// Decides which frames of a lane are sent.
 #[derive(Debug)]
 pub(crate) struct Shedder {
-    /// How long a packet may wait before it is late.
-    deadline: Duration,
+    /// How long a packet may wait before it is late; `None` if none that is late waits.
+    deadline: Option<Duration>,
     /// Since when every packet has waited longer than that.
     late_since: Option<Instant>,
     /// The last frames, oldest first.
@@ -66,13 +70,19 @@ struct Decided {
 }
 
 impl Shedder {
+    /// A shedder for a lane whose packets are late after `deadline`, and are still sent.
     pub(crate) fn new(deadline: Duration) -> Self {
-        Self { deadline, late_since: None, decided: VecDeque::new() }
+        Self { deadline: Some(deadline), late_since: None, decided: VecDeque::new() }
+    }
+
+    /// A shedder that gives up what has expired, and nothing else.
+    pub(crate) fn of_deadlines() -> Self {
+        Self { deadline: None, late_since: None, decided: VecDeque::new() }
     }
 
     /// A packet that came at `since` leaves, or is about to.
     pub(crate) fn on_front(&mut self, now: Instant, since: Instant) {
-        if now.since(since) <= self.deadline {
+        if self.deadline.is_none_or(|deadline| now.since(since) <= deadline) {
             self.late_since = None;
         } else if self.late_since.is_none() {
             self.late_since = Some(now);
@@ -118,12 +128,28 @@ impl Shedder {
         }
     }
 
+    /// Whether a packet of `frame` that came at `since` is none to be sent, since the frame's first
+    /// came `age_max` ago.
+    pub(crate) fn is_late(
+        &mut self,
+        now: Instant,
+        frame: Frame,
+        since: Instant,
+        age_max: Duration,
+    ) -> bool {
+        let Some(known) = self.find(frame, since) else { return false };
+        let is_late = now.since(known.first) >= age_max;
+        known.stays &= !is_late;
+        is_late
+    }
+
     /// How many frames in a row are given up for one that is sent.
     fn to_give_up(&self, now: Instant, since: Instant) -> usize {
+        let Some(deadline) = self.deadline else { return 0 };
         if self.late_since.is_none_or(|late| now.since(late) < LATE_MIN) {
             return 0;
         }
-        let step = self.deadline.saturating_mul(2).as_micros().max(1);
+        let step = deadline.saturating_mul(2).as_micros().max(1);
         IN_A_ROW_MAX.min((now.since(since).as_micros() / step) as usize)
     }
 
@@ -228,6 +254,21 @@ mod tests {
         shedder.on_expired(frame(1, 11), at(1762));
         assert!(!shedder.stays(at(2500), frame(1, 11), at(1763), || false));
         assert!(shedder.stays(at(2050), frame(1, 11), at(1864), || false), "that is another frame");
+    }
+
+    #[test]
+    fn what_comes_of_a_frame_is_as_old_as_its_first_packet() {
+        let mut shedder = Shedder::of_deadlines();
+        let age_max = Duration::from_millis(100);
+        assert!(!shedder.is_late(at(0), frame(1, 10), at(0), age_max));
+        assert!(shedder.stays(at(0), frame(1, 10), at(0), || false));
+        assert!(!shedder.is_late(at(99), frame(1, 10), at(30), age_max));
+        assert!(!shedder.is_late(at(100), frame(1, 11), at(30), age_max), "that is another frame");
+        assert!(shedder.is_late(at(100), frame(1, 10), at(30), age_max));
+        assert!(!shedder.stays(at(100), frame(1, 10), at(40), || false), "nor what comes later");
+        shedder.on_front(at(100), at(0));
+        shedder.on_front(at(5000), at(0));
+        assert!(shedder.stays(at(5000), frame(1, 12), at(4950), || false), "only what is late");
     }
 
     #[test]

@@ -10,6 +10,8 @@ use roadweave_types::{NamePattern, Pacing, Promise};
 use roadweave_wire::{CODED_HEADER, SUM_HEADER};
 use serde::{Deserialize, Serialize};
 
+use crate::lane::shed::Shedder;
+
 /// A named choice of scheduler and recovery. The name is looked up once, when it is read.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -52,7 +54,8 @@ enum Keeps {
     WholeFrames,
     /// Until a reliable recovery gives it up.
     UntilGivenUp,
-    /// Until the lane's deadline: what is late makes what follows late as well.
+    /// Until the lane's deadline, of a video by whole frames: what is late makes what follows late
+    /// as well.
     ToDeadline,
 }
 
@@ -204,9 +207,13 @@ impl Strategy {
         self.entry.pacing.unwrap_or(pacing)
     }
 
-    /// Whether it gives up whole frames of a video where there is more than the paths carry.
-    pub(crate) fn keeps_whole_frames(&self) -> bool {
-        self.entry.keeps == WholeFrames
+    /// What decides which frames of a video are sent, if it is by whole frames that some are not.
+    pub(crate) fn shedder(&self, deadline: Duration) -> Option<Shedder> {
+        match self.entry.keeps {
+            WholeFrames => Some(Shedder::new(deadline)),
+            ToDeadline => Some(Shedder::of_deadlines()),
+            UntilExpired | UntilGivenUp => None,
+        }
     }
 
     /// The longest header of a repair: a packet that is cut for a path must fit behind it as well.

@@ -31,6 +31,7 @@ pub(super) const FIELD_PLAYER: u16 = 22;
 pub(super) const FIELD_BUFFER: u16 = 23;
 pub(super) const FIELD_STREAM_FRAMES: u16 = 24;
 pub(super) const FIELD_RELAYS: u16 = 25;
+pub(super) const FIELD_FRAMES: u16 = 26;
 
 /// The redundancy of a path that may have any.
 pub(super) const REDUNDANCY_ANY: u8 = 255;
@@ -115,9 +116,21 @@ pub(super) fn put_order(out: &mut BytesMut, order: Order) {
         Order::Pass => ORDER_PASS,
         Order::Reorder { .. } => ORDER_REORDER,
         Order::Adaptive { .. } => ORDER_ADAPTIVE,
+        Order::Frames { deadline, decode, max_buffer } => {
+            // Who does not know the field hears of no order, and goes on without one.
+            put_field(out, FIELD_ORDER, &[ORDER_PASS, 0, 0]);
+            let times = [deadline, decode, max_buffer].map(order_millis);
+            put_field(out, FIELD_FRAMES, times.as_flattened());
+            return;
+        }
     };
-    let [high, low] = (order.max_buffer().min(Order::MAX_BUFFER).as_millis() as u16).to_be_bytes();
+    let [high, low] = order_millis(order.max_buffer());
     put_field(out, FIELD_ORDER, &[kind, high, low]);
+}
+
+/// A time of an order.
+fn order_millis(time: Duration) -> [u8; 2] {
+    (time.min(Order::MAX_BUFFER).as_millis() as u16).to_be_bytes()
 }
 
 pub(super) fn put_age(out: &mut BytesMut, promise: &Promise) {
@@ -285,11 +298,23 @@ impl Fields {
         // A longer wait would let a broken peer hold packets back for a minute.
         let possible = max_buffer <= Order::MAX_BUFFER;
         match kind {
-            ORDER_PASS if max_buffer.is_zero() => Ok(Order::Pass),
+            ORDER_PASS if max_buffer.is_zero() => Ok(self.frames()?.unwrap_or(Order::Pass)),
             ORDER_REORDER if possible => Ok(Order::Reorder { max_buffer }),
             ORDER_ADAPTIVE if possible => Ok(Order::Adaptive { max_buffer }),
             _ => Err(ControlError::BadField(FIELD_ORDER)),
         }
+    }
+
+    /// The order of frames, beside an order that those go on with who do not know it.
+    fn frames(&self) -> Result<Option<Order>, ControlError> {
+        let Some(times) = self.optional::<6>(FIELD_FRAMES)? else { return Ok(None) };
+        let millis = |at: usize| u16::from_be_bytes([times[at], times[at + 1]]);
+        let [deadline, decode, max_buffer] =
+            [0, 2, 4].map(|at| Duration::from_millis(millis(at).into()));
+        if deadline.max(decode).max(max_buffer) > Order::MAX_BUFFER {
+            return Err(ControlError::BadField(FIELD_FRAMES));
+        }
+        Ok(Some(Order::Frames { deadline, decode, max_buffer }))
     }
 
     pub(super) fn policy(&self) -> Result<Policy, ControlError> {

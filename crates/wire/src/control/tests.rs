@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use roadweave_types::{Order, Priority};
 
-use super::fields::{FIELD_AGE, FIELD_ORDER, FIELD_POLICY};
+use super::fields::{FIELD_AGE, FIELD_FRAMES, FIELD_ORDER, FIELD_POLICY};
 use super::*;
 use crate::stream::StreamsEpoch;
 
@@ -80,7 +80,13 @@ fn samples() -> Vec<Control> {
                 coded: true,
             },
         ),
+        promise(1, Promise { order: frames(10_000, 0, 1), ..Promise::default() }),
     ]
+}
+
+fn frames(deadline: u64, decode: u64, max_buffer: u64) -> Order {
+    let [deadline, decode, max_buffer] = [deadline, decode, max_buffer].map(Duration::from_millis);
+    Order::Frames { deadline, decode, max_buffer }
 }
 
 #[test]
@@ -168,6 +174,22 @@ fn a_promise_of_an_order_alone_says_nothing_of_ages() {
 }
 
 #[test]
+fn who_does_not_know_frames_reads_an_order_that_it_knows() {
+    let told = Promise { order: frames(100, 10, 258), expires: true, ..Promise::default() };
+    let bytes = promise(4, told).to_bytes();
+    assert_eq!(
+        &bytes[..],
+        b"\x05\0\x06\0\x01\x04\0\x07\0\x03\0\0\0\0\x1a\0\x06\0\x64\0\x0a\x01\x02\0\x09\0\x03\x02\xbc\x03"
+    );
+    // To an older reader field 26 is one that it skips.
+    let mut older = bytes.to_vec();
+    let field = older.windows(2).position(|kind| kind == [0, 0x1a]).expect("it is there");
+    older[field..field + 2].copy_from_slice(&999_u16.to_be_bytes());
+    let expected = promise(4, Promise { order: Order::Pass, ..told });
+    assert_eq!(Control::parse(older.into()), Ok(expected));
+}
+
+#[test]
 fn texts_that_would_steer_a_terminal_are_escaped() {
     let mut bytes = BytesMut::from(&[KIND_REFUSE][..]);
     put_field(&mut bytes, FIELD_NAME, "\x1b[2J\n2026 INFO joined\u{202e}".as_bytes());
@@ -212,6 +234,19 @@ fn hostile_values_are_refused() {
     check_order(&[3, 0, 100]);
     check_order(&[0, 0, 1]);
     check_order(&[1, 0]);
+    let check_frames = |value: &[u8]| {
+        let mut bytes = BytesMut::from(&[KIND_LANE_PROMISE][..]);
+        put_field(&mut bytes, FIELD_LANE, &[1]);
+        put_field(&mut bytes, FIELD_ORDER, &[0, 0, 0]);
+        put_field(&mut bytes, FIELD_FRAMES, value);
+        let parsed = Control::parse(bytes.freeze());
+        assert_eq!(parsed, Err(ControlError::BadField(FIELD_FRAMES)), "{value:?}");
+    };
+    check_frames(&[high, low, 0, 10, 0, 100]);
+    check_frames(&[0, 100, high, low, 0, 100]);
+    check_frames(&[0, 100, 0, 10, 255, 255]);
+    check_frames(&[0, 100, 0, 10, 0]);
+    check_frames(&[]);
     let check_age = |value: &[u8]| {
         let mut bytes = BytesMut::from(&[KIND_LANE_PROMISE][..]);
         put_field(&mut bytes, FIELD_LANE, &[1]);

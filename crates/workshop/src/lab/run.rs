@@ -14,6 +14,7 @@ use roadweave_lab::traffic::{
     BulkReport, Detail, FrameSource, TcpReport, TrafficKind, TrafficReport,
 };
 use roadweave_lab::video::h264::AccessUnit;
+use roadweave_lab::video::quality::{Percentiles, Quality};
 use roadweave_lab::world::Machine;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
@@ -233,6 +234,9 @@ impl Told {
                 table::millis(report.delay_ms.p50),
                 table::millis(report.delay_ms.p99)
             );
+            if let Detail::Video(video) = &report.detail {
+                text += &format!("{}: {}\n", report.name, frames_in_words(&video.quality));
+            }
             if let Detail::Bulk(bulk) = &report.detail {
                 text += &format!("{}: {}\n", report.name, bulk_in_words(bulk));
             }
@@ -259,6 +263,19 @@ impl Told {
         }
         text
     }
+}
+
+fn frames_in_words(quality: &Quality) -> String {
+    let Percentiles { p50, p95, p99, .. } = quality.frame_delay;
+    format!(
+        "{} frames, {} whole and {} of these in order; delay of whole ones p50 {}, p95 {}, p99 {}",
+        quality.frames,
+        quality.frames_complete,
+        quality.frames_in_order,
+        table::millis(p50),
+        table::millis(p95),
+        table::millis(p99)
+    )
 }
 
 fn tcp_in_words(tcp: &TcpReport) -> String {

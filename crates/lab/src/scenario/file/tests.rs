@@ -39,7 +39,8 @@ fn everything_that_may_stand_in_a_file_is_understood() {
         machine = \"busy\"\n\
         [[lane]]\nname = \"l\"\nstrategy = \"single:b\"\nports = [1, 9]\ndscp = [46]\n\
         deadline_ms = 50\nexpire_after_ms = 90\nqueue_bytes = 10_000\n\
-        classes = [\"tcp\"]\nrank = 1\nordering = \"reorder\"\nmax_buffer_ms = 40\n\
+        classes = [\"tcp\"]\nrank = 1\nordering = \"frames\"\nmax_buffer_ms = 40\n\
+        decode_ms = 7\n\
         [[traffic]]\nkind = \"constant\"\nrate_kbps = 10\npacket_bytes = 64\ndirection = \"down\"\n\
         port = 7\nbegin_s = 1.5\nlasting_s = 20\n\
         [[traffic]]\nkind = \"requests\"\napp = \"music\"\n\
@@ -51,7 +52,8 @@ fn everything_that_may_stand_in_a_file_is_understood() {
     assert_eq!((scenario.strategy().as_str(), scenario.machine), ("single:b", Machine::Busy));
     assert_eq!(scenario.lanes[0].rule.ports, Some(1..=9));
     assert_eq!(scenario.lanes[0].rule.classes, Some(vec![FlowClass::Tcp]));
-    let order = Order::Reorder { max_buffer: Duration::from_millis(40) };
+    let [deadline, decode, max_buffer] = [50, 7, 40].map(Duration::from_millis);
+    let order = Order::Frames { deadline, decode, max_buffer };
     assert_eq!((scenario.lanes[0].order, scenario.lanes[0].rank), (order, 1));
     assert_eq!(scenario.lanes_down()[0].strategy, Strategy::xnc(), "a server has no uplinks");
     let [constant, music, bulk, tcp] = &scenario.traffic[..] else { panic!("{scenario:?}") };

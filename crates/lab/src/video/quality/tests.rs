@@ -85,6 +85,20 @@ fn a_frame_overtaken_for_longer_than_the_wait_is_not_shown() {
 }
 
 #[test]
+fn a_frame_is_in_order_if_nothing_of_it_came_behind_what_was_sent_later() {
+    let check = |delays: &[Option<u64>], expected| {
+        let (_, quality) = run(&stream(4, 4), 0, delays);
+        assert_eq!(quality.frames_in_order, expected, "{delays:?}");
+    };
+    check(&[Some(10), Some(10), Some(10), Some(20)], 4);
+    check(&[Some(10), Some(110), Some(20), Some(20)], 4);
+    check(&[Some(10), Some(111), Some(20), Some(20)], 3);
+    check(&[Some(10), None, Some(20), Some(20)], 3);
+    check(&[Some(350), Some(250), Some(20), Some(20)], 2);
+    check(&[Some(20), Some(5), Some(20), Some(20)], 3);
+}
+
+#[test]
 fn gaps_at_the_start_and_at_the_end_are_stalls() {
     let mut delays = [Some(10); 20];
     delays[..3].fill(None);

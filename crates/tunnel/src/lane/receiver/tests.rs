@@ -124,3 +124,36 @@ fn packets_that_became_too_old_are_dropped_as_they_come_and_as_they_wait() {
     lane.handle_source(Instant::from_millis(1_630), PacketId(7), symbol, &mut |_| count += 1);
     assert_eq!(count, 1);
 }
+
+#[test]
+fn a_frame_waits_the_shorter_the_longer_it_has_waited_elsewhere() {
+    // How long before the second frame came to its lane, and when the first is given up: its second
+    // packet never comes.
+    for (waited, given_up) in [(0, 1_420), (40, 1_380), (200, 1_330)] {
+        let mut lane = lane();
+        let [deadline, decode, max_buffer] = [100, 10, 300].map(Duration::from_millis);
+        let order = Order::Frames { deadline, decode, max_buffer };
+        lane.set_promise(Instant::ZERO, Promise { order, ..Promise::default() }, &mut |_| {});
+        let mut out = Vec::new();
+        let mut comes = |lane: &mut LaneReceiver, now: u64, id: u8, sent: u64, of: (u8, bool)| {
+            let stamp = Stamp::of(Instant::from_millis(sent)).to_bytes();
+            let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0];
+            packet.extend([10, 77, 0, 2, 198, 51, 100, 1, 19, 1, 19, 1, 0, 20, 0, 0]);
+            packet.extend([0x80, 96 | u8::from(of.1) << 7, 0, id, 0, 0, 0, of.0, 1, 2, 3, 4]);
+            let symbol = symbol(FragmentPosition::Whole, &[&stamp[..], &packet].concat());
+            let deliver = &mut |delivery: Delivery| out.push((now, delivery.id.0));
+            lane.handle_source(Instant::from_millis(now), PacketId(id.into()), symbol, deliver);
+        };
+        for id in 0..8 {
+            comes(&mut lane, 1_000 + u64::from(id), id, 90_000 + u64::from(id), (id, true));
+        }
+        comes(&mut lane, 1_300, 8, 90_300, (8, false));
+        comes(&mut lane, 1_330, 10, 90_330 - waited, (9, true));
+        let due = lane.poll_timeout();
+        let due = due.map_or(1_330, |due| due.as_nanos() / 1_000_000);
+        lane.handle_timeout(Instant::from_millis(due), &mut |delivery| {
+            out.push((due, delivery.id.0));
+        });
+        assert_eq!(out[8..], [(given_up, 8), (given_up, 10)], "{waited} ms");
+    }
+}

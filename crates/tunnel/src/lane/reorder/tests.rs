@@ -14,7 +14,7 @@ fn unit(id: u32, after: u16) -> Unit {
 fn fragmented(first: u32, last: u32, after: u16) -> Unit {
     let (first, last) = (PacketId(first), PacketId(last));
     let packet = Some(Bytes::copy_from_slice(&first.0.to_be_bytes()));
-    Unit { first, last, id: last, after, sent: None, decoded: false, packet }
+    Unit { first, last, id: last, after, sent: None, age: Duration::ZERO, decoded: false, packet }
 }
 
 /// A lane and what it has put out: when, and the ID of the packet or its first fragment.

@@ -57,6 +57,9 @@ impl LaneSender {
             shedder.on_expired(frame, front.since);
             return expired;
         }
+        if shedder.is_late(now, frame, front.since, self.age_max) {
+            return Some(DropReason::FrameShed);
+        }
         let followers = self.queue.iter().skip(1).take(FRAME_LOOK);
         let is_alone = || !followers.clone().any(|next| next.frame == Some(frame));
         let stays = shedder.stays(now, frame, front.since, is_alone);

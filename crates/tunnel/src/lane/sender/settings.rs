@@ -9,7 +9,6 @@ use roadweave_wire::Control;
 use super::{LaneSender, RANGE_SPAN};
 use crate::carrier::Carrier;
 use crate::lane::arrival_times::ArrivalTimes;
-use crate::lane::shed::Shedder;
 use crate::lane::{LaneConfig, Strategy};
 
 impl LaneSender {
@@ -34,7 +33,7 @@ impl LaneSender {
         self.path_names.iter().for_each(|(path, name)| scheduler.name_path(*path, name));
         self.scheduler = scheduler;
         self.targets = None;
-        self.shedder = strategy.keeps_whole_frames().then(|| Shedder::new(self.config.deadline));
+        self.shedder = strategy.shedder(self.config.deadline);
         self.config.strategy = strategy;
         let recovery = self.config.strategy.recovery(recovery_config(&self.config));
         self.recovery.change(self.next_id, recovery);

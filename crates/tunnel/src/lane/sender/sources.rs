@@ -144,7 +144,7 @@ impl LaneSender {
     pub(super) fn set_predecessor(&mut self, queued: &mut Queued, id: PacketId) -> usize {
         let begins =
             matches!(queued.datagram.position(), FragmentPosition::Whole | FragmentPosition::First);
-        let stamp = if begins && self.arrival_times.is_some() { STAMP_HEADER } else { 0 };
+        let stamp = if begins && self.tells_times() { STAMP_HEADER } else { 0 };
         let Some(predecessors) = &mut self.predecessors else { return stamp };
         let after = predecessors.on_sent(queued.flow, id);
         if !begins {

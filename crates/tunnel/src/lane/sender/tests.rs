@@ -452,10 +452,15 @@ fn coded_packets_and_copies_that_wait_are_cut_when_the_paths_become_narrower() {
 }
 
 #[test]
-fn packets_of_a_lane_with_an_expiry_tell_when_they_came() {
-    let order = Order::Adaptive { max_buffer: Duration::from_millis(100) };
-    for (order, place) in [(Order::Pass, None), (order, Some(0))] {
-        let expire_after = Some(Duration::from_millis(300));
+fn packets_of_a_lane_with_an_expiry_or_with_frames_tell_when_they_came() {
+    let order = |name| Order::by_name(name, Duration::from_millis(100)).expect("known");
+    for (order, expires, place) in [
+        (Order::Pass, true, None),
+        (order("reorder-adaptive"), true, Some(0)),
+        (order("frames"), false, None),
+        (order("frames"), true, None),
+    ] {
+        let expire_after = expires.then_some(Duration::from_millis(300));
         let config = LaneConfig::new("default", "redundant".parse().expect("known"));
         let config = LaneConfig { expire_after, order, ..config };
         let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
@@ -471,6 +476,47 @@ fn packets_of_a_lane_with_an_expiry_tell_when_they_came() {
         let (stamp, rest) = split_stamp(rest);
         assert_eq!((stamp, rest.len()), (Some(Stamp::of(at(5))), packet.len()));
         assert_eq!(sender.stats().sent_bytes, 3000);
+    }
+}
+
+#[test]
+fn what_waits_of_a_frame_goes_when_its_first_packet_would_have_expired() {
+    /// The first path, when it has room.
+    #[derive(Debug)]
+    struct First;
+    impl Scheduler for First {
+        fn select(&mut self, _: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
+            let has_room = paths[0].snapshot.room() >= packet.bytes as u64;
+            if has_room { Decision::Send(PathSet::one(0)) } else { Decision::Wait }
+        }
+    }
+    // By strategy: when a packet expires; whether the rest of its frame goes with it.
+    for (strategy, expiry, is_whole) in
+        [("lola", 100, true), ("xnc", 700, true), ("redundant", 700, false)]
+    {
+        // Whether the first packet of the first frame leaves in time.
+        for leaves in [false, true] {
+            let mut carrier = TwoPaths::new([if leaves { 600 } else { 0 }, 0]);
+            let config = LaneConfig::new("default", strategy.parse().expect("known"));
+            let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+            sender.scheduler = Box::new(First);
+            for (ms, timestamp, marker) in
+                [(0, 1, false), (30, 1, true), (40, 2, false), (40, 2, true)]
+            {
+                let rtp = RtpHeader { marker, sequence: 0, timestamp, ssrc: 3 };
+                sender.handle_inner(at(ms), &[7; 500], 1, Some(rtp));
+                sender.transmit(at(ms), &mut carrier);
+            }
+            carrier.sent.clear();
+            carrier.paths[0].congestion_window = 10_000;
+            sender.transmit(at(expiry + 5), &mut carrier);
+            let drops = &sender.stats().drops;
+            let dropped = [DropReason::QueueExpired, DropReason::FrameShed];
+            let dropped = dropped.map(|reason| drops.get(reason));
+            let expired = u64::from(!leaves);
+            let expected = if is_whole { (2, [expired, 1]) } else { (3, [expired, 0]) };
+            assert_eq!((carrier.sent.len(), dropped), expected, "{strategy} {leaves}");
+        }
     }
 }
 

@@ -1,0 +1,190 @@
+//! The frames of each video of a lane, whole and in order, until the next one is due.
+//!
+//! ```text
+//! packet ─► its source of RTP ─► Stream: its frames by number ─► whole, in order          ─► out
+//!            │                            │ not whole when the next is due: as it is ─► out
+//!            └ none: out at once          └ behind a later frame: discarded
+//! ```
+//!
+//! A frame waits for what it lacks until the deadline of the next one less what a decoder takes:
+//! the next frame may be decoded by it, and so it is decoded late rather than not. The deadline
+//! counts from when a packet came to the lane at the other end, which it tells ([`Stamp`]); as
+//! everywhere, what the quickest path takes is unknown and does not count.
+//!
+//! What comes behind a later frame is discarded: who can use it, since it sorts by itself, has a
+//! lane with `pass`; whoever asks for `frames` takes what comes for the next to be decoded.
+//!
+//! Nothing waits for longer than max_buffer after its arrival, whatever its peer says. Sources are
+//! bounded in number, what waits of all of them in packets and bytes, as in every lane: when there
+//! is too much, the source of which most waits gives up its oldest frame. So one that makes frames
+//! without end does that to itself.
+//!
+//! Source: LoLa section 3.5.
+//!
+//! [`Stamp`]: roadweave_wire::Stamp
+
+mod candidates;
+mod missing;
+mod stream;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use roadweave_types::Instant;
+use roadweave_wire::{InnerPacket, RtpHeader};
+
+use super::{ExtendedId, Outlet, Placed, Turn};
+use candidates::Candidates;
+use missing::Missing;
+use stream::Stream;
+
+/// Sources whose frames are kept in order, at most; what others send goes out as it comes.
+const SOURCES_MAX: usize = 256;
+/// A source that was silent for so long is forgotten when others want its place.
+const SILENT_MAX: Duration = Duration::from_secs(10);
+/// What a source costs, bytes: it, and a leaf of each of its trees, which hold eleven.
+const SOURCE_OVERHEAD: usize = 2560;
+
+/// A hash of the 5-tuple, and the synchronization source (RFC 3550 section 5.1).
+type Source = (u64, u32);
+
+/// The times of an order of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Times {
+    /// How old a frame may be.
+    pub(super) deadline: Duration,
+    /// What a decoder takes for one.
+    pub(super) decode: Duration,
+    /// The longest that a packet waits.
+    pub(super) max_buffer: Duration,
+}
+
+/// The frames that wait for what they lack.
+#[derive(Debug)]
+pub(super) struct Frames {
+    times: Times,
+    missing: Missing,
+    candidates: Candidates,
+    streams: BTreeMap<Source, Stream>,
+    /// When each of those in which packets wait gives up its front frame.
+    due: BTreeSet<(Instant, Source)>,
+    held: usize,
+}
+
+impl Frames {
+    pub(super) fn new(begin: ExtendedId, times: Times) -> Self {
+        Self {
+            times,
+            missing: Missing::new(begin),
+            candidates: Candidates::default(),
+            streams: BTreeMap::new(),
+            due: BTreeSet::new(),
+            held: 0,
+        }
+    }
+
+    pub(super) fn set_times(&mut self, times: Times) {
+        self.times = times;
+        let due = |(source, stream): (&Source, &Stream)| Some((stream.due(&times)?, *source));
+        self.due = self.streams.iter().filter_map(due).collect();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.held
+    }
+
+    /// The bytes that it takes beside the packets that wait, roughly.
+    pub(super) fn memory(&self) -> usize {
+        let streams = self.streams.len() * SOURCE_OVERHEAD;
+        streams + self.missing.memory() + self.candidates.memory()
+    }
+
+    pub(super) fn handle(&mut self, placed: Placed, out: &mut Outlet<'_>) -> Turn {
+        let now = placed.since;
+        self.missing.on_arrival(now, placed.first, placed.last, self.times.max_buffer);
+        let Some((source, header)) = rtp(&placed) else {
+            out.release(placed);
+            return Turn::Kept;
+        };
+        if !self.streams.contains_key(&source) {
+            self.meet(now, source, &header, placed.last);
+            out.release(placed);
+            return Turn::Kept;
+        }
+        let deadline = self.times.deadline;
+        let mut turn = Turn::Kept;
+        self.change(source, |stream, missing| {
+            turn = stream.handle(placed, &header, deadline, missing, out);
+        });
+        self.handle_timeout(now, out);
+        turn
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant, out: &mut Outlet<'_>) {
+        while let Some((at, source)) = self.due.first().copied()
+            && at <= now
+        {
+            out.counts.timeouts += 1;
+            self.change(source, |stream, missing| _ = stream.give_up(missing, out));
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Gives up, before its time, the front frame of the source of which most waits; `false` if
+    /// none waits.
+    pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
+        let waiting = self.streams.iter().filter(|(_, stream)| stream.len() > 0);
+        let largest = waiting.max_by_key(|(_, stream)| stream.memory());
+        let Some((source, _)) = largest else { return false };
+        out.counts.forced += 1;
+        self.change(*source, |stream, missing| _ = stream.give_up(missing, out));
+        true
+    }
+
+    /// Forgets those of which nothing waits: they are known again after a few packets.
+    pub(super) fn forget_sources(&mut self) {
+        self.streams.retain(|_, stream| stream.len() > 0);
+    }
+
+    /// A packet of a source that is not known: what precedes it goes out as it comes, and what
+    /// follows is kept in order.
+    fn meet(&mut self, now: Instant, source: Source, header: &RtpHeader, id: ExtendedId) {
+        if !self.candidates.is_proven(source, header.sequence) {
+            return;
+        }
+        if self.streams.len() >= SOURCES_MAX {
+            self.streams
+                .retain(|_, stream| stream.len() > 0 || now.since(stream.heard) <= SILENT_MAX);
+        }
+        if self.streams.len() < SOURCES_MAX {
+            self.streams.insert(source, Stream::new(now, header, id));
+        }
+    }
+
+    /// Does something to a source, and keeps what is known of all of them.
+    fn change(&mut self, source: Source, what: impl FnOnce(&mut Stream, &Missing)) {
+        let Some(stream) = self.streams.get_mut(&source) else { return };
+        let (held, due) = (stream.len(), stream.due(&self.times));
+        what(stream, &self.missing);
+        self.held = self.held - held + stream.len();
+        let now_due = stream.due(&self.times);
+        if due == now_due {
+            return;
+        }
+        due.into_iter().for_each(|at| _ = self.due.remove(&(at, source)));
+        self.due.extend(now_due.map(|at| (at, source)));
+    }
+}
+
+/// The source of what may be RTP, and its header.
+fn rtp(placed: &Placed) -> Option<(Source, RtpHeader)> {
+    let packet = InnerPacket::parse(placed.unit.packet.as_deref()?).ok()?;
+    let header = packet.rtp()?;
+    Some(((packet.flow_hash(), header.ssrc), header))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! The IDs of a lane that have not come: whether what a video lacks may still come at all.
+//!
+//! ```text
+//! IDs of the lane     70  71  72  73  74         numbers of a video: 5 at 70, 7 at 74
+//! there               x   x       x   x          6 may be in 72
+//!                     x   x   x   x   x          6 never left: nobody waits for it
+//! ```
+//!
+//! A source may lose packets before they come to the tunnel, and a lane gives up frames before they
+//! get an ID.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+use super::super::ExtendedId;
+
+/// Runs of missing IDs that are remembered, at most.
+const GAPS_MAX: usize = 4096;
+
+/// The IDs below the newest that have not come.
+#[derive(Debug)]
+pub(super) struct Missing {
+    /// The highest ID that was seen, or the one before the first that is expected.
+    newest: ExtendedId,
+    /// By the first of each run.
+    gaps: BTreeMap<ExtendedId, Gap>,
+}
+
+/// A run of missing IDs.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    last: ExtendedId,
+    /// When a higher ID had come.
+    opened: Instant,
+}
+
+impl Missing {
+    pub(super) fn new(begin: ExtendedId) -> Self {
+        Self { newest: begin - 1, gaps: BTreeMap::new() }
+    }
+
+    /// The packet or the fragments from `first` to `last` have come. What has been missing for more
+    /// than `age_max` comes no more.
+    pub(super) fn on_arrival(
+        &mut self,
+        now: Instant,
+        first: ExtendedId,
+        last: ExtendedId,
+        age_max: Duration,
+    ) {
+        while let Some((start, gap)) = self.gaps.first_key_value()
+            && (now.since(gap.opened) > age_max || self.gaps.len() > GAPS_MAX)
+        {
+            let start = *start;
+            self.gaps.remove(&start);
+        }
+        if first > self.newest + 1 {
+            self.gaps.insert(self.newest + 1, Gap { last: first - 1, opened: now });
+        }
+        let is_newest = first > self.newest;
+        self.newest = self.newest.max(last);
+        if is_newest {
+            return;
+        }
+        // One packet lies in one gap: its fragments become known together.
+        let Some((start, gap)) = self.gaps.range(..=first).next_back() else { return };
+        let (start, gap) = (*start, *gap);
+        if gap.last < first {
+            return;
+        }
+        self.gaps.remove(&start);
+        if start < first {
+            self.gaps.insert(start, Gap { last: first - 1, ..gap });
+        }
+        if gap.last > last {
+            self.gaps.insert(last + 1, gap);
+        }
+    }
+
+    /// Whether one of the IDs between these two has not come.
+    pub(super) fn is_any_between(&self, before: ExtendedId, behind: ExtendedId) -> bool {
+        let gap = self.gaps.range(..behind).next_back();
+        gap.is_some_and(|(_, gap)| gap.last > before)
+    }
+
+    /// The bytes that it takes, roughly.
+    pub(super) fn memory(&self) -> usize {
+        64 * self.gaps.len()
+    }
+}
