@@ -286,7 +286,7 @@ fn a_link_has_the_same_window_whatever_the_size_of_the_packets_that_told_its_pac
         let path = path(0, 40, u64::MAX / 4);
         let select = |lola: &mut Lola, in_flight: u64, bytes: usize| {
             let path = PathSnapshot { bytes_in_flight: in_flight, ..path.clone() };
-            lola.select_among(at(20_000), &crate::testing::packet(bytes), &[path])
+            lola.select_among(at(12_000), &crate::testing::packet(bytes), &[path])
         };
         select(&mut lola, 0, 1200); // it has seen a large one
         for packet in 1..=300 {
