@@ -16,14 +16,17 @@ BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
 NODE_MODULES = scripts/node_modules/.package-lock.json
 
 .PHONY: agreement demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts \
-	fleet fleet-day fleet-load api-check images webrtc webrtc-smoke vod vod-smoke downloads packages clean
+	fleet fleet-day fleet-load api-check images webrtc webrtc-smoke vod vod-smoke downloads \
+	video video-test video-lint packages clean
+
+# Without --workspace, cargo takes the default members: all but crates/video, which needs GStreamer.
 
 demo: packages
 	$(BUILD) --release
 	$(TARGET)/release/roadweave demo $(DEMO_ARGS)
 
 test: packages
-	$(CARGO) test --workspace --no-fail-fast
+	$(CARGO) test --no-fail-fast
 
 # Whether the lab says what the same tunnel does in real time, the tail included: docs/lab.md. Some
 # six minutes on a machine that does nothing else.
@@ -55,8 +58,8 @@ lint:
 	scripts/width.sh
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+	$(CARGO) clippy --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --quiet
 
 # Licences, sources, bans and known vulnerabilities of dependencies; installs cargo-deny.
 deny:
@@ -72,7 +75,7 @@ images:
 	@deploy/images-test.sh
 
 bench: packages
-	$(CARGO) bench --quiet --workspace --bench datagrams --bench select --bench session
+	$(CARGO) bench --quiet --bench datagrams --bench select --bench session
 	$(BUILD) --release
 	$(TARGET)/release/roadweave bench tunnel
 	$(TARGET)/release/roadweave bench router
@@ -135,6 +138,20 @@ downloads: EXTRA_PACKAGES = downloads
 downloads: packages
 	$(BUILD) --release
 	node scripts/downloads/downloads.js --roadweave $(TARGET)/release/roadweave $(DOWNLOADS_ARGS)
+
+# The program for cameras, which needs GStreamer: docs/video.md.
+video: EXTRA_PACKAGES = video
+video: packages
+	$(CARGO) build --quiet --release --package roadweave-video
+
+video-test: EXTRA_PACKAGES = video
+video-test: packages
+	$(CARGO) test --package roadweave-video --no-fail-fast
+
+video-lint: EXTRA_PACKAGES = video
+video-lint: packages
+	$(CARGO) clippy --package roadweave-video --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package roadweave-video --no-deps --quiet
 
 $(NODE_MODULES): scripts/package-lock.json | packages
 	npm ci --silent --no-audit --no-fund --prefix scripts

@@ -2,7 +2,7 @@
 # Installs the Debian packages that demo, tests and benches need; without root it prints
 # the command.
 #
-#   deploy/packages.sh [webrtc|downloads|vod]     also those of that target of the Makefile
+#   deploy/packages.sh [webrtc|downloads|vod|video]     also those of that target of the Makefile
 set -eu
 
 missing=""
@@ -25,6 +25,25 @@ case "${1:-}" in webrtc | vod) need chromium chromium && need npm npm ;; esac
 case "${1:-}" in webrtc | downloads | vod) need node nodejs ;; esac
 case "${1:-}" in downloads | vod) need mptcpize mptcpize ;; esac
 case "${1:-}" in vod) need nginx nginx-light ;; esac
+# Libraries and plugins: what shows that they are there, and the package.
+if [ "${1:-}" = video ]; then
+    need pkg-config pkg-config
+    need gst-inspect-1.0 gstreamer1.0-tools
+    has() { pkg-config --exists "$1" 2>/dev/null || missing="$missing $2"; }
+    has gstreamer-1.0 libgstreamer1.0-dev
+    has gstreamer-rtp-1.0 libgstreamer-plugins-base1.0-dev
+    plugin() { gst-inspect-1.0 --exists "$1" 2>/dev/null || missing="$missing gstreamer1.0-$2"; }
+    plugin videotestsrc plugins-base
+    plugin rtpbin plugins-good
+    plugin srtsink plugins-bad
+    plugin x264enc plugins-ugly
+    plugin avdec_h264 libav
+    # A camera on the network, for the tests.
+    typelib=/usr/lib/*/girepository-1.0/GstRtspServer-1.0.typelib
+    # shellcheck disable=SC2086  # a pattern
+    [ -e "$(echo $typelib | cut -d' ' -f1)" ] || missing="$missing gir1.2-gst-rtsp-server-1.0"
+    /usr/bin/python3 -c 'import gi' 2>/dev/null || missing="$missing python3-gi"
+fi
 
 [ -z "$missing" ] && exit 0
 

@@ -172,7 +172,7 @@ fn one_event(text: &[u8]) -> Vec<u8> {
 pub const DEFAULT: &str = "info";
 const LEVELS: &str = r#"write "error", "warn", "info", "debug", "trace" or "off""#;
 /// Crates with something to log: ours, and below them those of the transport.
-const MODULES: [&str; 20] = [
+const MODULES: [&str; 21] = [
     "roadweave",
     "roadweave_types",
     "roadweave_wire",
@@ -187,6 +187,7 @@ const MODULES: [&str; 20] = [
     "roadweave_record",
     "roadweave_lab",
     "roadweave_terminal",
+    "roadweave_video",
     "roadweave_workshop",
     "roadweave_control",
     "roadweave_controller",

@@ -19,9 +19,9 @@ fn both_boxes_go_on_at_the_proxy_that_is_left() {
     let programs = ["roadweave", "roadweave-controller", "roadweave-fleet"];
     if programs.iter().any(|name| !beside.with_file_name(name).exists()) {
         let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-        assert!(!required, "the fleet's programs are not built: cargo test --workspace");
+        assert!(!required, "the fleet's programs are not built: cargo test");
         println!(
-            "skipped: the fleet's programs are not built (cargo test --workspace builds them)"
+            "skipped: the fleet's programs are not built (cargo test builds them)"
         );
         return;
     }

@@ -26,15 +26,15 @@ pub const ANCHOR_AT: &str = "203.0.113.2:4434";
 /// The anchor's TUN and instance.
 pub const ANCHOR: &str = "rwa";
 
-/// A program of the fleet, which `cargo test --workspace` builds beside this one.
+/// A program of the fleet, which `cargo test` builds beside this one.
 fn beside(name: &str) -> Option<PathBuf> {
     let beside = Path::new(PROGRAM).with_file_name(name);
     if beside.exists() {
         return Some(beside);
     }
     let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-    assert!(!required, "{name} is not built: cargo test --workspace");
-    eprintln!("skipped: {name} is not built (cargo test --workspace builds it)");
+    assert!(!required, "{name} is not built: cargo test");
+    eprintln!("skipped: {name} is not built (cargo test builds it)");
     None
 }
 

@@ -27,15 +27,15 @@ impl Drop for World {
     }
 }
 
-/// Another program of the product, which `cargo test --workspace` builds beside this one.
+/// Another program of the product, which `cargo test` builds beside this one.
 pub fn program(name: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_BIN_EXE_roadweave-fleet")).with_file_name(name);
     if beside.exists() {
         return Some(beside);
     }
     let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-    assert!(!required, "{name} is not built: cargo test --workspace");
-    eprintln!("skipped: {name} is not built (cargo test --workspace builds it)");
+    assert!(!required, "{name} is not built: cargo test");
+    eprintln!("skipped: {name} is not built (cargo test builds it)");
     None
 }
 

@@ -1,0 +1,131 @@
+//! The encoders, and what they are told before each frame.
+//!
+//! x264 takes bit rate and buffer anew for each frame and keeps to them. x265's and libvpx's
+//! elements take a bit rate alone, so that their frames follow the target in the mean.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::Result;
+use gstreamer as gst;
+use gstreamer::prelude::*;
+
+use crate::options::{Codec, Picture, Recovery};
+use crate::plugins::{self, set};
+use crate::sizing::EncoderRate;
+
+/// An encoder that takes limits while it runs.
+#[derive(Debug)]
+pub struct Encoder {
+    element: gst::Element,
+    codec: Codec,
+    /// Frames a second, as the encoder takes them to be.
+    fps: u32,
+    /// What it was told last, in kbit/s.
+    kbps: AtomicU32,
+}
+
+impl Encoder {
+    /// For pictures of this kind, without delay.
+    ///
+    /// # Errors
+    /// Which package to install.
+    pub fn new(picture: Picture, recovery: Recovery) -> Result<Self> {
+        let Picture { codec, fps, .. } = picture;
+        let element = match codec {
+            Codec::H264 => x264(fps, recovery)?,
+            Codec::H265 => x265(fps)?,
+            Codec::Vp8 => vp8(fps)?,
+        };
+        Ok(Self { element, codec, fps, kbps: AtomicU32::new(0) })
+    }
+
+    /// The element, which takes raw pictures.
+    pub fn element(&self) -> &gst::Element {
+        &self.element
+    }
+
+    /// The next frames shall have at most `bytes` each.
+    pub fn limit(&self, bytes: usize) {
+        let EncoderRate { kbps, buffer_ms } = EncoderRate::new(bytes, self.fps);
+        if self.kbps.swap(kbps, Ordering::Relaxed) == kbps {
+            return;
+        }
+        match self.codec {
+            Codec::H264 => {
+                self.element.set_property("vbv-buf-capacity", buffer_ms);
+                self.element.set_property("bitrate", kbps);
+            }
+            Codec::H265 => self.element.set_property("bitrate", kbps.min(X265_KBPS_MAX)),
+            Codec::Vp8 => {
+                let bps = i32::try_from(u64::from(kbps) * 1000).unwrap_or(i32::MAX);
+                self.element.set_property("target-bitrate", bps);
+            }
+        }
+    }
+
+    /// What follows the encoder: how its frames are told apart.
+    pub fn caps(&self) -> gst::Caps {
+        let name = match self.codec {
+            Codec::H264 => "video/x-h264",
+            Codec::H265 => "video/x-h265",
+            Codec::Vp8 => return gst::Caps::new_empty_simple("video/x-vp8"),
+        };
+        gst::Caps::builder(name)
+            .field("stream-format", "byte-stream")
+            .field("alignment", "au")
+            .build()
+    }
+}
+
+fn x264(fps: u32, recovery: Recovery) -> Result<gst::Element> {
+    let element = plugins::make("x264enc")?;
+    set(&element, "speed-preset", "superfast");
+    set(&element, "tune", "zerolatency");
+    set(&element, "byte-stream", "true");
+    // Where the scene changes, blocks are coded anew within the frame's size; a key frame would
+    // only forget what is still there.
+    set(&element, "option-string", "scenecut=0");
+    let refresh = recovery == Recovery::Refresh;
+    element.set_property("intra-refresh", refresh);
+    // With refresh, the time for one pass over the picture.
+    element.set_property("key-int-max", if refresh { fps } else { fps * KEY_FRAME_SECONDS });
+    Ok(element)
+}
+
+fn x265(fps: u32) -> Result<gst::Element> {
+    let element = plugins::make("x265enc")?;
+    set(&element, "speed-preset", "ultrafast");
+    set(&element, "tune", "zerolatency");
+    element.set_property("key-int-max", i32::try_from(fps * KEY_FRAME_SECONDS).unwrap_or(250));
+    Ok(element)
+}
+
+fn vp8(fps: u32) -> Result<gst::Element> {
+    let element = plugins::make("vp8enc")?;
+    for (property, value) in [
+        ("deadline", "1"),
+        ("cpu-used", "8"),
+        ("lag-in-frames", "0"),
+        ("end-usage", "cbr"),
+        // Milliseconds: as little as lets it plan at all.
+        ("buffer-size", "100"),
+        ("buffer-initial-size", "50"),
+        ("buffer-optimal-size", "60"),
+        ("undershoot", "100"),
+        ("overshoot", "0"),
+        // Per cent of a frame's share.
+        ("max-intra-bitrate", "100"),
+        ("threads", "2"),
+        ("static-threshold", "1"),
+    ] {
+        set(&element, property, value);
+    }
+    element
+        .set_property("keyframe-max-dist", i32::try_from(fps * KEY_FRAME_SECONDS).unwrap_or(300));
+    Ok(element)
+}
+
+/// For receivers that cannot ask for a key frame.
+const KEY_FRAME_SECONDS: u32 = 10;
+/// What `x265enc` takes at most.
+const X265_KBPS_MAX: u32 = 102_400;

@@ -1,0 +1,176 @@
+//! What the vehicle's program says that a frame may have, as a subscriber at its local socket.
+//!
+//! ```text
+//! socket ─► lines ─► message ─► Latest ◄─ asked before each frame
+//!   └─ gone: again after 0.1 s, 0.2 s, ... 2 s
+//! ```
+//!
+//! The socket may be absent, end, or fall silent at any time: what was said last holds for
+//! [`VALID_FOR`], as the program says something each second at least.
+
+mod lines;
+mod message;
+
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use self::lines::Lines;
+use self::message::Message;
+use crate::sizing::Target;
+
+/// A subscription that goes on by itself; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Feedback {
+    latest: Arc<Mutex<Latest>>,
+    stop: Arc<AtomicBool>,
+}
+
+/// How the subscription is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Nobody answers at the socket.
+    Absent,
+    /// The program answers and says nothing of the lane.
+    NoTarget,
+    /// It said something of the lane of late.
+    Followed,
+}
+
+#[derive(Debug)]
+struct Latest {
+    connected: bool,
+    target: Option<(Instant, Target)>,
+    bad_lines: u64,
+}
+
+impl Feedback {
+    /// Subscribes at `socket` to what is said of `lane`.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn subscribe(socket: PathBuf, lane: String) -> io::Result<Self> {
+        let latest = Latest { connected: false, target: None, bad_lines: 0 };
+        let latest = Arc::new(Mutex::new(latest));
+        let stop = Arc::new(AtomicBool::new(false));
+        let client = Client { socket, lane, latest: Arc::clone(&latest), stop: Arc::clone(&stop) };
+        thread::Builder::new().name("feedback".into()).spawn(move || client.run())?;
+        Ok(Self { latest, stop })
+    }
+
+    /// What was said last of the lane, unless that is too long ago.
+    pub fn target(&self, now: Instant) -> Option<Target> {
+        lock(&self.latest).valid(now)
+    }
+
+    /// How the subscription is.
+    pub fn state(&self, now: Instant) -> State {
+        let latest = lock(&self.latest);
+        match (latest.connected, latest.valid(now)) {
+            (_, Some(_)) => State::Followed,
+            (true, None) => State::NoTarget,
+            (false, None) => State::Absent,
+        }
+    }
+
+    /// Lines that could not be understood, so far.
+    pub fn bad_lines(&self) -> u64 {
+        lock(&self.latest).bad_lines
+    }
+}
+
+impl Drop for Feedback {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Latest {
+    fn valid(&self, now: Instant) -> Option<Target> {
+        let (at, target) = self.target?;
+        (now.saturating_duration_since(at) < VALID_FOR).then_some(target)
+    }
+}
+
+/// The thread's side.
+struct Client {
+    socket: PathBuf,
+    lane: String,
+    latest: Arc<Mutex<Latest>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Client {
+    fn run(self) {
+        let mut wait = RETRY_FIRST;
+        let mut told = false;
+        while !self.is_over() {
+            let began = Instant::now();
+            let result = UnixStream::connect(&self.socket).and_then(|stream| self.follow(stream));
+            let was_connected = std::mem::take(&mut lock(&self.latest).connected);
+            if was_connected && began.elapsed() > RETRY_MOST {
+                wait = RETRY_FIRST;
+            }
+            if !self.is_over() && (was_connected || !told) {
+                let socket = self.socket.display();
+                let why = result.err().map_or("it ended".to_owned(), |error| error.to_string());
+                tracing::warn!("no targets from {socket}: {why}; trying again");
+                told = true;
+            }
+            thread::sleep(wait);
+            wait = (wait * 2).min(RETRY_MOST);
+        }
+    }
+
+    /// Reads one connection to its end.
+    fn follow(&self, mut stream: UnixStream) -> io::Result<()> {
+        stream.set_write_timeout(Some(SILENCE_MOST))?;
+        stream.set_read_timeout(Some(SILENCE_MOST))?;
+        stream.write_all(message::SUBSCRIBE)?;
+        let mut lines = Lines::new(stream);
+        while !self.is_over() {
+            let Some(line) = lines.read()? else { return Ok(()) };
+            let message = line.map_or(Message::Bad, |line| message::parse(line, &self.lane));
+            let mut latest = lock(&self.latest);
+            match message {
+                Message::Subscribed => {
+                    latest.connected = true;
+                    tracing::info!("following targets from {}", self.socket.display());
+                }
+                Message::Target(target) => {
+                    latest.connected = true;
+                    latest.target = target.map(|target| (Instant::now(), target));
+                }
+                Message::Refused(why) => return Err(io::Error::other(why)),
+                Message::Other => {}
+                Message::Bad => latest.bad_lines += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+fn lock(latest: &Mutex<Latest>) -> MutexGuard<'_, Latest> {
+    latest.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a target holds: the program says it anew each second at least.
+const VALID_FOR: Duration = Duration::from_secs(3);
+/// A program that says nothing for so long is asked anew.
+const SILENCE_MOST: Duration = Duration::from_secs(5);
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MOST: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

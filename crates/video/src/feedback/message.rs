@@ -1,0 +1,123 @@
+//! The program's lines: JSON-RPC 2.0, one message a line.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::sizing::Target;
+
+/// What is asked for.
+pub const SUBSCRIBE: &[u8] =
+    concat!(r#"{"jsonrpc":"2.0","id":1,"method":"subscribe","params":{"topic":"encoder"}}"#, "\n")
+        .as_bytes();
+
+/// What a line says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// What was asked for will come.
+    Subscribed,
+    /// What a frame may have, or `None` when the lane has no target.
+    Target(Option<Target>),
+    /// The program does not do it.
+    Refused(String),
+    /// Something else that is well-formed.
+    Other,
+    /// Nothing that can be understood.
+    Bad,
+}
+
+/// What `line` says to somebody who follows `lane`.
+pub fn parse(line: &[u8], lane: &str) -> Message {
+    let Ok(line) = serde_json::from_slice::<Line>(line) else { return Message::Bad };
+    if let Some(error) = line.error {
+        return Message::Refused(error.message);
+    }
+    match (line.method.as_deref(), line.params) {
+        (None, _) if line.result.is_some() => Message::Subscribed,
+        (Some("encoder"), Some(params)) => match serde_json::from_value::<Params>(params) {
+            Ok(params) => Message::Target(params.lanes.get(lane).copied().and_then(said)),
+            Err(_) => Message::Bad,
+        },
+        (Some("encoder"), None) => Message::Bad,
+        _ => Message::Other,
+    }
+}
+
+/// What is said of a lane, if it is anything.
+fn said(lane: Option<Lane>) -> Option<Target> {
+    let Lane { frame_bytes, bitrate_bps } = lane?;
+    let target = Target { frame_bytes, bitrate_bps };
+    (target != Target::default()).then_some(target)
+}
+
+#[derive(Deserialize)]
+struct Line {
+    method: Option<String>,
+    params: Option<serde_json::Value>,
+    result: Option<serde_json::Value>,
+    error: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    message: String,
+}
+
+#[derive(Deserialize)]
+struct Params {
+    lanes: BTreeMap<String, Option<Lane>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct Lane {
+    frame_bytes: Option<u64>,
+    bitrate_bps: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_understood_or_bad() {
+        let check = |line: &str, expected: Message| {
+            assert_eq!(parse(line.as_bytes(), "real-time"), expected, "{line}");
+        };
+        let target =
+            |frame_bytes, bitrate_bps| Message::Target(Some(Target { frame_bytes, bitrate_bps }));
+        check(r#"{"jsonrpc":"2.0","id":1,"result":{"topic":"encoder"}}"#, Message::Subscribed);
+        let encoder =
+            |lanes: &str| format!(r#"{{"jsonrpc":"2.0","method":"encoder","params":{lanes}}}"#);
+        let line = r#"{"lanes":{"real-time":{"frame_bytes":41280,"bitrate_bps":9800000}}}"#;
+        check(&encoder(line), target(Some(41_280), Some(9_800_000)));
+        let line = r#"{"lanes":{"x":null,"real-time":{"frame_bytes":0,"more":[1]}},"at":7}"#;
+        check(&encoder(line), target(Some(0), None));
+        for none in [
+            r#"{"lanes":{}}"#,
+            r#"{"lanes":{"real-time":null}}"#,
+            r#"{"lanes":{"real-time":{}}}"#,
+            r#"{"lanes":{"other":{"frame_bytes":1}}}"#,
+        ] {
+            check(&encoder(none), Message::Target(None));
+        }
+        for bad in [
+            "",
+            "garbage",
+            "[]",
+            r#"{"method":"encoder"}"#,
+            &encoder("[]"),
+            &encoder("{}"),
+            &encoder(r#"{"lanes":{"real-time":{"frame_bytes":-1}}}"#),
+            &encoder(r#"{"lanes":{"real-time":{"frame_bytes":"many"}}}"#),
+            &"[".repeat(10_000),
+        ] {
+            check(bad, Message::Bad);
+        }
+        assert_eq!(parse(&[0xff, 0xfe], "real-time"), Message::Bad);
+        check(r#"{"method":"state","params":{}}"#, Message::Other);
+        check(
+            r#"{"id":1,"error":{"code":-32601,"message":"no such method"}}"#,
+            Message::Refused("no such method".into()),
+        );
+    }
+}

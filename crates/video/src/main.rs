@@ -1,0 +1,59 @@
+//! The roadweave-video binary: a vehicle's camera as RTP, each frame as large as the tunnel can
+//! carry it in time, and the receiver that shows it.
+//!
+//! `roadweave video ...` runs it.
+
+#![allow(clippy::disallowed_methods, reason = "a program at the edge: sockets, threads, the clock")]
+
+mod encoder;
+mod feedback;
+mod gap_wait;
+mod measure;
+mod network;
+mod options;
+mod pace;
+mod plugins;
+mod receive;
+mod rtp;
+mod run;
+mod send;
+mod sizing;
+mod source;
+mod stamp;
+mod statistics;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use roadweave_terminal::command_line::{LogOption, finish, refuse};
+
+use crate::options::Command;
+
+/// Sends a vehicle's cameras through the tunnel, and shows them at the other end
+#[derive(Parser)]
+#[command(name = "roadweave-video", bin_name = "roadweave video", version, max_term_width = 100)]
+#[command(after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(flatten)]
+    log: LogOption,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes:
+  0    the source is at its end, the time is over, or somebody ended it
+  1    it failed while it ran: a camera is gone
+  2    it has to be mended: an option, a file that is not there, a plugin that is not installed
+  141  who read the output has left";
+
+fn main() -> ExitCode {
+    let code = match Arguments::try_parse() {
+        Ok(Arguments { log, command }) => log.run(|| match command {
+            Command::Send(options) => send::run(options),
+            Command::Receive(options) => receive::run(options),
+            Command::Measure(options) => measure::run(options),
+        }),
+        Err(error) => refuse(&error),
+    };
+    finish(code)
+}

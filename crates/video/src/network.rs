@@ -1,0 +1,132 @@
+//! One UDP socket for RTP and RTCP (RFC 5761), shared by the elements that read and write it.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context as _, Result};
+use gstreamer as gst;
+use gstreamer::prelude::*;
+use gstreamer_net::gio;
+use roadweave_terminal::exit::BadInput;
+
+use crate::plugins::make;
+
+/// A socket that GStreamer's elements can share.
+#[derive(Clone, Debug)]
+pub struct Socket(gio::Socket);
+
+impl Socket {
+    /// Bound to `address`.
+    ///
+    /// # Errors
+    /// The port is taken, or nobody here has the address.
+    pub fn bind(address: SocketAddr) -> Result<Self> {
+        let shared = || -> io::Result<_> {
+            let socket = UdpSocket::bind(address)?;
+            socket.set_nonblocking(true)?;
+            Ok(OwnedFd::from(socket))
+        };
+        let socket = shared()
+            .map_err(|error| BadInput::new(format!("cannot listen on UDP {address}: {error}")))?;
+        Ok(Self(gio::Socket::from_fd(socket).context("GLib does not take a socket")?))
+    }
+
+    /// Bound to any port, to send to `host`; with the address that it has.
+    ///
+    /// # Errors
+    /// No such host.
+    pub fn towards(host: &str, port: u16) -> Result<(Self, SocketAddr)> {
+        let found = (host, port).to_socket_addrs().map(|mut addresses| addresses.next());
+        let there = match found {
+            Ok(Some(address)) => address,
+            Ok(None) => return Err(BadInput::new(format!("{host} has no address")).into()),
+            Err(error) => {
+                return Err(BadInput::new(format!("cannot find {host}: {error}")).into());
+            }
+        };
+        let any = if there.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        Ok((Self::bind(any.parse()?)?, there))
+    }
+
+    /// An element that reads packets.
+    ///
+    /// # Errors
+    /// The plugin is missing.
+    pub fn source(&self) -> Result<gst::Element> {
+        let source = make("udpsrc")?;
+        source.set_property("socket", &self.0);
+        source.set_property("close-socket", false);
+        // Bytes: a key frame comes at once.
+        source.set_property("buffer-size", 4_000_000_i32);
+        Ok(source)
+    }
+
+    /// An element that writes packets at once.
+    ///
+    /// # Errors
+    /// The plugin is missing.
+    pub fn sink(&self, to: SocketAddr) -> Result<gst::Element> {
+        let sink = make("udpsink")?;
+        sink.set_property("socket", &self.0);
+        sink.set_property("close-socket", false);
+        sink.set_property("host", to.ip().to_string());
+        sink.set_property("port", i32::from(to.port()));
+        sink.set_property("sync", false);
+        sink.set_property("async", false);
+        Ok(sink)
+    }
+}
+
+/// What a packet is, by its first two bytes (RFC 5761 section 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// RTP of this payload type.
+    Rtp(u8),
+    /// RTCP.
+    Rtcp,
+    /// Neither.
+    Other,
+}
+
+impl Kind {
+    /// That of a whole packet.
+    pub fn of(packet: &[u8]) -> Self {
+        match packet {
+            [first, 192..=223, ..] if first >> 6 == 2 => Self::Rtcp,
+            [first, second, ..] if first >> 6 == 2 => Self::Rtp(second & 0x7f),
+            _ => Self::Other,
+        }
+    }
+
+    /// That of what an element gives.
+    pub fn of_buffer(buffer: &gst::BufferRef) -> Self {
+        let mut head = [0; 2];
+        // To copy what is not there would panic.
+        if buffer.size() < head.len() {
+            return Self::Other;
+        }
+        match buffer.copy_to_slice(0, &mut head) {
+            Ok(()) => Self::of(&head),
+            Err(_) => Self::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rtp_and_rtcp_are_told_apart() {
+        let check = |packet: &[u8], expected| assert_eq!(Kind::of(packet), expected, "{packet:?}");
+        check(&[], Kind::Other);
+        check(&[0x80], Kind::Other);
+        check(&[0x80, 96], Kind::Rtp(96));
+        check(&[0x90, 0x80 | 98], Kind::Rtp(98));
+        check(&[0x80, 200], Kind::Rtcp);
+        check(&[0x81, 206], Kind::Rtcp);
+        check(&[0x00, 200], Kind::Other);
+        check(&[0xc0, 96], Kind::Other);
+    }
+}

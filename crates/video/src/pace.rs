@@ -1,0 +1,88 @@
+//! How many frames a source really gives: too many are dropped, and the rate of those that are
+//! taken is measured, whatever the source says of itself.
+
+use std::time::Duration;
+
+/// Takes at most so many frames a second, evenly.
+#[derive(Debug)]
+pub struct Pace {
+    interval: Duration,
+    /// When the next frame is due.
+    due: Duration,
+    last: Option<Duration>,
+    /// Seconds between frames that were taken, smoothed.
+    mean: f64,
+}
+
+impl Pace {
+    /// At most `fps` frames a second.
+    pub fn new(fps: u32) -> Self {
+        let interval = Duration::from_secs(1) / fps.max(1);
+        Self { interval, due: Duration::ZERO, last: None, mean: interval.as_secs_f64() }
+    }
+
+    /// Whether the frame of time `at` is taken. Sources that jitter by half a frame lose none.
+    pub fn take(&mut self, at: Duration) -> bool {
+        if at + self.interval / 2 < self.due {
+            return false;
+        }
+        self.due = at.max(self.due) + self.interval;
+        // A source that was late is not let catch up by more than a frame.
+        self.due = self.due.min(at + self.interval * 3 / 2);
+        if let Some(last) = self.last.replace(at) {
+            let between = at.saturating_sub(last).as_secs_f64().min(BETWEEN_MAX);
+            self.mean += (between - self.mean) / SMOOTHED_OVER;
+        }
+        true
+    }
+
+    /// Frames a second that are taken, as of late.
+    pub fn fps(&self) -> f64 {
+        1.0 / self.mean.max(1e-3)
+    }
+}
+
+/// A pause counts as so many seconds, so that the rate recovers soon after it.
+const BETWEEN_MAX: f64 = 1.0;
+/// Frames over which the rate is smoothed.
+const SMOOTHED_OVER: f64 = 15.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of `frames` that come `fps` a second: how many are taken with a bound of 30, and the rate.
+    fn run(fps: f64, frames: u32, jitter_ms: u64) -> (u32, f64) {
+        let mut pace = Pace::new(30);
+        let mut taken = 0;
+        for i in 0..frames {
+            let jitter = Duration::from_millis(u64::from(i % 2) * jitter_ms);
+            taken += u32::from(pace.take(Duration::from_secs_f64(f64::from(i) / fps) + jitter));
+        }
+        (taken, pace.fps())
+    }
+
+    #[test]
+    fn a_source_that_is_too_fast_loses_what_is_too_much() {
+        let check = |fps: f64, jitter, expected: u32, rate: f64| {
+            let (taken, measured) = run(fps, fps as u32 * 10, jitter);
+            assert!(taken.abs_diff(expected) <= 3, "{fps}: {taken}, not {expected}");
+            assert!((measured - rate).abs() < 0.1 * rate, "{fps}: {measured}, not {rate}");
+        };
+        check(60.0, 0, 300, 30.0);
+        check(50.0, 0, 300, 30.0);
+        check(30.0, 0, 300, 30.0);
+        check(30.0, 12, 300, 30.0);
+        check(15.0, 0, 150, 15.0);
+        check(7.0, 0, 70, 7.0);
+    }
+
+    #[test]
+    fn after_a_pause_frames_are_taken_at_once() {
+        let mut pace = Pace::new(30);
+        assert!(pace.take(Duration::ZERO));
+        assert!(pace.take(Duration::from_secs(100)));
+        assert!(!pace.take(Duration::from_millis(100_005)));
+        assert!(pace.take(Duration::from_millis(100_033)));
+    }
+}

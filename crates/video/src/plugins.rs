@@ -1,0 +1,84 @@
+//! GStreamer's elements, and the Debian packages that bring them.
+
+use anyhow::{Context as _, Result};
+use gstreamer as gst;
+use gstreamer::glib;
+use gstreamer::prelude::*;
+use roadweave_terminal::exit::BadInput;
+
+/// Starts GStreamer.
+///
+/// # Errors
+/// When the installation is broken.
+pub fn start() -> Result<()> {
+    gst::init().context("GStreamer does not start")
+}
+
+/// A new element.
+///
+/// # Errors
+/// Which package to install when it is missing.
+pub fn make(name: &str) -> Result<gst::Element> {
+    gst::ElementFactory::make(name).build().map_err(|_| missing(name).into())
+}
+
+/// Sets a property to what `value` says, as `gst-launch-1.0` would.
+///
+/// # Panics
+/// When the element has no such property: the names are ours.
+pub fn set(element: &gst::Element, property: &str, value: &str) {
+    element.set_property_from_str(property, value);
+}
+
+/// Sets a property if this version of the element has it.
+pub fn set_if_known(element: &gst::Element, property: &str, value: impl Into<glib::Value>) {
+    if element.has_property(property) {
+        element.set_property_from_value(property, &value.into());
+    }
+}
+
+fn missing(name: &str) -> BadInput {
+    BadInput::new(match package(name) {
+        Some(package) => {
+            format!("GStreamer has no {name} here: apt install {package}")
+        }
+        None => format!("GStreamer has no {name} here"),
+    })
+}
+
+/// The package of Debian and Ubuntu that has an element.
+fn package(name: &str) -> Option<&'static str> {
+    let (_, package) = PACKAGES.iter().find(|(names, _)| names.contains(&name))?;
+    Some(package)
+}
+
+const PACKAGES: [(&[&str], &str); 6] = [
+    (&["queue", "tee", "capsfilter", "fakesink", "filesrc"], "libgstreamer1.0-0"),
+    (
+        &["videotestsrc", "videoconvert", "videoscale", "uridecodebin", "decodebin", "clocksync"],
+        "gstreamer1.0-plugins-base",
+    ),
+    (
+        &[
+            "capssetter",
+            "rtpbin",
+            "udpsrc",
+            "udpsink",
+            "rtph264pay",
+            "rtph265pay",
+            "rtpvp8pay",
+            "rtph264depay",
+            "rtph265depay",
+            "rtpvp8depay",
+            "vp8enc",
+            "vp8dec",
+            "v4l2src",
+            "rtspsrc",
+            "autovideosink",
+        ],
+        "gstreamer1.0-plugins-good",
+    ),
+    (&["h264parse", "h265parse", "x265enc", "mpegtsmux", "srtsink"], "gstreamer1.0-plugins-bad"),
+    (&["x264enc"], "gstreamer1.0-plugins-ugly"),
+    (&["avdec_h264", "avdec_h265"], "gstreamer1.0-libav"),
+];

@@ -1,0 +1,398 @@
+//! The receiver.
+//!
+//! ```text
+//!           ┌► RTP ──► jitter buffer ─► stamp ─► depayloader ─► decoder ─┐
+//! UDP port ─┤                                                            ├► count ─► window or none
+//!           └► RTCP ─► session ─► RTCP to whom the packets come from     │
+//!                      another sender: a decoder of its own ─────────────┘
+//! ```
+//!
+//! Pictures are shown as soon as they are decoded: for somebody who drives by them, the newest one
+//! matters more than an even pace. Packets other than those of [`crate::rtp`] are passed over.
+
+mod stamps;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, Result};
+use gstreamer as gst;
+use gstreamer::prelude::*;
+use gstreamer_net::NetAddressMeta;
+use gstreamer_net::gio;
+use gstreamer_net::gio::prelude::*;
+use roadweave_terminal::out;
+
+use self::stamps::Stamps;
+use crate::gap_wait::GapWait;
+use crate::network::{Kind, Socket};
+use crate::options;
+use crate::plugins::{self, make, set_if_known};
+use crate::statistics::received::{Received, Report};
+use crate::{rtp, run};
+
+/// Receives until somebody ends it.
+///
+/// # Errors
+/// What is missing, or that the port is taken.
+pub fn run(options: options::Receive) -> Result<()> {
+    plugins::start()?;
+    // The decoder's library is large: it is there before the first packet.
+    drop(rtp::decoder(options::Codec::H264, options.damaged)?);
+    let pipeline = gst::Pipeline::new();
+    let view = Arc::new(View::new(options.damaged));
+    build(&pipeline, &options, &view)?;
+    let report = |report: &Report| match options.run.json {
+        true => out::json_line(report),
+        false => Ok(out::line(report)?),
+    };
+    let end = run::until_end(&pipeline, options.run.seconds, run::Farewell::None, || {
+        report(&view.second())?;
+        view.failed()
+    });
+    report(&view.whole())?;
+    end.map(|_| ())
+}
+
+/// What the probes of a pipeline tell, and what is made for each sender.
+#[derive(Debug)]
+struct View {
+    damaged: bool,
+    began: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    received: Received,
+    gap_wait: GapWait,
+    stamps: Stamps,
+    /// The sender whose pictures are shown: where its packets come out, and its decoder.
+    sender: Option<(gst::Pad, gst::Pad)>,
+    jitter_buffers: Vec<JitterBuffer>,
+    packet: Duration,
+    shown: Duration,
+    asked: Duration,
+    error: Option<anyhow::Error>,
+}
+
+#[derive(Debug)]
+struct JitterBuffer {
+    element: gst::glib::WeakRef<gst::Element>,
+    lost: u64,
+    late: u64,
+}
+
+impl View {
+    fn new(damaged: bool) -> Self {
+        let state = State {
+            received: Received::new(Duration::ZERO),
+            gap_wait: GapWait::new(),
+            stamps: Stamps::new(),
+            sender: None,
+            jitter_buffers: Vec::new(),
+            packet: Duration::ZERO,
+            shown: Duration::ZERO,
+            asked: Duration::ZERO,
+            error: None,
+        };
+        Self { damaged, began: Instant::now(), state: Mutex::new(state) }
+    }
+
+    fn on_packet(&self, bytes: usize) {
+        let now = self.began.elapsed();
+        let mut state = self.state();
+        state.packet = now;
+        state.received.on_packet(bytes);
+    }
+
+    /// A picture of time `pts` is about to be shown.
+    fn on_frame(&self, pts: Option<gst::ClockTime>) {
+        let now = self.began.elapsed();
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut state = self.state();
+        let stamp = pts.and_then(|pts| state.stamps.find(pts.nseconds()));
+        state.shown = now;
+        state.received.on_frame(now, unix, stamp);
+    }
+
+    fn on_key_frame_request(&self) {
+        let now = self.began.elapsed();
+        let mut state = self.state();
+        state.asked = now;
+        state.received.on_key_frame_request();
+    }
+
+    /// What the last second was; the jitter buffers are adapted to it.
+    fn second(&self) -> Report {
+        let now = self.began.elapsed();
+        self.adapt();
+        let unseen = {
+            let mut state = self.state();
+            let wait = state.gap_wait.now();
+            let is_unseen = state.sender.is_some() && state.is_unseen(now);
+            let pad = state.sender.as_ref().filter(|_| is_unseen).map(|(_, sink)| sink.clone());
+            (state.received.second(now, wait), pad)
+        };
+        let (report, pad) = unseen;
+        // The request itself may have been lost.
+        if let Some(pad) = pad {
+            rtp::ask_for_key_frame(&pad);
+        }
+        report
+    }
+
+    fn whole(&self) -> Report {
+        let now = self.began.elapsed();
+        self.adapt();
+        let mut state = self.state();
+        let wait = state.gap_wait.now();
+        state.received.whole(now, wait)
+    }
+
+    /// Takes what the jitter buffers have counted, and tells them how long to wait.
+    fn adapt(&self) {
+        let mut state = self.state();
+        let (mut lost, mut late) = (0, 0);
+        state.jitter_buffers.retain_mut(|buffer| {
+            let Some(element) = buffer.element.upgrade() else { return false };
+            let stats = element.property::<gst::Structure>("stats");
+            let newly = |name, before: &mut u64| {
+                let now = stats.get::<u64>(name).unwrap_or(*before);
+                now.saturating_sub(std::mem::replace(before, now))
+            };
+            lost += newly("num-lost", &mut buffer.lost);
+            late += newly("num-late", &mut buffer.late);
+            true
+        });
+        state.received.on_lost_packets(lost);
+        let before = state.gap_wait.now();
+        state.gap_wait.on_second(late);
+        let wait = state.gap_wait.now();
+        if wait != before {
+            let elements = state.jitter_buffers.iter().filter_map(|it| it.element.upgrade());
+            let elements: Vec<_> = elements.collect();
+            drop(state);
+            for element in elements {
+                element.set_property("latency", millis(wait));
+            }
+        }
+    }
+
+    fn failed(&self) -> Result<()> {
+        self.state().error.take().map_or(Ok(()), Err)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Whether packets come and nothing is seen of them.
+    fn is_unseen(&self, now: Duration) -> bool {
+        let long = |since| now.saturating_sub(since) > UNSEEN_MOST;
+        !long(self.packet) && long(self.shown) && long(self.asked)
+    }
+}
+
+/// Puts everything into `pipeline` but what is made for each sender.
+fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>) -> Result<()> {
+    let socket = Socket::bind(options.listen)?;
+    let (source, tee, bin) = (socket.source()?, make("tee")?, make("rtpbin")?);
+    plugins::set(&bin, "rtp-profile", "avpf");
+    bin.set_property("latency", millis(view.state().gap_wait.now()));
+    bin.set_property("do-lost", true);
+    bin.set_property("autoremove", true);
+    // Anybody may send, each with a number of its own.
+    set_if_known(&bin, "max-streams", SENDERS_MOST);
+    let funnel = make("funnel")?;
+    let sink = make(if options.window { "autovideosink" } else { "fakesink" })?;
+    sink.set_property("sync", false);
+    set_if_known(&sink, "async", false);
+    let convert = make("videoconvert")?;
+    pipeline.add_many([&source, &tee, &bin, &funnel, &convert, &sink])?;
+    source.link(&tee)?;
+    gst::Element::link_many([&funnel, &convert, &sink])?;
+    let counted = Arc::clone(view);
+    let shown = convert.static_pad("src").context("a converter without output")?;
+    shown.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        counted.on_frame(info.buffer().and_then(|buffer| buffer.pts()));
+        gst::PadProbeReturn::Ok
+    });
+
+    let rtp = bin.request_pad_simple("recv_rtp_sink_0").context("a session without inputs")?;
+    branch(&tee, &rtp, {
+        let view = Arc::clone(view);
+        move |buffer| match Kind::of_buffer(buffer) {
+            Kind::Rtp(payload_type) if rtp::codec(payload_type).is_some() => {
+                view.on_packet(buffer.size());
+                true
+            }
+            _ => false,
+        }
+    })?;
+    let rtcp = bin.request_pad_simple("recv_rtcp_sink_0").context("a session without inputs")?;
+    branch(&tee, &rtcp, |buffer| Kind::of_buffer(buffer) == Kind::Rtcp)?;
+    answer(pipeline, &bin, &source, &socket)?;
+    rtp::report_often(&bin);
+    follow(pipeline, &bin, &funnel, view);
+    Ok(())
+}
+
+/// One kind of packets from the socket to the session.
+fn branch(
+    tee: &gst::Element,
+    to: &gst::Pad,
+    is_for_it: impl Fn(&gst::BufferRef) -> bool + Send + Sync + 'static,
+) -> Result<()> {
+    let from = tee.request_pad_simple("src_%u").context("a tee without outputs")?;
+    from.add_probe(gst::PadProbeType::BUFFER, move |_, info| match info.buffer() {
+        Some(buffer) if !is_for_it(buffer) => gst::PadProbeReturn::Drop,
+        _ => gst::PadProbeReturn::Ok,
+    });
+    from.link(to)?;
+    Ok(())
+}
+
+/// Sends RTCP to where the packets come from.
+fn answer(
+    pipeline: &gst::Pipeline,
+    bin: &gst::Element,
+    source: &gst::Element,
+    socket: &Socket,
+) -> Result<()> {
+    let sink = socket.sink(([127, 0, 0, 1], 9).into())?;
+    pipeline.add(&sink)?;
+    bin.link_pads(Some("send_rtcp_src_0"), &sink, Some("sink"))?;
+    let known = Arc::new(Mutex::new(None::<(String, u16)>));
+    let heard = Arc::clone(&known);
+    let output = sink.static_pad("sink").context("a sink without input")?;
+    output.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
+        match heard.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            true => gst::PadProbeReturn::Ok,
+            false => gst::PadProbeReturn::Drop,
+        }
+    });
+    let input = source.static_pad("src").context("a source without output")?;
+    input.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        let from = info.buffer().filter(|it| Kind::of_buffer(it) != Kind::Other);
+        let from = from.and_then(|buffer| buffer.meta::<NetAddressMeta>()).map(|it| it.addr());
+        let from = from.and_then(|it| it.downcast::<gio::InetSocketAddress>().ok());
+        if let Some(from) = from {
+            let from = (from.address().to_string(), from.port());
+            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+            if known.as_ref() != Some(&from) {
+                sink.set_property("host", from.0.as_str());
+                sink.set_property("port", i32::from(from.1));
+                *known = Some(from);
+            }
+        }
+        gst::PadProbeReturn::Ok
+    });
+    Ok(())
+}
+
+/// Makes a decoder for each sender that comes, and shows the newest one's pictures.
+fn follow(pipeline: &gst::Pipeline, bin: &gst::Element, funnel: &gst::Element, view: &Arc<View>) {
+    bin.connect("request-pt-map", false, |values| {
+        let payload_type = values[2].get::<u32>().ok();
+        let caps = payload_type.and_then(|it| rtp::caps(u8::try_from(it).ok()?));
+        Some(caps.to_value())
+    });
+    let waiting = Arc::clone(view);
+    bin.connect("new-jitterbuffer", false, move |values| {
+        let element = values[1].get::<gst::Element>().ok()?;
+        let mut state = waiting.state();
+        element.set_property("latency", millis(state.gap_wait.now()));
+        let element = element.downgrade();
+        state.jitter_buffers.push(JitterBuffer { element, lost: 0, late: 0 });
+        None
+    });
+    let (pipeline, funnel) = (pipeline.downgrade(), funnel.downgrade());
+    let added = Arc::clone(view);
+    let left = Arc::clone(view);
+    bin.connect("on-bye-ssrc", false, move |_| {
+        left.state().received.on_goodbye();
+        None
+    });
+    bin.connect_pad_added(move |_, pad| {
+        let (Some(pipeline), Some(funnel)) = (pipeline.upgrade(), funnel.upgrade()) else { return };
+        let name = pad.name();
+        let mut words = name.strip_prefix("recv_rtp_src_").unwrap_or("").split('_');
+        let Some(payload_type) = words.nth(2).and_then(|word| word.parse().ok()) else { return };
+        if let Err(error) = show(&pipeline, &funnel, pad, payload_type, &added) {
+            added.state().error.get_or_insert(error);
+        }
+    });
+}
+
+/// From one sender's packets to pictures.
+fn show(
+    pipeline: &gst::Pipeline,
+    funnel: &gst::Element,
+    packets: &gst::Pad,
+    payload_type: u8,
+    view: &Arc<View>,
+) -> Result<()> {
+    let codec = rtp::codec(payload_type).context("a payload type that is not ours")?;
+    let [unpack, decode] = rtp::decoder(codec, view.damaged)?;
+    pipeline.add_many([&unpack, &decode])?;
+    unpack.link(&decode)?;
+    let (from, to) = (decode.static_pad("src"), funnel.request_pad_simple("sink_%u"));
+    let (from, to) = (from.context("a decoder without output")?, to.context("no more senders")?);
+    from.link(&to)?;
+    let input = unpack.static_pad("sink").context("a depayloader without input")?;
+    let stamped = Arc::clone(view);
+    packets.add_probe(gst::PadProbeType::BUFFER | gst::PadProbeType::EVENT_DOWNSTREAM, {
+        move |own, info| {
+            // Whoever is not shown any more goes on into nothing.
+            let mut state = stamped.state();
+            let is_shown = state.sender.as_ref().is_some_and(|(shown, _)| shown == own);
+            match &info.data {
+                Some(gst::PadProbeData::Buffer(_)) if !is_shown => gst::PadProbeReturn::Drop,
+                Some(gst::PadProbeData::Buffer(buffer)) => {
+                    if let (Some(pts), Some(stamp)) = (buffer.pts(), rtp::read(buffer)) {
+                        state.stamps.add(pts.nseconds(), stamp);
+                    }
+                    gst::PadProbeReturn::Ok
+                }
+                Some(gst::PadProbeData::Event(event)) if event.type_() == gst::EventType::Eos => {
+                    gst::PadProbeReturn::Drop
+                }
+                _ => gst::PadProbeReturn::Ok,
+            }
+        }
+    });
+    let asked = Arc::clone(view);
+    rtp::on_key_frame_asked(&unpack, "sink", move || asked.on_key_frame_request())?;
+    for element in [&decode, &unpack] {
+        element.sync_state_with_parent()?;
+    }
+    {
+        let mut state = view.state();
+        state.sender = Some((packets.clone(), input.clone()));
+        state.stamps.clear();
+        state.received.on_new_sender();
+    }
+    packets.link(&input)?;
+    let parts = (pipeline.downgrade(), funnel.downgrade(), to);
+    packets.connect_unlinked(move |_, _| {
+        let (Some(pipeline), Some(funnel)) = (parts.0.upgrade(), parts.1.upgrade()) else { return };
+        funnel.release_request_pad(&parts.2);
+        for element in [&unpack, &decode] {
+            let _ = element.set_state(gst::State::Null);
+            let _ = pipeline.remove(element);
+        }
+    });
+    Ok(())
+}
+
+fn millis(wait: Duration) -> u32 {
+    u32::try_from(wait.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// Senders that are kept apart at once; those that fall silent are forgotten.
+const SENDERS_MOST: u32 = 8;
+/// So long packets may come without a picture until a key frame is asked for anew.
+const UNSEEN_MOST: Duration = Duration::from_millis(700);

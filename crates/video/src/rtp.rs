@@ -1,0 +1,150 @@
+//! What both ends agree on without words: payload types, and the extension with the stamp.
+
+use anyhow::{Context as _, Result};
+use gstreamer as gst;
+use gstreamer::prelude::*;
+use gstreamer_rtp::RTPBuffer;
+
+use crate::options::Codec;
+use crate::plugins::{make, set, set_if_known};
+use crate::stamp::{EXTENSION_BYTES, NUMBER_ID, Stamp, TIME_ID};
+
+/// The payload type of a codec, of those without a fixed meaning (RFC 3551 section 3).
+pub fn payload_type(codec: Codec) -> u8 {
+    match codec {
+        Codec::H264 => 96,
+        Codec::H265 => 97,
+        Codec::Vp8 => 98,
+    }
+}
+
+/// The codec of a payload type.
+pub fn codec(payload_type: u8) -> Option<Codec> {
+    [Codec::H264, Codec::H265, Codec::Vp8]
+        .into_iter()
+        .find(|it| self::payload_type(*it) == payload_type)
+}
+
+/// What the packets of a payload type are, and that a key frame may be asked for (RFC 4585 section
+/// 6.3.1, RFC 5104 section 4.3.1).
+pub fn caps(payload_type: u8) -> Option<gst::Caps> {
+    let name = match codec(payload_type)? {
+        Codec::H264 => "H264",
+        Codec::H265 => "H265",
+        Codec::Vp8 => "VP8",
+    };
+    let caps = gst::Caps::builder("application/x-rtp")
+        .field("media", "video")
+        .field("clock-rate", 90_000_i32)
+        .field("encoding-name", name)
+        .field("payload", i32::from(payload_type))
+        .field("rtcp-fb-nack-pli", true)
+        .field("rtcp-fb-ccm-fir", true);
+    Some(caps.build())
+}
+
+/// What cuts frames into packets of at most `mtu` bytes.
+///
+/// # Errors
+/// The plugin is missing.
+pub fn payloader(codec: Codec, mtu: u16) -> Result<gst::Element> {
+    let payloader = match codec {
+        Codec::H264 => make("rtph264pay")?,
+        Codec::H265 => make("rtph265pay")?,
+        Codec::Vp8 => make("rtpvp8pay")?,
+    };
+    payloader.set_property("pt", u32::from(payload_type(codec)));
+    payloader.set_property("mtu", u32::from(mtu).saturating_sub(EXTENSION_BYTES as u32));
+    if codec != Codec::Vp8 {
+        // Parameter sets with each key frame, and in one packet with what follows.
+        payloader.set_property("config-interval", -1_i32);
+        set(&payloader, "aggregate-mode", "zero-latency");
+    }
+    Ok(payloader)
+}
+
+/// What puts frames of packets together and decodes them; `damaged` shows what is not whole.
+///
+/// # Errors
+/// The plugin is missing.
+pub fn decoder(codec: Codec, damaged: bool) -> Result<[gst::Element; 2]> {
+    let (unpack, decode) = match codec {
+        Codec::H264 => ("rtph264depay", "avdec_h264"),
+        Codec::H265 => ("rtph265depay", "avdec_h265"),
+        Codec::Vp8 => ("rtpvp8depay", "vp8dec"),
+    };
+    let (unpack, decode) = (make(unpack)?, make(decode)?);
+    set_if_known(&unpack, "request-keyframe", true);
+    set_if_known(&unpack, "wait-for-keyframe", !damaged);
+    // Frames in several threads are frames later.
+    if decode.has_property("thread-type") {
+        set(&decode, "thread-type", "slice");
+    }
+    set_if_known(&decode, "output-corrupt", damaged);
+    // Whatever the network brings is no reason to end.
+    set_if_known(&decode, "max-errors", -1_i32);
+    set_if_known(&decode, "qos", false);
+    Ok([unpack, decode])
+}
+
+/// Makes the session of `bin` report each second or so, where the standard's least is five (RFC
+/// 3550 section 6.2): with feedback there is none (RFC 4585 section 3.4).
+pub fn report_often(bin: &gst::Element) {
+    let session = bin.emit_by_name::<Option<gst::glib::Object>>("get-internal-session", &[&0_u32]);
+    if let Some(session) = session {
+        session.set_property("rtcp-min-interval", 1_000_000_000_u64);
+    }
+}
+
+/// Writes the stamp into a packet.
+pub fn write(packet: &mut gst::BufferRef, stamp: Stamp) {
+    let (time, number) = stamp.to_bytes();
+    if let Ok(mut packet) = RTPBuffer::from_buffer_writable(packet) {
+        let written = packet.add_extension_onebyte_header(TIME_ID, &time);
+        let written =
+            written.and_then(|()| packet.add_extension_onebyte_header(NUMBER_ID, &number));
+        if written.is_err() {
+            tracing::debug!("a packet without a stamp");
+        }
+    }
+}
+
+/// Reads the stamp of a packet, if it has one.
+pub fn read(packet: &gst::BufferRef) -> Option<Stamp> {
+    let packet = RTPBuffer::from_buffer_readable(packet).ok()?;
+    let time = packet.extension_onebyte_header(TIME_ID, 0)?;
+    let number = packet.extension_onebyte_header(NUMBER_ID, 0)?;
+    Stamp::from_bytes(time, number)
+}
+
+/// Calls `act` when a key frame is asked for through a pad, by whoever is behind it.
+///
+/// # Errors
+/// There is no such pad.
+pub fn on_key_frame_asked(
+    element: &gst::Element,
+    pad: &str,
+    act: impl Fn() + Send + Sync + 'static,
+) -> Result<()> {
+    let pad = element.static_pad(pad).context("an element without that pad")?;
+    pad.add_probe(gst::PadProbeType::EVENT_UPSTREAM, move |_, info| {
+        if info.event().and_then(|event| event.structure()).is_some_and(|it| it.name() == ASK) {
+            act();
+        }
+        gst::PadProbeReturn::Ok
+    });
+    Ok(())
+}
+
+/// Asks whoever is before `pad` for a key frame.
+pub fn ask_for_key_frame(pad: &gst::Pad) {
+    pad.push_event(key_frame_event());
+}
+
+/// The event by which a key frame is asked for.
+pub fn key_frame_event() -> gst::Event {
+    let ask = gst::Structure::builder(ASK).field("all-headers", true).field("count", 0_u32).build();
+    gst::event::CustomUpstream::new(ask)
+}
+
+const ASK: &str = "GstForceKeyUnit";

@@ -1,0 +1,127 @@
+//! A pipeline from its start to its end, with a report each second.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use gstreamer as gst;
+use gstreamer::prelude::*;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+/// What an element says when it cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct ElementError {
+    /// The kind of element, as `gst-inspect-1.0` has it.
+    pub factory: String,
+    /// One line.
+    pub text: String,
+}
+
+/// Why a pipeline is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The source has no more.
+    Source,
+    /// Its time was over, or somebody ended it.
+    Asked,
+}
+
+/// How a pipeline ends when it is asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Farewell {
+    /// At once.
+    None,
+    /// By the end of its stream, so that the session says goodbye (RTCP BYE).
+    Eos,
+}
+
+/// Plays `pipeline` until its source ends, `seconds` are over, or a signal comes; `each_second` is
+/// called in between.
+///
+/// # Errors
+/// What an element says, in one line, and what `each_second` says.
+pub fn until_end(
+    pipeline: &gst::Pipeline,
+    seconds: Option<Duration>,
+    farewell: Farewell,
+    mut each_second: impl FnMut() -> Result<()>,
+) -> Result<End> {
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&asked))?;
+    }
+    let _stop = Stop(pipeline);
+    let bus = pipeline.bus().context("a pipeline without a bus")?;
+    if pipeline.set_state(gst::State::Playing).is_err() {
+        return Err(first_error(&bus).unwrap_or_else(|| anyhow!("the pipeline does not start")));
+    }
+    let began = Instant::now();
+    let mut next = began + SECOND;
+    loop {
+        let now = Instant::now();
+        if now >= next {
+            each_second()?;
+            next = (next + SECOND).max(now);
+        }
+        if asked.load(Ordering::Relaxed) || seconds.is_some_and(|it| began.elapsed() >= it) {
+            if farewell == Farewell::Eos && pipeline.send_event(gst::event::Eos::new()) {
+                let last = [gst::MessageType::Error, gst::MessageType::Eos];
+                let _ = bus.timed_pop_filtered(FAREWELL_MOST, &last);
+            }
+            return Ok(End::Asked);
+        }
+        let message = bus.timed_pop_filtered(
+            gst::ClockTime::from_mseconds(50),
+            &[gst::MessageType::Error, gst::MessageType::Eos, gst::MessageType::Latency],
+        );
+        match message.as_deref().map(gst::MessageRef::view) {
+            Some(gst::MessageView::Error(error)) => return Err(told(error)),
+            Some(gst::MessageView::Eos(_)) => return Ok(End::Source),
+            Some(gst::MessageView::Latency(_)) => {
+                // That it changes is of no importance where nothing waits for its time.
+                let _ = pipeline.recalculate_latency();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The error that waits on the bus.
+fn first_error(bus: &gst::Bus) -> Option<anyhow::Error> {
+    match bus.pop_filtered(&[gst::MessageType::Error])?.view() {
+        gst::MessageView::Error(error) => Some(told(error)),
+        _ => None,
+    }
+}
+
+/// What an element says, in one line: its words, and the cause that its author left in the details.
+fn told(error: &gst::message::Error) -> anyhow::Error {
+    let source = error.src().and_then(|source| source.downcast_ref::<gst::Element>());
+    let factory = source.and_then(ElementExt::factory);
+    let factory = factory.map_or_else(String::new, |factory| factory.name().to_string());
+    let details = error.debug().map(|it| it.to_string()).unwrap_or_default();
+    tracing::debug!("{factory}: {details}");
+    // "gstx.c(12): function (): /path/of/element:" and then what happened, if anything is said. A
+    // bin hands on such details of another; what is missing has its details in brackets.
+    let is_place = |line: &&str| line.is_empty() || line.ends_with("):") || line.ends_with(':');
+    let cause = details.lines().map(str::trim).find(|line| !is_place(line));
+    let cause = cause.and_then(|cause| cause.split(" (video/").next());
+    let words = error.error().to_string();
+    let words = words.trim_end_matches('.');
+    let text = cause.map_or_else(|| words.to_owned(), |cause| format!("{words}: {cause}"));
+    ElementError { factory, text }.into()
+}
+
+/// Stops a pipeline, however its function ends: elements must not vanish while they run.
+struct Stop<'a>(&'a gst::Pipeline);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.set_state(gst::State::Null);
+    }
+}
+
+const FAREWELL_MOST: gst::ClockTime = gst::ClockTime::from_mseconds(300);
+const SECOND: Duration = Duration::from_secs(1);

@@ -1,0 +1,289 @@
+//! The sender.
+//!
+//! ```text
+//! source ─► pace ─► queue of one ─► limit ─► encoder ─► size ─► payloader ─► stamp ─► RTP, or SRT
+//!                                     ▲                                       │ ▲
+//!            the tunnel's program ────┘      a key frame is asked for ◄───────┴─┴── RTCP
+//! ```
+//!
+//! What is named there beside elements is done by probes on their pads, in their own threads: the
+//! limit is set just before the frame goes in, so that it holds for this very frame.
+
+mod frames;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use gstreamer as gst;
+use gstreamer::prelude::*;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+
+use self::frames::{Frames, Settings};
+use crate::encoder::Encoder;
+use crate::feedback::Feedback;
+use crate::network::{Kind, Socket};
+use crate::options::{self, Address, Codec, Recovery, Source, without_password};
+use crate::plugins::{self, make};
+use crate::run::{self, ElementError, End};
+use crate::sizing::Packets;
+use crate::{rtp, source, stamp};
+
+/// Sends until the source ends or somebody ends it.
+///
+/// # Errors
+/// What is missing, or has vanished.
+pub fn run(options: options::Send) -> Result<()> {
+    if options.recovery == Recovery::Refresh && options.picture.codec != Codec::H264 {
+        return Err(BadInput::new("--recovery refresh: only h264 can").into());
+    }
+    plugins::start()?;
+    let pipeline = gst::Pipeline::new();
+    let (frames, answers) = build(&pipeline, &options)?;
+    let report = |report: &crate::statistics::sent::Report| match options.run.json {
+        true => out::json_line(report),
+        false => Ok(out::line(report)?),
+    };
+    let end = run::until_end(&pipeline, options.run.seconds, run::Farewell::Eos, || {
+        report(&frames.second(Instant::now(), answers))?;
+        still_there(&frames, &options.source)
+    });
+    let end = end.map_err(|error| blame(error, &options, frames.has_begun()));
+    report(&frames.whole(Instant::now(), answers))?;
+    match (end?, &options.source) {
+        (End::Source, Source::Camera(_) | Source::Rtsp(_)) => {
+            bail!("{}: the camera is gone", options.source)
+        }
+        (End::Source, Source::File(path)) if !frames.has_begun() => {
+            Err(BadInput::new(format!("{}: no pictures in it", path.display())).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says of an element's error whether it is the source's or the network's. What never began has to
+/// be mended; what ends later may come back.
+fn blame(error: anyhow::Error, options: &options::Send, has_begun: bool) -> anyhow::Error {
+    let Some(ElementError { factory, text }) = error.downcast_ref() else { return error };
+    let told = match (factory.as_str(), &options.source) {
+        ("srtsink" | "udpsink", _) => format!("{}: {text}", options.to),
+        (_, Source::Test) => return error,
+        (_, source) => format!("{source}: {}", without_password(text)),
+    };
+    if has_begun { anyhow!(told) } else { BadInput::new(told).into() }
+}
+
+/// Fails when no picture has come for a while.
+fn still_there(frames: &Frames, source: &Source) -> Result<()> {
+    let silent = frames.since_picture(Instant::now());
+    let most = if frames.has_begun() { SILENCE_MOST } else { START_MOST };
+    if silent > most {
+        return Err(anyhow!("{source}: no picture for {} s", silent.as_secs()));
+    }
+    Ok(())
+}
+
+/// Puts everything into `pipeline`; what is known of frames, and whether a receiver can answer.
+fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frames>, bool)> {
+    let encoder = Encoder::new(options.picture, options.recovery)?;
+    let target = match &options.to {
+        Address::Rtp(host, port) => Some(Socket::towards(host, *port)?),
+        Address::Srt(_) => None,
+    };
+    let is_ipv6 = target.as_ref().is_some_and(|(_, there)| there.is_ipv6());
+    let packets = Packets {
+        mtu: usize::from(options.mtu),
+        around: usize::from(options.overhead) + if is_ipv6 { 40 + 8 } else { 20 + 8 },
+    };
+    let feedback = match (&options.feedback, &options.lane) {
+        (Some(socket), Some(lane)) => {
+            let feedback = Feedback::subscribe(socket.clone(), lane.clone());
+            Some(feedback.context("cannot start a thread")?)
+        }
+        _ => None,
+    };
+    let source = source::build(pipeline, &options.source, options.picture, true)?;
+    let settings = Settings { packets, fps: options.picture.fps, bitrate_bps: options.bitrate };
+    let frames = Arc::new(Frames::new(settings, feedback, options.frames.as_deref())?);
+    let encoded = encode(pipeline, &source, encoder, &frames)?;
+    match (&options.to, target) {
+        (Address::Srt(uri), _) => {
+            srt(pipeline, &encoded, uri, options.picture.codec, &frames)?;
+            Ok((frames, false))
+        }
+        (_, Some((socket, there))) => {
+            let payloader = rtp::payloader(options.picture.codec, options.mtu)?;
+            pipeline.add(&payloader)?;
+            encoded.link(&payloader)?;
+            stamp_packets(&payloader, &frames)?;
+            session(pipeline, &payloader, &socket, there, &frames)?;
+            Ok((frames, true))
+        }
+        (Address::Rtp(..), None) => bail!("no address to send to"),
+    }
+}
+
+/// From raw pictures to encoded ones, each within its limit; the last element.
+fn encode(
+    pipeline: &gst::Pipeline,
+    source: &gst::Element,
+    encoder: Encoder,
+    frames: &Arc<Frames>,
+) -> Result<gst::Element> {
+    let queue = make("queue")?;
+    for (property, value) in [("max-size-buffers", "1"), ("leaky", "downstream")] {
+        plugins::set(&queue, property, value);
+    }
+    let caps = make("capsfilter")?;
+    caps.set_property("caps", encoder.caps());
+    let element = encoder.element().clone();
+    pipeline.add_many([&queue, &element, &caps])?;
+    gst::Element::link_many([source, &queue, &element, &caps])?;
+
+    let paced = Arc::clone(frames);
+    buffers(source, "src", move |pad, buffer| paced.on_picture(running_time(pad, buffer)))?;
+    let limited = Arc::clone(frames);
+    buffers(&element, "sink", move |pad, buffer| {
+        let at = running_time(pad, buffer);
+        let Some(bytes) = limited.before_encoder(at, age(pad, at)) else { return false };
+        encoder.limit(bytes);
+        true
+    })?;
+    let sized = Arc::clone(frames);
+    buffers(&element, "src", move |pad, buffer| {
+        let is_key = !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT);
+        sized.after_encoder(running_time(pad, buffer), buffer.size(), is_key);
+        true
+    })?;
+    let asked = Arc::clone(frames);
+    rtp::on_key_frame_asked(&element, "src", move || asked.on_key_frame_asked())?;
+    Ok(caps)
+}
+
+/// Writes time and number of its frame into each packet, and counts it.
+fn stamp_packets(payloader: &gst::Element, frames: &Arc<Frames>) -> Result<()> {
+    let pad = payloader.static_pad("src").context("a payloader without output")?;
+    let frames = Arc::clone(frames);
+    let kinds = gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST;
+    pad.add_probe(kinds, move |pad, info| {
+        let write = |buffer: &mut gst::BufferRef| {
+            if let Some(stamp) = frames.stamp(running_time(pad, buffer)) {
+                rtp::write(buffer, stamp);
+            }
+            frames.on_packet(buffer.size());
+        };
+        match &mut info.data {
+            Some(gst::PadProbeData::Buffer(buffer)) => write(buffer.make_mut()),
+            Some(gst::PadProbeData::BufferList(list)) => {
+                let list = list.make_mut();
+                for i in 0..list.len() {
+                    list.get_mut(i).into_iter().for_each(write);
+                }
+            }
+            _ => {}
+        }
+        gst::PadProbeReturn::Ok
+    });
+    Ok(())
+}
+
+/// RTP and RTCP with feedback (RFC 4585) over one socket.
+fn session(
+    pipeline: &gst::Pipeline,
+    payloader: &gst::Element,
+    socket: &Socket,
+    there: std::net::SocketAddr,
+    frames: &Arc<Frames>,
+) -> Result<()> {
+    let bin = make("rtpbin")?;
+    plugins::set(&bin, "rtp-profile", "avpf");
+    let (rtp_sink, rtcp_sink) = (socket.sink(there)?, socket.sink(there)?);
+    let rtcp_source = socket.source()?;
+    rtcp_source.set_property("caps", gst::Caps::new_empty_simple("application/x-rtcp"));
+    pipeline.add_many([&bin, &rtp_sink, &rtcp_sink, &rtcp_source])?;
+    payloader.link_pads(Some("src"), &bin, Some("send_rtp_sink_0"))?;
+    bin.link_pads(Some("send_rtp_src_0"), &rtp_sink, Some("sink"))?;
+    bin.link_pads(Some("send_rtcp_src_0"), &rtcp_sink, Some("sink"))?;
+    rtcp_source.link_pads(Some("src"), &bin, Some("recv_rtcp_sink_0"))?;
+    rtp::report_often(&bin);
+    let frames = Arc::clone(frames);
+    buffers(&rtcp_source, "src", move |_, buffer| {
+        let is_rtcp = Kind::of_buffer(buffer) == Kind::Rtcp;
+        if is_rtcp {
+            frames.on_answer(Instant::now());
+        }
+        is_rtcp
+    })
+}
+
+/// MPEG-TS in SRT.
+fn srt(
+    pipeline: &gst::Pipeline,
+    encoded: &gst::Element,
+    uri: &str,
+    codec: Codec,
+    frames: &Arc<Frames>,
+) -> Result<()> {
+    let parser = match codec {
+        Codec::H264 => make("h264parse")?,
+        Codec::H265 => make("h265parse")?,
+        Codec::Vp8 => return Err(BadInput::new("--codec vp8 cannot go by SRT").into()),
+    };
+    // Parameter sets with each key frame, for those who join later.
+    parser.set_property("config-interval", -1_i32);
+    let (mux, sink) = (make("mpegtsmux")?, make("srtsink")?);
+    // Seven packets of 188 bytes are the payload of one of SRT's.
+    mux.set_property("alignment", 7_i32);
+    sink.set_property("uri", uri);
+    sink.set_property("sync", false);
+    sink.set_property("async", false);
+    // A receiver that is away is tried again, and nothing waits for it.
+    sink.set_property("wait-for-connection", false);
+    plugins::set_if_known(&sink, "auto-reconnect", true);
+    pipeline.add_many([&parser, &mux, &sink])?;
+    gst::Element::link_many([encoded, &parser, &mux, &sink])?;
+    let frames = Arc::clone(frames);
+    buffers(&sink, "sink", move |_, buffer| {
+        frames.on_packet(buffer.size());
+        true
+    })
+}
+
+/// Calls `act` for each buffer that passes a pad; it is dropped when that says `false`.
+fn buffers(
+    element: &gst::Element,
+    pad: &str,
+    act: impl Fn(&gst::Pad, &gst::BufferRef) -> bool + Send + Sync + 'static,
+) -> Result<()> {
+    let pad = element.static_pad(pad).context("an element without that pad")?;
+    pad.add_probe(gst::PadProbeType::BUFFER, move |pad, info| match info.buffer() {
+        Some(buffer) if !act(pad, buffer) => gst::PadProbeReturn::Drop,
+        _ => gst::PadProbeReturn::Ok,
+    });
+    Ok(())
+}
+
+/// When a buffer is due, since the pipeline began. Encoders shift time stamps, and not this.
+fn running_time(pad: &gst::Pad, buffer: &gst::BufferRef) -> Duration {
+    let segment = pad.sticky_event::<gst::event::Segment>(0);
+    let segment = segment.as_ref().and_then(|it| it.segment().downcast_ref::<gst::ClockTime>());
+    let time = match (segment, buffer.pts()) {
+        (Some(segment), pts @ Some(_)) => segment.to_running_time(pts),
+        (_, pts) => pts,
+    };
+    time.map_or(Duration::ZERO, Duration::from)
+}
+
+/// How long ago a buffer was due.
+fn age(pad: &gst::Pad, at: Duration) -> Duration {
+    let element = pad.parent_element();
+    let now = element.and_then(|element| element.current_running_time());
+    now.map_or(Duration::ZERO, |now| Duration::from(now).saturating_sub(at))
+}
+
+/// A camera that gives nothing for so long is gone.
+const SILENCE_MOST: Duration = Duration::from_secs(5);
+/// So long it may take to begin.
+const START_MOST: Duration = Duration::from_secs(15);
+const _: () = assert!(stamp::EXTENSION_BYTES % 4 == 0, "an extension is whole words");

@@ -1,0 +1,234 @@
+//! What is known of each frame on its way through the sender: which target it had, how large it
+//! became, when it was captured. The probes of [`super`] ask and tell.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Result;
+use roadweave_terminal::exit::BadInput;
+use serde::Serialize;
+
+use crate::feedback::Feedback;
+use crate::pace::Pace;
+use crate::sizing::{Gate, Packets, share};
+use crate::stamp::Stamp;
+use crate::statistics::sent::{Around, Report, Sent};
+
+/// The frames of one sender.
+#[derive(Debug)]
+pub struct Frames {
+    settings: Settings,
+    feedback: Option<Feedback>,
+    began: Instant,
+    state: Mutex<State>,
+}
+
+/// What holds from the start.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// What packets are like.
+    pub packets: Packets,
+    /// Frames a second, at most.
+    pub fps: u32,
+    /// The rate while the tunnel says nothing, in bit/s.
+    pub bitrate_bps: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    pace: Pace,
+    gate: Gate,
+    sent: Sent,
+    /// Frames within the encoder and the payloader, oldest first.
+    under_way: VecDeque<Frame>,
+    number: u16,
+    /// When the source gave something last.
+    picture: Option<Instant>,
+    file: Option<File>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    at: Duration,
+    captured: Duration,
+    target: usize,
+    limit: usize,
+    /// Once it is encoded.
+    number: Option<u16>,
+}
+
+/// A line of the file about frames.
+#[derive(Serialize)]
+struct Line {
+    number: u16,
+    captured_unix_ms: f64,
+    target_bytes: usize,
+    limit_bytes: usize,
+    frame_bytes: usize,
+    key: bool,
+}
+
+impl Frames {
+    /// Follows `feedback` if there is one; writes a line for each frame to `file`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn new(
+        settings: Settings,
+        feedback: Option<Feedback>,
+        file: Option<&Path>,
+    ) -> Result<Self> {
+        let create = |path: &Path| {
+            let refused =
+                |error| BadInput::new(format!("cannot write {}: {error}", path.display()));
+            File::create(path).map_err(refused)
+        };
+        let state = State {
+            pace: Pace::new(settings.fps),
+            gate: Gate::new(settings.packets),
+            sent: Sent::new(Duration::ZERO),
+            under_way: VecDeque::new(),
+            number: 0,
+            picture: None,
+            file: file.map(create).transpose()?,
+        };
+        Ok(Self { settings, feedback, began: Instant::now(), state: Mutex::new(state) })
+    }
+
+    /// The source has given a picture of time `at`: whether it is taken.
+    pub fn on_picture(&self, at: Duration) -> bool {
+        let mut state = self.state();
+        state.picture = Some(Instant::now());
+        let taken = state.pace.take(at);
+        match taken {
+            true => state.sent.on_taken(),
+            false => state.sent.on_too_fast(),
+        }
+        taken
+    }
+
+    /// The bytes that the picture of time `at` may have, or `None` when it is not to be encoded. It
+    /// was captured `age` ago.
+    pub fn before_encoder(&self, at: Duration, age: Duration) -> Option<usize> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let said = self.feedback.as_ref().and_then(|feedback| feedback.target(Instant::now()));
+        let mut state = self.state();
+        let fps = state.pace.fps().min(f64::from(self.settings.fps));
+        let target = said.and_then(|target| target.per_frame(fps));
+        let target = target.unwrap_or_else(|| share(self.settings.bitrate_bps, fps));
+        let Some(limit) = state.gate.admit(at, target) else {
+            state.sent.on_skipped();
+            return None;
+        };
+        if state.under_way.len() >= UNDER_WAY_MOST {
+            state.under_way.pop_front();
+        }
+        let captured = now.saturating_sub(age);
+        state.under_way.push_back(Frame { at, captured, target, limit, number: None });
+        Some(limit)
+    }
+
+    /// The frame of time `at` left the encoder.
+    pub fn after_encoder(&self, at: Duration, bytes: usize, key: bool) {
+        let mut state = self.state();
+        let number = state.number;
+        state.number = number.wrapping_add(1);
+        let Some(frame) = state.find(at) else { return };
+        frame.number = Some(number);
+        let Frame { captured, target, limit, .. } = *frame;
+        state.sent.on_frame(bytes, limit, target);
+        let line = Line {
+            number,
+            captured_unix_ms: captured.as_secs_f64() * 1e3,
+            target_bytes: target,
+            limit_bytes: limit,
+            frame_bytes: bytes,
+            key,
+        };
+        if let Some(file) = &mut state.file {
+            let text = serde_json::to_string(&line).unwrap_or_default() + "\n";
+            // A disk that is full ends the file, not the sending.
+            if file.write_all(text.as_bytes()).is_err() {
+                tracing::warn!("the file about frames cannot be written any more");
+                state.file = None;
+            }
+        }
+    }
+
+    /// What the packets of the frame of time `at` say of it.
+    pub fn stamp(&self, at: Duration) -> Option<Stamp> {
+        let mut state = self.state();
+        let frame = state.find(at)?;
+        Some(Stamp { captured: frame.captured, number: frame.number? })
+    }
+
+    /// A packet of `bytes` is sent.
+    pub fn on_packet(&self, bytes: usize) {
+        self.state().sent.on_packet(bytes);
+    }
+
+    /// The receiver asks for a key frame.
+    pub fn on_key_frame_asked(&self) {
+        self.state().sent.on_key_frame_asked();
+    }
+
+    /// Something came from the receiver.
+    pub fn on_answer(&self, now: Instant) {
+        let now = now.saturating_duration_since(self.began);
+        self.state().sent.on_answer(now);
+    }
+
+    /// Whether the source has given anything.
+    pub fn has_begun(&self) -> bool {
+        self.state().picture.is_some()
+    }
+
+    /// How long the source has given nothing.
+    pub fn since_picture(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.state().picture.unwrap_or(self.began))
+    }
+
+    /// What the last second was; `answers` says whether a receiver can.
+    pub fn second(&self, now: Instant, answers: bool) -> Report {
+        let mut state = self.state();
+        let around = self.around(&state, now, answers);
+        state.sent.second(now.saturating_duration_since(self.began), around)
+    }
+
+    /// What all was.
+    pub fn whole(&self, now: Instant, answers: bool) -> Report {
+        let state = self.state();
+        let around = self.around(&state, now, answers);
+        state.sent.whole(now.saturating_duration_since(self.began), around)
+    }
+
+    fn around(&self, state: &State, now: Instant, answers: bool) -> Around {
+        let feedback = self.feedback.as_ref();
+        Around {
+            feedback: feedback.map(|feedback| feedback.state(now)),
+            feedback_bad_lines: feedback.map_or(0, Feedback::bad_lines),
+            source_fps: state.pace.fps(),
+            answers,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The frame of time `at`; encoders may round it.
+    fn find(&mut self, at: Duration) -> Option<&mut Frame> {
+        let frame = self.under_way.iter_mut().min_by_key(|frame| frame.at.abs_diff(at))?;
+        (frame.at.abs_diff(at) < ROUNDED_BY_MOST).then_some(frame)
+    }
+}
+
+/// An encoder without delay holds one frame; more than this belong to none.
+const UNDER_WAY_MOST: usize = 64;
+const ROUNDED_BY_MOST: Duration = Duration::from_millis(2);

@@ -1,0 +1,27 @@
+//! What both ends count, without a clock of their own.
+
+pub mod delays;
+pub mod received;
+pub mod sent;
+
+use serde::Serialize;
+
+/// What a report is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Span {
+    /// The last second.
+    Second,
+    /// Everything, at the end.
+    Whole,
+}
+
+/// A rate in bit/s.
+fn bps(bytes: u64, seconds: f64) -> u64 {
+    (bytes as f64 * 8.0 / seconds.max(1e-3)) as u64
+}
+
+/// Rounded for people and files.
+fn rounded(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}

@@ -1,0 +1,145 @@
+//! Percentiles of the delay from glass to glass, in bounded memory.
+//!
+//! Whether both clocks are the same cannot be seen from one of them. A delay below zero or above
+//! [`PLAUSIBLE_MAX_US`] says that they are not; then what is reported is how much longer than the
+//! least delay each picture took.
+
+use serde::Serialize;
+
+/// Counts delays by steps of half a millisecond.
+#[derive(Clone, Debug)]
+pub struct Delays {
+    /// The first one, in the middle of what is told apart.
+    first_us: Option<i64>,
+    counts: Vec<u32>,
+    least_us: i64,
+    most_us: i64,
+    total: u64,
+}
+
+/// What is reported, in ms.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Percentiles {
+    /// Half are below.
+    pub p50: f64,
+    /// 95 of 100 are below.
+    pub p95: f64,
+    /// 99 of 100 are below.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+/// How the clocks of sender and receiver are taken to stand to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Clocks {
+    /// As one: delays are what they are.
+    Shared,
+    /// They differ: delays are beyond the least one.
+    Relative,
+}
+
+impl Delays {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self { first_us: None, counts: Vec::new(), least_us: i64::MAX, most_us: i64::MIN, total: 0 }
+    }
+
+    /// A picture was shown `delay_us` microseconds after it was captured, by two clocks.
+    pub fn add(&mut self, delay_us: i64) {
+        if self.counts.is_empty() {
+            self.counts = vec![0; STEPS];
+        }
+        let first = *self.first_us.get_or_insert(delay_us);
+        let step = delay_us.saturating_sub(first) / STEP_US + ORIGIN;
+        let step = usize::try_from(step).unwrap_or(0).min(STEPS - 1);
+        self.counts[step] = self.counts[step].saturating_add(1);
+        self.least_us = self.least_us.min(delay_us);
+        self.most_us = self.most_us.max(delay_us);
+        self.total += 1;
+    }
+
+    /// The shortest, in microseconds.
+    pub fn least_us(&self) -> Option<i64> {
+        (self.total > 0).then_some(self.least_us)
+    }
+
+    /// What the delays say of the clocks.
+    pub fn clocks(&self) -> Clocks {
+        match self.total > 0 && (self.least_us < 0 || self.most_us > PLAUSIBLE_MAX_US) {
+            true => Clocks::Relative,
+            false => Clocks::Shared,
+        }
+    }
+
+    /// The percentiles of what is beyond `base_us`.
+    pub fn percentiles(&self, base_us: i64) -> Option<Percentiles> {
+        self.first_us?;
+        let ms = |us: i64| super::rounded(us.saturating_sub(base_us) as f64 / 1000.0);
+        let at = |share: f64| ms(self.quantile(share));
+        Some(Percentiles { p50: at(0.5), p95: at(0.95), p99: at(0.99), max: ms(self.most_us) })
+    }
+
+    /// The delay below which `share` of all are, by steps.
+    fn quantile(&self, share: f64) -> i64 {
+        let wanted = (self.total as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        for (step, count) in self.counts.iter().enumerate() {
+            seen += u64::from(*count);
+            if seen >= wanted {
+                let step = i64::try_from(step).unwrap_or(0) - ORIGIN;
+                let us = self.first_us.unwrap_or(0).saturating_add(step * STEP_US);
+                return us.clamp(self.least_us, self.most_us);
+            }
+        }
+        self.most_us
+    }
+}
+
+/// Longer than a picture takes on any link that somebody drives by.
+const PLAUSIBLE_MAX_US: i64 = 5_000_000;
+const STEP_US: i64 = 500;
+/// Twenty seconds: what is beyond counts as the last step.
+const STEPS: usize = 40_000;
+/// The step of the first delay: five seconds below it are told apart.
+const ORIGIN: i64 = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(delays: impl IntoIterator<Item = i64>) -> Delays {
+        let mut all = Delays::new();
+        delays.into_iter().for_each(|us| all.add(us));
+        all
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_delays() {
+        let all = of((1..=1000).map(|ms| ms * 1000));
+        let found = all.percentiles(0).unwrap();
+        assert_eq!(found, Percentiles { p50: 500.0, p95: 950.0, p99: 990.0, max: 1000.0 });
+        assert_eq!(all.clocks(), Clocks::Shared);
+        let one = of([42_300]).percentiles(0).unwrap();
+        assert_eq!(one, Percentiles { p50: 42.3, p95: 42.3, p99: 42.3, max: 42.3 });
+        assert_eq!(Delays::new().percentiles(0), None);
+        assert_eq!(Delays::new().clocks(), Clocks::Shared);
+    }
+
+    #[test]
+    fn clocks_that_differ_are_found_out() {
+        let behind = of([-70_000, -40_000, -65_000]);
+        assert_eq!(behind.clocks(), Clocks::Relative);
+        let found = behind.percentiles(behind.least_us().unwrap()).unwrap();
+        assert_eq!((found.p50, found.max), (5.0, 30.0));
+        assert_eq!(of([3_600_000_000]).clocks(), Clocks::Relative);
+    }
+
+    #[test]
+    fn delays_beyond_all_bounds_are_counted() {
+        let all = of([0, i64::MAX, i64::MIN, 1]);
+        assert!(all.percentiles(0).is_some());
+        assert_eq!(all.total, 4);
+    }
+}

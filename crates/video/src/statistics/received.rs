@@ -1,0 +1,311 @@
+//! What the receiver counts.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::delays::{Clocks, Delays, Percentiles};
+use super::{Span, bps, rounded};
+use crate::stamp::Stamp;
+
+/// Counts packets and pictures, for the last second and for all time.
+#[derive(Debug)]
+pub struct Received {
+    second: Count,
+    whole: Count,
+    /// When the last picture was shown, and whether it stands still for so long that it counts.
+    shown: Option<(Duration, bool)>,
+    number: Option<u16>,
+}
+
+#[derive(Clone, Debug)]
+struct Count {
+    since: Duration,
+    bytes: u64,
+    packets: u64,
+    packets_lost: u64,
+    frames_shown: u64,
+    frames_lost: u64,
+    stalls: u64,
+    stall_longest: Duration,
+    key_frame_requests: u64,
+    delays: Delays,
+}
+
+/// A line of statistics.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Of what.
+    pub span: Span,
+    /// How long that was, in seconds.
+    pub seconds: f64,
+    /// Pictures that were shown.
+    pub frames_shown: u64,
+    /// Pictures that the sender numbered and that were not shown.
+    pub frames_lost: u64,
+    /// Times in which the picture stood for more than 200 ms.
+    pub stalls: u64,
+    /// The longest time for which it stood, in ms, if there was a stall.
+    pub stall_longest_ms: Option<f64>,
+    /// From capture to display, in ms; absent when the sender does not say when it captured.
+    pub glass_to_glass_ms: Option<Percentiles>,
+    /// Whether those are delays, or what is beyond the least one.
+    pub clocks: Clocks,
+    /// RTP packets with their headers, in bit/s.
+    pub bitrate_bps: u64,
+    /// RTP packets that came.
+    pub packets: u64,
+    /// RTP packets that were waited for in vain.
+    pub packets_lost: u64,
+    /// Key frames that were asked for.
+    pub key_frame_requests: u64,
+    /// How long a gap is waited for now, in ms.
+    pub gap_wait_ms: u64,
+}
+
+impl Received {
+    /// Begins to count at `now`.
+    pub fn new(now: Duration) -> Self {
+        Self { second: Count::new(now), whole: Count::new(now), shown: None, number: None }
+    }
+
+    /// An RTP packet of `bytes` came.
+    pub fn on_packet(&mut self, bytes: usize) {
+        self.each(|count| {
+            count.bytes += bytes as u64;
+            count.packets += 1;
+        });
+    }
+
+    /// So many packets were waited for in vain.
+    pub fn on_lost_packets(&mut self, packets: u64) {
+        self.each(|count| count.packets_lost += packets);
+    }
+
+    /// A key frame was asked for.
+    pub fn on_key_frame_request(&mut self) {
+        self.each(|count| count.key_frame_requests += 1);
+    }
+
+    /// A picture was shown at `now`; `unix` is the same moment since the epoch.
+    pub fn on_frame(&mut self, now: Duration, unix: Duration, stamp: Option<Stamp>) {
+        self.look(now);
+        if let Some((last, true)) = self.shown {
+            let stall = now.saturating_sub(last);
+            self.each(|count| count.stall_longest = count.stall_longest.max(stall));
+        }
+        self.shown = Some((now, false));
+        self.each(|count| count.frames_shown += 1);
+        let Some(Stamp { captured, number }) = stamp else { return };
+        let delay = micros(unix).saturating_sub(micros(captured));
+        self.each(|count| count.delays.add(delay));
+        if let Some(last) = self.number.replace(number) {
+            let missed = number.wrapping_sub(last).wrapping_sub(1);
+            // Numbers that go back, or leap, are those of a sender that began anew.
+            if missed < LEAP {
+                self.each(|count| count.frames_lost += u64::from(missed));
+            }
+        }
+    }
+
+    /// The sender has ended: that nothing is shown any more is no stall.
+    pub fn on_goodbye(&mut self) {
+        self.shown = None;
+    }
+
+    /// Another sender: its numbers have nothing to do with those before.
+    pub fn on_new_sender(&mut self) {
+        self.number = None;
+    }
+
+    /// What the last second was, and begins the next.
+    pub fn second(&mut self, now: Duration, gap_wait: Duration) -> Report {
+        self.look(now);
+        let second = std::mem::replace(&mut self.second, Count::new(now));
+        self.report(Span::Second, &second, now, gap_wait)
+    }
+
+    /// What all was.
+    pub fn whole(&mut self, now: Duration, gap_wait: Duration) -> Report {
+        self.look(now);
+        self.report(Span::Whole, &self.whole, now, gap_wait)
+    }
+
+    fn report(&self, span: Span, count: &Count, now: Duration, gap_wait: Duration) -> Report {
+        // What the whole has shown of the clocks holds for each second.
+        let clocks = self.whole.delays.clocks();
+        let base = match clocks {
+            Clocks::Shared => 0,
+            Clocks::Relative => self.whole.delays.least_us().unwrap_or(0),
+        };
+        let seconds = now.saturating_sub(count.since).as_secs_f64();
+        let standing = match self.shown {
+            Some((last, true)) => now.saturating_sub(last),
+            _ => Duration::ZERO,
+        };
+        let longest = count.stall_longest.max(standing);
+        Report {
+            span,
+            seconds: rounded(seconds),
+            frames_shown: count.frames_shown,
+            frames_lost: count.frames_lost,
+            stalls: count.stalls,
+            stall_longest_ms: (!longest.is_zero()).then(|| rounded(longest.as_secs_f64() * 1e3)),
+            glass_to_glass_ms: count.delays.percentiles(base),
+            clocks,
+            bitrate_bps: bps(count.bytes, seconds),
+            packets: count.packets,
+            packets_lost: count.packets_lost,
+            key_frame_requests: count.key_frame_requests,
+            gap_wait_ms: u64::try_from(gap_wait.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Counts a stall as soon as it is one.
+    fn look(&mut self, now: Duration) {
+        if let Some((last, false)) = self.shown
+            && now.saturating_sub(last) > STALL
+        {
+            self.shown = Some((last, true));
+            self.each(|count| count.stalls += 1);
+        }
+    }
+
+    fn each(&mut self, mut act: impl FnMut(&mut Count)) {
+        act(&mut self.second);
+        act(&mut self.whole);
+    }
+}
+
+impl Count {
+    fn new(since: Duration) -> Self {
+        Self {
+            since,
+            bytes: 0,
+            packets: 0,
+            packets_lost: 0,
+            frames_shown: 0,
+            frames_lost: 0,
+            stalls: 0,
+            stall_longest: Duration::ZERO,
+            key_frame_requests: 0,
+            delays: Delays::new(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { frames_shown, frames_lost, stalls, packets_lost, key_frame_requests, .. } = self;
+        if self.span == Span::Whole {
+            write!(f, "in all {:.1} s: ", self.seconds)?;
+        }
+        write!(f, "{frames_shown} frames, {frames_lost} lost, {stalls} stalls")?;
+        write!(f, ", {:.2} Mbit/s", self.bitrate_bps as f64 / 1e6)?;
+        if let Some(Percentiles { p50, p95, p99, .. }) = self.glass_to_glass_ms {
+            let beyond = match self.clocks {
+                Clocks::Shared => "",
+                Clocks::Relative => " beyond the least",
+            };
+            write!(f, ", glass to glass {p50:.0}/{p95:.0}/{p99:.0} ms{beyond}")?;
+        }
+        write!(f, ", {packets_lost} packets lost, {key_frame_requests} key frames asked for")
+    }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// A picture that stands for longer is a stall.
+const STALL: Duration = Duration::from_millis(200);
+/// More frames than this cannot be missing at once: half a minute of 60 frames a second.
+const LEAP: u16 = 1800;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// Shows pictures with these numbers at these moments, each 40 ms old.
+    fn shown(frames: &[(u64, u16)]) -> Received {
+        let mut received = Received::new(ms(0));
+        for &(at, number) in frames {
+            let captured = ms(1_000_000 + at - 40);
+            received.on_frame(ms(at), ms(1_000_000 + at), Some(Stamp { captured, number }));
+        }
+        received
+    }
+
+    #[test]
+    fn frames_between_numbers_are_lost() {
+        let check = |numbers: &[u16], lost| {
+            let frames: Vec<_> = numbers.iter().map(|number| (100, *number)).collect();
+            let report = shown(&frames).whole(ms(100), ms(0));
+            assert_eq!(report.frames_lost, lost, "{numbers:?}");
+            assert_eq!(report.frames_shown, numbers.len() as u64);
+        };
+        check(&[], 0);
+        check(&[5, 6, 7], 0);
+        check(&[5, 8], 2);
+        check(&[65_534, 1], 2);
+        check(&[7, 6], 0);
+        check(&[7, 7], 0);
+        check(&[9_000, 0, 1], 0);
+    }
+
+    #[test]
+    fn a_picture_that_stands_is_a_stall_once() {
+        let mut received = shown(&[(100, 0), (300, 1), (501, 2), (540, 3)]);
+        let report = received.second(ms(1000), ms(20));
+        assert_eq!((report.stalls, report.stall_longest_ms), (2, Some(460.0)));
+        let report = received.second(ms(2000), ms(20));
+        assert_eq!((report.stalls, report.stall_longest_ms), (0, Some(1460.0)));
+        received.on_frame(ms(2040), ms(2040), None);
+        let report = received.whole(ms(2050), ms(20));
+        assert_eq!((report.stalls, report.stall_longest_ms), (2, Some(1500.0)));
+        assert_eq!((report.frames_shown, report.seconds), (5, 2.05));
+    }
+
+    #[test]
+    fn after_a_goodbye_nothing_stalls() {
+        let mut received = shown(&[(100, 0), (140, 1)]);
+        received.on_goodbye();
+        assert_eq!(received.whole(ms(5000), ms(20)).stalls, 0);
+        received.on_frame(ms(5000), ms(5000), None);
+        assert_eq!(received.whole(ms(5300), ms(20)).stalls, 1);
+    }
+
+    #[test]
+    fn a_second_tells_of_itself_and_the_whole_of_all() {
+        let mut received = shown(&[(100, 0)]);
+        received.on_packet(1000);
+        let first = received.second(ms(1000), ms(20));
+        assert_eq!((first.packets, first.bitrate_bps, first.frames_shown), (1, 8000, 1));
+        assert_eq!(first.glass_to_glass_ms.map(|delays| delays.p99), Some(40.0));
+        received.on_lost_packets(3);
+        received.on_key_frame_request();
+        let second = received.second(ms(2000), ms(20));
+        assert_eq!((second.packets, second.packets_lost, second.key_frame_requests), (0, 3, 1));
+        assert_eq!((second.glass_to_glass_ms, second.frames_shown), (None, 0));
+        let whole = received.whole(ms(2000), ms(20));
+        assert_eq!((whole.packets, whole.packets_lost, whole.bitrate_bps), (1, 3, 4000));
+    }
+
+    #[test]
+    fn clocks_that_differ_make_all_reports_relative() {
+        let mut received = Received::new(ms(0));
+        for (at, captured) in [(100, 1100), (140, 1120)] {
+            let stamp = Stamp { captured: ms(captured), number: 0 };
+            received.on_frame(ms(at), ms(at), Some(stamp));
+        }
+        let report = received.second(ms(1000), ms(20));
+        assert_eq!(report.clocks, Clocks::Relative);
+        assert_eq!(report.glass_to_glass_ms.map(|delays| delays.max), Some(20.0));
+        assert!(report.to_string().contains("beyond the least"), "{report}");
+    }
+}

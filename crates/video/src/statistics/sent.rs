@@ -1,0 +1,247 @@
+//! What the sender counts.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Span, bps, rounded};
+use crate::feedback;
+
+/// Counts frames and packets, for the last second and for all time.
+#[derive(Debug)]
+pub struct Sent {
+    second: Count,
+    whole: Count,
+    /// When something came from the receiver last.
+    answered: Option<Duration>,
+    began: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    since: Duration,
+    frames: u64,
+    frames_skipped: u64,
+    frames_too_fast: u64,
+    frames_taken: u64,
+    frames_too_large: u64,
+    frame_bytes: u64,
+    packet_bytes: u64,
+    target_bytes: u64,
+    key_frames_asked: u64,
+}
+
+/// What is said of the receiver and of the tunnel beside what is counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Around {
+    /// How the targets of the tunnel are followed, if they are asked for.
+    pub feedback: Option<feedback::State>,
+    /// Lines from there that could not be understood.
+    pub feedback_bad_lines: u64,
+    /// Frames a second that the source gives.
+    pub source_fps: f64,
+    /// Whether the other end can answer at all.
+    pub answers: bool,
+}
+
+/// A line of statistics.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Of what.
+    pub span: Span,
+    /// How long that was, in seconds.
+    pub seconds: f64,
+    /// Frames that were sent.
+    pub frames: u64,
+    /// Frames that were not encoded because the target left no room.
+    pub frames_skipped: u64,
+    /// Frames that the source gave beyond the rate that was asked for.
+    pub frames_too_fast: u64,
+    /// Frames that were dropped because the encoder was still busy with others.
+    pub frames_too_slow: u64,
+    /// Frames that became larger than their target.
+    pub frames_too_large: u64,
+    /// Frames a second that the source gives.
+    pub source_fps: f64,
+    /// RTP packets with their headers, or what goes into SRT, in bit/s.
+    pub bitrate_bps: u64,
+    /// The mean target of a frame, in bytes of the tunnel's datagrams.
+    pub target_bytes: Option<u64>,
+    /// The mean size of a frame as it was encoded.
+    pub frame_bytes: Option<u64>,
+    /// Key frames that the receiver asked for.
+    pub key_frames_asked: u64,
+    /// How the targets of the tunnel are followed; absent without `--feedback`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub feedback: Option<feedback::State>,
+    /// Lines from there that could not be understood, since the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub feedback_bad_lines: Option<u64>,
+    /// For how many seconds nothing has come from the receiver; 0 while it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiver_silent_s: Option<f64>,
+}
+
+impl Sent {
+    /// Begins to count at `now`.
+    pub fn new(now: Duration) -> Self {
+        let count = Count { since: now, ..Count::default() };
+        Self { second: count, whole: count, answered: None, began: now }
+    }
+
+    /// A frame of `bytes` left the encoder, which might have had `limit` of a target of `target`.
+    pub fn on_frame(&mut self, bytes: usize, limit: usize, target: usize) {
+        self.each(|count| {
+            count.frames += 1;
+            count.frames_too_large += u64::from(bytes > limit);
+            count.frame_bytes += bytes as u64;
+            count.target_bytes = count.target_bytes.saturating_add(target as u64);
+        });
+    }
+
+    /// The target left no room for a frame.
+    pub fn on_skipped(&mut self) {
+        self.each(|count| count.frames_skipped += 1);
+    }
+
+    /// The source gave a frame that is wanted.
+    pub fn on_taken(&mut self) {
+        self.each(|count| count.frames_taken += 1);
+    }
+
+    /// The source was too fast.
+    pub fn on_too_fast(&mut self) {
+        self.each(|count| count.frames_too_fast += 1);
+    }
+
+    /// So many bytes were sent.
+    pub fn on_packet(&mut self, bytes: usize) {
+        self.each(|count| count.packet_bytes += bytes as u64);
+    }
+
+    /// The receiver asked for a key frame.
+    pub fn on_key_frame_asked(&mut self) {
+        self.each(|count| count.key_frames_asked += 1);
+    }
+
+    /// Something came from the receiver.
+    pub fn on_answer(&mut self, now: Duration) {
+        self.answered = Some(now);
+    }
+
+    /// What the last second was, and begins the next.
+    pub fn second(&mut self, now: Duration, around: Around) -> Report {
+        let next = Count { since: now, ..Count::default() };
+        let second = std::mem::replace(&mut self.second, next);
+        self.report(Span::Second, second, now, around)
+    }
+
+    /// What all was.
+    pub fn whole(&self, now: Duration, around: Around) -> Report {
+        self.report(Span::Whole, self.whole, now, around)
+    }
+
+    fn report(&self, span: Span, count: Count, now: Duration, around: Around) -> Report {
+        let seconds = now.saturating_sub(count.since).as_secs_f64();
+        let mean = |bytes: u64| bytes.checked_div(count.frames);
+        let silent = now.saturating_sub(self.answered.unwrap_or(self.began));
+        let silent = if silent < SILENT_AFTER { Duration::ZERO } else { silent };
+        Report {
+            span,
+            seconds: rounded(seconds),
+            frames: count.frames,
+            frames_skipped: count.frames_skipped,
+            frames_too_fast: count.frames_too_fast,
+            frames_too_slow: count.frames_taken.saturating_sub(count.frames + count.frames_skipped),
+            frames_too_large: count.frames_too_large,
+            source_fps: rounded(around.source_fps),
+            bitrate_bps: bps(count.packet_bytes, seconds),
+            target_bytes: mean(count.target_bytes),
+            frame_bytes: mean(count.frame_bytes),
+            key_frames_asked: count.key_frames_asked,
+            feedback: around.feedback,
+            feedback_bad_lines: around.feedback.map(|_| around.feedback_bad_lines),
+            receiver_silent_s: around.answers.then(|| rounded(silent.as_secs_f64())),
+        }
+    }
+
+    fn each(&mut self, mut act: impl FnMut(&mut Count)) {
+        act(&mut self.second);
+        act(&mut self.whole);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.span == Span::Whole {
+            write!(f, "in all {:.1} s: ", self.seconds)?;
+        }
+        write!(f, "{} frames", self.frames)?;
+        if let (Some(bytes), Some(target)) = (self.frame_bytes, self.target_bytes) {
+            write!(f, " of {bytes} bytes, target {target}")?;
+        }
+        write!(f, ", {} skipped", self.frames_skipped)?;
+        write!(f, ", {:.2} Mbit/s", self.bitrate_bps as f64 / 1e6)?;
+        write!(f, ", {} key frames asked for", self.key_frames_asked)?;
+        match self.feedback {
+            Some(feedback::State::Absent) => write!(f, ", the tunnel's program is not there")?,
+            Some(feedback::State::NoTarget) => write!(f, ", no target for the lane")?,
+            Some(feedback::State::Followed) | None => {}
+        }
+        match self.receiver_silent_s {
+            Some(silent) if silent > 0.0 => {
+                write!(f, ", nothing from the receiver for {silent:.0} s")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A receiver that is there reports each second or so (RFC 3550 section 6.2 with RFC 4585), and
+/// each five when it has little to say.
+const SILENT_AFTER: Duration = Duration::from_secs(8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AROUND: Around =
+        Around { feedback: None, feedback_bad_lines: 0, source_fps: 30.0, answers: true };
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_second_tells_of_itself_and_the_whole_of_all() {
+        let mut sent = Sent::new(s(0));
+        sent.on_frame(900, 1000, 2000);
+        sent.on_frame(1100, 1000, 2000);
+        sent.on_packet(2500);
+        sent.on_skipped();
+        (0..5).for_each(|_| sent.on_taken());
+        let report = sent.second(s(1), AROUND);
+        assert_eq!((report.frames, report.frames_too_large, report.frames_skipped), (2, 1, 1));
+        assert_eq!(report.frames_too_slow, 2);
+        assert_eq!((report.frame_bytes, report.target_bytes), (Some(1000), Some(2000)));
+        assert_eq!(report.bitrate_bps, 20_000);
+        let report = sent.second(s(2), AROUND);
+        assert_eq!((report.frames, report.frame_bytes, report.bitrate_bps), (0, None, 0));
+        assert_eq!(sent.whole(s(2), AROUND).bitrate_bps, 10_000);
+    }
+
+    #[test]
+    fn a_receiver_that_falls_silent_is_told_of() {
+        let mut sent = Sent::new(s(0));
+        let silent = |sent: &Sent, now| sent.whole(s(now), AROUND).receiver_silent_s;
+        assert_eq!(silent(&sent, 7), Some(0.0));
+        assert_eq!(silent(&sent, 9), Some(9.0));
+        assert!(sent.whole(s(9), AROUND).to_string().ends_with("from the receiver for 9 s"));
+        sent.on_answer(s(9));
+        assert_eq!(silent(&sent, 10), Some(0.0));
+        assert_eq!(silent(&sent, 20), Some(11.0));
+        let srt = Around { answers: false, ..AROUND };
+        assert_eq!(sent.whole(s(20), srt).receiver_silent_s, None);
+    }
+}

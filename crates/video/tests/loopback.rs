@@ -1,0 +1,154 @@
+//! Sender and receiver on one machine.
+
+#![allow(clippy::disallowed_methods, reason = "programs, sockets and real time")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Process, free_port, is_taken, number, reports, run, start, wait_until, whole};
+
+/// A receiver that listens at `port` for so many seconds.
+fn receiver(port: u16, seconds: &str) -> Process {
+    let listen = port.to_string();
+    let receiver = start(&["receive", "--listen", &listen, "--json", "--seconds", seconds]);
+    wait_until("nobody listens", || is_taken(port));
+    receiver
+}
+
+#[test]
+fn pictures_arrive_soon_after_they_were_captured() {
+    let port = free_port();
+    let receiver = receiver(port, "8");
+    let to = format!("127.0.0.1:{port}");
+    let words = ["send", "--to", &to, "--size", "640x360", "--bitrate", "3M", "--seconds", "5"];
+    let sent = whole(&run(&[&words[..], &["--json"]].concat()));
+    let received = whole(&receiver.output());
+
+    // A machine that does other things as well may not come to all 150.
+    let frames = number(&sent, "frames");
+    assert!(frames > 5.0 && frames + number(&sent, "frames_too_slow") > 60.0, "{sent}");
+    assert!(number(&received, "frames_shown") > 0.9 * frames - 5.0, "{sent} {received}");
+    assert!(number(&received, "frames_lost") < 0.1 * frames + 5.0, "{received}");
+    assert_eq!(received["clocks"], "shared", "{received}");
+    let delays = &received["glass_to_glass_ms"];
+    let p50 = number(delays, "p50");
+    assert!((1.0..2000.0).contains(&p50) && p50 <= number(delays, "max"), "{received}");
+    assert!(number(&sent, "bitrate_bps") < 3e6, "{sent}");
+    assert_eq!(number(&sent, "frames_too_large"), 0.0, "{sent}");
+    // The receiver's reports come back.
+    assert_eq!(sent["receiver_silent_s"], 0.0, "{sent}");
+}
+
+/// Passes packets on between a sender and a receiver, except `lost` of them that follow the
+/// `after`th of the sender's.
+fn lossy_link(receiver: u16, after: u64, lost: u64) -> (u16, Arc<AtomicU64>) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let passed = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&passed);
+    thread::spawn(move || {
+        let receiver = SocketAddr::from(([127, 0, 0, 1], receiver));
+        let (mut sender, mut bytes) = (None, [0; 2048]);
+        while let Ok((length, from)) = socket.recv_from(&mut bytes) {
+            let to = if from == receiver { sender } else { Some(receiver) };
+            if from != receiver {
+                sender = Some(from);
+                let at = count.fetch_add(1, Ordering::Relaxed);
+                if (after..after + lost).contains(&at) {
+                    continue;
+                }
+            }
+            if let Some(to) = to {
+                let _ = socket.send_to(&bytes[..length], to);
+            }
+        }
+    });
+    (port, passed)
+}
+
+#[test]
+fn after_a_loss_a_key_frame_is_asked_for_and_comes() {
+    let port = free_port();
+    let receiver = receiver(port, "9");
+    let (link, passed) = lossy_link(port, 300, 20);
+    let to = format!("127.0.0.1:{link}");
+    let words = ["send", "--to", &to, "--size", "640x360", "--bitrate", "3M", "--seconds", "6"];
+    let sent = whole(&run(&[&words[..], &["--json"]].concat()));
+    let received = receiver.output();
+    let whole = whole(&received);
+
+    assert!(passed.load(Ordering::Relaxed) > 600, "{sent}");
+    assert!((1.0..=20.0).contains(&number(&whole, "packets_lost")), "{whole}");
+    let frames_lost = number(&whole, "frames_lost");
+    assert!((1.0..60.0).contains(&frames_lost), "{whole}");
+    assert!(number(&whole, "key_frame_requests") >= 1.0, "{whole}");
+    assert!(number(&sent, "key_frames_asked") >= 1.0, "{sent} {whole}");
+    let shown: Vec<f64> = reports(&received).iter().map(|it| number(it, "frames_shown")).collect();
+    assert!(shown[3..5].iter().all(|frames| *frames > 10.0), "{shown:?}");
+}
+
+#[test]
+fn strangers_packets_do_no_harm() {
+    let port = free_port();
+    let receiver = receiver(port, "8");
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let there = ("127.0.0.1", port);
+    let mut seed = 1_u64;
+    let mut byte = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 56) as u8
+    };
+    let mut attack = |rounds: u32| {
+        for round in 0..rounds {
+            let mut packet: Vec<u8> = (0..round % 200).map(|_| byte()).collect();
+            // Half of them look like RTP of ours, some like RTCP.
+            if round % 2 == 0 && packet.len() > 12 {
+                packet[0] = if round % 3 == 0 { 0x90 } else { 0x80 };
+                packet[1] = [96, 97, 98, 0, 200, 201, 205, 206][round as usize / 2 % 8];
+                packet[8..12].copy_from_slice(&(round % 40).to_be_bytes());
+            }
+            stranger.send_to(&packet, there).unwrap();
+            if round % 50 == 0 {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    };
+    attack(5_000);
+    let to = format!("127.0.0.1:{port}");
+    let words = ["send", "--to", &to, "--size", "320x240", "--bitrate", "1M", "--seconds", "5"];
+    let sender = start(&[&words[..], &["--json"]].concat());
+    thread::sleep(Duration::from_secs(2));
+    attack(2_000);
+    let sent = whole(&sender.output());
+    let received = whole(&receiver.output());
+    assert!(number(&received, "frames_shown") > 0.3 * number(&sent, "frames"), "{sent} {received}");
+}
+
+#[test]
+fn another_sender_takes_over() {
+    let port = free_port();
+    let receiver = receiver(port, "10");
+    let to = format!("127.0.0.1:{port}");
+    let mut shown = 0.0;
+    for codec in ["h264", "vp8"] {
+        let words = ["send", "--to", &to, "--size", "320x240", "--codec", codec, "--seconds", "3"];
+        shown += number(&whole(&run(&[&words[..], &["--json"]].concat())), "frames");
+    }
+    let received = whole(&receiver.output());
+    assert!(number(&received, "frames_shown") > 0.8 * shown - 10.0, "{shown} {received}");
+}
+
+#[test]
+fn without_a_receiver_the_sender_goes_on_and_tells() {
+    let to = format!("127.0.0.1:{}", free_port());
+    let words = ["send", "--to", &to, "--size", "320x240", "--seconds", "10", "--json"];
+    let sent = whole(&run(&words));
+    assert!(number(&sent, "frames") > 150.0, "{sent}");
+    assert!(number(&sent, "receiver_silent_s") > 8.0, "{sent}");
+}
