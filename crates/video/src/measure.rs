@@ -127,12 +127,16 @@ fn build(
     let key_frames = options.key_frames;
     let output = element.static_pad("src").context("an encoder without output")?;
     let input = element.static_pad("sink").context("an encoder without input")?;
-    input.add_probe(gst::PadProbeType::BUFFER, move |pad, _| {
+    let (bus, over) = (pipeline.bus().context("a pipeline without a bus")?, pipeline.downgrade());
+    input.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
         let at = lock(&given).given;
         lock(&given).given += 1;
         if at >= count as usize {
-            if at == count as usize {
-                pad.send_event(gst::event::Eos::new());
+            if at == count as usize
+                && let Some(pipeline) = over.upgrade()
+            {
+                // A bus refuses messages only when its pipeline is over.
+                let _ = bus.post(gst::message::Eos::builder().src(&pipeline).build());
             }
             return gst::PadProbeReturn::Drop;
         }

@@ -12,13 +12,15 @@ pub struct Pace {
     last: Option<Duration>,
     /// Seconds between frames that were taken, smoothed.
     mean: f64,
+    /// Over how many of them, up to a bound.
+    over: f64,
 }
 
 impl Pace {
     /// At most `fps` frames a second.
     pub fn new(fps: u32) -> Self {
         let interval = Duration::from_secs(1) / fps.max(1);
-        Self { interval, due: Duration::ZERO, last: None, mean: interval.as_secs_f64() }
+        Self { interval, due: Duration::ZERO, last: None, mean: interval.as_secs_f64(), over: 0.0 }
     }
 
     /// Whether the frame of time `at` is taken. Sources that jitter by half a frame lose none.
@@ -31,7 +33,8 @@ impl Pace {
         self.due = self.due.min(at + self.interval * 3 / 2);
         if let Some(last) = self.last.replace(at) {
             let between = at.saturating_sub(last).as_secs_f64().min(BETWEEN_MAX);
-            self.mean += (between - self.mean) / SMOOTHED_OVER;
+            self.over = (self.over + 1.0).min(SMOOTHED_OVER);
+            self.mean += (between - self.mean) / self.over;
         }
         true
     }
@@ -44,7 +47,7 @@ impl Pace {
 
 /// A pause counts as so many seconds, so that the rate recovers soon after it.
 const BETWEEN_MAX: f64 = 1.0;
-/// Frames over which the rate is smoothed.
+/// Frames over which the rate is smoothed; the first ones count at once.
 const SMOOTHED_OVER: f64 = 15.0;
 
 #[cfg(test)]
@@ -75,6 +78,12 @@ mod tests {
         check(30.0, 12, 300, 30.0);
         check(15.0, 0, 150, 15.0);
         check(7.0, 0, 70, 7.0);
+    }
+
+    #[test]
+    fn the_rate_is_known_from_the_second_frame_on() {
+        let (_, fps) = run(10.0, 2, 0);
+        assert!((fps - 10.0).abs() < 0.1, "{fps}");
     }
 
     #[test]

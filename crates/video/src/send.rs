@@ -104,7 +104,12 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
         _ => None,
     };
     let source = source::build(pipeline, &options.source, options.picture, true)?;
-    let settings = Settings { packets, fps: options.picture.fps, bitrate_bps: options.bitrate };
+    let settings = Settings {
+        packets,
+        fps: options.picture.fps,
+        keeps_frames: options.picture.codec == Codec::H264,
+        bitrate_bps: options.bitrate,
+    };
     let frames = Arc::new(Frames::new(settings, feedback, options.frames.as_deref())?);
     let encoded = encode(pipeline, &source, encoder, &frames)?;
     match (&options.to, target) {
@@ -143,11 +148,15 @@ fn encode(
 
     let paced = Arc::clone(frames);
     buffers(source, "src", move |pad, buffer| paced.on_picture(running_time(pad, buffer)))?;
+    let output = element.static_pad("src").context("an encoder without output")?;
     let limited = Arc::clone(frames);
     buffers(&element, "sink", move |pad, buffer| {
         let at = running_time(pad, buffer);
-        let Some(bytes) = limited.before_encoder(at, age(pad, at)) else { return false };
-        encoder.limit(bytes);
+        let Some(frame) = limited.before_encoder(at, age(pad, at)) else { return false };
+        encoder.limit(frame.bytes);
+        if frame.key {
+            output.send_event(rtp::key_frame_event());
+        }
         true
     })?;
     let sized = Arc::clone(frames);
@@ -157,7 +166,7 @@ fn encode(
         true
     })?;
     let asked = Arc::clone(frames);
-    rtp::on_key_frame_asked(&element, "src", move || asked.on_key_frame_asked())?;
+    rtp::on_key_frame_asked(&caps, "sink", move || asked.on_key_frame_asked())?;
     Ok(caps)
 }
 

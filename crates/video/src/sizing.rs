@@ -63,11 +63,16 @@ pub struct Target {
 impl Target {
     /// Bytes of datagrams for one frame of `fps` a second, or `None` when nothing is said.
     ///
-    /// Both bounds hold: many frames of the allowed size may still be more than the lane carries.
-    pub fn per_frame(self, fps: f64) -> Option<usize> {
+    /// An encoder that `keeps_frames` to their size goes by that, which follows the links at once;
+    /// one that knows a rate alone by the rate, and both stop when nothing would arrive.
+    pub fn per_frame(self, fps: f64, keeps_frames: bool) -> Option<usize> {
         let by_rate = self.bitrate_bps.map(|bps| share(bps, fps));
         let by_frame = self.frame_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        by_rate.into_iter().chain(by_frame).min()
+        match (by_frame, by_rate) {
+            (Some(0), _) => Some(0),
+            (by_frame, by_rate) if keeps_frames => by_frame.or(by_rate),
+            (by_frame, by_rate) => by_rate.or(by_frame),
+        }
     }
 }
 
@@ -80,29 +85,45 @@ pub fn share(bps: u64, fps: f64) -> usize {
 ///
 /// A target that leaves no room for a picture skips the frame before it is encoded, so that what
 /// follows refers to nothing that was not sent. One frame a second goes all the same, of the least
-/// size, so that the other end sees that somebody is there.
+/// size, so that the other end sees that somebody is there; that one is likely lost, so what comes
+/// when there is room again is a key frame.
 #[derive(Debug)]
 pub struct Gate {
     packets: Packets,
     /// When the last frame went to the encoder.
     last: Option<Duration>,
+    /// Whether there was no room of late.
+    shut: bool,
+}
+
+/// A frame that is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// What it may have.
+    pub bytes: usize,
+    /// Whether it has to stand alone.
+    pub key: bool,
 }
 
 impl Gate {
     /// A gate for frames that go in such packets.
     pub fn new(packets: Packets) -> Self {
-        Self { packets, last: None }
+        Self { packets, last: None, shut: false }
     }
 
-    /// The bytes that the frame at `now` may have when `target` is said, or `None` to skip it.
-    pub fn admit(&mut self, now: Duration, target: usize) -> Option<usize> {
+    /// What the frame at `now` may be when `target` is said, or `None` to skip it.
+    pub fn admit(&mut self, now: Duration, target: usize) -> Option<Admitted> {
         let bytes = self.packets.frame_bytes(target);
-        let due = self.last.is_none_or(|last| now.saturating_sub(last) >= SIGN_OF_LIFE);
-        if bytes < FRAME_BYTES_LEAST && !due {
+        if bytes >= FRAME_BYTES_LEAST {
+            self.last = Some(now);
+            return Some(Admitted { bytes, key: std::mem::take(&mut self.shut) });
+        }
+        self.shut = true;
+        if self.last.is_some_and(|last| now.saturating_sub(last) < SIGN_OF_LIFE) {
             return None;
         }
         self.last = Some(now);
-        Some(bytes.max(FRAME_BYTES_LEAST))
+        Some(Admitted { bytes: FRAME_BYTES_LEAST, key: false })
     }
 }
 
@@ -153,28 +174,35 @@ mod tests {
     }
 
     #[test]
-    fn the_lower_of_both_bounds_holds() {
-        let check = |frame_bytes, bitrate_bps, expected| {
-            assert_eq!(Target { frame_bytes, bitrate_bps }.per_frame(30.0), expected);
+    fn encoders_go_by_what_they_can_keep_to() {
+        let check = |frame_bytes, bitrate_bps, by_frame, by_rate| {
+            let target = Target { frame_bytes, bitrate_bps };
+            assert_eq!(target.per_frame(30.0, true), by_frame, "{target:?}");
+            assert_eq!(target.per_frame(30.0, false), by_rate, "{target:?}");
         };
-        check(None, None, None);
-        check(Some(41_280), None, Some(41_280));
-        check(None, Some(2_400_000), Some(10_000));
-        check(Some(41_280), Some(2_400_000), Some(10_000));
-        check(Some(0), Some(2_400_000), Some(0));
-        check(Some(u64::MAX), Some(u64::MAX), Some(share(u64::MAX, 30.0)));
+        check(None, None, None, None);
+        check(Some(41_280), None, Some(41_280), Some(41_280));
+        check(None, Some(2_400_000), Some(10_000), Some(10_000));
+        check(Some(41_280), Some(2_400_000), Some(41_280), Some(10_000));
+        check(Some(0), Some(2_400_000), Some(0), Some(0));
+        check(Some(u64::MAX), Some(0), Some(usize::MAX), Some(0));
     }
 
     #[test]
-    fn without_room_one_small_frame_a_second_goes() {
+    fn without_room_one_small_frame_a_second_goes_and_then_a_key_frame() {
         let mut gate = Gate::new(PACKETS);
-        let at = Duration::from_millis;
-        let admitted = |gate: &mut Gate, ms| gate.admit(at(ms), 0);
-        assert_eq!(admitted(&mut gate, 0), Some(400));
-        assert_eq!(admitted(&mut gate, 33), None);
-        assert_eq!(admitted(&mut gate, 999), None);
-        assert_eq!(admitted(&mut gate, 1000), Some(400));
-        assert_eq!(gate.admit(at(1033), 10_000), Some(PACKETS.frame_bytes(10_000)));
-        assert_eq!(admitted(&mut gate, 1066), None);
+        let mut check = |ms, target, expected: Option<(usize, bool)>| {
+            let admitted = gate.admit(Duration::from_millis(ms), target);
+            assert_eq!(admitted.map(|it| (it.bytes, it.key)), expected, "{ms}");
+        };
+        let whole = PACKETS.frame_bytes(10_000);
+        check(0, 10_000, Some((whole, false)));
+        check(33, 0, None);
+        check(999, 0, None);
+        check(1000, 0, Some((400, false)));
+        check(1033, 0, None);
+        check(1066, 10_000, Some((whole, true)));
+        check(1100, 10_000, Some((whole, false)));
+        check(2200, 0, Some((400, false)));
     }
 }

@@ -1,9 +1,9 @@
 //! What each RTP packet says of its frame: when it was captured, and which one it is.
 //!
 //! A header extension in the one-byte form (RFC 8285 section 4.2) with two elements: the time as an
-//! NTP timestamp of 64 bits (RFC 6051 section 3.3, the same bytes as WebRTC's abs-capture-time), and
-//! the frame's number, 16 bits, in network order, without a standard's name. Receivers that know
-//! neither skip them.
+//! NTP timestamp of 64 bits (RFC 6051 section 3.3; WebRTC's abs-capture-time has the same bytes),
+//! and the frame's number, 16 bits, in network order, without a standard's name. Receivers that
+//! know neither skip them.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::feedback::Feedback;
 use crate::pace::Pace;
-use crate::sizing::{Gate, Packets, share};
+use crate::sizing::{Admitted, Gate, Packets, share};
 use crate::stamp::Stamp;
 use crate::statistics::sent::{Around, Report, Sent};
 
@@ -34,6 +34,8 @@ pub struct Settings {
     pub packets: Packets,
     /// Frames a second, at most.
     pub fps: u32,
+    /// Whether the encoder keeps each frame to its size.
+    pub keeps_frames: bool,
     /// The rate while the tunnel says nothing, in bit/s.
     pub bitrate_bps: u64,
 }
@@ -111,25 +113,26 @@ impl Frames {
         taken
     }
 
-    /// The bytes that the picture of time `at` may have, or `None` when it is not to be encoded. It
-    /// was captured `age` ago.
-    pub fn before_encoder(&self, at: Duration, age: Duration) -> Option<usize> {
+    /// What the picture of time `at` may be, or `None` when it is not to be encoded. It was
+    /// captured `age` ago.
+    pub fn before_encoder(&self, at: Duration, age: Duration) -> Option<Admitted> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let said = self.feedback.as_ref().and_then(|feedback| feedback.target(Instant::now()));
         let mut state = self.state();
         let fps = state.pace.fps().min(f64::from(self.settings.fps));
-        let target = said.and_then(|target| target.per_frame(fps));
+        let target = said.and_then(|target| target.per_frame(fps, self.settings.keeps_frames));
         let target = target.unwrap_or_else(|| share(self.settings.bitrate_bps, fps));
-        let Some(limit) = state.gate.admit(at, target) else {
+        let Some(admitted) = state.gate.admit(at, target) else {
             state.sent.on_skipped();
             return None;
         };
+        let limit = admitted.bytes;
         if state.under_way.len() >= UNDER_WAY_MOST {
             state.under_way.pop_front();
         }
         let captured = now.saturating_sub(age);
         state.under_way.push_back(Frame { at, captured, target, limit, number: None });
-        Some(limit)
+        Some(admitted)
     }
 
     /// The frame of time `at` left the encoder.
