@@ -20,9 +20,7 @@ fn both_boxes_go_on_at_the_proxy_that_is_left() {
     if programs.iter().any(|name| !beside.with_file_name(name).exists()) {
         let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
         assert!(!required, "the fleet's programs are not built: cargo test");
-        println!(
-            "skipped: the fleet's programs are not built (cargo test builds them)"
-        );
+        println!("skipped: the fleet's programs are not built (cargo test builds them)");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
