@@ -105,7 +105,8 @@ fn told(error: &gst::message::Error) -> anyhow::Error {
     tracing::debug!("{factory}: {details}");
     // "gstx.c(12): function (): /path/of/element:" and then what happened, if anything is said. A
     // bin hands on such details of another; what is missing has its details in brackets.
-    let is_place = |line: &&str| line.is_empty() || line.ends_with("):") || line.ends_with(':');
+    let is_place =
+        |line: &&str| line.is_empty() || line.ends_with(':') || line.contains("/GstPipeline:");
     let cause = details.lines().map(str::trim).find(|line| !is_place(line));
     let cause = cause.and_then(|cause| cause.split(" (video/").next());
     let words = error.error().to_string();

@@ -247,16 +247,23 @@ fn srt(
     sink.set_property("uri", uri);
     sink.set_property("sync", false);
     sink.set_property("async", false);
-    // A receiver that is away is tried again, and nothing waits for it.
     sink.set_property("wait-for-connection", false);
-    plugins::set_if_known(&sink, "auto-reconnect", true);
     pipeline.add_many([&parser, &mux, &sink])?;
     gst::Element::link_many([encoded, &parser, &mux, &sink])?;
     let frames = Arc::clone(frames);
-    buffers(&sink, "sink", move |_, buffer| {
-        frames.on_packet(buffer.size());
-        true
-    })
+    let pad = sink.static_pad("sink").context("a sink without input")?;
+    let kinds = gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST;
+    pad.add_probe(kinds, move |_, info| {
+        match &info.data {
+            Some(gst::PadProbeData::Buffer(buffer)) => frames.on_packet(buffer.size()),
+            Some(gst::PadProbeData::BufferList(list)) => {
+                list.iter().for_each(|buffer| frames.on_packet(buffer.size()));
+            }
+            _ => {}
+        }
+        gst::PadProbeReturn::Ok
+    });
+    Ok(())
 }
 
 /// Calls `act` for each buffer that passes a pad; it is dropped when that says `false`.
