@@ -302,4 +302,4 @@ fn age(pad: &gst::Pad, at: Duration) -> Duration {
 const SILENCE_MOST: Duration = Duration::from_secs(5);
 /// So long it may take to begin.
 const START_MOST: Duration = Duration::from_secs(15);
-const _: () = assert!(stamp::EXTENSION_BYTES % 4 == 0, "an extension is whole words");
+const _: () = assert!(stamp::EXTENSION_BYTES.is_multiple_of(4), "an extension is whole words");
