@@ -36,11 +36,8 @@ const WORSE_TRANSFERS: &[Worse] = &[("lte_geo", "default", 0.85)];
 const WORSE_PACED: &[Worse] = &[];
 /// `raven` sends large transfers and streams once, as min-RTT does: with copies of everything they
 /// were not worse. No flow that sends so much stays on the interactive lane.
-const WORSE_LANES_TRANSFERS: &[Worse] = &[
-    ("bw_10to1", "real-time", 0.71),
-    ("fiber_lte", "other", 0.85),
-    ("dual_lte", "interactive", 0.79),
-];
+const WORSE_LANES_TRANSFERS: &[Worse] =
+    &[("bw_10to1", "real-time", 0.71), ("fiber_lte", "other", 0.85)];
 const WORSE_LANES_PACED: &[Worse] = &[];
 
 #[test]

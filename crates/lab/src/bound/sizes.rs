@@ -11,13 +11,17 @@
 //! Why nobody does better. A set `X` of frames has, whole and in time, at most the bytes of the
 //! stretches that are of use to one of them, by Hall's condition; overheads, queues and losses only
 //! make it less. This most is a submodular function of `X`, so the sizes that are possible are a
-//! polymatroid. A stretch is of use to a run of frames without gaps. Where one begins before another
-//! and ends after it, as with links of different delays, the other is taken for as long as the
-//! first ([`widened`]), which can only help; so those that begin later end later, and the tightest
-//! sets are runs too: if a stretch reaches over a gap of a set, the frames in the gap add nothing to
+//! polymatroid.
+//!
+//! A stretch is of use to a run of frames without gaps. Where one begins before another and ends
+//! after it, as with links of different delays, the other is taken for as long as the first
+//! ([`widened`]), which can only help; so those that begin later end later, and the tightest sets
+//! are runs too: if a stretch reaches over a gap of a set, the frames in the gap add nothing to
 //! what the set may have but their own stretches, and if none does, one of the two sides is as
-//! tight. To give the run with the least capacity by frame an even share, and to go on with the rest
-//! of the stretches on either side, makes the base of the polymatroid that is lexicographically the
+//! tight.
+//!
+//! To give the run with the least capacity by frame an even share, and to go on with the rest of
+//! the stretches on either side, makes the base of the polymatroid that is lexicographically the
 //! greatest, and that one maximises the sum of every concave function of the sizes (Fujishige,
 //! Lexicographically optimal base of a polymatroid with respect to a weight vector, 1980). SSIM in
 //! dB is taken for such a function of the bytes (`video/encoder.rs`).
@@ -136,11 +140,12 @@ fn narrowest(first: usize, last: usize, stretches: &[Stretch]) -> ((usize, usize
         ended[at] += ended[at - 1];
     }
     let mut best = ((first, last), f64::INFINITY);
-    for from in 0..count {
-        for to in from..count {
-            let share = (begun[to] - ended[from]) / (to - from + 1) as f64;
+    for (from, ended) in ended[..count].iter().enumerate() {
+        for (length, begun) in (1_u32..).zip(&begun[from..]) {
+            let share = (begun - ended) / f64::from(length);
             if share < best.1 {
-                best = ((first + from, first + to), share.max(0.0));
+                let to = first + from + length as usize - 1;
+                best = ((first + from, to), share.max(0.0));
             }
         }
     }
@@ -185,8 +190,8 @@ mod tests {
     }
 
     proptest! {
-        /// They can be carried, and none can grow but at the cost of one that is no larger. Links of
-        /// one delay: no stretch lies within another there, and nothing was widened.
+        /// They can be carried, and none can grow but at the cost of one that is no larger: over
+        /// links of one delay, where no stretch lies within another, and nothing is widened.
         #[test]
         fn the_sizes_are_possible_and_nobody_shares_more_evenly(
             first in prop::collection::vec(0..2_000_u64, 1..12),

@@ -129,7 +129,8 @@ impl Shedder {
     }
 
     /// Whether a packet of `frame` that came at `since` is none to be sent, since the frame's first
-    /// came `age_max` ago.
+    /// came `age_max` ago. What comes so long after it is of another frame, whatever its timestamp:
+    /// there are sources whose clock stands still.
     pub(crate) fn is_late(
         &mut self,
         now: Instant,
@@ -138,6 +139,9 @@ impl Shedder {
         age_max: Duration,
     ) -> bool {
         let Some(known) = self.find(frame, since) else { return false };
+        if since.since(known.first) >= age_max {
+            (known.first, known.stays) = (since, true);
+        }
         let is_late = now.since(known.first) >= age_max;
         known.stays &= !is_late;
         is_late
@@ -266,6 +270,10 @@ mod tests {
         assert!(!shedder.is_late(at(100), frame(1, 11), at(30), age_max), "that is another frame");
         assert!(shedder.is_late(at(100), frame(1, 10), at(30), age_max));
         assert!(!shedder.stays(at(100), frame(1, 10), at(40), || false), "nor what comes later");
+        for sent in (200..2_000).step_by(30) {
+            let is_late = shedder.is_late(at(sent), frame(1, 10), at(sent), age_max);
+            assert!(!is_late, "a clock that stands still makes nothing late that has not waited");
+        }
         shedder.on_front(at(100), at(0));
         shedder.on_front(at(5000), at(0));
         assert!(shedder.stays(at(5000), frame(1, 12), at(4950), || false), "only what is late");
