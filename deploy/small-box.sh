@@ -73,10 +73,10 @@ fi
 export RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_ARMV7_UNKNOWN_LINUX_GNUEABIHF_LINKER=arm-linux-gnueabihf-gcc
-# Static, for any C library that a box may have, or none. On armv7 by Thumb-2, whose instructions are
-# half as long, as Debian builds for it. A panic unwinds from calls alone; tables
+# Static, for any C library that a box may have, or none. A panic unwinds from calls alone; tables
 # that are right at each other instruction too, for debuggers and profilers, are some 80 kB larger.
-# armv7 has tables of another kind.
+# armv7 has tables of another kind, and the instructions of Thumb-2, which are half as long: so does
+# Debian build for it.
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static -Z use-sync-unwind=yes"
 export CARGO_TARGET_ARMV7_UNKNOWN_LINUX_GNUEABIHF_RUSTFLAGS="-C target-feature=+crt-static,+thumb-mode"
 # dist COMMAND TARGET [arguments of cargo]
