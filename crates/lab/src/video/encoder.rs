@@ -7,7 +7,7 @@
 //!
 //! The model has two measured parts, both of x264 at zero latency (docs/lab.md tells how): what
 //! share of its limit a frame uses, and the SSIM of frames of so many bytes. A picture that needs
-//! no other takes [`KEY_FRAME_COST`] times the bytes of one that does for the same SSIM.
+//! no other takes three times the bytes of one that does for the same SSIM.
 
 use std::time::Duration;
 
