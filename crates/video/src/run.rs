@@ -78,7 +78,13 @@ pub fn until_end(
         );
         match message.as_deref().map(gst::MessageRef::view) {
             Some(gst::MessageView::Error(error)) => return Err(told(error)),
-            Some(gst::MessageView::Eos(_)) => return Ok(End::Source),
+            Some(gst::MessageView::Eos(_)) => {
+                if farewell == Farewell::Eos {
+                    let last = [gst::MessageType::Error, gst::MessageType::Eos];
+                    let _ = bus.timed_pop_filtered(FAREWELL_MOST, &last);
+                }
+                return Ok(End::Source);
+            }
             Some(gst::MessageView::Latency(_)) => {
                 // That it changes is of no importance where nothing waits for its time.
                 let _ = pipeline.recalculate_latency();

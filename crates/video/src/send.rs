@@ -165,9 +165,29 @@ fn encode(
         sized.after_encoder(running_time(pad, buffer), buffer.size(), is_key);
         true
     })?;
+    tell_end(pipeline, &caps)?;
     let asked = Arc::clone(frames);
     rtp::on_key_frame_asked(&caps, "sink", move || asked.on_key_frame_asked())?;
     Ok(caps)
+}
+
+/// Tells the bus when the last picture has passed `element`: a session of RTCP may take seconds to
+/// end by itself (RFC 3550 section 6.3.7).
+fn tell_end(pipeline: &gst::Pipeline, element: &gst::Element) -> Result<()> {
+    let pad = element.static_pad("src").context("an element without output")?;
+    let pipeline = pipeline.downgrade();
+    pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, move |_, info| {
+        if let Some(gst::PadProbeData::Event(event)) = &info.data
+            && event.type_() == gst::EventType::Eos
+            && let Some(pipeline) = pipeline.upgrade()
+            && let Some(bus) = pipeline.bus()
+        {
+            // It fails only when nobody listens any more.
+            let _ = bus.post(gst::message::Eos::builder().src(&pipeline).build());
+        }
+        gst::PadProbeReturn::Ok
+    });
+    Ok(())
 }
 
 /// Writes time and number of its frame into each packet, and counts it.
