@@ -1,6 +1,6 @@
 //! `roadweave encoder-feedback`: what an encoder should do, a line at a time.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -89,9 +89,11 @@ impl EncoderFeedbackArgs {
     }
 }
 
-/// Whether something that was printed has not been read yet, as far as can be known.
+/// Whether something that was printed has not been read yet, as far as can be known: what a
+/// terminal has unread is what its user typed.
 fn has_unread() -> bool {
-    rustix::io::ioctl_fionread(io::stdout()).is_ok_and(|bytes| bytes > 0)
+    let out = io::stdout();
+    !out.is_terminal() && rustix::io::ioctl_fionread(out).is_ok_and(|bytes| bytes > 0)
 }
 
 /// How long to wait before the client is looked for again.

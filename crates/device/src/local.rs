@@ -21,7 +21,7 @@ pub use requests::{
 };
 pub(crate) use server::RequestSender;
 pub use server::{LocalRequest, LocalServer, RpcError};
-pub(crate) use subscribers::Subscribers;
+pub(crate) use subscribers::{SEND_BUFFER, Subscribers};
 
 /// Longest line, bytes; a longer one ends the connection.
 const LINE_MAX: usize = 1024 * 1024;

@@ -67,8 +67,7 @@ pub fn until_end(
         }
         if asked.load(Ordering::Relaxed) || seconds.is_some_and(|it| began.elapsed() >= it) {
             if farewell == Farewell::Eos && pipeline.send_event(gst::event::Eos::new()) {
-                let last = [gst::MessageType::Error, gst::MessageType::Eos];
-                let _ = bus.timed_pop_filtered(FAREWELL_MOST, &last);
+                await_goodbye(&bus);
             }
             return Ok(End::Asked);
         }
@@ -80,8 +79,7 @@ pub fn until_end(
             Some(gst::MessageView::Error(error)) => return Err(told(error)),
             Some(gst::MessageView::Eos(_)) => {
                 if farewell == Farewell::Eos {
-                    let last = [gst::MessageType::Error, gst::MessageType::Eos];
-                    let _ = bus.timed_pop_filtered(FAREWELL_MOST, &last);
+                    await_goodbye(&bus);
                 }
                 return Ok(End::Source);
             }
@@ -92,6 +90,12 @@ pub fn until_end(
             _ => {}
         }
     }
+}
+
+/// Gives the session a moment to end by itself.
+fn await_goodbye(bus: &gst::Bus) {
+    let last = [gst::MessageType::Error, gst::MessageType::Eos];
+    let _ = bus.timed_pop_filtered(FAREWELL_MOST, &last);
 }
 
 /// The error that waits on the bus.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use super::subscribers::Subscribers;
+use super::subscribers::{SEND_BUFFER, Subscribers};
 use super::{LINE_MAX, Subscribe};
 use crate::callers::Callers;
 use crate::process::own_directory;
@@ -234,7 +234,6 @@ fn serve(
                 let begin = format!("{{\"jsonrpc\":\"2.0\",\"method\":{topic},\"params\":");
                 (&*stream).write_all(format!("{begin}{word}}}\n").as_bytes())
             };
-            // What lies in buffers is old when it is read.
             let _ = SockRef::from(stream).set_send_buffer_size(SEND_BUFFER);
             return subscribers.subscribe().tell_all(interval, tell);
         }
@@ -279,8 +278,6 @@ fn failure(id: Value, error: &RpcError) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": { "code": error.code, "message": error.message } })
 }
 
-/// The kernel takes the least that it has, some words.
-const SEND_BUFFER: usize = 2_048;
 const QUEUE_MAX: usize = 16;
 const CONNECTIONS_MAX: usize = 16;
 const ANSWER_MAX: Duration = Duration::from_secs(2);

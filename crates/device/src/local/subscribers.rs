@@ -147,6 +147,9 @@ impl Shared {
     }
 }
 
+/// The send buffer of a subscriber's socket, bytes: what lies in buffers is old when it is read.
+/// The kernel takes the least that it has, some words.
+pub(crate) const SEND_BUFFER: usize = 2_048;
 /// The most subscribers: eight of the local socket at least, since few may come by HTTP.
 const SUBSCRIBERS_MAX: usize = 12;
 /// A loop that lives publishes something within a second.

@@ -18,10 +18,10 @@ use socket2::SockRef;
 
 use super::EntranceEnd;
 use super::handshake::Asked;
-use super::http::{answer, answer_with};
+use super::http::{answer, answer_with, value_of};
 use super::report::{allowed_origin, cross_origin};
 use crate::callers::Callers;
-use crate::local::{Subscribe, Subscribers};
+use crate::local::{SEND_BUFFER, Subscribe, Subscribers};
 
 /// Where encoders are told.
 pub(super) const TARGET: &str = "/v1/encoder";
@@ -78,17 +78,14 @@ pub(super) fn read(
 /// Whether a browser asks for a page that is not the box's own, without saying whose: as for a
 /// picture or a frame (Fetch Metadata), or since the page's name was made to lead here.
 fn is_of_page(fields: &[Header<'_>]) -> bool {
-    let field = |name: &str| {
-        let mut named = fields.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
-        named.next().map(|field| String::from_utf8_lossy(field.value).trim().to_owned())
+    let field = |name: &str| value_of(fields, name).map(|value| value.trim_ascii());
+    // Browsers say it with every request; others have no pages.
+    let Some(site) = field("Sec-Fetch-Site") else { return false };
+    let is_address = |host: &[u8]| {
+        let host = str::from_utf8(host).unwrap_or_default();
+        host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok()
     };
-    let is_elsewhere =
-        field("Sec-Fetch-Site").is_some_and(|site| site != "none" && site != "same-origin");
-    let is_named = field("Host").is_some_and(|host| {
-        let is_address = host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok();
-        !is_address && field("Sec-Fetch-Site").is_some()
-    });
-    is_elsewhere || is_named
+    (site != b"none" && site != b"same-origin") || field("Host").is_some_and(|it| !is_address(it))
 }
 
 /// The event streams of a box: a thread for each, as few as they are.
@@ -118,7 +115,7 @@ impl EventStreams {
             // One that breaks off harms itself only.
             let _ = socket.set_nonblocking(false);
             let _ = socket.set_write_timeout(Some(WRITE_MAX));
-            // What lies in buffers is old when it is read, and hides one that is gone.
+            // Full buffers hide one that is gone.
             let _ = SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER);
             let _ = SockRef::from(&socket).set_tcp_user_timeout(Some(WRITE_MAX));
             let ListenRequest { interval, fields } = request;
@@ -135,8 +132,6 @@ impl EventStreams {
 
 /// The most event streams at a time: the local socket's subscribers need room as well.
 const STREAMS_MAX: usize = 4;
-/// The kernel takes the least that it has, some words.
-const SEND_BUFFER: usize = 2_048;
 /// How long a listener may read nothing.
 const WRITE_MAX: Duration = Duration::from_secs(5);
 

@@ -60,6 +60,12 @@ pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
     }
 }
 
+/// The value of the first field of that name.
+pub(super) fn value_of<'a>(fields: &[httparse::Header<'a>], name: &str) -> Option<&'a [u8]> {
+    let named = fields.iter().find(|field| field.name.eq_ignore_ascii_case(name));
+    named.map(|field| field.value)
+}
+
 /// Where `host:port` leads to.
 fn destination(target: &str) -> Option<Destination> {
     destination_of(&target.parse().ok()?)

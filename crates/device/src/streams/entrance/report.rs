@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::super::hearing::told_by;
 use super::EntranceEnd;
 use super::handshake::Asked;
-use super::http::{HEAD_MAX, answer_with};
+use super::http::{HEAD_MAX, answer_with, value_of};
 
 /// Where players tell.
 pub(super) const TARGET: &str = "/v1/qoe";
@@ -45,10 +45,7 @@ pub(super) fn read(
     (head, rest): (usize, &[u8]),
     origins: &[String],
 ) -> Asked {
-    let field = |name: &str| {
-        let mut named = fields.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
-        named.next().map(|field| field.value)
-    };
+    let field = |name: &str| value_of(fields, name);
     let Ok(origin) = allowed_origin(fields, origins) else {
         return refused(403, "this page's origin is not in streams.origins", None);
     };
@@ -112,8 +109,7 @@ pub(super) fn allowed_origin<'a>(
     fields: &[Header<'a>],
     origins: &[String],
 ) -> Result<Option<&'a str>, NotAllowed> {
-    let origin = fields.iter().find(|field| field.name.eq_ignore_ascii_case("Origin"));
-    match origin.map(|origin| std::str::from_utf8(origin.value)) {
+    match value_of(fields, "Origin").map(std::str::from_utf8) {
         None => Ok(None),
         Some(Ok(origin)) if origins.iter().any(|known| known == origin) => Ok(Some(origin)),
         Some(_) => Err(NotAllowed),
