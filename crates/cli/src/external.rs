@@ -1,9 +1,11 @@
 //! Commands of other programs: `roadweave X` runs `roadweave-lab X` for the workshop's commands,
-//! and `roadweave-X` for any other, as git and cargo do with theirs.
+//! `roadweave-admin X` for those of administration, and `roadweave-X` for any other, as git and
+//! cargo do with theirs.
 //!
 //! ```text
-//! X is a name? ─► the workshop's? ─► roadweave-lab X ─┬► beside this program or in PATH: it takes
-//!                 any other       ─► roadweave-X     ─┘  over this process
+//! X is a name? ─► the workshop's? ─► roadweave-lab X   ─┬► beside this program or in PATH: it takes
+//!                 administration? ─► roadweave-admin X ─┤  over this process
+//!                 any other       ─► roadweave-X       ─┘
 //!                 neither is there: the package that has it, or the likely command
 //! ```
 
@@ -15,7 +17,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::Parser;
 use roadweave_terminal::exit::BadInput;
-use roadweave_terminal::{WORKSHOP, program};
+use roadweave_terminal::{ADMIN, WORKSHOP, program};
 
 /// The command of those who keep a fleet.
 const FLEET: &str = "fleet";
@@ -52,11 +54,16 @@ pub fn run(ours: &[&str]) -> Result<()> {
     let first = names.next().unwrap_or_default();
     // The help of a command comes from the program that has it.
     let name = if first == "help" { names.next().unwrap_or_default() } else { first };
-    if WORKSHOP.iter().any(|(known, _)| *known == name) {
-        return match program::find("roadweave-lab") {
-            Some(program) => Err(take_over(&program, &words, log)),
-            None => Err(missing(name, "roadweave-lab", "roadweave-workshop")),
-        };
+    for (commands, program, package) in [
+        (&WORKSHOP[..], "roadweave-lab", "roadweave-workshop"),
+        (&ADMIN[..], "roadweave-admin", "roadweave-admin"),
+    ] {
+        if commands.iter().any(|(known, _)| *known == name) {
+            return match program::find(program) {
+                Some(program) => Err(take_over(&program, &words, log)),
+                None => Err(missing(name, program, package)),
+            };
+        }
     }
     if !is_name(first) || ours.contains(&first) {
         return Ok(());

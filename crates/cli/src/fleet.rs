@@ -7,7 +7,8 @@ use anyhow::Result;
 use roadweave_config::{AnchorFile, AnchorStreams, ProxyFile};
 use roadweave_device::fleet::Membership;
 use roadweave_device::{
-    AnchorOptions, Destinations, ProxyOptions, ServerReload, random_bytes, run_anchor, run_proxy,
+    AnchorOptions, Destinations, ProxyOptions, Reread, ServerReload, random_bytes, run_anchor,
+    run_proxy,
 };
 use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
@@ -16,7 +17,7 @@ use roadweave_tunnel::{AnchorConfig, AnchorTenant, PeerTable, ServerConfig};
 
 use crate::files::{ANCHOR_FILE, PROXY_FILE};
 use crate::member::{self, Source};
-use crate::run::{in_order, tell_ignored, tun_settings, warn_of};
+use crate::run::{ignored, in_order, tun_settings, warn_of};
 
 /// Why a proxy without a fleet does not take a file.
 const NO_TENANTS: &str = "tenants is empty; write [[tenants]]";
@@ -186,18 +187,19 @@ fn reload_proxy(
     started: ProxyFile,
     key: PublicKey,
     is_member: bool,
-) -> impl FnMut() -> Result<ServerReload, String> {
+) -> impl FnMut() -> Result<Reread<ServerReload>, String> {
     move || {
         let mut file = source.read().map_err(|error| error.to_string())?;
         warn_of(&file);
         let other_key = member::is_other_key(file.private_key.take(), key)?;
-        tell_ignored(&started, &file, &["peers", "tenants"], other_key);
+        let ignored = ignored(&started, &file, &["peers", "tenants"], other_key);
         if file.tenants.is_empty() && !is_member {
             return Err(NO_TENANTS.to_owned());
         }
         let (peers, tenants) = (file.peers(), file.proxy_config().tenants);
         let anchors = file.anchor_names();
-        Ok(ServerReload { peers, tenants, anchors, ..ServerReload::default() })
+        let read = ServerReload { peers, tenants, anchors, ..ServerReload::default() };
+        Ok(Reread { read, ignored })
     }
 }
 
@@ -206,18 +208,19 @@ fn reload_anchor(
     source: Source<AnchorFile>,
     started: AnchorFile,
     key: PublicKey,
-) -> impl FnMut() -> Result<ServerReload, String> {
+) -> impl FnMut() -> Result<Reread<ServerReload>, String> {
     const RELOADS: [&str; 5] =
         ["devices", "proxies", "deny_destinations", "allow_destinations", "fleet.accept"];
     move || {
         let mut file = source.read().map_err(|error| error.to_string())?;
         warn_of(&file);
         let other_key = member::is_other_key(file.private_key.take(), key)?;
-        tell_ignored(&started, &file, &RELOADS, other_key);
+        let ignored = ignored(&started, &file, &RELOADS, other_key);
         let (peers, proxies) = (file.devices(), file.proxies());
         let accepted = file.fleet.accept.clone();
         let destinations = destinations(&file);
-        Ok(ServerReload { peers, destinations, proxies, accepted, ..ServerReload::default() })
+        let read = ServerReload { peers, destinations, proxies, accepted, ..Default::default() };
+        Ok(Reread { read, ignored })
     }
 }
 

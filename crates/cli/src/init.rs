@@ -1,15 +1,22 @@
 //! `roadweave init` and `roadweave keygen`: keys, and a pair of files that trust each other.
 
-use std::path::PathBuf;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use roadweave_config::{host_port, write_secrets};
+use roadweave_config::{
+    ChangeError, NewClient, PeerFields, PrivateKey, change_server_file, host_port, next_addresses,
+    parse, read_text, with_peer, write_secrets,
+};
 use roadweave_device::random_bytes;
-use roadweave_identity::Identity;
+use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
+use zeroize::Zeroizing;
 
 /// Writes client.toml and server.toml that trust each other.
+///
+/// Where there is a server.toml, a vehicle is added to it, and gets a file of its own.
 #[derive(Debug, clap::Args)]
 pub struct InitArgs {
     /// The server's address as the vehicle will reach it, host:port
@@ -25,7 +32,7 @@ pub struct InitArgs {
     /// The folder to write to
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// Overwrite files that are there
+    /// Overwrite files that are there, also those of a server with all its vehicles
     #[arg(long)]
     force: bool,
 }
@@ -34,22 +41,27 @@ impl InitArgs {
     /// # Errors
     /// When the address has no port, or a file exists or cannot be written.
     pub fn run(&self) -> Result<()> {
-        let (address, port) = host_port(&self.server)
+        let (_, port) = host_port(&self.server)
             .map_err(|error| BadInput::new(format!("--server {}: {error}", self.server)))?;
+        let server_path = self.folder.join("server.toml");
+        match server_path.exists() && !self.force {
+            true => self.add_vehicle(&server_path),
+            false => self.write_both(&server_path, port),
+        }
+    }
+
+    fn write_both(&self, server_path: &Path, port: u16) -> Result<()> {
         let client = generate()?;
         let server = generate()?;
         let client_path = self.folder.join("client.toml");
-        let server_path = self.folder.join("server.toml");
-        for path in [&client_path, &server_path] {
-            if path.exists() && !self.force {
-                bail!("{} exists; --force overwrites it", path.display());
-            }
+        if client_path.exists() && !self.force {
+            bail!("{} exists; --force overwrites it", client_path.display());
         }
         std::fs::create_dir_all(&self.folder)
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
         write_secrets(&[
-            (&client_path, &self.client_file(&address, &client, &server)),
-            (&server_path, &self.server_file(port, &client, &server)),
+            (&client_path, &self.client_file(&client, server.public_key())),
+            (server_path, &self.server_file(port, &client, &server)),
         ])?;
         out::line(format_args!(
             "{}\n  for the vehicle: roadweave client --config client.toml\n\
@@ -61,26 +73,65 @@ impl InitArgs {
         Ok(())
     }
 
-    fn client_file(&self, address: &str, client: &Identity, server: &Identity) -> String {
-        let uplinks: Vec<String> = self.uplinks.iter().map(|name| format!("{name:?}")).collect();
-        format!(
-            "# Roadweave client, for the vehicle. Every field: docs/configuration.md\n\
-             name = {name:?}\n\
-             private_key = \"{private}\"\n\n\
-             [server]\n\
-             addresses = [{address:?}]\n\
-             public_key = \"{public}\"\n\n\
-             [uplinks]\n\
-             # Names of interfaces, * stands for anything. Empty: every one with a default route.\n\
-             include = [{uplinks}]\n\n\
-             [routes]\n\
-             # What goes into the tunnel: everything.\n\
-             into_tunnel = [\"0.0.0.0/0\", \"::/0\"]\n",
-            name = self.name,
-            private = client.to_base64(),
-            public = server.public_key(),
-            uplinks = uplinks.join(", "),
-        )
+    /// Adds a vehicle to a server that is there.
+    fn add_vehicle(&self, server_path: &Path) -> Result<()> {
+        let client = generate()?;
+        let client_path = self.folder.join("client.toml");
+        let client_path = match client_path.exists() {
+            true => self.folder.join(format!("{}.toml", self.name)),
+            false => client_path,
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+        if !self.name.chars().all(plain) || client_path.exists() {
+            let message = format!(
+                "{} is there, and the vehicle {:?} cannot be added to it: its file would be {}, which \
+                 exists or is no name for a file; choose another by --name, or begin anew by --force",
+                server_path.display(),
+                self.name,
+                client_path.display()
+            );
+            return Err(BadInput::new(message).into());
+        }
+        change_server_file(server_path, |server, text| {
+            if server.peers.iter().any(|peer| peer.name == self.name) {
+                return Err(format!("there is a peer {:?}; choose another by --name", self.name));
+            }
+            let peer = PeerFields {
+                name: self.name.clone(),
+                tenant: None,
+                public_key: client.public_key(),
+                addresses: next_addresses(server)?,
+                expires: None,
+                rate_limit_mbps: None,
+            };
+            let text = with_peer(text, &peer)?;
+            let key = server.private_key.identity()?.public_key();
+            // Before the server's, so that no key is let in which is nowhere.
+            write_secrets(&[(&client_path, &self.client_file(&client, key))])
+                .map_err(|error| error.to_string())?;
+            Ok(text)
+        })
+        .map_err(|error| match error {
+            ChangeError::Refused(_) | ChangeError::File(_) => {
+                let path = server_path.display();
+                anyhow::Error::from(BadInput::new(format!("{path}: {error}")))
+            }
+            error => error.into(),
+        })?;
+        out::line(format_args!(
+            "{}\n  for the vehicle: roadweave client --config {}\n\
+             {}\n  knows it: `roadweave reload` on the server takes it up\n\
+             Each holds a private key: move them, do not copy them.",
+            client_path.display(),
+            client_path.file_name().unwrap_or_default().display(),
+            server_path.display()
+        ))?;
+        Ok(())
+    }
+
+    fn client_file(&self, identity: &Identity, server_key: PublicKey) -> Zeroizing<String> {
+        let (name, server, uplinks) = (&self.name, &self.server, &self.uplinks);
+        NewClient { name, identity, server, server_key, uplinks }.text()
     }
 
     fn server_file(&self, port: u16, client: &Identity, server: &Identity) -> String {
@@ -123,6 +174,43 @@ impl KeygenArgs {
     }
 }
 
+/// Prints the public key of a private one.
+#[derive(Debug, clap::Args)]
+pub struct PubkeyArgs {
+    /// A client.toml or server.toml; without it the private key is read from standard input
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl PubkeyArgs {
+    /// # Errors
+    /// When there is no private key, or what is there is none.
+    pub fn run(&self) -> Result<()> {
+        #[derive(serde::Deserialize)]
+        struct Keyed {
+            private_key: PrivateKey,
+        }
+        let key: PrivateKey = match &self.config {
+            Some(path) => {
+                let text = read_text(path, true).map_err(BadInput::new)?;
+                let Keyed { private_key } = parse(path, &text).map_err(BadInput::new)?;
+                private_key
+            }
+            None => {
+                let mut text = Zeroizing::new(String::new());
+                std::io::stdin().take(KEY_MAX).read_to_string(&mut text)?;
+                PrivateKey::new(text)
+            }
+        };
+        let identity = key.identity().map_err(BadInput::new)?;
+        out::line(format_args!("{}", identity.public_key()))?;
+        Ok(())
+    }
+}
+
+/// More than any key has, bytes.
+const KEY_MAX: u64 = 1024;
+
 fn generate() -> Result<Identity> {
     Ok(Identity::from_seed(random_bytes()?))
 }
@@ -153,7 +241,22 @@ mod tests {
         assert_eq!(server.peers[0].public_key, key(&client.private_key));
         assert_eq!((client.name.as_str(), server.listen.port()), ("bus \"12\"", 443));
         assert_eq!(client.uplinks.include, ["wwan*", "eth1"]);
-        let refused = args.run().expect_err("the files are there").to_string();
-        assert!(refused.contains("--force"), "{refused}");
+        let refused = args.run().expect_err("its name is no file's").to_string();
+        assert!(refused.contains("--name"), "{refused}");
+
+        // The next vehicle leaves the first one and the server as they are.
+        let second = InitArgs { name: "bus-13".into(), ..args };
+        second.run().expect("added");
+        let added: ClientFile = load(&folder.path().join("bus-13.toml")).expect("readable");
+        let now: ServerFile = load(&folder.path().join("server.toml")).expect("readable");
+        assert_eq!(now.peers[0], server.peers[0]);
+        assert_eq!(now.peers[1].public_key, key(&added.private_key));
+        assert_eq!(now.peers[1].addresses[0].to_string(), "10.77.0.3/32");
+        assert_eq!(added.server.expect("a server").public_key, key(&server.private_key));
+        let text = std::fs::read_to_string(folder.path().join("server.toml")).expect("readable");
+        let refused = second.run().expect_err("the name is taken").to_string();
+        assert!(refused.contains("--name"), "{refused}");
+        let after = std::fs::read_to_string(folder.path().join("server.toml")).expect("readable");
+        assert_eq!(after, text);
     }
 }

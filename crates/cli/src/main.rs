@@ -15,6 +15,7 @@ mod init;
 mod join;
 mod member;
 mod release;
+mod reload;
 mod run;
 mod set;
 mod show;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
-use roadweave_terminal::{WORKSHOP, exit, logging};
+use roadweave_terminal::{ADMIN, WORKSHOP, exit, logging};
 
 /// Fuses several unreliable uplinks of a vehicle into one dependable, low-latency tunnel.
 #[derive(Debug, Parser)]
@@ -41,6 +42,7 @@ enum Command {
     Init(init::InitArgs),
     Join(join::JoinArgs),
     Keygen(init::KeygenArgs),
+    Pubkey(init::PubkeyArgs),
     Client(run::ClientArgs),
     Server(run::ServerArgs),
     Router(run::RouterArgs),
@@ -48,6 +50,7 @@ enum Command {
     Anchor(fleet::AnchorArgs),
     Drain(drain::DrainArgs),
     Release(release::ReleaseArgs),
+    Reload(reload::ReloadArgs),
     Show(show::ShowArgs),
     Set(set::SetArgs),
     EncoderFeedback(encoder_feedback::EncoderFeedbackArgs),
@@ -55,11 +58,16 @@ enum Command {
 
 /// What other packages add to the commands above.
 fn help_of_others() -> String {
-    let lines = WORKSHOP.map(|(name, about)| format!("  {name:<8}  {about}"));
+    let lines = |commands: &[(&str, &str)]| {
+        let lines = commands.iter().map(|(name, about)| format!("  {name:<8}  {about}"));
+        lines.collect::<Vec<_>>().join("\n")
+    };
     format!(
-        "Command of the package roadweave-fleet:\n  fleet     Keeps a fleet: boxes, tokens, proxies, \
-         configurations, people\n\nCommands of the package roadweave-lab:\n{}",
-        lines.join("\n")
+        "Commands of the package roadweave-admin:\n{}\n\nCommand of the package \
+         roadweave-fleet:\n  fleet     Keeps a fleet: boxes, tokens, proxies, configurations, \
+         people\n\nCommands of the package roadweave-lab:\n{}",
+        lines(&ADMIN),
+        lines(&WORKSHOP)
     )
 }
 
@@ -76,6 +84,7 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Init(args) => args.run(),
         Command::Join(args) => args.run(),
         Command::Keygen(args) => args.run(),
+        Command::Pubkey(args) => args.run(),
         Command::Client(args) => args.run(),
         Command::Server(args) => args.run(),
         Command::Router(args) => args.run(),
@@ -83,6 +92,7 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Anchor(args) => args.run(),
         Command::Drain(args) => args.run(),
         Command::Release(args) => args.run(),
+        Command::Reload(args) => args.run(),
         Command::Show(args) => args.run(),
         Command::Set(args) => args.run(),
         Command::EncoderFeedback(args) => args.run(),

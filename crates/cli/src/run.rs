@@ -13,7 +13,7 @@ use roadweave_device::fleet::{FleetOptions, Membership};
 use roadweave_device::streams::EntranceSettings;
 use roadweave_device::{
     CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations,
-    LanStreamsOptions, RouterOptions, RouterSocket, ServerOptions, ServerReload, SplitRule,
+    LanStreamsOptions, Reread, RouterOptions, RouterSocket, ServerOptions, ServerReload, SplitRule,
     SplitRules, TunSettings, random_bytes, run_client, run_router, run_server,
 };
 use roadweave_fleet::Role;
@@ -247,16 +247,17 @@ fn reload_server(
     source: Source<ServerFile>,
     started: ServerFile,
     key: PublicKey,
-) -> impl FnMut() -> Result<ServerReload, String> {
+) -> impl FnMut() -> Result<Reread<ServerReload>, String> {
     move || {
         let mut file = source.read().map_err(|error| error.to_string())?;
         warn_of(&file);
         let other_key = member::is_other_key(file.private_key.take(), key)?;
-        tell_ignored(&started, &file, &SERVER_RELOADS, other_key);
+        let ignored = ignored(&started, &file, &SERVER_RELOADS, other_key);
         let destinations = destinations(&file);
         let accepted = file.fleet.accept.clone();
         let peers = file.peers();
-        Ok(ServerReload { peers, destinations, accepted, ..ServerReload::default() })
+        let read = ServerReload { peers, destinations, accepted, ..ServerReload::default() };
+        Ok(Reread { read, ignored })
     }
 }
 
@@ -273,24 +274,24 @@ fn reload_client(
     started: ClientFile,
     key: PublicKey,
     in_force: InForce,
-) -> impl FnMut() -> Result<ClientReload, String> {
+) -> impl FnMut() -> Result<Reread<ClientReload>, String> {
     move || {
         let remote = in_force.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut file = source.read(remote.as_deref()).map_err(|error| error.to_string())?.file;
         let other_key = member::is_other_key(file.private_key.take(), key)?;
-        tell_ignored(&started, &file, &CLIENT_RELOADS, other_key);
-        Ok(member::reload_of(&file))
+        let ignored = ignored(&started, &file, &CLIENT_RELOADS, other_key);
+        Ok(Reread { read: member::reload_of(&file), ignored })
     }
 }
 
-/// Names the fields that were changed and are not read again. Both are without their private keys,
-/// which stay nowhere in memory: whether that is another one is told apart.
-pub(crate) fn tell_ignored<T: serde::Serialize>(
+/// The fields that were changed and are not read again. Both are without their private keys, which
+/// stay nowhere in memory: whether that is another one is told apart.
+pub(crate) fn ignored<T: serde::Serialize>(
     started: &T,
     now: &T,
     reloaded: &[&str],
     other_key: bool,
-) {
+) -> Vec<String> {
     let is_read = |field: &String| {
         reloaded.iter().any(|name| {
             field.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -303,12 +304,7 @@ pub(crate) fn tell_ignored<T: serde::Serialize>(
     if other_key {
         ignored.push("private_key".to_owned());
     }
-    if !ignored.is_empty() {
-        tracing::warn!(
-            fields = ignored.join(", "),
-            "changed in the file, and ignored until the next start"
-        );
-    }
+    ignored
 }
 
 /// What is most likely not meant.

@@ -11,6 +11,7 @@ mod fleet;
 mod lane;
 mod merge;
 mod metrics;
+mod new_peer;
 mod peers;
 mod proxy;
 mod reader;
@@ -36,6 +37,7 @@ pub use lane::{
 };
 pub use merge::{Merged, merge};
 pub use metrics::MetricsFields;
+pub use new_peer::{ChangeError, NewClient, change_server_file, next_addresses, with_peer};
 pub use peers::PeerFields;
 pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
 pub use reader::{Fault, FileError, Position, Validate, load, parse, read_text};

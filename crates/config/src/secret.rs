@@ -17,6 +17,11 @@ use crate::Fault;
 pub struct PrivateKey(Zeroizing<String>);
 
 impl PrivateKey {
+    /// What `text` says, whether it is a key or not.
+    pub fn new(text: Zeroizing<String>) -> Self {
+        Self(text)
+    }
+
     /// The key pair.
     ///
     /// # Errors

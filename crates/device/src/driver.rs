@@ -22,6 +22,7 @@ mod granted;
 mod proxy;
 mod repeat_limiter;
 mod requests;
+mod reread;
 mod resolver;
 mod resolvers;
 mod router;
@@ -45,6 +46,7 @@ pub use client::{
 };
 pub use proxy::{ProxyOptions, run_proxy};
 pub(crate) use repeat_limiter::RepeatLimiter;
+pub use reread::Reread;
 pub use router::{RouterOptions, RouterSocket, run_router};
 pub use server::{ServerOptions, run_server};
 pub use serving::reload::{Destinations, Reload, ServerReload};

@@ -57,7 +57,7 @@ pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
     AnchorOptions, CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations,
-    DriverError, LanStreamsOptions, ProxyOptions, Reload, ReloadClient, RouterOptions,
+    DriverError, LanStreamsOptions, ProxyOptions, Reload, ReloadClient, Reread, RouterOptions,
     RouterSocket, ServerOptions, ServerReload, TunSettings, run_anchor, run_client, run_proxy,
     run_router, run_server,
 };

@@ -16,10 +16,12 @@ mod subscribers;
 
 pub use client::{RequestError, request, subscribe};
 pub use requests::{
-    Drain, DrainAnswer, EncoderWord, SetAnswer, SetQoe, SetStrategy, Subscribe, TellPlayer, Topic,
-    drain, set_strategy, status,
+    Drain, DrainAnswer, EncoderWord, ReloadAnswer, SetAnswer, SetQoe, SetStrategy, Subscribe,
+    TellPlayer, Topic, drain, reload, set_strategy, status,
 };
 pub(crate) use server::RequestSender;
+#[cfg(test)]
+pub(crate) use server::testing;
 pub use server::{LocalRequest, LocalServer, RpcError};
 pub(crate) use subscribers::{SEND_BUFFER, Subscribers};
 

@@ -19,6 +19,10 @@ pub mod out;
 pub mod program;
 pub mod secret;
 
+/// The commands of `roadweave-admin`, which `roadweave` runs as its own, and what each does.
+pub const ADMIN: [(&str, &str); 1] =
+    [("peer", "Adds, removes and shows the clients of a server, also while it runs")];
+
 /// The commands of `roadweave-lab`, the workshop, which `roadweave` runs as its own, and what each
 /// does.
 pub const WORKSHOP: [(&str, &str); 8] = [

@@ -24,7 +24,7 @@ use super::serving::reload::{Destinations, Reload, ServerReload};
 use super::serving::{Serving, ServingOptions, listens_at, open_socket};
 use super::{DriverError, TunSettings};
 use crate::fleet::FleetOptions;
-use crate::local::RpcError;
+use crate::local::{LocalRequest, RpcError};
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::reset_salt::reset_salt;
@@ -226,6 +226,10 @@ impl Role<Anchor> for AnchorRole {
 
     fn on_hangup(&mut self, _: &mut Driver<Anchor>, _: Instant) {
         self.serving.on_hangup();
+    }
+
+    fn on_reload(&mut self, _: &mut Driver<Anchor>, _: Instant, request: LocalRequest) {
+        self.serving.on_reload(request);
     }
 
     fn on_wake(&mut self, driver: &mut Driver<Anchor>, now: Instant) {

@@ -29,6 +29,7 @@ use super::edge::Edge;
 use super::event_loop::{Driver, MONITOR, ROUTERS, Role, Running, take_instance};
 use super::granted::Granted;
 use super::repeat_limiter::RepeatLimiter;
+use super::reread;
 use super::resolvers::{Changed, Resolvers};
 use super::settings;
 use super::steering::Steering;
@@ -36,7 +37,9 @@ use super::{DriverError, STATE_INTERVAL, needed_files};
 use crate::cleanup::{cleanup, take_over};
 use crate::dns::{Dns, restore_of};
 use crate::fleet::Fleet;
-use crate::local::{RpcError, SetAnswer, SetQoe, SetStrategy, TellPlayer};
+use crate::local::{
+    LocalRequest, ReloadAnswer, RpcError, SetAnswer, SetQoe, SetStrategy, TellPlayer,
+};
 use crate::lookup::RouterNotices;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
@@ -262,12 +265,12 @@ impl Role<Client> for ClientRole {
     }
 
     fn on_hangup(&mut self, driver: &mut Driver<Client>, now: Instant) {
-        match (self.options.reload)() {
-            Ok(reloaded) => {
-                self.take_up(driver, now, reloaded);
-            }
-            Err(error) => tracing::error!("nothing was changed: {error}"),
-        }
+        // What became of it is in the log.
+        let _ = self.reload(driver, now);
+    }
+
+    fn on_reload(&mut self, driver: &mut Driver<Client>, now: Instant, request: LocalRequest) {
+        request.answer(reread::answer(self.reload(driver, now)));
     }
 
     /// The resolver has answers, or the fleet has news.
@@ -397,6 +400,19 @@ impl ClientRole {
         self.next_time_of_day = now + TIME_OF_DAY;
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         client.on_time_of_day(since_1970.as_secs());
+    }
+
+    /// Reads the file again.
+    fn reload(
+        &mut self,
+        driver: &mut Driver<Client>,
+        now: Instant,
+    ) -> Result<ReloadAnswer, String> {
+        let reread = (self.options.reload)();
+        let reread = reread.inspect_err(|error| tracing::error!("nothing was changed: {error}"))?;
+        let (read, ignored) = reread.told();
+        let lanes = self.take_up(driver, now, read).map(|why| ("lanes".to_owned(), why));
+        Ok(ReloadAnswer { ignored, refused: lanes.into_iter().collect() })
     }
 
     /// Goes on with other lanes, policies and uplinks; the session lives on, or another with the

@@ -22,7 +22,7 @@ use super::cadence::Cadence;
 use super::courtesy::Courtesy;
 use super::edge::Edge;
 use super::tun_name::TunName;
-use crate::local::{LocalServer, RpcError, Subscribers};
+use crate::local::{LocalRequest, LocalServer, RpcError, Subscribers};
 use crate::metrics::MetricsListener;
 use crate::pauses::{Pause, Pauses, Readings, TURN_MAX};
 use crate::poll::wait_readable;
@@ -94,6 +94,13 @@ pub(super) trait Role<N: Node> {
     /// The status without what is told of each session, for those who ask often.
     fn summary(&mut self, driver: &mut Driver<N>) -> Status {
         self.status(driver)
+    }
+
+    /// Somebody asks by the local socket for the configuration to be read again, and is answered
+    /// once it is.
+    fn on_reload(&mut self, _driver: &mut Driver<N>, _now: Instant, request: LocalRequest) {
+        let none = RpcError::method_not_found(&request.method);
+        request.answer(Err(none));
     }
 
     /// Answers a request by the local socket that is not for the status.
@@ -397,12 +404,15 @@ impl<N: Node> Driver<N> {
         // One in a turn, so that whoever asks often keeps no packet waiting.
         let request = self.outside.as_mut().and_then(|it| it.local.poll_request());
         if let Some(request) = request {
-            let answer = match request.method.as_str() {
-                "status" => Ok(json!(role.status(self))),
-                "summary" => Ok(json!(role.summary(self))),
-                method => role.handle_request(self, now, method, &request.params),
-            };
-            request.answer(answer);
+            match request.method.as_str() {
+                "status" => request.answer(Ok(json!(role.status(self)))),
+                "summary" => request.answer(Ok(json!(role.summary(self)))),
+                "reload" => role.on_reload(self, now, request),
+                method => {
+                    let answer = role.handle_request(self, now, method, &request.params);
+                    request.answer(answer);
+                }
+            }
             self.waker.wake();
         }
     }

@@ -34,7 +34,9 @@ use self::presence_log::PresenceLog;
 use self::reload::{Change, Destinations, Reload, Reloaded, Reloader, ServerReload};
 use super::DriverError;
 use super::event_loop::Driver;
+use super::reread::Askers;
 use crate::fleet::FleetOptions;
+use crate::local::{LocalRequest, ReloadAnswer};
 use crate::pauses::Pause;
 use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions, UplinkSocket};
 
@@ -85,6 +87,7 @@ impl Tables {
 /// What is the same for all that others come to.
 pub(super) struct Serving {
     reloader: Reloader,
+    askers: Askers,
     fleet: Option<InFleet>,
     anchors: Anchors,
     tables: Tables,
@@ -123,6 +126,7 @@ impl Serving {
         let fleet = options.fleet.map(start_fleet).transpose()?;
         let mut serving = Self {
             reloader,
+            askers: Askers::default(),
             fleet,
             anchors,
             tables: Tables { clients, proxies },
@@ -193,11 +197,18 @@ impl Serving {
         self.begin_reload(true);
     }
 
+    /// Somebody asks by the local socket for the file to be read again, and waits.
+    pub(super) fn on_reload(&mut self, request: LocalRequest) {
+        let reading = self.begin_reload(true);
+        self.askers.add(reading, request);
+    }
+
     /// The fleet has said something, or the file was read again.
     pub(super) fn on_wake(&mut self, node: &mut impl Serves, now: Instant) {
         self.take_news(node, now);
-        if let Some(reloaded) = self.reloader.poll() {
-            self.take(node, now, reloaded);
+        if let Some((reading, reloaded)) = self.reloader.poll() {
+            let answer = reloaded.map(|reloaded| self.take(node, now, reloaded));
+            self.askers.on_read(reading, &answer);
         }
         if let Some(rereads) = self.reloader.take_due_again() {
             self.begin_reload(rereads);
@@ -216,15 +227,15 @@ impl Serving {
     }
 
     /// Begins to bring the clients in line with the file, which is read again if `rereads`, and the
-    /// members of the fleet.
-    fn begin_reload(&mut self, rereads: bool) {
+    /// members of the fleet. Returns the number of that reading.
+    fn begin_reload(&mut self, rereads: bool) -> u64 {
         let members = self.fleet.as_ref().map(InFleet::members).unwrap_or_default();
         let peers = self.tables.clients.peers();
-        self.reloader.begin(Change { rereads, members, peers });
+        self.reloader.begin(Change { rereads, members, peers })
     }
 
-    fn take(&mut self, node: &mut impl Serves, now: Instant, reloaded: Reloaded) {
-        let Reloaded { change, proxies, destinations, led, of_file } = reloaded;
+    fn take(&mut self, node: &mut impl Serves, now: Instant, reloaded: Reloaded) -> ReloadAnswer {
+        let Reloaded { change, proxies, destinations, led, of_file, ignored } = reloaded;
         let (peers, changed) = (change.peers.len(), change.changed.len());
         match &self.tables.proxies {
             None => tracing::info!(peers, changed, "the clients were read again"),
@@ -243,6 +254,7 @@ impl Serving {
         }
         // To let go of thousands takes a while as well.
         std::thread::spawn(move || drop(former));
+        ReloadAnswer { ignored, refused: Vec::new() }
     }
 
     /// The socket failed.

@@ -50,7 +50,7 @@ use super::serving::{Serving, open_by};
 use super::settings::parse;
 use super::tun_name::TunName;
 use super::{DriverError, ServerOptions, requests};
-use crate::local::RpcError;
+use crate::local::{LocalRequest, RpcError};
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::random::random_bytes;
@@ -179,6 +179,10 @@ impl Role<Front> for Supervisor {
 
     fn on_hangup(&mut self, _: &mut Driver<Front>, _: Instant) {
         self.serving.on_hangup();
+    }
+
+    fn on_reload(&mut self, _: &mut Driver<Front>, _: Instant, request: LocalRequest) {
+        self.serving.on_reload(request);
     }
 
     fn on_wake(&mut self, driver: &mut Driver<Front>, now: Instant) {

@@ -49,7 +49,8 @@ pub enum RequestError {
     },
 }
 
-/// Asks a running instance; waits for five seconds at most.
+/// Asks a running instance; waits for five seconds at most, and for twenty-five until it has read
+/// its configuration again.
 ///
 /// # Errors
 /// [`RequestError::NotRunning`] when there is none, [`RequestError::Refused`] with its own words.
@@ -135,7 +136,7 @@ fn exchange(path: &Path, method: &str, params: &Value) -> io::Result<String> {
 /// Asks; the answer is to be read.
 fn send(path: &Path, method: &str, params: &Value) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_read_timeout(Some(if method == "reload" { RELOAD_TIMEOUT } else { TIMEOUT }))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     stream.write_all(format!("{request}\n").as_bytes())?;
@@ -143,3 +144,4 @@ fn send(path: &Path, method: &str, params: &Value) -> io::Result<UnixStream> {
 }
 
 const TIMEOUT: Duration = Duration::from_secs(5);
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(25);

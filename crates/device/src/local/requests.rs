@@ -101,6 +101,15 @@ pub struct DrainAnswer {
     pub sessions: u64,
 }
 
+/// What is answered to `reload`, when the configuration could be read again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadAnswer {
+    /// Fields that were changed and count from the next start on.
+    pub ignored: Vec<String>,
+    /// Fields that were changed and are still as before, each with the reason.
+    pub refused: Vec<(String, String)>,
+}
+
 /// What is answered to a change that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -142,6 +151,14 @@ pub fn set_strategy(path: &Path, change: &SetStrategy) -> Result<Option<String>,
 /// As [`request`]; [`RequestError::Refused`] when it cannot be done.
 pub fn drain(path: &Path, drain: &Drain) -> Result<DrainAnswer, RequestError> {
     read(path, request(path, "drain", &json!(drain))?)
+}
+
+/// Lets a running instance read its configuration again, and waits until it has.
+///
+/// # Errors
+/// As [`request`]; [`RequestError::Refused`] when nothing was changed, with the reason.
+pub fn reload(path: &Path) -> Result<ReloadAnswer, RequestError> {
+    read(path, request(path, "reload", &Value::Null)?)
 }
 
 /// What was answered, as the type that both sides share.

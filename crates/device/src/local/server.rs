@@ -31,7 +31,8 @@ pub struct LocalServer {
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// One request; answer it soon, the caller waits for two seconds.
+/// One request; answer it soon, the caller waits for two seconds, and for twenty where the
+/// configuration is to be read again.
 #[derive(Debug)]
 pub struct LocalRequest {
     /// What is asked for.
@@ -55,6 +56,9 @@ impl RpcError {
     /// The code of an instance that has not answered in time, and may the next time.
     pub const BUSY: i32 = -32000;
 
+    /// The code of what cannot be done.
+    pub const REFUSED: i32 = -32001;
+
     /// There is no such method.
     pub fn method_not_found(method: &str) -> Self {
         Self { code: -32601, message: format!("there is no method {method:?}") }
@@ -74,12 +78,17 @@ impl RpcError {
         Self { code: -32600, message }
     }
 
+    /// It cannot be done, and would not be if it was asked again.
+    pub(crate) fn refused(message: String) -> Self {
+        Self { code: Self::REFUSED, message }
+    }
+
     /// Something else is wrong.
     pub(crate) fn internal(message: impl ToString) -> Self {
         Self { code: -32603, message: message.to_string() }
     }
 
-    fn busy() -> Self {
+    pub(crate) fn busy() -> Self {
         Self::busy_with("the instance is busy, ask again")
     }
 
@@ -104,7 +113,8 @@ impl RequestSender {
     /// Hands a request to the event loop and awaits its answer.
     ///
     /// # Errors
-    /// What the event loop answers, or that it is busy: it has not answered for two seconds.
+    /// What the event loop answers, or that it is busy: it has not answered for so long as a
+    /// [`LocalRequest`] may take.
     pub(crate) fn ask(&self, method: &str, params: Value) -> Result<Value, RpcError> {
         let (answer, answers) = sync_channel(1);
         let request = LocalRequest { method: method.to_owned(), params, answer };
@@ -114,7 +124,8 @@ impl RequestSender {
                 return Err(RpcError::busy());
             }
         }
-        answers.recv_timeout(ANSWER_MAX).unwrap_or_else(|_| Err(RpcError::busy()))
+        let patience = if method == "reload" { RELOAD_MAX } else { ANSWER_MAX };
+        answers.recv_timeout(patience).unwrap_or_else(|_| Err(RpcError::busy()))
     }
 }
 
@@ -281,4 +292,18 @@ fn failure(id: Value, error: &RpcError) -> Value {
 const QUEUE_MAX: usize = 16;
 const CONNECTIONS_MAX: usize = 16;
 const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// To read thousands of clients takes a second.
+const RELOAD_MAX: Duration = Duration::from_secs(20);
 const IDLE_MAX: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// A request, and where its answer comes.
+    pub(crate) fn question(method: &str) -> (LocalRequest, Receiver<Result<Value, RpcError>>) {
+        let (answer, answers) = sync_channel(1);
+        let request = LocalRequest { method: method.to_owned(), params: Value::Null, answer };
+        (request, answers)
+    }
+}

@@ -13,7 +13,7 @@ use roadweave_quic::TransportConfig;
 use roadweave_tunnel::{LaneConfig, StreamsConfig, UplinkPolicy};
 use roadweave_types::{ServerName, UplinkSelector};
 
-use super::super::TunSettings;
+use super::super::{Reread, TunSettings};
 use crate::filter::split::SplitRules;
 use crate::fleet::FleetOptions;
 use crate::streams::EntranceSettings;
@@ -76,7 +76,7 @@ pub struct LanStreamsOptions {
 }
 
 /// Reads the client's configuration again.
-pub type ReloadClient = Box<dyn FnMut() -> Result<ClientReload, String>>;
+pub type ReloadClient = Box<dyn FnMut() -> Result<Reread<ClientReload>, String>>;
 
 /// What a client is started with.
 pub struct ClientOptions {

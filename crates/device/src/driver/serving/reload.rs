@@ -21,6 +21,7 @@ use roadweave_tunnel::{Peer, Peers, PeersChange, ProxyTenant};
 use super::anchor_names::AnchorPlace;
 use super::anchors::TenantRoutes;
 use super::machine::Machine;
+use crate::driver::Reread;
 use crate::fleet::{LeftOut, Members, Space, beside};
 use crate::{DeviceError, Waker};
 
@@ -51,7 +52,7 @@ pub struct Destinations {
 }
 
 /// Reads the configuration again, in a thread of its own.
-pub type Reload = Box<dyn FnMut() -> Result<ServerReload, String> + Send>;
+pub type Reload = Box<dyn FnMut() -> Result<Reread<ServerReload>, String> + Send>;
 
 impl ServerReload {
     /// All whom the file names.
@@ -71,6 +72,8 @@ pub(super) struct Reloader {
     jobs: Option<Sender<Job>>,
     outcomes: Receiver<Outcome>,
     thread: Option<JoinHandle<()>>,
+    /// How many readings were begun.
+    begun: u64,
     /// Whether the thread is at work.
     is_busy: bool,
     /// Whether another change came meanwhile, and whether the file is to be read again for it.
@@ -109,6 +112,8 @@ pub(super) struct Reloaded {
     pub(super) led: TenantRoutes,
     /// Whom the file names.
     pub(super) of_file: BTreeSet<PublicKey>,
+    /// Fields of the file that count from the next start on.
+    pub(super) ignored: Vec<String>,
 }
 
 impl Reloader {
@@ -129,12 +134,17 @@ impl Reloader {
         let mut told = LeftOut::default();
         let work = move || {
             while let Ok(Job { mut machine, change }) = todo.recv() {
-                let read = match change.rereads {
-                    true => reload().map(|read| file = read),
-                    false => Ok(()),
+                let ignored = match change.rereads {
+                    false => Ok(Vec::new()),
+                    true => reload().map(|reread| {
+                        let (read, ignored) = Reread::told(reread);
+                        file = read;
+                        ignored
+                    }),
                 };
-                let reloaded = read.map(|()| {
-                    let (reloaded, left_out) = merged(&file, &change, own.as_deref());
+                let reloaded = ignored.map(|ignored| {
+                    let (mut reloaded, left_out) = merged(&file, &change, own.as_deref());
+                    reloaded.ignored = ignored;
                     tell_left_out(&mut told, left_out);
                     machine.iter_mut().for_each(|machine| machine.lead(&reloaded.change.peers));
                     reloaded
@@ -152,7 +162,7 @@ impl Reloader {
             .spawn(work)
             .map_err(|error| DeviceError::system("start a thread", error))?;
         let (jobs, thread) = (Some(jobs), Some(thread));
-        Ok(Self { jobs, outcomes, thread, is_busy: false, again: None, machine })
+        Ok(Self { jobs, outcomes, thread, begun: 0, is_busy: false, again: None, machine })
     }
 
     /// What of the clients lies beyond the own inner networks.
@@ -161,37 +171,41 @@ impl Reloader {
     }
 
     /// Begins to bring the clients in line; if that is under way, it is done once more afterwards.
-    pub(super) fn begin(&mut self, change: Change) {
+    /// Returns the number of the reading that does it.
+    pub(super) fn begin(&mut self, change: Change) -> u64 {
+        let reading = self.begun + 1;
         if self.is_busy {
             self.again = Some(change.rereads || self.again.unwrap_or_default());
-            return;
+            return reading;
         }
-        let Some(jobs) = &self.jobs else { return };
+        let Some(jobs) = &self.jobs else { return reading };
         match jobs.send(Job { machine: self.machine.take(), change }) {
-            Ok(()) => self.is_busy = true,
+            Ok(()) => (self.is_busy, self.begun) = (true, reading),
             Err(refused) => {
                 self.machine = refused.0.machine;
                 tracing::error!("the clients cannot be read again: the thread for it is gone");
             }
         }
+        reading
     }
 
     /// Waits for what is under way, and returns what was read if it could be.
     pub(super) fn wait(&mut self) -> Option<Reloaded> {
         let outcome = self.is_busy.then(|| self.outcomes.recv().ok()).flatten()?;
-        self.take(outcome)
+        self.take(outcome).ok()
     }
 
-    /// Returns what was read since the last time, if it could be.
-    pub(super) fn poll(&mut self) -> Option<Reloaded> {
+    /// Returns the number of the reading that is over since the last time, and what was read or why
+    /// nothing was.
+    pub(super) fn poll(&mut self) -> Option<(u64, Result<Reloaded, String>)> {
         let outcome = self.outcomes.try_recv().ok()?;
-        self.take(outcome)
+        Some((self.begun, self.take(outcome)))
     }
 
-    fn take(&mut self, outcome: Outcome) -> Option<Reloaded> {
+    fn take(&mut self, outcome: Outcome) -> Result<Reloaded, String> {
         (self.machine, self.is_busy) = (outcome.machine, false);
         let told = |error: &String| tracing::error!("nothing was changed: {error}");
-        outcome.reloaded.inspect_err(told).ok()
+        outcome.reloaded.inspect_err(told)
     }
 
     /// Whether another change came while the thread was at work, which it is no more, and whether
@@ -235,6 +249,7 @@ fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloa
         destinations: file.destinations.clone(),
         led: file.led(),
         of_file: file.keys().collect(),
+        ignored: Vec::new(),
     };
     (reloaded, left_out)
 }

@@ -1,0 +1,35 @@
+//! The roadweave-admin binary: what people do with a server and a box that runs.
+//!
+//! `roadweave peer ...` runs it. It is a program of its own, so that what a box needs stays small.
+
+#![allow(clippy::disallowed_methods, reason = "a program at the edge: files and the local socket")]
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+mod peer;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use roadweave_terminal::command_line::{LogOption, finish, refuse};
+
+/// What people do with a server and a box that runs
+#[derive(Debug, Parser)]
+#[command(name = "roadweave-admin", bin_name = "roadweave", version, max_term_width = 100)]
+struct Arguments {
+    #[command(flatten)]
+    log: LogOption,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Peer(peer::PeerArgs),
+}
+
+fn main() -> ExitCode {
+    finish(match Arguments::try_parse() {
+        Ok(Arguments { log, command: Command::Peer(args) }) => log.run(|| args.run()),
+        Err(error) => refuse(&error),
+    })
+}

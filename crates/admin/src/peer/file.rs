@@ -1,0 +1,106 @@
+//! What is changed in a server's file, and the files of its clients.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use anyhow::Result;
+use roadweave_config::{ChangeError, ServerFile, change_server_file};
+use roadweave_terminal::exit::BadInput;
+use toml_edit::DocumentMut;
+
+/// Changes the server's file.
+///
+/// # Errors
+/// [`BadInput`] when it is wrong, or would be.
+pub fn change(
+    path: &Path,
+    change: impl FnOnce(&ServerFile, &str) -> Result<String, String>,
+) -> Result<ServerFile> {
+    change_server_file(path, change).map_err(|error| match error {
+        ChangeError::Refused(why) => BadInput::new(format!("{}: {why}", path.display())).into(),
+        ChangeError::File(error) => BadInput::new(error).into(),
+        other => other.into(),
+    })
+}
+
+/// # Errors
+/// When somebody has the name already.
+pub fn refuse_name(server: &ServerFile, name: &str) -> Result<(), String> {
+    match server.peers.iter().any(|peer| peer.name == name) {
+        true => Err(format!("there is a peer {name:?}; remove it first, or choose another name")),
+        false => Ok(()),
+    }
+}
+
+/// The text of a server's file without the peer of this name; comments stay, but those above it.
+///
+/// # Errors
+/// When there is none.
+pub fn without_peer(server: &ServerFile, text: &str, name: &str) -> Result<String, String> {
+    let Some(position) = server.peers.iter().position(|peer| peer.name == name) else {
+        return Err(no_such(server, name));
+    };
+    let mut document: DocumentMut =
+        text.parse().map_err(|error: toml_edit::TomlError| error.to_string())?;
+    let peers = document.get_mut("peers").ok_or("peers is not there")?;
+    if let Some(tables) = peers.as_array_of_tables_mut() {
+        tables.remove(position);
+    } else if let Some(array) = peers.as_array_mut() {
+        array.remove(position);
+    }
+    Ok(document.to_string())
+}
+
+/// That nobody has this name, and who is there.
+pub fn no_such(server: &ServerFile, name: &str) -> String {
+    let names: Vec<&str> = server.peers.iter().map(|peer| peer.name.as_str()).collect();
+    match names.len() {
+        0 => format!("there is no peer {name:?}, and no other"),
+        1..=20 => format!("there is no peer {name:?}; there are: {}", names.join(", ")),
+        count => format!("there is no peer {name:?} among {count}; `roadweave peer list` has all"),
+    }
+}
+
+/// Writes a file that only its owner may read, and that is not there yet.
+///
+/// # Errors
+/// What the system says.
+pub fn write_new(path: &Path, text: &str) -> Result<(), String> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    written.map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use roadweave_identity::Identity;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_goes_and_what_stands_around_it_stays() {
+        let entry = |name: &str, seed, address: &str| {
+            let key = Identity::from_seed([seed; 32]).public_key();
+            format!(
+                "# of {name}\n[[peers]]\nname = {name:?}\npublic_key = \"{key}\"\n\
+                 addresses = [\"{address}\"]\n"
+            )
+        };
+        let head = "# of the bus line\nlisten = \"[::]:4433\"\n\n";
+        let one = entry("a", 1, "10.77.0.2/32");
+        let two = entry("b", 2, "10.77.0.3/32");
+        let three = entry("c", 3, "10.77.0.4/32");
+        let text = format!("{head}{one}\n{two}\n{three}");
+        let server: ServerFile = toml::from_str(&text).expect("a server's file");
+        let left = without_peer(&server, &text, "b").expect("removed");
+        assert_eq!(left, format!("{head}{one}\n{three}"));
+        let refused = without_peer(&server, &text, "d").expect_err("nobody");
+        assert!(refused.ends_with("there are: a, b, c"), "{refused}");
+    }
+}

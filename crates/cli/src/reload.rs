@@ -1,0 +1,44 @@
+//! `roadweave reload`: lets what runs read its configuration again, and tells what became of it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use roadweave_device::local::{ReloadAnswer, RequestError, RpcError, reload};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+
+/// Lets a running client, server, proxy or anchor read its configuration again.
+///
+/// Sessions go on. A client takes up lanes, uplinks and their policies; a server who may connect,
+/// and where to. What waits for the next start is named. A file that cannot be read changes
+/// nothing. SIGHUP does the same, and tells the log alone.
+#[derive(Debug, clap::Args)]
+pub struct ReloadArgs {
+    /// The socket of what runs
+    #[arg(long, default_value = "/run/roadweave/rw0.sock")]
+    socket: PathBuf,
+}
+
+impl ReloadArgs {
+    /// # Errors
+    /// When nothing runs behind the socket, or not all could be taken up.
+    pub fn run(&self) -> Result<()> {
+        let ReloadAnswer { ignored, refused } = match reload(&self.socket) {
+            Ok(answer) => answer,
+            Err(RequestError::Refused(error)) if error.code == RpcError::REFUSED => {
+                return Err(BadInput::new(format!("nothing was changed: {}", error.message)).into());
+            }
+            Err(other) => return Err(other.into()),
+        };
+        out::line(format_args!("the configuration was read again"))?;
+        if !ignored.is_empty() {
+            out::line(format_args!("not before the next start: {}", ignored.join(", ")))?;
+        }
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let fields: Vec<String> =
+            refused.iter().map(|(field, why)| format!("{field} is as before: {why}")).collect();
+        Err(BadInput::new(fields.join("; ")).into())
+    }
+}

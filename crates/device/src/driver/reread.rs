@@ -1,0 +1,92 @@
+//! A configuration that is read again while the tunnel goes on: by SIGHUP, or by the local socket,
+//! where who asks is told what became of it.
+
+use serde_json::{Value, json};
+
+use crate::local::{LocalRequest, ReloadAnswer, RpcError};
+
+/// What was read again.
+#[derive(Clone, Debug)]
+pub struct Reread<T> {
+    /// What counts from now on.
+    pub read: T,
+    /// Fields that were changed and count from the next start on.
+    pub ignored: Vec<String>,
+}
+
+impl<T> Reread<T> {
+    /// Tells the log of what waits for the next start, and returns both parts.
+    pub(super) fn told(self) -> (T, Vec<String>) {
+        if !self.ignored.is_empty() {
+            let fields = self.ignored.join(", ");
+            tracing::warn!(fields, "changed in the file, and ignored until the next start");
+        }
+        (self.read, self.ignored)
+    }
+}
+
+/// What whoever asked is told of a file that was read again.
+pub(super) fn answer(reloaded: Result<ReloadAnswer, String>) -> Result<Value, RpcError> {
+    reloaded.map(|answer| json!(answer)).map_err(RpcError::refused)
+}
+
+/// Those who have asked for a reading that is not over.
+#[derive(Debug, Default)]
+pub(super) struct Askers {
+    /// Each with the number of the reading that its question is answered by.
+    waiting: Vec<(u64, LocalRequest)>,
+}
+
+impl Askers {
+    /// Lets `request` wait for the reading with this number.
+    pub(super) fn add(&mut self, reading: u64, request: LocalRequest) {
+        match self.waiting.len() < ASKERS_MAX {
+            true => self.waiting.push((reading, request)),
+            false => request.answer(Err(RpcError::busy())),
+        }
+    }
+
+    /// The reading with this number is over.
+    pub(super) fn on_read(&mut self, reading: u64, reloaded: &Result<ReloadAnswer, String>) {
+        let due = self.waiting.extract_if(.., |(number, _)| *number <= reading);
+        due.for_each(|(_, request)| request.answer(answer(reloaded.clone())));
+    }
+}
+
+/// As many as callers at once; whoever has left meanwhile counts until its reading is over.
+const ASKERS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::testing::question;
+
+    #[test]
+    fn who_asks_while_the_file_is_read_is_answered_by_the_next_reading() {
+        let mut askers = Askers::default();
+        let (early, early_answer) = question("reload");
+        let (late, late_answer) = question("reload");
+        askers.add(1, early);
+        askers.add(2, late);
+        askers.on_read(1, &Err("unknown field `colour`".to_owned()));
+        let refused = early_answer.try_recv().expect("answered").expect_err("refused");
+        assert!(refused.message.contains("colour"), "{refused}");
+        assert!(late_answer.try_recv().is_err(), "it has changed since");
+        askers.on_read(2, &Ok(ReloadAnswer::default()));
+        assert!(late_answer.try_recv().expect("answered").is_ok());
+    }
+
+    #[test]
+    fn no_more_wait_than_may() {
+        let mut askers = Askers::default();
+        let answers: Vec<_> = (0..=ASKERS_MAX)
+            .map(|_| {
+                let (request, answer) = question("reload");
+                askers.add(1, request);
+                answer
+            })
+            .collect();
+        let busy = answers.iter().filter(|answer| answer.try_recv().is_ok()).count();
+        assert_eq!(busy, 1);
+    }
+}
