@@ -1,19 +1,33 @@
-//! The unit of systemd: it starts what the program has, and takes no core from anybody.
+//! The units of systemd: they start what the program has, and what it needs is all they give it.
 
 #![allow(clippy::disallowed_methods, reason = "end-to-end tests start programs and wait")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod common;
+
 use std::fs;
 use std::io::{ErrorKind, Write as _};
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Instant;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave");
-/// What may stand for the instance.
-const ROLES: [&str; 5] = ["client", "server", "proxy", "anchor", "router"];
+use common::{Daemon, PROGRAM, Road, WAIT_MAX};
+use roadweave_device::netns::{NetNs, run_sandboxed};
 
-fn unit() -> String {
-    let file = "../../deploy/systemd/roadweave@.service";
+/// The units, what may stand for the instance of each, and what the program is started with.
+const UNITS: [(&str, &str, &str); 5] = [
+    ("roadweave-client@", "client", "client"),
+    ("roadweave-server", "", "server"),
+    ("roadweave@", "proxy", "proxy"),
+    ("roadweave@", "anchor", "anchor"),
+    ("roadweave@", "router", "router"),
+];
+/// Where packages put the program.
+const INSTALLED: &str = "/usr/bin/roadweave";
+
+fn unit(name: &str) -> String {
+    let file = format!("../../deploy/systemd/{name}.service");
     fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
 }
 
@@ -23,47 +37,110 @@ fn value(unit: &str, field: &str) -> String {
 }
 
 #[test]
-fn the_service_starts_what_the_program_has() {
-    let start = value(&unit(), "ExecStart");
-    let (program, arguments) = start.split_once(' ').unwrap();
-    assert_eq!(program, "/usr/local/bin/roadweave");
-    for role in ROLES {
-        let arguments = arguments.replace("%i", role);
+fn the_services_start_what_the_program_has() {
+    for (name, instance, role) in UNITS {
+        let unit = unit(name);
+        let start = value(&unit, "ExecStart").replace("%i", instance);
+        let (program, arguments) = start.split_once(' ').unwrap();
+        assert_eq!(program, INSTALLED);
+        assert_eq!(arguments.split(' ').next(), Some(role));
         let output = Command::new(PROGRAM).args(arguments.split(' ')).arg("--help").output();
         let output = output.unwrap();
         assert!(output.status.success(), "{role}: {output:?}");
+        // A file that is wrong is told by this code, and no further start mends it.
+        let missing = [role, "--check", "--config", "/nowhere/x.toml"];
+        let code = Command::new(PROGRAM).args(missing).output().unwrap().status.code().unwrap();
+        assert_eq!(value(&unit, "RestartPreventExitStatus"), code.to_string());
     }
-    // A file that is wrong is told by this code, and no further start mends it.
-    let missing = ["client", "--check", "--config", "/nowhere/client.toml"];
-    let code = Command::new(PROGRAM).args(missing).output().unwrap().status.code().unwrap();
-    assert_eq!(value(&unit(), "RestartPreventExitStatus"), code.to_string());
 }
 
 #[test]
-fn the_service_is_woken_soon_and_takes_no_core_from_anybody() {
-    let unit = unit();
-    assert!(value(&unit, "Nice").parse::<i32>().unwrap() < 0);
-    let settings = unit.lines().filter(|line| !line.starts_with('#'));
+fn the_services_are_alike_in_all_but_what_they_start() {
+    let rest = |name| unit(name).split_once("\nType=").unwrap().1.to_owned();
+    let first = rest(UNITS[0].0);
+    UNITS.iter().for_each(|(name, ..)| assert_eq!(rest(name), first, "{name}"));
+    // It is woken soon, and takes no core from anybody.
+    assert!(value(&first, "Nice").parse::<i32>().unwrap() < 0);
+    let settings = first.lines().filter(|line| !line.starts_with('#'));
     assert_eq!(settings.filter(|line| line.starts_with("CPUScheduling")).count(), 0);
 }
 
-#[test]
-fn systemd_understands_the_service() {
+/// What `systemd-analyze` says of a unit; `None` where it is not installed.
+fn analyzed(name: &str, instance: &str, words: &[&str]) -> Option<(bool, String)> {
     let folder = tempfile::tempdir().unwrap();
-    for role in ROLES {
-        let file = folder.path().join(format!("roadweave@{role}.service"));
-        fs::write(&file, unit().replace("/usr/local/bin/roadweave", PROGRAM)).unwrap();
-        let output = Command::new("systemd-analyze").arg("verify").arg(&file).output();
-        let output = match output {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                // A write to the stream itself is not captured.
-                let _ = writeln!(std::io::stderr(), "skipped: no systemd-analyze");
-                return;
-            }
-            output => output.unwrap(),
-        };
-        let said = String::from_utf8_lossy(&output.stderr);
-        let about_it: Vec<&str> = said.lines().filter(|line| line.contains("roadweave@")).collect();
-        assert!(output.status.success() && about_it.is_empty(), "{said}");
+    let file = folder.path().join(format!("{name}{instance}.service"));
+    fs::write(&file, unit(name).replace(INSTALLED, PROGRAM)).unwrap();
+    match Command::new("systemd-analyze").args(words).arg(&file).output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            // A write to the stream itself is not captured.
+            let _ = writeln!(std::io::stderr(), "skipped: no systemd-analyze");
+            None
+        }
+        output => {
+            let output = output.unwrap();
+            let said = [output.stdout, output.stderr].concat();
+            Some((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
+        }
     }
+}
+
+#[test]
+fn systemd_understands_the_services() {
+    for (name, instance, _) in UNITS {
+        let Some((is_right, said)) = analyzed(name, instance, &["verify", "--man=no"]) else {
+            return;
+        };
+        let about_it: Vec<&str> = said.lines().filter(|line| line.contains("roadweave")).collect();
+        assert!(is_right && about_it.is_empty(), "{said}");
+    }
+}
+
+#[test]
+fn systemd_finds_the_services_little_exposed() {
+    // The network of the machine is theirs; of all else they have little. 0 is best, 100 worst.
+    let words = ["security", "--offline=yes", "--threshold=42"];
+    for (name, instance, _) in UNITS {
+        let Some((is_below, said)) = analyzed(name, instance, &words) else { return };
+        assert!(is_below, "{said}");
+    }
+}
+
+#[test]
+fn the_service_manager_hears_that_both_ends_are_up_and_what_they_do() {
+    let name = "the_service_manager_hears_that_both_ends_are_up_and_what_they_do";
+    run_sandboxed(name, || {
+        let road = Road::new();
+        let start = |role: &str, namespace| {
+            let path = road.path(&format!("{role}.notify"));
+            let manager = UnixDatagram::bind(&path).unwrap();
+            manager.set_read_timeout(Some(WAIT_MAX)).unwrap();
+            let mut command = NetNs::command(namespace, PROGRAM);
+            command
+                .args([role, "--config"])
+                .arg(road.path(&format!("{role}.toml")))
+                .env("NOTIFY_SOCKET", path);
+            (Daemon::start(command, road.path(&format!("{role}.log"))), manager)
+        };
+        let wait_for = |manager: &UnixDatagram, wanted: &str| {
+            let deadline = Instant::now() + WAIT_MAX;
+            let mut buffer = [0; 256];
+            loop {
+                let length = manager.recv(&mut buffer).unwrap();
+                let heard = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                if heard == wanted {
+                    return;
+                }
+                assert!(Instant::now() < deadline, "not {wanted}, but {heard}");
+            }
+        };
+        let (server, server_manager) = start("server", &road.server);
+        wait_for(&server_manager, "READY=1");
+        let (client, client_manager) = start("client", &road.vehicle);
+        wait_for(&client_manager, "READY=1");
+        wait_for(&server_manager, "STATUS=sessions: 1");
+        wait_for(&client_manager, "STATUS=session with 198.51.100.1:4433, 2 of 2 paths usable");
+        client.interrupt();
+        wait_for(&client_manager, "STOPPING=1");
+        server.interrupt();
+    });
 }

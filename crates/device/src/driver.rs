@@ -27,6 +27,7 @@ mod resolver;
 mod resolvers;
 mod router;
 mod server;
+mod service_manager;
 mod serving;
 mod settings;
 mod shards;

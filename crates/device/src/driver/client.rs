@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use roadweave_identity::Identity;
 use roadweave_quic::Epoch;
-use roadweave_tunnel::{Candidate, Client, ClientConfig, Usage};
-use roadweave_types::{Instant, UplinkId};
+use roadweave_tunnel::{Candidate, Client, ClientConfig, PathStatusReport, Usage};
+use roadweave_types::{Instant, PathStatus, UplinkId};
 use serde_json::{Value, json};
 
 use self::encoders::Encoders;
@@ -346,6 +346,15 @@ impl Role<Client> for ClientRole {
         self.tell_uplinks();
         self.tell_passage(&driver.node, now);
         self.remind(driver, now);
+    }
+
+    fn in_a_line(&self, client: &Client) -> String {
+        let Some(session) = client.status() else {
+            return "no session".to_owned();
+        };
+        let is_usable = |path: &&PathStatusReport| path.status == PathStatus::Usable;
+        let (usable, all) = (session.paths.iter().filter(is_usable).count(), session.paths.len());
+        format!("session with {}, {usable} of {all} paths usable", session.peer)
     }
 
     fn status(&mut self, driver: &mut Driver<Client>) -> Status {

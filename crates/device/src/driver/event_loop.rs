@@ -21,6 +21,7 @@ use super::DriverError;
 use super::cadence::Cadence;
 use super::courtesy::Courtesy;
 use super::edge::Edge;
+use super::service_manager::ServiceManager;
 use super::tun_name::TunName;
 use crate::local::{LocalRequest, LocalServer, RpcError, Subscribers};
 use crate::metrics::MetricsListener;
@@ -88,6 +89,11 @@ pub(super) trait Role<N: Node> {
     /// The node was turned and may have events.
     fn handle_events(&mut self, driver: &mut Driver<N>, now: Instant);
 
+    /// What the program is doing, in a line, for the service manager.
+    fn in_a_line(&self, _node: &N) -> String {
+        String::new()
+    }
+
     /// The whole status, as `roadweave show` is told it.
     fn status(&mut self, driver: &mut Driver<N>) -> Status;
 
@@ -134,6 +140,7 @@ struct Outside {
     signals: Signals,
     local: LocalServer,
     tun_name: TunName,
+    manager: ServiceManager,
 }
 
 /// A node that runs. The fields are dropped in this order: what was set up is removed before the
@@ -195,7 +202,8 @@ impl<N: Node> Driver<N> {
         let poller = Poller::new()?;
         let local = LocalServer::start(instance, waker.clone())?;
         poller.add(&signals, SIGNALS, Interest::Read)?;
-        let outside = Outside { signals, local, tun_name: TunName::default() };
+        let (tun_name, manager) = (TunName::default(), ServiceManager::of_environment());
+        let outside = Outside { signals, local, tun_name, manager };
         Self::join(node, edge, poller, waker, Some(outside))
     }
 
@@ -287,6 +295,7 @@ impl<N: Node> Driver<N> {
     /// When the system fails or the TUN goes away.
     pub(super) fn run(&mut self, role: &mut impl Role<N>) -> Result<(), DriverError> {
         role.on_start(self);
+        self.outside.iter_mut().for_each(|outside| outside.manager.on_ready());
         loop {
             let timeouts = [self.node.poll_timeout(), role.poll_timeout()];
             let alone = role.feedback_alone_since(&self.node);
@@ -305,6 +314,7 @@ impl<N: Node> Driver<N> {
                     TUN => self.read_tun(now)?,
                     SIGNALS => {
                         if self.take_signals(now, role) {
+                            self.outside.iter_mut().for_each(|outside| outside.manager.on_stop());
                             return Ok(());
                         }
                     }
@@ -330,6 +340,9 @@ impl<N: Node> Driver<N> {
                 role.on_interface_gone(self, now, uplink);
             }
             role.handle_events(self, now);
+            if let Some(outside) = &mut self.outside {
+                outside.manager.handle_timeout(now, || role.in_a_line(&self.node));
+            }
             if role.is_over() {
                 return Ok(());
             }

@@ -263,6 +263,10 @@ impl Role<Server> for ServerRole {
         self.serving.tell_events(now, || driver.node.poll_event());
     }
 
+    fn in_a_line(&self, node: &Server) -> String {
+        format!("sessions: {}", node.sessions())
+    }
+
     fn status(&mut self, driver: &mut Driver<Server>) -> Status {
         let sessions = driver.node.status();
         let mut status = self.summary(driver);

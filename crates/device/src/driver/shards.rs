@@ -44,6 +44,7 @@ use self::front::Front;
 use self::slot::{Common, Seat, ShardSlot, Standing};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
+use super::requests::Governed;
 use super::serving::host::tun_options;
 use super::serving::node::LearnedFile;
 use super::serving::{Serving, open_by};
@@ -214,6 +215,10 @@ impl Role<Front> for Supervisor {
     fn handle_events(&mut self, driver: &mut Driver<Front>, now: Instant) {
         self.serving.tell_fleet(now, &driver.node);
         self.serving.tell_events(now, || driver.node.poll_event());
+    }
+
+    fn in_a_line(&self, node: &Front) -> String {
+        format!("sessions: {}", Governed::sessions(node))
     }
 
     fn status(&mut self, driver: &mut Driver<Front>) -> Status {
