@@ -19,6 +19,7 @@ mod reload;
 mod run;
 mod set;
 mod show;
+mod uplink;
 
 use std::process::ExitCode;
 
@@ -53,6 +54,7 @@ enum Command {
     Reload(reload::ReloadArgs),
     Show(show::ShowArgs),
     Set(set::SetArgs),
+    Uplink(uplink::UplinkArgs),
     EncoderFeedback(encoder_feedback::EncoderFeedbackArgs),
 }
 
@@ -95,6 +97,7 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Reload(args) => args.run(),
         Command::Show(args) => args.run(),
         Command::Set(args) => args.run(),
+        Command::Uplink(args) => args.run(),
         Command::EncoderFeedback(args) => args.run(),
     })
 }

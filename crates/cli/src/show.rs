@@ -91,6 +91,9 @@ fn render(status: &Status) -> String {
     text += &sessions.concat();
     if let RoleStatus::Client(client) = &status.role {
         text += &candidates(&client.candidates);
+        if !client.paused.is_empty() {
+            text += &format!("paused: {}\n", client.paused.join(", "));
+        }
     }
     text += &match &status.role {
         RoleStatus::Client(client) => client.streams.as_ref().map(streams),

@@ -73,6 +73,59 @@ fn a_secondary_uplink_takes_over_for_one_that_is_dead_or_beyond_its_cap() {
     });
 }
 
+#[test]
+fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
+    let name = "an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives";
+    run_sandboxed(name, || {
+        let road = Road::new();
+        let (server, client) = road.start_both();
+        road.wait_for_paths(&UPLINKS);
+        road.echo(&road.server, GATEWAY_V4);
+        let socket = socket(CLIENT);
+        let uplink = |words: &[&str]| {
+            let words: Vec<&str> =
+                ["uplink", "--socket", &socket].iter().chain(words).copied().collect();
+            let output = roadweave(&words);
+            (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        };
+        assert_eq!(uplink(&["pause", "eth2"]).0, Some(0));
+        road.wait_for_paths(&["eth1"]);
+        exchange(&road, 5);
+        let (code, said) = uplink(&["pause", "eth1"]);
+        assert!(code == Some(2) && said.contains("--force"), "{code:?} {said}");
+        // What the kernel says of it changes nothing.
+        road.vehicle.ip("link set eth2 down").unwrap();
+        road.vehicle.ip("link set eth2 up").unwrap();
+        road.route_uplink(2);
+        client.signal(rustix::process::Signal::HUP);
+        client.wait_for("were read again");
+        road.wait_for_status(CLIENT, "still paused", |status| status["paused"][0] == "eth2");
+        road.wait_for_paths(&["eth1"]);
+        assert_eq!(uplink(&["resume", "eth2"]).0, Some(0));
+        road.wait_for_paths(&UPLINKS);
+
+        assert_eq!(uplink(&["set", "eth1", "--priority", "backup", "--weight", "7"]).0, Some(0));
+        wait_for_priorities(&road, "backup", "primary");
+        assert_eq!(path(&road.show(CLIENT), "eth1")["weight"], 7);
+        exchange(&road, 5);
+
+        // No such uplink, nothing said, and no such weight.
+        assert_eq!(uplink(&["pause", "rw0"]).0, Some(2));
+        assert_eq!(uplink(&["set", "eth1"]).0, Some(2));
+        assert_eq!(uplink(&["set", "eth1", "--weight", "0"]).0, Some(2));
+
+        assert_eq!(uplink(&["pause", "eth2"]).0, Some(0));
+        assert_eq!(uplink(&["pause", "eth1", "--force"]).0, Some(0));
+        road.wait_for_paths(&[]);
+        assert_eq!(uplink(&["resume", "eth1"]).0, Some(0));
+        road.wait_for_paths(&["eth1"]);
+        exchange(&road, 5);
+        assert_eq!((client.count("joined"), server.count("joined")), (1, 1), "{}", client.log());
+        client.interrupt();
+        server.interrupt();
+    });
+}
+
 /// Waits until both sides know these priorities of eth1 and eth2.
 fn wait_for_priorities(road: &Road, first: &str, second: &str) {
     for instance in [CLIENT, SERVER] {

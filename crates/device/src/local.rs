@@ -16,8 +16,8 @@ mod subscribers;
 
 pub use client::{RequestError, request, subscribe};
 pub use requests::{
-    Drain, DrainAnswer, EncoderWord, ReloadAnswer, SetAnswer, SetQoe, SetStrategy, Subscribe,
-    TellPlayer, Topic, drain, reload, set_strategy, status,
+    Drain, DrainAnswer, EncoderWord, ReloadAnswer, SetAnswer, SetQoe, SetStrategy, SetUplink,
+    Subscribe, TellPlayer, Topic, drain, reload, set_strategy, set_uplink, status,
 };
 pub(crate) use server::RequestSender;
 #[cfg(test)]

@@ -88,6 +88,9 @@ pub struct ClientStatus {
     pub no_session: Option<String>,
     /// Its uplinks, and how the server's addresses do over each.
     pub uplinks: Vec<UplinkReport>,
+    /// Uplinks by which nothing is to go until they are resumed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused: Vec<String>,
     /// The servers that it chooses from, if there is more than one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<CandidateReport>,

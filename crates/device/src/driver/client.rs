@@ -3,6 +3,7 @@
 mod encoders;
 mod fleet;
 pub(super) mod options;
+mod overrides;
 mod split;
 mod streams;
 mod tell;
@@ -22,6 +23,7 @@ pub use self::options::{
     CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, LanStreamsOptions,
     ReloadClient,
 };
+use self::overrides::Overrides;
 use self::streams::LanStreams;
 use super::client_filters::ClientFilters;
 use super::debounce::Debounce;
@@ -83,6 +85,7 @@ struct ClientRole {
     /// The connections of the LAN that go as streams.
     streams: Option<LanStreams>,
     encoders: Encoders,
+    overrides: Overrides,
     /// The fleet has not been told of the uplinks as they are.
     has_other_uplinks: bool,
     passage: DataPlaneCheck,
@@ -157,6 +160,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         fleet,
         streams,
         encoders: Encoders::default(),
+        overrides: Overrides::default(),
         has_other_uplinks: true,
         passage: DataPlaneCheck::default(),
         granted: Granted::default(),
@@ -365,6 +369,7 @@ impl Role<Client> for ClientRole {
             sessions: client.status().into_iter().collect(),
             no_session: client.why_no_session(now),
             uplinks: client.uplinks(now),
+            paused: self.overrides.paused(),
             candidates: client.candidates(now),
             suppressed_notices: client.suppressed_notices(),
             streams: self.streams.as_ref().map(LanStreams::status),
@@ -383,6 +388,7 @@ impl Role<Client> for ClientRole {
     ) -> Result<Value, RpcError> {
         match method {
             "set_strategy" => self.set_strategy(&mut driver.node, now, params),
+            "set_uplink" => self.set_uplink(driver, now, params),
             "set_qoe" => {
                 let SetQoe { lane, qoe } = settings::parse(params)?;
                 settings::answer(driver.node.set_qoe(now, &lane, qoe))

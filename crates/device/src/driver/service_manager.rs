@@ -1,5 +1,5 @@
-//! What the service manager is told (sd_notify(3)): that the program is up, that its loop turns, and
-//! in a line what it is doing.
+//! What the service manager is told (sd_notify(3)): that the program is up, that its loop turns,
+//! and in a line what it is doing.
 //!
 //! The socket never waits: a service manager that stands still stops no packet. That is why it is
 //! not a library's, which would.

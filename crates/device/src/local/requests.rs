@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use roadweave_tunnel::{EncoderTarget, Qoe, Strategy, StreamsConfig};
+use roadweave_types::Priority;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -20,6 +21,26 @@ pub struct SetStrategy {
     pub lane: String,
     /// The strategy that the lane follows from its next packet on.
     pub strategy: Strategy,
+}
+
+/// The parameters of `set_uplink`; what is not told stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetUplink {
+    /// The uplink's interface.
+    pub uplink: String,
+    /// Whether nothing is to go by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+    /// When it is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// Its share of the traffic among uplinks of equal priority, 1 to 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u8>,
+    /// Whether the last uplink that is left may be paused.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// The parameters of `set_qoe`.
@@ -138,10 +159,15 @@ pub fn status(path: &Path) -> Result<Status, RequestError> {
 /// # Errors
 /// As [`request`]; [`RequestError::Refused`] when it cannot be done.
 pub fn set_strategy(path: &Path, change: &SetStrategy) -> Result<Option<String>, RequestError> {
-    match read(path, request(path, "set_strategy", &json!(change))?)? {
-        SetAnswer::Done(_) => Ok(None),
-        SetAnswer::Notice { notice } => Ok(notice),
-    }
+    Ok(notice(read(path, request(path, "set_strategy", &json!(change))?)?))
+}
+
+/// Lets a running client use an uplink otherwise; returns what the user should know of it.
+///
+/// # Errors
+/// As [`request`]; [`RequestError::Refused`] when it cannot be done.
+pub fn set_uplink(path: &Path, change: &SetUplink) -> Result<Option<String>, RequestError> {
+    Ok(notice(read(path, request(path, "set_uplink", &json!(change))?)?))
 }
 
 /// Lets a running server or proxy take no new clients, and ask those that it has to go to another.
@@ -159,6 +185,13 @@ pub fn drain(path: &Path, drain: &Drain) -> Result<DrainAnswer, RequestError> {
 /// As [`request`]; [`RequestError::Refused`] when nothing was changed, with the reason.
 pub fn reload(path: &Path) -> Result<ReloadAnswer, RequestError> {
     read(path, request(path, "reload", &Value::Null)?)
+}
+
+fn notice(answer: SetAnswer) -> Option<String> {
+    match answer {
+        SetAnswer::Done(_) => None,
+        SetAnswer::Notice { notice } => notice,
+    }
 }
 
 /// What was answered, as the type that both sides share.

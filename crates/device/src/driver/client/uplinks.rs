@@ -75,8 +75,9 @@ impl ClientRole {
         now: Instant,
         uplink: &Uplink,
     ) {
-        if !self.is_wanted(uplink) {
-            if driver.edge.sockets.contains_key(&Some(uplink.id)) {
+        let is_paused = self.overrides.is_paused(&uplink.name);
+        if is_paused || !self.is_wanted(uplink) {
+            if !is_paused && driver.edge.sockets.contains_key(&Some(uplink.id)) {
                 tracing::warn!(uplink = uplink.name, "uplink is down");
             }
             self.drop_uplink(driver, now, uplink.id);
@@ -165,7 +166,7 @@ impl ClientRole {
         let mut policies = self.options.policies.iter();
         let policy = policies.find(|(pattern, _)| glob(pattern, uplink));
         let policy = policy.map_or_else(UplinkPolicy::default, |(_, policy)| *policy);
-        client.set_policy(uplink, policy);
+        client.set_policy(uplink, self.overrides.over(uplink, policy));
         client.set_rank(uplink, self.options.technologies.rank(uplink));
     }
 }

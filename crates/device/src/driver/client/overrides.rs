@@ -1,0 +1,145 @@
+//! What is said of uplinks by the local socket: it counts until the client is started anew, and
+//! comes before what the configuration says.
+
+use std::collections::BTreeMap;
+
+use roadweave_tunnel::{Client, UplinkPolicy};
+use roadweave_types::{Instant, Policy, Priority};
+use serde_json::{Value, json};
+
+use super::ClientRole;
+use crate::Uplink;
+use crate::driver::event_loop::Driver;
+use crate::driver::settings;
+use crate::local::{RpcError, SetAnswer, SetUplink};
+
+/// What was said, by the uplink's name.
+#[derive(Debug, Default)]
+pub(super) struct Overrides(BTreeMap<String, Override>);
+
+/// What was said of one uplink.
+#[derive(Clone, Copy, Debug, Default)]
+struct Override {
+    is_paused: bool,
+    priority: Option<Priority>,
+    weight: Option<u8>,
+}
+
+impl Overrides {
+    /// Whether nothing is to go by this uplink.
+    pub(super) fn is_paused(&self, uplink: &str) -> bool {
+        self.0.get(uplink).is_some_and(|it| it.is_paused)
+    }
+
+    /// The uplinks by which nothing is to go.
+    pub(super) fn paused(&self) -> Vec<String> {
+        let paused = self.0.iter().filter(|(_, it)| it.is_paused);
+        paused.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// How an uplink may be used for which the configuration says `policy`.
+    pub(super) fn over(&self, uplink: &str, policy: UplinkPolicy) -> UplinkPolicy {
+        let Override { priority, weight, .. } = self.0.get(uplink).copied().unwrap_or_default();
+        let UplinkPolicy { policy: Policy { priority: first, weight: share, .. }, .. } = policy;
+        let (priority, weight) = (priority.unwrap_or(first), weight.unwrap_or(share));
+        UplinkPolicy { policy: Policy { priority, weight, ..policy.policy }, ..policy }
+    }
+
+    fn set(&mut self, change: &SetUplink) -> Result<(), RpcError> {
+        if !self.0.contains_key(&change.uplink) && self.0.len() >= NAMES_MAX {
+            let message = format!("of {NAMES_MAX} uplinks something was said already");
+            return Err(RpcError::invalid_params(message));
+        }
+        let it = self.0.entry(change.uplink.clone()).or_default();
+        it.is_paused = change.paused.unwrap_or(it.is_paused);
+        it.priority = change.priority.or(it.priority);
+        it.weight = change.weight.or(it.weight);
+        Ok(())
+    }
+}
+
+impl ClientRole {
+    /// Uses an uplink otherwise from now on.
+    pub(super) fn set_uplink(
+        &mut self,
+        driver: &mut Driver<Client>,
+        now: Instant,
+        params: &Value,
+    ) -> Result<Value, RpcError> {
+        let change: SetUplink = settings::parse(params)?;
+        let refuse = |message: String| Err(RpcError::invalid_params(message));
+        if let Err(error) = self.options.uplinks.check_name(&change.uplink) {
+            return refuse(error.to_string());
+        }
+        if change.weight.is_some_and(|weight| !(1..=Policy::WEIGHT_MAX).contains(&weight)) {
+            return refuse(format!("a weight is 1 to {}", Policy::WEIGHT_MAX));
+        }
+        let uplinks: Vec<Uplink> = self.monitor.uplinks().cloned().collect();
+        let uplink = uplinks.iter().find(|uplink| uplink.name == change.uplink);
+        let carries = |uplink: &Uplink| driver.edge.sockets.contains_key(&Some(uplink.id));
+        let is_last =
+            uplink.is_some_and(carries) && uplinks.iter().filter(|it| carries(it)).count() == 1;
+        if change.paused == Some(true) && is_last && !change.force {
+            return refuse(format!(
+                "{} is the only uplink that is left, and nothing would go out; --force pauses it all \
+                 the same",
+                change.uplink
+            ));
+        }
+        self.overrides.set(&change)?;
+        let SetUplink { uplink: name, paused, priority, weight, .. } = &change;
+        let priority = priority.map(tracing::field::debug);
+        tracing::info!(uplink = name, paused, priority, weight, "an uplink is used otherwise");
+        self.apply_policy(&mut driver.node, name);
+        let notice = match uplink {
+            Some(uplink) => {
+                self.use_uplink(driver, now, uplink);
+                None
+            }
+            None => Some(format!("{name} is not there now; it counts once it is")),
+        };
+        Ok(json!(SetAnswer::Notice { notice }))
+    }
+}
+
+/// Of how many uplinks something may be said: names are for free.
+const NAMES_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(uplink: &str) -> SetUplink {
+        let uplink = uplink.to_owned();
+        SetUplink { uplink, paused: None, priority: None, weight: None, force: false }
+    }
+
+    #[test]
+    fn what_is_said_comes_before_the_configuration_and_the_rest_stays() {
+        let mut overrides = Overrides::default();
+        let policy =
+            Policy { priority: Priority::Secondary, weight: 7, redundancy_percent: Some(3) };
+        let policy = UplinkPolicy { policy, monthly_cap_bytes: Some(5) };
+        assert_eq!(overrides.over("wwan0", policy), policy);
+        overrides.set(&SetUplink { weight: Some(9), ..change("wwan0") }).expect("room");
+        let first = Priority::Backup;
+        overrides.set(&SetUplink { priority: Some(first), ..change("wwan0") }).expect("room");
+        let expected = Policy { priority: first, weight: 9, redundancy_percent: Some(3) };
+        let expected = UplinkPolicy { policy: expected, monthly_cap_bytes: Some(5) };
+        assert_eq!(overrides.over("wwan0", policy), expected);
+        assert_eq!(overrides.over("wwan1", policy), policy);
+        overrides.set(&SetUplink { paused: Some(true), ..change("wwan1") }).expect("room");
+        assert_eq!(overrides.paused(), ["wwan1"]);
+        overrides.set(&SetUplink { paused: Some(false), ..change("wwan1") }).expect("room");
+        assert!(!overrides.is_paused("wwan1"));
+    }
+
+    #[test]
+    fn names_that_are_made_up_take_no_room_without_end() {
+        let mut overrides = Overrides::default();
+        let said =
+            (0..1_000).filter(|number| overrides.set(&change(&format!("u{number}"))).is_ok());
+        assert_eq!(said.count(), NAMES_MAX);
+        assert!(overrides.set(&change("u1")).is_ok(), "it has room already");
+    }
+}
