@@ -23,7 +23,7 @@ pub fn list(place: &ServerPlace, as_json: bool) -> Result<()> {
     let connected = Connected::ask(place);
     if as_json {
         let all: Vec<Value> = server.peers.iter().map(|peer| object(peer, &connected)).collect();
-        return Ok(out::json_line(&Value::Array(all))?);
+        return out::json_line(&Value::Array(all));
     }
     let mut table = Table::new();
     table.load_preset(NOTHING);
@@ -54,7 +54,7 @@ pub fn show(place: &ServerPlace, name: &str, as_json: bool) -> Result<()> {
     };
     let connected = Connected::ask(place);
     if as_json {
-        return Ok(out::json_line(&object(peer, &connected))?);
+        return out::json_line(&object(peer, &connected));
     }
     for (title, text) in [
         ("name", peer.name.clone()),
