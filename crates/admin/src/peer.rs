@@ -111,10 +111,11 @@ impl PeerArgs {
 
 impl AddArgs {
     fn run(&self, place: &ServerPlace) -> Result<()> {
-        if let Some(server) = &self.server {
-            host_port(server)
-                .map_err(|error| BadInput::new(format!("--server {server}: {error}")))?;
-        }
+        let address = self.server.as_ref().map(|server| {
+            let wrong = |error| BadInput::new(format!("--server {server}: {error}"));
+            host_port(server).map(|(address, _)| address).map_err(wrong)
+        });
+        let address = address.transpose()?;
         let made = match self.public_key {
             Some(_) => None,
             None => Some(Identity::from_seed(random_bytes()?)),
@@ -132,7 +133,7 @@ impl AddArgs {
             let peer = self.entry(key, server)?;
             addresses.clone_from(&peer.addresses);
             let text = with_peer(text, &peer)?;
-            if let (Some(identity), Some(address)) = (&made, &self.server) {
+            if let (Some(identity), Some(address)) = (&made, &address) {
                 let server_key = server.private_key.identity()?.public_key();
                 let (name, uplinks) = (self.name.as_str(), self.uplinks.as_slice());
                 let new = NewClient { name, identity, server: address, server_key, uplinks };

@@ -41,16 +41,16 @@ impl InitArgs {
     /// # Errors
     /// When the address has no port, or a file exists or cannot be written.
     pub fn run(&self) -> Result<()> {
-        let (_, port) = host_port(&self.server)
+        let (address, port) = host_port(&self.server)
             .map_err(|error| BadInput::new(format!("--server {}: {error}", self.server)))?;
         let server_path = self.folder.join("server.toml");
         match server_path.exists() && !self.force {
-            true => self.add_vehicle(&server_path),
-            false => self.write_both(&server_path, port),
+            true => self.add_vehicle(&server_path, &address),
+            false => self.write_both(&server_path, &address, port),
         }
     }
 
-    fn write_both(&self, server_path: &Path, port: u16) -> Result<()> {
+    fn write_both(&self, server_path: &Path, address: &str, port: u16) -> Result<()> {
         let client = generate()?;
         let server = generate()?;
         let client_path = self.folder.join("client.toml");
@@ -60,7 +60,7 @@ impl InitArgs {
         std::fs::create_dir_all(&self.folder)
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
         write_secrets(&[
-            (&client_path, &self.client_file(&client, server.public_key())),
+            (&client_path, &self.client_file(address, &client, server.public_key())),
             (server_path, &self.server_file(port, &client, &server)),
         ])?;
         out::line(format_args!(
@@ -74,7 +74,7 @@ impl InitArgs {
     }
 
     /// Adds a vehicle to a server that is there.
-    fn add_vehicle(&self, server_path: &Path) -> Result<()> {
+    fn add_vehicle(&self, server_path: &Path, address: &str) -> Result<()> {
         let client = generate()?;
         let client_path = self.folder.join("client.toml");
         let client_path = match client_path.exists() {
@@ -107,7 +107,7 @@ impl InitArgs {
             let text = with_peer(text, &peer)?;
             let key = server.private_key.identity()?.public_key();
             // Before the server's, so that no key is let in which is nowhere.
-            write_secrets(&[(&client_path, &self.client_file(&client, key))])
+            write_secrets(&[(&client_path, &self.client_file(address, &client, key))])
                 .map_err(|error| error.to_string())?;
             Ok(text)
         })
@@ -129,8 +129,13 @@ impl InitArgs {
         Ok(())
     }
 
-    fn client_file(&self, identity: &Identity, server_key: PublicKey) -> Zeroizing<String> {
-        let (name, server, uplinks) = (&self.name, &self.server, &self.uplinks);
+    fn client_file(
+        &self,
+        server: &str,
+        identity: &Identity,
+        server_key: PublicKey,
+    ) -> Zeroizing<String> {
+        let (name, uplinks) = (&self.name, &self.uplinks);
         NewClient { name, identity, server, server_key, uplinks }.text()
     }
 
