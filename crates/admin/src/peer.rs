@@ -5,13 +5,17 @@ mod listing;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use ipnet::IpNet;
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
-use roadweave_config::{NewClient, PeerFields, host_port, next_addresses, with_peer};
-use roadweave_device::local::{RequestError, reload};
-use roadweave_device::random_bytes;
+use roadweave_config::{
+    NewClient, PeerFields, ServerFile, add_client, host_port, load, next_peer, with_peer,
+};
+use roadweave_device::fleet::Membership;
+use roadweave_device::local::{self, RequestError, RpcError};
+use roadweave_device::status::RoleStatus;
+use roadweave_device::{Instance, random_bytes};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
@@ -36,9 +40,9 @@ struct ServerPlace {
     /// The server's configuration file
     #[arg(long, global = true, value_name = "FILE", default_value = "/etc/roadweave/server.toml")]
     config: PathBuf,
-    /// The socket of the running server
-    #[arg(long, global = true, default_value = "/run/roadweave/rw0.sock")]
-    socket: PathBuf,
+    /// The socket of the running server; without it, that of tun.name in the file
+    #[arg(long, global = true)]
+    socket: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -116,42 +120,34 @@ impl AddArgs {
             host_port(server).map(|(address, _)| address).map_err(wrong)
         });
         let address = address.transpose()?;
-        let made = match self.public_key {
-            Some(_) => None,
-            None => Some(Identity::from_seed(random_bytes()?)),
-        };
-        let key = self.public_key.or(made.as_ref().map(Identity::public_key));
-        let key = key.expect("one of both is there");
-        let target = match &made {
-            Some(_) if !self.qr => Some(self.target()?),
-            _ => None,
-        };
-        let mut client: Option<Zeroizing<String>> = None;
-        let mut addresses = Vec::new();
-        file::change(&place.config, |server, text| {
-            file::refuse_name(server, &self.name)?;
-            let peer = self.entry(key, server)?;
-            addresses.clone_from(&peer.addresses);
-            let text = with_peer(text, &peer)?;
-            if let (Some(identity), Some(address)) = (&made, &address) {
-                let server_key = server.private_key.identity()?.public_key();
+        let entry = |server: &ServerFile, key| self.entry(server, key);
+        let (peer, client, target) = match (&self.public_key, &address) {
+            (None, Some(server)) => {
+                let target = if self.qr { None } else { Some(self.target()?) };
+                let identity = Identity::from_seed(random_bytes()?);
                 let (name, uplinks) = (self.name.as_str(), self.uplinks.as_slice());
-                let new = NewClient { name, identity, server: address, server_key, uplinks };
-                client = Some(new.text());
+                let new = NewClient { name, identity: &identity, server, uplinks };
+                let key = identity.public_key();
+                let added =
+                    add_client(&place.config, &new, target.as_deref(), |file| entry(file, key));
+                let (peer, text) = added.map_err(|error| file::told(&place.config, error))?;
+                (peer, Some(text), target)
             }
-            // Before the server's, so that no client is let in whose key is nowhere.
-            if let (Some(target), Some(client)) = (&target, &client) {
-                file::write_new(target, client)?;
+            (Some(key), _) => {
+                let mut added = None;
+                file::change(&place.config, |server, text| {
+                    let peer = entry(server, *key)?;
+                    let text = with_peer(text, &peer)?;
+                    added = Some(peer);
+                    Ok(text)
+                })?;
+                (added.expect("the change was made"), None, None)
             }
-            Ok(text)
-        })
-        .inspect_err(|_| {
-            // The key in it opens nothing.
-            if let (Some(target), true) = (&target, client.is_some()) {
-                let _ = std::fs::remove_file(target);
-            }
-        })?;
-        let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            (None, None) => return Err(BadInput::new("write --server or --public-key").into()),
+        };
+        // Whatever becomes of the output, the server knows it.
+        let taken = take_up(place);
+        let shown: Vec<String> = peer.addresses.iter().map(ToString::to_string).collect();
         out::line(format_args!("{}: {}", self.name, shown.join(", ")))?;
         match (&target, &client) {
             (Some(path), _) => out::line(format_args!(
@@ -162,7 +158,7 @@ impl AddArgs {
             (None, Some(client)) => print_qr(client)?,
             (None, None) => {}
         }
-        take_up(place)
+        Ok(out::line(taken?)?)
     }
 
     /// Where the client's file goes, which is not there yet.
@@ -187,42 +183,66 @@ impl AddArgs {
         }
     }
 
-    fn entry(
-        &self,
-        public_key: PublicKey,
-        server: &roadweave_config::ServerFile,
-    ) -> Result<PeerFields, String> {
-        let mut addresses = match self.addresses.is_empty() {
-            true => next_addresses(server)?,
-            false => self.addresses.clone(),
-        };
-        addresses.extend(&self.behind);
-        Ok(PeerFields {
-            name: self.name.clone(),
-            tenant: None,
-            public_key,
-            addresses,
-            expires: self.expires,
-            rate_limit_mbps: None,
-        })
+    fn entry(&self, server: &ServerFile, key: PublicKey) -> Result<PeerFields, String> {
+        if self.addresses.is_empty() && Membership::is_there(&server.state_directory) {
+            return Err(
+                "this server is in a fleet, which gives out addresses as well: choose one \
+                        that it does not, by --address"
+                    .to_owned(),
+            );
+        }
+        let mut peer = next_peer(server, &self.name, key)?;
+        if !self.addresses.is_empty() {
+            peer.addresses.clone_from(&self.addresses);
+        }
+        peer.addresses.extend(&self.behind);
+        peer.expires = self.expires;
+        Ok(peer)
     }
 }
 
 fn remove(place: &ServerPlace, name: &str) -> Result<()> {
     file::change(&place.config, |server, text| file::without_peer(server, text, name))?;
+    // Whatever becomes of the output, it is let in no more.
+    let taken = take_up(place);
     out::line(format_args!("{name} is removed"))?;
-    take_up(place)
+    Ok(out::line(taken?)?)
 }
 
-/// Lets the server take up its file, if it runs.
-fn take_up(place: &ServerPlace) -> Result<()> {
-    match reload(&place.socket) {
-        Ok(_) => Ok(out::line(format_args!("the running server has taken it up"))?),
-        Err(RequestError::NotRunning { path }) => Ok(out::line(format_args!(
-            "nothing runs at {path}: it counts from the server's next start"
-        ))?),
+/// Lets the server take up its file, if it runs; returns what became of it.
+fn take_up(place: &ServerPlace) -> Result<String> {
+    let socket = place.socket()?;
+    let runs_later = |why: String| Ok(format!("{why}: it counts from the server's next start"));
+    match local::summary(&socket) {
+        Err(RequestError::NotRunning { path }) => {
+            return runs_later(format!("nothing runs at {path}"));
+        }
+        Ok(status) if !matches!(status.role, RoleStatus::Server(_)) => {
+            let (role, socket) = (status.role.name(), socket.display());
+            return runs_later(format!("what runs at {socket} is no server but a {role}"));
+        }
+        // What it says of itself does not matter.
+        _ => {}
+    }
+    match local::reload(&socket) {
+        Ok(_) => Ok("the running server has taken it up".to_owned()),
+        Err(RequestError::Refused(error)) if error.code == RpcError::NO_METHOD => Err(anyhow!(
+            "the file is changed, and the running server is of an older version: let it read the \
+             file by SIGHUP, as `systemctl reload` does"
+        )),
         Err(error) => Err(anyhow::Error::new(error)
             .context("the file is changed, but what runs has not taken it up")),
+    }
+}
+
+impl ServerPlace {
+    /// The socket of the server, by its file unless it is named.
+    fn socket(&self) -> Result<PathBuf> {
+        if let Some(socket) = &self.socket {
+            return Ok(socket.clone());
+        }
+        let file: ServerFile = load(&self.config).map_err(BadInput::new)?;
+        Ok(Instance::new(file.tun.name.as_str())?.socket_path())
     }
 }
 

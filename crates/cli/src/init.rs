@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use roadweave_config::{
-    ChangeError, NewClient, PeerFields, PrivateKey, change_server_file, host_port, next_addresses,
-    parse, read_text, with_peer, write_secrets,
+    ChangeError, NewClient, PrivateKey, add_client, host_port, next_peer, parse, read_text,
+    write_secrets,
 };
 use roadweave_device::random_bytes;
-use roadweave_identity::{Identity, PublicKey};
+use roadweave_identity::Identity;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use zeroize::Zeroizing;
@@ -60,7 +60,7 @@ impl InitArgs {
         std::fs::create_dir_all(&self.folder)
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
         write_secrets(&[
-            (&client_path, &self.client_file(address, &client, server.public_key())),
+            (&client_path, &self.client(address, &client).text(server.public_key())),
             (server_path, &self.server_file(port, &client, &server)),
         ])?;
         out::line(format_args!(
@@ -92,24 +92,9 @@ impl InitArgs {
             );
             return Err(BadInput::new(message).into());
         }
-        change_server_file(server_path, |server, text| {
-            if server.peers.iter().any(|peer| peer.name == self.name) {
-                return Err(format!("there is a peer {:?}; choose another by --name", self.name));
-            }
-            let peer = PeerFields {
-                name: self.name.clone(),
-                tenant: None,
-                public_key: client.public_key(),
-                addresses: next_addresses(server)?,
-                expires: None,
-                rate_limit_mbps: None,
-            };
-            let text = with_peer(text, &peer)?;
-            let key = server.private_key.identity()?.public_key();
-            // Before the server's, so that no key is let in which is nowhere.
-            write_secrets(&[(&client_path, &self.client_file(address, &client, key))])
-                .map_err(|error| error.to_string())?;
-            Ok(text)
+        let new = self.client(address, &client);
+        add_client(server_path, &new, Some(&client_path), |server| {
+            next_peer(server, &self.name, client.public_key())
         })
         .map_err(|error| match error {
             ChangeError::Refused(_) | ChangeError::File(_) => {
@@ -129,14 +114,8 @@ impl InitArgs {
         Ok(())
     }
 
-    fn client_file(
-        &self,
-        server: &str,
-        identity: &Identity,
-        server_key: PublicKey,
-    ) -> Zeroizing<String> {
-        let (name, uplinks) = (&self.name, &self.uplinks);
-        NewClient { name, identity, server, server_key, uplinks }.text()
+    fn client<'a>(&'a self, server: &'a str, identity: &'a Identity) -> NewClient<'a> {
+        NewClient { name: &self.name, identity, server, uplinks: &self.uplinks }
     }
 
     fn server_file(&self, port: u16, client: &Identity, server: &Identity) -> String {

@@ -211,7 +211,7 @@ fn init_writes_secret_files_that_pass_the_check() {
     let again = ["init", "--server", "192.0.2.1:4433"];
     let before = fs::read_to_string(files.path("client.toml")).unwrap();
     // It would be another vehicle of the same server.
-    check_refused(&run_in(files.0.path(), &again), 2, &["vehicle-1", "--name"]);
+    check_refused(&run_in(files.0.path(), &again), 2, &["vehicle-1", "choose another name"]);
     assert_eq!(fs::read_to_string(files.path("client.toml")).unwrap(), before);
     let output = run_in(files.0.path(), &[&again[..], &["--force"]].concat());
     assert!(output.status.success(), "{output:?}");

@@ -96,6 +96,24 @@ fn systemd_understands_the_services() {
 }
 
 #[test]
+fn no_call_that_the_program_needs_is_barred() {
+    let units = UNITS.iter().map(|(name, ..)| value(&unit(name), "SystemCallFilter"));
+    for filter in units {
+        let groups = filter.strip_prefix('~').unwrap().split(' ').map(str::to_owned);
+        let words: Vec<String> = ["syscall-filter".to_owned()].into_iter().chain(groups).collect();
+        let output = match Command::new("systemd-analyze").args(words).output() {
+            Err(error) if error.kind() == ErrorKind::NotFound => return,
+            output => output.unwrap(),
+        };
+        let barred = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(barred.contains("ptrace"), "{barred}");
+        for call in ["adjtimex", "clock_adjtime", "setpriority", "memfd_create", "capset"] {
+            assert!(!barred.lines().any(|line| line.trim() == call), "{call}");
+        }
+    }
+}
+
+#[test]
 fn systemd_finds_the_services_little_exposed() {
     // The network of the machine is theirs; of all else they have little. 0 is best, 100 worst.
     let words = ["security", "--offline=yes", "--threshold=42"];

@@ -37,12 +37,12 @@ pub use lane::{
 };
 pub use merge::{Merged, merge};
 pub use metrics::MetricsFields;
-pub use new_peer::{ChangeError, NewClient, change_server_file, next_addresses, with_peer};
+pub use new_peer::{ChangeError, NewClient, add_client, change_server_file, next_peer, with_peer};
 pub use peers::PeerFields;
 pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
 pub use reader::{Fault, FileError, Position, Validate, load, parse, read_text};
 pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering, RouterTunFields};
-pub use secret::{PrivateKey, WriteError, write_secrets};
+pub use secret::{PrivateKey, WriteError, create_secret, write_secrets};
 pub use server::{ServerFile, ServerLimits};
 pub use streams::{AnchorStreams, ClientStreams, ProxyStreams, ServerStreams, TcpRule, TcpWay};
 pub use transport::TransportFields;

@@ -1,8 +1,11 @@
 //! A client that a server's file is to name: its addresses, its entry, and its own file.
 
-use std::fs::File;
+use std::fs::{self, File, TryLockError};
+use std::io;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
@@ -10,7 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::peers::PeerFields;
 use crate::reader::{FileError, Validate as _, parse, read_text};
-use crate::secret::{WriteError, write_secrets};
+use crate::secret::{WriteError, create_secret, replace_secret};
 use crate::server::ServerFile;
 
 /// A server's file cannot be changed.
@@ -38,17 +41,43 @@ pub fn change_server_file(
     path: &Path,
     change: impl FnOnce(&ServerFile, &str) -> Result<String, String>,
 ) -> Result<ServerFile, ChangeError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    // The file itself is replaced, so that its lock would be that of the former one.
-    let lock = File::open(folder.unwrap_or(Path::new("."))).and_then(|it| it.lock().map(|()| it));
-    let lock = lock.map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    let path = &fs::canonicalize(path).map_err(|source| read_failed(path, source))?;
+    let lock = lock(path).map_err(|source| read_failed(path, source))?;
     let text = read_text(path, true)?;
-    let before: ServerFile = checked(path, &text)?;
+    let before = checked(path, &text)?;
     let text = Zeroizing::new(change(&before, &text).map_err(ChangeError::Refused)?);
     let after = checked(path, &text)?;
-    write_secrets(&[(path, &text)])?;
+    replace_secret(path, &text)?;
     drop(lock);
     Ok(after)
+}
+
+fn read_failed(path: &Path, source: io::Error) -> FileError {
+    FileError::Read { path: path.to_owned(), source }
+}
+
+/// The file at `path`, which nobody else changes until it is dropped. It is the file's own lock,
+/// which nobody can take who may not read it; a file that was replaced meanwhile is another.
+fn lock(path: &Path) -> io::Result<File> {
+    let begin = Instant::now();
+    loop {
+        let file = File::open(path)?;
+        match file.try_lock() {
+            Ok(()) => {
+                let (locked, there) = (file.metadata()?, fs::metadata(path)?);
+                if (locked.dev(), locked.ino()) == (there.dev(), there.ino()) {
+                    return Ok(file);
+                }
+            }
+            Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_MAX => {
+                std::thread::sleep(LOCK_RETRY);
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::other("somebody else is changing it"));
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
 }
 
 fn checked(path: &Path, text: &str) -> Result<ServerFile, FileError> {
@@ -84,7 +113,7 @@ pub fn with_peer(text: &str, peer: &PeerFields) -> Result<String, String> {
 ///
 /// # Errors
 /// Which network is full.
-pub fn next_addresses(server: &ServerFile) -> Result<Vec<IpNet>, String> {
+fn next_addresses(server: &ServerFile) -> Result<Vec<IpNet>, String> {
     let taken: Vec<IpNet> = server.peers.iter().flat_map(|peer| peer.addresses.clone()).collect();
     let next = |network: &IpNet| {
         next_address(network, &taken)
@@ -126,6 +155,69 @@ fn address(number: u128, like: IpAddr) -> IpAddr {
     }
 }
 
+/// Lets a client in whose key was made here: writes its file to `target`, if that is given, and
+/// names it in the server's file at `path`. `addresses`: its own, and what lies behind it.
+///
+/// # Errors
+/// [`ChangeError`]; neither file is changed then.
+pub fn add_client(
+    path: &Path,
+    client: &NewClient<'_>,
+    target: Option<&Path>,
+    entry: impl FnOnce(&ServerFile) -> Result<PeerFields, String>,
+) -> Result<(PeerFields, Zeroizing<String>), ChangeError> {
+    let mut made = None;
+    let mut is_written = false;
+    let changed = change_server_file(path, |server, text| {
+        if server.private_key.is_empty() {
+            return Err(
+                "the server's key is that of its join, which this file does not hold: let the box \
+                 make a key of its own (`roadweave keygen`), and add it by `roadweave peer add \
+                 --public-key`"
+                    .to_owned(),
+            );
+        }
+        let peer = entry(server)?;
+        let text = with_peer(text, &peer)?;
+        let file = client.text(server.private_key.identity()?.public_key());
+        // Before the server's, so that no client is let in whose key is nowhere.
+        if let Some(target) = target {
+            create_secret(target, &file).map_err(|error| error.told())?;
+            is_written = true;
+        }
+        made = Some((peer, file));
+        Ok(text)
+    });
+    if let (Err(_), Some(target), true) = (&changed, target, is_written) {
+        // The key in it opens nothing.
+        let _ = fs::remove_file(target);
+    }
+    changed?;
+    Ok(made.expect("the change was made"))
+}
+
+/// The entry of a client with this name and key, and the next free addresses of the server.
+///
+/// # Errors
+/// When the name is taken or no address is free.
+pub fn next_peer(
+    server: &ServerFile,
+    name: &str,
+    public_key: PublicKey,
+) -> Result<PeerFields, String> {
+    if server.peers.iter().any(|peer| peer.name == name) {
+        return Err(format!("there is a peer {name:?}; choose another name, or remove it first"));
+    }
+    Ok(PeerFields {
+        name: name.to_owned(),
+        tenant: None,
+        public_key,
+        addresses: next_addresses(server)?,
+        expires: None,
+        rate_limit_mbps: None,
+    })
+}
+
 /// What a client's file is written from.
 #[derive(Clone, Debug)]
 pub struct NewClient<'a> {
@@ -135,16 +227,14 @@ pub struct NewClient<'a> {
     pub identity: &'a Identity,
     /// Where the server is reached, host:port.
     pub server: &'a str,
-    /// The server's key.
-    pub server_key: PublicKey,
     /// Interfaces that are uplinks; none: every one with a default route.
     pub uplinks: &'a [String],
 }
 
 impl NewClient<'_> {
-    /// The text of `client.toml`, which holds the private key.
-    pub fn text(&self) -> Zeroizing<String> {
-        let Self { name, identity, server, server_key, uplinks } = self;
+    /// The text of `client.toml`, which holds the private key; `server_key` is the server's.
+    pub fn text(&self, server_key: PublicKey) -> Zeroizing<String> {
+        let Self { name, identity, server, uplinks } = self;
         let uplinks: Vec<String> = uplinks.iter().map(|name| format!("{name:?}")).collect();
         Zeroizing::new(format!(
             "# Roadweave client, for the vehicle. Every field: docs/configuration.md\n\
@@ -165,9 +255,16 @@ impl NewClient<'_> {
     }
 }
 
+/// For so long another change is waited for.
+const LOCK_MAX: Duration = Duration::from_secs(5);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
     use super::*;
+    use crate::write_secrets;
 
     fn nets(prefixes: &[&str]) -> Vec<IpNet> {
         prefixes.iter().map(|text| text.parse().expect("a prefix")).collect()
@@ -237,5 +334,89 @@ mod tests {
         assert!(text.contains("# mine"), "{text}");
         let names: Vec<_> = std::fs::read_dir(folder.path()).expect("readable").collect();
         assert_eq!(names.len(), 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn a_file_that_is_changed_stays_where_it_lies_and_whose_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, link) = (folder.path().join("kept.toml"), folder.path().join("server.toml"));
+        write_secrets(&[(&path, SERVER)]).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("set");
+        symlink(&path, &link).expect("a link");
+        let add = |text: &str| with_peer(text, &peer("a", &["10.77.0.2/32"]));
+        change_server_file(&link, |_, text| add(text)).expect("changed");
+        assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+        assert!(fs::read_to_string(&path).expect("readable").contains("[[peers]]"));
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn all_that_change_the_file_at_once_are_in_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("server.toml");
+        write_secrets(&[(&path, SERVER)]).expect("written");
+        std::thread::scope(|scope| {
+            for number in 0..8_u8 {
+                let path = &path;
+                scope.spawn(move || {
+                    let public_key = Identity::from_seed([number; 32]).public_key();
+                    let add = |server: &ServerFile, text: &str| {
+                        let addresses = next_addresses(server)?;
+                        let name = format!("bus-{number}");
+                        with_peer(
+                            text,
+                            &PeerFields { name, public_key, addresses, ..peer("", &[]) },
+                        )
+                    };
+                    change_server_file(path, add).expect("added");
+                });
+            }
+        });
+        let file: ServerFile = crate::load(&path).expect("readable");
+        assert_eq!(file.peers.len(), 8);
+    }
+
+    #[test]
+    fn a_client_is_added_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, target) = (folder.path().join("server.toml"), folder.path().join("a.toml"));
+        let identity = Identity::from_seed([9; 32]);
+        let key = Identity::from_seed([8; 32]).to_base64();
+        write_secrets(&[(&path, &format!("private_key = \"{}\"\n", key.as_str()))])
+            .expect("written");
+        let add = |name: &str, key: PublicKey| {
+            let server = "192.0.2.1:4433";
+            let new = NewClient { name, identity: &identity, server, uplinks: &[] };
+            add_client(&path, &new, Some(&target), |server| next_peer(server, name, key))
+                .map_err(|error| error.to_string())
+        };
+        // The server's own key is refused once the client's file is written: that goes again.
+        let own = Identity::from_base64(&key).expect("a key").public_key();
+        add("a", own).expect_err("its own key");
+        assert!(!target.exists(), "a key that opens nothing");
+        add("a", identity.public_key()).expect("added");
+        let text = fs::read_to_string(&target).expect("written");
+        // What somebody else has put there stays.
+        let refused = add("b", Identity::from_seed([5; 32]).public_key()).expect_err("it exists");
+        assert!(refused.contains("a.toml"), "{refused}");
+        assert_eq!(fs::read_to_string(&target).expect("there"), text);
+        let server: ServerFile = crate::load(&path).expect("readable");
+        assert_eq!(server.peers.len(), 1);
+    }
+
+    #[test]
+    fn no_error_tells_a_key() {
+        let key = Identity::from_seed([3; 32]).to_base64().to_string();
+        for text in [
+            format!("private_key = \"{key}\n"),
+            format!("private_key = {key}\n"),
+            format!("{key}\n"),
+            format!("private_key = [\"{key}\"]\n"),
+            format!("name = \"{key}\"\nshards = \"{key}\"\n"),
+        ] {
+            let error = checked(Path::new("server.toml"), &text).expect_err("wrong").to_string();
+            assert!(!error.contains(&key[..16]), "{error}");
+            assert!(error.contains("line "), "{error}");
+        }
     }
 }

@@ -128,9 +128,28 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, FileErro
     toml::from_str(text).map_err(|error| FileError::Invalid {
         path: path.to_owned(),
         position: error.span().map(|span| position_at(text, span.start)),
-        message: error.to_string().trim_end().to_owned(),
+        message: told(text, &error),
     })
 }
+
+/// What is wrong, with the line that it is in; without it where a key may stand in it.
+fn told(text: &str, error: &toml::de::Error) -> String {
+    let whole = error.to_string().trim_end().to_owned();
+    let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
+    let has_key = |text: &str| text.split(|c| !is_of_a_key(c)).any(|word| word.len() >= KEY_MIN);
+    if !has_key(&whole) {
+        return whole;
+    }
+    // A value of the wrong kind is quoted in the message as well.
+    let message = if has_key(error.message()) { "this cannot be read" } else { error.message() };
+    match error.span().map(|span| position_at(text, span.start)) {
+        Some(Position { line, column }) => format!("line {line}, column {column}: {message}"),
+        None => message.to_owned(),
+    }
+}
+
+/// A key has 44 letters in base64; less of one than this is no secret.
+const KEY_MIN: usize = 24;
 
 /// The text of a file, which is wiped when it is dropped.
 ///

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use roadweave_identity::Identity;
@@ -87,6 +87,13 @@ pub struct WriteError {
     source: io::Error,
 }
 
+impl WriteError {
+    /// With what the system said, in a line.
+    pub fn told(&self) -> String {
+        format!("{self}: {}", self.source)
+    }
+}
+
 /// Writes files that only their owner may read, in the place of those that are there: all of them,
 /// or none if one finds no room.
 ///
@@ -108,19 +115,58 @@ pub fn write_secrets(files: &[(&Path, &str)]) -> Result<(), WriteError> {
     files.iter().try_for_each(|(path, _)| fs::rename(new(path), path).map_err(failed(path)))
 }
 
+/// Writes a file that only its owner may read, and that is not there yet.
+///
+/// # Errors
+/// That it is there, or cannot be written; nothing new is left then.
+pub fn create_secret(path: &Path, text: &str) -> Result<(), WriteError> {
+    let failed = |source| WriteError { path: path.to_owned(), source };
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    written.map_err(|error| {
+        let _ = fs::remove_file(path);
+        failed(error)
+    })
+}
+
+/// Writes `text` in the place of the file at `path`, which keeps its owner, group and mode and is
+/// there whole at any moment, also after the power was cut.
+///
+/// # Errors
+/// Why it cannot be; the file is as before.
+pub(crate) fn replace_secret(path: &Path, text: &str) -> Result<(), WriteError> {
+    let failed = |source| WriteError { path: path.to_owned(), source };
+    let before = fs::metadata(path).map_err(failed)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let new = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
+    create_secret(&new, text)?;
+    let put = || {
+        let now = fs::metadata(&new)?;
+        if (now.uid(), now.gid()) != (before.uid(), before.gid()) {
+            chown(&new, Some(before.uid()), Some(before.gid()))?;
+        }
+        fs::set_permissions(&new, fs::Permissions::from_mode(before.mode() & 0o660))?;
+        fs::rename(&new, path)
+    };
+    put().map_err(|error| {
+        let _ = fs::remove_file(&new);
+        failed(error)
+    })?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = fs::File::open(folder.unwrap_or(Path::new(".")));
+    folder.and_then(|folder| folder.sync_all()).map_err(failed)
+}
+
 fn write_new(path: &Path, text: &str) -> io::Result<()> {
     // One that was left behind may have another mode, or be a link.
     let _ = fs::remove_file(path);
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
+    create_secret(path, text).map_err(|error| error.source)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 

@@ -1,8 +1,5 @@
 //! What is changed in a server's file, and the files of its clients.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::Result;
@@ -18,19 +15,15 @@ pub fn change(
     path: &Path,
     change: impl FnOnce(&ServerFile, &str) -> Result<String, String>,
 ) -> Result<ServerFile> {
-    change_server_file(path, change).map_err(|error| match error {
+    change_server_file(path, change).map_err(|error| told(path, error))
+}
+
+/// Why the server's file at `path` was not changed.
+pub fn told(path: &Path, error: ChangeError) -> anyhow::Error {
+    match error {
         ChangeError::Refused(why) => BadInput::new(format!("{}: {why}", path.display())).into(),
         ChangeError::File(error) => BadInput::new(error).into(),
         other => other.into(),
-    })
-}
-
-/// # Errors
-/// When somebody has the name already.
-pub fn refuse_name(server: &ServerFile, name: &str) -> Result<(), String> {
-    match server.peers.iter().any(|peer| peer.name == name) {
-        true => Err(format!("there is a peer {name:?}; remove it first, or choose another name")),
-        false => Ok(()),
     }
 }
 
@@ -39,8 +32,11 @@ pub fn refuse_name(server: &ServerFile, name: &str) -> Result<(), String> {
 /// # Errors
 /// When there is none.
 pub fn without_peer(server: &ServerFile, text: &str, name: &str) -> Result<String, String> {
-    let Some(position) = server.peers.iter().position(|peer| peer.name == name) else {
-        return Err(no_such(server, name));
+    let named = || (0..).zip(&server.peers).filter(|(_, peer)| peer.name == name);
+    let position = match named().collect::<Vec<_>>()[..] {
+        [] => return Err(no_such(server, name)),
+        [(position, _)] => position,
+        _ => return Err(format!("several peers are called {name:?}: remove one in the file")),
     };
     let mut document: DocumentMut =
         text.parse().map_err(|error: toml_edit::TomlError| error.to_string())?;
@@ -61,20 +57,6 @@ pub fn no_such(server: &ServerFile, name: &str) -> String {
         1..=20 => format!("there is no peer {name:?}; there are: {}", names.join(", ")),
         count => format!("there is no peer {name:?} among {count}; `roadweave peer list` has all"),
     }
-}
-
-/// Writes a file that only its owner may read, and that is not there yet.
-///
-/// # Errors
-/// What the system says.
-pub fn write_new(path: &Path, text: &str) -> Result<(), String> {
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(path);
-    let written = file.and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    });
-    written.map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -102,5 +84,9 @@ mod tests {
         assert_eq!(left, format!("{head}{one}\n{three}"));
         let refused = without_peer(&server, &text, "d").expect_err("nobody");
         assert!(refused.ends_with("there are: a, b, c"), "{refused}");
+        let twice = text.replace("name = \"c\"", "name = \"b\"");
+        let server: ServerFile = toml::from_str(&twice).expect("a server's file");
+        let refused = without_peer(&server, &twice, "b").expect_err("which of them?");
+        assert!(refused.contains("several"), "{refused}");
     }
 }

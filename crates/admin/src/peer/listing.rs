@@ -73,7 +73,8 @@ struct Connected(Option<BTreeSet<String>>);
 
 impl Connected {
     fn ask(place: &ServerPlace) -> Self {
-        let status = match local::status(&place.socket) {
+        let status = place.socket().and_then(|socket| Ok(local::status(&socket)?));
+        let status = match status {
             Ok(status) => status,
             Err(error) => {
                 out::note(format_args!("who is connected is not known: {error}"));
@@ -81,8 +82,7 @@ impl Connected {
             }
         };
         let RoleStatus::Server(server) = status.role else {
-            let socket = place.socket.display();
-            out::note(format_args!("who is connected is not known: no server runs at {socket}"));
+            out::note(format_args!("who is connected is not known: what runs there is no server"));
             return Self(None);
         };
         Self(Some(server.sessions.into_iter().map(|session| session.peer).collect()))

@@ -15,6 +15,8 @@ use roadweave_types::Instant;
 #[derive(Debug, Default)]
 pub(super) struct ServiceManager {
     socket: Option<UnixDatagram>,
+    /// The program is up, and the manager does not know it yet.
+    owes_ready: bool,
     /// How often it wants to hear that the program is alive.
     watchdog: Option<Duration>,
     next_watchdog: Instant,
@@ -26,7 +28,11 @@ pub(super) struct ServiceManager {
 impl ServiceManager {
     /// The one that the environment names.
     pub(super) fn of_environment() -> Self {
-        let variable = |name| std::env::var(name).unwrap_or_default();
+        Self::of(|name| std::env::var(name).unwrap_or_default())
+    }
+
+    /// The one that these variables name; empty are those that are not there.
+    fn of(variable: impl Fn(&str) -> String) -> Self {
         let socket = variable("NOTIFY_SOCKET");
         let is_for_us =
             variable("WATCHDOG_PID").parse().is_ok_and(|it: u32| it == std::process::id());
@@ -37,8 +43,9 @@ impl ServiceManager {
         if socket.is_empty() {
             return Self::default();
         }
-        match connect(&socket) {
-            Ok(socket) => Self::new(socket, watchdog.map(Duration::from_micros)),
+        let connected = connect(&socket);
+        match connected.and_then(|it| Self::new(it, watchdog.map(Duration::from_micros))) {
+            Ok(manager) => manager,
             Err(error) => {
                 tracing::warn!(%error, socket, "the service manager cannot be told anything");
                 Self::default()
@@ -47,14 +54,15 @@ impl ServiceManager {
     }
 
     /// `watchdog`: after so long without a word the program counts as dead.
-    fn new(socket: UnixDatagram, watchdog: Option<Duration>) -> Self {
+    fn new(socket: UnixDatagram, watchdog: Option<Duration>) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
         let watchdog = watchdog.map(|limit| limit / 3);
-        Self { socket: Some(socket), watchdog, ..Self::default() }
+        Ok(Self { socket: Some(socket), watchdog, ..Self::default() })
     }
 
     /// The program does what it is for.
     pub(super) fn on_ready(&mut self) {
-        self.tell("READY=1");
+        self.owes_ready = !self.tell("READY=1");
     }
 
     /// The program ends, in order.
@@ -66,6 +74,9 @@ impl ServiceManager {
     pub(super) fn handle_timeout(&mut self, now: Instant, status: impl FnOnce() -> String) {
         if self.socket.is_none() {
             return;
+        }
+        if self.owes_ready {
+            self.on_ready();
         }
         if let Some(interval) = self.watchdog
             && self.next_watchdog <= now
@@ -96,7 +107,6 @@ fn connect(address: &str) -> io::Result<UnixDatagram> {
         None => SocketAddr::from_pathname(address)?,
     };
     let socket = UnixDatagram::unbound()?;
-    socket.set_nonblocking(true)?;
     socket.connect_addr(&address)?;
     Ok(socket)
 }
@@ -119,9 +129,8 @@ mod tests {
 
     fn pair(watchdog: Duration) -> (ServiceManager, UnixDatagram) {
         let (ours, manager) = UnixDatagram::pair().expect("sockets");
-        ours.set_nonblocking(true).expect("set");
         manager.set_nonblocking(true).expect("set");
-        (ServiceManager::new(ours, Some(watchdog)), manager)
+        (ServiceManager::new(ours, Some(watchdog)).expect("set"), manager)
     }
 
     #[test]
@@ -146,6 +155,40 @@ mod tests {
                 "STOPPING=1"
             ]
         );
+    }
+
+    #[test]
+    fn the_environment_says_where_it_is_and_how_often_it_wants_to_hear() {
+        let folder = std::env::temp_dir().join(format!("manager-{}", std::process::id()));
+        let _ = std::fs::remove_file(&folder);
+        let _manager = UnixDatagram::bind(&folder).expect("a socket");
+        let check = |process: &str, usec: &str, expected: Option<u64>| {
+            let ours = ServiceManager::of(|name| match name {
+                "NOTIFY_SOCKET" => folder.display().to_string(),
+                "WATCHDOG_PID" => process.to_owned(),
+                _ => usec.to_owned(),
+            });
+            assert!(ours.socket.is_some());
+            assert_eq!(ours.watchdog, expected.map(Duration::from_secs), "{process} {usec}");
+        };
+        let me = std::process::id().to_string();
+        check(&me, "30000000", Some(10));
+        check("", "30000000", Some(10));
+        check("1", "30000000", None);
+        check(&me, "0", None);
+        check(&me, "soon", None);
+        std::fs::remove_file(&folder).expect("gone");
+        assert!(ServiceManager::of(|_| String::new()).socket.is_none());
+    }
+
+    #[test]
+    fn that_the_program_is_up_is_told_once_there_is_room() {
+        let (mut ours, manager) = pair(Duration::from_secs(3_000));
+        while ours.tell("STATUS=") {}
+        ours.on_ready();
+        heard(&manager);
+        ours.handle_timeout(Instant::ZERO + Duration::from_secs(1), String::new);
+        assert!(heard(&manager).contains(&"READY=1".to_owned()));
     }
 
     #[test]

@@ -36,7 +36,7 @@ use super::DriverError;
 use super::event_loop::Driver;
 use super::reread::Askers;
 use crate::fleet::FleetOptions;
-use crate::local::{LocalRequest, ReloadAnswer};
+use crate::local::{LocalRequest, ReloadAnswer, RpcError};
 use crate::pauses::Pause;
 use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions, UplinkSocket};
 
@@ -199,8 +199,10 @@ impl Serving {
 
     /// Somebody asks by the local socket for the file to be read again, and waits.
     pub(super) fn on_reload(&mut self, request: LocalRequest) {
-        let reading = self.begin_reload(true);
-        self.askers.add(reading, request);
+        match self.begin_reload(true) {
+            Some(reading) => self.askers.add(reading, request),
+            None => request.answer(Err(RpcError::internal("the server has to be started again"))),
+        }
     }
 
     /// The fleet has said something, or the file was read again.
@@ -228,7 +230,7 @@ impl Serving {
 
     /// Begins to bring the clients in line with the file, which is read again if `rereads`, and the
     /// members of the fleet. Returns the number of that reading.
-    fn begin_reload(&mut self, rereads: bool) -> u64 {
+    fn begin_reload(&mut self, rereads: bool) -> Option<u64> {
         let members = self.fleet.as_ref().map(InFleet::members).unwrap_or_default();
         let peers = self.tables.clients.peers();
         self.reloader.begin(Change { rereads, members, peers })

@@ -153,6 +153,14 @@ pub fn status(path: &Path) -> Result<Status, RequestError> {
     read(path, request(path, "status", &Value::Null)?)
 }
 
+/// Asks a running instance for its status without what it says of each session.
+///
+/// # Errors
+/// As [`status`].
+pub fn summary(path: &Path) -> Result<Status, RequestError> {
+    read(path, request(path, "summary", &Value::Null)?)
+}
+
 /// Lets a lane of a running client or server follow another strategy; returns what the user should
 /// know of it.
 ///

@@ -56,12 +56,15 @@ impl RpcError {
     /// The code of an instance that has not answered in time, and may the next time.
     pub const BUSY: i32 = -32000;
 
+    /// The code of a method that there is none of.
+    pub const NO_METHOD: i32 = -32601;
+
     /// The code of what cannot be done.
     pub const REFUSED: i32 = -32001;
 
     /// There is no such method.
     pub fn method_not_found(method: &str) -> Self {
-        Self { code: -32601, message: format!("there is no method {method:?}") }
+        Self { code: Self::NO_METHOD, message: format!("there is no method {method:?}") }
     }
 
     /// The parameters are wrong.

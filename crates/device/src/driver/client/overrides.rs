@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use roadweave_tunnel::{Client, UplinkPolicy};
-use roadweave_types::{Instant, Policy, Priority};
+use roadweave_types::{Instant, PathStatus, Policy, Priority};
 use serde_json::{Value, json};
 
 use super::ClientRole;
@@ -18,7 +18,7 @@ use crate::local::{RpcError, SetAnswer, SetUplink};
 pub(super) struct Overrides(BTreeMap<String, Override>);
 
 /// What was said of one uplink.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Override {
     is_paused: bool,
     priority: Option<Priority>,
@@ -54,6 +54,7 @@ impl Overrides {
         it.is_paused = change.paused.unwrap_or(it.is_paused);
         it.priority = change.priority.or(it.priority);
         it.weight = change.weight.or(it.weight);
+        self.0.retain(|_, it| *it != Override::default());
         Ok(())
     }
 }
@@ -76,10 +77,7 @@ impl ClientRole {
         }
         let uplinks: Vec<Uplink> = self.monitor.uplinks().cloned().collect();
         let uplink = uplinks.iter().find(|uplink| uplink.name == change.uplink);
-        let carries = |uplink: &Uplink| driver.edge.sockets.contains_key(&Some(uplink.id));
-        let is_last =
-            uplink.is_some_and(carries) && uplinks.iter().filter(|it| carries(it)).count() == 1;
-        if change.paused == Some(true) && is_last && !change.force {
+        if change.paused == Some(true) && !change.force && is_last(driver, &uplinks, uplink) {
             return refuse(format!(
                 "{} is the only uplink that is left, and nothing would go out; --force pauses it all \
                  the same",
@@ -100,6 +98,23 @@ impl ClientRole {
         };
         Ok(json!(SetAnswer::Notice { notice }))
     }
+}
+
+/// Whether nothing would go out without `uplink`: no other has a path that can be used, or a socket
+/// as long as there is no session.
+fn is_last(driver: &Driver<Client>, uplinks: &[Uplink], uplink: Option<&Uplink>) -> bool {
+    let Some(uplink) = uplink else { return false };
+    let carrying: Vec<String> = match driver.node.status() {
+        Some(session) => {
+            let usable = session.paths.into_iter().filter(|it| it.status == PathStatus::Usable);
+            usable.filter_map(|path| path.uplink).collect()
+        }
+        None => {
+            let open = |it: &&Uplink| driver.edge.sockets.contains_key(&Some(it.id));
+            uplinks.iter().filter(open).map(|it| it.name.clone()).collect()
+        }
+    };
+    carrying.contains(&uplink.name) && carrying.iter().all(|name| *name == uplink.name)
 }
 
 /// Of how many uplinks something may be said: names are for free.
@@ -137,9 +152,13 @@ mod tests {
     #[test]
     fn names_that_are_made_up_take_no_room_without_end() {
         let mut overrides = Overrides::default();
-        let said =
-            (0..1_000).filter(|number| overrides.set(&change(&format!("u{number}"))).is_ok());
+        let paused =
+            |number: usize| SetUplink { paused: Some(true), ..change(&format!("u{number}")) };
+        let said = (0..1_000).filter(|number| overrides.set(&paused(*number)).is_ok());
         assert_eq!(said.count(), NAMES_MAX);
-        assert!(overrides.set(&change("u1")).is_ok(), "it has room already");
+        assert!(overrides.set(&paused(1)).is_ok(), "it has room already");
+        let resumed = SetUplink { paused: Some(false), ..change("u1") };
+        overrides.set(&resumed).expect("room");
+        assert!(overrides.set(&paused(1_001)).is_ok(), "of u1 nothing is said any more");
     }
 }

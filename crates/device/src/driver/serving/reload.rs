@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 use ipnet::IpNet;
@@ -171,22 +171,23 @@ impl Reloader {
     }
 
     /// Begins to bring the clients in line; if that is under way, it is done once more afterwards.
-    /// Returns the number of the reading that does it.
-    pub(super) fn begin(&mut self, change: Change) -> u64 {
+    /// Returns the number of the reading that does it; `None` if there will be none.
+    pub(super) fn begin(&mut self, change: Change) -> Option<u64> {
         let reading = self.begun + 1;
         if self.is_busy {
             self.again = Some(change.rereads || self.again.unwrap_or_default());
-            return reading;
+            return Some(reading);
         }
-        let Some(jobs) = &self.jobs else { return reading };
+        let jobs = self.jobs.as_ref()?;
         match jobs.send(Job { machine: self.machine.take(), change }) {
             Ok(()) => (self.is_busy, self.begun) = (true, reading),
             Err(refused) => {
                 self.machine = refused.0.machine;
-                tracing::error!("the clients cannot be read again: the thread for it is gone");
+                tracing::error!("the clients cannot be read again: {GONE}");
+                return None;
             }
         }
-        reading
+        Some(reading)
     }
 
     /// Waits for what is under way, and returns what was read if it could be.
@@ -198,8 +199,15 @@ impl Reloader {
     /// Returns the number of the reading that is over since the last time, and what was read or why
     /// nothing was.
     pub(super) fn poll(&mut self) -> Option<(u64, Result<Reloaded, String>)> {
-        let outcome = self.outcomes.try_recv().ok()?;
-        Some((self.begun, self.take(outcome)))
+        match self.outcomes.try_recv() {
+            Ok(outcome) => Some((self.begun, self.take(outcome))),
+            Err(TryRecvError::Disconnected) if self.is_busy => {
+                self.is_busy = false;
+                tracing::error!("the clients were not read again: {GONE}");
+                Some((self.begun, Err(GONE.to_owned())))
+            }
+            Err(_) => None,
+        }
     }
 
     fn take(&mut self, outcome: Outcome) -> Result<Reloaded, String> {
@@ -233,6 +241,9 @@ impl Reloader {
         }
     }
 }
+
+/// Why nothing is read again any more.
+const GONE: &str = "the thread for it is gone";
 
 /// What `file` and the members of the fleet come to together, and what of them does not count.
 fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloaded, LeftOut) {
