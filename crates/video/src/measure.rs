@@ -12,7 +12,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use serde::Serialize;
 
-use crate::encoder::Encoder;
+use crate::encoder::{Encoder, KEY_FRAME_SECONDS};
 use crate::options;
 use crate::plugins::{self, make};
 use crate::{rtp, run, source};
@@ -114,7 +114,7 @@ fn build(
         lock(sizes).file = Some(File::create(path).map_err(refused)?);
     }
     let source = source::build(pipeline, &options.source, options.picture, false)?;
-    let encoder = Encoder::new(options.picture, options.recovery)?;
+    let encoder = Encoder::new(options.picture, options.recovery, KEY_FRAME_SECONDS)?;
     let element = encoder.element().clone();
     let (caps, sink) = (make("capsfilter")?, make("fakesink")?);
     caps.set_property("caps", encoder.caps());
