@@ -37,6 +37,7 @@ impl Encoder {
             Codec::H264 => x264(fps, recovery, key_frames)?,
             Codec::H265 => x265(key_frames)?,
             Codec::Vp8 => vp8(key_frames)?,
+            Codec::OpenH264 => openh264(key_frames)?,
         };
         Ok(Self { element, codec, fps, kbps: AtomicU32::new(0) })
     }
@@ -57,6 +58,11 @@ impl Encoder {
                 self.element.set_property("vbv-buf-capacity", buffer_ms);
                 self.element.set_property("bitrate", kbps);
             }
+            Codec::OpenH264 => {
+                let bps = kbps.saturating_mul(1000);
+                self.element.set_property("max-bitrate", bps);
+                self.element.set_property("bitrate", bps);
+            }
             Codec::H265 => self.element.set_property("bitrate", kbps.min(X265_KBPS_MAX)),
             Codec::Vp8 => {
                 let bps = i32::try_from(u64::from(kbps) * 1000).unwrap_or(i32::MAX);
@@ -68,7 +74,7 @@ impl Encoder {
     /// What follows the encoder: how its frames are told apart.
     pub fn caps(&self) -> gst::Caps {
         let name = match self.codec {
-            Codec::H264 => "video/x-h264",
+            Codec::H264 | Codec::OpenH264 => "video/x-h264",
             Codec::H265 => "video/x-h265",
             Codec::Vp8 => return gst::Caps::new_empty_simple("video/x-vp8"),
         };
@@ -123,6 +129,20 @@ fn vp8(key_frames: u32) -> Result<gst::Element> {
         set(&element, property, value);
     }
     element.set_property("keyframe-max-dist", i32::try_from(key_frames).unwrap_or(300));
+    Ok(element)
+}
+
+fn openh264(key_frames: u32) -> Result<gst::Element> {
+    let element = plugins::make("openh264enc")?;
+    for (property, value) in [
+        ("rate-control", "bitrate"),
+        ("complexity", "low"),
+        ("scene-change-detection", "false"),
+        ("enable-frame-skip", "false"),
+    ] {
+        set(&element, property, value);
+    }
+    element.set_property("gop-size", key_frames);
     Ok(element)
 }
 

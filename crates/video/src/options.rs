@@ -121,6 +121,21 @@ pub struct Measure {
     /// Ask for a key frame each so many frames
     #[arg(long, value_name = "FRAMES")]
     pub key_frames: Option<u32>,
+    /// Decode, and say how close to the original pictures are
+    #[arg(long)]
+    pub ssim: bool,
+    /// Lose so many per cent of the packets on the way to the decoder
+    #[arg(long, requires = "ssim", value_name = "PERCENT", value_parser = parse_percent)]
+    pub loss: Option<f64>,
+    /// In bursts of so many, in the mean
+    #[arg(long, default_value_t = 4.0, value_name = "PACKETS")]
+    pub burst: f64,
+    /// Milliseconds until what the receiver asks for arrives
+    #[arg(long, default_value_t = 100, value_name = "MS")]
+    pub round_trip: u64,
+    /// Which pattern of losses
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
     /// Write what is encoded to this file
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
@@ -160,6 +175,9 @@ pub enum Codec {
     H265,
     /// VP8 by libvpx
     Vp8,
+    /// H.264 by OpenH264, to be measured
+    #[value(name = "openh264", hide = true)]
+    OpenH264,
 }
 
 /// How pictures become whole after a loss.
@@ -308,6 +326,11 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=1e9).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "a number of seconds, such as 60".into())
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let percent = text.parse::<f64>().ok().filter(|percent| (0.0..=90.0).contains(percent));
+    percent.ok_or_else(|| "per cent, from 0 to 90".into())
 }
 
 const WHERE: &str = "HOST:PORT, or srt://HOST:PORT";

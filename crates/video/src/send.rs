@@ -25,7 +25,7 @@ use crate::encoder::{Encoder, KEY_FRAME_SECONDS, SRT_KEY_FRAME_SECONDS};
 use crate::feedback::Feedback;
 use crate::network::{Kind, Socket};
 use crate::options::{self, Address, Codec, Recovery, Source, without_password};
-use crate::plugins::{self, make};
+use crate::plugins::{self, make, running_time};
 use crate::run::{self, ElementError, End};
 use crate::sizing::Packets;
 use crate::srt::Connection;
@@ -277,17 +277,6 @@ fn buffers(
         _ => gst::PadProbeReturn::Ok,
     });
     Ok(())
-}
-
-/// When a buffer is due, since the pipeline began. Encoders shift time stamps, and not this.
-fn running_time(pad: &gst::Pad, buffer: &gst::BufferRef) -> Duration {
-    let segment = pad.sticky_event::<gst::event::Segment>(0);
-    let segment = segment.as_ref().and_then(|it| it.segment().downcast_ref::<gst::ClockTime>());
-    let time = match (segment, buffer.pts()) {
-        (Some(segment), pts @ Some(_)) => segment.to_running_time(pts),
-        (_, pts) => pts,
-    };
-    time.map_or(Duration::ZERO, Duration::from)
 }
 
 /// How long ago a buffer was due.

@@ -70,8 +70,10 @@ impl Backlog {
         }
         let acknowledged = self.sent.front().map_or(first, |(_, sent)| *sent);
         let waiting = given.saturating_sub(self.unsent).saturating_sub(first + dropped);
+        // Nothing measures the round trip of a link that is dead: it is at least the silence.
+        let silent_ms = self.silent(now).as_secs_f64() * 1e3;
         Reading {
-            rtt_ms: counters.rtt_ms,
+            rtt_ms: counters.rtt_ms.max(silent_ms),
             unacknowledged: (waiting + first.saturating_sub(acknowledged)) as f64,
             sent_bps: counters.sent_bps,
             dropped,
@@ -92,7 +94,7 @@ impl Backlog {
 /// Of 20 ms: beyond any round trip that the rate is steered by.
 const TURNS_MOST: usize = 1000;
 /// What was sent before that may have been acknowledged with the last.
-const ANSWER_MOST: Duration = Duration::from_millis(500);
+const ANSWER_MOST: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
@@ -145,7 +147,7 @@ mod tests {
         let mut backlog = Backlog::new();
         (0..50).for_each(|it| _ = turn(&mut backlog, it, 0, false));
         let grown = turn(&mut backlog, 50, 0, false);
-        let mut last = 0.0;
+        let (mut last, mut rtt_ms) = (0.0, 0.0);
         for it in 51..5000 {
             let counters = Counters {
                 given: 100 + it * 10,
@@ -153,13 +155,14 @@ mod tests {
                 repeated: 0,
                 dropped: 0,
                 acknowledgements: 50,
-                rtt_ms: f64::NAN,
+                rtt_ms: 60.0,
                 sent_bps: 5e6,
             };
-            last = backlog.add(Duration::from_millis(it * 20), counters).unacknowledged;
+            let reading = backlog.add(Duration::from_millis(it * 20), counters);
+            (last, rtt_ms) = (reading.unacknowledged, reading.rtt_ms);
             assert!(backlog.sent.len() <= TURNS_MOST);
         }
-        assert_eq!((grown, last), (30.0, 9990.0));
+        assert_eq!((grown, last, rtt_ms), (30.0, 9990.0, 98_980.0));
         assert_eq!(backlog.silent(Duration::from_secs(100)), Duration::from_secs(99));
     }
 }

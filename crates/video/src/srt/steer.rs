@@ -7,10 +7,10 @@
 //! ```
 //!
 //! The rules and their constants are those of belacoder (github.com/BELABOX/belacoder,
-//! `update_bitrate` in belacoder.c, commit 898d9ce), so that crews find what they know. Its averages
-//! are over turns of 20 ms; these are over time, so that a turn may be late. Beyond its rules,
-//! packets that were dropped because they were too late count as far too much, as does a second
-//! without a reading.
+//! `update_bitrate` in belacoder.c, commit 898d9ce), so that crews find what they know. Its
+//! averages are over turns of 20 ms; these are over time, so that a turn may be late. Beyond its
+//! rules, packets that were dropped because they were too late count as far too much, as does a
+//! second without a reading, and silence counts as a round trip.
 
 use std::time::Duration;
 
