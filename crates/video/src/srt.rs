@@ -164,6 +164,10 @@ impl Shared {
             let now = began.elapsed();
             let stats = sink.property::<gst::Structure>("stats");
             let counters = counters(&stats, self.given.load(Ordering::Relaxed));
+            // Before there is a connection nothing is agreed.
+            if let Ok(ms) = stats.get("negotiated-latency-ms") {
+                steer.on_latency(ms);
+            }
             let reading = counters.map(|counters| backlog.add(now, counters));
             if let Some(Reading { rtt_ms, unacknowledged, .. }) = reading {
                 self.rtt_us.store((rtt_ms * 1e3) as u64, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! SSIM of a plane, as x264 and ffmpeg's filter `ssim` compute it: windows of 8x8 pixels, four apart
-//! (Wang et al. 2004, with a flat window).
+//! SSIM of a plane, as x264 and ffmpeg's filter `ssim` compute it: windows of 8x8 pixels, four
+//! apart (Wang et al. 2004, with a flat window).
 
 /// Sums of a block of 4x4 pixels: of each picture, of all squares, of the products.
 type Sums = [u32; 4];

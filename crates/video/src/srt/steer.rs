@@ -12,6 +12,7 @@
 //! rules, packets that were dropped because they were too late count as far too much, as does a
 //! second without a reading, and silence counts as a round trip.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// What the connection says of itself.
@@ -87,6 +88,13 @@ impl Steer {
             lower: zero,
             raise: zero,
             read: zero,
+        }
+    }
+
+    /// A packet may take so long, as both ends have agreed; what is out of bounds is not taken.
+    pub fn on_latency(&mut self, ms: i32) {
+        if LATENCIES_MS.contains(&ms) {
+            self.latency_ms = f64::from(ms);
         }
     }
 
@@ -229,6 +237,8 @@ const RTT_UNKNOWN: f64 = 100.0;
 const RTT_LEAST_FIRST: f64 = 200.0;
 /// A round trip that grows by less is steady, in ms a turn.
 const STEADY_MS: f64 = 0.01;
+/// Belacoder's bounds.
+const LATENCIES_MS: RangeInclusive<i32> = 100..=10_000;
 const BLIND_MOST: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -146,3 +146,16 @@ fn the_least_is_never_above_the_most() {
     let reading = Reading { rtt_ms: 5e3, unacknowledged: 9e3, sent_bps: 0.0, dropped: 9 };
     assert_eq!(steer.on_reading(Duration::from_secs(1), Some(reading)), LEAST);
 }
+
+#[test]
+fn a_round_trip_is_too_long_by_the_latency_that_was_agreed_on() {
+    let severe = |agreed: i32| {
+        let mut steer = Steer::new(LEAST, MOST, Duration::from_millis(500));
+        steer.on_latency(agreed);
+        let reading = Reading { rtt_ms: 300.0, unacknowledged: 9.0, sent_bps: 6e6, dropped: 0 };
+        let _ = steer.on_reading(Duration::from_millis(20), Some(reading));
+        steer.on_reading(Duration::from_millis(40), Some(reading)) == LEAST
+    };
+    assert!(severe(500) && severe(0) && severe(-1) && severe(i32::MAX));
+    assert!(!severe(2000));
+}
