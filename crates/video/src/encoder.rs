@@ -25,16 +25,19 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// For pictures of this kind, without delay.
+    /// For pictures of this kind, without delay; a key frame comes each `key_frame_seconds` at
+    /// least.
     ///
     /// # Errors
     /// Which package to install.
-    pub fn new(picture: Picture, recovery: Recovery) -> Result<Self> {
+    pub fn new(picture: Picture, recovery: Recovery, key_frame_seconds: u32) -> Result<Self> {
         let Picture { codec, fps, .. } = picture;
+        let key_frames = fps * key_frame_seconds;
         let element = match codec {
-            Codec::H264 => x264(fps, recovery)?,
-            Codec::H265 => x265(fps)?,
-            Codec::Vp8 => vp8(fps)?,
+            Codec::H264 => x264(fps, recovery, key_frames)?,
+            Codec::H265 => x265(key_frames)?,
+            Codec::Vp8 => vp8(key_frames)?,
+            Codec::OpenH264 => openh264(key_frames)?,
         };
         Ok(Self { element, codec, fps, kbps: AtomicU32::new(0) })
     }
@@ -55,6 +58,11 @@ impl Encoder {
                 self.element.set_property("vbv-buf-capacity", buffer_ms);
                 self.element.set_property("bitrate", kbps);
             }
+            Codec::OpenH264 => {
+                let bps = kbps.saturating_mul(1000);
+                self.element.set_property("max-bitrate", bps);
+                self.element.set_property("bitrate", bps);
+            }
             Codec::H265 => self.element.set_property("bitrate", kbps.min(X265_KBPS_MAX)),
             Codec::Vp8 => {
                 let bps = i32::try_from(u64::from(kbps) * 1000).unwrap_or(i32::MAX);
@@ -66,7 +74,7 @@ impl Encoder {
     /// What follows the encoder: how its frames are told apart.
     pub fn caps(&self) -> gst::Caps {
         let name = match self.codec {
-            Codec::H264 => "video/x-h264",
+            Codec::H264 | Codec::OpenH264 => "video/x-h264",
             Codec::H265 => "video/x-h265",
             Codec::Vp8 => return gst::Caps::new_empty_simple("video/x-vp8"),
         };
@@ -77,7 +85,7 @@ impl Encoder {
     }
 }
 
-fn x264(fps: u32, recovery: Recovery) -> Result<gst::Element> {
+fn x264(fps: u32, recovery: Recovery, key_frames: u32) -> Result<gst::Element> {
     let element = plugins::make("x264enc")?;
     set(&element, "speed-preset", "superfast");
     set(&element, "tune", "zerolatency");
@@ -88,19 +96,19 @@ fn x264(fps: u32, recovery: Recovery) -> Result<gst::Element> {
     let refresh = recovery == Recovery::Refresh;
     element.set_property("intra-refresh", refresh);
     // With refresh, the time for one pass over the picture.
-    element.set_property("key-int-max", if refresh { fps } else { fps * KEY_FRAME_SECONDS });
+    element.set_property("key-int-max", if refresh { fps } else { key_frames });
     Ok(element)
 }
 
-fn x265(fps: u32) -> Result<gst::Element> {
+fn x265(key_frames: u32) -> Result<gst::Element> {
     let element = plugins::make("x265enc")?;
     set(&element, "speed-preset", "ultrafast");
     set(&element, "tune", "zerolatency");
-    element.set_property("key-int-max", i32::try_from(fps * KEY_FRAME_SECONDS).unwrap_or(250));
+    element.set_property("key-int-max", i32::try_from(key_frames).unwrap_or(250));
     Ok(element)
 }
 
-fn vp8(fps: u32) -> Result<gst::Element> {
+fn vp8(key_frames: u32) -> Result<gst::Element> {
     let element = plugins::make("vp8enc")?;
     for (property, value) in [
         ("deadline", "1"),
@@ -120,12 +128,27 @@ fn vp8(fps: u32) -> Result<gst::Element> {
     ] {
         set(&element, property, value);
     }
-    element
-        .set_property("keyframe-max-dist", i32::try_from(fps * KEY_FRAME_SECONDS).unwrap_or(300));
+    element.set_property("keyframe-max-dist", i32::try_from(key_frames).unwrap_or(300));
+    Ok(element)
+}
+
+fn openh264(key_frames: u32) -> Result<gst::Element> {
+    let element = plugins::make("openh264enc")?;
+    for (property, value) in [
+        ("rate-control", "bitrate"),
+        ("complexity", "low"),
+        ("scene-change-detection", "false"),
+        ("enable-frame-skip", "false"),
+    ] {
+        set(&element, property, value);
+    }
+    element.set_property("gop-size", key_frames);
     Ok(element)
 }
 
 /// For receivers that cannot ask for a key frame.
-const KEY_FRAME_SECONDS: u32 = 10;
+pub const KEY_FRAME_SECONDS: u32 = 10;
+/// In SRT nobody can, and whoever comes later waits for the next: as in belacoder's pipelines.
+pub const SRT_KEY_FRAME_SECONDS: u32 = 2;
 /// What `x265enc` takes at most.
 const X265_KBPS_MAX: u32 = 102_400;

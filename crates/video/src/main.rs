@@ -19,6 +19,7 @@ mod run;
 mod send;
 mod sizing;
 mod source;
+mod srt;
 mod stamp;
 mod statistics;
 

@@ -1,9 +1,15 @@
 //! How well an encoder keeps to the sizes that it is told: the targets jump, and each frame is held
-//! against its own.
+//! against its own. With `--ssim`, how good pictures are at these sizes, and with `--loss`, what is
+//! left of them behind a link that loses packets.
+
+mod loss;
+mod ssim;
+mod view;
 
 use std::fs::File;
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use gstreamer as gst;
@@ -12,9 +18,11 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use serde::Serialize;
 
-use crate::encoder::Encoder;
-use crate::options;
-use crate::plugins::{self, make};
+use self::loss::Link;
+use self::view::View;
+use crate::encoder::{Encoder, KEY_FRAME_SECONDS};
+use crate::options::{self, Codec};
+use crate::plugins::{self, make, running_time};
 use crate::{rtp, run, source};
 
 /// Encodes, and prints for each target what became of it.
@@ -24,10 +32,15 @@ use crate::{rtp, run, source};
 pub fn run(options: options::Measure) -> Result<()> {
     plugins::start()?;
     let pipeline = gst::Pipeline::new();
-    let sizes = Arc::new(Mutex::new(Sizes::default()));
+    let width = options.picture.size.width as usize;
+    let link = options.loss.map(|loss| Link::new(link(&options, loss)));
+    let view = View::new(width);
+    let sizes = Sizes { given: 0, encoded: Vec::new(), file: None, view, link };
+    let sizes = Arc::new(Mutex::new(sizes));
     build(&pipeline, &options, &sizes)?;
     run::until_end(&pipeline, None, run::Farewell::None, || Ok(()))?;
-    let sizes = lock(&sizes);
+    let mut sizes = lock(&sizes);
+    sizes.view.finish();
     if sizes.encoded.is_empty() {
         bail!("nothing was encoded");
     }
@@ -42,22 +55,29 @@ pub fn run(options: options::Measure) -> Result<()> {
             .filter(|at| of_it(*at) && at % (options.hold as usize) < JUMP && *at >= JUMP)
             .map(|at| sizes.encoded[at] as f64 / *target as f64)
             .collect();
+        let seen = sizes.view.seen().iter().enumerate().filter(|(at, _)| of_it(*at));
         out::json_line(&Line {
             target_bytes: *target,
             all: Share::of(ratios(0)),
             after_jump: Share::of(jumps),
+            ssim_db: view::mean_db(seen.map(|(_, seen)| *seen)),
         })?;
+    }
+    if options.ssim {
+        out::json_line(&sizes.view.report(frame_time(&options)))?;
     }
     Ok(())
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sizes {
     /// How many frames went in.
     given: usize,
     /// Bytes of each that came out.
     encoded: Vec<usize>,
     file: Option<File>,
+    view: View,
+    link: Option<Link>,
 }
 
 /// What became of a target.
@@ -67,6 +87,9 @@ struct Line {
     all: Share,
     /// The first two frames of each time that it holds.
     after_jump: Share,
+    /// The mean of the frames, with `--ssim`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ssim_db: Option<f64>,
 }
 
 /// Sizes as shares of the target.
@@ -114,21 +137,30 @@ fn build(
         lock(sizes).file = Some(File::create(path).map_err(refused)?);
     }
     let source = source::build(pipeline, &options.source, options.picture, false)?;
-    let encoder = Encoder::new(options.picture, options.recovery)?;
+    let encoder = Encoder::new(options.picture, options.recovery, KEY_FRAME_SECONDS)?;
     let element = encoder.element().clone();
-    let (caps, sink) = (make("capsfilter")?, make("fakesink")?);
+    let (caps, tee) = (make("capsfilter")?, make("tee")?);
     caps.set_property("caps", encoder.caps());
-    sink.set_property("sync", false);
-    pipeline.add_many([&element, &caps, &sink])?;
-    gst::Element::link_many([&source, &element, &caps, &sink])?;
+    pipeline.add_many([&element, &caps, &tee])?;
+    gst::Element::link_many([&source, &element, &caps, &tee])?;
+    if options.ssim {
+        decode(pipeline, &tee, options, sizes, false)?;
+        decode(pipeline, &tee, options, sizes, true)?;
+    } else {
+        let sink = make("fakesink")?;
+        sink.set_property("sync", false);
+        pipeline.add(&sink)?;
+        tee.link(&sink)?;
+    }
 
     let given = Arc::clone(sizes);
     let (targets, hold, count) = (options.targets.clone(), options.hold, options.count);
-    let key_frames = options.key_frames;
+    let (key_frames, compares) = (options.key_frames, options.ssim);
+    let pixels = options.picture.size.width as usize * options.picture.size.height as usize;
     let output = element.static_pad("src").context("an encoder without output")?;
     let input = element.static_pad("sink").context("an encoder without input")?;
     let (bus, over) = (pipeline.bus().context("a pipeline without a bus")?, pipeline.downgrade());
-    input.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
+    input.add_probe(gst::PadProbeType::BUFFER, move |pad, info| {
         let at = lock(&given).given;
         lock(&given).given += 1;
         if at >= count as usize {
@@ -140,7 +172,12 @@ fn build(
             }
             return gst::PadProbeReturn::Drop;
         }
-        if key_frames.is_some_and(|each| at > 0 && at.is_multiple_of(each.max(1) as usize)) {
+        if let (true, Some(buffer)) = (compares, info.buffer()) {
+            lock(&given).view.begin(running_time(pad, buffer), luma(buffer, pixels));
+        }
+        let is_asked = lock(&given).link.as_ref().is_some_and(|link| link.is_asked(at));
+        let is_due = key_frames.is_some_and(|each| at.is_multiple_of(each.max(1) as usize));
+        if is_asked || at > 0 && is_due {
             output.send_event(rtp::key_frame_event());
         }
         encoder.limit(targets[at / hold as usize % targets.len()]);
@@ -164,9 +201,103 @@ fn build(
     Ok(())
 }
 
+/// From encoded frames to what a viewer sees of them, behind the link if they are `lossy`.
+fn decode(
+    pipeline: &gst::Pipeline,
+    tee: &gst::Element,
+    options: &options::Measure,
+    sizes: &Arc<Mutex<Sizes>>,
+    lossy: bool,
+) -> Result<()> {
+    let refresh = options.recovery == options::Recovery::Refresh;
+    let [_, decoder] = rtp::decoder(options.picture.codec, lossy && refresh)?;
+    let sink = make("fakesink")?;
+    sink.set_property("sync", false);
+    // Two of them in one thread: neither may wait for the other's first picture.
+    sink.set_property("async", false);
+    pipeline.add_many([&decoder, &sink])?;
+    gst::Element::link_many([tee, &decoder, &sink])?;
+    if lossy {
+        let link = Arc::clone(sizes);
+        let is_h264 = matches!(options.picture.codec, Codec::H264 | Codec::OpenH264);
+        let input = decoder.static_pad("sink").context("a decoder without input")?;
+        input.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+            let Some(buffer) = info.buffer_mut() else { return gst::PadProbeReturn::Ok };
+            let mut sizes = lock(&link);
+            // This frame is the last that came out of the encoder.
+            let index = sizes.encoded.len().saturating_sub(1);
+            let Some(link) = &mut sizes.link else { return gst::PadProbeReturn::Ok };
+            match lose(link, index, buffer, is_h264) {
+                Some(left) => *buffer = left,
+                None => return gst::PadProbeReturn::Handled,
+            }
+            gst::PadProbeReturn::Ok
+        });
+    }
+    let pixels = options.picture.size.width as usize * options.picture.size.height as usize;
+    let view = Arc::clone(sizes);
+    let output = decoder.static_pad("src").context("a decoder without output")?;
+    output.add_probe(gst::PadProbeType::BUFFER, move |pad, info| {
+        if let Some(buffer) = info.buffer() {
+            let at = running_time(pad, buffer);
+            lock(&view).view.decoded(at, luma(buffer, pixels), lossy);
+        }
+        gst::PadProbeReturn::Ok
+    });
+    Ok(())
+}
+
+/// What the link leaves of a frame.
+fn lose(link: &mut Link, index: usize, frame: &gst::Buffer, is_h264: bool) -> Option<gst::Buffer> {
+    let bytes = frame.map_readable().ok()?;
+    let whole = std::iter::once(0..bytes.len());
+    let units = if is_h264 { loss::units(&bytes) } else { whole.collect() };
+    let lengths: Vec<usize> = units.iter().map(ExactSizeIterator::len).collect();
+    let is_key = !frame.flags().contains(gst::BufferFlags::DELTA_UNIT);
+    let arrived = link.send(index, is_key, &lengths);
+    let kept = units.into_iter().zip(arrived).filter(|(_, arrived)| *arrived);
+    let left: Vec<u8> = kept.flat_map(|(unit, _)| bytes[unit].to_vec()).collect();
+    if left.is_empty() {
+        return None;
+    }
+    let mut buffer = gst::Buffer::from_mut_slice(left);
+    let part = buffer.get_mut()?;
+    part.set_pts(frame.pts());
+    part.set_dts(frame.dts());
+    part.set_flags(frame.flags());
+    Some(buffer)
+}
+
+/// The first plane of a picture in I420.
+fn luma(picture: &gst::BufferRef, pixels: usize) -> Vec<u8> {
+    let mut luma = vec![0; pixels];
+    // A picture that is too short stays black, and is seen as such.
+    let _ = picture.copy_to_slice(0, &mut luma);
+    luma
+}
+
+/// The link of the options.
+fn link(options: &options::Measure, loss: f64) -> loss::Settings {
+    let frame = frame_time(options);
+    loss::Settings {
+        loss: loss / 100.0,
+        burst: options.burst,
+        answer: Duration::from_millis(options.round_trip) + GAP_WAIT + frame,
+        frame,
+        recovery: options.recovery,
+        seed: options.seed,
+    }
+}
+
+fn frame_time(options: &options::Measure) -> Duration {
+    Duration::from_secs(1) / options.picture.fps
+}
+
 fn lock(sizes: &Mutex<Sizes>) -> MutexGuard<'_, Sizes> {
     sizes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Frames after a change of the target that are told of by themselves.
 const JUMP: usize = 2;
+/// How long a receiver waits for a packet that is missing.
+const GAP_WAIT: Duration = Duration::from_millis(20);

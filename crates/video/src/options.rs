@@ -51,7 +51,35 @@ pub struct Send {
     #[arg(long, value_name = "FILE")]
     pub frames: Option<PathBuf>,
     #[command(flatten)]
+    pub srt: Srt,
+    #[command(flatten)]
     pub run: Run,
+}
+
+/// Options of `send` for SRT alone.
+#[derive(Debug, clap::Args)]
+pub struct Srt {
+    /// SRT: the least bit rate, however congested the connection is [default: 300k]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub min_bitrate: Option<u64>,
+    /// SRT: how long a packet may take, repeats included, in ms [default: 2000]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(100..=10_000))]
+    pub latency: Option<u32>,
+    /// SRT: which stream the receiver takes it for, or @FILE where that is a secret
+    #[arg(long, value_name = "ID")]
+    pub stream_id: Option<String>,
+    /// SRT: encrypt with the passphrase in this file
+    #[arg(long, value_name = "FILE")]
+    pub passphrase_file: Option<PathBuf>,
+}
+
+impl Srt {
+    /// Whether any of them is given.
+    pub fn is_used(&self) -> bool {
+        let Self { min_bitrate, latency, stream_id, passphrase_file } = self;
+        let numbers = min_bitrate.is_some() || latency.is_some();
+        numbers || stream_id.is_some() || passphrase_file.is_some()
+    }
 }
 
 /// Options of `receive`.
@@ -93,6 +121,21 @@ pub struct Measure {
     /// Ask for a key frame each so many frames
     #[arg(long, value_name = "FRAMES")]
     pub key_frames: Option<u32>,
+    /// Decode, and say how close to the original pictures are
+    #[arg(long)]
+    pub ssim: bool,
+    /// Lose so many per cent of the packets on the way to the decoder
+    #[arg(long, requires = "ssim", value_name = "PERCENT", value_parser = parse_percent)]
+    pub loss: Option<f64>,
+    /// In bursts of so many, in the mean
+    #[arg(long, default_value_t = 4.0, value_name = "PACKETS")]
+    pub burst: f64,
+    /// Milliseconds until what the receiver asks for arrives
+    #[arg(long, default_value_t = 100, value_name = "MS")]
+    pub round_trip: u64,
+    /// Which pattern of losses
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
     /// Write what is encoded to this file
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
@@ -132,6 +175,9 @@ pub enum Codec {
     H265,
     /// VP8 by libvpx
     Vp8,
+    /// H.264 by OpenH264, to be measured
+    #[value(name = "openh264", hide = true)]
+    OpenH264,
 }
 
 /// How pictures become whole after a loss.
@@ -161,7 +207,7 @@ pub enum Source {
 pub enum Address {
     /// RTP to a host and a port.
     Rtp(String, u16),
-    /// SRT, as its library writes addresses.
+    /// SRT, as `srt://HOST:PORT`.
     Srt(String),
 }
 
@@ -210,11 +256,13 @@ impl FromStr for Address {
             Some(rest) => (true, rest),
             None => (false, text),
         };
-        let (host, port) =
-            rest.split('?').next().and_then(|it| it.rsplit_once(':')).ok_or(WHERE)?;
+        if srt && rest.contains('?') {
+            return Err(SRT_OPTIONS.into());
+        }
+        let (host, port) = rest.rsplit_once(':').ok_or(WHERE)?;
         let port = port.parse::<u16>().ok().filter(|port| *port > 0).ok_or(WHERE)?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        if host.is_empty() || host.contains('/') || (!srt && rest.contains('?')) {
+        if host.is_empty() || host.contains(['/', '?', '@', '#']) {
             return Err(WHERE.into());
         }
         Ok(if srt { Self::Srt(text.into()) } else { Self::Rtp(host.into(), port) })
@@ -225,8 +273,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rtp(host, port) => write!(f, "{host}:{port}"),
-            // What follows may be a password.
-            Self::Srt(uri) => f.write_str(uri.split('?').next().unwrap_or(uri)),
+            Self::Srt(uri) => f.write_str(uri),
         }
     }
 }
@@ -281,7 +328,14 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "a number of seconds, such as 60".into())
 }
 
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let percent = text.parse::<f64>().ok().filter(|percent| (0.0..=90.0).contains(percent));
+    percent.ok_or_else(|| "per cent, from 0 to 90".into())
+}
+
 const WHERE: &str = "HOST:PORT, or srt://HOST:PORT";
+/// Everybody on the machine can read a command line.
+const SRT_OPTIONS: &str = "what follows ? is said by --latency, --stream-id and --passphrase-file";
 
 #[cfg(test)]
 mod tests {
@@ -305,10 +359,13 @@ mod tests {
         check("10.0.0.1:5004", Address::Rtp("10.0.0.1".into(), 5004));
         check("[fd00::1]:5004", Address::Rtp("fd00::1".into(), 5004));
         check("srt://host:9000", Address::Srt("srt://host:9000".into()));
-        check("srt://host:9000?latency=80", Address::Srt("srt://host:9000?latency=80".into()));
         for bad in
             ["", "host", ":5004", "host:", "host:0", "host:70000", "http://host:80/", "srt://"]
         {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
+        // A passphrase there would be on the list of processes.
+        for bad in ["srt://host:9000?passphrase=secret", "srt://a@host:9000", "host:5004?a"] {
             assert!(bad.parse::<Address>().is_err(), "{bad}");
         }
     }

@@ -1,5 +1,7 @@
 //! GStreamer's elements, and the Debian packages that bring them.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
 use gstreamer as gst;
 use gstreamer::glib;
@@ -35,6 +37,17 @@ pub fn set_if_known(element: &gst::Element, property: &str, value: impl Into<gli
     if element.has_property(property) {
         element.set_property_from_value(property, &value.into());
     }
+}
+
+/// When a buffer is due, since the pipeline began. Encoders shift time stamps, and not this.
+pub fn running_time(pad: &gst::Pad, buffer: &gst::BufferRef) -> Duration {
+    let segment = pad.sticky_event::<gst::event::Segment>(0);
+    let segment = segment.as_ref().and_then(|it| it.segment().downcast_ref::<gst::ClockTime>());
+    let time = match (segment, buffer.pts()) {
+        (Some(segment), pts @ Some(_)) => segment.to_running_time(pts),
+        (_, pts) => pts,
+    };
+    time.map_or(Duration::ZERO, Duration::from)
 }
 
 fn missing(name: &str) -> BadInput {
@@ -78,7 +91,10 @@ const PACKAGES: [(&[&str], &str); 6] = [
         ],
         "gstreamer1.0-plugins-good",
     ),
-    (&["h264parse", "h265parse", "x265enc", "mpegtsmux", "srtsink"], "gstreamer1.0-plugins-bad"),
+    (
+        &["h264parse", "h265parse", "x265enc", "openh264enc", "mpegtsmux", "srtsink"],
+        "gstreamer1.0-plugins-bad",
+    ),
     (&["x264enc"], "gstreamer1.0-plugins-ugly"),
     (&["avdec_h264", "avdec_h265"], "gstreamer1.0-libav"),
 ];

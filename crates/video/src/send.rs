@@ -21,14 +21,15 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
 use self::frames::{Frames, Settings};
-use crate::encoder::Encoder;
+use crate::encoder::{Encoder, KEY_FRAME_SECONDS, SRT_KEY_FRAME_SECONDS};
 use crate::feedback::Feedback;
 use crate::network::{Kind, Socket};
 use crate::options::{self, Address, Codec, Recovery, Source, without_password};
-use crate::plugins::{self, make};
+use crate::plugins::{self, make, running_time};
 use crate::run::{self, ElementError, End};
 use crate::sizing::Packets;
-use crate::{rtp, source, stamp};
+use crate::srt::Connection;
+use crate::{rtp, source, srt, stamp};
 
 /// Sends until the source ends or somebody ends it.
 ///
@@ -37,6 +38,10 @@ use crate::{rtp, source, stamp};
 pub fn run(options: options::Send) -> Result<()> {
     if options.recovery == Recovery::Refresh && options.picture.codec != Codec::H264 {
         return Err(BadInput::new("--recovery refresh: only h264 can").into());
+    }
+    if options.srt.is_used() && !matches!(options.to, Address::Srt(_)) {
+        let message = "--min-bitrate, --latency, --stream-id, --passphrase-file: for srt:// alone";
+        return Err(BadInput::new(message).into());
     }
     plugins::start()?;
     let pipeline = gst::Pipeline::new();
@@ -47,6 +52,9 @@ pub fn run(options: options::Send) -> Result<()> {
     };
     let end = run::until_end(&pipeline, options.run.seconds, run::Farewell::Eos, || {
         report(&frames.second(Instant::now(), answers))?;
+        if frames.srt_silent() > srt::SILENCE_MOST {
+            bail!("{}: the receiver is gone", options.to);
+        }
         still_there(&frames, &options.source)
     });
     let end = end.map_err(|error| blame(error, &options, frames.has_begun()));
@@ -67,7 +75,11 @@ pub fn run(options: options::Send) -> Result<()> {
 fn blame(error: anyhow::Error, options: &options::Send, has_begun: bool) -> anyhow::Error {
     let Some(ElementError { factory, text }) = error.downcast_ref() else { return error };
     let told = match (factory.as_str(), &options.source) {
-        ("srtsink" | "udpsink", _) => format!("{}: {text}", options.to),
+        ("srtsink", _) if text.contains(NO_CONNECTION) => {
+            format!("{}: nobody answers, or not to this passphrase or stream id", options.to)
+        }
+        ("srtsink", _) => format!("{}: the receiver is gone: {text}", options.to),
+        ("udpsink", _) => format!("{}: {text}", options.to),
         (_, Source::Test) => return error,
         (_, source) => format!("{source}: {}", without_password(text)),
     };
@@ -86,7 +98,11 @@ fn still_there(frames: &Frames, source: &Source) -> Result<()> {
 
 /// Puts everything into `pipeline`; what is known of frames, and whether a receiver can answer.
 fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frames>, bool)> {
-    let encoder = Encoder::new(options.picture, options.recovery)?;
+    let key_frame_seconds = match &options.to {
+        Address::Rtp(..) => KEY_FRAME_SECONDS,
+        Address::Srt(_) => SRT_KEY_FRAME_SECONDS,
+    };
+    let encoder = Encoder::new(options.picture, options.recovery, key_frame_seconds)?;
     let target = match &options.to {
         Address::Rtp(host, port) => Some(Socket::towards(host, *port)?),
         Address::Srt(_) => None,
@@ -114,7 +130,10 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
     let encoded = encode(pipeline, &source, encoder, &frames)?;
     match (&options.to, target) {
         (Address::Srt(uri), _) => {
-            srt(pipeline, &encoded, uri, options.picture.codec, &frames)?;
+            let counted = Arc::clone(&frames);
+            let what = (options.picture.codec, options.bitrate);
+            let sent = move |bytes| counted.on_packet(bytes);
+            frames.follow(Connection::new(pipeline, &encoded, uri, what, &options.srt, sent)?);
             Ok((frames, false))
         }
         (_, Some((socket, there))) => {
@@ -246,46 +265,6 @@ fn session(
     })
 }
 
-/// MPEG-TS in SRT.
-fn srt(
-    pipeline: &gst::Pipeline,
-    encoded: &gst::Element,
-    uri: &str,
-    codec: Codec,
-    frames: &Arc<Frames>,
-) -> Result<()> {
-    let parser = match codec {
-        Codec::H264 => make("h264parse")?,
-        Codec::H265 => make("h265parse")?,
-        Codec::Vp8 => return Err(BadInput::new("--codec vp8 cannot go by SRT").into()),
-    };
-    // Parameter sets with each key frame, for those who join later.
-    parser.set_property("config-interval", -1_i32);
-    let (mux, sink) = (make("mpegtsmux")?, make("srtsink")?);
-    // Seven packets of 188 bytes are the payload of one of SRT's.
-    mux.set_property("alignment", 7_i32);
-    sink.set_property("uri", uri);
-    sink.set_property("sync", false);
-    sink.set_property("async", false);
-    sink.set_property("wait-for-connection", false);
-    pipeline.add_many([&parser, &mux, &sink])?;
-    gst::Element::link_many([encoded, &parser, &mux, &sink])?;
-    let frames = Arc::clone(frames);
-    let pad = sink.static_pad("sink").context("a sink without input")?;
-    let kinds = gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST;
-    pad.add_probe(kinds, move |_, info| {
-        match &info.data {
-            Some(gst::PadProbeData::Buffer(buffer)) => frames.on_packet(buffer.size()),
-            Some(gst::PadProbeData::BufferList(list)) => {
-                list.iter().for_each(|buffer| frames.on_packet(buffer.size()));
-            }
-            _ => {}
-        }
-        gst::PadProbeReturn::Ok
-    });
-    Ok(())
-}
-
 /// Calls `act` for each buffer that passes a pad; it is dropped when that says `false`.
 fn buffers(
     element: &gst::Element,
@@ -300,17 +279,6 @@ fn buffers(
     Ok(())
 }
 
-/// When a buffer is due, since the pipeline began. Encoders shift time stamps, and not this.
-fn running_time(pad: &gst::Pad, buffer: &gst::BufferRef) -> Duration {
-    let segment = pad.sticky_event::<gst::event::Segment>(0);
-    let segment = segment.as_ref().and_then(|it| it.segment().downcast_ref::<gst::ClockTime>());
-    let time = match (segment, buffer.pts()) {
-        (Some(segment), pts @ Some(_)) => segment.to_running_time(pts),
-        (_, pts) => pts,
-    };
-    time.map_or(Duration::ZERO, Duration::from)
-}
-
 /// How long ago a buffer was due.
 fn age(pad: &gst::Pad, at: Duration) -> Duration {
     let element = pad.parent_element();
@@ -318,6 +286,8 @@ fn age(pad: &gst::Pad, at: Duration) -> Duration {
     now.map_or(Duration::ZERO, |now| Duration::from(now).saturating_sub(at))
 }
 
+/// What the library says of a connection that never came to be.
+const NO_CONNECTION: &str = "Connection does not exist";
 /// A camera that gives nothing for so long is gone.
 const SILENCE_MOST: Duration = Duration::from_secs(5);
 /// So long it may take to begin.

@@ -63,13 +63,17 @@ pub struct Target {
 impl Target {
     /// Bytes of datagrams for one frame of `fps` a second, or `None` when nothing is said.
     ///
-    /// An encoder that `keeps_frames` to their size goes by that, which follows the links at once;
-    /// one that knows a rate alone by the rate, and both stop when nothing would arrive.
+    /// An encoder that `keeps_frames` to their size goes by that, which follows the links at once,
+    /// and by the rate where it is less: a frame that fills all that is free leaves nothing to the
+    /// next one. One that knows a rate alone goes by the rate. Both stop when nothing would arrive.
     pub fn per_frame(self, fps: f64, keeps_frames: bool) -> Option<usize> {
         let by_rate = self.bitrate_bps.map(|bps| share(bps, fps));
         let by_frame = self.frame_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         match (by_frame, by_rate) {
             (Some(0), _) => Some(0),
+            (Some(by_frame), Some(by_rate)) if keeps_frames && by_rate > 0 => {
+                Some(by_frame.min(by_rate))
+            }
             (by_frame, by_rate) if keeps_frames => by_frame.or(by_rate),
             (by_frame, by_rate) => by_rate.or(by_frame),
         }
@@ -183,7 +187,8 @@ mod tests {
         check(None, None, None, None);
         check(Some(41_280), None, Some(41_280), Some(41_280));
         check(None, Some(2_400_000), Some(10_000), Some(10_000));
-        check(Some(41_280), Some(2_400_000), Some(41_280), Some(10_000));
+        check(Some(41_280), Some(2_400_000), Some(10_000), Some(10_000));
+        check(Some(5_000), Some(2_400_000), Some(5_000), Some(10_000));
         check(Some(0), Some(2_400_000), Some(0), Some(0));
         check(Some(u64::MAX), Some(0), Some(usize::MAX), Some(0));
     }

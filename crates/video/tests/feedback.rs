@@ -5,45 +5,11 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::net::UnixListener;
-use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::common::{free_port, number, start, whole};
-
-/// Says each of these targets of a frame for so long, ten times a second; when each was said
-/// first, in ms since the Unix epoch.
-fn serve(socket: &Path, targets: &[(Value, Duration)]) -> thread::JoinHandle<Vec<f64>> {
-    let listener = UnixListener::bind(socket).unwrap();
-    let targets = targets.to_vec();
-    thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut asked = String::new();
-        BufReader::new(&stream).read_line(&mut asked).unwrap();
-        let asked: Value = serde_json::from_str(&asked).unwrap();
-        assert_eq!(asked["params"]["topic"], "encoder");
-        let mut say = |message: Value| writeln!(stream, "{message}").is_ok();
-        say(json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "topic": "encoder" } }));
-        let mut changes = Vec::new();
-        for (lane, hold) in targets {
-            let began = Instant::now();
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-            changes.push(now.as_secs_f64() * 1e3);
-            while began.elapsed() < hold {
-                let params = json!({ "lanes": { "real-time": lane } });
-                if !say(json!({ "jsonrpc": "2.0", "method": "encoder", "params": params })) {
-                    return changes;
-                }
-                thread::sleep(Duration::from_millis(100));
-            }
-        }
-        changes
-    })
-}
+use crate::common::{free_port, number, serve, start, whole};
 
 /// Sends for 6 s by such targets: the frames, what was reported of all, when targets changed.
 fn send(targets: &[(Value, Duration)], more: &[&str]) -> (Vec<Value>, Value, Vec<f64>) {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::feedback::Feedback;
 use crate::pace::Pace;
 use crate::sizing::{Admitted, Gate, Packets, share};
+use crate::srt::Connection;
 use crate::stamp::Stamp;
 use crate::statistics::sent::{Around, Report, Sent};
 
@@ -23,6 +24,8 @@ use crate::statistics::sent::{Around, Report, Sent};
 pub struct Frames {
     settings: Settings,
     feedback: Option<Feedback>,
+    /// The SRT connection, if that is how frames go.
+    srt: OnceLock<Connection>,
     began: Instant,
     state: Mutex<State>,
 }
@@ -98,7 +101,19 @@ impl Frames {
             picture: None,
             file: file.map(create).transpose()?,
         };
-        Ok(Self { settings, feedback, began: Instant::now(), state: Mutex::new(state) })
+        let (srt, began) = (OnceLock::new(), Instant::now());
+        Ok(Self { settings, feedback, srt, began, state: Mutex::new(state) })
+    }
+
+    /// Frames go by this connection, and are no larger than it has room for.
+    pub fn follow(&self, srt: Connection) {
+        // There is one: the first stays.
+        let _ = self.srt.set(srt);
+    }
+
+    /// For how long an SRT receiver has acknowledged nothing.
+    pub fn srt_silent(&self) -> Duration {
+        self.srt.get().map_or(Duration::ZERO, Connection::silent)
     }
 
     /// The source has given a picture of time `at`: whether it is taken.
@@ -122,6 +137,8 @@ impl Frames {
         let fps = state.pace.fps().min(f64::from(self.settings.fps));
         let target = said.and_then(|target| target.per_frame(fps, self.settings.keeps_frames));
         let target = target.unwrap_or_else(|| share(self.settings.bitrate_bps, fps));
+        let room = self.srt.get().map_or(usize::MAX, |srt| share(srt.bps(), fps));
+        let target = target.min(room);
         let Some(admitted) = state.gate.admit(at, target) else {
             state.sent.on_skipped();
             return None;
@@ -216,6 +233,7 @@ impl Frames {
             feedback_bad_lines: feedback.map_or(0, Feedback::bad_lines),
             source_fps: state.pace.fps(),
             answers,
+            srt: self.srt.get().map(Connection::report),
         }
     }
 

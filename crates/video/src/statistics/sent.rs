@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Span, bps, rounded};
-use crate::feedback;
+use crate::{feedback, srt};
 
 /// Counts frames and packets, for the last second and for all time.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub struct Around {
     pub source_fps: f64,
     /// Whether the other end can answer at all.
     pub answers: bool,
+    /// How the SRT connection is, if that is how frames go.
+    pub srt: Option<srt::Report>,
 }
 
 /// A line of statistics.
@@ -81,6 +83,9 @@ pub struct Report {
     /// For how many seconds nothing has come from the receiver; 0 while it answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiver_silent_s: Option<f64>,
+    /// How the SRT connection is; absent with RTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub srt: Option<srt::Report>,
 }
 
 impl Sent {
@@ -163,6 +168,7 @@ impl Sent {
             feedback: around.feedback,
             feedback_bad_lines: around.feedback.map(|_| around.feedback_bad_lines),
             receiver_silent_s: around.answers.then(|| rounded(silent.as_secs_f64())),
+            srt: around.srt,
         }
     }
 
@@ -189,6 +195,11 @@ impl fmt::Display for Report {
             Some(feedback::State::NoTarget) => write!(f, ", no target for the lane")?,
             Some(feedback::State::Followed) | None => {}
         }
+        if let Some(srt::Report { room_bps, rtt_ms, unacknowledged }) = self.srt {
+            let room = room_bps as f64 / 1e6;
+            write!(f, ", room for {room:.2} Mbit/s, round trip {rtt_ms:.0} ms")?;
+            write!(f, ", {unacknowledged} packets not acknowledged")?;
+        }
         match self.receiver_silent_s {
             Some(silent) if silent > 0.0 => {
                 write!(f, ", nothing from the receiver for {silent:.0} s")
@@ -206,8 +217,13 @@ const SILENT_AFTER: Duration = Duration::from_secs(8);
 mod tests {
     use super::*;
 
-    const AROUND: Around =
-        Around { feedback: None, feedback_bad_lines: 0, source_fps: 30.0, answers: true };
+    const AROUND: Around = Around {
+        feedback: None,
+        feedback_bad_lines: 0,
+        source_fps: 30.0,
+        answers: true,
+        srt: None,
+    };
 
     fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)

@@ -2,11 +2,15 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::UdpSocket;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A process that ends with its test.
 pub struct Process(Option<Child>);
@@ -75,7 +79,7 @@ pub fn wait_until(what: &str, mut is_there: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_there() {
         assert!(began.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
+        thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -88,4 +92,34 @@ pub fn is_taken(port: u16) -> bool {
 /// A number of a report.
 pub fn number(report: &Value, field: &str) -> f64 {
     report[field].as_f64().unwrap_or_else(|| panic!("no {field} in {report}"))
+}
+
+/// The socket of the tunnel's program: says each of these targets of a frame for so long, ten times
+/// a second; when each was said first, in ms since the Unix epoch.
+pub fn serve(socket: &Path, targets: &[(Value, Duration)]) -> thread::JoinHandle<Vec<f64>> {
+    let listener = UnixListener::bind(socket).unwrap();
+    let targets = targets.to_vec();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = String::new();
+        BufReader::new(&stream).read_line(&mut asked).unwrap();
+        let asked: Value = serde_json::from_str(&asked).unwrap();
+        assert_eq!(asked["params"]["topic"], "encoder");
+        let mut say = |message: Value| writeln!(stream, "{message}").is_ok();
+        say(json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "topic": "encoder" } }));
+        let mut changes = Vec::new();
+        for (lane, hold) in targets {
+            let began = Instant::now();
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            changes.push(now.as_secs_f64() * 1e3);
+            while began.elapsed() < hold {
+                let params = json!({ "lanes": { "real-time": lane } });
+                if !say(json!({ "jsonrpc": "2.0", "method": "encoder", "params": params })) {
+                    return changes;
+                }
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+        changes
+    })
 }

@@ -1,0 +1,245 @@
+//! MPEG-TS in SRT, to any listener; the bit rate follows what the connection says of itself.
+//!
+//! ```text
+//! encoder ─► parser ─► mux ─► counted ─► srtsink
+//!    ▲                            │         │ each 20 ms
+//!    └── limit ◄── steer ◄── backlog ◄──────┘
+//! ```
+
+mod backlog;
+mod steer;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use gstreamer as gst;
+use gstreamer::glib;
+use gstreamer::prelude::*;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::secret;
+use serde::Serialize;
+
+use self::backlog::{Backlog, Counters};
+use self::steer::{Reading, Steer};
+use crate::options::{self, Codec};
+use crate::plugins::{make, set_if_known};
+
+/// A connection that is watched; the watching ends when this is dropped.
+#[derive(Debug)]
+pub struct Connection {
+    shared: Arc<Shared>,
+}
+
+/// What the thread that watches and the others have in common.
+#[derive(Debug)]
+struct Shared {
+    /// The rate that there is room for, in bit/s.
+    bps: AtomicU64,
+    /// Packets that were given to the connection.
+    given: AtomicU64,
+    rtt_us: AtomicU64,
+    unacknowledged: AtomicU64,
+    /// For how many ms nothing was acknowledged.
+    silent_ms: AtomicU64,
+    over: AtomicBool,
+}
+
+/// What is reported of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The rate that there is room for, in bit/s.
+    pub room_bps: u64,
+    /// The round trip, in ms.
+    pub rtt_ms: f64,
+    /// Packets that are not acknowledged yet.
+    pub unacknowledged: u64,
+}
+
+impl Connection {
+    /// Puts what follows the encoder into `pipeline`, and watches it; `bytes_sent` is told of each
+    /// buffer. The rate is at most `most_bps`.
+    ///
+    /// # Errors
+    /// What is missing, or cannot be used.
+    pub fn new(
+        pipeline: &gst::Pipeline,
+        encoded: &gst::Element,
+        uri: &str,
+        (codec, most_bps): (Codec, u64),
+        options: &options::Srt,
+        bytes_sent: impl Fn(usize) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let parser = match codec {
+            Codec::H264 | Codec::OpenH264 => make("h264parse")?,
+            Codec::H265 => make("h265parse")?,
+            Codec::Vp8 => return Err(BadInput::new("--codec vp8 cannot go by SRT").into()),
+        };
+        // Parameter sets with each key frame, for those who join later.
+        parser.set_property("config-interval", -1_i32);
+        let (mux, sink) = (make("mpegtsmux")?, make("srtsink")?);
+        let latency = options.latency.unwrap_or(LATENCY_MS);
+        let least_bps = options.min_bitrate.unwrap_or(LEAST_BPS);
+        if least_bps > most_bps {
+            return Err(BadInput::new("--min-bitrate is above --bitrate").into());
+        }
+        // Seven packets of 188 bytes are the payload of one of SRT's.
+        mux.set_property("alignment", 7_i32);
+        sink.set_property("uri", format!("{uri}?{PACING}"));
+        sink.set_property("latency", latency.cast_signed());
+        if let Some(id) = &options.stream_id {
+            sink.set_property("streamid", stream_id(id)?);
+        }
+        if let Some(path) = &options.passphrase_file {
+            let text = secret::read(path)?;
+            let passphrase = text.trim_end_matches(['\r', '\n']);
+            if !(10..=79).contains(&passphrase.len()) {
+                let message = format!("{}: SRT takes 10 to 79 bytes", path.display());
+                return Err(BadInput::new(message).into());
+            }
+            sink.set_property("passphrase", passphrase);
+            sink.set_property_from_str("pbkeylen", "16");
+        }
+        sink.set_property("sync", false);
+        sink.set_property("async", false);
+        // What is given before is dropped: it would be the first key frame.
+        sink.set_property("wait-for-connection", true);
+        // A service manager starts it again, as with cameras.
+        set_if_known(&sink, "auto-reconnect", false);
+        pipeline.add_many([&parser, &mux, &sink])?;
+        gst::Element::link_many([encoded, &parser, &mux, &sink])?;
+
+        let shared = Arc::new(Shared {
+            bps: AtomicU64::new(most_bps),
+            given: AtomicU64::new(0),
+            rtt_us: AtomicU64::new(0),
+            unacknowledged: AtomicU64::new(0),
+            silent_ms: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        });
+        count(&sink, &shared, bytes_sent)?;
+        let steer = Steer::new(least_bps, most_bps, Duration::from_millis(u64::from(latency)));
+        let (watched, weak) = (Arc::clone(&shared), sink.downgrade());
+        let thread = thread::Builder::new().name("srt".into());
+        thread.spawn(move || watched.watch(&weak, steer)).context("cannot start a thread")?;
+        Ok(Self { shared })
+    }
+
+    /// The rate that there is room for, in bit/s.
+    pub fn bps(&self) -> u64 {
+        self.shared.bps.load(Ordering::Relaxed)
+    }
+
+    /// What is to be reported.
+    pub fn report(&self) -> Report {
+        let rtt_us = self.shared.rtt_us.load(Ordering::Relaxed);
+        Report {
+            room_bps: self.bps(),
+            rtt_ms: rtt_us as f64 / 1e3,
+            unacknowledged: self.shared.unacknowledged.load(Ordering::Relaxed),
+        }
+    }
+
+    /// For how long the receiver has acknowledged nothing of what was sent.
+    pub fn silent(&self) -> Duration {
+        Duration::from_millis(self.shared.silent_ms.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn watch(&self, sink: &glib::WeakRef<gst::Element>, mut steer: Steer) {
+        let began = Instant::now();
+        let mut backlog = Backlog::new();
+        while !self.over.load(Ordering::Relaxed)
+            && let Some(sink) = sink.upgrade()
+        {
+            let now = began.elapsed();
+            let stats = sink.property::<gst::Structure>("stats");
+            let counters = counters(&stats, self.given.load(Ordering::Relaxed));
+            // Before there is a connection nothing is agreed.
+            if let Ok(ms) = stats.get("negotiated-latency-ms") {
+                steer.on_latency(ms);
+            }
+            let reading = counters.map(|counters| backlog.add(now, counters));
+            if let Some(Reading { rtt_ms, unacknowledged, .. }) = reading {
+                self.rtt_us.store((rtt_ms * 1e3) as u64, Ordering::Relaxed);
+                self.unacknowledged.store(unacknowledged as u64, Ordering::Relaxed);
+            }
+            let silent = u64::try_from(backlog.silent(now).as_millis()).unwrap_or(u64::MAX);
+            self.silent_ms.store(silent, Ordering::Relaxed);
+            self.bps.store(steer.on_reading(now, reading), Ordering::Relaxed);
+            drop(sink);
+            thread::sleep(TURN);
+        }
+    }
+}
+
+/// What the element says, once there is a connection.
+fn counters(stats: &gst::Structure, given: u64) -> Option<Counters> {
+    let count = |name| u64::try_from(i64::from(stats.get::<i32>(name).ok()?)).ok();
+    Some(Counters {
+        given,
+        sent: u64::try_from(stats.get::<i64>("packets-sent").ok()?).ok()?,
+        repeated: count("packets-retransmitted")?,
+        dropped: count("packets-sent-dropped")?,
+        acknowledgements: count("packet-ack-received")?,
+        rtt_ms: stats.get("rtt-ms").ok()?,
+        sent_bps: stats.get::<f64>("send-rate-mbps").ok()? * 1e6,
+    })
+}
+
+/// Counts what goes into the connection.
+fn count(
+    sink: &gst::Element,
+    shared: &Arc<Shared>,
+    bytes_sent: impl Fn(usize) + Send + Sync + 'static,
+) -> Result<()> {
+    let pad = sink.static_pad("sink").context("a sink without input")?;
+    let shared = Arc::clone(shared);
+    let kinds = gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST;
+    pad.add_probe(kinds, move |_, info| {
+        let add = |bytes: usize| {
+            bytes_sent(bytes);
+            let packets = bytes.div_ceil(steer::PACKET_BYTES as usize);
+            shared.given.fetch_add(packets as u64, Ordering::Relaxed);
+        };
+        match &info.data {
+            Some(gst::PadProbeData::Buffer(buffer)) => add(buffer.size()),
+            Some(gst::PadProbeData::BufferList(list)) => {
+                list.iter().for_each(|buffer| add(buffer.size()));
+            }
+            _ => {}
+        }
+        gst::PadProbeReturn::Ok
+    });
+    Ok(())
+}
+
+/// What is said, or what the file after an @ says.
+fn stream_id(text: &str) -> Result<String> {
+    let id = match text.strip_prefix('@') {
+        Some(path) => secret::read(path.as_ref())?.trim_end_matches(['\r', '\n']).to_owned(),
+        None => text.to_owned(),
+    };
+    if !(1..=512).contains(&id.len()) {
+        return Err(BadInput::new("--stream-id: SRT takes 1 to 512 bytes").into());
+    }
+    Ok(id)
+}
+
+/// Belacoder's, as its users know it.
+const LATENCY_MS: u32 = 2000;
+const LEAST_BPS: u64 = 300_000;
+const TURN: Duration = Duration::from_millis(20);
+/// As fast as pictures come, and a fifth more for repeats.
+const PACING: &str = "maxbw=0&oheadbw=20";
+/// A receiver that acknowledges nothing for so long is gone.
+pub const SILENCE_MOST: Duration = Duration::from_secs(6);

@@ -1,0 +1,168 @@
+//! How much of what was given to an SRT connection is not acknowledged yet.
+//!
+//! The element counts packets that it sent, and acknowledgements, and not what is in its buffer. An
+//! acknowledgement comes each 10 ms while packets arrive (SRT draft, section 4.8.1), and says what
+//! had been sent a round trip before it:
+//!
+//! ```text
+//! given ──────────► sent for the first time ──────────► sent a round trip before the last
+//!        waits                               on its way   acknowledgement
+//! ```
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::steer::Reading;
+
+/// What the element has counted since the connection began.
+#[derive(Clone, Copy, Debug)]
+pub struct Counters {
+    /// Packets that it was given.
+    pub given: u64,
+    /// Packets that it sent, repeats included.
+    pub sent: u64,
+    /// Packets that it sent again.
+    pub repeated: u64,
+    /// Packets that it dropped, as they were too late.
+    pub dropped: u64,
+    /// Acknowledgements that came.
+    pub acknowledgements: u64,
+    /// The round trip, in ms.
+    pub rtt_ms: f64,
+    /// What it sends, in bit/s.
+    pub sent_bps: f64,
+}
+
+/// Follows counters.
+#[derive(Debug)]
+pub struct Backlog {
+    /// When how many packets had been sent for the first time, oldest first.
+    sent: VecDeque<(Duration, u64)>,
+    /// What was given before the connection, or was dropped.
+    unsent: u64,
+    acknowledgements: u64,
+    /// When the last acknowledgement came.
+    acknowledged: Option<Duration>,
+}
+
+impl Backlog {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self { sent: VecDeque::new(), unsent: 0, acknowledgements: 0, acknowledged: None }
+    }
+
+    /// What the counters of `now` say.
+    pub fn add(&mut self, now: Duration, counters: Counters) -> Reading {
+        let Counters { given, sent, repeated, dropped, acknowledgements, .. } = counters;
+        let first = sent.saturating_sub(repeated);
+        if self.sent.is_empty() {
+            self.unsent = given.saturating_sub(first);
+        }
+        if acknowledgements != self.acknowledgements || self.acknowledged.is_none() {
+            self.acknowledgements = acknowledgements;
+            self.acknowledged = Some(now);
+        }
+        self.sent.push_back((now, first));
+        let rtt = Duration::try_from_secs_f64(counters.rtt_ms / 1e3).unwrap_or_default();
+        let until = self.acknowledged.unwrap_or(now).saturating_sub(rtt);
+        while self.sent.len() > TURNS_MOST || self.sent.get(1).is_some_and(|(at, _)| *at <= until) {
+            self.sent.pop_front();
+        }
+        let acknowledged = self.sent.front().map_or(first, |(_, sent)| *sent);
+        let waiting = given.saturating_sub(self.unsent).saturating_sub(first + dropped);
+        // Nothing measures the round trip of a link that is dead: it is at least the silence.
+        let silent_ms = self.silent(now).as_secs_f64() * 1e3;
+        Reading {
+            rtt_ms: counters.rtt_ms.max(silent_ms),
+            unacknowledged: (waiting + first.saturating_sub(acknowledged)) as f64,
+            sent_bps: counters.sent_bps,
+            dropped,
+        }
+    }
+
+    /// For how long nothing was acknowledged, if anything was sent since.
+    pub fn silent(&self, now: Duration) -> Duration {
+        let (Some(acknowledged), Some((_, last))) = (self.acknowledged, self.sent.back()) else {
+            return Duration::ZERO;
+        };
+        let mut after = self.sent.iter().filter(|(at, _)| *at >= acknowledged + ANSWER_MOST);
+        let is_waiting = after.next().is_some_and(|(_, sent)| sent < last);
+        if is_waiting { now.saturating_sub(acknowledged) } else { Duration::ZERO }
+    }
+}
+
+/// Of 20 ms: beyond any round trip that the rate is steered by.
+const TURNS_MOST: usize = 1000;
+/// What was sent before that may have been acknowledged with the last.
+const ANSWER_MOST: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 10 packets each 20 ms, a round trip of 60 ms, an acknowledgement each turn unless `silent`.
+    fn turn(backlog: &mut Backlog, turn: u64, unsent: u64, silent: bool) -> f64 {
+        let counters = Counters {
+            given: 100 + turn * 10,
+            sent: turn * 12 - unsent,
+            repeated: turn * 2,
+            dropped: 0,
+            acknowledgements: if silent { 0 } else { turn },
+            rtt_ms: 60.0,
+            sent_bps: 5e6,
+        };
+        backlog.add(Duration::from_millis(turn * 20), counters).unacknowledged
+    }
+
+    #[test]
+    fn a_round_trip_is_on_its_way_and_what_waits_is_added() {
+        let mut backlog = Backlog::new();
+        let steady: Vec<f64> = (0..50).map(|it| turn(&mut backlog, it, 0, false)).collect();
+        assert_eq!((steady[0], steady[1], steady[49]), (0.0, 10.0, 30.0));
+        let waits = turn(&mut backlog, 50, 40, false);
+        assert_eq!(waits, 40.0);
+    }
+
+    #[test]
+    fn a_source_that_stops_is_no_receiver_that_is_silent() {
+        let mut backlog = Backlog::new();
+        (0..50).for_each(|it| _ = turn(&mut backlog, it, 0, false));
+        let counters = Counters {
+            given: 590,
+            sent: 588,
+            repeated: 98,
+            dropped: 0,
+            acknowledgements: 49,
+            rtt_ms: 60.0,
+            sent_bps: 0.0,
+        };
+        for ms in (1000..9000).step_by(20) {
+            let _ = backlog.add(Duration::from_millis(ms), counters);
+        }
+        assert_eq!(backlog.silent(Duration::from_secs(9)), Duration::ZERO);
+    }
+
+    #[test]
+    fn without_acknowledgements_it_grows_and_is_bounded() {
+        let mut backlog = Backlog::new();
+        (0..50).for_each(|it| _ = turn(&mut backlog, it, 0, false));
+        let grown = turn(&mut backlog, 50, 0, false);
+        let (mut last, mut rtt_ms) = (0.0, 0.0);
+        for it in 51..5000 {
+            let counters = Counters {
+                given: 100 + it * 10,
+                sent: it * 10,
+                repeated: 0,
+                dropped: 0,
+                acknowledgements: 50,
+                rtt_ms: 60.0,
+                sent_bps: 5e6,
+            };
+            let reading = backlog.add(Duration::from_millis(it * 20), counters);
+            (last, rtt_ms) = (reading.unacknowledged, reading.rtt_ms);
+            assert!(backlog.sent.len() <= TURNS_MOST);
+        }
+        assert_eq!((grown, last, rtt_ms), (30.0, 9990.0, 98_980.0));
+        assert_eq!(backlog.silent(Duration::from_secs(100)), Duration::from_secs(99));
+    }
+}
