@@ -56,9 +56,12 @@ pub fn payloader(codec: Codec, mtu: u16) -> Result<gst::Element> {
     payloader.set_property("pt", u32::from(payload_type(codec)));
     payloader.set_property("mtu", u32::from(mtu).saturating_sub(EXTENSION_BYTES as u32));
     if codec != Codec::Vp8 {
-        // Parameter sets with each key frame, and in one packet with what follows.
-        payloader.set_property("config-interval", -1_i32);
         set(&payloader, "aggregate-mode", "zero-latency");
+    }
+    if codec == Codec::H265 {
+        // Parameter sets with each key frame. x264 gives them itself, and `rtph264pay` would put
+        // them before each slice, too, where they begin another picture.
+        payloader.set_property("config-interval", -1_i32);
     }
     Ok(payloader)
 }

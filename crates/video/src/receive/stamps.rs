@@ -25,11 +25,11 @@ impl Stamps {
         self.0.push_back((pts, stamp));
     }
 
-    /// The stamp of the frame of time `pts`; those before it are not needed any more.
+    /// The stamp of the frame of time `pts`; it and those before it are not needed any more. Frames
+    /// that waited for a gap together get one time from the jitter buffer, and come in order.
     pub fn find(&mut self, pts: u64) -> Option<Stamp> {
         let found = self.0.iter().position(|(at, _)| at.abs_diff(pts) < ROUNDED_BY_MOST_NS)?;
-        self.0.drain(..found);
-        self.0.front().map(|(_, stamp)| *stamp)
+        self.0.drain(..=found).next_back().map(|(_, stamp)| stamp)
     }
 
     /// Another sender.
@@ -64,8 +64,17 @@ mod tests {
         assert_eq!(stamps.find(0), None);
         assert_eq!(stamps.find(800 * 33_000_000), Some(stamp(800)));
         assert_eq!(stamps.find(999 * 33_000_000 + 500), Some(stamp(999)));
-        assert_eq!(stamps.0.len(), 1);
+        assert_eq!(stamps.0.len(), 0);
+        stamps.add(0, stamp(0));
         stamps.clear();
-        assert_eq!(stamps.find(999 * 33_000_000), None);
+        assert_eq!(stamps.find(0), None);
+    }
+
+    #[test]
+    fn frames_of_one_time_have_stamps_of_their_own() {
+        let mut stamps = Stamps::new();
+        (1..4).for_each(|number| stamps.add(500, stamp(number)));
+        let found = [(); 4].map(|()| stamps.find(500).map(|stamp| stamp.number));
+        assert_eq!(found, [Some(1), Some(2), Some(3), None]);
     }
 }

@@ -67,6 +67,8 @@ struct Frame {
 #[derive(Serialize)]
 struct Line {
     number: u16,
+    /// Since the source began, by its own time.
+    at_ms: f64,
     captured_unix_ms: f64,
     target_bytes: usize,
     limit_bytes: usize,
@@ -142,10 +144,11 @@ impl Frames {
         state.number = number.wrapping_add(1);
         let Some(frame) = state.find(at) else { return };
         frame.number = Some(number);
-        let Frame { captured, target, limit, .. } = *frame;
+        let Frame { at: frame_at, captured, target, limit, .. } = *frame;
         state.sent.on_frame(bytes, limit, target);
         let line = Line {
             number,
+            at_ms: frame_at.as_secs_f64() * 1e3,
             captured_unix_ms: captured.as_secs_f64() * 1e3,
             target_bytes: target,
             limit_bytes: limit,
