@@ -369,11 +369,12 @@ fn show(
             // Whoever is not shown any more goes on into nothing.
             let mut state = stamped.state();
             let is_shown = state.sender.as_ref().is_some_and(|(shown, _)| shown == own);
-            match &info.data {
+            match &mut info.data {
                 Some(gst::PadProbeData::Buffer(_)) if !is_shown => gst::PadProbeReturn::Drop,
                 Some(gst::PadProbeData::Buffer(buffer)) => {
                     if let (Some(pts), Some(stamp)) = (buffer.pts(), rtp::read(buffer)) {
-                        state.stamps.add(pts.nseconds(), stamp);
+                        let at = state.stamps.add(pts.nseconds(), stamp);
+                        buffer.make_mut().set_pts(gst::ClockTime::from_nseconds(at));
                     }
                     gst::PadProbeReturn::Ok
                 }

@@ -110,30 +110,59 @@ pub fn compare(
     files: &RunFiles,
 ) -> Result<Comparison, DecodeError> {
     let received = files.scratch.join("received.h264");
-    let statistics = files.scratch.join("ssim.txt");
     let (fed, discarded) = {
         let log = BufReader::with_capacity(1 << 20, File::open(&files.arrivals)?);
         let out = BufWriter::with_capacity(1 << 20, File::create(&received)?);
         write_received(stream, playout, log, out)?
     };
     let sent = stream.log.frames.len();
-    let mut comparer = start_comparer(&files.clip, sent, &statistics)?;
+    let frames_fed = fed.len();
+    let seen = compare_shown(&received, fed, &files.clip, sent, &files.scratch)?;
+    std::fs::remove_file(&received)?;
+    let Seen { ssim, decoded, unreadable } = seen;
+    Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable, discarded })
+}
+
+/// What stood on the screen, frame by frame.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// SSIM of each frame of the reference with what the viewer saw in its place, 0..1.
+    pub ssim: Vec<f32>,
+    /// Pictures that ffmpeg decoded.
+    pub decoded: usize,
+    /// Decoded pictures whose frame ID could not be read.
+    pub unreadable: usize,
+}
+
+/// Decodes the byte stream `received`, whose pictures are those of the frames `fed` of `reference`,
+/// and compares the first `frames` of it with what stood on the screen in their places.
+///
+/// # Errors
+/// [`DecodeError`] when a file cannot be read or ffmpeg fails.
+pub fn compare_shown(
+    received: &Path,
+    fed: Vec<usize>,
+    reference: &Path,
+    frames: usize,
+    scratch: &Path,
+) -> Result<Seen, DecodeError> {
+    let statistics = scratch.join("ssim.txt");
+    let mut comparer = start_comparer(reference, frames, &statistics)?;
     let pipe = comparer.child.stdin.take().expect("standard input is piped");
     let frames_fed = fed.len();
     let mut screen = Screen::new(BufWriter::with_capacity(PICTURE, pipe), fed);
     // Where nothing arrived there is nothing to decode, and ffmpeg would call that an error.
-    let shown = if frames_fed == 0 { Ok(()) } else { decode(&received, &mut screen) };
-    let result = shown.and_then(|()| Ok(screen.finish(sent)?));
+    let shown = if frames_fed == 0 { Ok(()) } else { decode(received, &mut screen) };
+    let result = shown.and_then(|()| Ok(screen.finish(frames)?));
     // If the comparer died, its own words say more than our broken pipe.
     comparer.finish()?;
     let (decoded, unreadable) = result?;
     let ssim = read_statistics(&statistics)?;
-    std::fs::remove_file(&received)?;
     std::fs::remove_file(&statistics)?;
-    if ssim.len() != sent {
-        return Err(DecodeError::Incomplete { compared: ssim.len(), sent });
+    if ssim.len() != frames {
+        return Err(DecodeError::Incomplete { compared: ssim.len(), sent: frames });
     }
-    Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable, discarded })
+    Ok(Seen { ssim, decoded, unreadable })
 }
 
 /// Writes the byte stream that the player fed to its decoder; returns the frames in it, and what
