@@ -12,6 +12,7 @@
 
 mod record;
 mod stamps;
+mod window;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -109,6 +110,9 @@ impl View {
         let mut state = self.state();
         state.packet = now;
         state.received.on_packet(bytes);
+        if state.gap_wait.on_packet(now) {
+            tell_wait(state);
+        }
     }
 
     /// A picture of time `pts` is about to be shown.
@@ -184,12 +188,7 @@ impl View {
         state.gap_wait.on_second(late);
         let wait = state.gap_wait.now();
         if wait != before {
-            let elements = state.jitter_buffers.iter().filter_map(|it| it.element.upgrade());
-            let elements: Vec<_> = elements.collect();
-            drop(state);
-            for element in elements {
-                element.set_property("latency", millis(wait));
-            }
+            tell_wait(state);
         }
     }
 
@@ -221,6 +220,9 @@ fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>)
     // Anybody may send, each with a number of its own.
     set_if_known(&bin, "max-streams", SENDERS_MOST);
     let funnel = make("funnel")?;
+    if options.window {
+        window::check()?;
+    }
     let sink = make(if options.window { "autovideosink" } else { "fakesink" })?;
     sink.set_property("sync", false);
     set_if_known(&sink, "async", false);
@@ -415,6 +417,15 @@ fn show(
         }
     });
     Ok(())
+}
+
+/// Tells the jitter buffers how long to wait; they ask back while they take it.
+fn tell_wait(state: MutexGuard<'_, State>) {
+    let wait = millis(state.gap_wait.now());
+    let elements = state.jitter_buffers.iter().filter_map(|it| it.element.upgrade());
+    let elements: Vec<_> = elements.collect();
+    drop(state);
+    elements.iter().for_each(|element| element.set_property("latency", wait));
 }
 
 fn millis(wait: Duration) -> u32 {
