@@ -117,10 +117,20 @@ pub fn compare(
     };
     let sent = stream.log.frames.len();
     let frames_fed = fed.len();
-    let seen = compare_shown(&received, fed, &files.clip, sent, &files.scratch)?;
+    let decoder = Decoder::ShowsDamage;
+    let seen = compare_shown(&received, fed, decoder, &files.clip, sent, &files.scratch)?;
     std::fs::remove_file(&received)?;
     let Seen { ssim, decoded, unreadable } = seen;
     Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable, discarded })
+}
+
+/// What the viewer's decoder does with damaged pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoder {
+    /// It shows what it has of them.
+    ShowsDamage,
+    /// It leaves them out: a picture that says that it is of no frame that was shown was not.
+    HidesDamage,
 }
 
 /// What stood on the screen, frame by frame.
@@ -142,6 +152,7 @@ pub struct Seen {
 pub fn compare_shown(
     received: &Path,
     fed: Vec<usize>,
+    decoder: Decoder,
     reference: &Path,
     frames: usize,
     scratch: &Path,
@@ -150,7 +161,7 @@ pub fn compare_shown(
     let mut comparer = start_comparer(reference, frames, &statistics)?;
     let pipe = comparer.child.stdin.take().expect("standard input is piped");
     let frames_fed = fed.len();
-    let mut screen = Screen::new(BufWriter::with_capacity(PICTURE, pipe), fed);
+    let mut screen = Screen::new(BufWriter::with_capacity(PICTURE, pipe), fed, decoder);
     // Where nothing arrived there is nothing to decode, and ffmpeg would call that an error.
     let shown = if frames_fed == 0 { Ok(()) } else { decode(received, &mut screen) };
     let result = shown.and_then(|()| Ok(screen.finish(frames)?));
@@ -214,7 +225,12 @@ fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), Decode
     let scale = format!("scale={WIDTH}:{HEIGHT}");
     let mut command = ffmpeg::command();
     // Damage is expected here: only what stops the decoder is worth a word.
-    command.args(["-loglevel", "fatal", "-flags", "+output_corrupt", "-flags2", "+showall"]);
+    command.args(["-loglevel", "fatal"]);
+    if screen.decoder == Decoder::ShowsDamage {
+        command.args(["-flags", "+output_corrupt", "-flags2", "+showall"]);
+    } else {
+        command.args(["-flags", "-output_corrupt"]);
+    }
     // Nor are pictures without their parameter sets a failure, however many there are.
     command.args(["-max_error_rate", "1"]);
     command.args(["-f", "h264", "-i"]).arg(received);
@@ -269,6 +285,7 @@ pub fn is_byte_stream(clip: &Path) -> bool {
 /// Turns decoded pictures into one picture per frame of the reference.
 struct Screen<W> {
     out: W,
+    decoder: Decoder,
     /// Frames of which the decoder got something and no picture has come yet, ascending.
     expected: VecDeque<usize>,
     /// The picture on the screen, its frame, and whether the frame was read from the picture.
@@ -281,11 +298,12 @@ struct Screen<W> {
 }
 
 impl<W: Write> Screen<W> {
-    fn new(out: W, fed: Vec<usize>) -> Self {
+    fn new(out: W, fed: Vec<usize>, decoder: Decoder) -> Self {
         let mut black = vec![16; PICTURE];
         black[LUMA..].fill(128);
         Self {
             out,
+            decoder,
             expected: fed.into(),
             held: black,
             held_frame: None,
@@ -307,6 +325,9 @@ impl<W: Write> Screen<W> {
             return Ok(());
         }
         let found = self.expected.iter().position(|frame| matches(*frame));
+        if id.is_some() && found.is_none() && self.decoder == Decoder::HidesDamage {
+            return Ok(());
+        }
         self.expected.drain(..found.unwrap_or(0));
         let Some(frame) = self.expected.pop_front() else { return Ok(()) };
         self.hold_until(frame)?;

@@ -27,7 +27,7 @@ use rustix::process::Signal;
 
 use super::clip::FPS;
 use super::configs::{Configs, LANE};
-use super::decode;
+use super::decode::{self, Decoder};
 use super::sampler;
 use super::stage::{Bridged, DRAIN, LEAD_IN_FRAMES, Progress, SETTLE, Stage};
 use super::ways::Live;
@@ -173,7 +173,9 @@ impl LiveStage {
         let end = window.frames().end;
         let shown = frames.iter().filter(|it| it.shown_after.is_some() && it.index < end);
         let shown: Vec<usize> = shown.map(|frame| frame.index).collect();
-        Ok(decode::compare_shown(&files.received, shown, &self.film, end, scratch)?.ssim)
+        let (received, film) = (&files.received, &self.film);
+        let decoder = Decoder::HidesDamage;
+        Ok(decode::compare_shown(received, shown, decoder, film, end, scratch)?.ssim)
     }
 }
 
