@@ -2,9 +2,9 @@
 //!
 //! Packets in order are passed on at once, so that a link without reordering adds no delay. Where a
 //! packet is missing, all later ones wait until it comes or is given up. That a packet came after
-//! it had been given up says that the wait is too short. When packets come again after none came for
-//! longer than any wait, those between are lost, and nothing waits for them longer than for packets
-//! that overtake one another.
+//! it had been given up says that the wait is too short. When packets come again after none came
+//! for longer than any wait, those between are lost, and nothing waits for them longer than for
+//! packets that overtake one another.
 
 use std::time::Duration;
 

@@ -45,7 +45,8 @@ fn pictures_arrive_soon_after_they_were_captured() {
     assert_eq!(sent["receiver_silent_s"], 0.0, "{sent}");
 }
 
-/// The first two bytes of each unit of an H.264 byte stream: its header, and where its slice begins.
+/// The first two bytes of each unit of an H.264 byte stream: its header, and where its slice
+/// begins.
 fn units(stream: &[u8]) -> Vec<[u8; 2]> {
     let begins = stream.windows(5).filter(|bytes| bytes.starts_with(&[0, 0, 1]));
     begins.map(|bytes| [bytes[3], bytes[4]]).collect()
