@@ -141,9 +141,6 @@ impl DemoArgs {
         if self.clip.is_none() || !self.no_ssim {
             ffmpeg::check()?;
         }
-        for LeftOut { strategy, why } in &ways.left_out {
-            out::note(format_args!("{strategy} is left out: {why}"));
-        }
         match Sandbox::enter()? {
             Sandbox::Ended(code) => exit::now(code),
             Sandbox::Inside => self.run_inside(scenario, bitrate_bps, ways),
@@ -155,6 +152,9 @@ impl DemoArgs {
         let directory = Path::new(DIRECTORY);
         fs::create_dir_all(directory).context("cannot make a directory for the demo")?;
         let Ways { ways, video, left_out } = ways;
+        for LeftOut { strategy, why } in &left_out {
+            out::note(format_args!("{strategy} is left out: {why}"));
+        }
         let display = Display::new(ways.len());
         let clip = match &self.clip {
             Some(clip) => Some(clip.clone()),
