@@ -38,6 +38,7 @@ if [ "${1:-}" = video ]; then
     plugin srtsink plugins-bad
     plugin x264enc plugins-ugly
     plugin avdec_h264 libav
+    plugin ximagesink x
     # A camera on the network, for the tests.
     typelib=/usr/lib/*/girepository-1.0/GstRtspServer-1.0.typelib
     # shellcheck disable=SC2086  # a pattern

@@ -94,6 +94,12 @@ pub struct Receive {
     /// Show what is damaged after a loss, too, instead of waiting for the key frame
     #[arg(long)]
     pub damaged: bool,
+    /// Write when each picture was captured and shown to this file, as JSON lines
+    #[arg(long, value_name = "FILE")]
+    pub frames: Option<PathBuf>,
+    /// Write what is decoded to this file, as it came
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
     #[command(flatten)]
     pub run: Run,
 }

@@ -10,7 +10,9 @@
 //! Pictures are shown as soon as they are decoded: for somebody who drives by them, the newest one
 //! matters more than an even pace. Packets other than those of [`crate::rtp`] are passed over.
 
+mod record;
 mod stamps;
+mod window;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -23,6 +25,7 @@ use gstreamer_net::gio;
 use gstreamer_net::gio::prelude::*;
 use roadweave_terminal::out;
 
+use self::record::Record;
 use self::stamps::Stamps;
 use crate::gap_wait::GapWait;
 use crate::network::{Kind, Socket};
@@ -40,7 +43,8 @@ pub fn run(options: options::Receive) -> Result<()> {
     // The decoder's library is large: it is there before the first packet.
     drop(rtp::decoder(options::Codec::H264, options.damaged)?);
     let pipeline = gst::Pipeline::new();
-    let view = Arc::new(View::new(options.damaged));
+    let record = Record::new(options.frames.as_deref(), options.write.as_deref())?;
+    let view = Arc::new(View::new(options.damaged, record));
     build(&pipeline, &options, &view)?;
     let report = |report: &Report| match options.run.json {
         true => out::json_line(report),
@@ -65,6 +69,7 @@ struct View {
 #[derive(Debug)]
 struct State {
     received: Received,
+    record: Record,
     gap_wait: GapWait,
     stamps: Stamps,
     /// The sender whose pictures are shown: where its packets come out, and its decoder.
@@ -84,9 +89,10 @@ struct JitterBuffer {
 }
 
 impl View {
-    fn new(damaged: bool) -> Self {
+    fn new(damaged: bool, record: Record) -> Self {
         let state = State {
             received: Received::new(Duration::ZERO),
+            record,
             gap_wait: GapWait::new(),
             stamps: Stamps::new(),
             sender: None,
@@ -104,6 +110,9 @@ impl View {
         let mut state = self.state();
         state.packet = now;
         state.received.on_packet(bytes);
+        if state.gap_wait.on_packet(now) {
+            tell_wait(state);
+        }
     }
 
     /// A picture of time `pts` is about to be shown.
@@ -114,6 +123,15 @@ impl View {
         let stamp = pts.and_then(|pts| state.stamps.find(pts.nseconds()));
         state.shown = now;
         state.received.on_frame(now, unix, stamp);
+        if let Some(stamp) = stamp {
+            state.record.on_frame(unix, stamp);
+        }
+    }
+
+    /// What goes to the decoder of whoever is shown.
+    fn on_coded(&self, buffer: &gst::BufferRef) {
+        let Ok(bytes) = buffer.map_readable() else { return };
+        self.state().record.on_coded(&bytes);
     }
 
     fn on_key_frame_request(&self) {
@@ -170,12 +188,7 @@ impl View {
         state.gap_wait.on_second(late);
         let wait = state.gap_wait.now();
         if wait != before {
-            let elements = state.jitter_buffers.iter().filter_map(|it| it.element.upgrade());
-            let elements: Vec<_> = elements.collect();
-            drop(state);
-            for element in elements {
-                element.set_property("latency", millis(wait));
-            }
+            tell_wait(state);
         }
     }
 
@@ -207,6 +220,9 @@ fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>)
     // Anybody may send, each with a number of its own.
     set_if_known(&bin, "max-streams", SENDERS_MOST);
     let funnel = make("funnel")?;
+    if options.window {
+        window::check()?;
+    }
     let sink = make(if options.window { "autovideosink" } else { "fakesink" })?;
     sink.set_property("sync", false);
     set_if_known(&sink, "async", false);
@@ -337,8 +353,14 @@ fn show(
 ) -> Result<()> {
     let codec = rtp::codec(payload_type).context("a payload type that is not ours")?;
     let [unpack, decode] = rtp::decoder(codec, view.damaged)?;
-    pipeline.add_many([&unpack, &decode])?;
-    unpack.link(&decode)?;
+    let form = make("capsfilter")?;
+    let is_written = view.state().record.wants_stream();
+    if let Some(name) = record::form(codec).filter(|_| is_written) {
+        let caps = gst::Caps::builder(name).field("stream-format", "byte-stream");
+        form.set_property("caps", caps.field("alignment", "au").build());
+    }
+    pipeline.add_many([&unpack, &form, &decode])?;
+    gst::Element::link_many([&unpack, &form, &decode])?;
     let (from, to) = (decode.static_pad("src"), funnel.request_pad_simple("sink_%u"));
     let (from, to) = (from.context("a decoder without output")?, to.context("no more senders")?);
     from.link(&to)?;
@@ -349,11 +371,12 @@ fn show(
             // Whoever is not shown any more goes on into nothing.
             let mut state = stamped.state();
             let is_shown = state.sender.as_ref().is_some_and(|(shown, _)| shown == own);
-            match &info.data {
+            match &mut info.data {
                 Some(gst::PadProbeData::Buffer(_)) if !is_shown => gst::PadProbeReturn::Drop,
                 Some(gst::PadProbeData::Buffer(buffer)) => {
                     if let (Some(pts), Some(stamp)) = (buffer.pts(), rtp::read(buffer)) {
-                        state.stamps.add(pts.nseconds(), stamp);
+                        let at = state.stamps.add(pts.nseconds(), stamp);
+                        buffer.make_mut().set_pts(gst::ClockTime::from_nseconds(at));
                     }
                     gst::PadProbeReturn::Ok
                 }
@@ -364,9 +387,17 @@ fn show(
             }
         }
     });
+    if is_written {
+        let (written, coded) = (Arc::clone(view), unpack.static_pad("src"));
+        let coded = coded.context("a depayloader without output")?;
+        coded.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+            info.buffer().into_iter().for_each(|buffer| written.on_coded(buffer));
+            gst::PadProbeReturn::Ok
+        });
+    }
     let asked = Arc::clone(view);
     rtp::on_key_frame_asked(&unpack, "sink", move || asked.on_key_frame_request())?;
-    for element in [&decode, &unpack] {
+    for element in [&decode, &form, &unpack] {
         element.sync_state_with_parent()?;
     }
     {
@@ -380,12 +411,21 @@ fn show(
     packets.connect_unlinked(move |_, _| {
         let (Some(pipeline), Some(funnel)) = (parts.0.upgrade(), parts.1.upgrade()) else { return };
         funnel.release_request_pad(&parts.2);
-        for element in [&unpack, &decode] {
+        for element in [&unpack, &form, &decode] {
             let _ = element.set_state(gst::State::Null);
             let _ = pipeline.remove(element);
         }
     });
     Ok(())
+}
+
+/// Tells the jitter buffers how long to wait; they ask back while they take it.
+fn tell_wait(state: MutexGuard<'_, State>) {
+    let wait = millis(state.gap_wait.now());
+    let elements = state.jitter_buffers.iter().filter_map(|it| it.element.upgrade());
+    let elements: Vec<_> = elements.collect();
+    drop(state);
+    elements.iter().for_each(|element| element.set_property("latency", wait));
 }
 
 fn millis(wait: Duration) -> u32 {

@@ -56,9 +56,12 @@ pub fn payloader(codec: Codec, mtu: u16) -> Result<gst::Element> {
     payloader.set_property("pt", u32::from(payload_type(codec)));
     payloader.set_property("mtu", u32::from(mtu).saturating_sub(EXTENSION_BYTES as u32));
     if codec != Codec::Vp8 {
-        // Parameter sets with each key frame, and in one packet with what follows.
-        payloader.set_property("config-interval", -1_i32);
         set(&payloader, "aggregate-mode", "zero-latency");
+    }
+    if codec == Codec::H265 {
+        // Parameter sets with each key frame. x264 gives them itself, and `rtph264pay` would put
+        // them before each slice, too, where they begin another picture.
+        payloader.set_property("config-interval", -1_i32);
     }
     Ok(payloader)
 }
@@ -87,12 +90,13 @@ pub fn decoder(codec: Codec, damaged: bool) -> Result<[gst::Element; 2]> {
     Ok([unpack, decode])
 }
 
-/// Makes the session of `bin` report each second or so, where the standard's least is five (RFC
-/// 3550 section 6.2): with feedback there is none (RFC 4585 section 3.4).
+/// Makes the session of `bin` report a few times a second, where the standard's least is five
+/// seconds (RFC 3550 section 6.2): with feedback there is none (RFC 4585 section 3.4). Of two key
+/// frames that are asked for between two reports, the second waits for the report (section 3.5.2).
 pub fn report_often(bin: &gst::Element) {
     let session = bin.emit_by_name::<Option<gst::glib::Object>>("get-internal-session", &[&0_u32]);
     if let Some(session) = session {
-        session.set_property("rtcp-min-interval", 1_000_000_000_u64);
+        session.set_property("rtcp-min-interval", REPORT_NS);
     }
 }
 
@@ -147,4 +151,6 @@ pub fn key_frame_event() -> gst::Event {
     gst::event::CustomUpstream::new(ask)
 }
 
+/// Some 4 kbit/s.
+const REPORT_NS: u64 = 200_000_000;
 const ASK: &str = "GstForceKeyUnit";

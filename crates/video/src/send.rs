@@ -181,8 +181,7 @@ fn encode(
     let sized = Arc::clone(frames);
     buffers(&element, "src", move |pad, buffer| {
         let is_key = !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT);
-        sized.after_encoder(running_time(pad, buffer), buffer.size(), is_key);
-        true
+        sized.after_encoder(running_time(pad, buffer), buffer.size(), is_key)
     })?;
     tell_end(pipeline, &caps)?;
     let asked = Arc::clone(frames);

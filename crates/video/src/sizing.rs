@@ -91,6 +91,10 @@ pub fn share(bps: u64, fps: f64) -> usize {
 /// follows refers to nothing that was not sent. One frame a second goes all the same, of the least
 /// size, so that the other end sees that somebody is there; that one is likely lost, so what comes
 /// when there is room again is a key frame.
+///
+/// x264 makes a frame as small as the one before if that was small, since its buffer fills as
+/// frames leave it, and a key frame of that size is grey. So behind a sign of life, the first frame
+/// with room is encoded and not sent.
 #[derive(Debug)]
 pub struct Gate {
     packets: Packets,
@@ -98,6 +102,8 @@ pub struct Gate {
     last: Option<Duration>,
     /// Whether there was no room of late.
     shut: bool,
+    /// Whether the last frame was a sign of life.
+    small: bool,
 }
 
 /// A frame that is encoded.
@@ -107,12 +113,14 @@ pub struct Admitted {
     pub bytes: usize,
     /// Whether it has to stand alone.
     pub key: bool,
+    /// Whether it is sent.
+    pub sent: bool,
 }
 
 impl Gate {
     /// A gate for frames that go in such packets.
     pub fn new(packets: Packets) -> Self {
-        Self { packets, last: None, shut: false }
+        Self { packets, last: None, shut: false, small: false }
     }
 
     /// What the frame at `now` may be when `target` is said, or `None` to skip it.
@@ -120,14 +128,18 @@ impl Gate {
         let bytes = self.packets.frame_bytes(target);
         if bytes >= FRAME_BYTES_LEAST {
             self.last = Some(now);
-            return Some(Admitted { bytes, key: std::mem::take(&mut self.shut) });
+            if std::mem::take(&mut self.small) {
+                return Some(Admitted { bytes, key: true, sent: false });
+            }
+            return Some(Admitted { bytes, key: std::mem::take(&mut self.shut), sent: true });
         }
         self.shut = true;
         if self.last.is_some_and(|last| now.saturating_sub(last) < SIGN_OF_LIFE) {
             return None;
         }
         self.last = Some(now);
-        Some(Admitted { bytes: FRAME_BYTES_LEAST, key: false })
+        self.small = true;
+        Some(Admitted { bytes: FRAME_BYTES_LEAST, key: false, sent: true })
     }
 }
 
@@ -196,18 +208,20 @@ mod tests {
     #[test]
     fn without_room_one_small_frame_a_second_goes_and_then_a_key_frame() {
         let mut gate = Gate::new(PACKETS);
-        let mut check = |ms, target, expected: Option<(usize, bool)>| {
+        let mut check = |ms, target, expected: Option<(usize, bool, bool)>| {
             let admitted = gate.admit(Duration::from_millis(ms), target);
-            assert_eq!(admitted.map(|it| (it.bytes, it.key)), expected, "{ms}");
+            assert_eq!(admitted.map(|it| (it.bytes, it.key, it.sent)), expected, "{ms}");
         };
         let whole = PACKETS.frame_bytes(10_000);
-        check(0, 10_000, Some((whole, false)));
+        check(0, 10_000, Some((whole, false, true)));
         check(33, 0, None);
-        check(999, 0, None);
-        check(1000, 0, Some((400, false)));
-        check(1033, 0, None);
-        check(1066, 10_000, Some((whole, true)));
-        check(1100, 10_000, Some((whole, false)));
-        check(2200, 0, Some((400, false)));
+        check(67, 10_000, Some((whole, true, true)));
+        check(100, 0, None);
+        check(1100, 0, Some((400, false, true)));
+        check(1133, 0, None);
+        check(1166, 10_000, Some((whole, true, false)));
+        check(1200, 10_000, Some((whole, true, true)));
+        check(1233, 10_000, Some((whole, false, true)));
+        check(2300, 0, Some((400, false, true)));
     }
 }

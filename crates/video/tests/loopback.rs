@@ -45,6 +45,47 @@ fn pictures_arrive_soon_after_they_were_captured() {
     assert_eq!(sent["receiver_silent_s"], 0.0, "{sent}");
 }
 
+/// The first two bytes of each unit of an H.264 byte stream: its header, and where its slice
+/// begins.
+fn units(stream: &[u8]) -> Vec<[u8; 2]> {
+    let begins = stream.windows(5).filter(|bytes| bytes.starts_with(&[0, 0, 1]));
+    begins.map(|bytes| [bytes[3], bytes[4]]).collect()
+}
+
+#[test]
+fn what_is_decoded_can_be_read_afterwards_and_has_no_picture_in_two() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (frames, stream, port) = (file("frames"), file("stream"), free_port());
+    let listen = port.to_string();
+    let files = ["--frames", &frames, "--write", &stream, "--seconds", "8", "--json"];
+    let receiver = start(&[&["receive", "--listen", &listen][..], &files].concat());
+    wait_until("nobody listens", || is_taken(port));
+    let to = format!("127.0.0.1:{port}");
+    let words = ["send", "--to", &to, "--size", "640x360", "--bitrate", "3M", "--seconds", "4"];
+    whole(&run(&words.into_iter().chain(["--json"]).collect::<Vec<_>>()));
+    let received = whole(&receiver.output());
+
+    let lines = std::fs::read_to_string(&frames).unwrap();
+    assert_eq!(lines.lines().count() as f64, number(&received, "frames_shown"), "{received}");
+    let numbers: Vec<u64> = lines
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|line| line["number"].as_u64().unwrap())
+        .collect();
+    assert!(numbers.is_sorted_by(|a, b| a < b), "each picture once: {numbers:?}");
+
+    // x264 makes a slice for each core. Whatever but a slice stands before a slice that does not
+    // begin at the picture's first block begins a picture there (ISO/IEC 14496-10 7.4.1.2.3).
+    let units = units(&std::fs::read(&stream).unwrap());
+    assert!(units.len() > 60, "{}", units.len());
+    let is_slice = |unit: [u8; 2]| matches!(unit[0] & 31, 1 | 5);
+    let split = units
+        .windows(2)
+        .position(|pair| is_slice(pair[1]) && pair[1][1] & 0x80 == 0 && !is_slice(pair[0]));
+    assert_eq!(split, None, "a picture is torn: {:x?}", &units[..8]);
+}
+
 /// Passes packets on between a sender and a receiver, except `lost` of them that follow the
 /// `after`th of the sender's.
 fn lossy_link(receiver: u16, after: u64, lost: u64) -> (u16, Arc<AtomicU64>) {

@@ -7,9 +7,11 @@
 )]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
+mod skip;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -81,6 +83,73 @@ fn a_short_demo_measures_and_reports() {
     }
 }
 
+/// The program of the live encoder, if it has been built; a test that lacks it says so.
+fn live_encoder(test: &str) -> Option<PathBuf> {
+    let program = Path::new(env!("CARGO_BIN_EXE_roadweave-lab")).with_file_name("roadweave-video");
+    if program.exists() {
+        return Some(program);
+    }
+    println!("skipped: {test}: there is no {}; build it with: make video", program.display());
+    None
+}
+
+#[test]
+fn a_live_encoder_is_measured_beside_one_that_keeps_its_rate() {
+    let test = "a_live_encoder_is_measured_beside_one_that_keeps_its_rate";
+    if !can_run(test) || live_encoder(test).is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().join("report.html");
+    let kept = directory.path().join("kept");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));
+    command.args(["demo", "--seconds", "4", "--strategies", "xnc-adaptive,single@2M", "--json"]);
+    let output = command.arg("--report").arg(&report).arg("--keep").arg(&kept).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if skip::is_lacking(&said, "does not run here") {
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(results["strategies"], serde_json::json!([]), "no clip: {results:#}");
+    assert_eq!(results["left_out"], serde_json::json!([]));
+    let [adaptive, fixed] = &results["live"].as_array().unwrap()[..] else {
+        panic!("{results:#}");
+    };
+    let number = |figures: &serde_json::Value, name: &str| figures[name].as_f64().unwrap();
+    assert_eq!(adaptive["strategy"], "xnc-adaptive");
+    assert!(fixed["strategy"].as_str().unwrap().ends_with("@2M"), "{results:#}");
+    for figures in [adaptive, fixed] {
+        assert_eq!(figures["frames"], 120);
+        // A busy machine shows fewer, and those that it shows are right.
+        assert!(number(figures, "frames_shown") > 30.0, "{results:#}");
+        assert!(number(figures, "ssim_shown_db") > 8.0, "{results:#}");
+        assert!(number(figures, "encoder_cpu_percent") > 1.0, "{results:#}");
+    }
+    let (told, kept_rate) = (number(adaptive, "bitrate_bps"), number(fixed, "bitrate_bps"));
+    assert!(kept_rate < 2e6 && told > 1.5 * kept_rate, "it follows the links: {results:#}");
+    for file in ["film.mp4", "xnc-adaptive/sent.jsonl", "xnc-adaptive/shown.jsonl"] {
+        assert!(kept.join(file).exists(), "{file}");
+    }
+    let page = fs::read_to_string(&report).unwrap();
+    assert!(page.contains("Frame delay of live encoders") && page.contains("xnc-adaptive"));
+}
+
+#[test]
+fn without_the_live_encoder_what_needs_it_is_refused_with_what_to_do() {
+    // Beside this copy there is none, and in an empty PATH neither.
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("roadweave-lab");
+    fs::copy(env!("CARGO_BIN_EXE_roadweave-lab"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.args(["demo", "--strategies", "xnc,lola-adaptive"]).env("PATH", "");
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--strategies: lola-adaptive: roadweave-video is neither"), "{said}");
+    assert!(said.contains("make video"), "{said}");
+}
+
 #[test]
 fn a_demo_that_is_interrupted_or_killed_leaves_nothing_behind() {
     if !can_run("a_demo_that_is_interrupted_or_killed_leaves_nothing_behind") {
@@ -119,6 +188,7 @@ fn bad_options_are_refused_with_what_would_be_right() {
         assert!(said.contains(expected), "{arguments:?}: {said}");
     };
     refuse(&["--strategies", "best"], "known are: xnc");
+    refuse(&["--strategies", "best-adaptive"], "known are: xnc");
     refuse(&["--drive", "/nowhere"], "cannot read the drive /nowhere");
     refuse(&["--bitrate", "fast"], "a number of Mbit/s");
     refuse(&["--seconds", "1"], "1 is not in 2..=600");

@@ -4,37 +4,47 @@ use std::collections::VecDeque;
 
 use crate::stamp::Stamp;
 
-/// Stamps by the time that the jitter buffer has given their packets, in ns.
+/// Stamps by the time that their frames' packets are given, in ns.
+///
+/// The times of the jitter buffer are no names for frames: after a gap several frames may have the
+/// same one, or an earlier one than those before, which decoders then put right in their own way.
 #[derive(Debug)]
-pub struct Stamps(VecDeque<(u64, Stamp)>);
+pub struct Stamps {
+    under_way: VecDeque<(u64, Stamp)>,
+    newest: Option<(u64, Stamp)>,
+}
 
 impl Stamps {
     /// None yet.
     pub fn new() -> Self {
-        Self(VecDeque::new())
+        Self { under_way: VecDeque::new(), newest: None }
     }
 
-    /// A packet of time `pts` has this stamp.
-    pub fn add(&mut self, pts: u64, stamp: Stamp) {
-        if self.0.back() == Some(&(pts, stamp)) {
-            return;
+    /// A packet of time `pts` has this stamp; the time that it is given instead, which is that of
+    /// its frame alone and behind that of all frames before.
+    pub fn add(&mut self, pts: u64, stamp: Stamp) -> u64 {
+        if let Some((at, _)) = self.newest.filter(|(_, newest)| *newest == stamp) {
+            return at;
         }
-        if self.0.len() >= FRAMES_MOST {
-            self.0.pop_front();
+        let at = self.newest.map_or(pts, |(at, _)| pts.max(at + 2 * ROUNDED_BY_MOST_NS));
+        if self.under_way.len() >= FRAMES_MOST {
+            self.under_way.pop_front();
         }
-        self.0.push_back((pts, stamp));
+        self.under_way.push_back((at, stamp));
+        self.newest = Some((at, stamp));
+        at
     }
 
-    /// The stamp of the frame of time `pts`; those before it are not needed any more.
+    /// The stamp of the frame of time `pts`; it and those before it are not needed any more.
     pub fn find(&mut self, pts: u64) -> Option<Stamp> {
-        let found = self.0.iter().position(|(at, _)| at.abs_diff(pts) < ROUNDED_BY_MOST_NS)?;
-        self.0.drain(..found);
-        self.0.front().map(|(_, stamp)| *stamp)
+        let is_it = |(at, _): &(u64, Stamp)| at.abs_diff(pts) < ROUNDED_BY_MOST_NS;
+        let found = self.under_way.iter().position(is_it)?;
+        self.under_way.drain(..=found).next_back().map(|(_, stamp)| stamp)
     }
 
     /// Another sender.
     pub fn clear(&mut self) {
-        self.0.clear();
+        *self = Self::new();
     }
 }
 
@@ -60,12 +70,29 @@ mod tests {
                 stamps.add(u64::from(number) * 33_000_000, stamp(number));
             }
         }
-        assert_eq!(stamps.0.len(), FRAMES_MOST);
+        assert_eq!(stamps.under_way.len(), FRAMES_MOST);
         assert_eq!(stamps.find(0), None);
         assert_eq!(stamps.find(800 * 33_000_000), Some(stamp(800)));
         assert_eq!(stamps.find(999 * 33_000_000 + 500), Some(stamp(999)));
-        assert_eq!(stamps.0.len(), 1);
+        assert_eq!(stamps.under_way.len(), 0);
+        stamps.add(0, stamp(0));
         stamps.clear();
-        assert_eq!(stamps.find(999 * 33_000_000), None);
+        assert_eq!(stamps.find(0), None);
+    }
+
+    #[test]
+    fn each_frame_has_a_time_of_its_own_whatever_the_jitter_buffer_says() {
+        let mut stamps = Stamps::new();
+        let mut times = Vec::new();
+        for (number, pts) in [(1, 90_000_000), (2, 90_000_000), (3, 50_000_000), (4, 120_000_000)] {
+            let at = stamps.add(pts, stamp(number));
+            // Its last packet came later.
+            assert_eq!(stamps.add(pts + 7_000_000, stamp(number)), at);
+            times.push(at);
+        }
+        assert_eq!(times, [90_000_000, 92_000_000, 94_000_000, 120_000_000]);
+        let found: Vec<_> = times.iter().filter_map(|at| stamps.find(at + 500)).collect();
+        assert_eq!(found, [1, 2, 3, 4].map(stamp));
+        assert_eq!(stamps.find(94_000_000), None);
     }
 }

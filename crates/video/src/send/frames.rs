@@ -62,6 +62,7 @@ struct Frame {
     captured: Duration,
     target: usize,
     limit: usize,
+    sent: bool,
     /// Once it is encoded.
     number: Option<u16>,
 }
@@ -70,6 +71,8 @@ struct Frame {
 #[derive(Serialize)]
 struct Line {
     number: u16,
+    /// Since the source began, by its own time.
+    at_ms: f64,
     captured_unix_ms: f64,
     target_bytes: usize,
     limit_bytes: usize,
@@ -148,21 +151,33 @@ impl Frames {
             state.under_way.pop_front();
         }
         let captured = now.saturating_sub(age);
-        state.under_way.push_back(Frame { at, captured, target, limit, number: None });
+        state.under_way.push_back(Frame {
+            at,
+            captured,
+            target,
+            limit,
+            sent: admitted.sent,
+            number: None,
+        });
         Some(admitted)
     }
 
-    /// The frame of time `at` left the encoder.
-    pub fn after_encoder(&self, at: Duration, bytes: usize, key: bool) {
+    /// The frame of time `at` left the encoder: whether it is sent.
+    pub fn after_encoder(&self, at: Duration, bytes: usize, key: bool) -> bool {
         let mut state = self.state();
+        if state.find(at).is_some_and(|frame| !frame.sent) {
+            state.sent.on_skipped();
+            return false;
+        }
         let number = state.number;
         state.number = number.wrapping_add(1);
-        let Some(frame) = state.find(at) else { return };
+        let Some(frame) = state.find(at) else { return true };
         frame.number = Some(number);
-        let Frame { captured, target, limit, .. } = *frame;
+        let Frame { at: frame_at, captured, target, limit, .. } = *frame;
         state.sent.on_frame(bytes, limit, target);
         let line = Line {
             number,
+            at_ms: frame_at.as_secs_f64() * 1e3,
             captured_unix_ms: captured.as_secs_f64() * 1e3,
             target_bytes: target,
             limit_bytes: limit,
@@ -177,6 +192,7 @@ impl Frames {
                 state.file = None;
             }
         }
+        true
     }
 
     /// What the packets of the frame of time `at` say of it.

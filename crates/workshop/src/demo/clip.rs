@@ -20,6 +20,7 @@ use std::sync::Arc;
 use roadweave_lab::video::frame_id::{self, PICTURE_HEIGHT, PICTURE_WIDTH};
 use roadweave_lab::video::h264::{AccessUnit, Splitter};
 
+use super::decode;
 use super::ffmpeg::{self, FfmpegError, Running};
 
 /// Frames per second of every clip.
@@ -74,27 +75,9 @@ impl ClipSpec {
 
     fn command(&self, out: &Path) -> Command {
         let mut command = ffmpeg::command();
-        self.input(&mut command);
+        input(self.source.as_deref(), "", &mut command);
         self.output(&mut command, out);
         command
-    }
-
-    fn input(&self, command: &mut Command) {
-        let stamp = frame_id::stamp_filter();
-        match &self.source {
-            None => {
-                let picture = format!("{},{stamp}", generated_picture());
-                command.args(["-f", "lavfi", "-i", &picture]);
-            }
-            Some(file) => {
-                let fit = format!(
-                    "fps={FPS},scale={PICTURE_WIDTH}:{PICTURE_HEIGHT}:force_original_aspect_ratio=decrease,\
-                     pad={PICTURE_WIDTH}:{PICTURE_HEIGHT}:-1:-1,setsar=1,format=yuv420p,{stamp}"
-                );
-                command.args(["-stream_loop", "-1", "-i"]).arg(file);
-                command.args(["-map", "0:v:0", "-vf", &fit]);
-            }
-        }
     }
 
     fn output(&self, command: &mut Command, out: &Path) {
@@ -108,6 +91,29 @@ impl ClipSpec {
         command.args(["-g", &interval, "-keyint_min", &interval, "-sc_threshold", "0", "-bf", "0"]);
         // As many slices on every machine: zerolatency makes one per thread.
         command.args(["-threads", "4", "-f", "h264"]).arg(out);
+    }
+}
+
+/// Tells ffmpeg where pictures come from, endless ones: stamped, and then filtered by `then`, which
+/// is empty or begins with a comma.
+pub fn input(source: Option<&Path>, then: &str, command: &mut Command) {
+    let stamp = frame_id::stamp_filter();
+    match source {
+        None => {
+            let picture = format!("{},{stamp}{then}", generated_picture());
+            command.args(["-f", "lavfi", "-i", &picture]);
+        }
+        Some(file) => {
+            let fit = format!(
+                "fps={FPS},scale={PICTURE_WIDTH}:{PICTURE_HEIGHT}:force_original_aspect_ratio=decrease,\
+                 pad={PICTURE_WIDTH}:{PICTURE_HEIGHT}:-1:-1,setsar=1,format=yuv420p,{stamp}{then}"
+            );
+            if decode::is_byte_stream(file) {
+                command.args(["-f", "h264", "-framerate", &FPS.to_string()]);
+            }
+            command.args(["-stream_loop", "-1", "-i"]).arg(file);
+            command.args(["-map", "0:v:0", "-vf", &fit]);
+        }
     }
 }
 

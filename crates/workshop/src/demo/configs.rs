@@ -8,6 +8,9 @@ use super::scenario::Scenario;
 use super::world;
 use crate::sandbox::tunnel::{self, TunnelFiles, TunnelSpec};
 
+/// The lane of everything.
+pub const LANE: &str = "video";
+
 /// Where the files are.
 #[derive(Clone, Debug)]
 pub struct Configs {
@@ -26,7 +29,7 @@ impl Configs {
         let spec = TunnelSpec {
             uplinks: scenario.uplinks().collect(),
             server: world::SERVER,
-            lane: "video",
+            lane: LANE,
             strategy: strategy.parse()?,
             into_tunnel: world::CLOUD_NETWORK,
             behind_client: Some(world::VEHICLE_NETWORK),

@@ -110,30 +110,70 @@ pub fn compare(
     files: &RunFiles,
 ) -> Result<Comparison, DecodeError> {
     let received = files.scratch.join("received.h264");
-    let statistics = files.scratch.join("ssim.txt");
     let (fed, discarded) = {
         let log = BufReader::with_capacity(1 << 20, File::open(&files.arrivals)?);
         let out = BufWriter::with_capacity(1 << 20, File::create(&received)?);
         write_received(stream, playout, log, out)?
     };
     let sent = stream.log.frames.len();
-    let mut comparer = start_comparer(&files.clip, sent, &statistics)?;
+    let frames_fed = fed.len();
+    let decoder = Decoder::ShowsDamage;
+    let seen = compare_shown(&received, fed, decoder, &files.clip, sent, &files.scratch)?;
+    std::fs::remove_file(&received)?;
+    let Seen { ssim, decoded, unreadable } = seen;
+    Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable, discarded })
+}
+
+/// What the viewer's decoder does with damaged pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoder {
+    /// It shows what it has of them.
+    ShowsDamage,
+    /// It leaves them out: a picture that says that it is of no frame that was shown was not.
+    HidesDamage,
+}
+
+/// What stood on the screen, frame by frame.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// SSIM of each frame of the reference with what the viewer saw in its place, 0..1.
+    pub ssim: Vec<f32>,
+    /// Pictures that ffmpeg decoded.
+    pub decoded: usize,
+    /// Decoded pictures whose frame ID could not be read.
+    pub unreadable: usize,
+}
+
+/// Decodes the byte stream `received`, whose pictures are those of the frames `fed` of `reference`,
+/// and compares the first `frames` of it with what stood on the screen in their places.
+///
+/// # Errors
+/// [`DecodeError`] when a file cannot be read or ffmpeg fails.
+pub fn compare_shown(
+    received: &Path,
+    fed: Vec<usize>,
+    decoder: Decoder,
+    reference: &Path,
+    frames: usize,
+    scratch: &Path,
+) -> Result<Seen, DecodeError> {
+    let statistics = scratch.join("ssim.txt");
+    let mut comparer = start_comparer(reference, frames, &statistics)?;
     let pipe = comparer.child.stdin.take().expect("standard input is piped");
     let frames_fed = fed.len();
-    let mut screen = Screen::new(BufWriter::with_capacity(PICTURE, pipe), fed);
+    let mut screen = Screen::new(BufWriter::with_capacity(PICTURE, pipe), fed, decoder);
     // Where nothing arrived there is nothing to decode, and ffmpeg would call that an error.
-    let shown = if frames_fed == 0 { Ok(()) } else { decode(&received, &mut screen) };
-    let result = shown.and_then(|()| Ok(screen.finish(sent)?));
+    let shown = if frames_fed == 0 { Ok(()) } else { decode(received, &mut screen) };
+    let result = shown.and_then(|()| Ok(screen.finish(frames)?));
     // If the comparer died, its own words say more than our broken pipe.
     comparer.finish()?;
     let (decoded, unreadable) = result?;
     let ssim = read_statistics(&statistics)?;
-    std::fs::remove_file(&received)?;
     std::fs::remove_file(&statistics)?;
-    if ssim.len() != sent {
-        return Err(DecodeError::Incomplete { compared: ssim.len(), sent });
+    if ssim.len() != frames {
+        return Err(DecodeError::Incomplete { compared: ssim.len(), sent: frames });
     }
-    Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable, discarded })
+    Ok(Seen { ssim, decoded, unreadable })
 }
 
 /// Writes the byte stream that the player fed to its decoder; returns the frames in it, and what
@@ -185,7 +225,12 @@ fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), Decode
     let scale = format!("scale={WIDTH}:{HEIGHT}");
     let mut command = ffmpeg::command();
     // Damage is expected here: only what stops the decoder is worth a word.
-    command.args(["-loglevel", "fatal", "-flags", "+output_corrupt", "-flags2", "+showall"]);
+    command.args(["-loglevel", "fatal"]);
+    if screen.decoder == Decoder::ShowsDamage {
+        command.args(["-flags", "+output_corrupt", "-flags2", "+showall"]);
+    } else {
+        command.args(["-flags", "-output_corrupt"]);
+    }
     // Nor are pictures without their parameter sets a failure, however many there are.
     command.args(["-max_error_rate", "1"]);
     command.args(["-f", "h264", "-i"]).arg(received);
@@ -240,6 +285,7 @@ pub fn is_byte_stream(clip: &Path) -> bool {
 /// Turns decoded pictures into one picture per frame of the reference.
 struct Screen<W> {
     out: W,
+    decoder: Decoder,
     /// Frames of which the decoder got something and no picture has come yet, ascending.
     expected: VecDeque<usize>,
     /// The picture on the screen, its frame, and whether the frame was read from the picture.
@@ -252,11 +298,12 @@ struct Screen<W> {
 }
 
 impl<W: Write> Screen<W> {
-    fn new(out: W, fed: Vec<usize>) -> Self {
+    fn new(out: W, fed: Vec<usize>, decoder: Decoder) -> Self {
         let mut black = vec![16; PICTURE];
         black[LUMA..].fill(128);
         Self {
             out,
+            decoder,
             expected: fed.into(),
             held: black,
             held_frame: None,
@@ -278,6 +325,9 @@ impl<W: Write> Screen<W> {
             return Ok(());
         }
         let found = self.expected.iter().position(|frame| matches(*frame));
+        if id.is_some() && found.is_none() && self.decoder == Decoder::HidesDamage {
+            return Ok(());
+        }
         self.expected.drain(..found.unwrap_or(0));
         let Some(frame) = self.expected.pop_front() else { return Ok(()) };
         self.hold_until(frame)?;

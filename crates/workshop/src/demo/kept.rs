@@ -4,6 +4,8 @@
 //!   DIR/clip.h264
 //!   DIR/xnc/sent.csv, arrived.log
 //!   DIR/single-att/sent.csv, arrived.log
+//!   DIR/film.mp4
+//!   DIR/lola-adaptive/sent.jsonl, shown.jsonl, received.h264
 //! ```
 
 use std::fs;
@@ -20,13 +22,18 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Makes `directory` if it is not there, and puts the clip into it.
+    /// Makes `directory` if it is not there, and puts into it the clip, and the film that live
+    /// encoders encode.
     ///
     /// # Errors
     /// What the system refused.
-    pub fn new(directory: &Path, clip: &Path) -> anyhow::Result<Self> {
+    pub fn new(directory: &Path, clip: Option<&Path>, film: Option<&Path>) -> anyhow::Result<Self> {
         let kept = Self { directory: directory.to_owned() };
-        kept.copy(clip, Path::new("clip.h264"))?;
+        for (file, name) in [(clip, "clip.h264"), (film, "film.mp4")] {
+            if let Some(file) = file {
+                kept.copy(file, Path::new(name))?;
+            }
+        }
         Ok(kept)
     }
 
@@ -38,6 +45,17 @@ impl Kept {
         let run = Logs::of_run(Path::new(""), strategy);
         self.copy(&logs.sent, &run.sent)?;
         self.copy(&logs.arrived, &run.arrived)
+    }
+
+    /// Keeps these files of the run called `name`.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn take_files(&self, name: &str, files: &[&Path]) -> anyhow::Result<()> {
+        let run = Logs::of_run(Path::new(""), name).sent;
+        files.iter().try_for_each(|file| {
+            self.copy(file, &run.with_file_name(file.file_name().unwrap_or_default()))
+        })
     }
 
     fn copy(&self, from: &Path, to: &Path) -> anyhow::Result<()> {
@@ -67,11 +85,13 @@ mod tests {
         fs::create_dir(folder.path().join("run")).unwrap();
         fs::write(&logs.sent, b"sent").unwrap();
         fs::write(&logs.arrived, b"arrived").unwrap();
-        let kept = Kept::new(folder.path(), &clip).unwrap();
+        let kept = Kept::new(folder.path(), Some(&clip), None).unwrap();
         kept.take("single:att", &logs).unwrap();
         assert_eq!(fs::read(&clip).unwrap(), b"pictures");
+        kept.take_files("single:att-adaptive", &[&clip]).unwrap();
         let read = |path: &str| fs::read(folder.path().join(path)).unwrap();
         assert_eq!(read("single-att/sent.csv"), b"sent");
         assert_eq!(read("single-att/arrived.log"), b"arrived");
+        assert_eq!(read("single-att-adaptive/clip.h264"), b"pictures");
     }
 }

@@ -15,6 +15,7 @@ mod configs;
 pub(crate) mod decode;
 pub(crate) mod ffmpeg;
 mod kept;
+mod live;
 mod progress;
 mod report;
 pub(crate) mod sampler;
@@ -23,6 +24,7 @@ mod sink;
 mod source;
 mod stage;
 pub(crate) mod table;
+mod ways;
 mod world;
 
 use std::fs;
@@ -34,13 +36,15 @@ use roadweave_lab::figures::{Results, Run, Scene};
 use roadweave_lab::video::quality::Player;
 use roadweave_terminal::exit::{self, BadInput};
 use roadweave_terminal::out;
-use roadweave_tunnel::Strategy;
+use serde::Serialize;
 
 use self::clip::ClipSpec;
 use self::kept::Kept;
+use self::live::{LiveFigures, LiveRun, LiveStage};
 use self::progress::Display;
 use self::scenario::Scenario;
 use self::stage::Stage;
+use self::ways::{LeftOut, Way, Ways};
 use self::world::World;
 use crate::product;
 use crate::sandbox::exit_when_told;
@@ -56,8 +60,29 @@ const DEFAULT_SECONDS: u32 = 20;
 const DEFAULT_SEED: u64 = 10;
 /// On the sandbox's own file system.
 const DIRECTORY: &str = "/run/roadweave-demo";
-/// Stands for the best single link in `--strategies`.
-const BEST_SINGLE: &str = "single";
+
+/// What was run.
+#[derive(Clone, Debug, Default)]
+struct Runs {
+    /// Clips, in their order.
+    clip: Vec<Run>,
+    /// Live encoders, in their order.
+    live: Vec<LiveRun>,
+    /// What could not be run.
+    left_out: Vec<LeftOut>,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    results: &'a Results,
+    live: &'a [&'a LiveFigures],
+    left_out: &'a [LeftOut],
+}
+
+/// What stands above the table of live encoders.
+const LIVE_TITLE: &str = "\nLive encoder (roadweave-video, 640x360), beside what its camera saw; frame delay to the screen";
 
 /// Streams video through the tunnel over emulated links, with one strategy after another
 #[derive(Debug, clap::Args)]
@@ -74,9 +99,11 @@ pub struct DemoArgs {
     /// Rate of the video, Mbit/s
     #[arg(long, value_name = "MBIT/S", default_value_t = DEFAULT_BITRATE_BPS as f64 / 1e6, value_parser = parse_mbps)]
     bitrate: f64,
-    /// Strategies in the order of the runs; `single` stands for the best single link
-    #[arg(long, value_delimiter = ',', default_value = "single,minrtt,xnc")]
-    strategies: Vec<String>,
+    /// Strategies in the order of the runs; `single` stands for the best single link, and with
+    /// `-adaptive` behind its name, or `@8M`, a strategy has a live encoder that follows the
+    /// tunnel, or keeps to 8 Mbit/s; default: single,minrtt,xnc,lola-adaptive
+    #[arg(long, value_delimiter = ',', value_name = "NAME,..")]
+    strategies: Option<Vec<String>>,
     /// Stream this video instead of a generated one
     #[arg(long, value_name = "FILE")]
     video: Option<PathBuf>,
@@ -109,67 +136,65 @@ impl DemoArgs {
         };
         let scenario = scenario.map_err(|error| BadInput::new(format!("{error:#}")))?;
         let bitrate_bps = self.bitrate_bps()?;
-        let strategies = self.strategies(&scenario, bitrate_bps)?;
+        let (best, _) = scenario.best_link(bitrate_bps, self.seconds);
+        let ways = Ways::choose(self.strategies.as_deref(), best, live::find)?;
         if self.clip.is_none() || !self.no_ssim {
             ffmpeg::check()?;
         }
         match Sandbox::enter()? {
             Sandbox::Ended(code) => exit::now(code),
-            Sandbox::Inside => self.run_inside(scenario, bitrate_bps, &strategies),
+            Sandbox::Inside => self.run_inside(scenario, bitrate_bps, ways),
         }
     }
 
-    fn run_inside(
-        &self,
-        scenario: Scenario,
-        bitrate_bps: u64,
-        strategies: &[String],
-    ) -> anyhow::Result<()> {
+    fn run_inside(&self, scenario: Scenario, bitrate_bps: u64, ways: Ways) -> anyhow::Result<()> {
         exit_when_told()?;
         let directory = Path::new(DIRECTORY);
         fs::create_dir_all(directory).context("cannot make a directory for the demo")?;
-        let display = Display::new(strategies.len());
+        let Ways { ways, video, left_out } = ways;
+        for LeftOut { strategy, why } in &left_out {
+            out::note(format_args!("{strategy} is left out: {why}"));
+        }
+        let display = Display::new(ways.len());
         let clip = match &self.clip {
-            Some(clip) => clip.clone(),
-            None => self.encode_clip(directory, bitrate_bps, &display)?,
+            Some(clip) => Some(clip.clone()),
+            None if ways.iter().all(Way::is_live) => None,
+            None => Some(self.encode_clip(directory, bitrate_bps, &display)?),
         };
-        let keep = self.keep.as_deref().map(|keep| Kept::new(keep, &clip)).transpose()?;
+        let source = self.video.as_deref().or(self.clip.as_deref());
+        let film = |program| LiveStage::new(program, source, self.seconds, directory);
+        let live = video.map(film).transpose()?;
+        let film = live.as_ref().map(LiveStage::film);
+        let keep = |keep: &Path| Kept::new(keep, clip.as_deref(), film);
         let stage = Stage {
+            keep: self.keep.as_deref().map(keep).transpose()?,
             scenario,
             world: World::build()?,
             directory: directory.to_owned(),
-            clip,
+            clip: clip.unwrap_or_default(),
             bitrate_bps,
             seconds: self.seconds,
             player: Player::default(),
             compare_pictures: !self.no_ssim,
-            keep,
             program: std::env::current_exe().context("cannot find this program")?,
             product: product::program()?,
         };
-        let mut runs = Vec::new();
-        for (index, strategy) in strategies.iter().enumerate() {
-            let bar = display.run(index, strategy, self.seconds);
-            let run = stage.run(strategy, |progress| bar.tell(progress));
-            runs.push(run.with_context(|| format!("the run with {strategy} failed"))?);
+        let mut runs = Runs { left_out, ..Runs::default() };
+        for (index, way) in ways.iter().enumerate() {
+            let bar = display.run(index, way.name(), self.seconds);
+            let tell = |progress| bar.tell(progress);
+            let done = match (way, &live) {
+                (Way::Clip(strategy), _) => {
+                    stage.run(strategy, tell).map(|run| runs.clip.push(run))
+                }
+                (Way::Live(way), Some(live)) => {
+                    live.run(&stage, way, tell).map(|run| runs.live.push(run))
+                }
+                (Way::Live(_), None) => unreachable!("live encoders are chosen with their program"),
+            };
+            done.with_context(|| format!("the run with {} failed", way.name()))?;
         }
         self.present(&stage, &runs)
-    }
-
-    /// The strategies' names as the tunnel knows them.
-    fn strategies(&self, scenario: &Scenario, bitrate_bps: u64) -> Result<Vec<String>, BadInput> {
-        let (best, _) = scenario.best_link(bitrate_bps, self.seconds);
-        let named = |name: &String| {
-            let name = match name.as_str() {
-                BEST_SINGLE => format!("single:{best}"),
-                other => other.to_owned(),
-            };
-            let known = name.parse::<Strategy>().map_err(|error| {
-                BadInput::new(format!("--strategies: {error}, and {BEST_SINGLE} for the best one"))
-            });
-            known.map(|_| name)
-        };
-        self.strategies.iter().map(named).collect()
     }
 
     fn encode_clip(
@@ -186,20 +211,28 @@ impl DemoArgs {
         Ok(path)
     }
 
-    fn present(&self, stage: &Stage, runs: &[Run]) -> anyhow::Result<()> {
+    fn present(&self, stage: &Stage, runs: &Runs) -> anyhow::Result<()> {
         let results = Results {
             scenario: stage.scenario.name.clone(),
             seed: self.seed,
             seconds: self.seconds,
-            strategies: runs.iter().map(|run| run.figures.clone()).collect(),
+            strategies: runs.clip.iter().map(|run| run.figures.clone()).collect(),
         };
         let report = report::render(&results, &self.scene(stage), runs);
         fs::write(&self.report, report)
             .with_context(|| format!("cannot write the report {}", self.report.display()))?;
+        let live: Vec<&LiveFigures> = runs.live.iter().map(|run| &run.figures).collect();
         if self.json {
-            out::json(&results)?;
+            let left_out = &runs.left_out;
+            out::json(&Told { results: &results, live: &live, left_out })?;
         } else {
-            out::line(table::render(&results))?;
+            if !runs.clip.is_empty() {
+                out::line(table::render(&results))?;
+            }
+            if !live.is_empty() {
+                out::line(LIVE_TITLE)?;
+                out::line(table::render_live(&live))?;
+            }
         }
         out::note(format_args!("The delays and a time line are in {}", self.report.display()));
         Ok(())

@@ -1,32 +1,46 @@
 //! The report: one HTML file that needs nothing else, with the table, the delays and a time line
 //! per strategy. Pure: data in, text out.
 
+mod live;
+
 use roadweave_lab::figures::{Results, Run, Scene, Timeline};
 use roadweave_lab::report::charts::{self, Curve};
 use roadweave_lab::report::page::{self, escape, link_class, strategy_class, swatch};
 use roadweave_lab::report::strips;
 use roadweave_lab::report::timeline::Figure;
 
+use super::Runs;
 use super::table::COLUMNS;
 
 /// The whole report.
-pub fn render(results: &Results, scene: &Scene, runs: &[Run]) -> String {
+pub fn render(results: &Results, scene: &Scene, runs: &Runs) -> String {
     let subtitle = format!(
-        "{} s of 1080p30 video over {} emulated links, scenario {}, seed {}",
+        "{} s of video over {} emulated links, scenario {}, seed {}",
         results.seconds,
         scene.links.len(),
         results.scenario,
         results.seed
     );
     let mut html = page::begin("Roadweave demo", &subtitle);
-    html += &table(results);
-    html += &delays(runs);
-    html += &time_lines(scene, runs);
+    let Runs { clip, live, left_out } = runs;
+    if !clip.is_empty() {
+        html += &table(results);
+    }
+    html += &live::table(live, left_out, clip.len());
+    if !clip.is_empty() {
+        html += &delays(clip);
+    }
+    html += &live::delays(live, clip.len());
+    html += &time_lines(scene, clip);
+    html += &live::time_lines(live, clip.len());
     html += "<h2>What was run</h2>\n";
     html +=
         &page::definitions(scene.facts.iter().map(|(word, text)| (word.as_str(), text.as_str())));
     html += "<h2>What the figures mean</h2>\n";
     html += &page::definitions(MEANINGS);
+    if !live.is_empty() {
+        html += &page::definitions(live::MEANINGS);
+    }
     html + page::END
 }
 

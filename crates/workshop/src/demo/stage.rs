@@ -12,7 +12,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -34,11 +34,11 @@ use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::{Site, Tunnel};
 
 /// Frames that are sent ahead of those that count.
-const LEAD_IN_FRAMES: u32 = 2 * clip::FPS;
+pub const LEAD_IN_FRAMES: u32 = 2 * clip::FPS;
 /// Between the last preparation and the first frame.
-const SETTLE: Duration = Duration::from_millis(500);
+pub const SETTLE: Duration = Duration::from_millis(500);
 /// What is under way when the stream ends may still arrive.
-const DRAIN: Duration = Duration::from_secs(2);
+pub const DRAIN: Duration = Duration::from_secs(2);
 /// Between two readings of the client's counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -51,7 +51,7 @@ pub struct Stage {
     pub world: World,
     /// Where files may be left; it vanishes with the sandbox.
     pub directory: PathBuf,
-    /// The reference clip.
+    /// The reference clip, if any run needs it.
     pub clip: PathBuf,
     /// Its rate before RTP headers.
     pub bitrate_bps: u64,
@@ -81,8 +81,9 @@ pub enum Progress {
 }
 
 /// The tunnel and what it runs over.
-struct Bridged {
-    emulator: Daemon,
+pub struct Bridged {
+    /// The links.
+    pub emulator: Daemon,
     tunnel: Tunnel,
 }
 
@@ -96,8 +97,7 @@ impl Stage {
         tell(Progress::Connecting);
         let configs = Configs::write(&self.directory, &self.scenario, strategy)?;
         let mut bridged = self.start_tunnel(&configs)?;
-        let Bridged { emulator, tunnel } = &mut bridged;
-        tunnel.wait_for_paths(self.scenario.uplinks().count(), || emulator.check_running())?;
+        bridged.wait_for_paths(self)?;
 
         self.send_lead_in(&files)?;
 
@@ -109,8 +109,7 @@ impl Stage {
         let (samples, cpu_time) = self.watch(&mut bridged, start, &mut tell)?;
         camera.wait(DRAIN)?;
         viewer.wait(DRAIN * 2)?;
-        bridged.tunnel.stop()?;
-        bridged.emulator.stop()?;
+        bridged.stop()?;
 
         tell(Progress::Comparing);
         let mut run = self.measure(strategy, &files, &samples, start)?;
@@ -122,7 +121,11 @@ impl Stage {
         Ok(run)
     }
 
-    fn start_tunnel(&self, configs: &Configs) -> anyhow::Result<Bridged> {
+    /// Starts emulator, server and client.
+    ///
+    /// # Errors
+    /// When one cannot be started.
+    pub fn start_tunnel(&self, configs: &Configs) -> anyhow::Result<Bridged> {
         // The emulator enters both namespaces by itself.
         let mut command = Command::new(&self.program);
         command.arg("emulate").arg("--config").arg(&configs.emulator);
@@ -171,7 +174,10 @@ impl Stage {
     }
 
     /// Reads the client's counters while the stream runs; returns its CPU time too.
-    fn watch(
+    ///
+    /// # Errors
+    /// When something of it has ended.
+    pub fn watch(
         &self,
         bridged: &mut Bridged,
         start: Instant,
@@ -235,12 +241,36 @@ impl Stage {
         namespace.command(&self.program)
     }
 
-    fn duration(&self) -> Duration {
+    /// For how long the stream is measured.
+    pub fn duration(&self) -> Duration {
         Duration::from_secs(self.seconds.into())
     }
 }
 
 impl Bridged {
+    /// Waits until all paths of `stage` are usable, or those that are must do.
+    ///
+    /// # Errors
+    /// When a process has ended, or no path becomes usable.
+    pub fn wait_for_paths(&mut self, stage: &Stage) -> anyhow::Result<()> {
+        let Self { emulator, tunnel } = self;
+        tunnel.wait_for_paths(stage.scenario.uplinks().count(), || emulator.check_running())
+    }
+
+    /// Where the client tells what it knows.
+    pub fn socket(&self) -> &Path {
+        self.tunnel.socket()
+    }
+
+    /// Ends all of it.
+    ///
+    /// # Errors
+    /// When something had ended before, with what it said last.
+    pub fn stop(self) -> anyhow::Result<()> {
+        self.tunnel.stop()?;
+        self.emulator.stop()
+    }
+
     fn check_running(&mut self) -> anyhow::Result<()> {
         self.emulator.check_running()?;
         self.tunnel.check_running()

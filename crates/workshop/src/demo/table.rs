@@ -2,6 +2,7 @@
 
 use roadweave_lab::figures::{Figures, Results};
 
+use super::live::LiveFigures;
 use crate::table::{bare, right_aligned};
 
 /// The heading of a column, and what stands in it.
@@ -22,6 +23,36 @@ pub const COLUMNS: &[Column] = &[
     ("redundancy", |f| percent(f.redundancy)),
     ("CPU", |f| known(f.cpu_percent, |cpu| percent(cpu / 100.0))),
 ];
+
+/// The heading of a column about live encoders, and what stands in it.
+type LiveColumn = (&'static str, fn(&LiveFigures) -> String);
+
+/// The columns about live encoders; the report uses the same.
+pub const LIVE_COLUMNS: &[LiveColumn] = &[
+    ("strategy", |f| f.strategy.clone()),
+    ("fps", |f| format!("{:.1}", f.fps)),
+    ("stall", |f| percent(f.stall_ratio)),
+    ("SSIM", |f| known(f.ssim, |ssim| format!("{ssim:.3}"))),
+    ("shown, dB", |f| known(f.ssim_shown_db, |db| format!("{db:.1}"))),
+    ("in time, dB", |f| known(f.ssim_in_time_db, |db| format!("{db:.1}"))),
+    ("frame p50", |f| millis(f.frame_delay_ms.p50)),
+    ("p95", |f| millis(f.frame_delay_ms.p95)),
+    ("p99", |f| millis(f.frame_delay_ms.p99)),
+    ("Mbit/s", |f| format!("{:.1}", f.bitrate_bps / 1e6)),
+    ("redundancy", |f| percent(f.redundancy)),
+    ("CPU", |f| percent(f.cpu_percent / 100.0)),
+    ("encoder", |f| percent(f.encoder_cpu_percent / 100.0)),
+];
+
+/// The table of live encoders.
+pub fn render_live(live: &[&LiveFigures]) -> String {
+    let mut table = bare();
+    table.set_header(LIVE_COLUMNS.iter().map(|(heading, _)| *heading));
+    for figures in live {
+        table.add_row(LIVE_COLUMNS.iter().map(|(_, content)| content(figures)));
+    }
+    right_aligned(table, 1)
+}
 
 /// The table, with lines as wide as it needs.
 pub fn render(results: &Results) -> String {

@@ -215,6 +215,11 @@ impl Tunnel {
         }
     }
 
+    /// The client's local socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// What the client tells of itself; `None` while it does not answer.
     pub fn status(&self) -> Option<Value> {
         roadweave_device::local::request(&self.socket, "status", &Value::Null).ok()

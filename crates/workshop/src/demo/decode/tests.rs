@@ -158,13 +158,44 @@ fn few_pictures_behind_many_that_cannot_be_decoded_are_seen() {
 #[test]
 fn pictures_without_a_readable_id_take_the_next_place() {
     let mut shown = Vec::new();
-    let mut screen = Screen::new(&mut shown, vec![0, 2, 3]);
+    let mut screen = Screen::new(&mut shown, vec![0, 2, 3], Decoder::ShowsDamage);
     let picture = |value: u8| vec![value; PICTURE];
     screen.show(&picture(50)).unwrap();
     screen.show(&picture(60)).unwrap();
     assert_eq!(screen.finish(5).unwrap(), (2, 2));
     let values: Vec<_> = shown.chunks(PICTURE).map(|picture| picture[0]).collect();
     assert_eq!(values, [50, 50, 60, 60, 60]);
+}
+
+/// A picture that carries the number of a frame.
+fn numbered(id: u16) -> Vec<u8> {
+    let check = id.to_be_bytes().iter().fold(0xff_u8, |crc, byte| {
+        (0..8).fold(crc ^ byte, |crc, _| if crc & 0x80 == 0 { crc << 1 } else { crc << 1 ^ 7 })
+    });
+    let code = u32::from(id) << 8 | u32::from(check);
+    let mut picture = vec![16; PICTURE];
+    for block in (0..24).filter(|block| code >> (23 - block) & 1 == 1) {
+        for row in 0..16 {
+            let at = (16 + block / 12 * 16 + row) * WIDTH + 16 + block % 12 * 16;
+            picture[at..at + 16].fill(235);
+        }
+    }
+    picture
+}
+
+#[test]
+fn a_picture_that_was_not_shown_takes_no_place_of_others() {
+    let mut shown = Vec::new();
+    let mut screen = Screen::new(&mut shown, vec![5, 6], Decoder::HidesDamage);
+    for id in [3, 4, 5, 6] {
+        screen.show(&numbered(id)).unwrap();
+    }
+    assert_eq!(screen.finish(7).unwrap(), (4, 0));
+    let ids: Vec<_> = shown
+        .chunks(PICTURE)
+        .map(|picture| frame_id::read(&picture[..LUMA], WIDTH, HEIGHT))
+        .collect();
+    assert_eq!(ids[4..], [None, Some(5), Some(6)]);
 }
 
 #[test]

@@ -1,0 +1,33 @@
+//! Where `roadweave-video` is, and whether it runs here.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use roadweave_terminal::program;
+
+use crate::demo::ffmpeg;
+
+const NAME: &str = "roadweave-video";
+
+/// The program, beside this one or in `PATH`, whose encoder has encoded a picture.
+///
+/// # Errors
+/// Why there is none, and what to do, in one line.
+pub fn find() -> Result<PathBuf, String> {
+    let program = program::find(NAME).ok_or_else(|| {
+        format!("{NAME} is neither beside this program nor in PATH; build it with: make video")
+    })?;
+    ffmpeg::check().map_err(|error| error.to_string())?;
+    let trial = ["measure", "--count", "1", "--size", "320x180"];
+    let output = Command::new(&program).args(trial).output();
+    let problem = match output {
+        Ok(output) if output.status.success() => return Ok(program),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            said.lines().last().unwrap_or("it says nothing").to_owned()
+        }
+        Err(error) => error.to_string(),
+    };
+    let program = program.display();
+    Err(format!("{program} does not run here ({problem}); install what it needs with: make video"))
+}

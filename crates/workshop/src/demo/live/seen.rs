@@ -1,0 +1,252 @@
+//! What a viewer saw of a live encoder. Pure: frames in, figures out.
+//!
+//! The camera gives each frame of the film at its time. One that had no room, was lost, or came
+//! behind a loss, is not shown, and the last one stands in its place.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use roadweave_lab::figures::Timeline;
+use roadweave_lab::video::quality::{Percentiles, Player, STALL_GAP};
+use serde::Serialize;
+
+use super::logs::Frame;
+use crate::demo::clip::FPS;
+
+/// The figures of one way, as `--json` has them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LiveFigures {
+    /// Its name.
+    pub strategy: String,
+    /// Pictures shown per second, all of them undamaged.
+    pub fps: f64,
+    /// Sum of the gaps between shown pictures above 200 ms, by the stream time, 0..1.
+    pub stall_ratio: f64,
+    /// How many such gaps.
+    pub stalls: usize,
+    /// Mean structural similarity of what was seen to what the camera saw, 0..1; absent unless
+    /// pictures were compared, as the next two.
+    pub ssim: Option<f64>,
+    /// Mean of `-10 log10(1 - SSIM)` of the pictures that were shown.
+    pub ssim_shown_db: Option<f64>,
+    /// The same over all frames of the camera, 0 for one not shown within 100 ms.
+    pub ssim_in_time_db: Option<f64>,
+    /// From capture to display, of all frames of the camera, ms; one that is not shown, or later
+    /// than the deadline, counts as the deadline.
+    pub frame_delay_ms: Percentiles,
+    /// What the encoder made, without headers, bit/s.
+    pub bitrate_bps: f64,
+    /// Frames of the camera, those that were encoded, and those that were shown.
+    pub frames: usize,
+    /// See there.
+    pub frames_sent: usize,
+    /// See there.
+    pub frames_shown: usize,
+    /// What was sent beyond the distinct inner packets, by the bytes of these.
+    pub redundancy: f64,
+    /// CPU time of the sender with its encoder, percent of one core.
+    pub encoder_cpu_percent: f64,
+    /// CPU time of the client, percent of one core.
+    pub cpu_percent: f64,
+}
+
+/// One run in full, for the report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LiveRun {
+    /// The figures.
+    pub figures: LiveFigures,
+    /// Delays of the frames that were shown, ascending.
+    pub delays: Vec<Duration>,
+    /// Begin and end of every stall, since the start of the stream.
+    pub stalls: Vec<(Duration, Duration)>,
+    /// Rates over the uplinks.
+    pub timeline: Timeline,
+    /// What frames might be, and what they were, Mbit/s in each [`Timeline::STEP`].
+    pub rates: Rates,
+}
+
+/// Mbit/s in each [`Timeline::STEP`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// As the tunnel said, headers included; of a frame that was not sent, none.
+    pub target: Vec<f64>,
+    /// As the encoder made them.
+    pub encoded: Vec<f64>,
+}
+
+/// What is looked at: frames of the film from `first` on, captured from `start` on.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// When the first one was captured, since the epoch.
+    pub start: Duration,
+    /// Frames that are sent ahead of those that count.
+    pub first: usize,
+    /// For how long the film is looked at, seconds.
+    pub seconds: u32,
+}
+
+impl Window {
+    /// Its frames, by their places in the film.
+    pub fn frames(&self) -> Range<usize> {
+        self.first..self.first + (self.seconds * FPS) as usize
+    }
+
+    fn duration(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+
+    /// Measures what was shown of the film's `frames`; `ssim` has a value for each frame of the
+    /// film, if pictures were compared.
+    pub fn measure(&self, frames: &[Frame], ssim: Option<&[f32]>, player: &Player) -> LiveRun {
+        let window = self.frames();
+        let sent: Vec<&Frame> = frames.iter().filter(|it| window.contains(&it.index)).collect();
+        let shown: Vec<(&Frame, Duration)> =
+            sent.iter().filter_map(|frame| Some((*frame, frame.shown_after?))).collect();
+        let mut delays: Vec<Duration> = shown.iter().map(|(_, delay)| *delay).collect();
+        delays.sort_unstable();
+        let mut of_all: Vec<_> = delays.iter().map(|delay| (*delay).min(player.deadline)).collect();
+        of_all.resize(window.len(), player.deadline);
+        let stalls = self.stalls(&shown);
+        let stalled: Duration = stalls.iter().map(|(from, to)| *to - *from).sum();
+        let in_time = |ssim: &[f32]| {
+            let punctual = shown.iter().filter(|(_, delay)| *delay <= IN_TIME);
+            punctual.map(|(frame, _)| decibels(ssim, frame.index)).sum::<f64>()
+        };
+        let all = |ssim: &[f32]| shown.iter().map(|(it, _)| decibels(ssim, it.index)).sum::<f64>();
+        let seconds = f64::from(self.seconds);
+        let bytes: usize = sent.iter().map(|frame| frame.sent.frame_bytes).sum();
+        let mean = |sum: f64, count: usize| sum / count.max(1) as f64;
+        LiveRun {
+            figures: LiveFigures {
+                fps: shown.len() as f64 / seconds,
+                stall_ratio: stalled.as_secs_f64() / seconds,
+                stalls: stalls.len(),
+                ssim: ssim.map(|ssim| {
+                    let of_window = ssim.get(window.clone()).unwrap_or_default();
+                    mean(of_window.iter().map(|it| f64::from(*it)).sum(), of_window.len())
+                }),
+                ssim_shown_db: ssim.map(|ssim| mean(all(ssim), shown.len())),
+                ssim_in_time_db: ssim.map(|ssim| mean(in_time(ssim), window.len())),
+                frame_delay_ms: Percentiles::of_sorted(&of_all),
+                bitrate_bps: bytes as f64 * 8.0 / seconds,
+                frames: window.len(),
+                frames_sent: sent.len(),
+                frames_shown: shown.len(),
+                ..LiveFigures::default()
+            },
+            rates: self.rates(&sent),
+            delays,
+            stalls,
+            timeline: Timeline::default(),
+        }
+    }
+
+    /// Gaps between shown pictures, the time before the first and behind the last one too.
+    fn stalls(&self, shown: &[(&Frame, Duration)]) -> Vec<(Duration, Duration)> {
+        let since_start = |(frame, delay): &(&Frame, Duration)| {
+            (frame.captured + *delay).saturating_sub(self.start)
+        };
+        let mut moments: Vec<_> = shown.iter().map(since_start).collect();
+        moments.extend([Duration::ZERO, self.duration()]);
+        moments.retain(|moment| *moment <= self.duration());
+        moments.sort_unstable();
+        let gaps = moments.windows(2).map(|pair| (pair[0], pair[1]));
+        gaps.filter(|(from, to)| *to - *from > STALL_GAP).collect()
+    }
+
+    fn rates(&self, sent: &[&Frame]) -> Rates {
+        let steps = (self.duration().as_millis() / Timeline::STEP.as_millis()) as usize;
+        let mbps = 8.0 / 1e6 / Timeline::STEP.as_secs_f64();
+        let frames_in_step = f64::from(FPS) * Timeline::STEP.as_secs_f64();
+        let mut rates = Rates { target: vec![0.0; steps], encoded: vec![0.0; steps] };
+        for frame in sent {
+            // Three frames in each step, whatever the camera's jitter.
+            let step = ((frame.index - self.first) as f64 / frames_in_step) as usize;
+            if let (Some(target), Some(encoded)) =
+                (rates.target.get_mut(step), rates.encoded.get_mut(step))
+            {
+                *target += frame.sent.target_bytes as f64 * mbps;
+                *encoded += frame.sent.frame_bytes as f64 * mbps;
+            }
+        }
+        rates
+    }
+}
+
+/// A frame's SSIM in dB; equal pictures have no more than 40.
+fn decibels(ssim: &[f32], index: usize) -> f64 {
+    let missing = 1.0 - ssim.get(index).copied().map_or(0.0, f64::from);
+    -10.0 * missing.max(1e-4).log10()
+}
+
+/// What a driver can still act upon.
+const IN_TIME: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::live::logs::tests::frame;
+
+    const START: Duration = Duration::from_secs(1_000);
+
+    fn window() -> Window {
+        Window { start: START, first: 60, seconds: 2 }
+    }
+
+    /// Frames of the film that were sent, each shown after so many ms.
+    fn film(shown_after: impl Fn(usize) -> Option<u64>) -> Vec<Frame> {
+        let from = START - Duration::from_secs(2);
+        (0..150)
+            .map(|index| {
+                let captured = from + Duration::from_secs(1) * index as u32 / FPS;
+                frame(index, captured, shown_after(index).map(Duration::from_millis))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_outside_the_window_does_not_count() {
+        let frames = film(|index| (60..120).contains(&index).then_some(50));
+        let ssim: Vec<f32> =
+            (0..150).map(|index| if (60..120).contains(&index) { 0.99 } else { 0.0 }).collect();
+        let run = window().measure(&frames, Some(&ssim), &Player::default());
+        let figures = run.figures;
+        assert_eq!((figures.frames, figures.frames_sent, figures.frames_shown), (60, 60, 60));
+        assert_eq!((figures.fps, figures.stalls, figures.stall_ratio), (30.0, 0, 0.0));
+        assert!((figures.ssim.unwrap() - 0.99).abs() < 1e-6);
+        assert!((figures.ssim_shown_db.unwrap() - 20.0).abs() < 1e-3);
+        assert!((figures.ssim_in_time_db.unwrap() - 20.0).abs() < 1e-3);
+        assert_eq!(figures.frame_delay_ms.p99, 50.0);
+        assert_eq!(figures.bitrate_bps, 7_000.0 * 8.0 * 30.0);
+        assert_eq!((run.rates.encoded.len(), run.delays.len()), (20, 60));
+        assert!((run.rates.encoded[7] - 1.68).abs() < 1e-9, "{:?}", run.rates.encoded);
+    }
+
+    #[test]
+    fn frames_that_are_not_shown_stall_and_count_as_the_deadline() {
+        // Ten frames are missing, and five are late.
+        let frames = film(|index| match index {
+            80..90 => None,
+            100..105 => Some(150),
+            _ => Some(40),
+        });
+        let ssim = vec![0.9; 150];
+        let run = window().measure(&frames, Some(&ssim), &Player::default());
+        assert_eq!(run.figures.frames_shown, 50);
+        assert_eq!(run.stalls.len(), 1);
+        let (from, to) = run.stalls[0];
+        assert_eq!((from.as_millis(), to.as_millis()), (673, 1_040));
+        let delays = &run.figures.frame_delay_ms;
+        assert_eq!((delays.p50, delays.p95), (40.0, 700.0));
+        let in_time = run.figures.ssim_in_time_db.unwrap();
+        assert!((in_time - 10.0 * 45.0 / 60.0).abs() < 1e-3, "{in_time}");
+        assert!((run.figures.ssim_shown_db.unwrap() - 10.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn of_nothing_there_is_one_stall() {
+        let run = window().measure(&[], None, &Player::default());
+        assert_eq!((run.figures.stalls, run.figures.stall_ratio), (1, 1.0));
+        assert_eq!((run.figures.ssim, run.figures.frame_delay_ms.p50), (None, 700.0));
+    }
+}

@@ -1,0 +1,202 @@
+//! What is shown: a clip through a strategy, or a live encoder over one.
+//!
+//! ```text
+//!   xnc             the clip, as it was encoded
+//!   lola-adaptive   roadweave-video, which does what the tunnel tells it
+//!   xnc@8M          roadweave-video, which keeps its rate
+//! ```
+
+use std::path::PathBuf;
+
+use roadweave_terminal::exit::BadInput;
+use roadweave_tunnel::Strategy;
+use serde::Serialize;
+
+/// What runs unless something is asked for.
+const DEFAULT: [&str; 4] = ["single", "minrtt", "xnc", "lola-adaptive"];
+/// Stands for the best single link.
+const BEST_SINGLE: &str = "single";
+/// A live encoder that follows the tunnel.
+const ADAPTIVE: &str = "-adaptive";
+/// Rates of a live encoder, Mbit/s.
+const RATES: std::ops::RangeInclusive<f64> = 0.1..=100.0;
+
+/// One run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Way {
+    /// The clip, with this strategy.
+    Clip(String),
+    /// A live encoder.
+    Live(Live),
+}
+
+/// A live encoder over a strategy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Live {
+    /// As it was asked for, with the best link's name.
+    pub name: String,
+    /// As the tunnel knows it.
+    pub strategy: String,
+    /// Its rate in bit/s, if it does not follow the tunnel.
+    pub bitrate_bps: Option<u64>,
+}
+
+/// A way that is not run, in the words of `--json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LeftOut {
+    /// Its name.
+    pub strategy: String,
+    /// Why, and what to do.
+    pub why: String,
+}
+
+/// What will be run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ways {
+    /// In this order.
+    pub ways: Vec<Way>,
+    /// `roadweave-video`, where a live encoder is among them.
+    pub video: Option<PathBuf>,
+    /// What would be, but cannot.
+    pub left_out: Vec<LeftOut>,
+}
+
+impl Ways {
+    /// Those that were asked for, or else the default ones as far as they can be run. `best`: the
+    /// best link; `video` finds the program of the live encoder, or says what to do.
+    ///
+    /// # Errors
+    /// A name that is unknown, or a live encoder that was asked for and cannot be had.
+    pub fn choose(
+        asked: Option<&[String]>,
+        best: &str,
+        video: impl FnOnce() -> Result<PathBuf, String>,
+    ) -> Result<Self, BadInput> {
+        let names = match asked {
+            Some(names) => names.to_vec(),
+            None => DEFAULT.map(str::to_owned).to_vec(),
+        };
+        let ways: Result<Vec<Way>, BadInput> =
+            names.iter().map(|name| Way::parse(name, best)).collect();
+        let mut chosen = Self { ways: ways?, ..Self::default() };
+        let Some(first) = chosen.ways.iter().find(|way| way.is_live()) else { return Ok(chosen) };
+        match video() {
+            Ok(program) => chosen.video = Some(program),
+            Err(why) if asked.is_some() => {
+                return Err(BadInput::new(format!("--strategies: {}: {why}", first.name())));
+            }
+            Err(why) => {
+                let (live, rest) = chosen.ways.into_iter().partition(Way::is_live);
+                chosen.ways = rest;
+                let left_out = |way: Way| LeftOut { strategy: way.name().into(), why: why.clone() };
+                chosen.left_out = Vec::into_iter(live).map(left_out).collect();
+            }
+        }
+        Ok(chosen)
+    }
+}
+
+impl Way {
+    /// Reads a name; `best` is the best link's.
+    ///
+    /// # Errors
+    /// No such strategy.
+    fn parse(name: &str, best: &str) -> Result<Self, BadInput> {
+        let live = match name.strip_suffix(ADAPTIVE) {
+            Some(strategy) => Some((strategy, ADAPTIVE.to_owned(), None)),
+            None => name.rsplit_once('@').and_then(|(strategy, rate)| {
+                let mbps: f64 = rate.strip_suffix('M')?.parse().ok()?;
+                let bps = RATES.contains(&mbps).then_some((mbps * 1e6).round() as u64)?;
+                Some((strategy, format!("@{rate}"), Some(bps)))
+            }),
+        };
+        let strategy = match live.as_ref().map_or(name, |(strategy, ..)| strategy) {
+            BEST_SINGLE => format!("single:{best}"),
+            other => other.to_owned(),
+        };
+        if let Err(error) = strategy.parse::<Strategy>() {
+            return Err(BadInput::new(format!(
+                "--strategies: {error}; {BEST_SINGLE} for the best one; and with {ADAPTIVE} or @8M \
+                 behind it, a live encoder over it"
+            )));
+        }
+        Ok(match live {
+            None => Self::Clip(strategy),
+            Some((_, suffix, bitrate_bps)) => {
+                Self::Live(Live { name: strategy.clone() + &suffix, strategy, bitrate_bps })
+            }
+        })
+    }
+
+    /// How it is called.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Clip(strategy) => strategy,
+            Self::Live(live) => &live.name,
+        }
+    }
+
+    /// Whether it needs a live encoder.
+    pub fn is_live(&self) -> bool {
+        matches!(self, Self::Live(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(ways: &Ways) -> Vec<&str> {
+        ways.ways.iter().map(Way::name).collect()
+    }
+
+    fn there() -> Result<PathBuf, String> {
+        Ok("/usr/bin/roadweave-video".into())
+    }
+
+    fn absent() -> Result<PathBuf, String> {
+        Err("it is not there; make video".to_owned())
+    }
+
+    #[test]
+    fn any_strategy_can_have_a_live_encoder() {
+        let check = |name: &str, strategy: &str, full: &str, bitrate_bps| {
+            let live = Live { name: full.into(), strategy: strategy.into(), bitrate_bps };
+            assert_eq!(Way::parse(name, "lte").unwrap(), Way::Live(live), "{name}");
+        };
+        check("lola-adaptive", "lola", "lola-adaptive", None);
+        check("xnc-sigcomm23-adaptive", "xnc-sigcomm23", "xnc-sigcomm23-adaptive", None);
+        check("single-adaptive", "single:lte", "single:lte-adaptive", None);
+        check("single:att-adaptive", "single:att", "single:att-adaptive", None);
+        check("xnc@8M", "xnc", "xnc@8M", Some(8_000_000));
+        check("single@2.5M", "single:lte", "single:lte@2.5M", Some(2_500_000));
+        let clip = |name: &str| Way::parse(name, "lte").unwrap();
+        assert_eq!(clip("single"), Way::Clip("single:lte".into()));
+        assert_eq!(clip("xnc-runs"), Way::Clip("xnc-runs".into()));
+        for name in ["best", "best-adaptive", "-adaptive", "xnc@", "xnc@8", "xnc@0M", "xnc@fastM"] {
+            let error = Way::parse(name, "lte").unwrap_err().to_string();
+            assert!(error.contains("known are: xnc") && error.contains(ADAPTIVE), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_left_out_and_said() {
+        let ways = Ways::choose(None, "lte", there).unwrap();
+        assert_eq!(names(&ways), ["single:lte", "minrtt", "xnc", "lola-adaptive"]);
+        assert!(ways.video.is_some() && ways.left_out.is_empty());
+        let ways = Ways::choose(None, "lte", absent).unwrap();
+        assert_eq!(names(&ways), ["single:lte", "minrtt", "xnc"]);
+        assert_eq!(ways.video, None);
+        let left_out = &ways.left_out[0];
+        assert_eq!(left_out.strategy, "lola-adaptive");
+        assert!(left_out.why.contains("make video"), "{left_out:?}");
+    }
+
+    #[test]
+    fn what_was_asked_for_and_cannot_be_had_is_an_error() {
+        let asked = ["xnc".to_owned(), "xnc-adaptive".to_owned()];
+        let error = Ways::choose(Some(&asked), "lte", absent).unwrap_err().to_string();
+        assert_eq!(error, "--strategies: xnc-adaptive: it is not there; make video");
+        assert!(Ways::choose(Some(&asked[..1]), "lte", absent).unwrap().video.is_none());
+    }
+}
