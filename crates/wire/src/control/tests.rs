@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use roadweave_types::{Order, Priority};
 
-use super::fields::{FIELD_AGE, FIELD_FRAMES, FIELD_ORDER, FIELD_POLICY};
+use super::fields::{FIELD_AGE, FIELD_EVEN, FIELD_FRAMES, FIELD_ORDER, FIELD_POLICY};
 use super::*;
 use crate::stream::StreamsEpoch;
 
