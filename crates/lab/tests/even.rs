@@ -81,14 +81,14 @@ const EVEN: Order = Order::Even { max_buffer: Duration::from_millis(300) };
 fn delays_of_two_links_become_one() {
     let (pass, even) = (play("xnc", Order::Pass), play("xnc", EVEN));
     let spread = |played: &Played| played.quantile(990) - played.quantile(500);
-    assert!(pass.variation(900) > 10_000, "{}", pass.variation(900));
-    assert!(even.variation(900) <= 1_000, "{}", even.variation(900));
+    assert!(pass.variation(950) > 8_000, "{}", pass.variation(950));
+    assert!(even.variation(950) <= 1_000, "{}", even.variation(950));
     assert!(spread(&even) <= spread(&pass) / 4, "{} {}", spread(&even), spread(&pass));
     let arrived = |played: &Played| played.delays.iter().flatten().count();
     assert!(arrived(&even) + 5 >= arrived(&pass), "{}", arrived(&even));
     // What it costs: those that were quick wait for those that were not.
     let added = even.mean() - pass.mean();
-    assert!((1_000..60_000).contains(&added), "{added}");
+    assert!((1_000..80_000).contains(&added), "{added}");
     let OrderStats { order, waited_packets, late_packets, wait_us, .. } = even.order;
     assert_eq!(order, "even");
     assert!(waited_packets > 2_000 && late_packets < 200, "{waited_packets} {late_packets}");

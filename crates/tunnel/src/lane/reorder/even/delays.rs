@@ -11,11 +11,11 @@
 //! is one of these differences, and so is the least of them, from which the longest wait counts.
 //!
 //! - Clocks drift apart: old differences are forgotten, and the delay goes with the new ones. It
-//!   falls by a hundredth of the time that passes, which is forty times what clocks drift, and
-//!   which a receiver that looks for growing queues does not mind.
-//! - A clock that leaps makes packets come sooner or later than the longest wait allows for. Sooner:
-//!   all begins anew with the first. Later: they go out as they come, as late ones, and if all do
-//!   for a second it begins anew. Leaps that are smaller are as good as another path.
+//!   falls by a hundredth of the time that passes: forty times what clocks drift, and nothing to a
+//!   receiver that looks for growing queues.
+//! - A clock that leaps makes packets come sooner or later than the longest wait allows for.
+//!   Sooner: all begins anew with the first. Later: they go out as they come, as late ones, and if
+//!   all do for a second it begins anew. Leaps that are smaller are as good as another path.
 //! - A peer that lies about its times has its packets delayed, never for longer than the longest
 //!   wait: the delay is at most that above the least difference, and no packet's is smaller.
 
