@@ -202,7 +202,7 @@ fn who_does_not_know_even_reads_an_order_that_it_knows() {
     assert_eq!(&bytes[..written.len()], written);
     // To an older reader field 27 is one that it skips.
     let mut older = bytes.to_vec();
-    older[14..16].copy_from_slice(&999_u16.to_be_bytes());
+    older[13..15].copy_from_slice(&999_u16.to_be_bytes());
     let expected = promise(4, Promise { order: Order::Pass, ..told });
     assert_eq!(Control::parse(older.into()), Ok(expected));
 }
