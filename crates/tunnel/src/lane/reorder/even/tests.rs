@@ -89,7 +89,7 @@ fn ahead(at: u64) -> i64 {
 /// 20 ms by the quick path, 50 ms by the slow one, some jitter, and now and then a repair.
 fn two_paths(id: u32) -> u64 {
     let chance = u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-    let path = if id / 7 % 3 == 0 { 50_000 } else { 20_000 };
+    let path = if (id / 7).is_multiple_of(3) { 50_000 } else { 20_000 };
     let repair = if chance.is_multiple_of(300) { 60_000 } else { 0 };
     path + chance % 8_000 + repair
 }
