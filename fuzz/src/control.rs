@@ -42,7 +42,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         streams: Some(offer),
         relays: true,
     };
-    let frames = Order::by_name("frames", Order::DEFAULT_BUFFER).expect("a known order");
+    let [frames, even] = ["frames", "even"]
+        .map(|name| Order::by_name(name, Order::DEFAULT_BUFFER).expect("a known order"));
     let messages = [
         Control::Streams(Some(offer)),
         Control::Hello(Hello { name: "bus-17".into(), ..Hello::default() }),
@@ -67,6 +68,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Control::LanePromise {
             lane: LaneId(1),
             promise: Promise { order: frames, ..Promise::default() },
+        },
+        Control::LanePromise {
+            lane: LaneId(1),
+            promise: Promise { order: even, ..Promise::default() },
         },
     ];
     let (anchor, proxy, signature) = ([7; 32], [8; 32], [9; 64]);

@@ -11,7 +11,7 @@ export const FAR_TUN = 'rw1';
 
 /** router.toml of both sides, `{ near, far }`. */
 export function routerFiles(setting) {
-  const order = setting.bufferMs === 0 ? 'ordering = "pass"\n' : `max_buffer_ms = ${setting.bufferMs}\n`;
+  const order = ordering(setting);
   const file = ({ tun, host, intoTunnel, link }) => `addresses = ["10.88.0.${host}/30"]
 into_tunnel = ["${intoTunnel}"]
 ${order}
@@ -45,12 +45,19 @@ peer = "10.201.${index + 1}.2:6081"
   };
 }
 
+/** What is said of the order of packets. */
+function ordering({ order, bufferMs }) {
+  const wait = bufferMs === undefined ? '' : `max_buffer_ms = ${bufferMs}\n`;
+  return `ordering = "${order}"\n${wait}`;
+}
+
 /** client.toml and server.toml with fresh keys and one lane, `{ near, far }`. */
 export function tunnelFiles(roadweave, setting) {
   const keys = () => JSON.parse(run(roadweave, 'keygen', '--json'));
   const [client, server] = [keys(), keys()];
-  const order = setting.bufferMs === 0 ? '' : `ordering = "reorder"\nmax_buffer_ms = ${setting.bufferMs}\n`;
-  const lane = `[[lanes]]\nname = "call"\nstrategy = "${setting.strategy}"\n${order}`;
+  const lane = (order) => `[[lanes]]\nname = "call"\nstrategy = "${setting.strategy}"\n${ordering(order)}`;
+  // What comes back says how the picture came: to even its own delay would only make it late.
+  const back = setting.order === 'even' ? { order: 'pass' } : setting;
   return {
     near: `name = "vehicle"
 private_key = "${client.private_key}"
@@ -70,7 +77,7 @@ name = "${NEAR_TUN}"
 into_tunnel = ["${CENTRE_NETWORK}"]
 masquerade = false
 
-${lane}`,
+${lane(setting)}`,
     far: `listen = "0.0.0.0:4433"
 private_key = "${server.private_key}"
 state_directory = "${SCRATCH}"
@@ -80,7 +87,7 @@ masquerade = false
 [tun]
 name = "${FAR_TUN}"
 
-${lane}
+${lane(back)}
 [[peers]]
 name = "vehicle"
 public_key = "${client.public_key}"

@@ -1,10 +1,12 @@
 // Tables for people.
 
+import { medianInterval } from '../shared/figures.js';
 import { fixed, percent, table } from '../shared/table.js';
 
 /** All tables of `results`, as text. */
 export function tables({ settings }) {
   const parts = [callTable(settings)];
+  if (settings.some(({ rounds }) => rounds.length > 1)) parts.push(roundsTable(settings));
   const routed = settings.filter(({ packets }) => packets !== null);
   if (routed.length > 0) parts.push(adoptionTable(routed), orderTable(routed));
   const named = (matches) => settings.filter(matches).map(({ setting }) => setting).join(', ');
@@ -35,6 +37,28 @@ function callTable(settings) {
   ];
   const head = ['setting', 'Mbit/s', 'p10', 'p50', 'p90', 'fps', 'height', 'freezes', 'frozen', 'nacks', 'lost',
     'sent again', 'jitter buf ms', 'RTT ms', 'CPU-limited', 'CPU %', 'others %'];
+  return table(head, settings.map(row));
+}
+
+/** The rounds' medians, each with an interval: equal calls differ much. */
+function roundsTable(settings) {
+  const confidence = medianInterval(settings[0].rounds.map(() => 0)).confidence;
+  const cell = (rounds, digits, value) => {
+    const { median, low, high } = medianInterval(rounds.map(value));
+    return `${fixed(median, digits)} (${fixed(low, digits)} to ${fixed(high, digits)})`;
+  };
+  const row = ({ setting, rounds }) => [
+    setting,
+    rounds.length,
+    cell(rounds, 1, ({ bitrate_bps: { mean } }) => mean / 1e6),
+    cell(rounds, 1, ({ freeze_ratio: ratio }) => 100 * ratio),
+    cell(rounds, 0, ({ nacks }) => nacks),
+    cell(rounds, 0, ({ packets_lost: lost }) => lost),
+    cell(rounds, 0, ({ jitter_buffer_ms: ms }) => ms),
+    cell(rounds, 0, ({ rtt_ms: ms }) => ms),
+  ];
+  const head = [`median (${percent(confidence, 0)})`, 'rounds', 'Mbit/s', 'frozen %', 'nacks', 'lost',
+    'jitter buf ms', 'RTT ms'];
   return table(head, settings.map(row));
 }
 

@@ -5,6 +5,7 @@
 //   geneve@MS            the same, in order: what follows a missing packet waits for it, MS at most
 //   STRATEGY             client and server, with that strategy on both links, such as xnc
 //   STRATEGY@MS          the same, in order
+//   STRATEGY@even        the same, each packet as long after it was sent as all others
 
 import { existsSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
@@ -16,16 +17,21 @@ import { FAR_TUN, routerFiles, tunnelFiles } from './configurations.js';
 import { LINKS, recordings } from './links.js';
 import { routeOverLink } from './world.js';
 
-/** The setting that `text` names: `{ name, link }` or `{ name, strategy, bufferMs }`. */
+/** The setting that `text` names: `{ name, link }` or `{ name, strategy, order, bufferMs }`. */
 export function parseSetting(text) {
   if (text.startsWith('single:')) {
     const link = LINKS.findIndex(({ name }) => name === text.slice('single:'.length)) + 1;
     if (link === 0) throw new Error(`${text}: the links are ${LINKS.map(({ name }) => name).join(' and ')}`);
     return { name: text, link };
   }
-  const [, strategy, buffer] = /^([a-z0-9-]+(?::[0-9]+)?)(?:@([0-9]+))?$/.exec(text) ?? [];
-  if (strategy === undefined) throw new Error(`${text}: not a setting; as in single:a, geneve@300, xnc`);
-  return { name: text, strategy, bufferMs: buffer === undefined ? 0 : Number(buffer) };
+  const [, strategy, buffer] = /^([a-z0-9-]+(?::[0-9]+)?)(?:@([0-9]+|even))?$/.exec(text) ?? [];
+  if (strategy === undefined) throw new Error(`${text}: not a setting; as in single:a, geneve@300, xnc, xnc@even`);
+  if (buffer === 'even') {
+    if (strategy === 'geneve') throw new Error(`${text}: routers tell no times; as in xnc@even`);
+    return { name: text, strategy, order: 'even' };
+  }
+  if (buffer === undefined) return { name: text, strategy, order: 'pass' };
+  return { name: text, strategy, order: 'reorder', bufferMs: Number(buffer) };
 }
 
 /** The links of all settings, as `roadweave emulate` reads them. */

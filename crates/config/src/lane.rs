@@ -27,10 +27,10 @@ pub struct LaneFields {
     pub expire_after_ms: Option<Within<1, 10_000>>,
     /// The most bytes that wait for a free window.
     pub queue_max_bytes: Within<10_000, 1_000_000_000>,
-    /// What is promised about the order of its packets: `pass`, `reorder`, `reorder-adaptive` or
-    /// `frames`.
+    /// What is promised about the order of its packets: `pass`, `reorder`, `reorder-adaptive`,
+    /// `frames` or `even`.
     pub ordering: Ordering,
-    /// The longest that a packet waits for those before it.
+    /// The longest that a packet waits for those before it, or for its time.
     pub max_buffer_ms: Within<1, 10_000>,
     /// With `frames`: how long a decoder takes for a frame.
     pub decode_ms: Within<0, 10_000>,
@@ -78,6 +78,8 @@ pub enum Ordering {
     ReorderAdaptive,
     /// The frames of each video whole and in order, until the next one is due.
     Frames,
+    /// Each packet as long after it was sent as all others.
+    Even,
 }
 
 /// Which packets a lane takes.
@@ -142,6 +144,7 @@ impl LaneFields {
             Ordering::Pass => Order::Pass,
             Ordering::Reorder => Order::Reorder { max_buffer },
             Ordering::ReorderAdaptive => Order::Adaptive { max_buffer },
+            Ordering::Even => Order::Even { max_buffer },
             Ordering::Frames => Order::Frames {
                 deadline: self.deadline_ms.millis(),
                 decode: self.decode_ms.millis(),

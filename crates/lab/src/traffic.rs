@@ -165,6 +165,10 @@ pub struct TrafficReport {
     pub unexpected_packets: u64,
     /// Delay of the packets that arrived.
     pub delay_ms: Percentiles,
+    /// By how much the delays of two packets differ that were sent one after the other (RFC 3393),
+    /// without its sign; absent where nobody waits for single packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_variation_ms: Option<Percentiles>,
     /// What only this kind of application knows.
     #[serde(flatten, skip_serializing_if = "Detail::is_hidden")]
     pub detail: Detail,
@@ -205,6 +209,17 @@ impl Stream {
     /// The delays of the packets that arrived, ascending.
     pub fn delays(&self) -> Vec<Duration> {
         packet_delays(&self.log, &self.arrivals)
+    }
+
+    /// By how much the delays of neighbours differ that both arrived, ascending.
+    pub fn delay_variations(&self) -> Vec<Duration> {
+        let packets = self.log.packets.iter().zip(&self.arrivals);
+        let delays: Vec<_> =
+            packets.map(|(sent, arrival)| Some(arrival.as_ref()?.since(*sent))).collect();
+        let neighbours = delays.windows(2).filter_map(|pair| Some(pair[0]?.abs_diff(pair[1]?)));
+        let mut variations: Vec<_> = neighbours.collect();
+        variations.sort_unstable();
+        variations
     }
 
     /// Notes the arrival of packet `index`; `false` when it had arrived before or was never sent.

@@ -39,11 +39,17 @@ pub enum Order {
         /// The longest that a packet waits, at most [`Order::MAX_BUFFER`].
         max_buffer: Duration,
     },
+    /// Each packet goes out as long after it was sent as all others of its lane: after a delay that
+    /// 99 of 100 of late keep. What comes later goes out at once.
+    Even {
+        /// The longest that a packet waits for its time, at most [`Order::MAX_BUFFER`].
+        max_buffer: Duration,
+    },
 }
 
 impl Order {
     /// The names of configuration files.
-    pub const NAMES: [&str; 4] = ["pass", "reorder", "reorder-adaptive", "frames"];
+    pub const NAMES: [&str; 5] = ["pass", "reorder", "reorder-adaptive", "frames", "even"];
     /// The longest wait that may be asked for.
     pub const MAX_BUFFER: Duration = Duration::from_secs(10);
     /// The wait of Networking'24 section IV.
@@ -67,6 +73,7 @@ impl Order {
                 decode: Self::DEFAULT_DECODE,
                 max_buffer,
             }),
+            "even" => Some(Self::Even { max_buffer }),
             _ => None,
         }
     }
@@ -78,6 +85,7 @@ impl Order {
             Self::Reorder { .. } => "reorder",
             Self::Adaptive { .. } => "reorder-adaptive",
             Self::Frames { .. } => "frames",
+            Self::Even { .. } => "even",
         }
     }
 
@@ -87,8 +95,14 @@ impl Order {
             Self::Pass => Duration::ZERO,
             Self::Reorder { max_buffer }
             | Self::Adaptive { max_buffer }
-            | Self::Frames { max_buffer, .. } => max_buffer,
+            | Self::Frames { max_buffer, .. }
+            | Self::Even { max_buffer } => max_buffer,
         }
+    }
+
+    /// Whether its packets tell when they were sent.
+    pub const fn tells_times(self) -> bool {
+        matches!(self, Self::Frames { .. } | Self::Even { .. })
     }
 
     /// This order with a wait of at most `limit`.
@@ -98,7 +112,8 @@ impl Order {
             Self::Pass => {}
             Self::Reorder { max_buffer }
             | Self::Adaptive { max_buffer }
-            | Self::Frames { max_buffer, .. } => *max_buffer = limit.min(*max_buffer),
+            | Self::Frames { max_buffer, .. }
+            | Self::Even { max_buffer } => *max_buffer = limit.min(*max_buffer),
         }
         self
     }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { quantile } from '../../shared/figures.js';
+import { medianInterval, quantile } from '../../shared/figures.js';
 import { between, packetsBetween, summarize, toCsv, totalPackets } from '../figures.js';
 
 /** What both pages say `seconds` after the begin of a call with `frames` pictures a second. */
@@ -105,4 +105,12 @@ test('packets of several rounds are summed, link by link', () => {
     transmitted: 300, lost: 7, links: [{ name: 'a', lost: 14 }, { name: 'b', lost: 15 }],
   });
   assert.equal(totalPackets([null, null]), null);
+});
+
+test('the median of few rounds lies between all of them, that of ten without the outermost', () => {
+  assert.deepEqual(medianInterval([3, null, 1, 2, 9]), { median: 2.5, low: 1, high: 9, confidence: 0.875 });
+  const ten = medianInterval([10, 1, 9, 2, 8, 3, 7, 4, 6, 5]);
+  assert.deepEqual([ten.median, ten.low, ten.high], [5.5, 2, 9]);
+  near(ten.confidence, 1 - 22 / 1_024);
+  assert.equal(medianInterval([]).median, null);
 });

@@ -5,12 +5,13 @@ import { findProgram } from '../../shared/options.js';
 import { HELP, parseOptions } from '../options.js';
 
 test('settings are single links, strategies, and orders after an @', () => {
-  const { settings } = parseOptions(['--settings', 'single:b,xnc,raven:50,redundant@300']);
+  const { settings } = parseOptions(['--settings', 'single:b,xnc,raven:50,redundant@300,xnc@even']);
   assert.deepEqual(settings, [
     { name: 'single:b', link: 2 },
-    { name: 'xnc', strategy: 'xnc', bufferMs: 0 },
-    { name: 'raven:50', strategy: 'raven:50', bufferMs: 0 },
-    { name: 'redundant@300', strategy: 'redundant', bufferMs: 300 },
+    { name: 'xnc', strategy: 'xnc', order: 'pass' },
+    { name: 'raven:50', strategy: 'raven:50', order: 'pass' },
+    { name: 'redundant@300', strategy: 'redundant', order: 'reorder', bufferMs: 300 },
+    { name: 'xnc@even', strategy: 'xnc', order: 'even' },
   ]);
 });
 
@@ -25,6 +26,7 @@ test('mistakes are told with the cure', () => {
   for (const [words, cure] of [
     [['--settings', 'single:c'], /the links are a and b/],
     [['--settings', 'xnc@'], /not a setting/],
+    [['--settings', 'geneve@even'], /as in xnc@even/],
     [['--seconds', '0'], /--seconds: 0; a whole number from 5/],
     [['--height', '480'], /720 or 1080/],
     [['--colour'], /--colour/],

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comfy_table::{CellAlignment, Table, presets};
 use roadweave_device::status::ShardStatus;
 use roadweave_tunnel::{
-    CandidateReport, LaneStats, LegStatus, MemoryStats, PathStatusReport, RouterStatus,
+    CandidateReport, LaneStats, LegStatus, MemoryStats, OrderStats, PathStatusReport, RouterStatus,
     SessionStats, TenantStats, UplinkReport,
 };
 use roadweave_types::DropCounters;
@@ -187,7 +187,7 @@ pub(super) fn lanes(stats: &SessionStats) -> String {
         "recovered",
         "queue kB",
     ]);
-    let mut dropped = String::new();
+    let (mut evenness, mut dropped) = (String::new(), String::new());
     for LaneStats { name, strategy, redundancy, sent, received, .. } in &stats.lanes {
         table.add_row([
             name.clone(),
@@ -202,11 +202,24 @@ pub(super) fn lanes(stats: &SessionStats) -> String {
             received.recovered.to_string(),
             scaled(sent.queue_bytes as f64, 1e3, 0),
         ]);
+        evenness += &even_delivery(name, &received.order);
         dropped += &drops(&format!("lane {name} did not send"), &sent.drops);
         dropped += &drops(&format!("lane {name} did not deliver"), &received.drops);
     }
     let outside = drops("dropped outside the lanes", &stats.drops);
-    format!("{table}\n{}{dropped}{outside}", memory(&stats.memory))
+    format!("{table}\n{evenness}{}{dropped}{outside}", memory(&stats.memory))
+}
+
+/// What a lane costs that is delivered evenly; nothing of others.
+fn even_delivery(lane: &str, order: &OrderStats) -> String {
+    if order.order != "even" {
+        return String::new();
+    }
+    let delay = scaled(order.wait_us as f64, 1e3, 1);
+    let late = order.late_packets;
+    format!(
+        "lane {lane} is delivered evenly, {delay} ms after the quickest; {late} packets were late\n"
+    )
 }
 
 /// The legs of a proxy or an anchor, each with the name of its other end, and the tenants.

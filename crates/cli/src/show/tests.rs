@@ -68,6 +68,9 @@ fn path() -> PathStatusReport {
 fn a_status_becomes_a_page_with_its_paths_lanes_and_drops() {
     let mut lane = LaneStats { name: "default".to_owned(), ..LaneStats::default() };
     lane.redundancy = 0.034;
+    lane.received.order.order = "even".to_owned();
+    lane.received.order.wait_us = 62_340;
+    lane.received.order.late_packets = 41;
     lane.sent.drops = dropped(DropReason::QueueExpired, 7);
     let mut stats = SessionStats { lanes: vec![lane], ..SessionStats::default() };
     stats.memory.decoder_bytes = 3_210_000;
@@ -98,6 +101,7 @@ fn a_status_becomes_a_page_with_its_paths_lanes_and_drops() {
             "2.5",
             "3.40",
             "queue-expired 7",
+            "lane default is delivered evenly, 62.3 ms after the quickest; 41 packets were late",
             "3.2 in decoders, 0.7 for their order",
             "no-session 3",
             "could not be written: 29",

@@ -150,9 +150,10 @@ impl Hostile {
 /// Promises to keep an order for as long as can be said; mostly the same one, now and then another.
 fn promise(lane: u8, time: u32) -> Control {
     let max_buffer = Duration::from_secs(10);
-    let order = match (u32::from(lane) + time / 8) % 3 {
+    let order = match (u32::from(lane) + time / 8) % 4 {
         0 => Order::Reorder { max_buffer },
         1 => Order::Adaptive { max_buffer },
+        2 => Order::Even { max_buffer },
         _ => Order::Frames { deadline: max_buffer, decode: Duration::ZERO, max_buffer },
     };
     let expires = time % 8 == 7;

@@ -183,6 +183,7 @@ impl Traffic for BulkTraffic {
             arrived_packets: self.arrived,
             unexpected_packets: self.unexpected,
             delay_ms: Percentiles::of_sorted(&self.data.delays()),
+            delay_variation_ms: None,
             detail: Detail::Bulk(Box::new(BulkReport {
                 received_bytes: progress.received_bytes,
                 goodput_bps: progress.received_bytes as f64 * 8.0 / seconds,

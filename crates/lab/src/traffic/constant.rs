@@ -97,6 +97,7 @@ impl Traffic for ConstantTraffic {
             arrived_packets: self.arrived,
             unexpected_packets: self.unexpected,
             delay_ms: Percentiles::of_sorted(&self.stream.delays()),
+            delay_variation_ms: Some(Percentiles::of_sorted(&self.stream.delay_variations())),
             detail: Detail::Stream(self.stream.clone()),
         }
     }

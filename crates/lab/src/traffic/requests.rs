@@ -266,6 +266,7 @@ impl Traffic for RequestTraffic {
             arrived_packets: self.arrived,
             unexpected_packets: self.unexpected,
             delay_ms: Percentiles::of_sorted(&delays),
+            delay_variation_ms: None,
             detail: Detail::Requests(RequestReport {
                 asked: self.asked + u64::from(self.current.as_ref().is_some_and(over)),
                 answered: responses.len() as u64,

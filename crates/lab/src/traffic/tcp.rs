@@ -166,6 +166,7 @@ impl Traffic for TcpTraffic {
             arrived_packets: self.arrived,
             unexpected_packets: self.unexpected,
             delay_ms: Percentiles::of_sorted(&self.data.delays()),
+            delay_variation_ms: None,
             detail: Detail::Tcp(Box::new(TcpReport {
                 received_bytes: self.exchange.received(),
                 goodput_bps: self.exchange.received() as f64 * 8.0 / seconds,

@@ -261,6 +261,7 @@ impl Traffic for VideoTraffic {
             arrived_packets: self.arrived,
             unexpected_packets: self.unexpected,
             delay_ms: Percentiles::of_sorted(&self.stream.delays()),
+            delay_variation_ms: Some(Percentiles::of_sorted(&self.stream.delay_variations())),
             detail: Detail::Video(Box::new(VideoReport {
                 stream: self.stream.clone(),
                 playout,

@@ -240,7 +240,7 @@ impl Plan {
             // There a flow may wait while another of its lane does not.
             && !matches!(
                 self.lanes(direction)[lane].order,
-                Order::Adaptive { .. } | Order::Frames { .. }
+                Order::Adaptive { .. } | Order::Frames { .. } | Order::Even { .. }
             )
             && way.jitter.is_none_or(|jitter| !jitter.reorders)
             && self.links[0].tampering.is_none()
@@ -437,9 +437,10 @@ impl Dice {
 
     fn order(&mut self) -> Order {
         let max_buffer = self.ms(1..500);
-        match self.within(0..3) {
+        match self.within(0..4) {
             0 => Order::Pass,
             1 => Order::Reorder { max_buffer },
+            2 => Order::Even { max_buffer },
             _ => Order::Adaptive { max_buffer },
         }
     }

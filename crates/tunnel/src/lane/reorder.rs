@@ -7,6 +7,8 @@
 //!                                                 as long as waiting pays (adaptive, fill_times)
 //!                               frames: for the rest of its frame, and    ▲ behind a later frame:
 //!                                       the frames before it (frames)       discarded
+//!                               even: until it is as old as all others ▲ later: out at once
+//!                                     (even)
 //! ```
 //!
 //! What one flow loses need not concern the others of its lane, but IDs are counted per lane, and
@@ -18,6 +20,7 @@
 //! Memory is bounded in packets and bytes: when it is full, those that have waited longest go out.
 
 mod adaptive;
+mod even;
 mod fill_times;
 mod frames;
 mod strict;
@@ -31,6 +34,7 @@ use roadweave_wire::Stamp;
 use serde::{Deserialize, Serialize};
 
 use adaptive::Adaptive;
+use even::Even;
 use frames::{Frames, Times};
 use strict::Strict;
 
@@ -87,7 +91,7 @@ pub(crate) enum Turn {
 /// How the packets of a lane waited for one another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderStats {
-    /// What the peer promised: `pass`, `reorder`, `reorder-adaptive` or `frames`.
+    /// What the peer promised: `pass`, `reorder`, `reorder-adaptive`, `frames` or `even`.
     pub order: String,
     /// Packets that wait now.
     pub held_packets: u64,
@@ -95,7 +99,8 @@ pub struct OrderStats {
     pub held_bytes: u64,
     /// Packets that have waited, those that wait now among them.
     pub waited_packets: u64,
-    /// Packets that went out when nobody waited for them any more.
+    /// Packets that went out when nobody waited for them any more; with `even`, those that came
+    /// after their time.
     pub late_packets: u64,
     /// Times that a wait for missing packets was over: `reorder`'s, a gap each (table IV of
     /// Networking'24), and those of `frames`.
@@ -105,7 +110,8 @@ pub struct OrderStats {
     /// sequence ended: `reorder`'s, a gap each, and those of `frames`.
     #[serde(default)]
     pub forced: u64,
-    /// How long a packet that is missing now is waited for, in microseconds.
+    /// How long a packet that is missing now is waited for, in microseconds; with `even`, how long
+    /// the quickest packet of late would wait.
     pub wait_us: u64,
 }
 
@@ -137,6 +143,7 @@ enum Keeper {
     Strict(Strict),
     Adaptive(Box<Adaptive>),
     Frames(Box<Frames>),
+    Even(Box<Even>),
 }
 
 /// A unit in its place.
@@ -173,6 +180,7 @@ impl Reorder {
                 let times = Times { deadline, decode, max_buffer };
                 Keeper::Frames(Box::new(Frames::new(first, times)))
             }
+            Order::Even { max_buffer } => Keeper::Even(Box::new(Even::new(max_buffer))),
         };
         Self { order, keeper, newest: first - 1, held_bytes: 0, counts: Counts::default() }
     }
@@ -212,6 +220,7 @@ impl Reorder {
             (Keeper::Frames(frames), Order::Frames { deadline, decode, max_buffer }) => {
                 frames.set_times(Times { deadline, decode, max_buffer });
             }
+            (Keeper::Even(even), Order::Even { max_buffer }) => even.set_max_buffer(max_buffer),
             _ => {
                 self.flush(release);
                 *self = Self { counts: self.counts, ..Self::new(order, self.next_id()) };
@@ -263,6 +272,7 @@ impl Reorder {
             Keeper::Strict(strict) => strict.handle(placed, &mut out),
             Keeper::Adaptive(adaptive) => adaptive.handle(placed, &mut out),
             Keeper::Frames(frames) => frames.handle(placed, &mut out),
+            Keeper::Even(even) => even.handle(placed, &mut out),
         };
         match turn {
             Turn::Kept => self.counts.waited += u64::from(self.held_packets() > held),
@@ -282,6 +292,7 @@ impl Reorder {
             Keeper::Strict(strict) => strict.handle_timeout(now, &mut out),
             Keeper::Adaptive(adaptive) => adaptive.handle_timeout(now, &mut out),
             Keeper::Frames(frames) => frames.handle_timeout(now, &mut out),
+            Keeper::Even(even) => even.handle_timeout(now, &mut out),
         }
     }
 
@@ -292,6 +303,7 @@ impl Reorder {
             Keeper::Strict(strict) => strict.poll_timeout(),
             Keeper::Adaptive(adaptive) => adaptive.poll_timeout(),
             Keeper::Frames(frames) => frames.poll_timeout(),
+            Keeper::Even(even) => even.poll_timeout(),
         }
     }
 
@@ -303,6 +315,7 @@ impl Reorder {
     pub(crate) fn stats(&self) -> OrderStats {
         let wait = match &self.keeper {
             Keeper::Adaptive(adaptive) => adaptive.wait(),
+            Keeper::Even(even) => even.wait(),
             _ => self.order.max_buffer(),
         };
         OrderStats {
@@ -322,6 +335,7 @@ impl Reorder {
         let beside = match &self.keeper {
             Keeper::Adaptive(adaptive) => adaptive.gaps_memory(),
             Keeper::Frames(frames) => frames.memory(),
+            Keeper::Even(even) => even.memory(),
             _ => 0,
         };
         self.held_bytes + self.held_packets() * HELD_OVERHEAD + beside
@@ -345,6 +359,7 @@ impl Reorder {
             Keeper::Strict(strict) => strict.len(),
             Keeper::Adaptive(adaptive) => adaptive.len(),
             Keeper::Frames(frames) => frames.len(),
+            Keeper::Even(even) => even.len(),
         }
     }
 
@@ -364,6 +379,7 @@ impl Reorder {
             Keeper::Strict(strict) => strict.release_oldest(&mut out),
             Keeper::Adaptive(adaptive) => adaptive.release_oldest(&mut out),
             Keeper::Frames(frames) => frames.release_oldest(&mut out),
+            Keeper::Even(even) => even.release_oldest(&mut out),
         }
     }
 

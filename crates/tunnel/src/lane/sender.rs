@@ -161,7 +161,7 @@ impl LaneSender {
 
     /// Whether its packets tell when they came here.
     fn tells_times(&self) -> bool {
-        self.arrival_times.is_some() || matches!(self.config.order, Order::Frames { .. })
+        self.arrival_times.is_some() || self.config.order.tells_times()
     }
 
     /// Whether a packet that has left must not leave any more.

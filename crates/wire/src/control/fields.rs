@@ -32,6 +32,7 @@ pub(super) const FIELD_BUFFER: u16 = 23;
 pub(super) const FIELD_STREAM_FRAMES: u16 = 24;
 pub(super) const FIELD_RELAYS: u16 = 25;
 pub(super) const FIELD_FRAMES: u16 = 26;
+pub(super) const FIELD_EVEN: u16 = 27;
 
 /// The redundancy of a path that may have any.
 pub(super) const REDUNDANCY_ANY: u8 = 255;
@@ -121,6 +122,11 @@ pub(super) fn put_order(out: &mut BytesMut, order: Order) {
             put_field(out, FIELD_ORDER, &[ORDER_PASS, 0, 0]);
             let times = [deadline, decode, max_buffer].map(order_millis);
             put_field(out, FIELD_FRAMES, times.as_flattened());
+            return;
+        }
+        Order::Even { max_buffer } => {
+            put_field(out, FIELD_ORDER, &[ORDER_PASS, 0, 0]);
+            put_field(out, FIELD_EVEN, &order_millis(max_buffer));
             return;
         }
     };
@@ -298,14 +304,26 @@ impl Fields {
         // A longer wait would let a broken peer hold packets back for a minute.
         let possible = max_buffer <= Order::MAX_BUFFER;
         match kind {
-            ORDER_PASS if max_buffer.is_zero() => Ok(self.frames()?.unwrap_or(Order::Pass)),
+            ORDER_PASS if max_buffer.is_zero() => Ok(self.newer_order()?.unwrap_or(Order::Pass)),
             ORDER_REORDER if possible => Ok(Order::Reorder { max_buffer }),
             ORDER_ADAPTIVE if possible => Ok(Order::Adaptive { max_buffer }),
             _ => Err(ControlError::BadField(FIELD_ORDER)),
         }
     }
 
-    /// The order of frames, beside an order that those go on with who do not know it.
+    /// An order of a field of its own, beside the one that those go on with who do not know it.
+    fn newer_order(&self) -> Result<Option<Order>, ControlError> {
+        match self.optional::<2>(FIELD_EVEN)? {
+            Some(wait) => {
+                let max_buffer = Duration::from_millis(u16::from_be_bytes(wait).into());
+                let possible = max_buffer <= Order::MAX_BUFFER;
+                let order = possible.then_some(Order::Even { max_buffer });
+                order.map(Some).ok_or(ControlError::BadField(FIELD_EVEN))
+            }
+            None => self.frames(),
+        }
+    }
+
     fn frames(&self) -> Result<Option<Order>, ControlError> {
         let Some(times) = self.optional::<6>(FIELD_FRAMES)? else { return Ok(None) };
         let millis = |at: usize| u16::from_be_bytes([times[at], times[at + 1]]);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use roadweave_types::{Order, Priority};
 
-use super::fields::{FIELD_AGE, FIELD_FRAMES, FIELD_ORDER, FIELD_POLICY};
+use super::fields::{FIELD_AGE, FIELD_EVEN, FIELD_FRAMES, FIELD_ORDER, FIELD_POLICY};
 use super::*;
 use crate::stream::StreamsEpoch;
 
@@ -81,12 +81,17 @@ fn samples() -> Vec<Control> {
             },
         ),
         promise(1, Promise { order: frames(10_000, 0, 1), ..Promise::default() }),
+        promise(2, Promise { order: even(10_000), ..Promise::default() }),
     ]
 }
 
 fn frames(deadline: u64, decode: u64, max_buffer: u64) -> Order {
     let [deadline, decode, max_buffer] = [deadline, decode, max_buffer].map(Duration::from_millis);
     Order::Frames { deadline, decode, max_buffer }
+}
+
+fn even(max_buffer: u64) -> Order {
+    Order::Even { max_buffer: Duration::from_millis(max_buffer) }
 }
 
 #[test]
@@ -190,6 +195,19 @@ fn who_does_not_know_frames_reads_an_order_that_it_knows() {
 }
 
 #[test]
+fn who_does_not_know_even_reads_an_order_that_it_knows() {
+    let told = Promise { order: even(258), ..Promise::default() };
+    let bytes = promise(4, told).to_bytes();
+    let written = b"\x05\0\x06\0\x01\x04\0\x07\0\x03\0\0\0\0\x1b\0\x02\x01\x02";
+    assert_eq!(&bytes[..written.len()], written);
+    // To an older reader field 27 is one that it skips.
+    let mut older = bytes.to_vec();
+    older[13..15].copy_from_slice(&999_u16.to_be_bytes());
+    let expected = promise(4, Promise { order: Order::Pass, ..told });
+    assert_eq!(Control::parse(older.into()), Ok(expected));
+}
+
+#[test]
 fn texts_that_would_steer_a_terminal_are_escaped() {
     let mut bytes = BytesMut::from(&[KIND_REFUSE][..]);
     put_field(&mut bytes, FIELD_NAME, "\x1b[2J\n2026 INFO joined\u{202e}".as_bytes());
@@ -247,6 +265,17 @@ fn hostile_values_are_refused() {
     check_frames(&[0, 100, 0, 10, 255, 255]);
     check_frames(&[0, 100, 0, 10, 0]);
     check_frames(&[]);
+    let check_even = |value: &[u8]| {
+        let mut bytes = BytesMut::from(&[KIND_LANE_PROMISE][..]);
+        put_field(&mut bytes, FIELD_LANE, &[1]);
+        put_field(&mut bytes, FIELD_ORDER, &[0, 0, 0]);
+        put_field(&mut bytes, FIELD_EVEN, value);
+        let parsed = Control::parse(bytes.freeze());
+        assert_eq!(parsed, Err(ControlError::BadField(FIELD_EVEN)), "{value:?}");
+    };
+    check_even(&[high, low]);
+    check_even(&[0, 100, 0]);
+    check_even(&[]);
     let check_age = |value: &[u8]| {
         let mut bytes = BytesMut::from(&[KIND_LANE_PROMISE][..]);
         put_field(&mut bytes, FIELD_LANE, &[1]);
