@@ -18,7 +18,7 @@ use crate::bound::Foresight;
 use crate::run::{Outcome, run};
 use crate::scenario::Scenario;
 use crate::traffic::{Detail, FrameSource, TrafficKind, TrafficSpec, VideoReport};
-use crate::video::encoder::{AdaptiveEncoder, Follows, PICTURE_SHARE, ssim_db, ssim_db_within};
+use crate::video::encoder::{AdaptiveEncoder, Follows, PICTURE_SHARE, Pictures};
 use crate::video::quality::Player;
 use crate::world::WorldError;
 
@@ -31,6 +31,8 @@ pub struct ClosedLoop {
     pub strategy: Strategy,
     /// How its encoder finds its size.
     pub encoder: Encoder,
+    /// What is encoded.
+    pub pictures: Pictures,
     /// The lane's deadline.
     pub deadline: Duration,
     /// Frames per second.
@@ -44,8 +46,13 @@ pub struct ClosedLoop {
 /// How an encoder finds the size of its next frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoder {
-    /// It is told.
-    Adaptive(AdaptiveEncoder),
+    /// It is told, and makes no more than `rate_max`.
+    Adaptive {
+        /// Which of the figures it follows.
+        follows: Follows,
+        /// The most that it makes.
+        rate_max: Rate,
+    },
     /// It always has the same rate, and a key frame each second.
     Fixed(Rate),
 }
@@ -55,6 +62,8 @@ pub enum Encoder {
 pub struct Seen {
     /// Mean SSIM of the frames that were shown undamaged, dB.
     pub ssim_db: f64,
+    /// SSIM of each of them, dB, ascending.
+    pub ssims_db: Vec<f64>,
     /// Mean SSIM of all frames, dB; 0 for those that were not shown undamaged, or came later than
     /// the lane's deadline. No encoder has more than [`foreseen`] says.
     pub in_time_db: f64,
@@ -78,7 +87,7 @@ impl ClosedLoop {
     /// # Errors
     /// When the links make no world.
     pub fn run(&self) -> Result<Seen, WorldError> {
-        Ok(Seen::of(&run(&self.scenario())?, self.deadline))
+        Ok(Seen::of(&run(&self.scenario())?, self.deadline, self.pictures))
     }
 
     fn scenario(&self) -> Scenario {
@@ -86,7 +95,10 @@ impl ClosedLoop {
         let mut scenario = Scenario::new(name, self.links.clone(), self.strategy.clone());
         scenario.lanes[0].deadline = self.deadline;
         let frames = match self.encoder {
-            Encoder::Adaptive(encoder) => FrameSource::Adaptive(encoder),
+            Encoder::Adaptive { follows, rate_max } => {
+                let pictures = self.pictures;
+                FrameSource::Adaptive(AdaptiveEncoder { follows, rate_max, pictures })
+            }
             Encoder::Fixed(bitrate) => FrameSource::Synthetic { bitrate },
         };
         let lasting = Duration::from_secs(self.seconds.into());
@@ -104,20 +116,29 @@ impl ClosedLoop {
 ///
 /// `is_exact`: it makes each frame exactly as large as it wants, and no packet has a header; else
 /// it is the encoder of the model.
-pub fn foreseen(links: &[DuplexLink], foresight: &Foresight, is_exact: bool) -> Seen {
+pub fn foreseen(
+    links: &[DuplexLink],
+    foresight: &Foresight,
+    pictures: Pictures,
+    is_exact: bool,
+) -> Seen {
     let traces: Vec<&Trace> = links.iter().map(|link| &link.up.trace).collect();
     // Headers are beyond what the encoder makes.
     let most = if is_exact { foresight.most } else { foresight.most / PICTURE_SHARE };
     let sizes = Foresight { most, ..*foresight }.sizes(&traces);
     let looks = |bytes: &f64| match is_exact {
-        true => ssim_db(*bytes as usize, false),
-        false => ssim_db_within(*bytes),
+        true => pictures.ssim_db(*bytes as usize, false),
+        false => pictures.ssim_db_within(*bytes),
     };
     let frames = sizes.len().max(1) as f64;
     let bytes: f64 = sizes.iter().sum();
+    let mut ssims_db: Vec<f64> = sizes.iter().map(looks).collect();
+    let ssim_db = ssims_db.iter().sum::<f64>() / frames;
+    ssims_db.sort_unstable_by(f64::total_cmp);
     Seen {
-        ssim_db: sizes.iter().map(&looks).sum::<f64>() / frames,
-        in_time_db: sizes.iter().map(looks).sum::<f64>() / frames,
+        ssim_db,
+        ssims_db,
+        in_time_db: ssim_db,
         undamaged: 1.0,
         sent_mbps: bytes * 8e-6 * f64::from(foresight.fps) / frames,
         ..Seen::default()
@@ -125,7 +146,7 @@ pub fn foreseen(links: &[DuplexLink], foresight: &Foresight, is_exact: bool) -> 
 }
 
 impl Seen {
-    fn of(outcome: &Outcome, deadline: Duration) -> Self {
+    fn of(outcome: &Outcome, deadline: Duration, pictures: Pictures) -> Self {
         let Some(traffic) = outcome.traffic.first() else { return Self::default() };
         let Detail::Video(video) = &traffic.detail else { return Self::default() };
         let VideoReport { stream, playout, quality, player, .. } = &**video;
@@ -144,13 +165,18 @@ impl Seen {
             let captured = stream.log.frames[*number].captured;
             fate.completed.is_some_and(|at| at.since(captured) <= deadline)
         });
-        let in_time: f64 = in_time.map(|(number, _)| video.quality_of(number)).sum();
-        let qualities: Vec<f64> = shown().map(|(number, _)| video.quality_of(number)).collect();
+        let in_time: f64 = in_time.map(|(number, _)| video.quality_of(number, pictures)).sum();
+        let quality_of = |(number, _)| video.quality_of(number, pictures);
+        let mut qualities: Vec<f64> = shown().map(quality_of).collect();
         let seconds = stream.log.frames.len() as f64 / f64::from(player.fps);
+        let ssim_db = qualities.iter().sum::<f64>() / qualities.len().max(1) as f64;
+        let undamaged = qualities.len() as f64 / playout.frames.len().max(1) as f64;
+        qualities.sort_unstable_by(f64::total_cmp);
         Self {
-            ssim_db: qualities.iter().sum::<f64>() / qualities.len().max(1) as f64,
+            ssim_db,
+            ssims_db: qualities,
             in_time_db: in_time / playout.frames.len().max(1) as f64,
-            undamaged: qualities.len() as f64 / playout.frames.len().max(1) as f64,
+            undamaged,
             stall_ratio: quality.stall_ratio,
             stalls: quality.stalls.len(),
             frame_delays_ms: delays,
@@ -162,22 +188,22 @@ impl Seen {
 
 impl VideoReport {
     /// SSIM of a frame as it was coded, dB.
-    fn quality_of(&self, frame: usize) -> f64 {
+    fn quality_of(&self, frame: usize, pictures: Pictures) -> f64 {
         self.ssim_db.get(frame).copied().unwrap_or_else(|| {
             let sent = &self.stream.log.frames[frame];
-            ssim_db(self.frame_bytes(sent), sent.idr)
+            pictures.ssim_db(self.frame_bytes(sent), sent.idr)
         })
     }
 }
 
 /// An encoder that makes each frame as large as it is told, up to `rate_max`.
 pub fn by_frame(rate_max: Rate) -> Encoder {
-    Encoder::Adaptive(AdaptiveEncoder { follows: Follows::Frame, rate_max })
+    Encoder::Adaptive { follows: Follows::Frame, rate_max }
 }
 
 /// An encoder that is only told a rate.
 pub fn by_rate(rate_max: Rate) -> Encoder {
-    Encoder::Adaptive(AdaptiveEncoder { follows: Follows::Rate, rate_max })
+    Encoder::Adaptive { follows: Follows::Rate, rate_max }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub mod class;
 pub mod closed_loop;
 pub mod compare;
 pub mod crowd;
+pub mod delays;
 pub mod downloads;
 pub mod event;
 pub mod failover;

@@ -84,6 +84,8 @@ pub struct Connection {
     /// Uplinks that are to get a path as soon as the peer allows, with the server's addresses on
     /// them.
     wishes: VecDeque<(UplinkId, SocketAddr)>,
+    /// Whether acknowledgements take all paths.
+    acknowledges_on_all: bool,
     /// The path that is being closed because it answers nothing.
     unresponsive: Option<PathId>,
     gates: Gates,
@@ -203,6 +205,7 @@ impl Connection {
             keep_alive: [new.config.keep_alive, new.config.keep_alive_others],
             closing: BTreeSet::new(),
             wishes: VecDeque::new(),
+            acknowledges_on_all: false,
             unresponsive: None,
             gates: Gates::Other,
             phase: Phase::Handshake { until: now + new.config.handshake_timeout },

@@ -49,6 +49,9 @@ pub trait Carrier {
         true
     }
 
+    /// Acknowledgements leave on all paths from now on, or mostly on the fastest one.
+    fn acknowledge_on_all(&mut self, _is_on: bool) {}
+
     /// The path on which acknowledgements should leave now, if any wait.
     fn feedback_due(&self, now: Instant) -> Option<PathId>;
 
@@ -109,6 +112,10 @@ impl Carrier for Connection {
 
     fn account(&mut self, path: PathId, bytes: u32, is_redundant: bool) {
         Connection::account(self, path, bytes, is_redundant);
+    }
+
+    fn acknowledge_on_all(&mut self, is_on: bool) {
+        Connection::acknowledge_on_all(self, is_on);
     }
 
     fn feedback_due(&self, now: Instant) -> Option<PathId> {

@@ -64,6 +64,8 @@ pub struct Session {
     parts: Reassembly,
     /// How lanes of the peer begin.
     opening: Opening,
+    /// Whether a lane of the peer wants acknowledgements on all paths.
+    acknowledges_on_all: bool,
     /// What was received before the peer began anew.
     past: BTreeMap<LaneId, ReceiveStats>,
     exit: Exit,
@@ -106,6 +108,7 @@ impl Session {
             receivers: BTreeMap::new(),
             parts: Reassembly::default(),
             opening: Opening::default(),
+            acknowledges_on_all: false,
             past: BTreeMap::new(),
             exit: Exit {
                 inbox: VecDeque::new(),
@@ -199,6 +202,7 @@ impl Session {
     /// The peer promises something of one of its lanes.
     pub fn on_lane_promise(&mut self, now: Instant, lane: LaneId, promise: Promise) {
         self.receive(now, lane, |receiver, deliver| receiver.set_promise(now, promise, deliver));
+        self.acknowledges_on_all = self.receivers.values().any(LaneReceiver::acknowledges_on_all);
     }
 
     /// Lets lanes of the peer begin so from now on: for a peer that cannot promise it.
@@ -215,6 +219,7 @@ impl Session {
             receiver.flush(now, &mut deliver);
             self.past.entry(lane).or_default().add_past(&receiver.stats());
         }
+        self.acknowledges_on_all = false;
     }
 
     /// Takes a source datagram whose carrier has a format of its own: `symbol` came as `id` of
@@ -343,6 +348,7 @@ impl Session {
             }
         }
         self.streams_due = streams.and_then(|streams| streams.due());
+        carrier.acknowledge_on_all(self.acknowledges_on_all);
         if let Some(path) = carrier.feedback_due(now) {
             match self.feedback(now) {
                 Some(feedback) => carrier.send_feedback_on(now, path, feedback.to_bytes()),
@@ -492,6 +498,22 @@ mod tests {
         session.handle_datagram(Instant::ZERO, brought.slice(..datagram.len()));
         assert!(brought.is_unique(), "nobody else holds it");
         assert_eq!(session.poll_inner(), Some(inner(40).into()));
+    }
+
+    #[test]
+    fn what_one_lane_asks_of_acknowledgements_holds_until_the_peer_begins_anew() {
+        let mut session = session();
+        for (lane, acknowledge_on_all, expected) in [(0, true, true), (1, false, true)] {
+            let promise = Promise { acknowledge_on_all, ..Promise::default() };
+            session.on_lane_promise(Instant::ZERO, LaneId(lane), promise);
+            assert_eq!(session.acknowledges_on_all, expected);
+        }
+        session.on_lane_promise(Instant::ZERO, LaneId(0), Promise::default());
+        assert!(!session.acknowledges_on_all);
+        let promise = Promise { acknowledge_on_all: true, ..Promise::default() };
+        session.on_lane_promise(Instant::ZERO, LaneId(0), promise);
+        session.begin_anew(Instant::ZERO);
+        assert!(!session.acknowledges_on_all);
     }
 
     #[test]

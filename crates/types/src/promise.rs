@@ -18,6 +18,8 @@ pub struct Promise {
     pub expires: bool,
     /// Whether coded packets may come, for which packets must be kept.
     pub coded: bool,
+    /// Whether the sender wants acknowledgements on all paths, and not on the fastest alone.
+    pub acknowledge_on_all: bool,
 }
 
 impl Promise {
@@ -30,6 +32,12 @@ impl Promise {
 impl Default for Promise {
     /// What holds of a lane before anything was promised.
     fn default() -> Self {
-        Self { order: Order::Pass, age_max: Self::DEFAULT_AGE, expires: false, coded: true }
+        Self {
+            order: Order::Pass,
+            age_max: Self::DEFAULT_AGE,
+            expires: false,
+            coded: true,
+            acknowledge_on_all: false,
+        }
     }
 }

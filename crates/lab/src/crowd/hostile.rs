@@ -157,6 +157,6 @@ fn promise(lane: u8, time: u32) -> Control {
         _ => Order::Frames { deadline: max_buffer, decode: Duration::ZERO, max_buffer },
     };
     let expires = time % 8 == 7;
-    let promise = Promise { order, age_max: Promise::AGE_MAX, expires, coded: true };
+    let promise = Promise { order, age_max: Promise::AGE_MAX, expires, ..Promise::default() };
     Control::LanePromise { lane: LaneId(lane), promise }
 }

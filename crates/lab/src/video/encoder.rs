@@ -22,6 +22,18 @@ pub struct AdaptiveEncoder {
     pub follows: Follows,
     /// Of the most that it makes, however much is offered.
     pub rate_max: Rate,
+    /// What it encodes.
+    pub pictures: Pictures,
+}
+
+/// What is encoded: how many bytes look how well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pictures {
+    /// 1280x720, measured at 60 frames a second.
+    Hd720,
+    /// 1920x1080, measured at 30 frames a second.
+    #[default]
+    Hd1080,
 }
 
 /// What an encoder takes for its limit.
@@ -60,28 +72,35 @@ fn used_at(at: f64) -> f64 {
     low + (high - low) * (at - from) / (to - from)
 }
 
-/// The mean SSIM of frames with a limit of `bytes` each, dB: what the encoder makes of what an
-/// exact one would have.
-pub fn ssim_db_within(bytes: f64) -> f64 {
-    const STEPS: u32 = 100;
-    let step = |at: u32| used_at((f64::from(at) + 0.5) / f64::from(STEPS));
-    let frame = |at: u32| ssim_db((bytes * PICTURE_SHARE * step(at)) as usize, false);
-    (0..STEPS).map(frame).sum::<f64>() / f64::from(STEPS)
-}
-
-/// SSIM of a picture of `bytes` bytes, dB: -10 log10(1 - SSIM).
-pub fn ssim_db(bytes: usize, is_key_frame: bool) -> f64 {
-    let cost = if is_key_frame { KEY_FRAME_COST } else { 1.0 };
-    let bytes = bytes as f64 / cost;
-    let (least, low) = SSIM[0];
-    if bytes < least {
-        // Below, a straight line: a logarithm falls without end.
-        return low * bytes / least;
+impl Pictures {
+    /// The mean SSIM of frames with a limit of `bytes` each, dB: what the encoder makes of what an
+    /// exact one would have.
+    pub fn ssim_db_within(self, bytes: f64) -> f64 {
+        const STEPS: u32 = 100;
+        let step = |at: u32| used_at((f64::from(at) + 0.5) / f64::from(STEPS));
+        let frame = |at: u32| self.ssim_db((bytes * PICTURE_SHARE * step(at)) as usize, false);
+        (0..STEPS).map(frame).sum::<f64>() / f64::from(STEPS)
     }
-    let after = SSIM.iter().position(|(size, _)| *size > bytes).unwrap_or(SSIM.len() - 1).max(1);
-    let ((from, low), (to, high)) = (SSIM[after - 1], SSIM[after]);
-    let along = (bytes.log2() - from.log2()) / (to.log2() - from.log2());
-    (low + (high - low) * along).clamp(0.0, SSIM[SSIM.len() - 1].1)
+
+    /// SSIM of a picture of `bytes` bytes, dB: -10 log10(1 - SSIM).
+    pub fn ssim_db(self, bytes: usize, is_key_frame: bool) -> f64 {
+        let curve = match self {
+            Self::Hd720 => SSIM_720,
+            Self::Hd1080 => SSIM_1080,
+        };
+        let cost = if is_key_frame { KEY_FRAME_COST } else { 1.0 };
+        let bytes = bytes as f64 / cost;
+        let (least, low) = curve[0];
+        if bytes < least {
+            // Below, a straight line: a logarithm falls without end.
+            return low * bytes / least;
+        }
+        let last = curve.len() - 1;
+        let after = curve.iter().position(|(size, _)| *size > bytes).unwrap_or(last).max(1);
+        let ((from, low), (to, high)) = (curve[after - 1], curve[after]);
+        let along = (bytes.log2() - from.log2()) / (to.log2() - from.log2());
+        (low + (high - low) * along).clamp(0.0, curve[last].1)
+    }
 }
 
 /// Of a packet's bytes those that are the picture's: the headers of tunnel, IP, UDP and RTP are
@@ -96,7 +115,7 @@ const USED: [(f64, f64); 5] = [(0.0, 0.50), (0.05, 0.56), (0.5, 0.76), (0.95, 0.
 const KEY_FRAME_COST: f64 = 3.0;
 /// Bytes of a 1080p frame, and SSIM in dB: means of two moving pictures, by x264 `superfast`,
 /// moved by at most 0.3 dB so that the function is concave.
-const SSIM: [(f64, f64); 9] = [
+const SSIM_1080: &[(f64, f64)] = &[
     (760.0, 4.05),
     (1_740.0, 7.4),
     (3_470.0, 10.2),
@@ -107,6 +126,15 @@ const SSIM: [(f64, f64); 9] = [
     (105_000.0, 21.2),
     (209_000.0, 23.1),
 ];
+/// The same of a 720p frame at 60 frames a second, moved by at most 0.6 dB.
+const SSIM_720: &[(f64, f64)] = &[
+    (893.0, 5.75),
+    (2_726.0, 10.3),
+    (7_165.0, 14.0),
+    (21_600.0, 17.55),
+    (54_100.0, 20.15),
+    (108_000.0, 21.9),
+];
 
 #[cfg(test)]
 mod tests {
@@ -114,8 +142,11 @@ mod tests {
 
     #[test]
     fn frames_stay_below_their_limit_and_use_most_of_it() {
-        let encoder =
-            AdaptiveEncoder { follows: Follows::Frame, rate_max: Rate::from_kbps(30_000) };
+        let encoder = AdaptiveEncoder {
+            follows: Follows::Frame,
+            rate_max: Rate::from_kbps(30_000),
+            pictures: Pictures::Hd1080,
+        };
         let target = EncoderTarget { frame_bytes: 40_000, bitrate: Rate::from_kbps(900) };
         let mut random = Random::new(1);
         let mut sizes: Vec<usize> =
@@ -133,19 +164,24 @@ mod tests {
 
     #[test]
     fn as_many_more_bytes_never_bring_more_than_those_before() {
-        let gain = |at: usize| ssim_db(at + 50, false) - ssim_db(at, false);
-        let mut before = f64::INFINITY;
-        for bytes in (0..210_000).step_by(50) {
-            assert!(gain(bytes) <= before + 1e-9, "{bytes}");
-            before = gain(bytes);
+        for pictures in [Pictures::Hd720, Pictures::Hd1080] {
+            let ssim_db = |bytes| pictures.ssim_db(bytes, false);
+            let gain = |at: usize| ssim_db(at + 50) - ssim_db(at);
+            let mut before = f64::INFINITY;
+            for bytes in (0..210_000).step_by(50) {
+                assert!(gain(bytes) <= before + 1e-9, "{pictures:?}, {bytes}");
+                before = gain(bytes);
+            }
         }
     }
 
     #[test]
     fn more_bytes_look_better_and_key_frames_worse() {
+        let ssim_db = |bytes, is_key_frame| Pictures::Hd1080.ssim_db(bytes, is_key_frame);
         assert!(ssim_db(20_000, false) > ssim_db(10_000, false));
         assert!(ssim_db(20_000, true) < ssim_db(20_000, false));
         assert_eq!(ssim_db(usize::MAX, false), 23.1);
         assert_eq!(ssim_db(0, false), 0.0);
+        assert!(Pictures::Hd720.ssim_db(20_000, false) > ssim_db(20_000, false));
     }
 }

@@ -1,6 +1,6 @@
 //! Which path takes acknowledgements, feedback and control frames.
 
-use roadweave_types::{PathId, PathStatus, Priority};
+use roadweave_types::{PathId, PathStatus, Priority, SplitMix64};
 
 use super::Connection;
 use crate::path::Path;
@@ -25,20 +25,30 @@ impl Connection {
             .or_else(|| with_status(PathStatus::Standby))
     }
 
-    /// The path for the next feedback: the best, and now and then the second best.
+    /// The path for the next feedback: the best, and now and then another.
     ///
     /// A path that fell silent is not suspected before its probe timeout; until then every fourth
-    /// feedback takes another way, and since each acknowledges all that came, none is missed for
-    /// long.
+    /// feedback takes the second best way, and since each acknowledges all that came, none is
+    /// missed for long.
+    ///
+    /// Where the peer wants acknowledgements on all paths, one of two takes one of the others.
+    /// Which of the two is drawn by lot, since the library puts into a packet only the
+    /// acknowledgements of paths on which something has come since the one before: where packets
+    /// come at even intervals, those of a path might always have the same turn.
     pub(super) fn feedback_path(&self) -> Option<PathId> {
         let best = self.best_path()?;
-        if self.timing.feedback_count % FEEDBACK_TURNS != FEEDBACK_TURNS - 1 {
-            return Some(best);
-        }
+        let count = self.timing.feedback_count;
         let may_rest = self.answering_paths().any(|path| path.id == best && !is_backup(path));
-        let others =
-            self.answering_paths().filter(|path| path.id != best && !(may_rest && is_backup(path)));
-        others.min_by_key(|path| path.smoothed_rtt()).map(|path| path.id).or(Some(best))
+        let others = || {
+            let others = self.answering_paths().filter(move |path| path.id != best);
+            others.filter(move |path| !(may_rest && is_backup(path)))
+        };
+        let other = match self.acknowledges_on_all {
+            true => drawn(count, others),
+            false if count % FEEDBACK_TURNS != FEEDBACK_TURNS - 1 => None,
+            false => others().min_by_key(|path| path.smoothed_rtt()),
+        };
+        Some(other.map_or(best, |path| path.id))
     }
 
     /// Usable paths that are not quiet while others are heard of. A side that sends little suspects
@@ -49,6 +59,14 @@ impl Connection {
             .iter()
             .filter(move |path| path.status() == PathStatus::Usable && !path.is_quiet(newest))
     }
+}
+
+/// In one of two turns, the first or the second by lot, one of `others`, each in its turn.
+fn drawn<'a, I: Iterator<Item = &'a Path>>(turn: u64, others: impl Fn() -> I) -> Option<&'a Path> {
+    let pair = turn / 2;
+    let is_others_turn = turn % 2 == SplitMix64::word(0, pair) % 2;
+    let count = others().count() as u64;
+    if count > 0 && is_others_turn { others().nth((pair % count) as usize) } else { None }
 }
 
 /// Whether it is meant to carry nothing while others do.

@@ -85,6 +85,11 @@ impl Connection {
         self.feedback_path()
     }
 
+    /// Feedback takes all answering paths by lot from now on, or mostly the fastest one.
+    pub fn acknowledge_on_all(&mut self, is_on: bool) {
+        self.acknowledges_on_all = is_on;
+    }
+
     pub(super) fn want_flush(&mut self, at: Instant) {
         let flush = &mut self.timing.flush;
         *flush = Some(flush.map_or(at, |already| already.min(at)));

@@ -114,6 +114,23 @@ fn a_black_hole_on_the_first_path_hides_no_acknowledgement() {
 }
 
 #[test]
+fn acknowledgements_on_all_paths_survive_two_dead_ways_back() {
+    let mut world = World::connected(links(&[20, 30, 50, 80]));
+    world.server().acknowledge_on_all(true);
+    send_on_each(&mut world, &[0, 1, 2, 3], ms(1), ms(1000));
+    (0..2).for_each(|link| world.links[link].directions[SERVER].dead = true);
+    let start = world.now;
+    send_on_each(&mut world, &[0, 1, 2, 3], ms(1), ms(300));
+    world.run(ms(1000));
+    for (path, delay) in [(0, 20), (1, 30), (2, 50), (3, 80)] {
+        // Long before anybody knows that these two are dead.
+        let latencies = latencies(&world, path, start..start + ms(60));
+        let most = *latencies.iter().max().unwrap();
+        assert!(most <= ms(delay + 50 + 60), "path {path}: {most:?}");
+    }
+}
+
+#[test]
 fn jitter_makes_no_false_loss() {
     let jittery = |link: super::wire::Wire| link.with(|direction| direction.jitter = ms(30));
     let mut world = World::connected(links(&[20, 50]).into_iter().map(jittery).collect());

@@ -149,6 +149,11 @@ impl LaneReceiver {
         self.promise.age_max.clamp(Promise::DEFAULT_AGE, Promise::AGE_MAX)
     }
 
+    /// Whether the peer wants what comes acknowledged on all paths.
+    pub(crate) fn acknowledges_on_all(&self) -> bool {
+        self.promise.acknowledge_on_all
+    }
+
     /// Takes a source datagram's symbol, and hands out the inner packets whose turn it is with it.
     pub(crate) fn handle_source(
         &mut self,

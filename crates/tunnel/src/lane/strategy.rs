@@ -42,6 +42,8 @@ struct Entry {
     moves_repairs: bool,
     /// How its packets are paced, if not as the lane says.
     pacing: Option<Pacing>,
+    /// Whether the peer acknowledges its packets on all paths (LoLa section 3.1).
+    acknowledged_on_all: bool,
 }
 
 /// How long a packet that was sent may be needed.
@@ -85,6 +87,7 @@ const fn entry(
         code: None,
         moves_repairs: true,
         pacing: None,
+        acknowledged_on_all: false,
     }
 }
 
@@ -95,6 +98,10 @@ impl Entry {
 
     const fn paced_by(self, pacing: Pacing) -> Self {
         Self { pacing: Some(pacing), ..self }
+    }
+
+    const fn acknowledged_on_all(self) -> Self {
+        Self { acknowledged_on_all: true, ..self }
     }
 
     const fn leaving_repairs_where_they_are(self) -> Self {
@@ -127,7 +134,7 @@ const STRATEGIES: [Entry; 19] = [
     entry("bonding", "bonding", "none", UntilExpired),
     entry("raven", "raven", "reliable", UntilGivenUp),
     entry("raven:<percent>", "raven:<percent>", "reliable", UntilGivenUp),
-    entry("lola", "lola", "none", ToDeadline),
+    entry("lola", "lola", "none", ToDeadline).acknowledged_on_all(),
     entry("single:<uplink>", "single:<uplink>", "none", UntilExpired),
 ];
 
@@ -200,6 +207,11 @@ impl Strategy {
     /// Whether a repair that its path holds back for long goes to another one.
     pub(crate) fn moves_repairs(&self) -> bool {
         self.entry.moves_repairs
+    }
+
+    /// Whether what comes is acknowledged on all paths: a disturbed way back then delays nothing.
+    pub(crate) fn wants_acknowledgements_on_all(&self) -> bool {
+        self.entry.acknowledged_on_all
     }
 
     /// How its packets are paced in a lane for which `pacing` is set.

@@ -52,6 +52,7 @@ pub(super) const REASON_SUPERSEDED: u8 = 2;
 /// Bits of the age field.
 pub(super) const AGE_EXPIRES: u8 = 1;
 pub(super) const AGE_CODED: u8 = 2;
+pub(super) const AGE_ACKNOWLEDGE_ON_ALL: u8 = 4;
 
 /// A bit of the field of stream frames: those of priorities are taken.
 pub(super) const FRAMES_PRIORITY: u8 = 1;
@@ -143,9 +144,11 @@ pub(super) fn put_age(out: &mut BytesMut, promise: &Promise) {
     // Nothing is of no age at all.
     let millis = promise.age_max.min(Promise::AGE_MAX).as_millis().max(1) as u16;
     let [high, low] = millis.to_be_bytes();
-    let expires = if promise.expires { AGE_EXPIRES } else { 0 };
-    let coded = if promise.coded { AGE_CODED } else { 0 };
-    put_field(out, FIELD_AGE, &[high, low, expires | coded]);
+    let bit = |is_set, bit| if is_set { bit } else { 0 };
+    let bits = bit(promise.expires, AGE_EXPIRES)
+        | bit(promise.coded, AGE_CODED)
+        | bit(promise.acknowledge_on_all, AGE_ACKNOWLEDGE_ON_ALL);
+    put_field(out, FIELD_AGE, &[high, low, bits]);
 }
 
 pub(super) fn put_policy(out: &mut BytesMut, policy: &Policy) {
@@ -294,8 +297,14 @@ impl Fields {
         if age_max.is_zero() || age_max > Promise::AGE_MAX {
             return Err(ControlError::BadField(FIELD_AGE));
         }
-        let (expires, coded) = (flags & AGE_EXPIRES != 0, flags & AGE_CODED != 0);
-        Ok(Promise { order, age_max, expires, coded })
+        let is_set = |bit| flags & bit != 0;
+        Ok(Promise {
+            order,
+            age_max,
+            expires: is_set(AGE_EXPIRES),
+            coded: is_set(AGE_CODED),
+            acknowledge_on_all: is_set(AGE_ACKNOWLEDGE_ON_ALL),
+        })
     }
 
     fn order(&self) -> Result<Order, ControlError> {

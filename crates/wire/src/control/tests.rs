@@ -69,6 +69,7 @@ fn samples() -> Vec<Control> {
                 age_max: Promise::AGE_MAX,
                 expires: false,
                 coded: false,
+                acknowledge_on_all: true,
             },
         ),
         promise(
@@ -78,6 +79,7 @@ fn samples() -> Vec<Control> {
                 age_max: Duration::from_millis(1),
                 expires: true,
                 coded: true,
+                acknowledge_on_all: false,
             },
         ),
         promise(1, Promise { order: frames(10_000, 0, 1), ..Promise::default() }),

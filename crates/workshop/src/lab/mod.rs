@@ -19,6 +19,7 @@
 //! screen.
 
 mod compare;
+mod delays;
 mod downloads;
 mod drives;
 mod encoder;
@@ -36,6 +37,7 @@ mod vod;
 mod workers;
 
 pub use self::compare::CompareArgs;
+pub use self::delays::DelaysArgs;
 pub use self::downloads::DownloadsArgs;
 pub use self::encoder::EncoderArgs;
 pub use self::failover::FailoverArgs;
@@ -61,6 +63,7 @@ enum LabCommand {
     Report(ReportArgs),
     Raven(RavenArgs),
     Profiles(ProfilesArgs),
+    Delays(DelaysArgs),
     Downloads(DownloadsArgs),
     Encoder(EncoderArgs),
     Failover(FailoverArgs),
@@ -81,6 +84,7 @@ impl LabArgs {
             LabCommand::Report(args) => args.run(),
             LabCommand::Raven(args) => args.run(),
             LabCommand::Profiles(args) => args.run(),
+            LabCommand::Delays(args) => args.run(),
             LabCommand::Downloads(args) => args.run(),
             LabCommand::Encoder(args) => args.run(),
             LabCommand::Failover(args) => args.run(),

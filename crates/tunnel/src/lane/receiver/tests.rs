@@ -96,7 +96,7 @@ fn packets_that_became_too_old_are_dropped_as_they_come_and_as_they_wait() {
     let mut lane = lane();
     let order = Order::Reorder { max_buffer: Duration::from_millis(500) };
     let age_max = Duration::from_millis(300);
-    let promise = Promise { order, age_max, expires: true, coded: false };
+    let promise = Promise { order, age_max, expires: true, coded: false, ..Promise::default() };
     lane.set_promise(Instant::ZERO, promise, &mut |_| {});
     let mut out = Vec::new();
     let mut comes = |lane: &mut LaneReceiver, now: u64, id: u32, sent: u64| {

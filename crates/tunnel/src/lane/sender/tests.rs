@@ -312,23 +312,24 @@ fn the_peer_hears_of_the_promise_when_another_strategy_changes_it() {
         sender.transmit(now, &mut carrier);
         std::mem::take(&mut carrier.messages)
     };
-    let promises = |wait: u64, age: u64, coded| {
+    let promises = |wait: u64, age: u64, coded, acknowledge_on_all| {
         let order = Order::Reorder { max_buffer: Duration::from_millis(wait) };
         let age_max = Duration::from_millis(age);
-        let promise = Promise { order, age_max, expires: false, coded };
+        let promise = Promise { order, age_max, expires: false, coded, acknowledge_on_all };
         vec![Control::LanePromise { lane: LaneId(3), promise }]
     };
-    assert_eq!(told(&mut sender, at(0)), promises(700, 700, true));
+    assert_eq!(told(&mut sender, at(0)), promises(700, 700, true, false));
     set(&mut sender, "minrtt");
-    assert_eq!(told(&mut sender, at(1)), promises(5000, 10_000, false));
+    assert_eq!(told(&mut sender, at(1)), promises(5000, 10_000, false, false));
     set(&mut sender, "ecf");
     assert_eq!(told(&mut sender, at(2)), []);
     sender.handle_inner(at(3), &[7; 500], 1, None);
     sender.transmit(at(3), &mut TwoPaths::new([10_000, 0]));
     set(&mut sender, "lola");
-    assert_eq!(told(&mut sender, at(4)), [], "what was sent by then may still be repaired");
+    // What was sent by then may still be repaired.
+    assert_eq!(told(&mut sender, at(4)), promises(5000, 10_000, false, true));
     acknowledge(&mut sender, at(50), PathId(0), 0);
-    assert_eq!(told(&mut sender, at(50)), promises(100, 100, false));
+    assert_eq!(told(&mut sender, at(50)), promises(100, 100, false, true));
 }
 
 #[test]

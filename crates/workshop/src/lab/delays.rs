@@ -1,0 +1,207 @@
+//! `roadweave lab delays`: how much propagation delays change, and for how long they stay.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use roadweave_lab::delays::{Rise, bins, differences, persistence, rises};
+use roadweave_terminal::out;
+use serde::Serialize;
+
+use super::drives;
+use crate::table;
+
+/// Studies the propagation delays of recordings: LoLa's figures 3, 4 and 6
+///
+/// Of each link: the least one-way delay of each second, how much it differs from that of the
+/// second before, and for how long it stays within 2 ms. One way is half of the idle round trip.
+/// Then how a change of the delay looks in a replay, at full rate and on and off.
+#[derive(Debug, clap::Args)]
+pub struct DelaysArgs {
+    /// The directory of the recordings
+    #[arg(long, value_name = "DIR")]
+    traces: PathBuf,
+    /// Print the results as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// All recordings of a link.
+#[derive(Debug, Serialize)]
+struct Studied {
+    link: String,
+    recordings: usize,
+    seconds: usize,
+    /// The least one-way delay of each second.
+    least_ms: Quantiles,
+    /// How much it differs from that of the second before.
+    difference_ms: Quantiles,
+    /// Shares of the differences, 0..1.
+    above_2_ms: f64,
+    above_10_ms: f64,
+    /// For how long it stays.
+    stays_s: Quantiles,
+    /// Shares of the stays, 0..1.
+    at_least_5_s: f64,
+    at_least_10_s: f64,
+    /// The share of the time in stays of at least 5 s, 0..1.
+    time_in_at_least_5_s: f64,
+    /// Recordings without a change.
+    without_change: usize,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Quantiles {
+    min: f64,
+    p5: f64,
+    p25: f64,
+    p50: f64,
+    p75: f64,
+    p95: f64,
+    max: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Study {
+    links: Vec<Studied>,
+    rises: Vec<RiseFigures>,
+}
+
+#[derive(Debug, Serialize)]
+struct RiseFigures {
+    has_delays: bool,
+    full_throttle: bool,
+    before_ms: f64,
+    peak_ms: f64,
+    after_ms: f64,
+}
+
+impl DelaysArgs {
+    /// Studies.
+    ///
+    /// # Errors
+    /// [`BadInput`](roadweave_terminal::exit::BadInput) when the recordings cannot be read.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let mut links: BTreeMap<String, Vec<Vec<Option<f64>>>> = BTreeMap::new();
+        for drive in drives::read(&self.traces)? {
+            for link in drive.drive.links {
+                links.entry(link.name).or_default().push(bins(&link.up));
+            }
+        }
+        let links = links.into_iter().map(|(link, recordings)| Studied::of(link, &recordings));
+        let study = Study {
+            links: links.collect(),
+            rises: rises().into_iter().map(RiseFigures::from).collect(),
+        };
+        if self.json { out::json(&study) } else { Ok(out::print(in_words(&study))?) }
+    }
+}
+
+impl Studied {
+    fn of(link: String, recordings: &[Vec<Option<f64>>]) -> Self {
+        let least: Vec<f64> = recordings.iter().flatten().flatten().copied().collect();
+        let changes: Vec<f64> = recordings.iter().flat_map(|bins| differences(bins)).collect();
+        let stays: Vec<Vec<usize>> = recordings.iter().map(|bins| persistence(bins)).collect();
+        let seconds: Vec<f64> = stays.iter().flatten().map(|stay| *stay as f64).collect();
+        let share = |values: &[f64], least: f64| {
+            values.iter().filter(|value| **value >= least).count() as f64
+                / values.len().max(1) as f64
+        };
+        let long: f64 = seconds.iter().filter(|stay| **stay >= 5.0).sum();
+        Self {
+            link,
+            recordings: recordings.len(),
+            seconds: recordings.iter().map(Vec::len).sum(),
+            above_2_ms: share(&changes, 2.0),
+            above_10_ms: share(&changes, 10.0),
+            at_least_5_s: share(&seconds, 5.0),
+            at_least_10_s: share(&seconds, 10.0),
+            time_in_at_least_5_s: long / seconds.iter().sum::<f64>().max(1.0),
+            without_change: stays.iter().filter(|stays| stays.len() == 1).count(),
+            least_ms: Quantiles::of(least),
+            difference_ms: Quantiles::of(changes),
+            stays_s: Quantiles::of(seconds),
+        }
+    }
+}
+
+impl Quantiles {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_unstable_by(f64::total_cmp);
+        let at = |share: f64| {
+            let rank = (values.len() as f64 * share).ceil() as usize;
+            values.get(rank.max(1) - 1).copied().unwrap_or_default()
+        };
+        Self {
+            min: at(0.0),
+            p5: at(0.05),
+            p25: at(0.25),
+            p50: at(0.5),
+            p75: at(0.75),
+            p95: at(0.95),
+            max: at(1.0),
+        }
+    }
+
+    fn row(&self) -> [String; 7] {
+        let Self { min, p5, p25, p50, p75, p95, max } = self;
+        [min, p5, p25, p50, p75, p95, max].map(|value| format!("{value:.1}"))
+    }
+}
+
+impl From<Rise> for RiseFigures {
+    fn from(rise: Rise) -> Self {
+        let Rise { has_delays, full_throttle, before_ms, peak_ms, after_ms } = rise;
+        Self { has_delays, full_throttle, before_ms, peak_ms, after_ms }
+    }
+}
+
+fn in_words(study: &Study) -> String {
+    let mut spread = table::bare();
+    spread.set_header(["link", "of", "min", "p5", "p25", "p50", "p75", "p95", "max"]);
+    for it in &study.links {
+        let of = [
+            ("least one-way delay of a second, ms", &it.least_ms),
+            ("difference from the second before, ms", &it.difference_ms),
+            ("stays within 2 ms for, s", &it.stays_s),
+        ];
+        for (name, quantiles) in of {
+            spread.add_row([it.link.clone(), name.to_owned()].into_iter().chain(quantiles.row()));
+        }
+    }
+    let mut shares = table::bare();
+    shares.set_header([
+        "link",
+        "recordings",
+        "seconds",
+        "differs by 2 ms",
+        "by 10 ms",
+        "stays 5 s",
+        "10 s",
+        "time in stays of 5 s",
+        "without a change",
+    ]);
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    for it in &study.links {
+        shares.add_row([
+            it.link.clone(),
+            it.recordings.to_string(),
+            it.seconds.to_string(),
+            percent(it.above_2_ms),
+            percent(it.above_10_ms),
+            percent(it.at_least_5_s),
+            percent(it.at_least_10_s),
+            percent(it.time_in_at_least_5_s),
+            it.without_change.to_string(),
+        ]);
+    }
+    let mut rises = table::bare();
+    rises.set_header(["sender", "replay of", "before, ms", "at the change", "a second later"]);
+    for it in &study.rises {
+        let sender = if it.full_throttle { "full rate" } else { "on and off" };
+        let replay = if it.has_delays { "opportunities and delays" } else { "opportunities alone" };
+        let figures = [it.before_ms, it.peak_ms, it.after_ms].map(|ms| format!("{ms:.1}"));
+        rises.add_row([sender.to_owned(), replay.to_owned()].into_iter().chain(figures));
+    }
+    let texts = [(spread, 2), (shares, 1), (rises, 2)];
+    texts.map(|(table, names)| table::right_aligned(table, names) + "\n").concat()
+}
