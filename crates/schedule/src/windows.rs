@@ -121,15 +121,27 @@ impl Windows {
     /// Equation 3, by path: the bytes that may be put on each now, and arrive within delta. A path
     /// that does not answer brings nothing, and one that has just come back only what its
     /// congestion window lets through, however fast it was.
+    ///
+    /// Of what is under way only that counts which stands before the next frame: what the path
+    /// brings in a round trip is travelling, or has arrived and is not acknowledged yet.
     pub fn rooms(&self, now: Instant, paths: &[PathOffer<'_>]) -> Vec<f64> {
         let room = |path: &PathOffer<'_>| match path.takes_data() && path.is_usable() {
             true => {
-                let window = self.window(now, path.snapshot).min(self.carried(now, path.snapshot));
-                (ROOM_SHARE * window - under_way(path)).max(0.0)
+                let in_time = ROOM_SHARE * self.window(now, path.snapshot) - self.ahead(now, path);
+                let let_through = ROOM_SHARE * self.carried(now, path.snapshot) - under_way(path);
+                in_time.min(let_through).max(0.0)
             }
             false => 0.0,
         };
         paths.iter().map(room).collect()
+    }
+
+    /// The bytes that a path has to bring before anything new.
+    fn ahead(&self, now: Instant, path: &PathOffer<'_>) -> f64 {
+        let round_trip = 2.0 * self.one_way(now, path.snapshot);
+        let travelling = round_trip / self.byte_time(now, path.snapshot);
+        let queued = (path.snapshot.bytes_in_flight as f64 - travelling).max(0.0);
+        queued + path.queued_bytes as f64
     }
 
     /// By path: the bytes that each brings in a second for as long as things stay as they are; none

@@ -39,7 +39,8 @@ pub enum Pictures {
 /// What an encoder takes for its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
-    /// The size of the next frame.
+    /// The size of the next frame, and its share of the rate where that is less: a frame that fills
+    /// all that is free leaves nothing to the next one.
     Frame,
     /// The rate: each frame gets its share of a second.
     Rate,
@@ -49,9 +50,10 @@ impl AdaptiveEncoder {
     /// The bytes of the next picture at `fps` frames a second.
     pub fn size(&self, target: EncoderTarget, fps: u32, random: &mut Random) -> usize {
         let interval = Duration::from_secs(1) / fps.max(1);
+        let share = target.bitrate.bytes_in(interval);
         let told = match self.follows {
-            Follows::Frame => target.frame_bytes,
-            Follows::Rate => target.bitrate.bytes_in(interval),
+            Follows::Frame => target.frame_bytes.min(share),
+            Follows::Rate => share,
         };
         let most = self.rate_max.bytes_in(interval);
         // Headers are the tunnel's and the packets'.
@@ -147,7 +149,7 @@ mod tests {
             rate_max: Rate::from_kbps(30_000),
             pictures: Pictures::Hd1080,
         };
-        let target = EncoderTarget { frame_bytes: 40_000, bitrate: Rate::from_kbps(900) };
+        let target = EncoderTarget { frame_bytes: 40_000, bitrate: Rate::from_kbps(90_000) };
         let mut random = Random::new(1);
         let mut sizes: Vec<usize> =
             (0..1000).map(|_| encoder.size(target, 30, &mut random)).collect();
@@ -155,7 +157,9 @@ mod tests {
         assert!((27_000..30_000).contains(&sizes[500]), "{}", sizes[500]);
         assert!(sizes[999] <= 40_000, "{}", sizes[999]);
         let by_rate = AdaptiveEncoder { follows: Follows::Rate, ..encoder };
-        assert!(by_rate.size(target, 30, &mut random) < 3_750);
+        let slow = EncoderTarget { bitrate: Rate::from_kbps(900), ..target };
+        assert!(by_rate.size(slow, 30, &mut random) < 3_750);
+        assert!(encoder.size(slow, 30, &mut random) < 3_750, "its share is less");
         let nothing = EncoderTarget::default();
         assert_eq!(encoder.size(nothing, 30, &mut random), SIZE_MIN);
         let all = EncoderTarget { frame_bytes: u64::MAX, ..target };

@@ -328,11 +328,13 @@ fn copies_are_two_of_the_next_frame_and_no_more() {
 }
 
 #[test]
-fn the_target_is_four_fifths_of_the_windows_less_what_is_under_way() {
+fn the_target_is_four_fifths_of_the_windows_less_what_stands_before_it() {
     let mut lola = Lola::new(MS * 100);
     let mut paths = [paced(&mut lola, 0, 20, 4), paced(&mut lola, 1, 40, 6)];
-    paths[0].bytes_in_flight = 5 * 1200;
-    // Windows of 80/4 and 60/6 packets.
+    // Windows of 80/4 and 60/6 packets; ten of the first path are on their way or were answered.
+    paths[0].bytes_in_flight = 9 * 1200;
+    assert_eq!(target(&lola, at(10_000), &paths), (16 + 8) * 1200);
+    paths[0].bytes_in_flight = 15 * 1200;
     assert_eq!(target(&lola, at(10_000), &paths), (16 - 5 + 8) * 1200);
     paths[1].status = PathStatus::Suspect;
     assert_eq!(target(&lola, at(10_000), &paths), 11 * 1200);

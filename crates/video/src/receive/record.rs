@@ -15,7 +15,7 @@ use crate::stamp::Stamp;
 /// What has to be asked for as a byte stream: it could not be read from a file otherwise.
 pub fn form(codec: Codec) -> Option<&'static str> {
     match codec {
-        Codec::H264 => Some("video/x-h264"),
+        Codec::H264 | Codec::OpenH264 => Some("video/x-h264"),
         Codec::H265 => Some("video/x-h265"),
         Codec::Vp8 => None,
     }
