@@ -138,7 +138,9 @@ impl Windows {
 
     /// The bytes that a path has to bring before anything new.
     fn ahead(&self, now: Instant, path: &PathOffer<'_>) -> f64 {
-        let round_trip = 2.0 * self.one_way(now, path.snapshot);
+        // Of late there may have been a queue all the time.
+        let round_trip =
+            path.snapshot.min_rtt.as_secs_f64().min(2.0 * self.one_way(now, path.snapshot));
         let travelling = round_trip / self.byte_time(now, path.snapshot);
         let queued = (path.snapshot.bytes_in_flight as f64 - travelling).max(0.0);
         queued + path.queued_bytes as f64
