@@ -1,11 +1,10 @@
 //! A client that a server's file is to name: its addresses, its entry, and its own file.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
@@ -59,23 +58,12 @@ fn read_failed(path: &Path, source: io::Error) -> FileError {
 /// The file at `path`, which nobody else changes until it is dropped. It is the file's own lock,
 /// which nobody can take who may not read it; a file that was replaced meanwhile is another.
 fn lock(path: &Path) -> io::Result<File> {
-    let begin = Instant::now();
     loop {
         let file = File::open(path)?;
-        match file.try_lock() {
-            Ok(()) => {
-                let (locked, there) = (file.metadata()?, fs::metadata(path)?);
-                if (locked.dev(), locked.ino()) == (there.dev(), there.ino()) {
-                    return Ok(file);
-                }
-            }
-            Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_MAX => {
-                std::thread::sleep(LOCK_RETRY);
-            }
-            Err(TryLockError::WouldBlock) => {
-                return Err(io::Error::other("somebody else is changing it"));
-            }
-            Err(TryLockError::Error(error)) => return Err(error),
+        file.lock()?;
+        let (locked, there) = (file.metadata()?, fs::metadata(path)?);
+        if (locked.dev(), locked.ino()) == (there.dev(), there.ino()) {
+            return Ok(file);
         }
     }
 }
@@ -254,10 +242,6 @@ impl NewClient<'_> {
         ))
     }
 }
-
-/// For so long another change is waited for.
-const LOCK_MAX: Duration = Duration::from_secs(5);
-const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {

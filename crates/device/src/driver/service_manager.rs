@@ -34,12 +34,9 @@ impl ServiceManager {
     /// The one that these variables name; empty are those that are not there.
     fn of(variable: impl Fn(&str) -> String) -> Self {
         let socket = variable("NOTIFY_SOCKET");
-        let is_for_us =
-            variable("WATCHDOG_PID").parse().is_ok_and(|it: u32| it == std::process::id());
-        let watchdog = match is_for_us {
-            true => variable("WATCHDOG_USEC").parse().ok().filter(|us| *us > 0),
-            false => None,
-        };
+        let process = variable("WATCHDOG_PID");
+        let is_for_us = process.is_empty() || process == std::process::id().to_string();
+        let watchdog = variable("WATCHDOG_USEC").parse().ok().filter(|us| is_for_us && *us > 0);
         if socket.is_empty() {
             return Self::default();
         }

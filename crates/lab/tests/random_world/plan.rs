@@ -212,8 +212,8 @@ impl Plan {
     /// Whether the lane of `port` may leave losses as they are, on any of the links.
     pub fn is_unreliable(&self, direction: Direction, port: u16) -> bool {
         // Copies of `redundant` go to links of one priority, as far as their budgets allow: there
-        // may be none.
-        let copies_less = !self.policies.is_empty();
+        // may be none, and there is none where there is one link.
+        let copies_less = !self.policies.is_empty() || self.links.len() == 1;
         self.strategies(direction, port).any(|strategy| {
             UNRELIABLE.contains(&strategy) || copies_less && strategy == "redundant"
         })

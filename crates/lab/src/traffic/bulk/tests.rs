@@ -125,6 +125,7 @@ fn fairness_is_one_for_equals_and_one_part_for_a_glutton() {
         arrived_packets: 0,
         unexpected_packets: 0,
         delay_ms: Percentiles::default(),
+        delay_variation_ms: None,
         detail: Detail::Bulk(Box::new(BulkReport { goodput_bps, ..BulkReport::default() })),
     };
     assert_eq!(fairness(&[report(3.0), report(3.0), report(3.0)]), Some(1.0));
