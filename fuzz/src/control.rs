@@ -59,6 +59,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Control::LanePromise {
             lane: LaneId(2),
             promise: Promise {
+                acknowledge_on_all: true,
                 order: Order::Adaptive { max_buffer: Duration::from_millis(300) },
                 age_max: Duration::from_millis(1_000),
                 expires: true,
@@ -67,7 +68,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         },
         Control::LanePromise {
             lane: LaneId(1),
-            promise: Promise { order: frames, ..Promise::default() },
+            promise: Promise { acknowledge_on_all: true, order: frames, ..Promise::default() },
         },
         Control::LanePromise {
             lane: LaneId(1),
