@@ -202,7 +202,7 @@ impl AddArgs {
 }
 
 fn remove(place: &ServerPlace, name: &str) -> Result<()> {
-    file::change(&place.config, |server, text| file::without_peer(server, text, name))?;
+    file::change(&place.config, |server, text| Ok(file::without_peer(server, text, name)?))?;
     // Whatever becomes of the output, it is let in no more.
     let taken = take_up(place);
     out::line(format_args!("{name} is removed"))?;

@@ -30,9 +30,9 @@ fn said(output: &Output) -> String {
 fn is_built() -> bool {
     let is_built = Path::new(PROGRAM).with_file_name("roadweave-admin").exists();
     let is_required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-    assert!(is_built || !is_required, "roadweave-admin is not built: cargo test");
+    assert!(is_built || !is_required, "roadweave-admin is not built: cargo test builds it");
     if !is_built {
-        eprintln!("skipped: roadweave-admin is not built (cargo test builds it)");
+        eprintln!("skipped: roadweave-admin is not built (cargo test of all packages builds it)");
     }
     is_built
 }

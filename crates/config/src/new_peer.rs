@@ -30,6 +30,12 @@ pub enum ChangeError {
     Refused(String),
 }
 
+impl From<String> for ChangeError {
+    fn from(why: String) -> Self {
+        Self::Refused(why)
+    }
+}
+
 /// Changes the server's file at `path` by `change`, which gets what it says and its text, and
 /// returns the new text. Nobody else changes it meanwhile, and a text that the server would refuse
 /// is not written. Returns the file as it is now.
@@ -38,13 +44,13 @@ pub enum ChangeError {
 /// [`ChangeError`]; the file is as before.
 pub fn change_server_file(
     path: &Path,
-    change: impl FnOnce(&ServerFile, &str) -> Result<String, String>,
+    change: impl FnOnce(&ServerFile, &str) -> Result<String, ChangeError>,
 ) -> Result<ServerFile, ChangeError> {
     let path = &fs::canonicalize(path).map_err(|source| read_failed(path, source))?;
     let lock = lock(path).map_err(|source| read_failed(path, source))?;
     let text = read_text(path, true)?;
     let before = checked(path, &text)?;
-    let text = Zeroizing::new(change(&before, &text).map_err(ChangeError::Refused)?);
+    let text = Zeroizing::new(change(&before, &text)?);
     let after = checked(path, &text)?;
     replace_secret(path, &text)?;
     drop(lock);
@@ -162,7 +168,8 @@ pub fn add_client(
                 "the server's key is that of its join, which this file does not hold: let the box \
                  make a key of its own (`roadweave keygen`), and add it by `roadweave peer add \
                  --public-key`"
-                    .to_owned(),
+                    .to_owned()
+                    .into(),
             );
         }
         let peer = entry(server)?;
@@ -170,7 +177,7 @@ pub fn add_client(
         let file = client.text(server.private_key.identity()?.public_key());
         // Before the server's, so that no client is let in whose key is nowhere.
         if let Some(target) = target {
-            create_secret(target, &file).map_err(|error| error.told())?;
+            create_secret(target, &file)?;
             is_written = true;
         }
         made = Some((peer, file));
@@ -308,7 +315,8 @@ mod tests {
         let path = folder.path().join("server.toml");
         write_secrets(&[(&path, SERVER)]).expect("written");
         let add = |peer: &PeerFields| {
-            change_server_file(&path, |_, text| with_peer(text, peer)).map(|file| file.peers.len())
+            change_server_file(&path, |_, text| Ok(with_peer(text, peer)?))
+                .map(|file| file.peers.len())
         };
         assert_eq!(add(&peer("a", &["10.77.0.2/32"])).expect("added"), 1);
         let error = add(&peer("b", &["10.77.0.3/32"])).expect_err("the same key").to_string();
@@ -328,7 +336,7 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("set");
         symlink(&path, &link).expect("a link");
         let add = |text: &str| with_peer(text, &peer("a", &["10.77.0.2/32"]));
-        change_server_file(&link, |_, text| add(text)).expect("changed");
+        change_server_file(&link, |_, text| Ok(add(text)?)).expect("changed");
         assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
         assert!(fs::read_to_string(&path).expect("readable").contains("[[peers]]"));
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o640);
@@ -347,10 +355,8 @@ mod tests {
                     let add = |server: &ServerFile, text: &str| {
                         let addresses = next_addresses(server)?;
                         let name = format!("bus-{number}");
-                        with_peer(
-                            text,
-                            &PeerFields { name, public_key, addresses, ..peer("", &[]) },
-                        )
+                        let new = PeerFields { name, public_key, addresses, ..peer("", &[]) };
+                        Ok(with_peer(text, &new)?)
                     };
                     change_server_file(path, add).expect("added");
                 });

@@ -87,13 +87,6 @@ pub struct WriteError {
     source: io::Error,
 }
 
-impl WriteError {
-    /// With what the system said, in a line.
-    pub fn told(&self) -> String {
-        format!("{self}: {}", self.source)
-    }
-}
-
 /// Writes files that only their owner may read, in the place of those that are there: all of them,
 /// or none if one finds no room.
 ///

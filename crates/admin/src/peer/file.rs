@@ -13,7 +13,7 @@ use toml_edit::DocumentMut;
 /// [`BadInput`] when it is wrong, or would be.
 pub fn change(
     path: &Path,
-    change: impl FnOnce(&ServerFile, &str) -> Result<String, String>,
+    change: impl FnOnce(&ServerFile, &str) -> Result<String, ChangeError>,
 ) -> Result<ServerFile> {
     change_server_file(path, change).map_err(|error| told(path, error))
 }
