@@ -383,6 +383,28 @@ fn the_documentation_names_every_strategy() {
     assert_eq!(documented, known);
 }
 
+/// Every file of docs/recipes.md is one that the programs take, once it has keys.
+#[test]
+fn the_recipes_are_files_that_work() {
+    let text = include_str!("../../../docs/recipes.md");
+    let files: Vec<String> = text
+        .split("```toml\n")
+        .skip(1)
+        .map(|block| block.split_once("```").expect("an end").0)
+        .map(|file| file.replacen("private_key = \"...\"", &format!("private_key = \"{KEY}\""), 1))
+        .map(|file| file.replacen("public_key = \"...\"", &format!("public_key = \"{KEY}\""), 1))
+        .map(|file| file.replace("public_key = \"...\"", &format!("public_key = \"{OTHER_KEY}\"")))
+        .collect();
+    for file in &files {
+        if file.starts_with("# server.toml\n") {
+            read::<ServerFile>(file).expect("a server's file");
+        } else {
+            read::<ClientFile>(file).expect("a client's file");
+        }
+    }
+    assert!(files.len() >= 6, "{}", files.len());
+}
+
 const METRICS: &str = "metrics = { listen = \"127.0.0.1:9474\" }\n";
 
 /// The tables of docs/configuration.md and the types name the same fields.
