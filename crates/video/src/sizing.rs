@@ -275,8 +275,10 @@ mod tests {
         check(Some(u64::MAX), Some(0), Some(usize::MAX), Some(0));
     }
 
-    /// Admits frames: at these ms, with this target and this at once; what is expected of each.
-    fn check_gate(gate: &mut Gate, frames: &[(u64, usize, usize, Option<(usize, bool, bool)>)]) {
+    /// A frame: at so many ms, with this target and this at once, and what is expected of it.
+    type Frame = (u64, usize, usize, Option<(usize, bool, bool)>);
+
+    fn check_gate(gate: &mut Gate, frames: &[Frame]) {
         for (ms, target, at_once, expected) in frames {
             let admitted = gate.admit(Duration::from_millis(*ms), *target, *at_once);
             assert_eq!(admitted.map(|it| (it.bytes, it.key, it.sent)), *expected, "{ms}");
