@@ -22,6 +22,7 @@ mod source;
 mod srt;
 mod stamp;
 mod statistics;
+mod strangers;
 
 use std::process::ExitCode;
 

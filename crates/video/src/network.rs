@@ -113,6 +113,14 @@ impl Kind {
     }
 }
 
+/// The number of an RTP packet's sender (SSRC, RFC 3550 section 5.1).
+pub fn sender(packet: &gst::BufferRef) -> Option<u32> {
+    let mut number = [0; 4];
+    // To copy what is not there would panic.
+    let is_there = packet.size() >= 12 && packet.copy_to_slice(8, &mut number).is_ok();
+    is_there.then(|| u32::from_be_bytes(number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -226,6 +226,13 @@ pub struct Size {
     pub height: u32,
 }
 
+impl Size {
+    /// Pixels of a picture.
+    pub fn pixels(self) -> usize {
+        self.width as usize * self.height as usize
+    }
+}
+
 impl FromStr for Source {
     type Err = String;
 

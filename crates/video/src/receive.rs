@@ -28,10 +28,11 @@ use roadweave_terminal::out;
 use self::record::Record;
 use self::stamps::Stamps;
 use crate::gap_wait::GapWait;
-use crate::network::{Kind, Socket};
+use crate::network::{self, Kind, Socket};
 use crate::options;
 use crate::plugins::{self, make, set_if_known};
 use crate::statistics::received::{Received, Report};
+use crate::strangers::{Budget, Senders};
 use crate::{rtp, run};
 
 /// Receives until somebody ends it.
@@ -72,6 +73,8 @@ struct State {
     record: Record,
     gap_wait: GapWait,
     stamps: Stamps,
+    senders: Senders,
+    reports: Budget,
     /// The sender whose pictures are shown: where its packets come out, and its decoder.
     sender: Option<(gst::Pad, gst::Pad)>,
     jitter_buffers: Vec<JitterBuffer>,
@@ -95,6 +98,8 @@ impl View {
             record,
             gap_wait: GapWait::new(),
             stamps: Stamps::new(),
+            senders: Senders::new(),
+            reports: Budget::of_reports(),
             sender: None,
             jitter_buffers: Vec::new(),
             packet: Duration::ZERO,
@@ -105,14 +110,31 @@ impl View {
         Self { damaged, began: Instant::now(), state: Mutex::new(state) }
     }
 
-    fn on_packet(&self, bytes: usize) {
+    /// An RTP packet came: whether it is taken.
+    fn on_packet(&self, packet: &gst::BufferRef) -> bool {
         let now = self.began.elapsed();
         let mut state = self.state();
+        if !network::sender(packet).is_some_and(|sender| state.senders.take(now, sender)) {
+            state.received.on_dropped();
+            return false;
+        }
         state.packet = now;
-        state.received.on_packet(bytes);
+        state.received.on_packet(packet.size());
         if state.gap_wait.on_packet(now) {
             tell_wait(state);
         }
+        true
+    }
+
+    /// An RTCP packet came: whether it is taken.
+    fn on_report(&self) -> bool {
+        let now = self.began.elapsed();
+        let mut state = self.state();
+        let taken = state.reports.take(now);
+        if !taken {
+            state.received.on_dropped();
+        }
+        taken
     }
 
     /// A picture of time `pts` is about to be shown.
@@ -241,15 +263,15 @@ fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>)
     branch(&tee, &rtp, {
         let view = Arc::clone(view);
         move |buffer| match Kind::of_buffer(buffer) {
-            Kind::Rtp(payload_type) if rtp::codec(payload_type).is_some() => {
-                view.on_packet(buffer.size());
-                true
-            }
+            Kind::Rtp(payload_type) if rtp::codec(payload_type).is_some() => view.on_packet(buffer),
             _ => false,
         }
     })?;
     let rtcp = bin.request_pad_simple("recv_rtcp_sink_0").context("a session without inputs")?;
-    branch(&tee, &rtcp, |buffer| Kind::of_buffer(buffer) == Kind::Rtcp)?;
+    branch(&tee, &rtcp, {
+        let view = Arc::clone(view);
+        move |buffer| Kind::of_buffer(buffer) == Kind::Rtcp && view.on_report()
+    })?;
     answer(pipeline, &bin, &source, &socket)?;
     rtp::report_often(&bin);
     follow(pipeline, &bin, &funnel, view);
@@ -396,7 +418,10 @@ fn show(
         });
     }
     let asked = Arc::clone(view);
-    rtp::on_key_frame_asked(&unpack, "sink", move || asked.on_key_frame_request())?;
+    rtp::on_key_frame_asked(&unpack, "sink", move || {
+        asked.on_key_frame_request();
+        gst::PadProbeReturn::Ok
+    })?;
     for element in [&decode, &form, &unpack] {
         element.sync_state_with_parent()?;
     }

@@ -121,21 +121,22 @@ pub fn read(packet: &gst::BufferRef) -> Option<Stamp> {
     Stamp::from_bytes(time, number)
 }
 
-/// Calls `act` when a key frame is asked for through a pad, by whoever is behind it.
+/// Calls `act` when a key frame is asked for through a pad, by whoever is behind it; it says
+/// whether the question goes on.
 ///
 /// # Errors
 /// There is no such pad.
 pub fn on_key_frame_asked(
     element: &gst::Element,
     pad: &str,
-    act: impl Fn() + Send + Sync + 'static,
+    act: impl Fn() -> gst::PadProbeReturn + Send + Sync + 'static,
 ) -> Result<()> {
     let pad = element.static_pad(pad).context("an element without that pad")?;
     pad.add_probe(gst::PadProbeType::EVENT_UPSTREAM, move |_, info| {
-        if info.event().and_then(|event| event.structure()).is_some_and(|it| it.name() == ASK) {
-            act();
+        match info.event().and_then(|event| event.structure()).is_some_and(|it| it.name() == ASK) {
+            true => act(),
+            false => gst::PadProbeReturn::Ok,
         }
-        gst::PadProbeReturn::Ok
     });
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! source ─► pace ─► queue of one ─► limit ─► encoder ─► size ─► payloader ─► stamp ─► RTP, or SRT
 //!                                     ▲                                       │ ▲
-//!            the tunnel's program ────┘      a key frame is asked for ◄───────┴─┴── RTCP
+//!       the tunnel's program ─────────┴───── a key frame is asked for ◄───────┴─┴── RTCP
 //! ```
 //!
 //! What is named there beside elements is done by probes on their pads, in their own threads: the
@@ -123,6 +123,7 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
     let settings = Settings {
         packets,
         fps: options.picture.fps,
+        pixels: options.picture.size.pixels(),
         keeps_frames: options.picture.codec == Codec::H264,
         bitrate_bps: options.bitrate,
     };
@@ -185,7 +186,11 @@ fn encode(
     })?;
     tell_end(pipeline, &caps)?;
     let asked = Arc::clone(frames);
-    rtp::on_key_frame_asked(&caps, "sink", move || asked.on_key_frame_asked())?;
+    // The encoder is not asked: the gate says when.
+    rtp::on_key_frame_asked(&caps, "sink", move || {
+        asked.on_key_frame_asked();
+        gst::PadProbeReturn::Drop
+    })?;
     Ok(caps)
 }
 
@@ -256,11 +261,7 @@ fn session(
     rtp::report_often(&bin);
     let frames = Arc::clone(frames);
     buffers(&rtcp_source, "src", move |_, buffer| {
-        let is_rtcp = Kind::of_buffer(buffer) == Kind::Rtcp;
-        if is_rtcp {
-            frames.on_answer(Instant::now());
-        }
-        is_rtcp
+        Kind::of_buffer(buffer) == Kind::Rtcp && frames.on_answer(Instant::now())
     })
 }
 

@@ -68,7 +68,7 @@ impl Target {
     /// next one. One that knows a rate alone goes by the rate. Both stop when nothing would arrive.
     pub fn per_frame(self, fps: f64, keeps_frames: bool) -> Option<usize> {
         let by_rate = self.bitrate_bps.map(|bps| share(bps, fps));
-        let by_frame = self.frame_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let by_frame = self.at_once();
         match (by_frame, by_rate) {
             (Some(0), _) => Some(0),
             (Some(by_frame), Some(by_rate)) if keeps_frames && by_rate > 0 => {
@@ -78,6 +78,11 @@ impl Target {
             (by_frame, by_rate) => by_rate.or(by_frame),
         }
     }
+
+    /// Bytes of datagrams that arrive in time, whatever the rate: what one frame may have for once.
+    pub fn at_once(self) -> Option<usize> {
+        self.frame_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
 }
 
 /// The bytes of one frame of `fps` a second at `bps` bit/s.
@@ -85,25 +90,34 @@ pub fn share(bps: u64, fps: f64) -> usize {
     (bps as f64 / 8.0 / fps.max(1.0)) as usize
 }
 
-/// Whether a frame is encoded at all, and how large it may be.
+/// Whether a frame is encoded at all, how large it may be, and whether it is a key frame.
 ///
 /// A target that leaves no room for a picture skips the frame before it is encoded, so that what
 /// follows refers to nothing that was not sent. One frame a second goes all the same, of the least
 /// size, so that the other end sees that somebody is there; that one is likely lost, so what comes
 /// when there is room again is a key frame.
 ///
+/// A key frame that is much smaller than the picture needs is grey, and the last picture would be
+/// better. So it may have all that arrives in time, not its share of the rate alone, and where that
+/// is too little, frames are skipped until their room is enough for it.
+///
 /// x264 makes a frame as small as the one before if that was small, since its buffer fills as
-/// frames leave it, and a key frame of that size is grey. So behind a sign of life, the first frame
-/// with room is encoded and not sent.
+/// frames leave it. So behind a small one, a frame is encoded at a key frame's size and not sent.
 #[derive(Debug)]
 pub struct Gate {
     packets: Packets,
-    /// When the last frame went to the encoder.
-    last: Option<Duration>,
-    /// Whether there was no room of late.
-    shut: bool,
-    /// Whether the last frame was a sign of life.
-    small: bool,
+    /// Below this, a key frame is grey.
+    key_bytes_least: usize,
+    /// When the last frame went to the encoder, and what it might have.
+    last: Option<(Duration, usize)>,
+    /// Whether a key frame is wanted.
+    wanted: bool,
+    /// Since when there is room for frames, but not for the key frame, and for how much.
+    waits: Option<(Duration, usize)>,
+    /// When the last key frame was admitted.
+    key: Option<Duration>,
+    /// Whether the last frame of the encoder was not sent: only a key frame may follow.
+    unsent: bool,
 }
 
 /// A frame that is encoded.
@@ -118,28 +132,77 @@ pub struct Admitted {
 }
 
 impl Gate {
-    /// A gate for frames that go in such packets.
-    pub fn new(packets: Packets) -> Self {
-        Self { packets, last: None, shut: false, small: false }
+    /// A gate for frames of so many pixels that go in such packets.
+    pub fn new(packets: Packets, pixels: usize) -> Self {
+        Self {
+            packets,
+            key_bytes_least: (pixels / PIXELS_OF_A_BYTE).max(FRAME_BYTES_LEAST),
+            last: None,
+            wanted: false,
+            waits: None,
+            key: None,
+            unsent: false,
+        }
     }
 
-    /// What the frame at `now` may be when `target` is said, or `None` to skip it.
-    pub fn admit(&mut self, now: Duration, target: usize) -> Option<Admitted> {
+    /// The receiver asks for a key frame. However often it does, one comes each
+    /// [`KEY_FRAME_INTERVAL`] at most.
+    pub fn ask_for_key_frame(&mut self) {
+        self.wanted = true;
+    }
+
+    /// What the frame at `now` may be, or `None` to skip it. `target` is its share; a key frame may
+    /// have up to `at_once`.
+    pub fn admit(&mut self, now: Duration, target: usize, at_once: usize) -> Option<Admitted> {
         let bytes = self.packets.frame_bytes(target);
-        if bytes >= FRAME_BYTES_LEAST {
-            self.last = Some(now);
-            if std::mem::take(&mut self.small) {
-                return Some(Admitted { bytes, key: true, sent: false });
+        let at_once = self.packets.frame_bytes(at_once).max(bytes);
+        if at_once < FRAME_BYTES_LEAST {
+            (self.wanted, self.waits) = (true, None);
+            return self.sign_of_life(now);
+        }
+        let is_early = self.key.is_some_and(|key| now.saturating_sub(key) < KEY_FRAME_INTERVAL);
+        if self.wanted && (self.unsent || !is_early) {
+            return self.key_frame(now, bytes, at_once);
+        }
+        // Links that have just come back answer before anything is known of their rate.
+        if bytes < FRAME_BYTES_LEAST {
+            return self.sign_of_life(now);
+        }
+        Some(self.encode(now, Admitted { bytes, key: false, sent: true }))
+    }
+
+    fn key_frame(&mut self, now: Duration, share: usize, at_once: usize) -> Option<Admitted> {
+        let least = self.key_bytes_least;
+        let (since, saved) = self.waits.unwrap_or((now, 0));
+        let saved = saved.saturating_add(share);
+        self.waits = Some((since, saved));
+        let bytes = share.max(at_once.max(saved).min(least));
+        let fits = bytes >= least || now.saturating_sub(since) >= KEY_FRAME_WAIT_MOST;
+        let needed = if fits { bytes.min(least) } else { least };
+        let is_ready = self.last.is_none_or(|(_, before)| before >= needed);
+        match (fits, is_ready) {
+            (true, true) => {
+                (self.wanted, self.waits, self.key) = (false, None, Some(now));
+                Some(self.encode(now, Admitted { bytes, key: true, sent: true }))
             }
-            return Some(Admitted { bytes, key: std::mem::take(&mut self.shut), sent: true });
+            (false, true) => None,
+            (_, false) => {
+                let bytes = bytes.max(least);
+                Some(self.encode(now, Admitted { bytes, key: true, sent: false }))
+            }
         }
-        self.shut = true;
-        if self.last.is_some_and(|last| now.saturating_sub(last) < SIGN_OF_LIFE) {
-            return None;
-        }
-        self.last = Some(now);
-        self.small = true;
-        Some(Admitted { bytes: FRAME_BYTES_LEAST, key: false, sent: true })
+    }
+
+    fn sign_of_life(&mut self, now: Duration) -> Option<Admitted> {
+        let is_early = self.last.is_some_and(|(at, _)| now.saturating_sub(at) < SIGN_OF_LIFE);
+        let small = Admitted { bytes: FRAME_BYTES_LEAST, key: false, sent: true };
+        (!is_early && !self.unsent).then(|| self.encode(now, small))
+    }
+
+    fn encode(&mut self, now: Duration, admitted: Admitted) -> Admitted {
+        self.last = Some((now, admitted.bytes));
+        self.unsent = !admitted.sent;
+        admitted
     }
 }
 
@@ -150,6 +213,13 @@ const RTP_BYTES: usize = 12 + crate::stamp::EXTENSION_BYTES + 3;
 const FRAME_BYTES_LEAST: usize = 400;
 /// How long nothing at all is sent, at most.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+/// A key frame of x264 with a byte for so many pixels can be made out: at 640x360, the test picture
+/// has 13 dB there, and 6 dB at a fifth of it.
+const PIXELS_OF_A_BYTE: usize = 64;
+/// A key frame waits for its room so long at most.
+const KEY_FRAME_WAIT_MOST: Duration = Duration::from_millis(150);
+/// Between two key frames: a receiver cannot miss one and say so much earlier.
+const KEY_FRAME_INTERVAL: Duration = Duration::from_millis(100);
 /// What `x264enc` takes at most.
 const KBPS_MAX: u32 = 2_048_000;
 
@@ -205,23 +275,120 @@ mod tests {
         check(Some(u64::MAX), Some(0), Some(usize::MAX), Some(0));
     }
 
+    /// A frame: at so many ms, with this target and this at once, and what is expected of it.
+    type Frame = (u64, usize, usize, Option<(usize, bool, bool)>);
+
+    fn check_gate(gate: &mut Gate, frames: &[Frame]) {
+        for (ms, target, at_once, expected) in frames {
+            let admitted = gate.admit(Duration::from_millis(*ms), *target, *at_once);
+            assert_eq!(admitted.map(|it| (it.bytes, it.key, it.sent)), *expected, "{ms}");
+        }
+    }
+
+    /// A key frame needs 3,600 bytes.
+    fn gate() -> Gate {
+        Gate::new(PACKETS, 640 * 360)
+    }
+
     #[test]
     fn without_room_one_small_frame_a_second_goes_and_then_a_key_frame() {
-        let mut gate = Gate::new(PACKETS);
-        let mut check = |ms, target, expected: Option<(usize, bool, bool)>| {
-            let admitted = gate.admit(Duration::from_millis(ms), target);
-            assert_eq!(admitted.map(|it| (it.bytes, it.key, it.sent)), expected, "{ms}");
-        };
         let whole = PACKETS.frame_bytes(10_000);
-        check(0, 10_000, Some((whole, false, true)));
-        check(33, 0, None);
-        check(67, 10_000, Some((whole, true, true)));
-        check(100, 0, None);
-        check(1100, 0, Some((400, false, true)));
-        check(1133, 0, None);
-        check(1166, 10_000, Some((whole, true, false)));
-        check(1200, 10_000, Some((whole, true, true)));
-        check(1233, 10_000, Some((whole, false, true)));
-        check(2300, 0, Some((400, false, true)));
+        let frames = [
+            (0, 10_000, 10_000, Some((whole, false, true))),
+            (33, 0, 0, None),
+            (67, 10_000, 10_000, Some((whole, true, true))),
+            (100, 0, 0, None),
+            (1100, 0, 0, Some((400, false, true))),
+            (1133, 0, 0, None),
+            (1166, 10_000, 10_000, Some((whole, true, false))),
+            (1200, 10_000, 10_000, Some((whole, true, true))),
+            (1233, 10_000, 10_000, Some((whole, false, true))),
+            (2300, 0, 0, Some((400, false, true))),
+        ];
+        check_gate(&mut gate(), &frames);
+    }
+
+    #[test]
+    fn a_key_frame_has_all_that_arrives_in_time_until_it_can_be_made_out() {
+        let whole = PACKETS.frame_bytes(10_000);
+        let frames = [
+            (0, 10_000, 10_000, Some((whole, false, true))),
+            (33, 0, 0, None),
+            (67, 1_200, 9_000, Some((3_600, true, true))),
+            (100, 1_200, 9_000, Some((PACKETS.frame_bytes(1_200), false, true))),
+        ];
+        check_gate(&mut gate(), &frames);
+    }
+
+    #[test]
+    fn a_key_frame_does_not_wait_until_the_rate_of_links_that_are_back_is_known() {
+        let whole = PACKETS.frame_bytes(10_000);
+        let frames = [
+            (0, 10_000, 10_000, Some((whole, false, true))),
+            (33, 0, 0, None),
+            (67, 100, 9_000, Some((3_600, true, true))),
+            (100, 200, 9_000, None),
+            (133, 300, 9_000, None),
+            // What was skipped was not encoded: this one refers to the key frame.
+            (167, 1_200, 9_000, Some((PACKETS.frame_bytes(1_200), false, true))),
+        ];
+        check_gate(&mut gate(), &frames);
+    }
+
+    #[test]
+    fn a_key_frame_waits_for_the_room_of_several_frames() {
+        let (whole, little) = (PACKETS.frame_bytes(10_000), PACKETS.frame_bytes(1_200));
+        assert_eq!(little, 982);
+        let frames = [
+            (0, 10_000, 10_000, Some((whole, false, true))),
+            (33, 0, 0, None),
+            (67, 1_200, 1_200, None),
+            (100, 1_200, 1_200, None),
+            (133, 1_200, 1_200, None),
+            (167, 1_200, 1_200, Some((3_600, true, true))),
+            (200, 1_200, 1_200, Some((little, false, true))),
+        ];
+        check_gate(&mut gate(), &frames);
+    }
+
+    #[test]
+    fn a_key_frame_waits_so_long_at_most_and_is_then_as_large_as_it_can_be() {
+        let (whole, little) = (PACKETS.frame_bytes(10_000), PACKETS.frame_bytes(660));
+        let mut gate = gate();
+        check_gate(&mut gate, &[(0, 10_000, 10_000, Some((whole, false, true))), (33, 0, 0, None)]);
+        let frames = [67, 100, 133, 167, 200].map(|ms| (ms, 660, 660, None));
+        check_gate(&mut gate, &frames[..5]);
+        check_gate(&mut gate, &[(217, 660, 660, Some((6 * little, true, true)))]);
+    }
+
+    #[test]
+    fn behind_a_small_frame_the_wait_makes_the_encoder_ready_for_a_large_one() {
+        let little = PACKETS.frame_bytes(1_200);
+        let mut gate = gate();
+        check_gate(&mut gate, &[(0, 1_200, 1_200, Some((little, false, true)))]);
+        gate.ask_for_key_frame();
+        let frames = [
+            (33, 1_200, 1_200, Some((3_600, true, false))),
+            (67, 1_200, 1_200, None),
+            // Nothing that refers to what was not sent, not even as a sign of life.
+            (1_200, 0, 0, None),
+            (1_233, 1_200, 5_000, Some((3_600, true, true))),
+            (1_267, 1_200, 5_000, Some((little, false, true))),
+        ];
+        check_gate(&mut gate, &frames);
+    }
+
+    #[test]
+    fn ten_thousand_requests_a_second_bring_ten_key_frames() {
+        let mut gate = gate();
+        let mut keys = 0;
+        for frame in 0..300_u64 {
+            (0..333).for_each(|_| gate.ask_for_key_frame());
+            let at = Duration::from_millis(frame * 1000 / 30);
+            let admitted = gate.admit(at, 10_000, 10_000).unwrap();
+            assert_eq!((admitted.sent, admitted.bytes), (true, PACKETS.frame_bytes(10_000)));
+            keys += u32::from(admitted.key);
+        }
+        assert_eq!(keys, 100, "in 10 s, each third frame");
     }
 }

@@ -14,10 +14,11 @@ use serde::Serialize;
 
 use crate::feedback::Feedback;
 use crate::pace::Pace;
-use crate::sizing::{Admitted, Gate, Packets, share};
+use crate::sizing::{Admitted, Gate, Packets, Target, share};
 use crate::srt::Connection;
 use crate::stamp::Stamp;
 use crate::statistics::sent::{Around, Report, Sent};
+use crate::strangers::Budget;
 
 /// The frames of one sender.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub struct Settings {
     pub packets: Packets,
     /// Frames a second, at most.
     pub fps: u32,
+    /// Pixels of a picture.
+    pub pixels: usize,
     /// Whether the encoder keeps each frame to its size.
     pub keeps_frames: bool,
     /// The rate while the tunnel says nothing, in bit/s.
@@ -47,6 +50,7 @@ pub struct Settings {
 struct State {
     pace: Pace,
     gate: Gate,
+    reports: Budget,
     sent: Sent,
     /// Frames within the encoder and the payloader, oldest first.
     under_way: VecDeque<Frame>,
@@ -61,6 +65,7 @@ struct Frame {
     at: Duration,
     captured: Duration,
     target: usize,
+    at_once: usize,
     limit: usize,
     sent: bool,
     /// Once it is encoded.
@@ -75,6 +80,7 @@ struct Line {
     at_ms: f64,
     captured_unix_ms: f64,
     target_bytes: usize,
+    at_once_bytes: usize,
     limit_bytes: usize,
     frame_bytes: usize,
     key: bool,
@@ -97,7 +103,8 @@ impl Frames {
         };
         let state = State {
             pace: Pace::new(settings.fps),
-            gate: Gate::new(settings.packets),
+            gate: Gate::new(settings.packets, settings.pixels),
+            reports: Budget::of_reports(),
             sent: Sent::new(Duration::ZERO),
             under_way: VecDeque::new(),
             number: 0,
@@ -142,7 +149,8 @@ impl Frames {
         let target = target.unwrap_or_else(|| share(self.settings.bitrate_bps, fps));
         let room = self.srt.get().map_or(usize::MAX, |srt| share(srt.bps(), fps));
         let target = target.min(room);
-        let Some(admitted) = state.gate.admit(at, target) else {
+        let at_once = said.and_then(Target::at_once).unwrap_or(target).min(room);
+        let Some(admitted) = state.gate.admit(at, target, at_once) else {
             state.sent.on_skipped();
             return None;
         };
@@ -155,6 +163,7 @@ impl Frames {
             at,
             captured,
             target,
+            at_once,
             limit,
             sent: admitted.sent,
             number: None,
@@ -173,13 +182,14 @@ impl Frames {
         state.number = number.wrapping_add(1);
         let Some(frame) = state.find(at) else { return true };
         frame.number = Some(number);
-        let Frame { at: frame_at, captured, target, limit, .. } = *frame;
+        let Frame { at: frame_at, captured, target, at_once, limit, .. } = *frame;
         state.sent.on_frame(bytes, limit, target);
         let line = Line {
             number,
             at_ms: frame_at.as_secs_f64() * 1e3,
             captured_unix_ms: captured.as_secs_f64() * 1e3,
             target_bytes: target,
+            at_once_bytes: at_once,
             limit_bytes: limit,
             frame_bytes: bytes,
             key,
@@ -207,15 +217,23 @@ impl Frames {
         self.state().sent.on_packet(bytes);
     }
 
-    /// The receiver asks for a key frame.
+    /// The receiver asks for a key frame: the next that the gate admits is one.
     pub fn on_key_frame_asked(&self) {
-        self.state().sent.on_key_frame_asked();
+        let mut state = self.state();
+        state.sent.on_key_frame_asked();
+        state.gate.ask_for_key_frame();
     }
 
-    /// Something came from the receiver.
-    pub fn on_answer(&self, now: Instant) {
+    /// Something came from the receiver: whether it is taken.
+    pub fn on_answer(&self, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.began);
-        self.state().sent.on_answer(now);
+        let mut state = self.state();
+        let taken = state.reports.take(now);
+        match taken {
+            true => state.sent.on_answer(now),
+            false => state.sent.on_dropped(),
+        }
+        taken
     }
 
     /// Whether the source has given anything.

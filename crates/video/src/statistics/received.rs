@@ -30,6 +30,7 @@ struct Count {
     stalls: u64,
     stall_longest: Duration,
     key_frame_requests: u64,
+    packets_dropped: u64,
     delays: Delays,
 }
 
@@ -60,6 +61,8 @@ pub struct Report {
     pub packets_lost: u64,
     /// Key frames that were asked for.
     pub key_frame_requests: u64,
+    /// Packets of strangers, and RTCP, that were too many.
+    pub packets_dropped: u64,
     /// How long a gap is waited for now, in ms.
     pub gap_wait_ms: u64,
 }
@@ -76,6 +79,11 @@ impl Received {
             count.bytes += bytes as u64;
             count.packets += 1;
         });
+    }
+
+    /// A packet was one too many.
+    pub fn on_dropped(&mut self) {
+        self.each(|count| count.packets_dropped += 1);
     }
 
     /// So many packets were waited for in vain.
@@ -158,6 +166,7 @@ impl Received {
             packets: count.packets,
             packets_lost: count.packets_lost,
             key_frame_requests: count.key_frame_requests,
+            packets_dropped: count.packets_dropped,
             gap_wait_ms: u64::try_from(gap_wait.as_millis()).unwrap_or(u64::MAX),
         }
     }
@@ -190,6 +199,7 @@ impl Count {
             stalls: 0,
             stall_longest: Duration::ZERO,
             key_frame_requests: 0,
+            packets_dropped: 0,
             delays: Delays::new(),
         }
     }

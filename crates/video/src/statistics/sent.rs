@@ -30,6 +30,7 @@ struct Count {
     packet_bytes: u64,
     target_bytes: u64,
     key_frames_asked: u64,
+    rtcp_dropped: u64,
 }
 
 /// What is said of the receiver and of the tunnel beside what is counted.
@@ -74,6 +75,8 @@ pub struct Report {
     pub frame_bytes: Option<u64>,
     /// Key frames that the receiver asked for.
     pub key_frames_asked: u64,
+    /// RTCP packets that were too many.
+    pub rtcp_dropped: u64,
     /// How the targets of the tunnel are followed; absent without `--feedback`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub feedback: Option<feedback::State>,
@@ -130,6 +133,11 @@ impl Sent {
         self.each(|count| count.key_frames_asked += 1);
     }
 
+    /// More came than a receiver has to say.
+    pub fn on_dropped(&mut self) {
+        self.each(|count| count.rtcp_dropped += 1);
+    }
+
     /// Something came from the receiver.
     pub fn on_answer(&mut self, now: Duration) {
         self.answered = Some(now);
@@ -165,6 +173,7 @@ impl Sent {
             target_bytes: mean(count.target_bytes),
             frame_bytes: mean(count.frame_bytes),
             key_frames_asked: count.key_frames_asked,
+            rtcp_dropped: count.rtcp_dropped,
             feedback: around.feedback,
             feedback_bad_lines: around.feedback.map(|_| around.feedback_bad_lines),
             receiver_silent_s: around.answers.then(|| rounded(silent.as_secs_f64())),

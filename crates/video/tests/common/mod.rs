@@ -21,6 +21,14 @@ impl Process {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
+    /// What it has in memory, in KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let id = self.0.as_ref().unwrap().id();
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
     /// Ends it at once.
     pub fn kill(&mut self) {
         let child = self.0.as_mut().unwrap();

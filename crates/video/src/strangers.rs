@@ -1,0 +1,95 @@
+//! How much is taken from whoever reaches a port. The session keeps something of each number
+//! (SSRC, RFC 3550 section 8) that a packet has, for half a minute, and works for each report.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// So many a second, and a few at once.
+#[derive(Debug)]
+pub struct Budget {
+    per_second: f64,
+    burst: f64,
+    left: f64,
+    at: Duration,
+}
+
+impl Budget {
+    /// For reports: a receiver has five a second, and a request for each loss.
+    pub fn of_reports() -> Self {
+        Self::new(50.0, 20.0)
+    }
+
+    fn new(per_second: f64, burst: f64) -> Self {
+        Self { per_second, burst, left: burst, at: Duration::ZERO }
+    }
+
+    /// Whether there is one left at `now`, and takes it.
+    pub fn take(&mut self, now: Duration) -> bool {
+        let since = now.saturating_sub(std::mem::replace(&mut self.at, now)).as_secs_f64();
+        self.left = (self.left + since * self.per_second).min(self.burst);
+        let is_left = self.left >= 1.0;
+        self.left -= f64::from(u8::from(is_left));
+        is_left
+    }
+}
+
+/// The senders that were heard of late; new ones have a budget.
+#[derive(Debug)]
+pub struct Senders {
+    /// The last one is the last that was heard.
+    known: VecDeque<u32>,
+    new: Budget,
+}
+
+impl Senders {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { known: VecDeque::new(), new: Budget::new(4.0, 8.0) }
+    }
+
+    /// Whether the packet of a sender is taken.
+    pub fn take(&mut self, now: Duration, sender: u32) -> bool {
+        let place = self.known.iter().rposition(|known| *known == sender);
+        if place.is_none() && !self.new.take(now) {
+            return false;
+        }
+        if place.is_some() || self.known.len() >= KNOWN_MOST {
+            self.known.remove(place.unwrap_or(0));
+        }
+        self.known.push_back(sender);
+        true
+    }
+}
+
+/// As many as are decoded at once.
+const KNOWN_MOST: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_reports_is_cut_and_calm_is_not() {
+        let taken = |per_second: u64| {
+            let mut budget = Budget::of_reports();
+            let times =
+                (0..10 * per_second).map(|i| Duration::from_micros(i * 1_000_000 / per_second));
+            times.filter(|at| budget.take(*at)).count()
+        };
+        assert_eq!(taken(30), 300);
+        assert!((515..=520).contains(&taken(10_000)), "{}", taken(10_000));
+    }
+
+    #[test]
+    fn a_sender_that_is_known_stays_among_any_number_of_new_ones() {
+        let mut senders = Senders::new();
+        let mut strangers = 0;
+        for i in 0..100_000_u32 {
+            let now = Duration::from_micros(u64::from(i) * 100);
+            assert!(!i.is_multiple_of(300) || senders.take(now, 7), "{i}");
+            strangers += u32::from(senders.take(now, 1_000 + i));
+            assert!(senders.known.len() <= KNOWN_MOST);
+        }
+        assert!((40..=48).contains(&strangers), "{strangers}");
+    }
+}
