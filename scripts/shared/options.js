@@ -42,3 +42,15 @@ export function number(values, name, allowed) {
   const cure = Array.isArray(allowed) ? allowed.join(' or ') : `a whole number from ${allowed.from} to ${allowed.to}`;
   throw new Error(`--${name}: ${values[name]}; ${cure}`);
 }
+
+/**
+ * The rate that option `name` has, whole Mbit/s within bounds: 8M, 8000k, or 8; a number alone is
+ * bit/s from 100000 on. `crates/terminal/src/rate.rs` reads rates the same way.
+ */
+export function megabits(values, name, { from, to }) {
+  const [, digits, unit] = /^(\d+(?:\.\d+)?)([kmg]?)$/i.exec(values[name]) ?? [];
+  const alone = Number(digits) < 100e3 ? 1e6 : 1;
+  const value = (Number(digits) * ({ k: 1e3, m: 1e6, g: 1e9 }[unit?.toLowerCase()] ?? alone)) / 1e6;
+  if (Number.isInteger(value) && value >= from && value <= to) return value;
+  throw new Error(`--${name}: ${values[name]}; a whole number of Mbit/s from ${from} to ${to}, as 8M or 8`);
+}

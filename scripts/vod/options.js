@@ -4,7 +4,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 import { linksOfDrive } from '../shared/drives.js';
-import { number, parseWords } from '../shared/options.js';
+import { megabits, number, parseWords } from '../shared/options.js';
 import { LINKS } from './links.js';
 import { defaultSettings, parseSetting } from './settings.js';
 
@@ -46,7 +46,7 @@ Usage: node scripts/vod/vod.js [OPTIONS]
                          [default: ${OPTIONS.rounds.default}]
       --seed N           Decides what the links are like [default: ${OPTIONS.seed.default}]
       --drive DIR        A recorded drive instead; each round begins at another moment of it
-      --bitrate M        Of the video, Mbit/s [default: ${OPTIONS.bitrate.default}]
+      --bitrate RATE     Of the video, as 8M or 8 [default: ${OPTIONS.bitrate.default}]
       --height PIXELS    1080, 720 or 360 [default: ${OPTIONS.height.default}]
       --chunk S          How long a chunk is [default: ${OPTIONS.chunk.default}]
       --buffer S         The most that the player has in store [default: ${OPTIONS.buffer.default}]
@@ -75,7 +75,7 @@ export function parseOptions(words) {
     drive: values.drive,
     names,
     film: {
-      bitrateMbps: number(values, 'bitrate', { from: 1, to: 100 }),
+      bitrateMbps: megabits(values, 'bitrate', { from: 1, to: 100 }),
       height: number(values, 'height', [1080, 720, 360]),
       chunkS: number(values, 'chunk', { from: 1, to: 60 }),
     },

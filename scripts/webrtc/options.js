@@ -3,7 +3,7 @@
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-import { number, parseWords } from '../shared/options.js';
+import { megabits, number, parseWords } from '../shared/options.js';
 import { parseSetting } from './settings.js';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
@@ -50,7 +50,7 @@ Usage: node scripts/webrtc/call.js [OPTIONS]
       --steady           The delays of the links stay as they are
       --height PIXELS    1080 or 720 [default: ${OPTIONS.height.default}]
       --codec NAME       VP8, VP9, H264 or AV1 [default: ${OPTIONS.codec.default}]
-      --bitrate-max M    The most that the encoder makes, Mbit/s [default: ${OPTIONS['bitrate-max'].default}]
+      --bitrate-max RATE The most that the encoder makes, as 8M or 8 [default: ${OPTIONS['bitrate-max'].default}]
       --out DIR          Where the files go [default: target/webrtc]
       --roadweave FILE   The program [default: target/release/roadweave]
       --chromium FILE    The browser [default: ${OPTIONS.chromium.default}]
@@ -79,7 +79,7 @@ export function parseOptions(words) {
       width: (height * 16) / 9,
       height,
       fps: 30,
-      bitrate_max_bps: 1e6 * number(values, 'bitrate-max', { from: 1, to: 100 }),
+      bitrate_max_bps: 1e6 * megabits(values, 'bitrate-max', { from: 1, to: 100 }),
     },
     out: path.resolve(values.out),
     roadweave: values.roadweave,

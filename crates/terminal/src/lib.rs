@@ -17,6 +17,7 @@ pub mod exit;
 pub mod logging;
 pub mod out;
 pub mod program;
+pub mod rate;
 pub mod secret;
 
 /// The commands of `roadweave-admin`, which `roadweave` runs as its own, and what each does.

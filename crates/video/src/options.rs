@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use roadweave_terminal::rate::parse_bps;
+
 /// What is to be done.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -317,18 +319,8 @@ pub fn without_password(text: &str) -> String {
     shown
 }
 
-/// A bit rate: 8M, 800k, or bits per second.
 fn parse_rate(text: &str) -> Result<u64, String> {
-    let (number, unit) = match text.as_bytes().last() {
-        Some(b'M' | b'm') => (&text[..text.len() - 1], 1e6),
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 1e3),
-        _ => (text, 1.0),
-    };
-    let bps = number.parse::<f64>().map_or(0.0, |number| number * unit);
-    if (100e3..=200e6).contains(&bps) {
-        return Ok(bps.round() as u64);
-    }
-    Err("a rate from 100k to 200M bit/s, such as 8M".into())
+    parse_bps(text, &(100_000..=200_000_000))
 }
 
 fn parse_listen(text: &str) -> Result<SocketAddr, String> {
@@ -391,6 +383,7 @@ mod tests {
         }
         assert_eq!(parse_rate("8M"), Ok(8_000_000));
         assert_eq!(parse_rate("250k"), Ok(250_000));
+        assert_eq!(parse_rate("30"), Ok(30_000_000));
         for bad in ["", "M", "0", "-1M", "1k", "1G", "NaN", "inf"] {
             assert!(parse_rate(bad).is_err(), "{bad}");
         }

@@ -30,24 +30,25 @@ pub use self::realtime::{DirectionReport, EmulateError, EmulatedLinkReport, Emul
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("links").required(true))]
 pub struct EmulateArgs {
-    /// A file that describes the links
-    #[arg(long, value_name = "FILE", group = "links", conflicts_with_all = ["near", "far", "seed"])]
+    /// A file that describes the links, as in docs/traces.md
+    #[arg(long, value_name = "FILE", group = "links")]
     config: Option<PathBuf>,
-    /// A recorded drive: a directory with one CSV file per link (t_ms,capacity_kbps,rtt_ms,loss)
+    /// A recorded drive: a directory with a file or two per link, as in docs/traces.md
     #[arg(long, value_name = "DIR", group = "links")]
     drive: Option<PathBuf>,
     /// Synthetic cellular links of these operators: att, verizon, tmobile, lte
     #[arg(long, value_name = "NAME,..", group = "links", value_delimiter = ',')]
     synthetic: Vec<String>,
-    /// The network namespace at the vehicle; without it, the one this runs in
+    /// The network namespace at the vehicle; default: what the file of --config says, else the one
+    /// this runs in
     #[arg(long, value_name = "NETNS")]
     near: Option<String>,
-    /// The network namespace at the other end; without it, the one this runs in
+    /// The network namespace at the other end; default: as with --near
     #[arg(long, value_name = "NETNS")]
     far: Option<String>,
-    /// Decides all that is random
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    /// Decides all that is random; default: what the file of --config says, else 1
+    #[arg(long)]
+    seed: Option<u64>,
     /// Only check the file or drive, and say what the links can do
     #[arg(long)]
     check: bool,
@@ -79,19 +80,33 @@ impl EmulateArgs {
 
     fn emulation(&self) -> Result<Emulation, BadInput> {
         if let Some(file) = &self.config {
-            return read(file);
+            return self.described(file);
         }
+        let seed = self.seed.unwrap_or(1);
         let drive = match &self.drive {
             Some(dir) => Drive::read(dir).map_err(BadInput::new)?,
             None => {
                 let operators: Result<Vec<Operator>, BadInput> =
                     self.synthetic.iter().map(|name| operator(name)).collect();
-                Drive::synthetic(self.seed, &operators?, SYNTHETIC_LENGTH)
+                Drive::synthetic(seed, &operators?, SYNTHETIC_LENGTH)
             }
         };
         let (near, far) = (self.near.clone(), self.far.clone());
         let namespaces = NamespaceSettings { near, far, ..NamespaceSettings::default() };
-        Emulation::of_drive(&drive, self.seed, namespaces).map_err(BadInput::new)
+        Emulation::of_drive(&drive, seed, namespaces).map_err(BadInput::new)
+    }
+
+    /// The emulation of a file, but for what the command line says otherwise.
+    fn described(&self, file: &Path) -> Result<Emulation, BadInput> {
+        let mut description = EmulateFile::read(file)?;
+        let place = &mut description.namespaces;
+        for (said, namespace) in [(&self.near, &mut place.near), (&self.far, &mut place.far)] {
+            if said.is_some() {
+                namespace.clone_from(said);
+            }
+        }
+        description.seed = self.seed.unwrap_or(description.seed);
+        resolve(&description, file)
     }
 
     fn print(&self, json: &serde_json::Value, text: impl FnOnce() -> Table) -> Result<()> {
@@ -109,11 +124,22 @@ fn operator(name: &str) -> Result<Operator, BadInput> {
     })
 }
 
-/// Reads a description; paths in it are relative to its directory.
-fn read(file: &Path) -> Result<Emulation, BadInput> {
-    let text = read_text(file, false).map_err(BadInput::new)?;
-    let description: EmulateFile = roadweave_config::parse(file, &text).map_err(BadInput::new)?;
+impl EmulateFile {
+    /// Reads a description.
+    ///
+    /// # Errors
+    /// With the place in the file, and what would be right.
+    pub fn read(file: &Path) -> Result<Self, BadInput> {
+        let text = read_text(file, false).map_err(BadInput::new)?;
+        roadweave_config::parse(file, &text).map_err(BadInput::new)
+    }
+}
+
+/// What a description that was read from `file` describes; paths in it are relative to the file's
+/// directory.
+fn resolve(description: &EmulateFile, file: &Path) -> Result<Emulation, BadInput> {
     description.resolve(file.parent().unwrap_or(Path::new("."))).map_err(|error| {
+        let text = read_text(file, false).unwrap_or_default();
         let field = match &error {
             EmulationError::Link(LinkError::Field { link, field, .. }) => {
                 format!("link.{}.{field}", link - 1)
@@ -201,13 +227,16 @@ const SYNTHETIC_LENGTH: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests {
+    use roadweave_emulate::LinkFields;
+
     use super::*;
 
     fn error_of(text: &str) -> String {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("emulate.toml");
         std::fs::write(&file, text).unwrap();
-        let error = read(&file).unwrap_err().to_string();
+        let read = EmulateFile::read(&file).and_then(|read| resolve(&read, &file));
+        let error = read.unwrap_err().to_string();
         error.replace(&directory.path().display().to_string(), "DIR")
     }
 
@@ -238,9 +267,73 @@ mod tests {
         check(format!("{link}trace = 'x.csv'"), "DIR/x.csv: No such file");
     }
 
+    fn args(words: &[&str]) -> EmulateArgs {
+        use clap::{Args as _, FromArgMatches as _};
+
+        let command = EmulateArgs::augment_args(clap::Command::new("emulate"));
+        let matches = command.get_matches_from([&["emulate"][..], words].concat());
+        EmulateArgs::from_arg_matches(&matches).unwrap()
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("emulate.toml");
+        let text =
+            "seed = 3\n[place]\nnear = 'a'\nfar = 'b'\n[[link]]\nname = 'x'\nrate_kbps = 8\n";
+        std::fs::write(&file, text).unwrap();
+        let config = ["--config", file.to_str().unwrap()];
+        let check = |words: &[&str], near: &str, far: &str, seed: u64| {
+            let emulation = args(&[&config[..], words].concat()).emulation().unwrap();
+            let Emulation { links, namespaces } = emulation;
+            assert_eq!(namespaces.near.as_deref(), Some(near));
+            assert_eq!(namespaces.far.as_deref(), Some(far));
+            assert_eq!(links[0].link.up.seed, roadweave_types::SplitMix64::word(seed, 0));
+        };
+        check(&[], "a", "b", 3);
+        check(&["--near", "c", "--seed", "5"], "c", "b", 5);
+        check(&["--far", "d"], "a", "d", 3);
+    }
+
+    /// The page has every field of the file that is not the lab's as well, and its example is one.
+    #[test]
+    fn the_page_tells_of_every_field() {
+        let page = include_str!("../../../docs/traces.md");
+        let (_, section) = page.split_once("## Links in a file: emulate.toml").unwrap();
+        let (_, example) = section.split_once("```toml\n").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        let file: EmulateFile = roadweave_config::parse(Path::new("example"), example).unwrap();
+        assert_eq!(resolve(&file, Path::new("example")).unwrap().links.len(), 2);
+        let written = toml::Value::try_from(&file).unwrap();
+        for field in written["place"].as_table().unwrap().keys() {
+            assert!(section.contains(&format!("| `place.{field}` |")), "{field}");
+        }
+        let lab = include_str!("../../../docs/lab.md");
+        let link = LinkFields {
+            name: "all".into(),
+            trace: Some("a.csv".into()),
+            trace_down: Some("b.csv".into()),
+            operator: Some("lte".into()),
+            rate_kbps: Some(1),
+            rate_down_kbps: Some(1),
+            delay_ms: Some(1.0),
+            jitter_ms: Some(1.0),
+            reorder: true,
+            loss: Some(0.1),
+            loss_burst: Some(2.0),
+            queue_bytes: Some(1),
+            near_addresses: Vec::new(),
+            far_addresses: Vec::new(),
+        };
+        for field in toml::Table::try_from(&link).unwrap().keys() {
+            let row = format!("| `link.{field}` |");
+            assert!(section.contains(&row) || lab.contains(&row), "{field}");
+        }
+    }
+
     #[test]
     fn a_missing_description_is_named() {
-        let error = read(Path::new("/nowhere/emulate.toml")).unwrap_err().to_string();
+        let error = EmulateFile::read(Path::new("/nowhere/emulate.toml")).unwrap_err().to_string();
         assert!(error.starts_with("cannot read /nowhere/emulate.toml: No such file"), "{error}");
     }
 }

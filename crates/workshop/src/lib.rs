@@ -21,6 +21,7 @@ mod sandbox;
 mod stack;
 mod table;
 mod trace;
+mod writable;
 
 use std::process::ExitCode;
 

@@ -29,7 +29,7 @@ use indicatif::ProgressBar;
 use roadweave_device::netns::Sandbox;
 use roadweave_terminal::exit;
 use roadweave_terminal::out;
-use roadweave_types::Instant;
+use roadweave_types::{Instant, Rate};
 use serde::Serialize;
 
 use self::members::Members;
@@ -39,7 +39,9 @@ use crate::demo::clip::ClipSpec;
 use crate::demo::ffmpeg;
 use crate::demo::sampler::Sample;
 use crate::product;
+use crate::rate;
 use crate::sandbox::{clock, exit_when_told};
+use crate::writable;
 
 /// On the sandbox's own file system.
 const DIRECTORY: &str = "/run/roadweave-stack";
@@ -56,9 +58,9 @@ pub struct StackArgs {
     /// Duration of the streams, seconds; the proxy dies in the middle
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(6..=600))]
     seconds: u32,
-    /// Rate of each video, Mbit/s
-    #[arg(long, value_name = "MBIT/S", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=50))]
-    bitrate: u32,
+    /// Rate of each video, as 8M or 800k; 8 is 8M
+    #[arg(long, value_name = "RATE", default_value = "8M", value_parser = rate::parse_video)]
+    bitrate: Rate,
     /// Seed of the links
     #[arg(long, default_value_t = 10)]
     seed: u64,
@@ -87,6 +89,7 @@ impl StackArgs {
     /// # Errors
     /// When something is missing, with the cure, or a part of it fails, with what it said.
     pub fn run(&self) -> anyhow::Result<()> {
+        writable::check("--report", &self.report)?;
         ffmpeg::check()?;
         match Sandbox::enter()? {
             Sandbox::Ended(code) => exit::now(code),
@@ -104,7 +107,7 @@ impl StackArgs {
             false => bar.set_message(text.to_owned()),
         };
         tell("encoding the clip");
-        let bitrate_bps = u64::from(self.bitrate) * 1_000_000;
+        let bitrate_bps = self.bitrate.as_bps();
         let spec = ClipSpec { source: None, seconds: self.seconds, bitrate_bps };
         let clip = directory.join("clip.h264");
         spec.encode(&clip, |_| bar.tick())?;

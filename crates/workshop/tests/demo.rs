@@ -190,8 +190,12 @@ fn bad_options_are_refused_with_what_would_be_right() {
     refuse(&["--strategies", "best"], "known are: xnc");
     refuse(&["--strategies", "best-adaptive"], "known are: xnc");
     refuse(&["--drive", "/nowhere"], "cannot read the drive /nowhere");
-    refuse(&["--bitrate", "fast"], "a number of Mbit/s");
+    refuse(&["--bitrate", "fast"], "such as 8M; 30 alone is 30M");
     refuse(&["--seconds", "1"], "1 is not in 2..=600");
+    refuse(&["--config", "/nowhere.toml"], "cannot read /nowhere.toml");
+    refuse(&["--config", "/nowhere.toml", "--drive", "/nowhere"], "cannot be used with");
+    let unwritable = "--report /nowhere/demo.html: cannot write it: No such file";
+    refuse(&["--report", "/nowhere/demo.html"], unwritable);
 }
 
 /// The share of the stream that the best link carries alone, 0..1, by the links' traces.

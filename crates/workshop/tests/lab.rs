@@ -157,7 +157,10 @@ fn mistakes_are_told_with_their_place_and_cure() {
         check_refused(&lab(folder.path(), &[&["compare"], arguments].concat()), 2, parts);
     };
     check(&["--drives", "nowhere"], &["nowhere", "No such file"]);
-    check(&["--drives", "drives", "--bitrate", "fast"], &["--bitrate", "such as 30M"]);
+    check(
+        &["--drives", "drives", "--bitrate", "fast"],
+        &["--bitrate", "such as 8M; 30 alone is 30M"],
+    );
     check(&["--drives", "drives", "--strategies", "magic"], &["magic", "xnc", "best-single"]);
     let single = ["--drives", "drives", "--strategies", "single:att"];
     check(&single, &["mahimahi", "no link att", "modem, wifi"]);

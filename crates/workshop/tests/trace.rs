@@ -140,7 +140,7 @@ fn mistakes_are_told_with_their_place_and_cure() {
         check(&format!("{command} drive --seconds 0"), &["--seconds", "such as 90"]);
     }
     assert!(!folder.path().join("x").exists(), "nothing is left of what failed");
-    check("info drive --bitrate fast", &["--bitrate", "such as 30M"]);
+    check("info drive --bitrate fast", &["--bitrate", "such as 8M; 30 alone is 30M"]);
     check("convert drive", &["--out: a directory is needed"]);
     check("convert drive/lte.csv --out a.csv --to mahimahi", &["another ending than .csv"]);
     check("convert drive/lte.csv --out a.up --to rates", &["the ending .csv"]);

@@ -36,6 +36,7 @@ use roadweave_lab::figures::{Results, Run, Scene};
 use roadweave_lab::video::quality::Player;
 use roadweave_terminal::exit::{self, BadInput};
 use roadweave_terminal::out;
+use roadweave_types::Rate;
 use serde::Serialize;
 
 use self::clip::ClipSpec;
@@ -47,13 +48,15 @@ use self::stage::Stage;
 use self::ways::{LeftOut, Way, Ways};
 use self::world::World;
 use crate::product;
+use crate::rate;
 use crate::sandbox::exit_when_told;
+use crate::writable;
 
 pub use self::sink::SinkArgs;
 pub use self::source::SourceArgs;
 
 /// The stream's rate unless told otherwise.
-const DEFAULT_BITRATE_BPS: u64 = 30_000_000;
+const DEFAULT_BITRATE: &str = "30M";
 /// The stream's duration unless told otherwise.
 const DEFAULT_SECONDS: u32 = 20;
 /// The first seed whose links suffice together, and of which none suffices alone.
@@ -87,18 +90,23 @@ const LIVE_TITLE: &str = "\nLive encoder (roadweave-video, 640x360), beside what
 /// Streams video through the tunnel over emulated links, with one strategy after another
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
-    /// Replay the recorded drive in DIR, files as in docs/traces.md; default: synthetic links
-    #[arg(long, value_name = "DIR")]
+    /// A recorded drive: a directory with a file or two per link, as in docs/traces.md; default:
+    /// synthetic links of att, verizon, tmobile and lte
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
     drive: Option<PathBuf>,
+    /// A file that describes the links, as for `roadweave emulate`; its namespaces and addresses
+    /// mean nothing here
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Duration of the stream in each run, seconds
     #[arg(long, default_value_t = DEFAULT_SECONDS, value_parser = clap::value_parser!(u32).range(2..=600))]
     seconds: u32,
-    /// Seed of the links
-    #[arg(long, default_value_t = DEFAULT_SEED)]
-    seed: u64,
-    /// Rate of the video, Mbit/s
-    #[arg(long, value_name = "MBIT/S", default_value_t = DEFAULT_BITRATE_BPS as f64 / 1e6, value_parser = parse_mbps)]
-    bitrate: f64,
+    /// Decides all that is random; default: what the file of --config says, else 10
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Rate of the video, as 8M or 800k; 30 is 30M
+    #[arg(long, value_name = "RATE", default_value = DEFAULT_BITRATE, value_parser = rate::parse_video)]
+    bitrate: Rate,
     /// Strategies in the order of the runs; `single` stands for the best single link, and with
     /// `-adaptive` behind its name, or `@8M`, a strategy has a live encoder that follows the
     /// tunnel, or keeps to 8 Mbit/s; default: single,minrtt,xnc,lola-adaptive
@@ -130,11 +138,14 @@ impl DemoArgs {
     /// # Errors
     /// When something is missing, with the cure, or a part of the demo fails, with what it said.
     pub fn run(&self) -> anyhow::Result<()> {
-        let scenario = match &self.drive {
-            Some(directory) => Scenario::recorded(directory, self.seed),
-            None => Scenario::synthetic(self.seed),
+        let seed = self.seed.unwrap_or(DEFAULT_SEED);
+        let scenario = match (&self.config, &self.drive) {
+            (Some(file), _) => Scenario::described(file, self.seed),
+            (None, Some(directory)) => Scenario::recorded(directory, seed),
+            (None, None) => Scenario::synthetic(seed),
         };
         let scenario = scenario.map_err(|error| BadInput::new(format!("{error:#}")))?;
+        writable::check("--report", &self.report)?;
         let bitrate_bps = self.bitrate_bps()?;
         let (best, _) = scenario.best_link(bitrate_bps, self.seconds);
         let ways = Ways::choose(self.strategies.as_deref(), best, live::find)?;
@@ -214,7 +225,7 @@ impl DemoArgs {
     fn present(&self, stage: &Stage, runs: &Runs) -> anyhow::Result<()> {
         let results = Results {
             scenario: stage.scenario.name.clone(),
-            seed: self.seed,
+            seed: stage.scenario.file.seed,
             seconds: self.seconds,
             strategies: runs.clip.iter().map(|run| run.figures.clone()).collect(),
         };
@@ -252,7 +263,7 @@ impl DemoArgs {
         let player = &stage.player;
         let facts = [
             ("version", format!("roadweave {}", env!("CARGO_PKG_VERSION"))),
-            ("scenario", format!("{}, seed {}", stage.scenario.name, self.seed)),
+            ("scenario", format!("{}, seed {}", stage.scenario.name, stage.scenario.file.seed)),
             ("links, mean Mbit/s", links.iter().map(rate).collect::<Vec<_>>().join(", ")),
             (
                 "best single link",
@@ -277,7 +288,7 @@ impl DemoArgs {
 
     /// The rate of the stream that will be sent, before RTP headers.
     fn bitrate_bps(&self) -> anyhow::Result<u64> {
-        let Some(clip) = &self.clip else { return Ok((self.bitrate * 1e6).round() as u64) };
+        let Some(clip) = &self.clip else { return Ok(self.bitrate.as_bps()) };
         let unusable = |problem| BadInput::new(format!("--clip {}: {problem}", clip.display()));
         let units = clip::read(clip).map_err(|error| unusable(error.to_string()))?;
         let frames = ClipSpec { source: None, seconds: self.seconds, bitrate_bps: 0 }.frames();
@@ -289,9 +300,4 @@ impl DemoArgs {
         let bytes = units.iter().flat_map(|unit| &unit.nals).map(bytes::Bytes::len).sum::<usize>();
         Ok(bytes as u64 * 8 * u64::from(clip::FPS) / units.len() as u64)
     }
-}
-
-fn parse_mbps(text: &str) -> Result<f64, String> {
-    let mbps: f64 = text.parse().map_err(|_| "a number of Mbit/s, such as 30".to_owned())?;
-    if (0.5..=100.0).contains(&mbps) { Ok(mbps) } else { Err("0.5 to 100 Mbit/s".to_owned()) }
 }

@@ -55,6 +55,28 @@ impl Scenario {
         Self::new(name, seed, links)
     }
 
+    /// The links that `file` describes, as `roadweave emulate` takes it, without their addresses;
+    /// `seed`: another than the file's.
+    ///
+    /// # Errors
+    /// When the file is wrong, or a recording that it names is.
+    pub fn described(file: &Path, seed: Option<u64>) -> anyhow::Result<Self> {
+        let description = EmulateFile::read(file)?;
+        let directory = file.parent().unwrap_or(Path::new("."));
+        let directory = if directory == Path::new("") { Path::new(".") } else { directory };
+        let directory = directory.canonicalize()?;
+        let mut links = description.links;
+        for link in &mut links {
+            for trace in [&mut link.trace, &mut link.trace_down].into_iter().flatten() {
+                *trace = directory.join(&*trace);
+            }
+            link.near_addresses.clear();
+            link.far_addresses.clear();
+        }
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Self::new(name, seed.unwrap_or(description.seed), links)
+    }
+
     fn new(name: String, seed: u64, links: Vec<LinkFields>) -> anyhow::Result<Self> {
         let namespaces = NamespaceSettings {
             near: Some(world::BOX.to_owned()),
@@ -121,14 +143,18 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DEFAULT_BITRATE_BPS, DEFAULT_SECONDS, DEFAULT_SEED};
+    use super::super::{DEFAULT_BITRATE, DEFAULT_SECONDS, DEFAULT_SEED};
     use super::*;
+
+    fn default_bps() -> u64 {
+        crate::rate::parse_video(DEFAULT_BITRATE).unwrap().as_bps()
+    }
 
     /// The share of a stream that the best link carries alone, and the share of the time in which
     /// all together are too slow for it.
     fn alone_and_together(seed: u64) -> (f64, f64) {
         let scenario = Scenario::synthetic(seed).unwrap();
-        let (_, alone) = scenario.best_link(DEFAULT_BITRATE_BPS, DEFAULT_SECONDS);
+        let (_, alone) = scenario.best_link(default_bps(), DEFAULT_SECONDS);
         // A link is of use while it neither loses packets nor takes longer than 80 ms.
         let mut usable = vec![0.0; DEFAULT_SECONDS as usize * 10];
         for trace in scenario.links.iter().map(|link| &link.up.trace) {
@@ -139,7 +165,7 @@ mod tests {
                 }
             }
         }
-        let wanted = DEFAULT_BITRATE_BPS as f64 * 1.1;
+        let wanted = default_bps() as f64 * 1.1;
         let short = usable.iter().filter(|usable| **usable < wanted).count();
         (alone, short as f64 / f64::from(DEFAULT_SECONDS * 10))
     }
@@ -197,5 +223,22 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let error = Scenario::recorded(directory.path(), 1).unwrap_err().to_string();
         assert!(error.contains("a file NAME.csv or NAME.up per link"), "{error}");
+    }
+
+    #[test]
+    fn a_file_gives_links_and_a_seed_and_no_addresses() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("two.toml");
+        std::fs::write(folder.path().join("a.csv"), "t_ms,capacity_kbps\n0,8000\n9000,8000\n")
+            .unwrap();
+        let text = "seed = 3\n[[link]]\nname = 'a'\ntrace = 'a.csv'\nnear_addresses = ['192.0.2.2/24']\n\
+                    [[link]]\nname = 'b'\nrate_kbps = 2000\n";
+        std::fs::write(&file, text).unwrap();
+        let scenario = Scenario::described(&file, None).unwrap();
+        assert_eq!((scenario.name.as_str(), scenario.file.seed), ("two", 3));
+        assert_eq!(scenario.uplinks().collect::<Vec<_>>(), ["a", "b"]);
+        assert!(scenario.file.links.iter().all(|link| link.near_addresses.is_empty()));
+        assert!(scenario.file.links[0].trace.as_ref().unwrap().is_absolute());
+        assert_eq!(Scenario::described(&file, Some(7)).unwrap().file.seed, 7);
     }
 }

@@ -12,14 +12,14 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::Strategy;
 use serde::Serialize;
 
+use crate::rate::parse_video;
+
 /// What runs unless something is asked for.
 const DEFAULT: [&str; 4] = ["single", "minrtt", "xnc", "lola-adaptive"];
 /// Stands for the best single link.
 const BEST_SINGLE: &str = "single";
 /// A live encoder that follows the tunnel.
 const ADAPTIVE: &str = "-adaptive";
-/// Rates of a live encoder, Mbit/s.
-const RATES: std::ops::RangeInclusive<f64> = 0.1..=100.0;
 
 /// One run.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,8 +105,7 @@ impl Way {
         let live = match name.strip_suffix(ADAPTIVE) {
             Some(strategy) => Some((strategy, ADAPTIVE.to_owned(), None)),
             None => name.rsplit_once('@').and_then(|(strategy, rate)| {
-                let mbps: f64 = rate.strip_suffix('M')?.parse().ok()?;
-                let bps = RATES.contains(&mbps).then_some((mbps * 1e6).round() as u64)?;
+                let bps = parse_video(rate).ok()?.as_bps();
                 Some((strategy, format!("@{rate}"), Some(bps)))
             }),
         };
@@ -169,11 +168,12 @@ mod tests {
         check("single-adaptive", "single:lte", "single:lte-adaptive", None);
         check("single:att-adaptive", "single:att", "single:att-adaptive", None);
         check("xnc@8M", "xnc", "xnc@8M", Some(8_000_000));
+        check("xnc@8", "xnc", "xnc@8", Some(8_000_000));
         check("single@2.5M", "single:lte", "single:lte@2.5M", Some(2_500_000));
         let clip = |name: &str| Way::parse(name, "lte").unwrap();
         assert_eq!(clip("single"), Way::Clip("single:lte".into()));
         assert_eq!(clip("xnc-runs"), Way::Clip("xnc-runs".into()));
-        for name in ["best", "best-adaptive", "-adaptive", "xnc@", "xnc@8", "xnc@0M", "xnc@fastM"] {
+        for name in ["best", "best-adaptive", "-adaptive", "xnc@", "xnc@0M", "xnc@fastM"] {
             let error = Way::parse(name, "lte").unwrap_err().to_string();
             assert!(error.contains("known are: xnc") && error.contains(ADAPTIVE), "{error}");
         }

@@ -1,10 +1,11 @@
-//! Many jobs on many cores, with a bar that says how long it still takes.
+//! Many jobs on many cores, with a bar that says how long it still takes, or a line now and then
+//! where standard error is no terminal.
 
 use std::io::IsTerminal as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -30,6 +31,7 @@ pub fn work_all<T: Send>(
     let next = AtomicUsize::new(0);
     let stop = stop_when_told()?;
     let bar = bar(count);
+    let lines = Lines::new(count);
     std::thread::scope(|scope| {
         for _ in 0..workers.clamp(1, count.max(1)) {
             scope.spawn(|| {
@@ -52,6 +54,7 @@ pub fn work_all<T: Send>(
                         }
                     }
                     bar.inc(1);
+                    lines.tell(bar.position());
                 }
             });
         }
@@ -100,9 +103,72 @@ fn bar(count: usize) -> ProgressBar {
     bar
 }
 
+/// Progress for logs and pipes: a line after the first job, and one at most each ten seconds.
+struct Lines {
+    count: usize,
+    began: Instant,
+    /// When the last line was said, since `began`; none while there is a bar.
+    last: Option<Mutex<Option<Duration>>>,
+}
+
+impl Lines {
+    fn new(count: usize) -> Self {
+        let last = (!std::io::stderr().is_terminal()).then(Mutex::default);
+        Self { count, began: Instant::now(), last }
+    }
+
+    /// So many jobs are done.
+    fn tell(&self, done: u64) {
+        let Some(last) = &self.last else { return };
+        let elapsed = self.began.elapsed();
+        let mut last = lock(last);
+        if let Some(line) = progress_line(done, self.count as u64, elapsed, *last) {
+            out::note(line);
+            *last = Some(elapsed);
+        }
+    }
+}
+
+/// What is said when `done` of `count` jobs are done `elapsed` after the first began, if the last
+/// line was at `last`.
+fn progress_line(
+    done: u64,
+    count: u64,
+    elapsed: Duration,
+    last: Option<Duration>,
+) -> Option<String> {
+    let due = last.is_none_or(|last| elapsed.saturating_sub(last) >= LINE_INTERVAL);
+    if done == 0 || !(due || done == count) {
+        return None;
+    }
+    let left = elapsed.as_secs_f64() / done as f64 * count.saturating_sub(done) as f64;
+    Some(format!("{done} of {count} runs, {:.0} s, about {left:.0} s left", elapsed.as_secs_f64()))
+}
+
+/// Between two lines of progress.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_is_told_at_first_now_and_then_and_at_the_end() {
+        let check = |done, elapsed_s, last_s: Option<u64>, expected: Option<&str>| {
+            let line = progress_line(
+                done,
+                40,
+                Duration::from_secs(elapsed_s),
+                last_s.map(Duration::from_secs),
+            );
+            assert_eq!(line.as_deref(), expected);
+        };
+        check(0, 1, None, None);
+        check(1, 2, None, Some("1 of 40 runs, 2 s, about 78 s left"));
+        check(5, 11, Some(2), None);
+        check(10, 12, Some(2), Some("10 of 40 runs, 12 s, about 36 s left"));
+        check(40, 13, Some(12), Some("40 of 40 runs, 13 s, about 0 s left"));
+    }
 
     #[test]
     fn results_come_in_the_order_of_the_jobs_whatever_the_workers() {
