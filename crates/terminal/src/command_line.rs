@@ -17,6 +17,16 @@ pub struct LogOption {
         value_name = "LEVEL"
     )]
     filter: String,
+    /// How to write it
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        env = "ROADWEAVE_LOG_FORMAT",
+        value_name = "FORMAT"
+    )]
+    log_format: logging::LogFormat,
 }
 
 impl LogOption {
@@ -31,7 +41,7 @@ impl LogOption {
         command: impl FnOnce() -> anyhow::Result<()>,
         tell: impl FnOnce(&anyhow::Error) -> ExitCode,
     ) -> ExitCode {
-        match logging::start(&self.filter).and_then(|()| command()) {
+        match logging::start(&self.filter, self.log_format).and_then(|()| command()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => tell(&error),
         }

@@ -1,6 +1,8 @@
 //! What is logged, and where to: lines on standard error, so that what a command prints can be
 //! piped.
 
+mod structured;
+
 use std::io::{self, IsTerminal as _, Write};
 
 use roadweave_log::Lines;
@@ -12,25 +14,48 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use self::structured::Structured;
 use crate::exit::BadInput;
 use crate::out;
 
-/// Begins to log what `filter` asks for.
+/// How the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    #[default]
+    Text,
+    /// An object a line, with the fields of each event
+    Json,
+    /// Entries of systemd's journal, with the fields of each event
+    Journald,
+}
+
+/// Begins to log what `filter` asks for, written as `format` says.
 ///
 /// # Errors
-/// When the filter cannot be understood, or the system lacks what the log needs.
-pub fn start(filter: &str) -> anyhow::Result<()> {
+/// When the filter cannot be understood, a journal is asked for and there is none, or the system
+/// lacks what the log needs.
+pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let lines = open()?;
     let asks_for_trace = asks_for_trace(filter);
     let filter = parse(filter)?;
     // Colours are for eyes: a journal or a log file gets plain lines.
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let lines = tracing_subscriber::fmt::layer()
-        .with_ansi(colours)
-        // These are said by `eprintln!`.
-        .log_internal_errors(false)
-        .with_writer(LogWriter(lines));
-    tracing_subscriber::registry().with(filter).with(lines).init();
+    let text = (format == LogFormat::Text).then(|| {
+        tracing_subscriber::fmt::layer()
+            .with_ansi(colours)
+            // These are said by `eprintln!`.
+            .log_internal_errors(false)
+            .with_writer(LogWriter(lines.clone()))
+    });
+    let structured = match format {
+        LogFormat::Text => None,
+        LogFormat::Json => Some(Structured::json(lines)),
+        LogFormat::Journald => Some(Structured::journal(lines).map_err(|error| {
+            BadInput::new(format!("--log-format journald: no journal takes entries: {error}"))
+        })?),
+    };
+    tracing_subscriber::registry().with(filter).with(text).with(structured).init();
     if asks_for_trace && STATIC_MAX_LEVEL < LevelFilter::TRACE {
         tracing::warn!(
             "nothing is logged at level trace: what it would cost each packet is left out of \
