@@ -1,7 +1,7 @@
 //! `least-loaded`: the path with the smallest part of its congestion window in flight.
 //!
-//! The scheduler that docs/add-a-strategy.md adds, whole, with its test. It is not a good one; it is
-//! a short one.
+//! The scheduler that docs/add-a-strategy.md adds, whole, with its test. It is short rather than
+//! good.
 
 #![allow(missing_docs, reason = "tests")]
 
