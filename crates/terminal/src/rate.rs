@@ -28,9 +28,9 @@ pub fn parse_bps(text: &str, bounds: &RangeInclusive<u64>) -> Result<u64, String
 /// A rate as [`parse_bps`] takes it.
 fn short(bps: u64) -> String {
     match bps {
-        _ if bps % 1_000_000_000 == 0 => format!("{}G", bps / 1_000_000_000),
-        _ if bps % 1_000_000 == 0 => format!("{}M", bps / 1_000_000),
-        _ if bps % 1_000 == 0 => format!("{}k", bps / 1_000),
+        _ if bps.is_multiple_of(1_000_000_000) => format!("{}G", bps / 1_000_000_000),
+        _ if bps.is_multiple_of(1_000_000) => format!("{}M", bps / 1_000_000),
+        _ if bps.is_multiple_of(1_000) => format!("{}k", bps / 1_000),
         _ => bps.to_string(),
     }
 }
