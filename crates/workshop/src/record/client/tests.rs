@@ -44,7 +44,7 @@ fn wrong_options_say_what_would_be_right() {
     check("--interfaces a=", "`` is no interface");
     check("--interfaces eth0 --mode constant", "eth0 has none, and --mode constant needs one");
     check("--interfaces eth0 --rate eth1=5M", "`eth1` is none of --interfaces");
-    check("--interfaces eth0 --rate 5", "such as 30M");
+    check("--interfaces eth0 --rate fast", "such as 8M");
     check("--interfaces eth0 --packet 9000", "200..=1500");
     check("--interfaces eth0 --seconds 1", "2..=7200");
 }
