@@ -22,6 +22,9 @@ use roadweave_terminal::{ADMIN, WORKSHOP, program};
 /// The command of those who keep a fleet.
 const FLEET: &str = "fleet";
 
+/// What the other program is told of the log, by its environment.
+type Log = [(&'static str, Option<String>); 2];
+
 /// A command line whose command is not ours.
 #[derive(Debug, Parser)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
@@ -31,6 +34,8 @@ struct Arguments {
     command: External,
     #[arg(long, env = "ROADWEAVE_LOG")]
     log: Option<String>,
+    #[arg(long, env = "ROADWEAVE_LOG_FORMAT")]
+    log_format: Option<String>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -47,9 +52,11 @@ enum External {
 /// [`BadInput`] when the package with the command is not installed; else when its program cannot be
 /// started.
 pub fn run(ours: &[&str]) -> Result<()> {
-    let Ok(Arguments { command: External::Words(words), log }) = Arguments::try_parse() else {
+    let Ok(Arguments { command: External::Words(words), log, log_format }) = Arguments::try_parse()
+    else {
         return Ok(());
     };
+    let log = [("ROADWEAVE_LOG", log), ("ROADWEAVE_LOG_FORMAT", log_format)];
     let mut names = words.iter().map(|word| word.to_str().unwrap_or_default());
     let first = names.next().unwrap_or_default();
     // The help of a command comes from the program that has it.
@@ -92,8 +99,10 @@ fn is_name(word: &str) -> bool {
 }
 
 /// Returns only when the program cannot be started.
-fn take_over(program: &Path, words: &[OsString], log: Option<String>) -> anyhow::Error {
-    let error =
-        Command::new(program).args(words).envs(log.map(|log| ("ROADWEAVE_LOG", log))).exec();
+fn take_over(program: &Path, words: &[OsString], log: Log) -> anyhow::Error {
+    let error = Command::new(program)
+        .args(words)
+        .envs(log.into_iter().filter_map(|(name, value)| Some((name, value?))))
+        .exec();
     anyhow::Error::new(error).context(format!("cannot start {}", program.display()))
 }

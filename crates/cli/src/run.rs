@@ -115,6 +115,7 @@ impl ClientArgs {
                 },
                 split: split_rules(streams),
             }),
+            metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
             memory_max: file.limits.client_memory_mb.bytes(),
             uplinks: file.selector(),
             name: file.name,
@@ -342,6 +343,7 @@ impl RouterArgs {
                 links,
                 inner_sources: (!file.accept_sources.is_empty()).then_some(file.accept_sources),
             },
+            metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
             sockets: sockets.into_iter().map(router_socket).collect(),
             addresses: file.addresses,
             tun: TunSettings {

@@ -1,55 +1,116 @@
 //! `roadweave show`: paths, lanes and statistics of a running client, server or router.
 
 mod fleet;
+mod page;
+mod rates;
 mod tables;
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use roadweave_device::local;
 use roadweave_device::status::{
-    AnchorRoleStatus, RoleStatus, RouterSession, SplitStatus, Status, StreamsStatus,
+    AbsentClient, AnchorRoleStatus, RoleStatus, RouterSession, SplitStatus, Status, StreamsStatus,
 };
 use roadweave_terminal::out;
 use roadweave_tunnel::SessionStatus;
 use serde_json::Value;
 
 use self::fleet::fleet;
-use self::tables::{candidates, counts, drops, lanes, links, passing, paths, shards, ways};
+use self::page::{Selection, fit, in_place};
+use self::rates::Rates;
+use self::tables::{
+    candidates, clients, counts, drops, lanes, links, passing, paths, shards, ways,
+};
 
 /// Shows paths, lanes and statistics of a running client, server or router.
 #[derive(Debug, clap::Args)]
+#[command(after_help = LEGEND)]
 pub struct ShowArgs {
     /// The socket of the running client, server or router
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]
     socket: PathBuf,
-    /// Print everything as one JSON object
+    /// Print everything as one JSON object; with --watch each on a line of its own
     #[arg(long)]
     json: bool,
-    /// Show it again every so many seconds
+    /// Show it again every so many seconds, on a terminal in the same place
     #[arg(long, value_name = "SECONDS")]
     watch: Option<f64>,
+    #[command(flatten)]
+    selection: Selection,
 }
+
+/// What the words and columns mean.
+const LEGEND: &str = "\
+Units: 1 MB is 1,000,000 bytes, 1 Mbit/s 1,000,000 bits a second. `out` is what this
+end sends, `in` what it receives, UDP payload, between two readings: half a second
+apart, or the seconds of --watch. `rtt` is the smoothed round trip, `loss` the share of
+packets that were lost of late, `lost` all that ever were.
+
+Paths: `usable` carries data; `suspect` did not answer and carries data only where
+there is no other; `validating` has not answered yet; `standby` is kept for later.
+`window`: bytes that may be in flight; `pacing`: the rate at which packets leave;
+`month`, `cap`: bytes of this month, and those it may have before it is a backup;
+`budget`: bytes of repairs that it may carry now.
+
+Lanes: `taken` inner packets were sent as `sent` packets, `again` copies and `coded`
+repairs; `extra`: bytes beyond the inner packets; `queue`: what waits to be sent;
+`delivered` came from the other end, `repaired` of these by a repair alone.
+
+Drops are by reason. A server shows a row for each client, worst first; with --client
+the paths and lanes of those too. Every field of --json has its meaning in its name;
+counters count since the session, or the instance, began.";
 
 impl ShowArgs {
     /// # Errors
     /// When nothing runs behind the socket.
     pub fn run(&self) -> Result<()> {
+        let interval =
+            self.watch.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.1, 3600.0)));
+        if self.json {
+            return self.print_json(interval);
+        }
+        let in_its_place = self.watch.is_some() && std::io::stdout().is_terminal();
+        if in_its_place {
+            out::print("\x1b[2J")?;
+        }
+        let mut before = local::status(&self.socket)?;
+        std::thread::sleep(interval.unwrap_or(BETWEEN_READINGS).min(BETWEEN_READINGS));
         loop {
-            if self.json {
-                let status = local::request(&self.socket, "status", &Value::Null)?;
-                out::line(format_args!("{status:#}"))?;
-            } else {
-                out::print(render(&local::status(&self.socket)?))?;
-            }
-            let Some(seconds) = self.watch else { return Ok(()) };
-            std::thread::sleep(Duration::from_secs_f64(seconds.clamp(0.1, 3600.0)));
+            let status = local::status(&self.socket)?;
+            let page = fit(&render(&status, &Rates::between(&before, &status), &self.selection));
+            out::print(if in_its_place { in_place(&page, terminal_rows()) } else { page })?;
+            let Some(interval) = interval else { return Ok(()) };
+            before = status;
+            std::thread::sleep(interval);
+        }
+    }
+
+    fn print_json(&self, interval: Option<Duration>) -> Result<()> {
+        loop {
+            let mut status = local::request(&self.socket, "status", &Value::Null)?;
+            self.selection.apply(&mut status);
+            let Some(interval) = interval else {
+                return Ok(out::line(format_args!("{status:#}"))?);
+            };
+            out::line(status)?;
+            std::thread::sleep(interval);
         }
     }
 }
 
-fn render(status: &Status) -> String {
+/// How far apart the two readings are between which rates are.
+const BETWEEN_READINGS: Duration = Duration::from_millis(500);
+
+/// The rows of the terminal that standard output is.
+fn terminal_rows() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    size.ok().map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 0).unwrap_or(24)
+}
+
+fn render(status: &Status, rates: &Rates, selection: &Selection) -> String {
     let Status { name, tun, uptime_seconds, .. } = status;
     let role = match &status.role {
         RoleStatus::Client(_) => "client",
@@ -60,17 +121,27 @@ fn render(status: &Status) -> String {
     };
     let device = if tun.is_empty() { "no device".to_owned() } else { format!("device {tun}") };
     let mut text = format!("{role} {name}, up {} s, {device}\n", *uptime_seconds as u64);
+    if let Some([into, out_of]) = rates.device {
+        let (into, out_of) = (into / 1e6, out_of / 1e6);
+        text +=
+            &format!("inner packets: {into:.2} Mbit/s into the tunnel, {out_of:.2} out of it\n");
+    }
     if let RoleStatus::Server(server) = &status.role {
         text += &shards(&server.shards);
     }
+    let session = |it: &SessionStatus| session(it, rates);
     let sessions: Vec<String> = match &status.role {
         RoleStatus::Client(client) => client.sessions.iter().map(session).collect(),
-        RoleStatus::Server(server) => server.sessions.iter().map(session).collect(),
-        RoleStatus::Router(router) => router.sessions.iter().map(router_session).collect(),
+        RoleStatus::Server(server) => {
+            vec![of_clients(&server.sessions, &server.absent, rates, selection)]
+        }
+        RoleStatus::Router(router) => {
+            router.sessions.iter().map(|it| router_session(it, rates)).collect()
+        }
         RoleStatus::Proxy(proxy) => {
             text +=
                 &passing(proxy.passing.legs.iter().map(|leg| ("", leg)), &proxy.passing.tenants);
-            proxy.sessions.iter().map(session).collect()
+            vec![of_clients(&proxy.sessions, &[], rates, selection)]
         }
         RoleStatus::Anchor(AnchorRoleStatus { passing: anchor, .. }) => {
             let legs = anchor.legs.iter().map(|(name, leg)| (name.as_str(), leg));
@@ -78,7 +149,8 @@ fn render(status: &Status) -> String {
             Vec::new()
         }
     };
-    if sessions.is_empty() && !matches!(status.role, RoleStatus::Anchor(_)) {
+    let is_empty = sessions.is_empty();
+    if is_empty && !matches!(status.role, RoleStatus::Anchor(_)) {
         text += "no session";
         if let RoleStatus::Client(client) = &status.role {
             text += &client.no_session.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
@@ -140,16 +212,51 @@ fn split(SplitStatus { taken, obstacle }: &SplitStatus) -> String {
     }
 }
 
-fn session(session: &SessionStatus) -> String {
-    let SessionStatus { peer, addresses, stats, .. } = session;
-    let title = format!("\nsession with {peer}: {}\n", addresses.join(", "));
-    title + &paths(&session.paths) + &lanes(stats)
+/// The clients of a server or a proxy: a row for each, or all there is of one.
+fn of_clients(
+    all: &[SessionStatus],
+    absent: &[AbsentClient],
+    rates: &Rates,
+    selection: &Selection,
+) -> String {
+    let (shown, count) = selection.of(all);
+    let mut text = match all.len() {
+        0 => "no session\n".to_owned(),
+        _ if count == 0 => "no such client has a session\n".to_owned(),
+        1 => String::new(),
+        _ => clients(&shown, rates),
+    };
+    if shown.len() < count {
+        let (page, pages) = (selection.page, selection.pages(count));
+        text +=
+            &format!("page {page} of {pages}, {count} clients: --page, --limit, --client NAME\n");
+    }
+    if all.len() == 1 || selection.client.is_some() {
+        text += &shown.iter().map(|it| session(it, rates)).collect::<String>();
+    }
+    let is_here = |key: &str| all.iter().any(|session| session.public_key == key);
+    let mut gone =
+        absent.iter().filter(|it| selection.admits(&it.peer) && !is_here(&it.public_key));
+    let most = selection.limit.unwrap_or(20) as usize;
+    for AbsentClient { peer, left_seconds_ago, reason, .. } in gone.by_ref().take(most) {
+        text += &format!("absent: {peer}, since {} s: {reason}\n", *left_seconds_ago as u64);
+    }
+    match gone.count() {
+        0 => text,
+        more => text + &format!("absent: {more} more\n"),
+    }
 }
 
-fn router_session(session: &RouterSession) -> String {
+fn session(session: &SessionStatus, rates: &Rates) -> String {
+    let SessionStatus { peer, addresses, stats, .. } = session;
+    let title = format!("\nsession with {peer}: {}\n", addresses.join(", "));
+    title + &paths(session, rates) + &lanes(stats)
+}
+
+fn router_session(session: &RouterSession, rates: &Rates) -> String {
     let RouterSession { peer, addresses, status } = session;
     let title = format!("\nsession with {peer}: {}\n", addresses.join(", "));
-    title + &links(status) + &lanes(&status.stats)
+    title + &links(peer, status, rates) + &lanes(&status.stats)
 }
 
 #[cfg(test)]

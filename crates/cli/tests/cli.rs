@@ -89,7 +89,10 @@ fn help_tells_of_every_command_and_its_options() {
     check(&["client", "--help"], &["--config", "/etc/roadweave/client.toml", "--check"]);
     check(&["server", "--help"], &["--config", "/etc/roadweave/server.toml", "--check"]);
     check(&["router", "--help"], &["--config", "/etc/roadweave/router.toml", "--check"]);
-    check(&["show", "--help"], &["--socket", "/run/roadweave/rw0.sock", "--json", "--watch"]);
+    check(
+        &["show", "--help"],
+        &["--socket", "/run/roadweave/rw0.sock", "--json", "--watch", "--client", "suspect"],
+    );
 }
 
 #[test]

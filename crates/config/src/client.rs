@@ -10,6 +10,7 @@ use roadweave_types::{Policy, Priority, ServerName, Technology, UplinkSelector};
 use serde::{Deserialize, Serialize};
 
 use crate::lane::{LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes};
+use crate::metrics::LocalMetricsFields;
 use crate::secret::PrivateKey;
 use crate::streams::ClientStreams;
 use crate::transport::TransportFields;
@@ -56,6 +57,9 @@ pub struct ClientFile {
     /// Which connections of the LAN go as streams, if any does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<ClientStreams>,
+    /// Where figures are told over HTTP, if anywhere; a loopback address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<LocalMetricsFields>,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,

@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::values::listen;
 
@@ -14,4 +15,45 @@ pub struct MetricsFields {
     /// reaches it.
     #[serde(deserialize_with = "listen")]
     pub listen: SocketAddr,
+}
+
+/// Where a client or a router tells figures: to this machine alone, so that nobody of the networks
+/// under its uplinks can ask.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LocalMetricsFields {
+    /// The TCP address, one of loopback, at which `/metrics`, `/healthz` and `/readyz` are
+    /// answered.
+    #[serde(deserialize_with = "loopback")]
+    pub listen: SocketAddr,
+}
+
+fn loopback<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let address = listen(deserializer)?;
+    if address.ip().is_loopback() {
+        return Ok(address);
+    }
+    Err(D::Error::custom(format!(
+        "{address} can be reached from networks under the uplinks; write a loopback address, such as \
+         \"127.0.0.1:{}\"",
+        address.port()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_a_box_are_for_the_box_alone() {
+        let read =
+            |listen: &str| toml::from_str::<LocalMetricsFields>(&format!("listen = {listen:?}"));
+        for good in ["127.0.0.1:9474", "[::1]:9474", "127.3.2.1:1"] {
+            assert!(read(good).is_ok(), "{good}");
+        }
+        for bad in ["0.0.0.0:9474", "[::]:9474", "192.168.8.100:9474", "[::ffff:10.0.0.1]:9474"] {
+            let error = read(bad).expect_err("refused").to_string();
+            assert!(error.contains("write a loopback address"), "{error}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ use roadweave_types::Order;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::metrics::LocalMetricsFields;
 use crate::tun::TunName;
 use crate::values::{Within, listen, networks, validate_networks};
 use crate::{Fault, Validate};
@@ -41,6 +42,9 @@ pub struct RouterFile {
     /// The TUN device.
     #[serde(default)]
     pub tun: RouterTunFields,
+    /// Where figures are told over HTTP, if anywhere; a loopback address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<LocalMetricsFields>,
     /// The tunnel links.
     #[serde(default)]
     pub links: Vec<RouterLinkFields>,

@@ -12,6 +12,7 @@
 
 mod http;
 mod load;
+mod paths;
 mod text;
 
 use std::collections::HashMap;

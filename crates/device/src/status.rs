@@ -150,6 +150,10 @@ pub struct SplitStatus {
 pub struct ServerStatus {
     /// The sessions of its clients, by the time they came; none in a summary.
     pub sessions: Vec<SessionStatus>,
+    /// Clients that went since the start and are not back, the last one first, 4,096 at most; none
+    /// in a summary.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absent: Vec<AbsentClient>,
     /// All sessions together.
     #[serde(default)]
     pub totals: Totals,
@@ -163,6 +167,19 @@ pub struct ServerStatus {
     /// Connections of clients' streams, if the server takes some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamsStatus>,
+}
+
+/// A client whose session is over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AbsentClient {
+    /// Its name in the configuration.
+    pub peer: String,
+    /// Its public key.
+    pub public_key: String,
+    /// For how long it has had no session, seconds.
+    pub left_seconds_ago: f64,
+    /// Why the session ended, for a person to read.
+    pub reason: String,
 }
 
 /// What one shard of a server tells.

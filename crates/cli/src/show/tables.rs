@@ -6,19 +6,20 @@ use comfy_table::{CellAlignment, Table, presets};
 use roadweave_device::status::ShardStatus;
 use roadweave_tunnel::{
     CandidateReport, LaneStats, LegStatus, MemoryStats, OrderStats, PathStatusReport, RouterStatus,
-    SessionStats, TenantStats, UplinkReport,
+    SessionStats, SessionStatus, TenantStats, UplinkReport,
 };
-use roadweave_types::DropCounters;
+use roadweave_types::{DropCounters, PathStatus};
 use serde::Serialize;
+
+use super::rates::Rates;
 
 /// The ways to the server: each uplink with each of the server's addresses.
 pub(super) fn ways(uplinks: &[UplinkReport]) -> String {
     if uplinks.is_empty() {
         return String::new();
     }
-    let mut table = Table::new();
     let header = ["uplink", "heard", "server", "state", "attempts", "rests s", "last"];
-    table.load_preset(presets::NOTHING).set_header(header);
+    let mut table = new_table(&header);
     for uplink in uplinks {
         let heard = if uplink.heard { "yes" } else { "no" };
         if uplink.servers.is_empty() {
@@ -78,91 +79,147 @@ pub(super) fn candidates(candidates: &[CandidateReport]) -> String {
     format!("\n{table}\n")
 }
 
-pub(super) fn paths(paths: &[PathStatusReport]) -> String {
+/// The clients of a server, a row for each.
+pub(super) fn clients(sessions: &[&SessionStatus], rates: &Rates) -> String {
     let mut table = new_table(&[
+        "client",
+        "address",
+        "paths",
+        "out\nMbit/s",
+        "in\nMbit/s",
+        "best\nrtt ms",
+        "best\nloss %",
+    ]);
+    for session in sessions {
+        let usable = || session.paths.iter().filter(|it| it.status == PathStatus::Usable);
+        let rate = |side: usize| {
+            let of = |path: &PathStatusReport| rates.of(&session.public_key, path.id)[side];
+            session.paths.iter().filter_map(of).reduce(|all, rate| all + rate)
+        };
+        let best = |figure: fn(&PathStatusReport) -> f64| usable().map(figure).reduce(f64::min);
+        table.add_row([
+            cut(&session.peer, 20),
+            cut(session.addresses.first().map_or("-", String::as_str), 18),
+            format!("{}/{}", usable().count(), session.paths.len()),
+            or_dash(rate(0), 1e6, 2),
+            or_dash(rate(1), 1e6, 2),
+            or_dash(best(|path| path.smoothed_rtt_ms), 1.0, 1),
+            or_dash(best(|path| path.loss.into()), 0.01, 1),
+        ]);
+    }
+    format!("\n{table}\n")
+}
+
+/// The paths of a session: how they fare, and below what each may carry.
+pub(super) fn paths(session: &SessionStatus, rates: &Rates) -> String {
+    let mut fares = new_table(&[
         "path",
         "uplink",
         "status",
-        "rtt ms",
-        "window kB",
-        "in flight kB",
-        "pacing Mbit/s",
-        "sent MB",
-        "received MB",
+        "out\nMbit/s",
+        "in\nMbit/s",
+        "rtt\nms",
+        "loss\n%",
         "lost",
-        "mtu",
+        "sent\nMB",
+        "received\nMB",
+    ]);
+    let mut may = new_table(&[
+        "uplink",
         "priority",
         "weight",
-        "month MB",
-        "cap MB",
-        "budget kB",
+        "window\nkB",
+        "flight\nkB",
+        "pacing\nMbit/s",
+        "mtu",
+        "month\nMB",
+        "cap\nMB",
+        "budget\nkB",
     ]);
-    for path in paths {
+    for path in &session.paths {
         let counters = &path.counters;
         let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
-        table.add_row([
+        let [sent, received] = rates.of(&session.public_key, path.id);
+        fares.add_row([
             path.id.to_string(),
-            path.uplink.clone().unwrap_or_else(dash),
+            path.uplink.as_ref().map_or_else(dash, |name| cut(name, 15)),
             word(&path.status),
+            or_dash(sent, 1e6, 2),
+            or_dash(received, 1e6, 2),
             scaled(path.smoothed_rtt_ms, 1.0, 1),
+            scaled(path.loss.into(), 0.01, 1),
+            count(counters.datagrams_lost),
+            scaled(counters.bytes_sent as f64, 1e6, 1),
+            scaled(counters.bytes_received as f64, 1e6, 1),
+        ]);
+        may.add_row([
+            path.uplink.as_ref().map_or_else(dash, |name| cut(name, 13)),
+            word(&path.priority),
+            path.weight.to_string(),
             scaled(path.congestion_window_bytes as f64, 1e3, 0),
             scaled(path.bytes_in_flight as f64, 1e3, 0),
             or_dash(bytes(path.pacing_rate_bps), 1e6, 1),
-            scaled(counters.bytes_sent as f64, 1e6, 1),
-            scaled(counters.bytes_received as f64, 1e6, 1),
-            counters.datagrams_lost.to_string(),
             path.mtu_bytes.to_string(),
-            word(&path.priority),
-            path.weight.to_string(),
             or_dash(bytes(path.month_bytes), 1e6, 1),
             or_dash(bytes(path.monthly_cap_bytes), 1e6, 0),
             or_dash(bytes(path.redundancy_left_bytes), 1e3, 0),
         ]);
     }
-    format!("{table}\n")
+    format!("{fares}\n{may}\n")
 }
 
 /// The links of a redundant router, which have no windows, and what the peer sent over all of them.
-pub(super) fn links(status: &RouterStatus) -> String {
-    let mut table = new_table(&[
+pub(super) fn links(peer: &str, status: &RouterStatus, rates: &Rates) -> String {
+    let mut fares = new_table(&[
         "id",
         "link",
         "status",
         "peer",
-        "rtt ms",
-        "sent",
-        "sent MB",
-        "received",
-        "received MB",
-        "adopted",
-        "adopted %",
-        "duplicates",
-        "late",
+        "out\nMbit/s",
+        "in\nMbit/s",
+        "rtt\nms",
         "lost",
+    ]);
+    let mut brought = new_table(&[
+        "id",
+        "sent",
+        "sent\nMB",
+        "received",
+        "received\nMB",
+        "adopted",
+        "adopted\n%",
+        "dupli-\ncates",
+        "late",
     ]);
     for link in &status.paths {
         let counters = &link.counters;
-        table.add_row([
+        let [sent, received] = rates.of(peer, link.id);
+        fares.add_row([
             link.id.to_string(),
-            link.uplink.clone(),
+            cut(&link.uplink, 12),
             word(&link.status),
             link.remote.clone().unwrap_or_else(dash),
+            or_dash(sent, 1e6, 2),
+            or_dash(received, 1e6, 2),
             or_dash(link.smoothed_rtt_ms, 1.0, 1),
-            counters.packets_sent.to_string(),
+            count(link.lost),
+        ]);
+        brought.add_row([
+            link.id.to_string(),
+            count(counters.packets_sent),
             scaled(counters.bytes_sent as f64, 1e6, 1),
-            counters.packets_received.to_string(),
+            count(counters.packets_received),
             scaled(counters.bytes_received as f64, 1e6, 1),
-            counters.adopted.to_string(),
+            count(counters.adopted),
             scaled(link.adopted_ratio, 0.01, 2),
-            counters.duplicates.to_string(),
-            counters.late.to_string(),
-            link.lost.to_string(),
+            count(counters.duplicates),
+            count(counters.late),
         ]);
     }
     let order = status.stats.lanes.first().map(|lane| lane.received.order.clone());
     let order = order.unwrap_or_default();
     format!(
-        "{table}\nthe peer sent {} packets, {} came by no link; it started anew {} times\n\
+        "{fares}\n{brought}\nthe peer sent {} packets, {} came by no link; it started anew {} times\n\
          {} packets had to wait, {} waits were given up\n",
         status.peer_packets,
         status.peer_packets_lost,
@@ -177,30 +234,30 @@ pub(super) fn lanes(stats: &SessionStats) -> String {
     let mut table = new_table(&[
         "lane",
         "strategy",
-        "in",
+        "taken",
         "sent",
         "again",
         "coded",
-        "redundancy %",
+        "extra\n%",
         "lost",
-        "delivered",
-        "recovered",
-        "queue kB",
+        "queue\nkB",
+        "deli-\nvered",
+        "re-\npaired",
     ]);
     let (mut evenness, mut dropped) = (String::new(), String::new());
     for LaneStats { name, strategy, redundancy, sent, received, .. } in &stats.lanes {
         table.add_row([
-            name.clone(),
-            strategy.clone(),
-            sent.inner_packets.to_string(),
-            sent.source_datagrams.to_string(),
-            sent.duplicate_datagrams.to_string(),
-            sent.coded_datagrams.to_string(),
+            cut(name, 12),
+            cut(strategy, 14),
+            count(sent.inner_packets),
+            count(sent.source_datagrams),
+            count(sent.duplicate_datagrams),
+            count(sent.coded_datagrams),
             scaled(*redundancy, 0.01, 2),
-            sent.recovery.lost.to_string(),
-            received.delivered_packets.to_string(),
-            received.recovered.to_string(),
+            count(sent.recovery.lost),
             scaled(sent.queue_bytes as f64, 1e3, 0),
+            count(received.delivered_packets),
+            count(received.recovered),
         ]);
         evenness += &even_delivery(name, &received.order);
         dropped += &drops(&format!("lane {name} did not send"), &sent.drops);
@@ -281,10 +338,33 @@ pub(super) fn counts<'a>(title: &str, counts: impl Iterator<Item = (&'a str, u64
 fn new_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header);
-    for column in table.column_iter_mut().skip(3) {
-        column.set_cell_alignment(CellAlignment::Right);
+    for (number, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 1));
+        if number >= 3 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     table
+}
+
+/// A name as far as it fits.
+fn cut(name: &str, most: usize) -> String {
+    match name.chars().count() <= most {
+        true => name.to_owned(),
+        false => name.chars().take(most - 1).chain(['~']).collect(),
+    }
+}
+
+/// A count in five letters at most.
+fn count(count: u64) -> String {
+    let mut scaled = count as f64;
+    for unit in ["", "k", "M", "G", "T", "P", "E"] {
+        if scaled < 9_999.5 || unit.is_empty() && count < 100_000 {
+            return format!("{scaled:.0}{unit}");
+        }
+        scaled /= 1e3;
+    }
+    count.to_string()
 }
 
 /// The word that JSON has for a value of an enumeration.

@@ -32,10 +32,27 @@ fn status(name: &str, role: RoleStatus) -> Status {
     }
 }
 
+fn page(status: &Status) -> String {
+    page_of(status, &[])
+}
+
+fn page_of(status: &Status, words: &[&str]) -> String {
+    use clap::Parser as _;
+    #[derive(clap::Parser)]
+    struct Words {
+        #[command(flatten)]
+        show: ShowArgs,
+    }
+    let words = Words::parse_from([&["show"], words].concat());
+    fit(&render(status, &Rates::default(), &words.show.selection))
+}
+
 fn check(status: &Status, parts: &[&str]) {
-    let page = render(status);
+    let page = page(status);
+    // As it was before it was folded.
+    let unfolded = page.replace("\n  ", " ");
     for part in parts {
-        assert!(page.contains(part), "{part} is not in:\n{page}");
+        assert!(unfolded.contains(part), "{part} is not in:\n{page}");
     }
 }
 
@@ -183,7 +200,7 @@ fn a_server_tells_of_its_shards() {
     let shard = |sessions, failures| ShardStatus { runs: true, sessions, failures, handed_over: 9 };
     let shards = vec![shard(3, 0), ShardStatus { runs: false, ..shard(0, 7) }];
     let server = ServerStatus { shards, ..ServerStatus::default() };
-    let page = render(&status("192.0.2.1:4433", RoleStatus::Server(server)));
+    let page = page(&status("192.0.2.1:4433", RoleStatus::Server(server)));
     let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
     for row in ["0 runs 3 9 0", "1 does not answer 0 9 7"] {
         assert!(words.contains(row), "{page}");
@@ -208,7 +225,7 @@ fn without_a_session_it_says_why() {
         uplinks: vec![uplink("wwan0", true, vec![resting]), uplink("wlan0", false, Vec::new())],
         ..ClientStatus::default()
     };
-    let page = render(&status("bus", RoleStatus::Client(client)));
+    let page = page(&status("bus", RoleStatus::Client(client)));
     assert!(page.contains("no session: no attempt has been welcomed yet"), "{page}");
     let row = |name: &str| {
         let line = page.lines().find(|line| line.contains(name)).expect("a row");
@@ -256,7 +273,7 @@ fn a_router_shows_its_links_and_what_each_brought() {
             "lte",
             "10.1.0.1:6081",
             "40.0",
-            "123619",
+            "124k",
             "72.53",
             "3542",
             "170445 packets, 4 came by no link",
@@ -264,4 +281,123 @@ fn a_router_shows_its_links_and_what_each_brought() {
             "unknown-peer 5",
         ],
     );
+}
+
+#[test]
+fn a_page_fits_80_columns_whatever_is_on_it() {
+    let mut path = path();
+    path.uplink = Some("wwan0123456789a".to_owned());
+    path.status = PathStatus::Validating;
+    (path.congestion_window_bytes, path.bytes_in_flight) = (12_000_000, 9_000_000);
+    path.pacing_rate_bps = Some(123_400_000);
+    path.counters.bytes_sent = 99_999_900_000;
+    path.counters.bytes_received = 99_999_900_000;
+    path.counters.datagrams_lost = u64::MAX;
+    path.counters.packets_sent = u64::MAX;
+    let mut lane = LaneStats { name: "x".repeat(40), ..LaneStats::default() };
+    lane.strategy = "single:wwan0123456789a".to_owned();
+    lane.sent.inner_packets = 1 << 50;
+    lane.sent.drops = dropped(DropReason::QueueExpired, u64::MAX);
+    let session = |peer: &str| SessionStatus {
+        peer: peer.to_owned(),
+        public_key: peer.to_owned(),
+        addresses: vec!["fd77:1234:5678:9abc::1234:5678/128".to_owned(); 3],
+        paths: vec![path.clone()],
+        stats: SessionStats { lanes: vec![lane.clone()], ..SessionStats::default() },
+    };
+    let client = ClientStatus { sessions: vec![session("a server")], ..ClientStatus::default() };
+    let absent = AbsentClient { reason: "it was silent ".repeat(20), ..AbsentClient::default() };
+    let sessions = vec![session(&"bus ".repeat(30)), session("\x1b[2Jtram")];
+    let server = ServerStatus { sessions, absent: vec![absent], ..ServerStatus::default() };
+    let server = status("192.0.2.1:4433", RoleStatus::Server(server));
+    let pages =
+        [page(&status("bus", RoleStatus::Client(client))), page_of(&server, &["--client", ""])];
+    for page in pages {
+        for line in page.lines() {
+            assert!(line.chars().count() <= 80, "{line}\nof\n{page}");
+            assert!(!line.contains('\x1b'), "{line}");
+        }
+        let row = page.lines().find(|line| line.contains("validating")).expect("a row");
+        assert!(row.ends_with("99999.9"), "its row is in one piece: {row}");
+    }
+}
+
+#[test]
+fn a_thousand_clients_are_pages_with_the_worst_first() {
+    let session = |number: usize| {
+        let mut path = path();
+        path.status = if number == 500 { PathStatus::Suspect } else { PathStatus::Usable };
+        path.loss = if number == 77 { 0.3 } else { 0.0 };
+        path.smoothed_rtt_ms = number as f64;
+        SessionStatus {
+            peer: format!("bus-{number:03}"),
+            public_key: number.to_string(),
+            addresses: Vec::new(),
+            paths: vec![path],
+            stats: SessionStats::default(),
+        }
+    };
+    let gone = AbsentClient {
+        peer: "bus-12x".to_owned(),
+        left_seconds_ago: 61.5,
+        reason: "it said goodbye".to_owned(),
+        ..AbsentClient::default()
+    };
+    let sessions = (0..1_000).map(session).collect();
+    let server = ServerStatus { sessions, absent: vec![gone], ..ServerStatus::default() };
+    let server = status("192.0.2.1:4433", RoleStatus::Server(server));
+    let names = |page: &str| -> Vec<String> {
+        let rows = page.lines().filter(|line| line.starts_with("bus-"));
+        rows.map(|line| line[..7].to_owned()).collect()
+    };
+    let first = page(&server);
+    assert_eq!(names(&first)[..4], ["bus-500", "bus-077", "bus-999", "bus-998"]);
+    assert_eq!(names(&first).len(), 20);
+    assert!(first.contains("page 1 of 50, 1000 clients"), "{first}");
+    assert!(first.contains("absent: bus-12x, since 61 s: it said goodbye\n"), "{first}");
+    let words = ["--sort", "name", "--limit", "3", "--page", "2"];
+    assert_eq!(names(&page_of(&server, &words)), ["bus-003", "bus-004", "bus-005"]);
+    let one = page_of(&server, &["--client", "bus-077"]);
+    assert!(one.contains("session with bus-077") && !one.contains("bus-12x"), "{one}");
+    let mut json = serde_json::json!({ "sessions": [] });
+    let RoleStatus::Server(role) = &server.role else { unreachable!() };
+    json["sessions"] = serde_json::json!(role.sessions);
+    let selection =
+        Selection { client: None, limit: Some(2), page: 1, sort: super::page::Sort::Worst };
+    selection.apply(&mut json);
+    assert_eq!(
+        (&json["sessions"][0]["peer"], &json["sessions"][1]["peer"]),
+        (&serde_json::json!("bus-500"), &serde_json::json!("bus-077"))
+    );
+}
+
+#[test]
+fn rates_are_between_two_readings_and_none_are_told_of_what_began_anew() {
+    let reading = |uptime_seconds, sent, received| {
+        let mut path = path();
+        (path.counters.bytes_sent, path.counters.bytes_received) = (sent, received);
+        let session = SessionStatus {
+            peer: String::new(),
+            public_key: "key".to_owned(),
+            addresses: Vec::new(),
+            paths: vec![path],
+            stats: SessionStats::default(),
+        };
+        let client = ClientStatus { sessions: vec![session], ..ClientStatus::default() };
+        Status { uptime_seconds, ..status("bus", RoleStatus::Client(client)) }
+    };
+    let rates = Rates::between(&reading(10.0, 1_000_000, 500), &reading(12.0, 2_000_000, 0));
+    assert_eq!(rates.of("key", 2), [Some(4e6), None]);
+    assert_eq!(rates.of("key", 3), [None, None]);
+    let restarted = Rates::between(&reading(10.0, 0, 0), &reading(1.0, 5, 5));
+    assert_eq!(restarted.of("key", 2), [None, None]);
+}
+
+#[test]
+fn a_watched_page_stays_in_its_place_and_says_what_does_not_fit() {
+    let page = in_place("a\nb\nc\n", 24);
+    assert!(page.starts_with("\x1b[Ha\x1b[K\r\n") && page.ends_with("c\x1b[K\r\n\x1b[J"));
+    let page = in_place(&"line\n".repeat(50), 24);
+    assert_eq!(page.matches("\r\n").count(), 23);
+    assert!(page.contains("(28 more lines do not fit)"), "{page}");
 }

@@ -99,7 +99,8 @@ fn the_documentation_names_every_field_with_its_default() {
     let documented = table_of(fields);
     let link = "number = 1\ninterface = \"eth1\"\n";
     let learned = "[[links]]\nname = \"b\"\nlisten = \"10.1.0.2:6081\"\nnumber = 0\n\
-                   peer_within = [\"10.0.0.0/8\"]\n";
+                   peer_within = [\"10.0.0.0/8\"]\n\
+                   [metrics]\nlisten = \"127.0.0.1:9474\"\n";
     let file: RouterFile = read(&format!("{LINK}{link}{learned}")).expect("complete");
     let table: toml::Table = toml::to_string(&file).expect("writable").parse().expect("readable");
     let mut known = std::collections::BTreeMap::new();

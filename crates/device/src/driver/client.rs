@@ -43,6 +43,7 @@ use crate::local::{
     LocalRequest, ReloadAnswer, RpcError, SetAnswer, SetQoe, SetStrategy, TellPlayer,
 };
 use crate::lookup::RouterNotices;
+use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{ClientStatus, RoleStatus, Status};
@@ -103,6 +104,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         tracing::warn!("the resolvers of before an earlier session are not back: {error}");
     }
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
+    let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
     // Its addresses and routes come when the server has granted them.
     let tun = Tun::open(&TunOptions {
         name: options.tun.name.clone(),
@@ -131,6 +133,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let dns = Dns::new(&instance, tun.name(), options.dns.clone(), &options.state_directory);
     let (tun_index, offload) = (tun.index(), tun.offload());
     let driver = Driver::new(&instance, signals, Edge::new(clock, tun), client)?;
+    driver.serve_metrics(metrics)?;
     driver.watch(&monitor, MONITOR)?;
     let routers = RouterNotices::open()?;
     driver.watch(&routers, ROUTERS)?;

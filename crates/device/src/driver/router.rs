@@ -13,6 +13,7 @@ use super::event_loop::{Driver, Role, Running, take_instance};
 use super::repeat_limiter::RepeatLimiter;
 use super::{DriverError, TunSettings, lead_into_tun};
 use crate::local::RpcError;
+use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{RoleStatus, RouterRoleStatus, RouterSession, SocketStatus, Status};
@@ -38,6 +39,8 @@ pub struct RouterSocket {
 pub struct RouterOptions {
     /// The tunnel's own settings; links name their sockets by their place in `sockets`.
     pub config: RouterConfig,
+    /// Where figures are told over HTTP, a loopback address.
+    pub metrics: Option<SocketAddr>,
     /// The sockets.
     pub sockets: Vec<RouterSocket>,
     /// This side's inner addresses.
@@ -73,6 +76,7 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     cleanup(&instance, &lock)?;
     let clock = Clock::start();
     let router = Router::new(options.config)?;
+    let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
     let tun = Tun::open(&TunOptions {
         name: options.tun.name.clone(),
         mtu: options.tun.mtu,
@@ -91,6 +95,7 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     filters.set_and_wait(filter_options(&tun))?;
     let (mtu, offload) = (tun.mtu(), tun.offload());
     let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), router)?;
+    driver.serve_metrics(metrics)?;
     let mut role = RouterRole {
         options: options.sockets,
         next_retry: None,
@@ -253,10 +258,10 @@ fn tell(event: RouterEvent) {
             tracing::info!(link = name, %remote, times, "the other end of a link was learned");
         }
         RouterEvent::LinkStatus { name, status: PathStatus::Usable, times } => {
-            tracing::info!(link = name, times, "link answers");
+            tracing::info!(link = name, times, event = "path-back", "link answers");
         }
         RouterEvent::LinkStatus { name, times, .. } => {
-            tracing::warn!(link = name, times, "link is silent");
+            tracing::warn!(link = name, times, event = "path-silent", "link is silent");
         }
     }
 }

@@ -272,6 +272,7 @@ impl Role<Server> for ServerRole {
         let mut status = self.summary(driver);
         if let RoleStatus::Server(role) = &mut status.role {
             role.sessions = sessions;
+            role.absent = self.serving.absent(driver.edge.clock.now());
         }
         status
     }
@@ -283,6 +284,7 @@ impl Role<Server> for ServerRole {
         let refusals = server.refusals().into_iter();
         let role = ServerStatus {
             sessions: Vec::new(),
+            absent: Vec::new(),
             totals: server.totals(),
             memory_bytes: server.memory(),
             refusals: refusals.map(|(kind, count)| (kind.to_owned(), count)).collect(),

@@ -6,6 +6,7 @@
 //! node ────────► events ───────────► the log, no more often than a person can read
 //! ```
 
+mod absent;
 mod anchor_names;
 mod anchors;
 mod fleet;
@@ -25,6 +26,7 @@ use roadweave_identity::PublicKey;
 use roadweave_tunnel::{Node, PeerTable};
 use roadweave_types::{DropCounters, Instant};
 
+use self::absent::Absent;
 use self::anchors::Anchors;
 use self::fleet::InFleet;
 use self::host::Host;
@@ -38,6 +40,7 @@ use super::reread::Askers;
 use crate::fleet::FleetOptions;
 use crate::local::{LocalRequest, ReloadAnswer, RpcError};
 use crate::pauses::Pause;
+use crate::status::AbsentClient;
 use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions, UplinkSocket};
 
 /// How often the time of day is told to the table of clients.
@@ -94,6 +97,7 @@ pub(super) struct Serving {
     time_of_day: TimeOfDay,
     next_time_of_day: Instant,
     presence_log: PresenceLog,
+    absent: Absent,
     receive_failed: Reminder,
     // Dropped last.
     host: Option<Host>,
@@ -133,6 +137,7 @@ impl Serving {
             time_of_day,
             next_time_of_day: Instant::ZERO,
             presence_log: PresenceLog::default(),
+            absent: Absent::default(),
             receive_failed: Reminder::default(),
             host,
         };
@@ -267,6 +272,11 @@ impl Serving {
     /// Someone came or went: whether to tell it now.
     pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
         self.presence_log.may_tell(now, key, name)
+    }
+
+    /// The clients that went, for `show`.
+    pub(super) fn absent(&self, now: Instant) -> Vec<AbsentClient> {
+        self.absent.status(now)
     }
 
     /// What was discarded by the filters, if there are any.

@@ -251,7 +251,10 @@ impl Role<Front> for Supervisor {
 
 impl Supervisor {
     fn tell(&mut self, driver: &Driver<Front>, with_sessions: bool) -> Status {
-        let (counters, role) = driver.node.gather(with_sessions);
+        let (counters, mut role) = driver.node.gather(with_sessions);
+        if with_sessions {
+            role.absent = self.serving.absent(driver.edge.clock.now());
+        }
         let mut drops = counters.drops;
         drops.merge(&self.serving.filter_drops());
         let fleet = self.serving.fleet_status(driver.edge.clock.now());

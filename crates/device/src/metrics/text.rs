@@ -15,6 +15,7 @@ use roadweave_tunnel::{LegStatus, TenantStats, Totals};
 use roadweave_types::DropReason;
 
 use super::load::Used;
+use super::paths;
 use crate::status::{DeviceCounters, RoleStatus, ShardStatus, Status};
 
 /// The figures of `status`, of which no session needs to be told.
@@ -75,7 +76,8 @@ impl Collector for Figures {
                     role.passing.legs.iter().map(|(name, leg)| (name.as_str(), leg)).collect();
                 legs(out, newest.iter().map(|(name, leg)| (*name, *leg)))
             }
-            RoleStatus::Client(_) | RoleStatus::Router(_) => Ok(()),
+            RoleStatus::Client(role) => paths::of_client(out, role),
+            RoleStatus::Router(role) => paths::of_router(out, role),
         }
     }
 }
@@ -171,11 +173,11 @@ fn legs<'a>(
 }
 
 /// A family's name without prefix and unit, its help, and its unit.
-type Family<'a> = (&'a str, &'a str, Option<&'a Unit>);
+pub(super) type Family<'a> = (&'a str, &'a str, Option<&'a Unit>);
 /// What tells one of a family from another.
-type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
+pub(super) type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
-fn gauges<'a, const N: usize>(
+pub(super) fn gauges<'a, const N: usize>(
     out: &mut DescriptorEncoder<'_>,
     family: Family<'_>,
     values: impl IntoIterator<Item = (Labels<'a, N>, f64)>,
@@ -183,7 +185,7 @@ fn gauges<'a, const N: usize>(
     each(out, family, values.into_iter().map(|(labels, value)| (labels, ConstGauge::new(value))))
 }
 
-fn counters<'a, const N: usize>(
+pub(super) fn counters<'a, const N: usize>(
     out: &mut DescriptorEncoder<'_>,
     family: Family<'_>,
     values: impl IntoIterator<Item = (Labels<'a, N>, u64)>,
@@ -191,7 +193,7 @@ fn counters<'a, const N: usize>(
     each(out, family, values.into_iter().map(|(labels, value)| (labels, ConstCounter::new(value))))
 }
 
-fn one(
+pub(super) fn one(
     out: &mut DescriptorEncoder<'_>,
     (name, help, unit): Family<'_>,
     metric: &impl EncodeMetric,
@@ -283,6 +285,65 @@ mod tests {
         assert!(text.ends_with("# EOF\n"), "{text}");
         assert!(!text.contains("device"), "a proxy has none");
         assert!(!text.contains("refusals"), "there were none");
+    }
+
+    #[test]
+    fn a_client_tells_of_each_path_with_its_interface() {
+        let mut counters = roadweave_quic::PathStats::default();
+        (counters.bytes_sent, counters.datagrams_lost) = (2_500_000, 4);
+        let path = roadweave_tunnel::PathStatusReport {
+            id: 2,
+            uplink: Some("wwan\"0".to_owned()),
+            remote: None,
+            status: PathStatus::Usable,
+            smoothed_rtt_ms: 61.5,
+            min_rtt_ms: 60.0,
+            rtt_deviation_ms: 1.0,
+            loss: 0.25,
+            congestion_window_bytes: 0,
+            bytes_in_flight: 0,
+            pacing_rate_bps: Some(8_000),
+            mtu_bytes: 1_200,
+            priority: roadweave_types::Priority::Primary,
+            weight: 7,
+            month_bytes: None,
+            monthly_cap_bytes: None,
+            redundancy_left_bytes: None,
+            counters,
+        };
+        let session = roadweave_tunnel::SessionStatus {
+            peer: "192.0.2.1:4433".to_owned(),
+            public_key: String::new(),
+            addresses: Vec::new(),
+            paths: vec![path],
+            stats: Default::default(),
+        };
+        let role = crate::status::ClientStatus { sessions: vec![session], ..Default::default() };
+        let status = Status {
+            name: "bus".to_owned(),
+            version: "1.2.3".to_owned(),
+            uptime_seconds: 12.5,
+            tun: "rw0".to_owned(),
+            device: DeviceCounters::default(),
+            log: LogCounters::default(),
+            drops: DropCounters::default(),
+            fleet: None,
+            role: RoleStatus::Client(role),
+        };
+        let text = encode(status, Used { processor: Duration::ZERO, share: 0.0 });
+        let labels = "{path=\"2\",interface=\"wwan\\\"0\"}";
+        for line in [
+            "roadweave_session_up 1.0".to_owned(),
+            format!("roadweave_path_tx_bytes_total{labels} 2500000"),
+            format!("roadweave_path_lost_packets_total{labels} 4"),
+            format!("roadweave_path_usable{labels} 1.0"),
+            format!("roadweave_path_smoothed_round_trip_seconds{labels} 0.0615"),
+            format!("roadweave_path_loss_ratios{labels} 0.25"),
+            format!("roadweave_path_pacing_bytes_per_second{labels} 1000.0"),
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("month"), "it has no cap");
     }
 
     #[test]

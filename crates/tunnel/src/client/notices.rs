@@ -119,6 +119,55 @@ impl Notice {
         )
     }
 
+    /// What happened, in a word for programs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Answer { .. } => "connect-answered",
+            Self::Validated { .. } => "path-validated",
+            Self::Silent { .. } => "path-silent",
+            Self::Back { .. } => "path-back",
+            Self::AllSilent => "outage",
+            Self::Answers { .. } => "outage-over",
+            Self::Stays { .. } => "server-asks-to-go",
+            Self::Passes { .. } => "server-passes-again",
+            Self::Moved { .. } => "uplink-moved",
+            Self::CapReached { .. } => "cap-reached",
+            Self::CapOver { .. } => "cap-over",
+            Self::Blocked { .. } => "uplink-blocked",
+            Self::LaneWaits { .. } => "lane-waits",
+            Self::LaneServed { .. } => "lane-served",
+        }
+    }
+
+    /// The uplink that it is of, if it is of one.
+    pub fn uplink(&self) -> Option<&str> {
+        match self {
+            Self::Answer { uplink, .. }
+            | Self::Validated { uplink }
+            | Self::Silent { uplink, .. }
+            | Self::Back { uplink, .. }
+            | Self::Moved { uplink, .. }
+            | Self::CapReached { uplink, .. }
+            | Self::CapOver { uplink }
+            | Self::Blocked { uplink, .. }
+            | Self::LaneWaits { uplink, .. }
+            | Self::LaneServed { uplink, .. } => Some(uplink),
+            Self::AllSilent | Self::Answers { .. } | Self::Stays { .. } | Self::Passes { .. } => {
+                None
+            }
+        }
+    }
+
+    /// For how long what is over has lasted, if something is.
+    pub fn lasted(&self) -> Option<Duration> {
+        match self {
+            Self::Back { after, .. } | Self::Answers { after } | Self::Passes { after } => {
+                Some(*after)
+            }
+            _ => None,
+        }
+    }
+
     /// What is told once in [`INTERVAL`]: the answer to a server's other uplinks says nothing new.
     fn subject(&self) -> String {
         match self {

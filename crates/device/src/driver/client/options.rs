@@ -1,7 +1,7 @@
 //! What a client is started with, and what of it may change while it runs.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,6 +82,8 @@ pub type ReloadClient = Box<dyn FnMut() -> Result<Reread<ClientReload>, String>>
 pub struct ClientOptions {
     /// Its own name, for the server's logs.
     pub name: String,
+    /// Where figures are told over HTTP, a loopback address.
+    pub metrics: Option<SocketAddr>,
     /// The servers to choose from, the first is tried first; at least one, unless the fleet is to
     /// name them.
     pub servers: Vec<CandidateOptions>,

@@ -22,7 +22,7 @@ impl ClientRole {
                         self.granted.apply(steering, tun, filters, &self.options, &welcome);
                     }
                     // Whoever reads this may use the tunnel.
-                    tracing::info!(%server, addresses = ?welcome.addresses, "joined");
+                    tracing::info!(%server, addresses = ?welcome.addresses, event = "joined", "joined");
                 }
                 ClientEvent::Moved { welcome, server, name, reason } => {
                     self.joined = true;
@@ -31,7 +31,7 @@ impl ClientRole {
                     if let Some(tun) = driver.edge.tun() {
                         self.granted.apply(steering, tun, filters, &self.options, &welcome);
                     }
-                    tracing::warn!(%server, name, "went to another server: {reason}");
+                    tracing::warn!(%server, name, event = "moved", "went to another server: {reason}");
                 }
                 ClientEvent::Left { reason, rest } => {
                     self.joined = false;
@@ -40,9 +40,13 @@ impl ClientRole {
                     let now = driver.edge.clock.now();
                     self.next_reminder = now + rest + SILENCE_MAX;
                     if rest.is_zero() {
-                        tracing::warn!("left: {reason}; connecting again");
+                        tracing::warn!(event = "left", "left: {reason}; connecting again");
                     } else {
-                        tracing::error!("{reason}; next try in {:.1} s", rest.as_secs_f64());
+                        tracing::error!(
+                            event = "left",
+                            "{reason}; next try in {:.1} s",
+                            rest.as_secs_f64()
+                        );
                     }
                 }
                 ClientEvent::Notice(notice) => self.tell(driver.edge.clock.now(), &notice),
@@ -52,18 +56,21 @@ impl ClientRole {
 
     fn tell(&mut self, now: Instant, notice: &Notice) {
         let text = printable(&notice.to_string());
+        let event = notice.name();
+        let uplink = notice.uplink().map(printable);
+        let (uplink, seconds) = (uplink.as_deref(), notice.lasted().map(|it| it.as_secs_f64()));
         match notice {
             Notice::Answer { is_proven, .. } => {
                 // Why there is no session is told by this.
                 self.next_reminder = now + REMINDER;
                 if *is_proven {
-                    tracing::error!("{text}");
+                    tracing::error!(event, uplink, "{text}");
                 } else {
-                    tracing::warn!("{text}");
+                    tracing::warn!(event, uplink, "{text}");
                 }
             }
-            notice if notice.is_bad() => tracing::warn!("{text}"),
-            _ => tracing::info!("{text}"),
+            notice if notice.is_bad() => tracing::warn!(event, uplink, "{text}"),
+            _ => tracing::info!(event, uplink, seconds, "{text}"),
         }
     }
 

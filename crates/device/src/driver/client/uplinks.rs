@@ -65,7 +65,7 @@ impl ClientRole {
                 format!(": its interface is called {} now{is_none}", peer_text(name.as_bytes()))
             }
         };
-        tracing::warn!(uplink = uplink.name, "uplink is gone{rest}");
+        tracing::warn!(uplink = uplink.name, event = "uplink-gone", "uplink is gone{rest}");
     }
 
     /// Brings an uplink into service as it is now, or takes it out.
@@ -114,7 +114,13 @@ impl ClientRole {
             let technology = self.options.technologies.of(&uplink.name);
             let technology = technology.map(tracing::field::display);
             let addresses = addresses.join(",");
-            tracing::info!(uplink = uplink.name, technology, addresses, "uplink is up");
+            tracing::info!(
+                uplink = uplink.name,
+                technology,
+                addresses,
+                event = "uplink-up",
+                "uplink is up"
+            );
         }
         self.apply_policy(&mut driver.node, &uplink.name);
         driver.node.add_uplink(now, uplink.id, &uplink.name);

@@ -234,14 +234,16 @@ impl Serving {
         while let Some(event) = poll() {
             match event {
                 ServerEvent::Joined { peer, key, .. } => {
+                    self.absent.on_joined(&key);
                     if self.may_tell(now, key, &peer) {
-                        tracing::info!(peer, %key, "joined");
+                        tracing::info!(peer, %key, event = "joined", "joined");
                     }
                 }
                 ServerEvent::Left { peer, key, reason } => {
                     if self.may_tell(now, key, &peer) {
-                        tracing::info!(peer, reason, "left");
+                        tracing::info!(peer, reason, event = "left", "left");
                     }
+                    self.absent.on_left(now, key, peer, reason);
                 }
                 ServerEvent::Leg { told } => tracing::warn!("{told}"),
                 ServerEvent::Refused { reason } => tracing::warn!("refused {reason}"),

@@ -120,6 +120,7 @@ impl Gathered {
         let Self { counters, tally, memory_bytes, sessions, shards, streams } = self;
         let role = ServerStatus {
             sessions,
+            absent: Vec::new(),
             totals: tally.into(),
             memory_bytes,
             refusals: counters.refusals.clone(),

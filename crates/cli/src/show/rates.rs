@@ -1,0 +1,70 @@
+//! What passed between two readings of a status.
+
+use std::collections::BTreeMap;
+
+use roadweave_device::status::{RoleStatus, Status};
+use roadweave_tunnel::SessionStatus;
+
+/// Bits a second of each path and of the device, sent and received.
+#[derive(Debug, Default)]
+pub(super) struct Rates {
+    paths: BTreeMap<(String, u32), [Option<f64>; 2]>,
+    /// Inner packets into the tunnel and out of it.
+    pub(super) device: Option<[f64; 2]>,
+}
+
+impl Rates {
+    /// From `before` to `after`, which are of one instance; nothing if it started anew between.
+    pub(super) fn between(before: &Status, after: &Status) -> Self {
+        let seconds = after.uptime_seconds - before.uptime_seconds;
+        if seconds <= 0.0 {
+            return Self::default();
+        }
+        let rate = |before: u64, after: u64| {
+            // Whoever counts less than before has begun anew.
+            after.checked_sub(before).map(|bytes| bytes as f64 * 8.0 / seconds)
+        };
+        let (counted, now) = (bytes(before), bytes(after));
+        let of_path = |(path, [sent, received]): ((String, u32), [u64; 2])| {
+            let [sent_before, received_before] = *counted.get(&path)?;
+            Some((path, [rate(sent_before, sent), rate(received_before, received)]))
+        };
+        let (old, new) = (&before.device, &after.device);
+        let read = rate(old.bytes_read, new.bytes_read);
+        let device = read.zip(rate(old.bytes_written, new.bytes_written)).map(<[f64; 2]>::from);
+        Self { paths: now.into_iter().filter_map(of_path).collect(), device }
+    }
+
+    /// Those of path `id` of the session with `peer`: sent and received.
+    pub(super) fn of(&self, peer: &str, id: u32) -> [Option<f64>; 2] {
+        self.paths.get(&(peer.to_owned(), id)).copied().unwrap_or_default()
+    }
+}
+
+/// What each path has sent and received, by the key of its session, or the name of its router.
+fn bytes(status: &Status) -> BTreeMap<(String, u32), [u64; 2]> {
+    let sessions: &[SessionStatus] = match &status.role {
+        RoleStatus::Client(role) => &role.sessions,
+        RoleStatus::Server(role) => &role.sessions,
+        RoleStatus::Proxy(role) => &role.sessions,
+        RoleStatus::Anchor(_) => &[],
+        RoleStatus::Router(role) => {
+            let links = role.sessions.iter().flat_map(|session| {
+                session.status.paths.iter().map(|link| {
+                    let counters = &link.counters;
+                    let bytes = [counters.bytes_sent, counters.bytes_received];
+                    ((session.peer.clone(), link.id), bytes)
+                })
+            });
+            return links.collect();
+        }
+    };
+    let paths = sessions.iter().flat_map(|session| {
+        session.paths.iter().map(|path| {
+            let counters = &path.counters;
+            let bytes = [counters.bytes_sent, counters.bytes_received];
+            ((session.public_key.clone(), path.id), bytes)
+        })
+    });
+    paths.collect()
+}

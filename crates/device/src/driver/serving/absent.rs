@@ -1,0 +1,86 @@
+//! Clients that were here and went: when, and why.
+
+use std::collections::BTreeMap;
+
+use roadweave_identity::PublicKey;
+use roadweave_types::Instant;
+
+use crate::status::AbsentClient;
+
+/// The most that are remembered; the one that went first is forgotten for another.
+const ABSENT_MAX: usize = 4_096;
+
+/// Those that went last, each once.
+#[derive(Debug, Default)]
+pub(super) struct Absent(BTreeMap<PublicKey, Gone>);
+
+#[derive(Debug)]
+struct Gone {
+    name: String,
+    at: Instant,
+    reason: String,
+}
+
+impl Absent {
+    /// A client has a session.
+    pub(super) fn on_joined(&mut self, key: &PublicKey) {
+        self.0.remove(key);
+    }
+
+    /// A client's session is over.
+    pub(super) fn on_left(&mut self, now: Instant, key: PublicKey, name: String, reason: String) {
+        if self.0.len() >= ABSENT_MAX && !self.0.contains_key(&key) {
+            let first = self.0.iter().min_by_key(|(_, gone)| gone.at).map(|(key, _)| *key);
+            first.into_iter().for_each(|key| drop(self.0.remove(&key)));
+        }
+        self.0.insert(key, Gone { name, at: now, reason });
+    }
+
+    /// All of them, the one that went last first.
+    pub(super) fn status(&self, now: Instant) -> Vec<AbsentClient> {
+        let mut gone: Vec<_> = self.0.iter().collect();
+        gone.sort_by_key(|(_, gone)| std::cmp::Reverse(gone.at));
+        let client = |(key, gone): (&PublicKey, &Gone)| AbsentClient {
+            peer: gone.name.clone(),
+            public_key: key.to_string(),
+            left_seconds_ago: now.since(gone.at).as_secs_f64(),
+            reason: gone.reason.clone(),
+        };
+        gone.into_iter().map(client).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn who_went_is_known_until_it_is_back_and_many_do_not_fill_memory() {
+        let (mut absent, key) = (Absent::default(), |number: u32| {
+            let mut bytes = [7; 32];
+            bytes[..4].copy_from_slice(&number.to_be_bytes());
+            PublicKey::from_bytes(bytes)
+        });
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let left = |absent: &mut Absent, number: u32| {
+            let name = format!("bus-{number}");
+            absent.on_left(at(u64::from(number)), key(number), name, "it was silent".to_owned());
+        };
+        for number in 0..=ABSENT_MAX as u32 {
+            left(&mut absent, number);
+        }
+        let told = absent.status(at(5_000));
+        assert_eq!(told.len(), ABSENT_MAX);
+        let first = &told[0];
+        let seconds = first.left_seconds_ago;
+        assert_eq!(
+            (first.peer.as_str(), seconds, &*first.reason),
+            ("bus-4096", 904.0, "it was silent")
+        );
+        assert!(told.iter().all(|client| client.peer != "bus-0"), "the first is forgotten");
+        absent.on_joined(&key(4_096));
+        assert_eq!(absent.status(at(5_000))[0].peer, "bus-4095");
+    }
+}
