@@ -148,7 +148,10 @@ fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_n
             client.wait_for_count(&line, told + 1);
         }
         assert_eq!(client.count(" joined "), 1, "one session outlives all of it");
-        assert_eq!(client.count("uplink=\"eth2\""), 1, "{}", client.log());
+        assert_eq!(client.count("uplink is up uplink=\"eth2\""), 1, "{}", client.log());
+        for change in ["uplink is down uplink=\"eth2\"", "event=\"uplink-moved\" uplink=\"eth2\""] {
+            assert_eq!(client.count(change), 0, "{}", client.log());
+        }
     });
 }
 
