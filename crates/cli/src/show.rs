@@ -19,7 +19,7 @@ use roadweave_tunnel::SessionStatus;
 use serde_json::Value;
 
 use self::fleet::fleet;
-use self::page::{Selection, fit, in_place};
+use self::page::{CLIENTS_ON_A_PAGE, Selection, fit, in_place};
 use self::rates::Rates;
 use self::tables::{
     candidates, clients, counts, drops, lanes, links, passing, paths, shards, ways,
@@ -237,7 +237,7 @@ fn of_clients(
     let is_here = |key: &str| all.iter().any(|session| session.public_key == key);
     let mut gone =
         absent.iter().filter(|it| selection.admits(&it.peer) && !is_here(&it.public_key));
-    let most = selection.limit.unwrap_or(20) as usize;
+    let most = selection.limit.unwrap_or(CLIENTS_ON_A_PAGE) as usize;
     for AbsentClient { peer, left_seconds_ago, reason, .. } in gone.by_ref().take(most) {
         text += &format!("absent: {peer}, since {} s: {reason}\n", *left_seconds_ago as u64);
     }

@@ -9,6 +9,8 @@ use serde_json::Value;
 
 /// Columns of a terminal that everybody has.
 pub(super) const WIDTH: usize = 80;
+/// Clients on a page of a server, unless told otherwise.
+pub(super) const CLIENTS_ON_A_PAGE: u32 = 20;
 
 /// In which order clients are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -44,7 +46,7 @@ impl Selection {
     pub(super) fn of<'a>(&self, sessions: &'a [SessionStatus]) -> (Vec<&'a SessionStatus>, usize) {
         let mut all: Vec<_> = sessions.iter().filter(|it| self.admits(&it.peer)).collect();
         all.sort_by(|a, b| self.order(a, b));
-        let (count, range) = (all.len(), self.range(all.len(), Some(20)));
+        let (count, range) = (all.len(), self.range(all.len(), Some(CLIENTS_ON_A_PAGE)));
         (all.drain(range).collect(), count)
     }
 
@@ -62,7 +64,8 @@ impl Selection {
             .collect();
         read.sort_by(|(a, _), (b, _)| match (a, b) {
             (Some(a), Some(b)) => self.order(a, b),
-            _ => Ordering::Equal,
+            // What this version cannot read comes last.
+            (a, b) => a.is_none().cmp(&b.is_none()),
         });
         let range = self.range(read.len(), None);
         sessions.extend(read.drain(range).map(|(_, value)| value));
@@ -74,7 +77,7 @@ impl Selection {
 
     /// How many pages `count` clients fill, of so many on each.
     pub(super) fn pages(&self, count: usize) -> usize {
-        count.div_ceil(self.limit.unwrap_or(20) as usize)
+        count.div_ceil(self.limit.unwrap_or(CLIENTS_ON_A_PAGE) as usize)
     }
 
     fn range(&self, count: usize, limit: Option<u32>) -> std::ops::Range<usize> {

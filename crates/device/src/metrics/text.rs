@@ -252,17 +252,7 @@ mod tests {
             ..Default::default()
         };
         let role = ProxyRoleStatus { totals, passing, ..Default::default() };
-        let status = Status {
-            name: "[::]:4433".to_owned(),
-            version: "1.2.3".to_owned(),
-            uptime_seconds: 12.5,
-            tun: String::new(),
-            device: DeviceCounters::default(),
-            log: LogCounters::default(),
-            drops,
-            fleet: None,
-            role: RoleStatus::Proxy(role),
-        };
+        let status = Status { drops, tun: String::new(), ..status(RoleStatus::Proxy(role)) };
         let text = encode(status, Used { processor: Duration::from_millis(1_500), share: 0.25 });
         for line in [
             "roadweave_build_info{version=\"1.2.3\",role=\"proxy\"} 1",
@@ -285,6 +275,21 @@ mod tests {
         assert!(text.ends_with("# EOF\n"), "{text}");
         assert!(!text.contains("device"), "a proxy has none");
         assert!(!text.contains("refusals"), "there were none");
+    }
+
+    /// What is told of an instance in this role.
+    fn status(role: RoleStatus) -> Status {
+        Status {
+            name: "[::]:4433".to_owned(),
+            version: "1.2.3".to_owned(),
+            uptime_seconds: 12.5,
+            tun: "rw0".to_owned(),
+            device: DeviceCounters::default(),
+            log: LogCounters::default(),
+            drops: DropCounters::default(),
+            fleet: None,
+            role,
+        }
     }
 
     #[test]
@@ -319,17 +324,7 @@ mod tests {
             stats: Default::default(),
         };
         let role = crate::status::ClientStatus { sessions: vec![session], ..Default::default() };
-        let status = Status {
-            name: "bus".to_owned(),
-            version: "1.2.3".to_owned(),
-            uptime_seconds: 12.5,
-            tun: "rw0".to_owned(),
-            device: DeviceCounters::default(),
-            log: LogCounters::default(),
-            drops: DropCounters::default(),
-            fleet: None,
-            role: RoleStatus::Client(role),
-        };
+        let status = status(RoleStatus::Client(role));
         let text = encode(status, Used { processor: Duration::ZERO, share: 0.0 });
         let labels = "{path=\"2\",interface=\"wwan\\\"0\"}";
         for line in [
@@ -350,17 +345,7 @@ mod tests {
     fn each_shard_of_a_server_has_figures_of_its_own() {
         let shard = |failures| ShardStatus { failures, handed_over: 9, ..ShardStatus::default() };
         let role = ServerStatus { shards: vec![shard(0), shard(2)], ..ServerStatus::default() };
-        let status = Status {
-            name: "[::]:4433".to_owned(),
-            version: "1.2.3".to_owned(),
-            uptime_seconds: 12.5,
-            tun: "rw0".to_owned(),
-            device: DeviceCounters::default(),
-            log: LogCounters::default(),
-            drops: DropCounters::default(),
-            fleet: None,
-            role: RoleStatus::Server(role),
-        };
+        let status = status(RoleStatus::Server(role));
         let text = encode(status, Used { processor: Duration::ZERO, share: 0.0 });
         for line in [
             "roadweave_shard_failures_total{shard=\"0\"} 0",
