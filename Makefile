@@ -13,6 +13,9 @@ DOWNLOADS_ARGS ?=
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 # The product, and the workshop that shows it.
 BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
+SMOKE_BUILD ?= $(BUILD)
+# What `make test` and `make lint` take: `--workspace` for crates/video as well, in one build.
+MEMBERS ?=
 NODE_MODULES = scripts/node_modules/.package-lock.json
 
 .PHONY: agreement demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts \
@@ -26,7 +29,7 @@ demo: packages
 	$(TARGET)/release/roadweave demo $(DEMO_ARGS)
 
 test: packages
-	$(CARGO) test --no-fail-fast
+	$(CARGO) test --no-fail-fast $(MEMBERS)
 
 # Whether the lab says what the same tunnel does in real time, the tail included: docs/lab.md. Some
 # six minutes on a machine that does nothing else.
@@ -58,8 +61,8 @@ lint:
 	scripts/width.sh
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
-	$(CARGO) clippy --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --quiet
+	$(CARGO) clippy --all-targets $(MEMBERS) -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --quiet $(MEMBERS)
 
 # Licences, sources, bans and known vulnerabilities of dependencies; installs cargo-deny.
 deny:
@@ -113,11 +116,12 @@ webrtc: packages $(NODE_MODULES)
 	$(BUILD) --release
 	node scripts/webrtc/call.js --roadweave $(TARGET)/release/roadweave $(WEBRTC_ARGS)
 
-# Half a minute of it, with the program as the tests build it.
+# Half a minute of it, with the program as the tests build it: after `make test`, SMOKE_BUILD=true
+# takes that one, where packages chosen by name would be built anew with features of their own.
 webrtc-smoke: EXTRA_PACKAGES = webrtc
 webrtc-smoke: packages $(NODE_MODULES)
 	npm test --silent --prefix scripts
-	$(BUILD)
+	$(SMOKE_BUILD)
 	node scripts/webrtc/call.js --roadweave $(TARGET)/debug/roadweave --smoke
 
 # Video on demand in a real browser over emulated links, setting after setting: docs/vod.md.
