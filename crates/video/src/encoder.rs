@@ -26,13 +26,17 @@ pub struct Encoder {
 
 impl Encoder {
     /// For pictures of this kind, without delay; a key frame comes each `key_frame_seconds` at
-    /// least.
+    /// least, or when it is asked for alone.
     ///
     /// # Errors
     /// Which package to install.
-    pub fn new(picture: Picture, recovery: Recovery, key_frame_seconds: u32) -> Result<Self> {
+    pub fn new(
+        picture: Picture,
+        recovery: Recovery,
+        key_frame_seconds: Option<u32>,
+    ) -> Result<Self> {
         let Picture { codec, fps, .. } = picture;
-        let key_frames = fps * key_frame_seconds;
+        let key_frames = key_frame_seconds.map_or(NEVER, |seconds| fps * seconds);
         let element = match codec {
             Codec::H264 => x264(fps, recovery, key_frames)?,
             Codec::H265 => x265(key_frames)?,
@@ -146,8 +150,8 @@ fn openh264(key_frames: u32) -> Result<gst::Element> {
     Ok(element)
 }
 
-/// For receivers that cannot ask for a key frame.
-pub const KEY_FRAME_SECONDS: u32 = 10;
+/// Frames between two key frames: x264's own for endless.
+const NEVER: u32 = 1 << 30;
 /// In SRT nobody can, and whoever comes later waits for the next: as in belacoder's pipelines.
 pub const SRT_KEY_FRAME_SECONDS: u32 = 2;
 /// What `x265enc` takes at most.

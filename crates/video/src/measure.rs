@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use self::loss::Link;
 use self::view::View;
-use crate::encoder::{Encoder, KEY_FRAME_SECONDS};
+use crate::encoder::Encoder;
 use crate::options::{self, Codec};
 use crate::plugins::{self, make, running_time};
 use crate::{rtp, run, source};
@@ -137,7 +137,7 @@ fn build(
         lock(sizes).file = Some(File::create(path).map_err(refused)?);
     }
     let source = source::build(pipeline, &options.source, options.picture, false)?;
-    let encoder = Encoder::new(options.picture, options.recovery, KEY_FRAME_SECONDS)?;
+    let encoder = Encoder::new(options.picture, options.recovery, Some(KEY_FRAME_SECONDS))?;
     let element = encoder.element().clone();
     let (caps, tee) = (make("capsfilter")?, make("tee")?);
     caps.set_property("caps", encoder.caps());
@@ -301,3 +301,5 @@ fn lock(sizes: &Mutex<Sizes>) -> MutexGuard<'_, Sizes> {
 const JUMP: usize = 2;
 /// How long a receiver waits for a packet that is missing.
 const GAP_WAIT: Duration = Duration::from_millis(20);
+/// Encoders' own key frames, beside those that are asked for.
+const KEY_FRAME_SECONDS: u32 = 10;

@@ -21,7 +21,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
 use self::frames::{Frames, Settings};
-use crate::encoder::{Encoder, KEY_FRAME_SECONDS, SRT_KEY_FRAME_SECONDS};
+use crate::encoder::{Encoder, SRT_KEY_FRAME_SECONDS};
 use crate::feedback::Feedback;
 use crate::network::{Kind, Socket};
 use crate::options::{self, Address, Codec, Recovery, Source, without_password};
@@ -98,9 +98,10 @@ fn still_there(frames: &Frames, source: &Source) -> Result<()> {
 
 /// Puts everything into `pipeline`; what is known of frames, and whether a receiver can answer.
 fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frames>, bool)> {
-    let key_frame_seconds = match &options.to {
-        Address::Rtp(..) => KEY_FRAME_SECONDS,
-        Address::Srt(_) => SRT_KEY_FRAME_SECONDS,
+    let (key_frame_seconds, key_interval) = match (&options.to, options.recovery) {
+        (Address::Rtp(..), Recovery::Keyframe) => (None, KEY_FRAME_INTERVAL),
+        (Address::Rtp(..), Recovery::Refresh) => (None, Duration::MAX),
+        (Address::Srt(_), _) => (Some(SRT_KEY_FRAME_SECONDS), Duration::MAX),
     };
     let encoder = Encoder::new(options.picture, options.recovery, key_frame_seconds)?;
     let target = match &options.to {
@@ -124,6 +125,7 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
         packets,
         fps: options.picture.fps,
         pixels: options.picture.size.pixels(),
+        key_interval,
         keeps_frames: options.picture.codec == Codec::H264,
         bitrate_bps: options.bitrate,
     };
@@ -286,6 +288,8 @@ fn age(pad: &gst::Pad, at: Duration) -> Duration {
     now.map_or(Duration::ZERO, |now| Duration::from(now).saturating_sub(at))
 }
 
+/// For receivers that cannot ask for a key frame.
+const KEY_FRAME_INTERVAL: Duration = Duration::from_secs(10);
 /// What the library says of a connection that never came to be.
 const NO_CONNECTION: &str = "Connection does not exist";
 /// A camera that gives nothing for so long is gone.

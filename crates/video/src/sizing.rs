@@ -116,6 +116,10 @@ pub struct Gate {
     waits: Option<(Duration, usize)>,
     /// When the last key frame was admitted.
     key: Option<Duration>,
+    /// Unasked, one comes so long after the last.
+    key_interval: Duration,
+    /// When that is.
+    key_due: Duration,
     /// Whether the last frame of the encoder was not sent: only a key frame may follow.
     unsent: bool,
 }
@@ -132,8 +136,9 @@ pub struct Admitted {
 }
 
 impl Gate {
-    /// A gate for frames of so many pixels that go in such packets.
-    pub fn new(packets: Packets, pixels: usize) -> Self {
+    /// A gate for frames of so many pixels that go in such packets, with a key frame each
+    /// `key_interval` at least: an encoder's own would be held to a frame's share of the rate.
+    pub fn new(packets: Packets, pixels: usize, key_interval: Duration) -> Self {
         Self {
             packets,
             key_bytes_least: (pixels / PIXELS_OF_A_BYTE).max(FRAME_BYTES_LEAST),
@@ -141,6 +146,8 @@ impl Gate {
             wanted: false,
             waits: None,
             key: None,
+            key_interval,
+            key_due: Duration::MAX,
             unsent: false,
         }
     }
@@ -160,6 +167,7 @@ impl Gate {
             (self.wanted, self.waits) = (true, None);
             return self.sign_of_life(now);
         }
+        self.wanted |= now >= self.key_due;
         let is_early = self.key.is_some_and(|key| now.saturating_sub(key) < KEY_FRAME_INTERVAL);
         if self.wanted && (self.unsent || !is_early) {
             return self.key_frame(now, bytes, at_once);
@@ -200,6 +208,10 @@ impl Gate {
     }
 
     fn encode(&mut self, now: Duration, admitted: Admitted) -> Admitted {
+        // An encoder's first frame is one in any case.
+        if admitted.key || self.last.is_none() {
+            self.key_due = now.saturating_add(self.key_interval);
+        }
         self.last = Some((now, admitted.bytes));
         self.unsent = !admitted.sent;
         admitted
@@ -287,7 +299,7 @@ mod tests {
 
     /// A key frame needs 3,600 bytes.
     fn gate() -> Gate {
-        Gate::new(PACKETS, 640 * 360)
+        Gate::new(PACKETS, 640 * 360, Duration::from_secs(10))
     }
 
     #[test]
@@ -376,6 +388,20 @@ mod tests {
             (1_267, 1_200, 5_000, Some((little, false, true))),
         ];
         check_gate(&mut gate, &frames);
+    }
+
+    #[test]
+    fn a_key_frame_that_nobody_asks_for_comes_each_interval_with_all_that_arrives_in_time() {
+        let mut gate = gate();
+        let mut keys = Vec::new();
+        for frame in 0..900_u64 {
+            let ms = frame * 1000 / 30;
+            let admitted = gate.admit(Duration::from_millis(ms), 1_200, 9_000);
+            keys.extend(admitted.filter(|it| it.key).map(|it| (ms, it.bytes, it.sent)));
+        }
+        // Behind a small frame the encoder is made ready first.
+        let expected = [(10_000, false), (10_033, true), (20_033, false), (20_066, true)];
+        assert_eq!(keys, expected.map(|(ms, sent)| (ms, 3_600, sent)));
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub struct Settings {
     pub fps: u32,
     /// Pixels of a picture.
     pub pixels: usize,
+    /// Unasked, a key frame comes so long after the last.
+    pub key_interval: Duration,
     /// Whether the encoder keeps each frame to its size.
     pub keeps_frames: bool,
     /// The rate while the tunnel says nothing, in bit/s.
@@ -103,7 +105,7 @@ impl Frames {
         };
         let state = State {
             pace: Pace::new(settings.fps),
-            gate: Gate::new(settings.packets, settings.pixels),
+            gate: Gate::new(settings.packets, settings.pixels, settings.key_interval),
             reports: Budget::of_reports(),
             sent: Sent::new(Duration::ZERO),
             under_way: VecDeque::new(),
