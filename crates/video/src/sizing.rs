@@ -169,7 +169,7 @@ impl Gate {
         }
         self.wanted |= now >= self.key_due;
         let is_early = self.key.is_some_and(|key| now.saturating_sub(key) < KEY_FRAME_INTERVAL);
-        if self.wanted && (self.unsent || !is_early) {
+        if self.wanted && !is_early {
             return self.key_frame(now, bytes, at_once);
         }
         // Links that have just come back answer before anything is known of their rate.
@@ -186,8 +186,7 @@ impl Gate {
         self.waits = Some((since, saved));
         let bytes = share.max(at_once.max(saved).min(least));
         let fits = bytes >= least || now.saturating_sub(since) >= KEY_FRAME_WAIT_MOST;
-        let needed = if fits { bytes.min(least) } else { least };
-        let is_ready = self.last.is_none_or(|(_, before)| before >= needed);
+        let is_ready = self.last.is_none_or(|(_, before)| before >= least);
         match (fits, is_ready) {
             (true, true) => {
                 (self.wanted, self.waits, self.key) = (false, None, Some(now));
@@ -359,6 +358,22 @@ mod tests {
             (133, 1_200, 1_200, None),
             (167, 1_200, 1_200, Some((3_600, true, true))),
             (200, 1_200, 1_200, Some((little, false, true))),
+        ];
+        check_gate(&mut gate(), &frames);
+    }
+
+    #[test]
+    fn what_a_key_frame_had_saved_before_the_links_died_again_is_gone() {
+        let whole = PACKETS.frame_bytes(10_000);
+        let frames = [
+            (0, 10_000, 10_000, Some((whole, false, true))),
+            (33, 0, 0, None),
+            (67, 1_200, 1_200, None),
+            (100, 0, 0, None),
+            (133, 1_200, 1_200, None),
+            (167, 1_200, 1_200, None),
+            (200, 1_200, 1_200, None),
+            (233, 1_200, 1_200, Some((3_600, true, true))),
         ];
         check_gate(&mut gate(), &frames);
     }

@@ -81,6 +81,13 @@ mod tests {
     }
 
     #[test]
+    fn after_calm_a_few_are_taken_at_once() {
+        let mut budget = Budget::of_reports();
+        let taken = |_: &u32| budget.take(Duration::from_secs(3600));
+        assert_eq!((0..100).filter(taken).count(), 20);
+    }
+
+    #[test]
     fn a_sender_that_is_known_stays_among_any_number_of_new_ones() {
         let mut senders = Senders::new();
         let mut strangers = 0;
