@@ -15,6 +15,7 @@ use roadweave_device::status::{
     AbsentClient, AnchorRoleStatus, RoleStatus, RouterSession, SplitStatus, Status, StreamsStatus,
 };
 use roadweave_terminal::out;
+use roadweave_terminal::seconds::parse_seconds;
 use roadweave_tunnel::SessionStatus;
 use serde_json::Value;
 
@@ -36,8 +37,8 @@ pub struct ShowArgs {
     #[arg(long)]
     json: bool,
     /// Show it again every so many seconds, on a terminal in the same place
-    #[arg(long, value_name = "SECONDS")]
-    watch: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = parse_interval)]
+    watch: Option<Duration>,
     #[command(flatten)]
     selection: Selection,
 }
@@ -52,8 +53,8 @@ packets that were lost of late, `lost` all that ever were.
 Paths: `usable` carries data; `suspect` did not answer and carries data only where
 there is no other; `validating` has not answered yet; `standby` is kept for later.
 `window`: bytes that may be in flight; `pacing`: the rate at which packets leave;
-`month`, `cap`: bytes of this month, and those it may have before it is a backup;
-`budget`: bytes of repairs that it may carry now.
+`budget`: bytes of repairs that it may carry now. Uplinks with a cap: bytes of today
+and since the billing day, and those it may have before it is a backup.
 
 Lanes: `taken` inner packets were sent as `sent` packets, `again` copies and `coded`
 repairs; `extra`: bytes beyond the inner packets; `queue`: what waits to be sent;
@@ -67,8 +68,7 @@ impl ShowArgs {
     /// # Errors
     /// When nothing runs behind the socket.
     pub fn run(&self) -> Result<()> {
-        let interval =
-            self.watch.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.1, 3600.0)));
+        let interval = self.watch;
         if self.json {
             return self.print_json(interval);
         }
@@ -99,6 +99,10 @@ impl ShowArgs {
             std::thread::sleep(interval);
         }
     }
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    parse_seconds(text, &(0.1..=3600.0))
 }
 
 /// How far apart the two readings are between which rates are.

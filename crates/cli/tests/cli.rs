@@ -102,6 +102,10 @@ fn mistyped_words_are_refused_with_the_likely_one() {
     check_refused(&run(&["client", "--confg", "x"]), 2, &["'--confg'", "'--config'"]);
     check_refused(&run(&["show", "--jsno"]), 2, &["'--jsno'", "'--json'"]);
     check_refused(&run(&["--log", "a=b=c", "keygen"]), 2, &["--log a=b=c", "\"debug\""]);
+    for time in ["nan", "0", "-1", "1e300"] {
+        let output = run(&["show", &format!("--watch={time}")]);
+        check_refused(&output, 2, &["'--watch <SECONDS>'", "0.1 to 3600 seconds"]);
+    }
     check_refused(&run(&[]), 2, &["Usage: roadweave"]);
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
-use roadweave_tunnel::UplinkPolicy;
+use roadweave_tunnel::{BILLING_DAY_MAX, Caps, UplinkPolicy};
 use roadweave_types::{Policy, Priority, ServerName, Technology, UplinkSelector};
 use serde::{Deserialize, Serialize};
 
@@ -189,8 +189,14 @@ pub struct PolicyFields {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MeteredFields {
-    /// Megabytes of a calendar month, both ways, beyond which it is a backup.
+    /// Megabytes of a month, both ways, beyond which it is a backup.
     pub monthly_cap_mb: Option<Within<1, 1_000_000_000>>,
+    /// The day on which the month begins, as the operator counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub billing_day: Option<Within<1, { BILLING_DAY_MAX as i64 }>>,
+    /// Megabytes of a day in UTC, both ways, beyond which it is a backup.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub daily_cap_mb: Option<Within<1, 1_000_000_000>>,
     /// Copies and repairs that it may carry, percent of the first transmissions.
     pub redundancy_percent: Option<Within<0, 100>>,
 }
@@ -203,14 +209,22 @@ impl MeteredFields {
 
 impl PolicyFields {
     fn to_policy(&self) -> UplinkPolicy {
-        let MeteredFields { monthly_cap_mb, redundancy_percent } = self.metered;
+        let MeteredFields { monthly_cap_mb, billing_day, daily_cap_mb, redundancy_percent } =
+            self.metered;
+        let bytes = |cap: Option<Within<1, 1_000_000_000>>| {
+            cap.map(|cap| cap.get().unsigned_abs() * 1_000_000)
+        };
         UplinkPolicy {
             policy: Policy {
                 priority: self.priority,
                 weight: self.weight.get() as u8,
                 redundancy_percent: redundancy_percent.map(|percent| percent.get() as u8),
             },
-            monthly_cap_bytes: monthly_cap_mb.map(|cap| cap.get().unsigned_abs() * 1_000_000),
+            caps: Caps {
+                daily_bytes: bytes(daily_cap_mb),
+                monthly_bytes: bytes(monthly_cap_mb),
+                billing_day: billing_day.map_or(1, |day| day.get() as u8),
+            },
         }
     }
 }

@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use roadweave_tunnel::{FlowClass, Strategy, UplinkPolicy};
+use roadweave_tunnel::{Caps, FlowClass, Strategy, UplinkPolicy};
 use roadweave_types::{Order, Policy, Priority, Technology};
 use serde::de::DeserializeOwned;
 
@@ -88,11 +88,17 @@ fn a_lane_of_frames_has_its_own_deadline() {
 #[test]
 fn uplinks_may_have_priorities_weights_and_caps() {
     let text = "[[uplinks.policies]]\nname = \"wwan1\"\npriority = \"backup\"\nweight = 3\n\
-                metered = { monthly_cap_mb = 5000, redundancy_percent = 2 }\n\
+                metered = { monthly_cap_mb = 5000, daily_cap_mb = 300, billing_day = 15, \
+                redundancy_percent = 2 }\n\
                 [[uplinks.policies]]\nname = \"wwan*\"\n";
     let file = read::<ClientFile>(&format!("{}{text}", client(""))).expect("complete");
     let policy = Policy { priority: Priority::Backup, weight: 3, redundancy_percent: Some(2) };
-    let metered = UplinkPolicy { policy, monthly_cap_bytes: Some(5_000_000_000) };
+    let caps = Caps {
+        daily_bytes: Some(300_000_000),
+        monthly_bytes: Some(5_000_000_000),
+        billing_day: 15,
+    };
+    let metered = UplinkPolicy { policy, caps };
     let expected = [("wwan1".to_owned(), metered), ("wwan*".to_owned(), UplinkPolicy::default())];
     assert_eq!(file.policies(), expected);
 }
@@ -210,6 +216,8 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
     check_client(&policy("name = \"a\"\nweight = 0"), &["line 8", "1 to 100"]);
     let metered = |field: &str| policy(&format!("name = \"a\"\nmetered.{field}"));
     check_client(&metered("monthly_cap_mb = 0"), &["line 8", "1 to 1000000000"]);
+    check_client(&metered("daily_cap_mb = 0"), &["line 8", "1 to 1000000000"]);
+    check_client(&metered("billing_day = 29"), &["line 8", "1 to 28"]);
     check_client(&metered("redundancy_percent = 101"), &["line 8", "0 to 100"]);
     check_client(&metered("cap = 5"), &["line 8", "`monthly_cap_mb`"]);
     let behind_all = format!("{}[[uplinks.policies]]\nname = \"a\"\n", policy("name = \"*\""));
@@ -421,7 +429,8 @@ fn the_documentation_names_every_field_with_its_default() {
                 expire_after_ms = 300\n\
                 match = { ports = [1, 2], source_ports = 53, destination_ports = [1, 2] }\n";
     let policy = "[[uplinks.policies]]\nname = \"wwan1\"\ntechnology = \"5g-sa\"\n\
-                  metered = { monthly_cap_mb = 5000, redundancy_percent = 2 }\n";
+                  metered = { monthly_cap_mb = 5000, daily_cap_mb = 300, billing_day = 1, \
+                  redundancy_percent = 2 }\n";
     let place = "name = \"fra-1\"\nsite = \"frankfurt\"\nto_anchor_ms = 2\n";
     let proxy = format!("[[proxies]]\naddresses = [\"a:1\"]\npublic_key = \"{OTHER_KEY}\"\n");
     let fleet = "[fleet]\noffline_max_seconds = 600\n";

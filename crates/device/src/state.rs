@@ -7,7 +7,7 @@
 //! DIRECTORY/INSTANCE.bindings.json
 //! {"version":1,"bindings":[{"device":"<public key>","tenant":"..","number":3, ..}, ..]}
 //! DIRECTORY/INSTANCE.usage.json
-//! {"version":1,"month":{"year":2026,"month":11},"bytes":{"<uplink>":123, ..}}
+//! {"version":2,"uplinks":{"<uplink>":{"2026-11-27":123, ..}, ..}}
 //! ```
 //!
 //! A file is replaced as a whole: a process that dies while writing leaves the old one. It is
@@ -191,24 +191,57 @@ impl Kept for Learned {
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct UsageContents {
     version: u32,
-    #[serde(flatten)]
-    usage: Usage,
+    uplinks: Usage,
+}
+
+/// What version 1 was: sums of a month of the calendar.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MonthContents {
+    #[serde(rename = "version")]
+    _version: u32,
+    month: Option<Month>,
+    bytes: BTreeMap<String, u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Month {
+    year: i16,
+    month: i8,
+}
+
+/// The version alone, whatever else there is.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
 }
 
 impl Kept for Usage {
     const NAME: &'static str = "usage";
 
     fn encode(&self) -> io::Result<String> {
-        Ok(serde_json::to_string(&UsageContents { version: VERSION, usage: self.clone() })?)
+        let contents = UsageContents { version: USAGE_VERSION, uplinks: self.clone() };
+        Ok(serde_json::to_string(&contents)?)
     }
 
     fn decode(text: &str) -> io::Result<Self> {
-        let contents: UsageContents =
-            serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
-        check_version(contents.version)?;
-        Ok(contents.usage)
+        let wrong = |error: serde_json::Error| invalid(error.to_string());
+        match serde_json::from_str(text).map_err(wrong)? {
+            Version { version: USAGE_VERSION } => {
+                serde_json::from_str(text).map(|it: UsageContents| it.uplinks).map_err(wrong)
+            }
+            Version { version: 1 } => {
+                let MonthContents { month, bytes, .. } =
+                    serde_json::from_str(text).map_err(wrong)?;
+                let month = month.map(|month| (month.year, month.month));
+                Usage::of_month(month, bytes).map_err(|error| invalid(error.to_string()))
+            }
+            Version { version } => Err(unknown_version(version, USAGE_VERSION)),
+        }
     }
 }
 
@@ -273,10 +306,11 @@ fn invalid(message: String) -> io::Error {
 }
 
 fn check_version(version: u32) -> io::Result<()> {
-    if version == VERSION {
-        return Ok(());
-    }
-    Err(invalid(format!("its version is {version}, this program knows {VERSION}")))
+    if version == VERSION { Ok(()) } else { Err(unknown_version(version, VERSION)) }
+}
+
+fn unknown_version(version: u32, known: u32) -> io::Error {
+    invalid(format!("its version is {version}, this program knows {known}"))
 }
 
 /// Reads a file that nobody else can have put there.
@@ -330,6 +364,8 @@ pub(crate) fn check_owner(directory: &Path) -> io::Result<()> {
 }
 
 const VERSION: u32 = 1;
+/// Since days are kept.
+const USAGE_VERSION: u32 = 2;
 /// How long the end of the process waits for a write.
 const LAST_MAX: Duration = Duration::from_secs(1);
 /// A thousand peers with what RAVEN learns of three networks each.
@@ -338,8 +374,6 @@ const BYTES_MAX: u64 = 256 << 20;
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
-
-    use roadweave_tunnel::Month;
 
     use super::*;
 
@@ -386,17 +420,34 @@ mod tests {
     #[test]
     fn what_uplinks_have_carried_is_kept_beside_it() {
         let directory = Directory::new("usage");
-        let month = Month { year: 2026, month: 11 };
-        let usage = Usage { month: Some(month), bytes: [("wwan0".to_owned(), 1 << 40)].into() };
+        let carried = || [("wwan0".to_owned(), 1 << 40)].into();
+        let usage = Usage::of_month(Some((2026, 11)), carried()).unwrap();
         StateFile::new(&directory.0, "rw0").write_last(&usage);
         StateFile::new(&directory.0, "rw0").write_last(&learned(1));
         assert_eq!(StateFile::<Usage>::new(&directory.0, "rw0").read(), usage);
         let path = directory.0.join("rw0.usage.json");
         let text = fs::read_to_string(&path).unwrap();
-        for broken in ["", "{}", "[]", &text.replace("\"version\":1", "\"version\":2")] {
-            fs::write(&path, broken).unwrap();
-            assert_eq!(StateFile::<Usage>::new(&directory.0, "rw0").read(), Usage::default());
+        assert_eq!(text, r#"{"version":2,"uplinks":{"wwan0":{"2026-11-01":1099511627776}}}"#);
+        let read = |text: &str| {
+            fs::write(&path, text).unwrap();
+            StateFile::<Usage>::new(&directory.0, "rw0").read()
+        };
+        for broken in [
+            "",
+            "{}",
+            "[]",
+            &text.replace("\"version\":2", "\"version\":3"),
+            &text.replace("11-01", "11-31"),
+            r#"{"version":1,"month":{"year":2026,"month":13},"bytes":{"wwan0":1}}"#,
+        ] {
+            assert_eq!(read(broken), Usage::default(), "{broken}");
         }
+        // What version 1 has written.
+        let month =
+            r#"{"version":1,"month":{"year":2026,"month":11},"bytes":{"wwan0":1099511627776}}"#;
+        assert_eq!(read(month), usage);
+        let undated = r#"{"version":1,"month":null,"bytes":{"wwan0":1099511627776}}"#;
+        assert_eq!(read(undated), Usage::of_month(None, carried()).unwrap());
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use roadweave_tunnel::{ClientEvent, LaneConfig, LaneRule, Notice, UplinkPolicy};
+use roadweave_tunnel::{Caps, ClientEvent, LaneConfig, LaneRule, Notice, Span, UplinkPolicy};
 use roadweave_types::{DropReason, Instant};
 use world::*;
 
@@ -88,7 +88,8 @@ fn an_uplink_over_which_nothing_comes_while_another_is_answered_is_told_once() {
 #[test]
 fn a_cap_that_is_reached_is_told_once() {
     let mut plan = Plan::new("xnc", vec![link(20, 20), link(20, 30)]);
-    let capped = UplinkPolicy { monthly_cap_bytes: Some(200_000), ..UplinkPolicy::default() };
+    let caps = Caps { monthly_bytes: Some(200_000), ..Caps::default() };
+    let capped = UplinkPolicy { caps, ..UplinkPolicy::default() };
     plan.policies.insert("wwan0".into(), capped);
     let mut world = plan.build().join();
     stream(&mut world, 120, 4);
@@ -96,7 +97,8 @@ fn a_cap_that_is_reached_is_told_once() {
         .into_iter()
         .filter(|notice| matches!(notice, Notice::CapReached { .. }))
         .collect();
-    let expected = Notice::CapReached { uplink: "wwan0".into(), cap_bytes: 200_000 };
+    let expected =
+        Notice::CapReached { uplink: "wwan0".into(), span: Span::Month, cap_bytes: 200_000 };
     assert_eq!(reached, [&expected], "{}", lines(&world));
 }
 

@@ -5,7 +5,7 @@ mod world;
 use std::collections::BTreeMap;
 
 use roadweave_emulate::{Direction, GilbertElliott};
-use roadweave_tunnel::{PathStatusReport, UplinkPolicy};
+use roadweave_tunnel::{Caps, PathStatusReport, UplinkPolicy};
 use roadweave_types::{PathStatus, Policy, Priority};
 use world::{
     LinkPlan, Plan, World, arrivals, delays, link, ms, name, packet_down, percentile, stream,
@@ -15,6 +15,10 @@ use world::{
 fn with(priority: Priority, weight: u8) -> UplinkPolicy {
     let policy = Policy { priority, weight, ..Policy::default() };
     UplinkPolicy { policy, ..UplinkPolicy::default() }
+}
+
+fn with_caps(caps: Caps) -> UplinkPolicy {
+    UplinkPolicy { caps, ..UplinkPolicy::default() }
 }
 
 /// The links with the policies of the first ones.
@@ -149,7 +153,7 @@ fn redundancy_stays_within_the_budget_of_a_metered_uplink() {
 
 #[test]
 fn beyond_its_cap_an_uplink_is_a_backup_until_the_month_is_over() {
-    let capped = UplinkPolicy { monthly_cap_bytes: Some(1_500_000), ..UplinkPolicy::default() };
+    let capped = with_caps(Caps { monthly_bytes: Some(1_500_000), ..Caps::default() });
     let mut world = plan("xnc", vec![link(20, 10), link(20, 30)], &[capped]).build().join();
     stream(&mut world, 150, 4);
     let [client, server] = paths(&world);
@@ -166,9 +170,14 @@ fn beyond_its_cap_an_uplink_is_a_backup_until_the_month_is_over() {
     let before = datagrams(&world, "wwan0");
     stream(&mut world, 30, 4);
     assert_eq!(datagrams(&world, "wwan0"), before);
+    // A day is not a month.
+    world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + 86_400);
+    stream(&mut world, 30, 4);
+    assert_eq!(datagrams(&world, "wwan0"), before);
+    assert!(paths(&world)[0]["wwan0"].day_bytes < Some(100_000));
     // The month is over.
     let usage = world.inner.ends_mut().0.usage().clone();
-    assert_eq!(usage.bytes.keys().collect::<Vec<_>>(), ["wwan0"]);
+    assert_eq!(usage.uplinks().collect::<Vec<_>>(), ["wwan0"]);
     world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + 31 * 86_400);
     stream(&mut world, 30, 4);
     assert!(datagrams(&world, "wwan0")[0] > before[0] + 100);
@@ -180,4 +189,26 @@ fn beyond_its_cap_an_uplink_is_a_backup_until_the_month_is_over() {
     let paths = paths(&world);
     assert_eq!(paths[1]["wwan0"].priority, Priority::Backup);
     assert!(paths.iter().all(|paths| paths["wwan0"].status == PathStatus::Usable));
+}
+
+#[test]
+fn beyond_its_daily_cap_an_uplink_is_a_backup_until_the_day_is_over() {
+    let caps = Caps { daily_bytes: Some(500_000), monthly_bytes: Some(800_000), billing_day: 16 };
+    let links = vec![link(20, 10), link(20, 30)];
+    let mut world = plan("xnc", links, &[with_caps(caps)]).build().join();
+    let day = |world: &mut World, days: u64| {
+        world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + days * 86_400); // 2027-01-15
+        stream(world, 90, 4);
+        let [client, server] = paths(world);
+        let wwan0 = &client["wwan0"];
+        let priorities = (wwan0.priority, server["wwan0"].priority);
+        assert_eq!(priorities.0, priorities.1, "both ends");
+        let carried = (wwan0.day_bytes.expect("a cap"), wwan0.month_bytes.expect("a cap"));
+        (carried.0 / 100_000, carried.1 / 100_000, priorities.0)
+    };
+    assert_eq!(day(&mut world, 0), (5, 5, Priority::Backup));
+    assert_eq!(day(&mut world, 1), (5, 5, Priority::Backup), "its month began on the 16th");
+    assert_eq!(day(&mut world, 2), (3, 8, Priority::Backup), "the month's cap is the lower");
+    assert_eq!(day(&mut world, 3), (0, 8, Priority::Backup), "another day does not help");
+    assert_eq!(day(&mut world, 32), (5, 5, Priority::Backup), "2027-02-16");
 }

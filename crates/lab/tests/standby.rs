@@ -8,7 +8,7 @@ use roadweave_lab::failover::Failover;
 use roadweave_lab::world::servers::{Fault, Servers};
 use roadweave_lab::world::uplink;
 use roadweave_tunnel::{
-    CandidatePlace, CandidateReport, DrainReason, Node as _, RecvMeta, UplinkPolicy,
+    CandidatePlace, CandidateReport, Caps, DrainReason, Node as _, RecvMeta, UplinkPolicy,
 };
 use roadweave_types::{Instant, Policy, Priority};
 
@@ -61,7 +61,8 @@ fn backup() -> UplinkPolicy {
 }
 
 fn capped() -> UplinkPolicy {
-    UplinkPolicy { monthly_cap_bytes: Some(1 << 40), ..UplinkPolicy::default() }
+    let caps = Caps { monthly_bytes: Some(1 << 40), ..Caps::default() };
+    UplinkPolicy { caps, ..UplinkPolicy::default() }
 }
 
 /// Two servers, and three uplinks of which the last alone carries, and that one costs.
@@ -124,7 +125,7 @@ fn uplinks_that_all_have_caps_are_measured_over() {
     fleet.run_until(at(10_000));
     let figure = candidate(&mut fleet, 1).figure_ms;
     assert!(figure.is_some_and(|ms| (50.0..80.0).contains(&ms)), "{figure:?}");
-    let counted = fleet.client().usage().bytes["wwan0"];
+    let counted = fleet.client().usage().of("wwan0", 1).month_bytes;
     assert_eq!(counted, passed(&fleet) - before, "and counted");
 }
 

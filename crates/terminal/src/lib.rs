@@ -18,6 +18,7 @@ pub mod logging;
 pub mod out;
 pub mod program;
 pub mod rate;
+pub mod seconds;
 pub mod secret;
 
 /// The commands of `roadweave-admin`, which `roadweave` runs as its own, and what each does.

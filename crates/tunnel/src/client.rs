@@ -35,7 +35,8 @@ use crate::observe::PacketEvent;
 use crate::session::{MEMORY_MAX, Session, SessionError, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 use crate::streams::StreamsConfig;
-use crate::uplink::{Month, UplinkPolicy, Usage};
+use crate::uplink::UplinkPolicy;
+use crate::usage::Usage;
 
 mod binding;
 mod candidates;
@@ -371,14 +372,14 @@ impl Client {
         self.apply_policies();
     }
 
-    /// What the uplinks with a monthly cap have carried in the month.
+    /// What the uplinks with a cap have carried, by day.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 
-    /// Tells the time of day, seconds since 1970: a new month may begin.
+    /// Tells the time of day, seconds since 1970: a new day may begin.
     pub fn on_time_of_day(&mut self, unix_seconds: u64) {
-        self.usage.on_month(Month::of_unix(unix_seconds));
+        self.usage.on_time_of_day(unix_seconds);
         self.apply_policies();
     }
 

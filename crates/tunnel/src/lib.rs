@@ -33,6 +33,7 @@ mod session;
 mod status;
 mod streams;
 mod uplink;
+mod usage;
 
 pub use anchor::{Anchor, AnchorConfig, AnchorEvent, AnchorStatus, AnchorTenant};
 pub use carrier::{Carrier, SendError};
@@ -65,4 +66,5 @@ pub use session::{
 };
 pub use status::{PathStatusReport, SessionStatus};
 pub use streams::{StreamsConfig, StreamsOwner};
-pub use uplink::{Month, UplinkPolicy, Usage};
+pub use uplink::{Caps, Span, UplinkPolicy};
+pub use usage::{BILLING_DAY_MAX, Carried, Usage};

@@ -35,11 +35,16 @@ pub struct PathStatusReport {
     pub pacing_rate_bps: Option<u64>,
     /// The largest UDP payload that fits.
     pub mtu_bytes: u16,
-    /// When it is used. Beyond its monthly cap an uplink is a backup.
+    /// When it is used. Beyond its caps an uplink is a backup.
     pub priority: Priority,
     /// Its share among paths of equal priority.
     pub weight: u8,
-    /// Bytes that its uplink has carried in this calendar month, both ways, if it has a cap; the
+    /// Bytes that its uplink has carried today (UTC), both ways, if it has a cap; the server does
+    /// not know it.
+    pub day_bytes: Option<u64>,
+    /// Bytes of a day beyond which it is a backup; the server does not know it.
+    pub daily_cap_bytes: Option<u64>,
+    /// Bytes that its uplink has carried since its billing day, both ways, if it has a cap; the
     /// server does not know it.
     pub month_bytes: Option<u64>,
     /// Bytes of a month beyond which it is a backup; the server does not know it.
@@ -86,6 +91,8 @@ pub(crate) fn path_reports(
         mtu_bytes: path.mtu,
         priority: path.policy.priority,
         weight: path.policy.weight,
+        day_bytes: None,
+        daily_cap_bytes: None,
         month_bytes: None,
         monthly_cap_bytes: None,
         redundancy_left_bytes: path.policy.redundancy_percent.map(|_| path.redundancy_left),

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use roadweave_terminal::rate::parse_bps;
+use roadweave_terminal::seconds;
 
 /// What is to be done.
 #[derive(Debug, clap::Subcommand)]
@@ -329,8 +330,7 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=1e9).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "a number of seconds, such as 60".into())
+    seconds::parse_seconds(text, &(0.1..=1e9))
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {

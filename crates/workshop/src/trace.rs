@@ -18,6 +18,8 @@ mod plot;
 
 use std::time::Duration;
 
+use roadweave_terminal::seconds;
+
 /// Looks at recordings of links, draws them, converts them, and makes synthetic ones
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -69,8 +71,7 @@ struct Section {
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=DAY).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "0 to 86400 seconds, such as 12.5".into())
+    seconds::parse_seconds(text, &(0.0..=DAY))
 }
 
 fn parse_length(text: &str) -> Result<Duration, String> {

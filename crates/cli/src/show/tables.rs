@@ -132,10 +132,9 @@ pub(super) fn paths(session: &SessionStatus, rates: &Rates) -> String {
         "flight\nkB",
         "pacing\nMbit/s",
         "mtu",
-        "month\nMB",
-        "cap\nMB",
         "budget\nkB",
     ]);
+    let mut caps = new_table(&["uplink", "day\nMB", "cap\nMB", "month\nMB", "cap\nMB"]);
     for path in &session.paths {
         let counters = &path.counters;
         let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
@@ -160,12 +159,20 @@ pub(super) fn paths(session: &SessionStatus, rates: &Rates) -> String {
             scaled(path.bytes_in_flight as f64, 1e3, 0),
             or_dash(bytes(path.pacing_rate_bps), 1e6, 1),
             path.mtu_bytes.to_string(),
-            or_dash(bytes(path.month_bytes), 1e6, 1),
-            or_dash(bytes(path.monthly_cap_bytes), 1e6, 0),
             or_dash(bytes(path.redundancy_left_bytes), 1e3, 0),
         ]);
+        if path.month_bytes.is_some() {
+            caps.add_row([
+                path.uplink.as_ref().map_or_else(dash, |name| cut(name, 15)),
+                or_dash(bytes(path.day_bytes), 1e6, 1),
+                or_dash(bytes(path.daily_cap_bytes), 1e6, 0),
+                or_dash(bytes(path.month_bytes), 1e6, 1),
+                or_dash(bytes(path.monthly_cap_bytes), 1e6, 0),
+            ]);
+        }
     }
-    format!("{fares}\n{may}\n")
+    let caps = if caps.is_empty() { String::new() } else { format!("{caps}\n") };
+    format!("{fares}\n{may}\n{caps}")
 }
 
 /// The links of a redundant router, which have no windows, and what the peer sent over all of them.

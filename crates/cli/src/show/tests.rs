@@ -74,6 +74,8 @@ fn path() -> PathStatusReport {
         mtu_bytes: 1_200,
         priority: Priority::Backup,
         weight: 7,
+        day_bytes: Some(23_450_000),
+        daily_cap_bytes: None,
         month_bytes: Some(123_450_000),
         monthly_cap_bytes: Some(5_000_000_000),
         redundancy_left_bytes: Some(77_000),

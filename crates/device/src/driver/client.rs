@@ -214,7 +214,7 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     driver.node.close(driver.edge.clock.now());
     driver.flush();
     role.state.write_last(driver.node.learned());
-    if role.counts_months() {
+    if role.counts_bytes() {
         role.usage.write_last(driver.node.usage());
     }
     role.steering.end_session();
@@ -245,7 +245,7 @@ impl Role<Client> for ClientRole {
             self.streams.as_ref().and_then(LanStreams::poll_timeout),
             self.encoders.poll_timeout(),
             Some(self.next_state),
-            self.counts_months().then_some(self.next_time_of_day),
+            self.counts_bytes().then_some(self.next_time_of_day),
         ];
         timeouts.into_iter().flatten().min()
     }
@@ -323,7 +323,7 @@ impl Role<Client> for ClientRole {
         if self.next_uplink_retry.is_some_and(|at| at <= now) {
             self.retry_uplinks(driver, now);
         }
-        if self.counts_months() && self.next_time_of_day <= now {
+        if self.counts_bytes() && self.next_time_of_day <= now {
             self.tell_time_of_day(&mut driver.node, now);
             self.usage.write(driver.node.usage());
         }
@@ -409,9 +409,9 @@ impl Role<Client> for ClientRole {
 }
 
 impl ClientRole {
-    /// Whether an uplink has a monthly cap.
-    fn counts_months(&self) -> bool {
-        self.options.policies.iter().any(|(_, policy)| policy.monthly_cap_bytes.is_some())
+    /// Whether an uplink has a cap.
+    fn counts_bytes(&self) -> bool {
+        self.options.policies.iter().any(|(_, policy)| policy.caps.are_there())
     }
 
     fn tell_time_of_day(&mut self, client: &mut Client, now: Instant) {

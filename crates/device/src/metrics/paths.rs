@@ -25,8 +25,10 @@ struct Path<'a> {
     round_trip_ms: Option<f64>,
     loss: Option<f64>,
     pacing_bps: Option<u64>,
+    day_bytes: Option<u64>,
+    daily_cap_bytes: Option<u64>,
     month_bytes: Option<u64>,
-    cap_bytes: Option<u64>,
+    monthly_cap_bytes: Option<u64>,
 }
 
 impl<'a> Path<'a> {
@@ -42,8 +44,10 @@ impl<'a> Path<'a> {
             round_trip_ms: Some(path.smoothed_rtt_ms),
             loss: Some(path.loss.into()),
             pacing_bps: path.pacing_rate_bps,
+            day_bytes: path.day_bytes,
+            daily_cap_bytes: path.daily_cap_bytes,
             month_bytes: path.month_bytes,
-            cap_bytes: path.monthly_cap_bytes,
+            monthly_cap_bytes: path.monthly_cap_bytes,
         }
     }
 
@@ -59,8 +63,10 @@ impl<'a> Path<'a> {
             round_trip_ms: link.smoothed_rtt_ms,
             loss: None,
             pacing_bps: None,
+            day_bytes: None,
+            daily_cap_bytes: None,
             month_bytes: None,
-            cap_bytes: None,
+            monthly_cap_bytes: None,
         }
     }
 }
@@ -112,11 +118,18 @@ fn paths(out: &mut DescriptorEncoder<'_>, paths: &[Path<'_>]) -> fmt::Result {
     let help = "Bytes a second that the pacer of a path lets go";
     let pacing = |path: &Path<'_>| path.pacing_bps.map(|bps| bps as f64 / 8.0);
     gauge(("path_pacing_bytes_per_second", help, None), pacing)?;
-    let help = "What an interface with a cap has carried in this month";
-    let month = |path: &Path<'_>| path.month_bytes.map(|bytes| bytes as f64);
-    gauge(("path_month", help, bytes), month)?;
+    let mut carried = |name, help, figure: fn(&Path<'_>) -> Option<u64>| {
+        let told = paths.iter().filter_map(|path| Some((labels(path), figure(path)? as f64)));
+        gauges(out, (name, help, bytes), told)
+    };
+    let help = "What an interface with a cap has carried today";
+    carried("path_day", help, |path| path.day_bytes)?;
+    let help = "What an interface may carry in a day";
+    carried("path_day_cap", help, |path| path.daily_cap_bytes)?;
+    let help = "What an interface with a cap has carried since its billing day";
+    carried("path_month", help, |path| path.month_bytes)?;
     let help = "What an interface may carry in a month";
-    gauge(("path_month_cap", help, bytes), |path| path.cap_bytes.map(|bytes| bytes as f64))
+    carried("path_month_cap", help, |path| path.monthly_cap_bytes)
 }
 
 fn labels<'a>(path: &'a Path<'_>) -> [(&'static str, &'a str); 2] {

@@ -311,6 +311,8 @@ mod tests {
             mtu_bytes: 1_200,
             priority: roadweave_types::Priority::Primary,
             weight: 7,
+            day_bytes: None,
+            daily_cap_bytes: None,
             month_bytes: None,
             monthly_cap_bytes: None,
             redundancy_left_bytes: None,

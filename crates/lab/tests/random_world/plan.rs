@@ -14,7 +14,7 @@ use roadweave_lab::world::{
     Hostility, Machine, OtherServer, Stranger, Strangers, Tampering, Trust, WorldConfig,
 };
 use roadweave_quic::CongestionControl;
-use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, StreamsConfig, UplinkPolicy};
+use roadweave_tunnel::{Caps, LaneConfig, LaneRule, Strategy, StreamsConfig, UplinkPolicy};
 use roadweave_types::{Instant, Order, Policy, Priority, Rate};
 
 /// The strategy that names an uplink, which serves the vehicle only.
@@ -507,7 +507,7 @@ impl Dice {
                 redundancy_percent: dice.once_in(2).then(|| dice.within(0..20) as u8),
             };
             let cap = dice.once_in(3).then(|| dice.within(1..2_000_000));
-            UplinkPolicy { policy, monthly_cap_bytes: cap }
+            UplinkPolicy { policy, caps: Caps { monthly_bytes: cap, ..Caps::default() } }
         };
         let mut policies = BTreeMap::new();
         for index in 0..links {

@@ -8,7 +8,8 @@ use roadweave_types::{DropReason, Instant, earliest};
 
 use super::{Client, ClientStreams, Current, Uplink};
 use crate::node::{Node, RecvMeta};
-use crate::uplink::{UplinkPolicy, ip_bytes};
+use crate::uplink::UplinkPolicy;
+use crate::usage::ip_bytes;
 
 impl Node for Client {
     fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
@@ -113,5 +114,5 @@ impl Node for Client {
 }
 
 pub(super) fn is_capped(policies: &BTreeMap<String, UplinkPolicy>, name: &str) -> bool {
-    policies.get(name).is_some_and(|policy| policy.monthly_cap_bytes.is_some())
+    policies.get(name).is_some_and(|policy| policy.caps.are_there())
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use roadweave_types::Instant;
 
 use super::{Client, ClientEvent};
+use crate::uplink::Span;
 
 /// Something that a person should know of an uplink, of a lane, or of all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,14 +70,16 @@ pub enum Notice {
         /// The uplink's addresses now, for a person to read.
         addresses: String,
     },
-    /// An uplink has carried what it may in a month.
+    /// An uplink has carried what it may in a day or a month.
     CapReached {
         /// The uplink's name.
         uplink: String,
+        /// Which of both.
+        span: Span,
         /// The cap, bytes.
         cap_bytes: u64,
     },
-    /// A month is over in which an uplink had reached its cap.
+    /// A day or a month is over in which an uplink had reached its cap.
     CapOver {
         /// The uplink's name.
         uplink: String,
@@ -234,14 +237,14 @@ impl fmt::Display for Notice {
             Self::Moved { uplink, addresses } => {
                 write!(f, "{uplink} has other addresses, {addresses}; its path has to answer anew")
             }
-            Self::CapReached { uplink, cap_bytes } => write!(
+            Self::CapReached { uplink, span, cap_bytes } => write!(
                 f,
-                "{uplink} has carried the {:.1} MB of its monthly cap; until the month is over it is \
-                 used only where no other uplink answers",
+                "{uplink} has carried the {:.1} MB that it may in a {span}; until the {span} is over \
+                 it is used only where no other uplink answers",
                 *cap_bytes as f64 / 1e6
             ),
             Self::CapOver { uplink } => {
-                write!(f, "a new month: {uplink} is below its cap and used as before")
+                write!(f, "{uplink} is below its caps again and used as before")
             }
             Self::Blocked { uplink, since } => write!(
                 f,

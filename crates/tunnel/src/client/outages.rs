@@ -213,13 +213,13 @@ impl Client {
     pub(super) fn watch_caps(&mut self, now: Instant) {
         let mut news = Vec::new();
         for (name, policy) in &self.policies {
-            let Some(cap_bytes) = policy.monthly_cap_bytes else { continue };
-            let is_over = self.usage.of(name) >= cap_bytes;
-            if is_over != self.outages.capped.contains(name) {
+            let Some(carried) = policy.caps.carried(&self.usage, name) else { continue };
+            let reached = policy.caps.reached(carried);
+            if reached.is_some() != self.outages.capped.contains(name) {
                 let uplink = name.clone();
-                news.push(match is_over {
-                    true => Notice::CapReached { uplink, cap_bytes },
-                    false => Notice::CapOver { uplink },
+                news.push(match reached {
+                    Some((span, cap_bytes)) => Notice::CapReached { uplink, span, cap_bytes },
+                    None => Notice::CapOver { uplink },
                 });
             }
         }

@@ -3,7 +3,7 @@
 //! ```text
 //! uplinks ─► a path each ─► its name and its policy, for this side and for the server
 //!    └─ to the session's address of the server, or to one that this uplink knows
-//!            packets in and out ─► bytes of the month ─► beyond the cap, another policy
+//!            packets in and out ─► bytes of the day ─► beyond a cap, another policy
 //! ```
 
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ use super::notices::Notice;
 use super::{Client, Uplink};
 use crate::node::Node as _;
 use crate::status::PathStatusReport;
+use crate::uplink::UplinkPolicy;
 
 /// How often an uplink without a path gets a new try.
 const PATH_RETRY: Duration = Duration::from_secs(1);
@@ -165,7 +166,7 @@ impl Client {
         let Some(connection) = self.endpoint.connection(id) else { return };
         let wanted = |path: &PathSnapshot| {
             let name = &self.uplinks.get(&path.uplink?)?.name;
-            let policy = self.policies.get(name)?.after(self.usage.of(name));
+            let policy = self.policies.get(name)?.after(&self.usage, name);
             (path.status != PathStatus::Validating).then_some((path.id, policy))
         };
         let wanted: BTreeMap<PathId, Policy> =
@@ -202,13 +203,16 @@ impl Client {
         }
     }
 
-    /// `reports`, with what their uplinks carry in the month.
+    /// `reports`, with what their uplinks carry in the day and the month, and may.
     pub(super) fn with_usage(&self, mut reports: Vec<PathStatusReport>) -> Vec<PathStatusReport> {
         for report in &mut reports {
             let Some(name) = &report.uplink else { continue };
-            let cap = self.policies.get(name).and_then(|policy| policy.monthly_cap_bytes);
-            report.monthly_cap_bytes = cap;
-            report.month_bytes = cap.map(|_| self.usage.of(name));
+            let Some(UplinkPolicy { caps, .. }) = self.policies.get(name) else { continue };
+            let carried = caps.carried(&self.usage, name);
+            report.daily_cap_bytes = caps.daily_bytes;
+            report.monthly_cap_bytes = caps.monthly_bytes;
+            report.day_bytes = carried.map(|carried| carried.day_bytes);
+            report.month_bytes = carried.map(|carried| carried.month_bytes);
         }
         reports
     }

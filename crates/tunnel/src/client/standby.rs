@@ -441,12 +441,12 @@ impl Client {
         if is_of_use { free } else { self.uplinks.keys().copied().collect() }
     }
 
-    /// The uplinks without a monthly cap that are not for the worst case alone.
+    /// The uplinks without a cap that are not for the worst case alone.
     fn unmetered_uplinks(&self) -> Vec<UplinkId> {
         let is_free = |name: &str| {
-            self.policies.get(name).is_none_or(|it| {
-                it.monthly_cap_bytes.is_none() && it.policy.priority != Priority::Backup
-            })
+            self.policies
+                .get(name)
+                .is_none_or(|it| !it.caps.are_there() && it.policy.priority != Priority::Backup)
         };
         let uplinks = self.uplinks.iter().filter(|(_, uplink)| is_free(&uplink.name));
         uplinks.map(|(id, _)| *id).collect()

@@ -122,6 +122,8 @@ const NAMES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use roadweave_tunnel::Caps;
+
     use super::*;
 
     fn change(uplink: &str) -> SetUplink {
@@ -134,13 +136,14 @@ mod tests {
         let mut overrides = Overrides::default();
         let policy =
             Policy { priority: Priority::Secondary, weight: 7, redundancy_percent: Some(3) };
-        let policy = UplinkPolicy { policy, monthly_cap_bytes: Some(5) };
+        let caps = Caps { monthly_bytes: Some(5), ..Caps::default() };
+        let policy = UplinkPolicy { policy, caps };
         assert_eq!(overrides.over("wwan0", policy), policy);
         overrides.set(&SetUplink { weight: Some(9), ..change("wwan0") }).expect("room");
         let first = Priority::Backup;
         overrides.set(&SetUplink { priority: Some(first), ..change("wwan0") }).expect("room");
         let expected = Policy { priority: first, weight: 9, redundancy_percent: Some(3) };
-        let expected = UplinkPolicy { policy: expected, monthly_cap_bytes: Some(5) };
+        let expected = UplinkPolicy { policy: expected, caps };
         assert_eq!(overrides.over("wwan0", policy), expected);
         assert_eq!(overrides.over("wwan1", policy), policy);
         overrides.set(&SetUplink { paused: Some(true), ..change("wwan1") }).expect("room");

@@ -1,0 +1,283 @@
+//! What uplinks have carried, by day.
+//!
+//! ```text
+//! packets in and out ─► bytes of today ─► sums of the day and of the operator's month
+//! ```
+//!
+//! Days are those of UTC. Bytes are those of IP packets, headers included, since that is what
+//! operators count. Since days are kept and not sums, a clock that was wrong for a while puts
+//! nothing back to zero, and another billing day counts at once.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::Offset;
+use serde::{Deserialize, Serialize};
+
+/// What metered uplinks have carried, to be kept over restarts.
+///
+/// As text, days by the uplink's name: `{"wwan0":{"2026-11-27":123}}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub struct Usage {
+    /// The day, as far as is known; `None` before the time of day was known.
+    today: Option<Date>,
+    uplinks: BTreeMap<String, Days>,
+}
+
+/// What an uplink has carried on which day.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Days {
+    /// Before the day was known.
+    undated: u64,
+    dated: BTreeMap<Date, u64>,
+}
+
+/// What is told of one uplink.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Bytes of this day, both ways.
+    pub day_bytes: u64,
+    /// Bytes of this month, both ways.
+    pub month_bytes: u64,
+}
+
+impl Usage {
+    /// What was carried in a month of the calendar, by the uplink's name: as on its first day.
+    /// Without a month, nobody knew the day.
+    ///
+    /// # Errors
+    /// There is no such month.
+    pub fn of_month(
+        month: Option<(i16, i8)>,
+        bytes: BTreeMap<String, u64>,
+    ) -> Result<Self, jiff::Error> {
+        let today = month.map(|(year, month)| Date::new(year, month, 1)).transpose()?;
+        let mut usage = Self { today, uplinks: BTreeMap::new() };
+        bytes.iter().for_each(|(name, bytes)| usage.add(name, *bytes));
+        Ok(usage)
+    }
+
+    /// The uplinks that something is known of.
+    pub fn uplinks(&self) -> impl Iterator<Item = &str> {
+        self.uplinks.keys().map(String::as_str)
+    }
+
+    /// Tells the day, of seconds since 1970. A clock that was not set yet changes nothing.
+    pub(crate) fn on_time_of_day(&mut self, unix_seconds: u64) {
+        let Some(day) = day_of(unix_seconds).filter(|day| day.year() >= YEAR_MIN) else { return };
+        if self.today.replace(day) == Some(day) {
+            return;
+        }
+        for days in self.uplinks.values_mut() {
+            let undated = std::mem::take(&mut days.undated);
+            if undated > 0 {
+                days.add(Some(day), undated);
+            }
+            while days.dated.len() > DAYS_MOST {
+                days.dated.pop_first();
+            }
+        }
+    }
+
+    pub(crate) fn add(&mut self, uplink: &str, bytes: u64) {
+        match self.uplinks.get_mut(uplink) {
+            Some(days) => days.add(self.today, bytes),
+            None => {
+                let mut days = Days::default();
+                days.add(self.today, bytes);
+                self.uplinks.insert(uplink.to_owned(), days);
+            }
+        }
+    }
+
+    /// What an uplink has carried whose month begins on `billing_day`, 1 to 28.
+    pub fn of(&self, uplink: &str, billing_day: u8) -> Carried {
+        let Some(days) = self.uplinks.get(uplink) else { return Carried::default() };
+        let Some(today) = self.today else {
+            return Carried { day_bytes: days.undated, month_bytes: days.undated };
+        };
+        let of_month = days.dated.range(month_start(today, billing_day)..=today);
+        Carried {
+            day_bytes: days.dated.get(&today).copied().unwrap_or(0),
+            month_bytes: of_month.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes)),
+        }
+    }
+}
+
+impl Days {
+    fn add(&mut self, day: Option<Date>, bytes: u64) {
+        let sum = match day {
+            Some(day) => self.dated.entry(day).or_default(),
+            None => &mut self.undated,
+        };
+        *sum = sum.saturating_add(bytes);
+    }
+}
+
+/// The day of a moment, seconds since 1970, in UTC.
+fn day_of(unix_seconds: u64) -> Option<Date> {
+    let moment = Timestamp::from_second(i64::try_from(unix_seconds).ok()?).ok()?;
+    Some(Offset::UTC.to_datetime(moment).date())
+}
+
+/// The day on which the month of `today` began that begins on `billing_day`, 1 to 28.
+fn month_start(today: Date, billing_day: u8) -> Date {
+    let billing_day = billing_day.clamp(1, BILLING_DAY_MAX).cast_signed();
+    let (year, month) = match (today.day() >= billing_day, today.month()) {
+        (true, month) => (today.year(), month),
+        (false, 1) => (today.year() - 1, 12),
+        (false, month) => (today.year(), month - 1),
+    };
+    // Each month has that day; before the first year of all nothing was carried.
+    Date::new(year, month, billing_day).unwrap_or(Date::MIN)
+}
+
+/// [`Usage`] as it is written.
+type Written = BTreeMap<String, BTreeMap<String, u64>>;
+
+impl From<Usage> for Written {
+    fn from(usage: Usage) -> Self {
+        let days = |days: Days| {
+            let dated = days.dated.into_iter().map(|(day, bytes)| (day.to_string(), bytes));
+            let undated = (days.undated > 0).then(|| (UNDATED.to_owned(), days.undated));
+            dated.chain(undated).collect()
+        };
+        usage.uplinks.into_iter().map(|(name, of_it)| (name, days(of_it))).collect()
+    }
+}
+
+impl TryFrom<Written> for Usage {
+    type Error = jiff::Error;
+
+    fn try_from(written: Written) -> Result<Self, jiff::Error> {
+        let mut usage = Self::default();
+        for (name, days) in written {
+            let of_it = usage.uplinks.entry(name).or_default();
+            for (day, bytes) in days {
+                let day = if day == UNDATED { None } else { Some(day.parse()?) };
+                of_it.add(day, bytes);
+            }
+        }
+        // Until the clock is set, the day goes on that was.
+        let days = usage.uplinks.values().filter_map(|days| days.dated.last_key_value());
+        usage.today = days.map(|(day, _)| *day).max();
+        Ok(usage)
+    }
+}
+
+/// A router without a battery begins in 1970, or when its system was made.
+const YEAR_MIN: i16 = 2026;
+/// The last day that each month has.
+pub const BILLING_DAY_MAX: u8 = 28;
+/// Two months, which no sum exceeds.
+const DAYS_MOST: usize = 62;
+/// The day of what was carried before the day was known.
+const UNDATED: &str = "undated";
+
+/// The bytes of the IP packet that carries `payload` bytes of UDP to or from `remote`.
+pub(crate) fn ip_bytes(remote: SocketAddr, payload: usize) -> u64 {
+    let headers = if remote.is_ipv4() { 20 + 8 } else { 40 + 8 };
+    payload as u64 + headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn date(text: &str) -> Date {
+        text.parse().unwrap()
+    }
+
+    /// Noon of a day.
+    fn noon(text: &str) -> u64 {
+        let noon = date(text).at(12, 0, 0, 0).to_zoned(jiff::tz::TimeZone::UTC).unwrap();
+        noon.timestamp().as_second().cast_unsigned()
+    }
+
+    fn carried(usage: &Usage, billing_day: u8) -> (u64, u64) {
+        let Carried { day_bytes, month_bytes } = usage.of("wwan0", billing_day);
+        (day_bytes, month_bytes)
+    }
+
+    #[test]
+    fn months_begin_on_the_billing_day() {
+        let check = |today, billing_day, expected| {
+            assert_eq!(month_start(date(today), billing_day), date(expected), "{today}");
+        };
+        check("2026-11-27", 1, "2026-11-01");
+        check("2026-11-27", 27, "2026-11-27");
+        check("2026-11-27", 28, "2026-10-28");
+        check("2027-01-01", 1, "2027-01-01");
+        check("2027-01-01", 2, "2026-12-02");
+        check("2028-03-01", 28, "2028-02-28");
+        check("2026-11-27", 0, "2026-11-01");
+        check("2026-11-27", 31, "2026-10-28");
+    }
+
+    #[test]
+    fn a_day_and_a_month_begin_at_nothing() {
+        let mut usage = Usage::default();
+        usage.add("wwan0", 5);
+        assert_eq!(carried(&usage, 1), (5, 5), "nobody knows the day");
+        usage.on_time_of_day(noon("2026-11-14"));
+        usage.add("wwan0", 7);
+        assert_eq!(carried(&usage, 1), (12, 12));
+        usage.on_time_of_day(0);
+        assert_eq!(carried(&usage, 1), (12, 12), "the clock is not set yet");
+        usage.on_time_of_day(noon("2026-11-15"));
+        usage.add("wwan0", 1);
+        assert_eq!((carried(&usage, 1), carried(&usage, 15)), ((1, 13), (1, 1)));
+        usage.on_time_of_day(noon("2026-12-14"));
+        assert_eq!((carried(&usage, 1), carried(&usage, 15)), ((0, 0), (0, 1)));
+        assert_eq!(usage.of("wwan1", 1), Carried::default());
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_for_a_while_puts_nothing_back() {
+        let mut usage = Usage::default();
+        usage.on_time_of_day(noon("2026-11-27"));
+        usage.add("wwan0", 9);
+        usage.on_time_of_day(noon("2099-01-01"));
+        usage.add("wwan0", 1);
+        assert_eq!(carried(&usage, 1), (1, 1));
+        usage.on_time_of_day(noon("2026-11-27"));
+        assert_eq!(carried(&usage, 1), (9, 9));
+        usage.on_time_of_day(u64::MAX);
+        assert_eq!(carried(&usage, 1), (9, 9));
+    }
+
+    #[test]
+    fn years_are_two_months_in_memory() {
+        let mut usage = Usage::default();
+        for day in 0..1000 {
+            usage.on_time_of_day(noon("2026-01-01") + day * 86_400);
+            usage.add("wwan0", 1);
+            let sum = carried(&usage, 1).1;
+            assert!(sum <= 31 && usage.uplinks["wwan0"].dated.len() <= DAYS_MOST + 1, "{day}");
+        }
+        assert_eq!(carried(&usage, 1), (1, 26), "of 2028-09");
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_its_last_day_goes_on() {
+        let mut usage = Usage::default();
+        usage.on_time_of_day(noon("2026-11-27"));
+        usage.add("wwan0", 9);
+        usage.add("wwan0", u64::MAX);
+        let text = serde_json::to_string(&usage).unwrap();
+        assert_eq!(text, r#"{"wwan0":{"2026-11-27":18446744073709551615}}"#);
+        assert_eq!(serde_json::from_str::<Usage>(&text).unwrap(), usage);
+        let undated = r#"{"wwan0":{"undated":3}}"#;
+        let usage: Usage = serde_json::from_str(undated).unwrap();
+        assert_eq!(
+            (carried(&usage, 1), serde_json::to_string(&usage).unwrap()),
+            ((3, 3), undated.into())
+        );
+        for bad in [r#"{"a":{"2026-13-01":1}}"#, r#"{"a":{"":1}}"#, r#"{"a":{"undated":-1}}"#] {
+            assert!(serde_json::from_str::<Usage>(bad).is_err(), "{bad}");
+        }
+    }
+}
