@@ -218,9 +218,10 @@ fn each<'a, M: EncodeMetric, const N: usize>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
-    use roadweave_tunnel::{ProxyStatus, RoundTrips};
+    use roadweave_tunnel::{LaneStats, ProxyStatus, RoundTrips, SessionStats};
     use roadweave_types::{DropCounters, PathStatus};
 
     use super::*;
@@ -292,8 +293,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_client_tells_of_each_path_with_its_interface() {
+    /// A client with a path over an interface with a cap.
+    fn client() -> Status {
         let mut counters = roadweave_quic::PathStats::default();
         (counters.bytes_sent, counters.datagrams_lost) = (2_500_000, 4);
         let path = roadweave_tunnel::PathStatusReport {
@@ -311,23 +312,40 @@ mod tests {
             mtu_bytes: 1_200,
             priority: roadweave_types::Priority::Primary,
             weight: 7,
-            day_bytes: None,
-            daily_cap_bytes: None,
-            month_bytes: None,
-            monthly_cap_bytes: None,
+            day_bytes: Some(30),
+            daily_cap_bytes: Some(40),
+            month_bytes: Some(50),
+            monthly_cap_bytes: Some(60),
             redundancy_left_bytes: None,
             counters,
         };
+        let lane = LaneStats { name: "real-time".to_owned(), ..LaneStats::default() };
         let session = roadweave_tunnel::SessionStatus {
             peer: "192.0.2.1:4433".to_owned(),
             public_key: String::new(),
             addresses: Vec::new(),
             paths: vec![path],
-            stats: Default::default(),
+            stats: SessionStats { lanes: vec![lane], ..SessionStats::default() },
         };
         let role = crate::status::ClientStatus { sessions: vec![session], ..Default::default() };
-        let status = status(RoleStatus::Client(role));
-        let text = encode(status, Used { processor: Duration::ZERO, share: 0.0 });
+        status(RoleStatus::Client(role))
+    }
+
+    /// A server with two shards.
+    fn server() -> Status {
+        let shard = |failures| ShardStatus { failures, handed_over: 9, ..ShardStatus::default() };
+        let role = ServerStatus { shards: vec![shard(0), shard(2)], ..ServerStatus::default() };
+        let mut drops = DropCounters::default();
+        drops.add(DropReason::NoSession, 3);
+        Status { drops, ..status(RoleStatus::Server(role)) }
+    }
+
+    const IDLE: Used = Used { processor: Duration::ZERO, share: 0.0 };
+
+    #[test]
+    fn a_client_tells_of_each_path_with_its_interface() {
+        let mut status = client();
+        let text = encode(status.clone(), IDLE);
         let labels = "{path=\"2\",interface=\"wwan\\\"0\"}";
         for line in [
             "roadweave_session_up 1.0".to_owned(),
@@ -337,18 +355,25 @@ mod tests {
             format!("roadweave_path_smoothed_round_trip_seconds{labels} 0.0615"),
             format!("roadweave_path_loss_ratios{labels} 0.25"),
             format!("roadweave_path_pacing_bytes_per_second{labels} 1000.0"),
+            format!("roadweave_path_day_bytes{labels} 30.0"),
+            format!("roadweave_path_day_cap_bytes{labels} 40.0"),
+            format!("roadweave_path_month_bytes{labels} 50.0"),
+            format!("roadweave_path_month_cap_bytes{labels} 60.0"),
         ] {
             assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
         }
-        assert!(!text.contains("month"), "it has no cap");
+        if let RoleStatus::Client(role) = &mut status.role {
+            let path = &mut role.sessions[0].paths[0];
+            (path.day_bytes, path.daily_cap_bytes) = (None, None);
+            (path.month_bytes, path.monthly_cap_bytes) = (None, None);
+        }
+        let text = encode(status, IDLE);
+        assert!(!text.contains("month") && !text.contains("_day_"), "it has no cap");
     }
 
     #[test]
     fn each_shard_of_a_server_has_figures_of_its_own() {
-        let shard = |failures| ShardStatus { failures, handed_over: 9, ..ShardStatus::default() };
-        let role = ServerStatus { shards: vec![shard(0), shard(2)], ..ServerStatus::default() };
-        let status = status(RoleStatus::Server(role));
-        let text = encode(status, Used { processor: Duration::ZERO, share: 0.0 });
+        let text = encode(server(), IDLE);
         for line in [
             "roadweave_shard_failures_total{shard=\"0\"} 0",
             "roadweave_shard_failures_total{shard=\"1\"} 2",
@@ -356,5 +381,27 @@ mod tests {
         ] {
             assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
         }
+    }
+
+    /// Whoever renames a figure would otherwise leave empty plots and silent alerts.
+    #[test]
+    fn the_board_and_the_alerts_ask_for_figures_that_there_are() {
+        let told = encode(client(), IDLE) + &encode(server(), IDLE);
+        let names: BTreeSet<&str> = names(&told).collect();
+        let files = [
+            include_str!("../../../../deploy/prometheus/roadweave.grafana.json"),
+            include_str!("../../../../deploy/prometheus/roadweave.rules.yml"),
+        ];
+        for file in files {
+            let asked: BTreeSet<&str> = self::names(file).collect();
+            assert!(asked.len() > 5, "{asked:?}");
+            assert!(asked.is_subset(&names), "{:?}", asked.difference(&names));
+        }
+    }
+
+    /// The words of `text` that are names of figures.
+    fn names(text: &str) -> impl Iterator<Item = &str> {
+        let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        words.filter(|word| word.starts_with("roadweave_"))
     }
 }
