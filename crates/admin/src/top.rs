@@ -46,7 +46,8 @@ Goodput is of inner packets: `up` was taken into the tunnel, `down` came out of 
 target is the smallest that an encoder was told. `p99` is of the best usable path's
 round trips in the last minute, and a stall a time in it without any usable path. The
 lines below an uplink are the last minute, the newest at the right: the rate of both
-directions, the round trip, the loss up to 100 %. `left` is of the month's cap.
+directions, the round trip, the loss up to 100 %. `left` is of the cap, of the day or of
+the month, that is reached first.
 
 Keys: arrows, j and k choose an uplink, p pauses or resumes it, q and Ctrl-C end.";
 

@@ -11,7 +11,7 @@ use super::facts::{
 };
 use super::firewall::{Dropping, Hook};
 
-/// The clock may be so far behind the file, seconds: a copy may be from a machine with a faster one.
+/// The clock may be so far behind the file, seconds: a copy may be from a machine with another.
 const BEHIND_MAX: u64 = 60;
 /// Bytes that are to wait in a socket: at 100 Mbit/s 80 ms of it.
 const BUFFER_MIN: usize = 1 << 20;

@@ -85,7 +85,7 @@ impl Probing {
         ProbeOutcome::Answered { round_trip, mtu: sizes[good] }
     }
 
-    /// Asks by IP packets of `size` bytes, and waits for so long after each; returns the round trip.
+    /// Asks by IP packets of `size` bytes, and waits so long after each; returns the round trip.
     fn ask(
         &mut self,
         size: u32,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use roadweave_device::status::{ClientStatus, RoleStatus, Status};
-use roadweave_tunnel::SessionStatus;
+use roadweave_tunnel::{PathStatusReport, SessionStatus};
 use roadweave_types::PathStatus;
 
 use super::reader::INTERVAL;
@@ -47,7 +47,7 @@ pub(super) struct Link {
     pub(super) rates: [f64; 2],
     pub(super) round_trip_ms: f64,
     pub(super) loss: f64,
-    /// Bytes that are left of this month, where there is a cap.
+    /// Bytes that are left of the day or of the month, where there is a cap.
     pub(super) left_bytes: Option<u64>,
     pub(super) kbps: VecDeque<u64>,
     pub(super) round_trips_ms: VecDeque<u64>,
@@ -181,8 +181,7 @@ impl History {
             });
             link.round_trip_ms = path.map_or(0.0, |path| path.smoothed_rtt_ms);
             link.loss = path.map_or(0.0, |path| path.loss.into());
-            let cap = path.and_then(|path| path.monthly_cap_bytes.zip(path.month_bytes));
-            link.left_bytes = cap.map(|(cap, used)| cap.saturating_sub(used));
+            link.left_bytes = path.and_then(left);
             push(&mut link.kbps, ((link.rates[0] + link.rates[1]) / 1e3) as u64);
             push(&mut link.round_trips_ms, link.round_trip_ms as u64);
             push(&mut link.loss_permille, (link.loss * 1e3) as u64);
@@ -277,6 +276,13 @@ fn bytes_of(sessions: &[SessionStatus]) -> BTreeMap<String, [u64; 2]> {
         (session.public_key.clone(), bytes)
     };
     sessions.iter().map(of).collect()
+}
+
+/// What an uplink may still carry before it is a backup: by the cap that it reaches first.
+fn left(path: &PathStatusReport) -> Option<u64> {
+    let caps = [(path.daily_cap_bytes, path.day_bytes), (path.monthly_cap_bytes, path.month_bytes)];
+    let left = caps.into_iter().filter_map(|(cap, used)| Some(cap?.saturating_sub(used?)));
+    left.min()
 }
 
 /// Bits a second; none of what began anew.

@@ -183,6 +183,16 @@ fn without_a_session_the_reason_stands_above() {
 }
 
 #[test]
+fn what_is_left_is_of_the_cap_that_ends_first() {
+    let (mut history, now) = (History::default(), Instant::now());
+    let mut status = serde_json::to_value(client(10.0, 0, "usable")).expect("JSON");
+    let path = &mut status["sessions"][0]["paths"][0];
+    (path["day_bytes"], path["daily_cap_bytes"]) = (1_000_000.into(), 3_000_000.into());
+    history.take(now, read(status));
+    assert_eq!(history.links["wwan0"].left_bytes, Some(2_000_000));
+}
+
+#[test]
 fn an_uplink_that_is_unplugged_is_told() {
     let (mut history, now) = (History::default(), Instant::now());
     history.take(now, client(10.0, 0, "usable"));
