@@ -1,11 +1,14 @@
 //! The roadweave-admin binary: what people do with a server and a box that runs.
 //!
-//! `roadweave peer ...` runs it. It is a program of its own, so that what a box needs stays small.
+//! `roadweave peer ...`, `roadweave top` and `roadweave doctor` run it. It is a program of its own,
+//! so that what a box needs stays small.
 
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: files and the local socket")]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod doctor;
 mod peer;
+mod top;
 
 use std::process::ExitCode;
 
@@ -24,12 +27,18 @@ struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    Peer(peer::PeerArgs),
+    Doctor(doctor::DoctorArgs),
+    Peer(Box<peer::PeerArgs>),
+    Top(top::TopArgs),
 }
 
 fn main() -> ExitCode {
     finish(match Arguments::try_parse() {
-        Ok(Arguments { log, command: Command::Peer(args) }) => log.run(|| args.run()),
+        Ok(Arguments { log, command }) => log.run(|| match command {
+            Command::Doctor(args) => args.run(),
+            Command::Peer(args) => args.run(),
+            Command::Top(args) => args.run(),
+        }),
         Err(error) => refuse(&error),
     })
 }

@@ -22,8 +22,14 @@ pub mod seconds;
 pub mod secret;
 
 /// The commands of `roadweave-admin`, which `roadweave` runs as its own, and what each does.
-pub const ADMIN: [(&str, &str); 1] =
-    [("peer", "Adds, removes and shows the clients of a server, also while it runs")];
+pub const ADMIN: [(&str, &str); 3] = [
+    (
+        "doctor",
+        "Finds what is wrong on this machine for one configuration, and says how to mend it",
+    ),
+    ("peer", "Adds, removes and shows the clients of a server, also while it runs"),
+    ("top", "Shows a running client or server on one screen, for a crew"),
+];
 
 /// The commands of `roadweave-lab`, the workshop, which `roadweave` runs as its own, and what each
 /// does.

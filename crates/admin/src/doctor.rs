@@ -1,0 +1,117 @@
+//! `roadweave doctor`: what is wrong on this machine for one configuration, and how to mend it.
+//!
+//! ```text
+//! gather: files, kernel, uplinks, probes ─► Facts ─► judge ─► a line for each check
+//! ```
+//!
+//! Nothing is changed, and nothing but probes leaves the machine.
+
+mod facts;
+mod firewall;
+mod gather;
+mod judge;
+mod reach;
+mod speed;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow};
+use roadweave_terminal::out;
+use serde::Serialize;
+
+/// Finds what is wrong on this machine, and says how to mend it
+///
+/// Takes the configuration file of a client or a server. Run it as root: others see less. Nothing
+/// is changed. The exit code is 0 unless a check fails.
+#[derive(Debug, clap::Args)]
+pub struct DoctorArgs {
+    /// The configuration file of a client or a server
+    #[arg(value_name = "FILE")]
+    config: PathBuf,
+    /// Print the checks as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    Ok,
+    /// It may work all the same.
+    Warn,
+    Fail,
+}
+
+impl Verdict {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// One check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Check {
+    /// What was looked at: a word, with the uplink or the server where there are several.
+    name: String,
+    verdict: Verdict,
+    /// What was found.
+    what: String,
+    /// How to mend it; `None` where nothing is wrong.
+    mend: Option<String>,
+}
+
+impl Check {
+    fn ok(name: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { name: name.into(), verdict: Verdict::Ok, what: what.into(), mend: None }
+    }
+
+    fn warn(name: impl Into<String>, what: impl Into<String>, mend: impl Into<String>) -> Self {
+        let (name, what, mend) = (name.into(), what.into(), Some(mend.into()));
+        Self { name, verdict: Verdict::Warn, what, mend }
+    }
+
+    fn fail(name: impl Into<String>, what: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Fail, ..Self::warn(name, what, mend) }
+    }
+
+    /// The check on one line.
+    fn line(&self) -> String {
+        let Self { name, verdict, what, mend } = self;
+        let mend = mend.as_ref().map(|mend| format!("; {mend}")).unwrap_or_default();
+        harmless(&format!("{:<4} {name}: {what}{mend}", verdict.name()))
+    }
+}
+
+impl DoctorArgs {
+    /// # Errors
+    /// When a check fails.
+    pub fn run(&self) -> Result<()> {
+        let checks = judge::judge(&gather::gather(&self.config));
+        if self.json {
+            out::json(&serde_json::json!({ "checks": checks }))?;
+        } else {
+            checks.iter().try_for_each(|check| out::line(check.line()))?;
+        }
+        match checks.iter().filter(|check| check.verdict == Verdict::Fail).count() {
+            0 => Ok(()),
+            failed => Err(anyhow!("{failed} of {} checks failed", checks.len())),
+        }
+    }
+}
+
+/// A text of others on one line that steers no terminal.
+fn harmless(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "|");
+    let joined = lines.collect::<Vec<_>>().join(" ");
+    // Piece by piece, since a text of others is cut where it is long.
+    let pieces = joined.split(' ').map(|word| roadweave_types::peer_text(word.as_bytes()));
+    pieces.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests;

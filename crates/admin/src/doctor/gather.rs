@@ -1,0 +1,235 @@
+//! Gathers the facts. What cannot be found out is a fact as well; nothing here judges.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use roadweave_config::{ClientFile, FileError, ServerFile, load};
+use roadweave_device::{ClockReading, Monitor, Netlink, UdpOptions, Uplink, UplinkSocket, local};
+use roadweave_types::{ServerHost, ServerName};
+use rustix::net::sockopt;
+use serde_json::Value;
+
+use super::facts::{
+    ClientFacts, Facts, FileFacts, MachineFacts, Probe, RoleFacts, ServerFacts, UplinkFacts,
+};
+use super::firewall::{Dropping, Hook, dropping};
+use super::{reach, speed};
+
+/// For how long the system's resolver may think.
+const LOOKUP_MAX: Duration = Duration::from_secs(6);
+/// Servers of a file that are asked, addresses of each, and uplinks: what is more is left out.
+const SERVERS_MAX: usize = 4;
+const ADDRESSES_MAX: usize = 4;
+const UPLINKS_MAX: usize = 16;
+
+pub(super) fn gather(path: &Path) -> Facts {
+    let (role, error, has_key, state) = match read(path) {
+        Ok(File::Client(file)) => {
+            let has_key = !file.private_key.is_empty();
+            let state = file.state_directory.clone();
+            (Some(RoleFacts::Client(client(&file))), None, has_key, Some(state))
+        }
+        Ok(File::Server(file)) => {
+            let has_key = !file.private_key.is_empty();
+            let state = file.state_directory.clone();
+            (Some(RoleFacts::Server(server(&file))), None, has_key, Some(state))
+        }
+        Err(error) => (None, Some(error.to_string()), false, None),
+    };
+    let there = fs::metadata(path).ok();
+    let file = FileFacts {
+        path: path.to_owned(),
+        error,
+        mode: there.as_ref().map(|there| there.mode() & 0o7777),
+        written: there.and_then(|there| u64::try_from(there.mtime()).ok()),
+        has_key,
+        state: state.map(|folder| {
+            let mode = fs::metadata(&folder).map(|there| there.mode() & 0o7777);
+            (folder, mode.map_err(|error| error.to_string()))
+        }),
+    };
+    Facts { file, machine: machine(), role }
+}
+
+enum File {
+    Client(Box<ClientFile>),
+    Server(Box<ServerFile>),
+}
+
+/// A client's file has its servers, and a server's has none.
+fn read(path: &Path) -> Result<File, FileError> {
+    let text = roadweave_config::read_text(path, true)?;
+    let table: toml::Table = roadweave_config::parse(path, &text)?;
+    let is_server = ["listen", "peers", "addresses"].iter().any(|key| table.contains_key(*key));
+    match is_server && !table.contains_key("server") {
+        true => load(path).map(|file| File::Server(Box::new(file))),
+        false => load(path).map(|file| File::Client(Box::new(file))),
+    }
+}
+
+fn machine() -> MachineFacts {
+    let clock = ClockReading::take();
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let granted = UplinkSocket::open(&UdpOptions::server(loopback)).ok().and_then(|socket| {
+        let sizes = [
+            sockopt::socket_recv_buffer_size(&socket).ok()?,
+            sockopt::socket_send_buffer_size(&socket).ok()?,
+        ];
+        // The kernel tells twice what it was asked for (socket(7)).
+        sizes.into_iter().min().map(|size| size / 2)
+    });
+    MachineFacts {
+        is_root: rustix::process::geteuid().is_root(),
+        now: clock.unix_seconds,
+        is_synchronised: clock.is_synchronised,
+        has_tun: Path::new("/dev/net/tun").exists(),
+        has_nft: has_nft(),
+        buffer: granted,
+        crypto_bps: speed::crypto_bps(),
+        has_aes: speed::has_aes(),
+    }
+}
+
+fn has_nft() -> bool {
+    let mut nft = Command::new("nft");
+    nft.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    nft.status().is_ok_and(|status| status.success())
+}
+
+fn client(file: &ClientFile) -> ClientFacts {
+    let names: Vec<ServerName> =
+        file.servers().flat_map(|server| server.names()).take(SERVERS_MAX).collect();
+    let servers: Vec<_> = names.iter().map(|name| (name.to_string(), addresses_of(name))).collect();
+    let found = names.iter().zip(&servers).flat_map(|(name, (_, addresses))| {
+        let addresses = addresses.as_deref().unwrap_or_default();
+        addresses.iter().map(|address| SocketAddr::new(*address, name.port()))
+    });
+    let found: Vec<SocketAddr> = found.collect();
+    let include = &file.uplinks.include;
+    let links = Netlink::open().and_then(|mut netlink| netlink.links()).unwrap_or_default();
+    let is_there = |name: &String| links.iter().any(|link| link.name == *name);
+    let missing = include.iter().filter(|name| !name.contains('*') && !is_there(name));
+    let missing = missing.cloned().collect();
+    let monitored = Monitor::open(file.selector()).and_then(|mut monitor| {
+        monitor.poll()?;
+        Ok(monitor.uplinks().cloned().collect::<Vec<_>>())
+    });
+    let (mut uplinks, unread) = match monitored {
+        Ok(uplinks) => (uplinks, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    // Without names only what leads out is an uplink, and never the tunnel's own device.
+    uplinks.retain(|uplink| uplink.name != file.tun.name.as_str());
+    uplinks.retain(|uplink| !include.is_empty() || uplink.leads_out());
+    uplinks.truncate(UPLINKS_MAX);
+    let uplinks = std::thread::scope(|scope| {
+        let found = &found;
+        let asked: Vec<_> = uplinks
+            .into_iter()
+            .map(|uplink| scope.spawn(move || describe(uplink, found)))
+            .collect();
+        asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    ClientFacts { servers, missing, uplinks, unread }
+}
+
+/// What is known of an uplink, with what each server says over it.
+fn describe(uplink: Uplink, servers: &[SocketAddr]) -> UplinkFacts {
+    let usable = servers.iter().filter(|server| uplink.is_usable(server.is_ipv4()));
+    let probes = usable.map(|server| {
+        let outcome = reach::probe(Some(&uplink.name), *server, uplink.mtu);
+        Probe { server: *server, outcome }
+    });
+    UplinkFacts {
+        probes: probes.collect(),
+        carrier: uplink.carrier,
+        mtu: uplink.mtu,
+        has_ipv4: uplink.addresses.iter().any(|prefix| prefix.addr().is_ipv4()),
+        has_ipv6: uplink.addresses.iter().any(|prefix| prefix.addr().is_ipv6()),
+        gateway_v4: uplink.gateway_v4,
+        gateway_v6: uplink.gateway_v6,
+        reverse_path_filter: reverse_path_filter(&uplink.name),
+        name: uplink.name,
+    }
+}
+
+/// The larger number of `all` and the interface's own counts
+/// (Linux Documentation/networking/ip-sysctl.rst).
+fn reverse_path_filter(interface: &str) -> Option<u8> {
+    let of = |name: &str| {
+        let path = Path::new("/proc/sys/net/ipv4/conf").join(name).join("rp_filter");
+        fs::read_to_string(path).ok()?.trim().parse::<u8>().ok()
+    };
+    Some(of("all")?.max(of(interface)?))
+}
+
+/// What the system's resolver says, if it does so in time.
+fn addresses_of(name: &ServerName) -> Result<Vec<IpAddr>, String> {
+    let host = match name.host() {
+        ServerHost::Address(address) => return Ok(vec![*address]),
+        ServerHost::Name(host) => (host.clone(), name.port()),
+    };
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let found = host.to_socket_addrs().map(|all| all.map(|it| it.ip()).collect::<Vec<_>>());
+        // Whoever asked may have gone.
+        let _ = tell.send(found.map_err(|error| error.to_string()));
+    });
+    let late = |_| Err(format!("no answer within {} s", LOOKUP_MAX.as_secs()));
+    let mut addresses = told.recv_timeout(LOOKUP_MAX).unwrap_or_else(late)?;
+    let mut known = Vec::new();
+    addresses.retain(|address| {
+        !known.contains(address) && {
+            known.push(*address);
+            true
+        }
+    });
+    addresses.truncate(ADDRESSES_MAX);
+    Ok(addresses)
+}
+
+fn server(file: &ServerFile) -> ServerFacts {
+    let tun = file.tun.name.as_str().to_owned();
+    let socket = Path::new("/run/roadweave").join(format!("{tun}.sock"));
+    let bound = UplinkSocket::open(&UdpOptions::server(file.listen));
+    ServerFacts {
+        listen: file.listen,
+        runs: local::status(&socket).is_ok(),
+        bind: bound.err().map(|error| error.to_string()),
+        drops: drops(file),
+        has_legacy: ["ip_tables_names", "ip6_tables_names"].iter().any(|name| {
+            let tables = fs::read_to_string(Path::new("/proc/net").join(name));
+            tables.is_ok_and(|tables| tables.contains("filter"))
+        }),
+        tun,
+    }
+}
+
+/// What `nft` tells of the chains that drop what clients send.
+fn drops(file: &ServerFile) -> Result<Vec<Dropping>, String> {
+    let mut nft = Command::new("nft");
+    // Without the elements of sets, of which there may be many.
+    let output = nft.args(["--json", "--terse", "list", "ruleset"]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("nft cannot be started: {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(said.lines().next().unwrap_or("nft gave no reason").to_owned());
+    }
+    let ruleset: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("what nft says is not understood: {error}"))?;
+    let mut drops = dropping(&ruleset, file.tun.name.as_str(), file.listen.port());
+    // A family that clients do not have is nobody's loss.
+    let has = |ipv4: bool| file.addresses.iter().any(|net| net.addr().is_ipv4() == ipv4);
+    drops.retain(|drop| match (drop.hook, drop.family.as_str()) {
+        (Hook::Forward, "ip") => has(true),
+        (Hook::Forward, "ip6") => has(false),
+        (Hook::Input, "ip6") => file.listen.is_ipv6(),
+        _ => true,
+    });
+    Ok(drops)
+}

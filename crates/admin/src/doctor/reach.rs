@@ -1,0 +1,250 @@
+//! Whether a server answers over an uplink, asked by [`Prober`]: a QUIC packet of a version that
+//! nobody speaks, which any QUIC server answers without a connection.
+//!
+//! Probes of several lengths leave with "do not fragment", one after the other, since a server of
+//! ours answers an address ten times a second; the longest that was answered tells what the path
+//! carries from here. Only a well-formed answer that has both IDs of the probe counts, from
+//! the address that was asked; whoever can read the probe on its way could forge one.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use roadweave_device::{
+    Clock, Ecn, Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket, random_bytes,
+    wait_readable,
+};
+use roadweave_quic::{Local, Prober, Source};
+use roadweave_types::{Instant, UplinkId};
+
+use super::facts::ProbeOutcome;
+
+/// Lengths of IP packets that are tried: the least of IPv6, then what tunnels and modems leave.
+const SIZES: [u32; 8] = [1280, 1340, 1380, 1400, 1420, 1460, 1480, 1492];
+/// How often each is tried: some are lost.
+const TRIES: usize = 3;
+/// The time between two probes.
+const PAUSE: Duration = Duration::from_millis(120);
+/// Headers of IPv4 and IPv6 with UDP.
+const HEADERS: [u32; 2] = [28, 48];
+
+/// Asks `server` over `interface`, whose packets have at most `mtu` bytes; takes two seconds where
+/// no answer comes.
+pub(super) fn probe(interface: Option<&str>, server: SocketAddr, mtu: u32) -> ProbeOutcome {
+    let options = match interface {
+        Some(interface) => UdpOptions::uplink(interface, server.is_ipv4()),
+        None => UdpOptions::server(match server {
+            SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),
+            SocketAddr::V6(_) => SocketAddr::from(([0_u16; 8], 0)),
+        }),
+    };
+    match (UplinkSocket::open(&options), random_bytes()) {
+        (Ok(socket), Ok(seed)) => Probing::new(socket, seed, server).run(mtu),
+        _ => ProbeOutcome::NoSocket,
+    }
+}
+
+/// The lengths to try over an uplink with this MTU, and its own.
+fn sizes(mtu: u32) -> Vec<u32> {
+    let mut sizes: Vec<u32> = SIZES.into_iter().filter(|size| *size < mtu).collect();
+    sizes.push(mtu.clamp(SIZES[0], 1500));
+    sizes
+}
+
+struct Probing {
+    socket: UplinkSocket,
+    /// Of the next prober; each has IDs of its own.
+    seed: [u8; 32],
+    server: SocketAddr,
+    clock: Clock,
+    /// When the next probe may leave.
+    next: Instant,
+}
+
+impl Probing {
+    fn new(socket: UplinkSocket, seed: [u8; 32], server: SocketAddr) -> Self {
+        Self { socket, seed, server, clock: Clock::start(), next: Instant::ZERO }
+    }
+
+    /// Whether it answers to the shortest; then the longest, and only if that gets no answer those
+    /// between, by halves.
+    fn run(mut self, mtu: u32) -> ProbeOutcome {
+        let sizes = sizes(mtu);
+        let mut failed = None;
+        let Some(round_trip) = self.ask(sizes[0], Prober::PATIENCE / 3, &mut failed) else {
+            return failed.map_or(ProbeOutcome::NoAnswer, ProbeOutcome::NotSent);
+        };
+        let patience = (round_trip * 3).clamp(PAUSE, Prober::PATIENCE / 3);
+        let (mut good, mut bad) = (0, sizes.len());
+        while good + 1 < bad {
+            let next = if bad == sizes.len() { bad - 1 } else { good.midpoint(bad) };
+            match self.ask(sizes[next], patience, &mut None) {
+                Some(_) => good = next,
+                None => bad = next,
+            }
+        }
+        ProbeOutcome::Answered { round_trip, mtu: sizes[good] }
+    }
+
+    /// Asks by IP packets of `size` bytes, and waits so long after each; returns the round trip.
+    fn ask(
+        &mut self,
+        size: u32,
+        patience: Duration,
+        failed: &mut Option<SendFailure>,
+    ) -> Option<Duration> {
+        self.seed[0] = self.seed[0].wrapping_add(1);
+        let mut prober = Prober::new(&self.seed);
+        (0..TRIES).find_map(|_| {
+            std::thread::sleep(self.next.since(self.clock.now()));
+            self.next = self.clock.now() + PAUSE;
+            if let SendOutcome::Failed(failure) = self.send(&mut prober, size) {
+                *failed = Some(failure);
+            }
+            self.listen(&mut prober, patience)
+        })
+    }
+
+    /// Sends a probe in an IP packet of `size` bytes.
+    fn send(&mut self, prober: &mut Prober, size: u32) -> SendOutcome {
+        prober.probe(self.clock.now(), UPLINK, self.server);
+        let headers = HEADERS[usize::from(self.server.is_ipv6())];
+        let length = (size - headers) as usize;
+        let mut outcome = SendOutcome::Blocked;
+        let Some(packets) = prober.poll_transmit() else { return outcome };
+        for (route, packet) in packets.packets() {
+            // Zeros behind a probe change nothing of it.
+            let mut contents = packet.to_vec();
+            contents.resize(length.max(packet.len()), 0);
+            outcome = self.socket.send(&Outgoing {
+                destination: route.destination,
+                source: None,
+                ecn: Ecn::NotCapable,
+                contents: &contents,
+                segment_size: contents.len(),
+            });
+        }
+        outcome
+    }
+
+    /// Waits for an answer for so long.
+    fn listen(&mut self, prober: &mut Prober, patience: Duration) -> Option<Duration> {
+        let end = self.clock.now() + patience;
+        loop {
+            let left = end.since(self.clock.now());
+            if left.is_zero() {
+                return None;
+            }
+            if !matches!(wait_readable(&self.socket, left), Ok(true)) {
+                continue;
+            }
+            let (now, clock, mut answered) = (self.clock.now(), self.clock, None);
+            let taken = self.socket.recv(|incoming| {
+                let source = Source {
+                    remote: incoming.remote,
+                    local: Local::Uplink(UPLINK),
+                    ecn: None,
+                    received: incoming.received.map(|received| clock.at(received)),
+                };
+                let outcome = prober.handle_packet(now, &source, incoming.payload);
+                answered = answered.or(outcome.and_then(|outcome| outcome.rtt));
+            });
+            if taken.is_err() || answered.is_some() {
+                return answered;
+            }
+        }
+    }
+}
+
+/// Each socket has one uplink.
+const UPLINK: UplinkId = UplinkId(0);
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::thread::spawn;
+
+    use super::*;
+
+    type Answer = fn(&[u8]) -> Vec<u8>;
+
+    /// What a QUIC server says to a probe.
+    fn answer(probe: &[u8]) -> Vec<u8> {
+        let (server_id, own_id) = (&probe[6..22], &probe[23..31]);
+        let mut packet = vec![0x80, 0, 0, 0, 0, 8];
+        packet.extend(own_id);
+        packet.push(16);
+        packet.extend(server_id);
+        packet.extend([0, 0, 0, 1]);
+        packet
+    }
+
+    /// A server that says `answer` to whatever is at most `longest` bytes long, to an address ten
+    /// times a second as ours does.
+    fn server(longest: usize, answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static) -> SocketAddr {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        spawn(move || {
+            let mut buffer = [0; 2048];
+            let mut before: Option<std::time::Instant> = None;
+            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                let rested = before.is_none_or(|at| at.elapsed() >= Duration::from_millis(100));
+                if length <= longest && rested {
+                    before = Some(std::time::Instant::now());
+                    let _ = socket.send_to(&answer(&buffer[..length]), from);
+                }
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn a_server_that_answers_tells_how_far_it_is_and_what_the_path_carries() {
+        let check = |longest: usize, mtu: u32, expected: u32| {
+            let outcome = probe(None, server(longest, answer), mtu);
+            let ProbeOutcome::Answered { round_trip, mtu } = outcome else {
+                panic!("{outcome:?}");
+            };
+            assert_eq!(mtu, expected);
+            assert!(round_trip < Prober::PATIENCE, "{round_trip:?}");
+        };
+        check(2048, 1500, 1500);
+        check(2048, 1358, 1358);
+        check(1400, 1500, 1420);
+    }
+
+    #[test]
+    fn only_the_answer_to_the_probe_counts() {
+        let lies: [Answer; 5] = [
+            |probe| probe.to_vec(),
+            |probe| answer(probe)[..30].to_vec(),
+            |probe| {
+                let mut packet = answer(probe);
+                packet[6] ^= 1;
+                packet
+            },
+            |_| Vec::new(),
+            |_| vec![0xff; 1200],
+        ];
+        let told = lies.map(|lie| spawn(move || probe(None, server(2048, lie), 1300)));
+        for outcome in told {
+            assert_eq!(outcome.join().unwrap(), ProbeOutcome::NoAnswer);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_told() {
+        let nowhere = SocketAddr::from(([240, 0, 0, 1], 4433));
+        assert_ne!(probe(None, nowhere, 1500), ProbeOutcome::NoSocket);
+        let outcome = probe(Some("no-such-iface"), nowhere, 1500);
+        assert_eq!(outcome, ProbeOutcome::NoSocket);
+    }
+
+    #[test]
+    fn lengths_go_up_to_what_the_uplink_takes() {
+        assert_eq!(sizes(1500), [1280, 1340, 1380, 1400, 1420, 1460, 1480, 1492, 1500]);
+        assert_eq!(sizes(1400), [1280, 1340, 1380, 1400]);
+        assert_eq!(sizes(1280), [1280]);
+        assert_eq!(sizes(576), [1280]);
+        assert_eq!(sizes(9000).last(), Some(&1500));
+    }
+}

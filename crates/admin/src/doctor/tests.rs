@@ -1,0 +1,452 @@
+//! What follows from which facts.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use roadweave_device::{Gateway, SendFailure};
+use roadweave_identity::Identity;
+use serde_json::{Value, json};
+
+use super::facts::{
+    ClientFacts, Facts, FileFacts, MachineFacts, Probe, ProbeOutcome, RoleFacts, ServerFacts,
+    UplinkFacts,
+};
+use super::firewall::{Hook, Owner, dropping};
+use super::*;
+
+const NOW: u64 = 1_790_000_000;
+
+/// A machine on which nothing is wrong.
+fn good(role: Option<RoleFacts>) -> Facts {
+    let file = FileFacts {
+        path: PathBuf::from("client.toml"),
+        error: None,
+        mode: Some(0o600),
+        written: Some(NOW - 9_000),
+        has_key: true,
+        state: Some((PathBuf::from("/var/lib/roadweave"), Ok(0o700))),
+    };
+    let machine = MachineFacts {
+        is_root: true,
+        now: NOW,
+        is_synchronised: true,
+        has_tun: true,
+        has_nft: true,
+        buffer: Some(4 << 20),
+        crypto_bps: Some(9_000_000_000),
+        has_aes: Some(true),
+    };
+    Facts { file, machine, role }
+}
+
+fn server_address() -> SocketAddr {
+    SocketAddr::from(([203, 0, 113, 1], 4433))
+}
+
+fn answered(mtu: u32) -> ProbeOutcome {
+    ProbeOutcome::Answered { round_trip: Duration::from_millis(42), mtu }
+}
+
+fn uplink(name: &str, outcome: ProbeOutcome) -> UplinkFacts {
+    UplinkFacts {
+        name: name.to_owned(),
+        carrier: true,
+        mtu: 1500,
+        has_ipv4: true,
+        has_ipv6: false,
+        gateway_v4: Some(Gateway::Known([192, 0, 2, 1].into())),
+        gateway_v6: None,
+        reverse_path_filter: Some(2),
+        probes: vec![Probe { server: server_address(), outcome }],
+    }
+}
+
+fn client(uplinks: Vec<UplinkFacts>) -> ClientFacts {
+    let servers = vec![("vpn.example:4433".to_owned(), Ok(vec![server_address().ip()]))];
+    ClientFacts { servers, uplinks, ..ClientFacts::default() }
+}
+
+fn of_client(client: ClientFacts) -> Facts {
+    good(Some(RoleFacts::Client(client)))
+}
+
+fn server() -> ServerFacts {
+    ServerFacts {
+        listen: SocketAddr::from(([0_u16; 8], 4433)),
+        runs: false,
+        bind: None,
+        tun: "rws".to_owned(),
+        drops: Ok(Vec::new()),
+        has_legacy: false,
+    }
+}
+
+/// The lines of what is not ok, which must begin so and hold all parts.
+fn check(facts: &Facts, expected: &[(&str, &[&str])]) {
+    let lines = judge::judge(facts).into_iter().filter(|it| it.verdict != Verdict::Ok);
+    let lines: Vec<String> = lines.map(|check| check.line()).collect();
+    assert_eq!(lines.len(), expected.len(), "{lines:#?}");
+    for (line, (begin, parts)) in lines.iter().zip(expected) {
+        assert!(line.starts_with(begin), "{line}");
+        parts.iter().for_each(|part| assert!(line.contains(part), "{part} is not in {line}"));
+    }
+}
+
+#[test]
+fn nothing_is_wrong_where_nothing_is_wrong() {
+    let lines: Vec<String> =
+        judge::judge(&of_client(client(vec![uplink("wwan0", answered(1500))])))
+            .iter()
+            .map(Check::line)
+            .collect();
+    let expected = [
+        "ok   config: client.toml can be used",
+        "ok   permissions: the private key is kept from others",
+        "ok   state: /var/lib/roadweave is there",
+        "ok   clock: the kernel takes it for synchronised",
+        "ok   tun: /dev/net/tun is there",
+        "ok   nft: the program nft runs",
+        "ok   buffers: sockets get 4096 KiB",
+        "ok   crypto: one processor seals 9000 Mbit/s, with instructions for AES",
+        "ok   lookup vpn.example:4433: 203.0.113.1",
+        "ok   uplink wwan0: up, with IPv4",
+        "ok   reach wwan0 203.0.113.1:4433: the server answers after 42.0 ms",
+        "ok   mtu wwan0: 1500 bytes arrive",
+        "ok   rp_filter wwan0: it is loose",
+        "ok   ipv6: no uplink has it; IPv4 is enough",
+    ];
+    assert_eq!(lines, expected);
+    check(&good(Some(RoleFacts::Server(server()))), &[]);
+}
+
+#[test]
+fn what_is_wrong_with_the_file_and_the_machine_is_told() {
+    let of = |change: fn(&mut Facts), expected: &[(&str, &[&str])]| {
+        let mut facts = good(None);
+        change(&mut facts);
+        check(&facts, expected);
+    };
+    of(|it| it.file.error = Some("line 3: x".into()), &[("fail config: line 3: x", &["mend"])]);
+    of(|it| it.file.mode = Some(0o640), &[("warn permissions", &["chmod 600 client.toml"])]);
+    let state = |it: &mut Facts, mode| it.file.state = Some((PathBuf::from("/s"), mode));
+    let mut facts = good(None);
+    state(&mut facts, Ok(0o777));
+    check(&facts, &[("fail state", &["chmod 700 /s"])]);
+    state(&mut facts, Err("permission denied".to_owned()));
+    check(&facts, &[("warn state", &["permission denied"])]);
+    of(|it| it.machine.now = NOW - 10_000, &[("fail clock", &["1000 s behind"])]);
+    of(|it| it.machine.is_synchronised = false, &[("warn clock", &["timedatectl"])]);
+    of(|it| it.machine.has_tun = false, &[("fail tun", &["modprobe tun"])]);
+    of(|it| it.machine.has_nft = false, &[("fail nft", &["nftables"])]);
+    of(|it| it.machine.buffer = Some(212_992), &[("warn buffers", &["net.core.rmem_max=4194304"])]);
+    of(|it| it.machine.crypto_bps = Some(90_000_000), &[("warn crypto", &["90 Mbit/s"])]);
+    of(|it| it.machine.is_root = false, &[("warn rights", &["root"])]);
+    // What the machine does not tell is left out.
+    of(|it| (it.machine.buffer, it.machine.crypto_bps, it.file.written) = (None, None, None), &[]);
+}
+
+#[test]
+fn what_is_wrong_with_an_uplink_is_told() {
+    let of = |change: fn(&mut UplinkFacts), expected: &[(&str, &[&str])]| {
+        let mut bad = uplink("wwan0", answered(1500));
+        change(&mut bad);
+        check(&of_client(client(vec![uplink("eth0", answered(1500)), bad])), expected);
+    };
+    of(|it| it.carrier = false, &[("fail uplink wwan0", &["ip link set wwan0 up"])]);
+    of(|it| it.has_ipv4 = false, &[("fail uplink wwan0", &["no address"])]);
+    of(|it| it.gateway_v4 = None, &[("fail uplink wwan0", &["ip route add default"])]);
+    of(|it| it.reverse_path_filter = Some(1), &[("warn rp_filter wwan0", &["wwan0.rp_filter=2"])]);
+    of(|it| it.reverse_path_filter = None, &[]);
+    of(
+        |it| it.probes[0].outcome = ProbeOutcome::NoAnswer,
+        &[("fail reach wwan0 203.0.113.1:4433: no answer, while", &["UDP port 4433"])],
+    );
+    of(
+        |it| {
+            it.reverse_path_filter = Some(1);
+            it.probes[0].outcome = ProbeOutcome::NoAnswer;
+        },
+        &[("warn reach wwan0", &["strict"]), ("warn rp_filter wwan0", &[])],
+    );
+    of(
+        |it| it.probes[0].outcome = ProbeOutcome::NotSent(SendFailure::Unreachable),
+        &[("fail reach wwan0", &["route add default via 192.0.2.1 dev wwan0"])],
+    );
+    of(
+        |it| it.probes[0].outcome = ProbeOutcome::NotSent(SendFailure::Forbidden),
+        &[("fail reach wwan0", &["nft list ruleset"])],
+    );
+    of(
+        |it| it.probes[0].outcome = answered(1400),
+        &[("warn mtu wwan0", &["1400", "ip link set wwan0 mtu 1400"])],
+    );
+    of(
+        |it| (it.mtu, it.probes[0].outcome) = (1200, answered(1280)),
+        &[("fail mtu wwan0", &["mtu 1280"])],
+    );
+}
+
+#[test]
+fn every_check_has_a_row_in_the_docs() {
+    let mut facts = of_client(client(vec![uplink("wwan0", answered(1500))]));
+    facts.machine.is_root = false;
+    let mut checks = judge::judge(&facts);
+    checks.extend(judge::judge(&of_client(client(Vec::new()))));
+    checks.extend(judge::judge(&good(Some(RoleFacts::Server(server())))));
+    let page = include_str!("../../../../docs/doctor.md");
+    for Check { name, .. } in checks {
+        let word = name.split(' ').next().unwrap_or_default();
+        let is_row = |line: &str| {
+            let cell = line.strip_prefix("| `").and_then(|rest| rest.split('`').next());
+            cell.is_some_and(|cell| cell.split(' ').next() == Some(word))
+        };
+        assert!(page.lines().any(is_row), "docs/doctor.md has no row for {word}");
+    }
+}
+
+#[test]
+fn a_silent_server_is_no_proof_of_a_fault() {
+    let silent = || uplink("wwan0", ProbeOutcome::NoAnswer);
+    check(
+        &of_client(client(vec![silent()])),
+        &[("warn reach wwan0 203.0.113.1:4433: no answer", &["silent to strangers", "4433"])],
+    );
+}
+
+#[test]
+fn what_is_wrong_with_servers_and_the_choice_of_uplinks_is_told() {
+    let with = |change: fn(&mut ClientFacts), expected: &[(&str, &[&str])]| {
+        let mut facts = client(vec![uplink("wwan0", answered(1500))]);
+        change(&mut facts);
+        check(&of_client(facts), expected);
+    };
+    with(
+        |it| it.servers[0].1 = Err("Temporary failure".to_owned()),
+        &[("fail lookup vpn.example:4433: Temporary failure", &["/etc/resolv.conf"])],
+    );
+    with(|it| it.servers[0].1 = Ok(Vec::new()), &[("fail lookup", &["no address"])]);
+    with(
+        |it| it.servers[0].1 = Ok(vec!["2001:db8::1".parse().unwrap()]),
+        &[("fail ipv6", &["IPv4 address"])],
+    );
+    with(|it| it.missing = vec!["wwan7".to_owned()], &[("fail uplink wwan7", &["plug it"])]);
+    with(|it| it.uplinks.clear(), &[("fail uplinks", &["default route"])]);
+    with(|it| it.servers.clear(), &[]);
+}
+
+#[test]
+fn a_name_of_others_steers_no_terminal() {
+    let mut facts = client(vec![uplink("w\u{1b}[2J", answered(1500))]);
+    facts.servers[0].1 = Err("said\r\n\u{202e}so".to_owned());
+    for check in judge::judge(&of_client(facts)) {
+        let line = check.line();
+        assert!(!line.chars().any(|c| c.is_control() || c == '\u{202e}'), "{line:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_server_is_told() {
+    let of = |change: fn(&mut ServerFacts), expected: &[(&str, &[&str])]| {
+        let mut facts = server();
+        change(&mut facts);
+        check(&good(Some(RoleFacts::Server(facts))), expected);
+    };
+    of(|it| it.bind = Some("in use".to_owned()), &[("fail listen: in use", &["ss -lunp"])]);
+    of(|it| (it.bind, it.runs) = (Some("in use".to_owned()), true), &[]);
+    of(|it| it.drops = Err("not allowed".to_owned()), &[("warn firewall", &["not allowed"])]);
+    of(|it| it.has_legacy = true, &[("warn firewall", &["iptables-legacy -S"])]);
+    let mut facts = server();
+    facts.drops = Ok(dropping(&docker(json!([])), "rws", 4433));
+    check(
+        &good(Some(RoleFacts::Server(facts))),
+        &[("fail firewall ip filter FORWARD", &["iptables -I DOCKER-USER -i rws -j ACCEPT"])],
+    );
+}
+
+/// What `nft` prints of Docker's chains, with these rules in DOCKER-USER.
+fn docker(rules: Value) -> Value {
+    let mut objects = vec![
+        json!({ "metainfo": { "json_schema_version": 1 } }),
+        json!({ "table": { "family": "ip", "name": "filter", "handle": 1 } }),
+        chain("filter", "FORWARD", Some("forward"), "drop"),
+        chain("filter", "DOCKER-USER", None, ""),
+        rule("filter", "FORWARD", json!([{ "jump": { "target": "DOCKER-USER" } }])),
+    ];
+    let rules = rules.as_array().cloned().unwrap_or_default();
+    objects.extend(rules.into_iter().map(|expr| rule("filter", "DOCKER-USER", expr)));
+    json!({ "nftables": objects })
+}
+
+fn chain(table: &str, name: &str, hook: Option<&str>, policy: &str) -> Value {
+    let mut chain = json!({ "family": "ip", "table": table, "name": name, "handle": 2 });
+    if let Some(hook) = hook {
+        (chain["hook"], chain["policy"], chain["prio"]) = (hook.into(), policy.into(), 0.into());
+    }
+    json!({ "chain": chain })
+}
+
+fn rule(table: &str, chain: &str, expr: Value) -> Value {
+    let rule = json!({ "family": "ip", "table": table, "chain": chain, "handle": 5, "expr": expr });
+    json!({ "rule": rule })
+}
+
+fn by_interface(key: &str, name: &str, end: Value) -> Value {
+    let matched = json!({ "op": "==", "left": { "meta": { "key": key } }, "right": name });
+    json!([{ "match": matched }, { "counter": { "packets": 0, "bytes": 0 } }, end])
+}
+
+fn to_port(right: Value) -> Value {
+    let left = json!({ "payload": { "protocol": "udp", "field": "dport" } });
+    json!([{ "match": { "op": "==", "left": left, "right": right } }, { "accept": null }])
+}
+
+#[test]
+fn a_chain_that_drops_all_counts_unless_a_rule_knows_the_tunnel() {
+    let accept = json!({ "accept": null });
+    let counts = |ruleset: &Value| dropping(ruleset, "rws", 4433).len();
+    assert_eq!(counts(&docker(json!([]))), 1);
+    assert_eq!(counts(&docker(json!([by_interface("iifname", "rws", accept.clone())]))), 0);
+    assert_eq!(counts(&docker(json!([by_interface("iifname", "rwx", accept.clone())]))), 1);
+    assert_eq!(
+        counts(&docker(json!([by_interface("iifname", "rws", json!({ "drop": null }))]))),
+        1
+    );
+    // The tunnel's own table, another hook, and what is of no known form.
+    for other in [
+        json!({ "nftables": [chain("roadweave_rws", "forward", Some("forward"), "drop")] }),
+        json!({ "nftables": [chain("filter", "OUTPUT", Some("output"), "drop")] }),
+        json!({ "nftables": [chain("filter", "FORWARD", Some("forward"), "accept")] }),
+        json!({ "nftables": [{ "chain": [] }, 7, null, { "chain": { "hook": "forward" } }] }),
+        json!([]),
+        json!({}),
+        Value::Null,
+    ] {
+        assert_eq!(counts(&other), 0, "{other}");
+    }
+}
+
+#[test]
+fn ufw_firewalld_and_others_have_lines_of_their_own() {
+    let only = |ruleset: &Value| {
+        let all = dropping(ruleset, "rws", 4433);
+        assert_eq!(all.len(), 1, "{all:?}");
+        (all[0].hook, all[0].owner, all[0].mend("rws", 4433))
+    };
+    let ufw = json!({ "nftables": [
+        chain("filter", "FORWARD", Some("forward"), "drop"),
+        chain("filter", "ufw-user-forward", None, ""),
+    ] });
+    let mend = "ufw route allow in on rws && ufw route allow out on rws".to_owned();
+    assert_eq!(only(&ufw), (Hook::Forward, Owner::Ufw, mend));
+    let reject = json!([{ "reject": { "type": "icmpx", "expr": "admin-prohibited" } }]);
+    let firewalld = |more: Value| {
+        json!({ "nftables": [
+            chain("firewalld", "filter_FORWARD", Some("forward"), "accept"),
+            more,
+            rule("firewalld", "filter_FORWARD", reject.clone()),
+        ] })
+    };
+    let (hook, owner, mend) = only(&firewalld(Value::Null));
+    assert_eq!((hook, owner), (Hook::Forward, Owner::Firewalld));
+    assert!(mend.contains("--add-interface=rws"), "{mend}");
+    let handed = by_interface("iifname", "rws", json!({ "goto": { "target": "x" } }));
+    let open = firewalld(rule("firewalld", "filter_FORWARD", handed));
+    assert_eq!(dropping(&open, "rws", 4433), []);
+    let own = json!({ "nftables": [chain("mine", "fwd", Some("forward"), "drop")] });
+    let (_, owner, mend) = only(&own);
+    assert_eq!(owner, Owner::Other);
+    assert!(mend.starts_with("nft insert rule ip mine fwd iifname rws accept"), "{mend}");
+}
+
+#[test]
+fn an_open_port_is_found_as_a_number_a_range_or_in_a_set() {
+    let closed = |right: Value| {
+        let objects = json!({ "nftables": [
+            chain("filter", "INPUT", Some("input"), "drop"),
+            rule("filter", "INPUT", to_port(right)),
+        ] });
+        !dropping(&objects, "rws", 4433).is_empty()
+    };
+    for right in [json!(4433), json!({ "set": [53, 4433] }), json!({ "range": [4000, 5000] })] {
+        assert!(!closed(right.clone()), "{right}");
+    }
+    let nested = json!({ "set": [53, { "range": [4433, 4440] }] });
+    assert!(!closed(nested.clone()), "{nested}");
+    for right in [json!(443), json!({ "set": [53] }), json!({ "range": [1] }), json!("x")] {
+        assert!(closed(right.clone()), "{right}");
+    }
+}
+
+/// A file in a folder of its own, with its mode.
+fn file(folder: &Path, text: &str, mode: u32) -> PathBuf {
+    let path = folder.join("client.toml");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+#[test]
+fn a_file_that_cannot_be_used_fails_and_the_machine_is_looked_at_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = Identity::from_seed([7; 32]).to_base64();
+    let config = |path: &Path| {
+        let checks = judge::judge(&gather::gather(path));
+        let names: Vec<&str> = checks.iter().map(|check| check.name.as_str()).collect();
+        assert!(names.contains(&"clock") && names.contains(&"tun"), "{names:?}");
+        let all = serde_json::to_string(&checks).unwrap();
+        assert!(!all.contains(key.as_str()) && !all.contains(&key[..20]), "a key is shown: {all}");
+        assert_eq!(checks[0].name, "config");
+        (checks[0].verdict, checks[0].line())
+    };
+    let broken = format!("private_key = \"{}\n", key.as_str());
+    for (text, mode, part) in [
+        ("not toml", 0o600, "client.toml"),
+        (&*broken, 0o600, "client.toml"),
+        (&*format!("private_keys = \"{}\"\n", key.as_str()), 0o600, "client.toml"),
+        (
+            &*format!("private_key = \"{}\"\n[server]\naddresses = []\n", key.as_str()),
+            0o644,
+            "chmod 600",
+        ),
+    ] {
+        let (verdict, line) = config(&file(folder.path(), text, mode));
+        assert_eq!(verdict, Verdict::Fail);
+        assert!(line.contains(part), "{line}");
+    }
+    assert!(config(&folder.path().join("nothing.toml")).1.contains("cannot read"));
+    assert_eq!(config(folder.path()).0, Verdict::Fail);
+}
+
+#[test]
+fn a_client_and_a_server_are_told_apart_by_their_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = Identity::from_seed([7; 32]);
+    let private = key.to_base64();
+    let other = Identity::from_seed([8; 32]).public_key();
+    let state = folder.path().display();
+    let text = format!(
+        "private_key = \"{}\"\nstate_directory = \"{state}\"\n[server]\n\
+         addresses = [\"127.0.0.1:9\"]\npublic_key = \"{other}\"\n\
+         [uplinks]\ninclude = [\"no-such-if\"]\n",
+        private.as_str()
+    );
+    let facts = gather::gather(&file(folder.path(), &text, 0o600));
+    assert_eq!(facts.file.error, None);
+    let Some(RoleFacts::Client(client)) = facts.role else { panic!("{:?}", facts.role) };
+    assert_eq!(client.missing, ["no-such-if"]);
+    assert!(client.uplinks.is_empty());
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\nprivate_key = \"{}\"\nstate_directory = \"{state}\"\n",
+        private.as_str()
+    );
+    let facts = gather::gather(&file(folder.path(), &text, 0o600));
+    assert!(matches!(facts.role, Some(RoleFacts::Server(_))), "{:?}", facts.file.error);
+}
+
+#[test]
+fn this_machine_seals_packets() {
+    assert!(speed::crypto_bps().is_some_and(|bps| bps > 1_000_000));
+}

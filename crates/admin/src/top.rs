@@ -1,0 +1,145 @@
+//! `roadweave top`: what a crew wants to see of a running client or server, on one screen.
+//!
+//! ```text
+//! reader: a thread ─ status, twice a second ─► history ─► screen
+//!        ▲                                                  │
+//!        └──────────── an uplink to pause or resume ◄─ keys ┴─► end
+//! ```
+//!
+//! The instance may end or hang, and come back: the screen says so and waits. No key waits for it.
+
+mod history;
+mod reader;
+mod row;
+mod screen;
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::sync::mpsc::TryRecvError;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use roadweave_device::local::{self, SetUplink};
+use roadweave_device::{Signal, Signals};
+use roadweave_terminal::exit::BadInput;
+
+use self::history::History;
+use self::reader::Reader;
+
+/// How long a key waits at most before it is heard.
+const KEYS: Duration = Duration::from_millis(100);
+
+/// Shows a running client or server on one screen, until q
+#[derive(Debug, clap::Args)]
+#[command(after_help = LEGEND)]
+pub struct TopArgs {
+    /// The socket of the running client or server
+    #[arg(long, default_value = "/run/roadweave/rw0.sock")]
+    socket: PathBuf,
+}
+
+/// What the screen says, and the keys.
+const LEGEND: &str = "\
+Goodput is of inner packets: `up` was taken into the tunnel, `down` came out of it. The
+target is the smallest that an encoder was told. `p99` is of the best usable path's
+round trips in the last minute, and a stall a time in it without any usable path. The
+lines below an uplink are the last minute, the newest at the right: the rate of both
+directions, the round trip, the loss up to 100 %. `left` is of the cap, of the day or of
+the month, that is reached first.
+
+Keys: arrows, j and k choose an uplink, p pauses or resumes it, q and Ctrl-C end.";
+
+impl TopArgs {
+    /// # Errors
+    /// When standard output is no terminal, or nothing runs behind the socket at first.
+    pub fn run(&self) -> Result<()> {
+        if !std::io::stdout().is_terminal() {
+            let why = "standard output is no terminal: `roadweave show --watch 1` writes pages";
+            return Err(BadInput::new(why).into());
+        }
+        let mut history = History::default();
+        history.take(Instant::now(), local::status(&self.socket)?);
+        let reader = Reader::start(self.socket.clone())?;
+        let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
+        // From here on a panic restores the terminal before it is told.
+        let ended = ratatui::try_init()
+            .context("the terminal cannot be set up")
+            .and_then(|mut terminal| watch(&mut terminal, history, &reader, &mut signals));
+        ratatui::restore();
+        ended
+    }
+}
+
+/// Draws what is read and does what keys say, until one of them or a signal ends it.
+fn watch(
+    terminal: &mut DefaultTerminal,
+    mut history: History,
+    reader: &Reader,
+    signals: &mut Signals,
+) -> Result<()> {
+    while signals.take().is_none() {
+        loop {
+            match reader.words.try_recv() {
+                Ok(word) => word.tell(&mut history, Instant::now()),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Err(anyhow!("the reader has failed")),
+            }
+        }
+        terminal.draw(|frame| screen::draw(frame, &history, Instant::now()))?;
+        let has_event = event::poll(KEYS).or_else(|error| match error.kind() {
+            std::io::ErrorKind::Interrupted => Ok(false),
+            _ => Err(error),
+        })?;
+        if !has_event {
+            continue;
+        }
+        if let Event::Key(key) = event::read()?
+            && key.kind == KeyEventKind::Press
+        {
+            match action(key) {
+                Action::End => return Ok(()),
+                Action::Move(steps) => history.select(steps),
+                Action::Pause => pause(reader, &mut history),
+                Action::Nothing => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a key does.
+#[derive(Debug, PartialEq, Eq)]
+enum Action {
+    End,
+    Move(isize),
+    Pause,
+    Nothing,
+}
+
+fn action(key: KeyEvent) -> Action {
+    let control = key.modifiers.contains(KeyModifiers::CONTROL);
+    match key.code {
+        KeyCode::Char('c') if control => Action::End,
+        _ if control => Action::Nothing,
+        KeyCode::Char('q') => Action::End,
+        KeyCode::Down | KeyCode::Char('j') => Action::Move(1),
+        KeyCode::Up | KeyCode::Char('k') => Action::Move(-1),
+        KeyCode::Char('p') => Action::Pause,
+        _ => Action::Nothing,
+    }
+}
+
+/// Has the uplink under the cursor paused, or resumed.
+fn pause(reader: &Reader, history: &mut History) {
+    let Some((uplink, is_paused)) = history.selected() else { return };
+    let (priority, weight) = (None, None);
+    let change = SetUplink { uplink, paused: Some(!is_paused), priority, weight, force: false };
+    if reader.changes.try_send(change).is_err() {
+        history.tell(Instant::now(), "the change before waits for its answer".to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests;

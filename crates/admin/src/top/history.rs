@@ -1,0 +1,298 @@
+//! What was read of an instance in the last minute, and what happened in it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use roadweave_device::status::{ClientStatus, RoleStatus, Status};
+use roadweave_tunnel::{PathStatusReport, SessionStatus};
+use roadweave_types::PathStatus;
+
+use super::reader::INTERVAL;
+
+/// Readings that are kept of each uplink: a minute of them.
+const SAMPLES: usize = 120;
+/// Events that are kept.
+const EVENTS: usize = 100;
+/// What counts as lately.
+const LATELY: Duration = Duration::from_secs(60);
+
+/// What is known of an instance.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    /// The newest status; that of before while there is none.
+    pub(super) status: Option<Status>,
+    /// When that was read.
+    pub(super) read_at: Option<Instant>,
+    /// Why there is none now.
+    pub(super) away: Option<String>,
+    /// Inner packets into the tunnel and out of it, bits a second.
+    pub(super) goodput: Option<[f64; 2]>,
+    /// By uplink.
+    pub(super) links: BTreeMap<String, Link>,
+    /// By the client's key, at a server: bits a second sent and received.
+    pub(super) clients: BTreeMap<String, [f64; 2]>,
+    /// The newest first.
+    pub(super) events: VecDeque<(Instant, String)>,
+    /// The round trip of the best usable path, ms, of each reading; `None`: there was none.
+    delays: VecDeque<(Instant, Option<f64>)>,
+    cursor: usize,
+}
+
+/// One uplink, with the readings of the last minute, the newest last.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    pub(super) status: Option<PathStatus>,
+    pub(super) is_paused: bool,
+    /// Bits a second, sent and received.
+    pub(super) rates: [f64; 2],
+    pub(super) round_trip_ms: f64,
+    pub(super) loss: f64,
+    /// Bytes that are left of the day or of the month, where there is a cap.
+    pub(super) left_bytes: Option<u64>,
+    pub(super) kbps: VecDeque<u64>,
+    pub(super) round_trips_ms: VecDeque<u64>,
+    pub(super) loss_permille: VecDeque<u64>,
+}
+
+impl History {
+    /// Takes what was read.
+    pub(super) fn take(&mut self, now: Instant, status: Status) {
+        self.read_at = Some(now);
+        if self.away.take().is_some() {
+            self.tell(now, "it answers again".to_owned());
+        }
+        // Whoever is younger than before has begun anew, and counts anew.
+        let before = self.status.take();
+        let before = before.filter(|before| before.uptime_seconds < status.uptime_seconds);
+        let seconds = before.as_ref().map(|before| status.uptime_seconds - before.uptime_seconds);
+        self.goodput = before.as_ref().zip(seconds).map(|(before, seconds)| {
+            let (old, new) = (&before.device, &status.device);
+            [
+                rate(old.bytes_read, new.bytes_read, seconds),
+                rate(old.bytes_written, new.bytes_written, seconds),
+            ]
+        });
+        match &status.role {
+            RoleStatus::Client(client) => self.take_client(now, client, before.as_ref(), seconds),
+            _ => self.take_sessions(now, &status, before.as_ref(), seconds),
+        }
+        self.status = Some(status);
+    }
+
+    /// There is no status, for this reason.
+    pub(super) fn miss(&mut self, now: Instant, why: String) {
+        if self.away.is_none() {
+            self.tell(now, why.clone());
+        }
+        self.away = Some(why);
+        self.goodput = None;
+        self.links.values_mut().for_each(|link| link.rates = [0.0; 2]);
+        self.clients.clear();
+        self.sample(now, None);
+    }
+
+    /// What a server or a proxy has of its clients.
+    fn take_sessions(
+        &mut self,
+        now: Instant,
+        status: &Status,
+        before: Option<&Status>,
+        seconds: Option<f64>,
+    ) {
+        let old = before.map(|before| bytes_of(sessions(&before.role))).unwrap_or_default();
+        let new = bytes_of(sessions(&status.role));
+        if let Some(before) = before {
+            let (was, is) = (sessions(&before.role), sessions(&status.role));
+            let came = is.iter().filter(|session| !old.contains_key(&session.public_key));
+            let went = was.iter().filter(|session| !new.contains_key(&session.public_key));
+            let came = came.map(|session| format!("{} has a session", session.peer));
+            let went = went.map(|session| gone(status, session));
+            // The rest would push one another out.
+            came.chain(went).take(EVENTS).for_each(|event| self.tell(now, event));
+        }
+        let rates = new.into_iter().filter_map(|(key, new)| {
+            let (old, seconds) = (old.get(&key)?, seconds?);
+            Some((key, [rate(old[0], new[0], seconds), rate(old[1], new[1], seconds)]))
+        });
+        self.clients = rates.collect();
+    }
+
+    fn take_client(
+        &mut self,
+        now: Instant,
+        client: &ClientStatus,
+        before: Option<&Status>,
+        seconds: Option<f64>,
+    ) {
+        let was_up = before.is_some_and(
+            |it| matches!(&it.role, RoleStatus::Client(before) if !before.sessions.is_empty()),
+        );
+        match (before.is_some() && was_up, client.sessions.first()) {
+            (true, None) => {
+                let why = client.no_session.clone().unwrap_or_default();
+                self.tell(now, format!("the session is over: {why}"));
+            }
+            (false, Some(session)) => self.tell(now, format!("session with {}", session.peer)),
+            _ => {}
+        }
+        let counts = |client: &ClientStatus| {
+            let paths = client.sessions.iter().flat_map(|session| session.paths.clone());
+            let mut counts = BTreeMap::<String, [u64; 2]>::new();
+            for path in paths {
+                let count = counts.entry(path.uplink.unwrap_or_default()).or_default();
+                count[0] = count[0].saturating_add(path.counters.bytes_sent);
+                count[1] = count[1].saturating_add(path.counters.bytes_received);
+            }
+            counts
+        };
+        let old = match before.map(|before| &before.role) {
+            Some(RoleStatus::Client(before)) => counts(before),
+            _ => BTreeMap::new(),
+        };
+        let new = counts(client);
+        let names = client.uplinks.iter().map(|uplink| uplink.name.clone());
+        let known: Vec<String> = names.chain(client.paused.iter().cloned()).collect();
+        let mut events = Vec::new();
+        self.links.retain(|name, _| {
+            let is_here = known.contains(name) || new.contains_key(name);
+            if !is_here {
+                events.push(format!("{name} is gone"));
+            }
+            is_here
+        });
+        for name in known.into_iter().chain(new.keys().cloned()) {
+            self.links.entry(name).or_default();
+        }
+        let mut best: Option<f64> = None;
+        for (name, link) in &mut self.links {
+            let paths = client.sessions.iter().flat_map(|session| &session.paths);
+            let paths = paths.filter(|path| path.uplink.as_ref() == Some(name));
+            let path = paths.max_by_key(|path| path.status == PathStatus::Usable);
+            let status = path.map(|path| path.status);
+            if link.status != status && before.is_some() {
+                let word = status.map_or("without a path", PathStatus::name);
+                events.push(format!("{name} is {word}"));
+            }
+            link.status = status;
+            link.is_paused = client.paused.contains(name);
+            let both = old.get(name).zip(new.get(name)).zip(seconds);
+            link.rates = both.map_or([0.0; 2], |((old, new), seconds)| {
+                [rate(old[0], new[0], seconds), rate(old[1], new[1], seconds)]
+            });
+            link.round_trip_ms = path.map_or(0.0, |path| path.smoothed_rtt_ms);
+            link.loss = path.map_or(0.0, |path| path.loss.into());
+            link.left_bytes = path.and_then(left);
+            push(&mut link.kbps, ((link.rates[0] + link.rates[1]) / 1e3) as u64);
+            push(&mut link.round_trips_ms, link.round_trip_ms as u64);
+            push(&mut link.loss_permille, (link.loss * 1e3) as u64);
+            if status == Some(PathStatus::Usable) {
+                best = Some(best.map_or(link.round_trip_ms, |best| best.min(link.round_trip_ms)));
+            }
+        }
+        events.into_iter().for_each(|event| self.tell(now, event));
+        self.sample(now, best);
+    }
+
+    fn sample(&mut self, now: Instant, delay: Option<f64>) {
+        self.delays.push_back((now, delay));
+        while self.delays.front().is_some_and(|(at, _)| now.duration_since(*at) > LATELY) {
+            self.delays.pop_front();
+        }
+    }
+
+    /// The 99th percentile of the best path's round trip in the last minute, ms.
+    pub(super) fn delay_p99_ms(&self) -> Option<f64> {
+        let mut all: Vec<f64> = self.delays.iter().filter_map(|(_, delay)| *delay).collect();
+        all.sort_by(f64::total_cmp);
+        all.get((all.len() * 99).div_ceil(100).max(1) - 1).copied()
+    }
+
+    /// How often in the last minute no path was usable, and for about how long together.
+    pub(super) fn stalls(&self) -> (usize, Duration) {
+        let (mut count, mut stands) = (0, false);
+        for (_, delay) in &self.delays {
+            count += usize::from(delay.is_none() && !stands);
+            stands = delay.is_none();
+        }
+        // Until the next reading; nobody knows yet until when the newest lasts.
+        let next = self.delays.iter().skip(1).map(|(at, _)| *at);
+        let next = next.chain(self.delays.back().map(|(at, _)| *at + INTERVAL));
+        let all = self.delays.iter().zip(next).filter(|((_, delay), _)| delay.is_none());
+        (count, all.map(|((at, _), next)| next.saturating_duration_since(*at)).sum())
+    }
+
+    /// Something has happened.
+    pub(super) fn tell(&mut self, now: Instant, event: String) {
+        self.events.push_front((now, event));
+        self.events.truncate(EVENTS);
+    }
+
+    /// Moves the cursor among the uplinks.
+    pub(super) fn select(&mut self, steps: isize) {
+        let last = self.links.len().saturating_sub(1);
+        self.cursor = self.cursor.min(last).saturating_add_signed(steps).min(last);
+    }
+
+    /// The place of the uplink under the cursor.
+    pub(super) fn cursor(&self) -> usize {
+        self.cursor.min(self.links.len().saturating_sub(1))
+    }
+
+    /// The uplink under the cursor, and whether it is paused.
+    pub(super) fn selected(&self) -> Option<(String, bool)> {
+        let (name, link) = self.links.iter().nth(self.cursor())?;
+        Some((name.clone(), link.is_paused))
+    }
+}
+
+/// The sessions with clients of a server or a proxy.
+pub(super) fn sessions(role: &RoleStatus) -> &[SessionStatus] {
+    match role {
+        RoleStatus::Server(server) => &server.sessions,
+        RoleStatus::Proxy(proxy) => &proxy.sessions,
+        _ => &[],
+    }
+}
+
+/// That a client has no session any more, and why, if that is known.
+fn gone(status: &Status, SessionStatus { peer, public_key, .. }: &SessionStatus) -> String {
+    let absent = match &status.role {
+        RoleStatus::Server(server) => &server.absent[..],
+        _ => &[],
+    };
+    match absent.iter().find(|absent| absent.public_key == *public_key) {
+        Some(absent) => format!("{peer} went: {}", absent.reason),
+        None => format!("{peer} went"),
+    }
+}
+
+/// What each client was sent, and sent, by its key.
+fn bytes_of(sessions: &[SessionStatus]) -> BTreeMap<String, [u64; 2]> {
+    let of = |session: &SessionStatus| {
+        let paths = session.paths.iter().map(|path| path.counters);
+        let bytes = paths.fold([0; 2], |[sent, received]: [u64; 2], path| {
+            [sent.saturating_add(path.bytes_sent), received.saturating_add(path.bytes_received)]
+        });
+        (session.public_key.clone(), bytes)
+    };
+    sessions.iter().map(of).collect()
+}
+
+/// What an uplink may still carry before it is a backup: by the cap that it reaches first.
+fn left(path: &PathStatusReport) -> Option<u64> {
+    let caps = [(path.daily_cap_bytes, path.day_bytes), (path.monthly_cap_bytes, path.month_bytes)];
+    let left = caps.into_iter().filter_map(|(cap, used)| Some(cap?.saturating_sub(used?)));
+    left.min()
+}
+
+/// Bits a second; none of what began anew.
+fn rate(before: u64, after: u64, seconds: f64) -> f64 {
+    after.saturating_sub(before) as f64 * 8.0 / seconds
+}
+
+fn push(samples: &mut VecDeque<u64>, sample: u64) {
+    samples.push_back(sample);
+    while samples.len() > SAMPLES {
+        samples.pop_front();
+    }
+}

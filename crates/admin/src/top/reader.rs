@@ -1,0 +1,85 @@
+//! The thread that asks the instance, so that nothing else waits for its answers.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use roadweave_device::local::{self, SetUplink};
+use roadweave_device::status::Status;
+
+use super::history::History;
+
+/// How often the instance is asked.
+pub(super) const INTERVAL: Duration = Duration::from_millis(500);
+
+/// What the thread has to say.
+#[derive(Debug)]
+pub(super) enum Word {
+    /// The instance's status.
+    Status(Box<Status>),
+    /// Why there is none.
+    Away(String),
+    /// What came of a change.
+    Told(String),
+}
+
+impl Word {
+    pub(super) fn tell(self, history: &mut History, now: Instant) {
+        match self {
+            Self::Status(status) => history.take(now, *status),
+            Self::Away(why) => history.miss(now, why),
+            Self::Told(event) => history.tell(now, event),
+        }
+    }
+}
+
+/// The two ends that the screen has.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub(super) words: Receiver<Word>,
+    /// One change may wait.
+    pub(super) changes: SyncSender<SetUplink>,
+}
+
+impl Reader {
+    /// Asks the instance at `socket` from now on, as long as there are both ends.
+    ///
+    /// # Errors
+    /// When the system lacks a thread.
+    pub(super) fn start(socket: PathBuf) -> Result<Self> {
+        let (tell, words) = sync_channel(4);
+        let (changes, changed) = sync_channel(1);
+        let ask = move || {
+            loop {
+                let told = match changed.recv_timeout(INTERVAL) {
+                    Ok(change) => tell.send(Word::Told(set(&socket, &change))),
+                    Err(RecvTimeoutError::Timeout) => Ok(()),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
+                let word = match local::status(&socket) {
+                    Ok(status) => Word::Status(Box::new(status)),
+                    Err(error) => Word::Away(error.to_string()),
+                };
+                if told.and_then(|()| tell.send(word)).is_err() {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("status".to_owned()).spawn(ask)?;
+        Ok(Self { words, changes })
+    }
+}
+
+/// Pauses or resumes an uplink; says what came of it.
+fn set(socket: &Path, change: &SetUplink) -> String {
+    let uplink = &change.uplink;
+    match local::set_uplink(socket, change) {
+        Ok(notice) => {
+            let done = if change.paused == Some(true) { "paused" } else { "resumed" };
+            let notice = notice.map(|notice| format!(": {notice}")).unwrap_or_default();
+            format!("{uplink} is {done} by you{notice}")
+        }
+        Err(error) => format!("{uplink} is as before: {error}"),
+    }
+}

@@ -1,0 +1,58 @@
+//! A row of cells of fixed widths, in columns of the terminal.
+
+use ratatui::text::Span;
+
+/// One cell.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell<'a> {
+    text: &'a str,
+    width: u16,
+    is_right: bool,
+}
+
+impl<'a> Cell<'a> {
+    pub(super) fn left(text: &'a str, width: u16) -> Self {
+        Self { text, width, is_right: false }
+    }
+
+    pub(super) fn right(text: &'a str, width: u16) -> Self {
+        Self { text, width, is_right: true }
+    }
+}
+
+/// The cells, each cut or filled to its width, with a space between.
+pub(super) fn row(cells: &[Cell<'_>]) -> String {
+    let filled = cells.iter().map(|Cell { text, width, is_right }| {
+        let width = usize::from(*width);
+        let text = cut(text, width);
+        let spaces = " ".repeat(width.saturating_sub(Span::raw(text).width()));
+        if *is_right { spaces + text } else { text.to_owned() + &spaces }
+    });
+    filled.collect::<Vec<_>>().join(" ")
+}
+
+/// As much of the beginning as fits; a letter may take two columns, or none.
+fn cut(text: &str, width: usize) -> &str {
+    let ends = text.char_indices().map(|(at, letter)| at + letter.len_utf8());
+    let fits = ends.take_while(|end| Span::raw(&text[..*end]).width() <= width);
+    &text[..fits.last().unwrap_or(0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_keep_their_columns_whatever_is_in_them() {
+        let check = |text: &str, expected: &str| {
+            let cells = [Cell::left(text, 5), Cell::right(text, 4), Cell::left("|", 1)];
+            assert_eq!(row(&cells), expected);
+        };
+        check("", "           |");
+        check("ab", "ab      ab |");
+        check("wwan0-5g", "wwan0 wwan |");
+        // Two columns each: the fifth cannot be filled.
+        check("車車車", "車車  車車 |");
+        check("e\u{301}e", "e\u{301}e      e\u{301}e |");
+    }
+}

@@ -1,0 +1,338 @@
+//! The screen: numbers above, uplinks or clients in the middle, events below.
+//!
+//! It is made for 80 columns and 24 rows. On less it leaves columns and sparklines out, on more it
+//! shows longer names and more rows.
+
+use std::cmp::Ordering;
+use std::time::{Duration, Instant};
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Borders, Paragraph, Sparkline, Wrap};
+use roadweave_device::status::{ClientStatus, RoleStatus, Status};
+use roadweave_tunnel::SessionStatus;
+use roadweave_types::{PathStatus, peer_text};
+
+use super::history::{History, Link, sessions};
+use super::row::{Cell, row};
+
+/// Columns from which there is room for all of a row.
+const WIDE: u16 = 72;
+/// The round trip that fills a sparkline if none is longer, ms.
+const ROUND_TRIP_FULL: u64 = 100;
+/// How old a status may be before that is told.
+const STALE: Duration = Duration::from_secs(2);
+
+/// Draws what is known.
+pub(super) fn draw(frame: &mut Frame<'_>, history: &History, now: Instant) {
+    let area = frame.area();
+    let events = if area.height < 16 { 3 } else { (area.height / 4).max(5) };
+    let parts = [Constraint::Length(3), Constraint::Min(3), Constraint::Length(events)];
+    let [head, middle, events] = Layout::vertical(parts).areas(area);
+    text(frame, head, headline(history, now, area.width));
+    match history.status.as_ref().map(|status| &status.role) {
+        Some(RoleStatus::Client(_)) => uplinks(frame, middle, history),
+        Some(role @ (RoleStatus::Server(_) | RoleStatus::Proxy(_))) => {
+            clients(frame, middle, history, sessions(role));
+        }
+        Some(role) => {
+            let line = format!("`roadweave show` has the figures of a role as {}", role.name());
+            text(frame, middle, vec![line.into()]);
+        }
+        None => {}
+    }
+    let rows = history.events.iter().map(|(at, event)| {
+        let ago = now.saturating_duration_since(*at).as_secs();
+        Line::from(format!("{ago:>5} s ago  {}", harmless(event)))
+    });
+    let keys = match (history.links.is_empty(), area.width < WIDE) {
+        (true, _) => " q ends ",
+        (false, true) => " arrows, p pauses, q ends ",
+        (false, false) => " arrows choose an uplink, p pauses or resumes it, q ends ",
+    };
+    let block = Block::new().borders(Borders::TOP).title(" events ");
+    let block = block.title_top(Line::from(keys).right_aligned());
+    let rows = Paragraph::new(rows.collect::<Vec<_>>()).block(block);
+    frame.render_widget(rows.wrap(Wrap { trim: false }), events);
+}
+
+/// Three lines of all that is known of the instance as a whole.
+fn headline(history: &History, now: Instant, width: u16) -> Vec<Line<'static>> {
+    let Some(Status { name, uptime_seconds, role, .. }) = &history.status else {
+        return vec![Line::from("asking the instance")];
+    };
+    let title = format!("{} {}, up {} s", role.name(), harmless(name), *uptime_seconds as u64);
+    let title = Line::from(title).style(Modifier::BOLD);
+    let age = history.read_at.map(|at| now.saturating_duration_since(at)).unwrap_or_default();
+    let away = match &history.away {
+        Some(why) => Some(why.clone()),
+        None if age > STALE => Some(format!("no answer for {} s", age.as_secs())),
+        None => None,
+    };
+    if let Some(why) = away {
+        let as_before = "what is below was so before".into();
+        return vec![title, Line::from(harmless(&why)).style(bad()), as_before];
+    }
+    match role {
+        RoleStatus::Client(client) => {
+            vec![title, goodput(history, target(client), width), minute(history, client, width)]
+        }
+        RoleStatus::Server(server) => {
+            let (here, gone) = (server.sessions.len(), server.absent.len());
+            let [to, from] = rates(history);
+            let (goodput, line) = match width < WIDE {
+                true => (
+                    format!("Mbit/s: {to} to clients, {from} back"),
+                    format!("clients: {here}, {gone} went"),
+                ),
+                false => (
+                    format!("goodput Mbit/s: {to} to clients, {from} from them"),
+                    format!("clients: {here} with a session, {gone} went since the start"),
+                ),
+            };
+            vec![title, goodput.into(), line.into()]
+        }
+        RoleStatus::Proxy(proxy) => {
+            let line = format!("clients: {} with a session", proxy.sessions.len());
+            vec![title, line.into()]
+        }
+        _ => vec![title],
+    }
+}
+
+/// Inner packets into the tunnel and out of it, Mbit/s.
+fn rates(history: &History) -> [String; 2] {
+    history.goodput.map_or_else(|| [dash(), dash()], |rates| rates.map(megabits))
+}
+
+fn megabits(bps: f64) -> String {
+    format!("{:.2}", bps / 1e6)
+}
+
+fn goodput(history: &History, target: Option<u64>, width: u16) -> Line<'static> {
+    let [up, down] = rates(history);
+    let target = target.map(|bps| megabits(bps as f64));
+    let text = match (target, width < WIDE) {
+        (None, _) => format!("goodput Mbit/s: {up} up, {down} down"),
+        (Some(target), true) => format!("Mbit/s: {up} up of {target}, {down} down"),
+        (Some(target), false) => {
+            format!("goodput Mbit/s: {up} up, {down} down; the encoder's target is {target}")
+        }
+    };
+    text.into()
+}
+
+/// How the last minute was, or why there is no session.
+fn minute(history: &History, client: &ClientStatus, width: u16) -> Line<'static> {
+    if client.sessions.is_empty() {
+        let why = client.no_session.as_ref().map(|why| format!(": {}", harmless(why)));
+        return Line::from(format!("no session{}", why.unwrap_or_default())).style(bad());
+    }
+    let delay = history.delay_p99_ms().map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0}"));
+    let (stalls, lasted) = history.stalls();
+    let lasted = lasted.as_secs_f64();
+    let stalls_in_words = match stalls {
+        0 => "no stall".to_owned(),
+        1 => format!("1 stall, {lasted:.1} s"),
+        _ => format!("{stalls} stalls, {lasted:.1} s"),
+    };
+    let text = match width < WIDE {
+        true => format!("minute: p99 {delay} ms, {stalls_in_words}"),
+        false => {
+            format!("last minute: p99 of the best round trip {delay} ms; {stalls_in_words}")
+        }
+    };
+    Line::from(text).style(if stalls > 0 { bad() } else { Style::new() })
+}
+
+/// The smallest that an encoder was told, of the lanes that have one, bits a second.
+fn target(client: &ClientStatus) -> Option<u64> {
+    let lanes = client.sessions.iter().flat_map(|session| &session.stats.lanes);
+    lanes.filter_map(|lane| Some(lane.encoder.as_ref()?.bitrate.as_bps())).min()
+}
+
+fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History) {
+    let [head, rows] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
+    let has_caps = history.links.values().any(|link| link.left_bytes.is_some());
+    let titles = match area.width < WIDE {
+        true => ["uplink", "status", "Mbit/s", "", "rtt", "loss%", ""],
+        false => ["uplink", "status", "out Mbit/s", "in Mbit/s", "rtt ms", "loss %", "left MB"],
+    };
+    let title = uplink_row(" ", titles.map(str::to_owned), area.width, has_caps);
+    frame.render_widget(Paragraph::new(title).style(Modifier::UNDERLINED), head);
+    // Sparklines go before uplinks do.
+    let count = u16::try_from(history.links.len()).unwrap_or(u16::MAX);
+    let height = if count.saturating_mul(2) <= rows.height { 2 } else { 1 };
+    let room = usize::from(rows.height / height).max(1);
+    // The one under the cursor is on the screen.
+    let skip = (history.cursor() + 1).saturating_sub(room);
+    let shown = history.links.iter().enumerate().skip(skip).take(room);
+    for ((at, (name, link)), y) in shown.zip((rows.y..).step_by(height.into())) {
+        let area = Rect { y, height, ..rows }.intersection(rows);
+        let [numbers, lines] =
+            Layout::vertical([Constraint::Length(1), Constraint::Length(1)]).areas(area);
+        let mark = if at == history.cursor() { ">" } else { " " };
+        let cells = figures(name, link);
+        let line = uplink_row(mark, cells, area.width, has_caps);
+        frame.render_widget(Paragraph::new(line).style(style(link)), numbers);
+        if height == 2 {
+            sparklines(frame, lines, link);
+        }
+    }
+}
+
+/// The figures of an uplink, in the order of its row; a dash for what is not known.
+fn figures(name: &str, link: &Link) -> [String; 7] {
+    let status = match link.status {
+        _ if link.is_paused => "paused",
+        Some(status) => status.name(),
+        None => "no path",
+    };
+    let of_path = |text: String| if link.status.is_some() { text } else { "-".to_owned() };
+    let [sent, received] = link.rates.map(|rate| of_path(megabits(rate)));
+    let left = link.left_bytes.map(|left| (left / 1_000_000).to_string());
+    [
+        harmless(name),
+        status.to_owned(),
+        sent,
+        received,
+        of_path(format!("{:.0}", link.round_trip_ms)),
+        of_path(format!("{:.1}", link.loss * 100.0)),
+        left.unwrap_or_else(|| "-".to_owned()),
+    ]
+}
+
+/// One row of uplinks: what fits `width`.
+fn uplink_row(mark: &str, cells: [String; 7], width: u16, has_caps: bool) -> String {
+    let [name, status, sent, received, round_trip, loss, left] = &cells;
+    let mut cells = vec![Cell::left(mark, 1)];
+    if width < WIDE {
+        cells.extend([Cell::left(name, 8), Cell::left(status, 10)]);
+        cells.extend([Cell::right(sent, 6), Cell::right(round_trip, 5), Cell::right(loss, 5)]);
+        return row(&cells);
+    }
+    let spare = width - WIDE;
+    cells.extend([Cell::left(name, 12 + spare.min(24)), Cell::left(status, 10)]);
+    cells.extend([Cell::right(sent, 10), Cell::right(received, 9)]);
+    cells.extend([Cell::right(round_trip, 7), Cell::right(loss, 6)]);
+    if has_caps {
+        cells.push(Cell::right(left, 9));
+    }
+    row(&cells)
+}
+
+fn style(link: &Link) -> Style {
+    match link.status {
+        Some(PathStatus::Usable) if !link.is_paused => Style::new().fg(Color::Green),
+        Some(PathStatus::Standby) => Style::new(),
+        _ => bad(),
+    }
+}
+
+/// How an uplink was in the last minute, the newest at the right.
+fn sparklines(frame: &mut Frame<'_>, area: Rect, link: &Link) {
+    let parts = [
+        ("rate", &link.kbps, 0),
+        ("rtt", &link.round_trips_ms, ROUND_TRIP_FULL),
+        ("loss", &link.loss_permille, 1_000),
+    ];
+    let areas = Layout::horizontal([Constraint::Fill(1); 3]).split(area);
+    for ((label, samples, full), area) in parts.into_iter().zip(areas.iter()) {
+        let [word, line] =
+            Layout::horizontal([Constraint::Length(7), Constraint::Min(0)]).areas(*area);
+        frame.render_widget(Paragraph::new(format!("  {label:<4} ")), word);
+        let room = usize::from(line.width).saturating_sub(1);
+        let shown = samples.iter().skip(samples.len().saturating_sub(room)).copied();
+        // The newest is at the right edge from the first one on.
+        let missing = room.saturating_sub(samples.len());
+        let shown = std::iter::repeat_n(0, missing).chain(shown);
+        // What is small stays low, however it moves.
+        let full = samples.iter().copied().max().unwrap_or(0).max(full).max(1);
+        let sparkline = Sparkline::default().data(shown).max(full);
+        frame.render_widget(sparkline, line);
+    }
+}
+
+fn clients(frame: &mut Frame<'_>, area: Rect, history: &History, sessions: &[SessionStatus]) {
+    let titles = match area.width < WIDE {
+        true => ["client", "paths", "Mbit/s", "", "rtt ms", "loss %"],
+        false => ["client", "paths", "out Mbit/s", "in Mbit/s", "best rtt ms", "best loss %"],
+    };
+    let title = client_row(titles.map(str::to_owned), area.width);
+    let mut lines = vec![Line::from(title).style(Modifier::UNDERLINED)];
+    let mut all: Vec<_> = sessions.iter().map(|session| (fares(session), session)).collect();
+    all.sort_by(|(a, one), (b, other)| worst_first(a, b).then_with(|| one.peer.cmp(&other.peer)));
+    let rows = usize::from(area.height).saturating_sub(1);
+    // The line that counts the rest takes the place of a client.
+    let room = if all.len() > rows { rows.saturating_sub(1) } else { rows };
+    for (fares, session) in all.iter().take(room) {
+        let rates = history.clients.get(&session.public_key);
+        let [sent, received] =
+            [0, 1].map(|at| rates.map_or_else(dash, |rates| megabits(rates[at])));
+        let usable = session.paths.iter().filter(|path| path.status == PathStatus::Usable).count();
+        let cells = [
+            harmless(&session.peer),
+            format!("{usable}/{}", session.paths.len()),
+            sent,
+            received,
+            fares.map_or_else(dash, |(_, round_trip)| format!("{round_trip:.0}")),
+            fares.map_or_else(dash, |(loss, _)| format!("{:.1}", loss * 100.0)),
+        ];
+        let style = if fares.is_none() { bad() } else { Style::new() };
+        lines.push(Line::from(client_row(cells, area.width)).style(style));
+    }
+    if all.len() > room {
+        lines.push(format!("  {} more fare better", all.len() - room).into());
+    }
+    text(frame, area, lines);
+}
+
+/// One row of clients: what fits `width`.
+fn client_row(cells: [String; 6], width: u16) -> String {
+    let [name, paths, sent, received, round_trip, loss] = &cells;
+    let mut cells = vec![Cell::left("", 1)];
+    if width < WIDE {
+        cells.extend([Cell::left(name, 11), Cell::right(paths, 5), Cell::right(sent, 6)]);
+        cells.extend([Cell::right(round_trip, 6), Cell::right(loss, 6)]);
+        return row(&cells);
+    }
+    let spare = width - WIDE;
+    cells.extend([Cell::left(name, 14 + spare.min(24)), Cell::right(paths, 7)]);
+    cells.extend([Cell::right(sent, 11), Cell::right(received, 10)]);
+    cells.extend([Cell::right(round_trip, 11), Cell::right(loss, 11)]);
+    row(&cells)
+}
+
+/// The loss and the round trip, ms, of a session's best usable path; `None` without one.
+fn fares(session: &SessionStatus) -> Option<(f32, f64)> {
+    let usable = session.paths.iter().filter(|path| path.status == PathStatus::Usable);
+    let all = usable.map(|path| (path.loss, path.smoothed_rtt_ms));
+    all.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)))
+}
+
+/// Those without a usable path, then those with the most loss, then with the longest round trip.
+fn worst_first(a: &Option<(f32, f64)>, b: &Option<(f32, f64)>) -> Ordering {
+    match (a, b) {
+        (Some(a), Some(b)) => b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)),
+        _ => a.is_some().cmp(&b.is_some()),
+    }
+}
+
+fn text(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'_>>) {
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+fn bad() -> Style {
+    Style::new().fg(Color::Red)
+}
+
+/// A text that somebody else has chosen steers no terminal.
+fn harmless(text: &str) -> String {
+    peer_text(text.as_bytes())
+}

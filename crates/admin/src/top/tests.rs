@@ -1,0 +1,275 @@
+//! What a crew sees.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use roadweave_device::status::Status;
+use serde_json::{Value, json};
+
+use super::reader::INTERVAL;
+use super::*;
+
+/// A client after `seconds` whose only uplink with a path has sent so many bytes.
+fn client(seconds: f64, bytes: u64, status: &str) -> Status {
+    let mut value = instance("client", seconds, bytes);
+    value["sessions"] = json!([session("192.0.2.1:4433", bytes, status, 0.25)]);
+    value["no_session"] = Value::Null;
+    value["suppressed_notices"] = 0.into();
+    value["uplinks"] = json!([
+        { "name": "wwan0", "heard": true, "servers": [] },
+        { "name": "eth\u{1b}[2J", "heard": false, "servers": [] },
+    ]);
+    read(value)
+}
+
+/// A server with these sessions.
+fn server(seconds: f64, sessions: Vec<Value>) -> Status {
+    let mut value = instance("server", seconds, 0);
+    value["sessions"] = sessions.into();
+    value["memory_bytes"] = 0.into();
+    value["refusals"] = json!({});
+    read(value)
+}
+
+fn instance(role: &str, seconds: f64, bytes: u64) -> Value {
+    json!({
+        "role": role, "name": "bus", "version": "0.1.0", "uptime_seconds": seconds,
+        "tun": "rw0", "drops": {}, "log": { "lines_lost": 0 },
+        "device": {
+            "packets_read": 1, "bytes_read": bytes, "packets_written": 1, "bytes_written": 0,
+        },
+    })
+}
+
+fn session(peer: &str, bytes: u64, status: &str, loss: f64) -> Value {
+    let mut counters = json!(roadweave_quic::PathStats::default());
+    counters["bytes_sent"] = bytes.into();
+    json!({
+        "peer": peer, "public_key": peer, "addresses": ["10.77.0.2/32"], "lanes": [], "drops": {},
+        "paths": [{
+            "id": 0, "uplink": "wwan0", "remote": null, "status": status, "smoothed_rtt_ms": 61.0,
+            "min_rtt_ms": 60.0, "rtt_deviation_ms": 1.0, "loss": loss,
+            "congestion_window_bytes": 0, "bytes_in_flight": 0, "pacing_rate_bps": null,
+            "mtu_bytes": 1200, "priority": "primary", "weight": 7, "month_bytes": 1_000_000_000,
+            "monthly_cap_bytes": 5_000_000_000_u64, "redundancy_left_bytes": null,
+            "counters": counters,
+        }],
+    })
+}
+
+fn read(value: Value) -> Status {
+    serde_json::from_value(value).expect("a status")
+}
+
+/// The rows of the screen, without the spaces behind them.
+fn screen_of(history: &History, now: Instant, (width, height): (u16, u16)) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a backend");
+    terminal.draw(|frame| screen::draw(frame, history, now)).expect("it is drawn");
+    let cells = terminal.backend().buffer().content().chunks(width.into());
+    let row = |cells: &[ratatui::buffer::Cell]| {
+        let symbols: String = cells.iter().map(|cell| cell.symbol()).collect();
+        symbols.trim_end().to_owned()
+    };
+    cells.map(row).collect()
+}
+
+/// The rows of the screen as they were looked at once; those behind them are empty.
+fn check(history: &History, now: Instant, size: (u16, u16), expected: &[&str]) {
+    let mut rows = screen_of(history, now, size);
+    assert_eq!(rows.len(), usize::from(size.1));
+    assert!(rows.iter().all(|row| !row.chars().any(char::is_control)), "{rows:#?}");
+    while rows.last().is_some_and(String::is_empty) {
+        rows.pop();
+    }
+    assert!(rows == expected, "it is\n{}\nnot\n{}", rows.join("\n"), expected.join("\n"));
+}
+
+/// A client one of whose uplinks became bad two half seconds after the first status.
+fn under_way() -> (History, impl Fn(u32) -> Instant) {
+    let (mut history, begun) = (History::default(), Instant::now());
+    let at = move |half_seconds: u32| begun + INTERVAL * half_seconds;
+    history.take(at(0), client(10.0, 0, "usable"));
+    history.take(at(1), client(10.5, 500_000, "usable"));
+    history.take(at(2), client(11.0, 1_000_000, "suspect"));
+    (history, at)
+}
+
+#[test]
+fn a_crew_sees_rates_delay_loss_data_left_and_what_happened() {
+    let (history, at) = under_way();
+    #[rustfmt::skip]
+    let expected = [
+        "client bus, up 11 s",
+        "goodput Mbit/s: 8.00 up, 0.00 down",
+        "last minute: p99 of the best round trip 61 ms; 1 stall, 0.5 s",
+        "  uplink               status     out Mbit/s in Mbit/s  rtt ms loss %   left MB",
+        "> eth\\u{1b}[2J         no path             -         -       -      -         -",
+        "  rate                       rtt                       loss",
+        "  wwan0                suspect          8.00      0.00      61   25.0      4000",
+        "  rate                  ██   rtt                 ▄▄▄   loss                 ▂▂▂",
+        "", "", "", "", "", "", "", "", "", "",
+        " events ─────────────── arrows choose an uplink, p pauses or resumes it, q ends",
+        "    1 s ago  wwan0 is suspect",
+        "    2 s ago  session with 192.0.2.1:4433",
+    ];
+    check(&history, at(4), (80, 24), &expected);
+}
+
+#[test]
+fn a_small_terminal_has_the_figures_that_matter() {
+    let (history, at) = under_way();
+    #[rustfmt::skip]
+    let expected = [
+        "client bus, up 11 s",
+        "goodput Mbit/s: 8.00 up, 0.00 down",
+        "minute: p99 61 ms, 1 stall, 0.5 s",
+        "  uplink   status     Mbit/s   rtt loss%",
+        "> eth\\u{1b no path         -     -     -",
+        "  wwan0    suspect      8.00    61  25.0",
+        "",
+        " events ────── arrows, p pauses, q ends",
+        "    1 s ago  wwan0 is suspect",
+        "    2 s ago  session with 192.0.2.1:4433",
+    ];
+    check(&history, at(4), (40, 10), &expected);
+    for size in [(200, 60), (20, 5), (1, 1), (80, 1), (1, 24)] {
+        screen_of(&history, at(4), size);
+    }
+}
+
+#[test]
+fn the_encoders_target_is_shown_where_there_is_one() {
+    let (mut history, now) = (History::default(), Instant::now());
+    let mut status = serde_json::to_value(client(1.0, 0, "usable")).expect("JSON");
+    let mut lane = json!(roadweave_tunnel::LaneStats::default());
+    lane["encoder"] = json!({ "frame_bytes": 1, "bitrate_bps": 6_000_000 });
+    status["sessions"][0]["lanes"] = json!([lane]);
+    history.take(now, read(status));
+    let rows = screen_of(&history, now, (80, 24));
+    assert_eq!(rows[1], "goodput Mbit/s: - up, - down; the encoder's target is 6.00");
+    let rows = screen_of(&history, now, (40, 10));
+    assert_eq!(rows[1], "Mbit/s: - up of 6.00, - down");
+}
+
+#[test]
+fn the_end_of_an_instance_its_silence_and_its_return_are_told() {
+    let (mut history, now) = (History::default(), Instant::now());
+    history.take(now, client(10.0, 9_000_000, "usable"));
+    let rows = screen_of(&history, now + Duration::from_secs(3), (80, 24));
+    assert_eq!(rows[1], "no answer for 3 s");
+    history.miss(now, "nothing runs at it".to_owned());
+    history.miss(now, "nothing runs at it".to_owned());
+    let rows = screen_of(&history, now, (80, 24));
+    assert_eq!(
+        rows[..3],
+        ["client bus, up 10 s", "nothing runs at it", "what is below was so before"]
+    );
+    assert_eq!(history.events.len(), 2, "each is told once: {:?}", history.events);
+    // Started anew, it counts from zero.
+    history.take(now, client(1.0, 0, "usable"));
+    let rows = screen_of(&history, now, (80, 24));
+    assert_eq!(rows[1], "goodput Mbit/s: - up, - down");
+    assert!(rows.iter().any(|row| row == "    0 s ago  it answers again"), "{rows:#?}");
+}
+
+#[test]
+fn without_a_session_the_reason_stands_above() {
+    let (mut history, now) = (History::default(), Instant::now());
+    let mut status = serde_json::to_value(client(10.0, 0, "usable")).expect("JSON");
+    status["sessions"] = json!([]);
+    status["no_session"] = "192.0.2.1:4433 does not answer\u{1b}[2J".into();
+    history.take(now, read(status));
+    let rows = screen_of(&history, now, (80, 24));
+    assert_eq!(rows[2], "no session: 192.0.2.1:4433 does not answer\\u{1b}[2J");
+}
+
+#[test]
+fn what_is_left_is_of_the_cap_that_ends_first() {
+    let (mut history, now) = (History::default(), Instant::now());
+    let mut status = serde_json::to_value(client(10.0, 0, "usable")).expect("JSON");
+    let path = &mut status["sessions"][0]["paths"][0];
+    (path["day_bytes"], path["daily_cap_bytes"]) = (1_000_000.into(), 3_000_000.into());
+    history.take(now, read(status));
+    assert_eq!(history.links["wwan0"].left_bytes, Some(2_000_000));
+}
+
+#[test]
+fn an_uplink_that_is_unplugged_is_told() {
+    let (mut history, now) = (History::default(), Instant::now());
+    history.take(now, client(10.0, 0, "usable"));
+    let mut status = serde_json::to_value(client(11.0, 0, "usable")).expect("JSON");
+    status["uplinks"] = json!([]);
+    history.take(now, read(status));
+    assert_eq!(history.events[0].1, "eth\u{1b}[2J is gone");
+    assert_eq!(history.selected(), Some(("wwan0".to_owned(), false)));
+}
+
+#[test]
+fn a_server_shows_who_fares_worst_first() {
+    let mut sessions: Vec<Value> =
+        (0..50).map(|bus| session(&format!("bus-{bus:02}"), 0, "usable", 0.0)).collect();
+    sessions[30] = session("bus-30", 0, "usable", 0.5);
+    sessions[40] = session("bus-\u{1b}[2J\u{202e}", 0, "suspect", 0.0);
+    let (mut history, now) = (History::default(), Instant::now());
+    history.take(now, server(10.0, sessions.clone()));
+    sessions.truncate(49);
+    sessions.push(session("tram", 0, "usable", 0.0));
+    history.take(now, server(11.0, sessions.clone()));
+    #[rustfmt::skip]
+    let expected = [
+        "server bus, up 11 s",
+        "goodput Mbit/s: 0.00 to clients, 0.00 from them",
+        "clients: 50 with a session, 0 went since the start",
+        "  client                   paths  out Mbit/s  in Mbit/s best rtt ms best loss %",
+        "  bus-\\u{1b}[2J\\u{202e}      0/1        0.00       0.00           -           -",
+        "  bus-30                     1/1        0.00       0.00          61        50.0",
+        "  bus-00                     1/1        0.00       0.00          61         0.0",
+        "  bus-01                     1/1        0.00       0.00          61         0.0",
+        "  46 more fare better",
+        " events ──────────────────────────────────────────────────────────────── q ends",
+        "    0 s ago  bus-49 went",
+        "    0 s ago  tram has a session",
+    ];
+    check(&history, now, (80, 12), &expected);
+    let narrow = screen_of(&history, now, (40, 10));
+    assert_eq!(narrow[3], "  client      paths Mbit/s rtt ms loss %");
+    assert_eq!(narrow[4], "  bus-\\u{1b}[   0/1   0.00      -      -");
+    // Thousands that leave at once neither stop nor bury it.
+    let many = (0..5_000).map(|bus| session(&format!("taxi-{bus}"), 0, "usable", 0.0));
+    history.take(now, server(12.0, many.collect()));
+    history.take(now, server(13.0, sessions));
+    assert!(history.events.len() <= 100, "{}", history.events.len());
+}
+
+#[test]
+fn a_stall_lasts_until_a_path_is_usable_again() {
+    let (mut history, begun) = (History::default(), Instant::now());
+    let at = |seconds: u64| begun + Duration::from_secs(seconds);
+    history.take(at(0), client(10.0, 0, "usable"));
+    history.take(at(1), client(11.0, 0, "suspect"));
+    // A hung instance answers late.
+    history.miss(at(6), "it is silent".to_owned());
+    history.take(at(11), client(21.0, 0, "usable"));
+    history.take(at(12), client(22.0, 0, "suspect"));
+    assert_eq!(history.stalls(), (2, Duration::from_millis(10_500)));
+    history.take(at(90), client(100.0, 0, "usable"));
+    assert_eq!(history.stalls(), (0, Duration::ZERO), "a minute later");
+}
+
+#[test]
+fn keys_do_what_the_screen_says() {
+    let key = |code, modifiers| action(KeyEvent::new(code, modifiers));
+    assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), Action::End);
+    assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Action::End);
+    assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), Action::Nothing);
+    assert_eq!(key(KeyCode::Char('p'), KeyModifiers::NONE), Action::Pause);
+    assert_eq!(key(KeyCode::Char('p'), KeyModifiers::CONTROL), Action::Nothing);
+    let (mut history, now) = (History::default(), Instant::now());
+    assert_eq!(history.selected(), None);
+    history.take(now, client(10.0, 0, "usable"));
+    history.select(1);
+    assert_eq!(history.selected(), Some(("wwan0".to_owned(), false)));
+    history.select(1);
+    assert_eq!(history.selected(), Some(("wwan0".to_owned(), false)));
+    history.select(-5);
+    assert_eq!(history.selected(), Some(("eth\u{1b}[2J".to_owned(), false)));
+}
