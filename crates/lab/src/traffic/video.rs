@@ -20,7 +20,7 @@ use roadweave_types::{Instant, Rate};
 
 use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
-use crate::video::encoder::AdaptiveEncoder;
+use crate::video::encoder::{AdaptiveEncoder, Buffer};
 use crate::video::h264::{AccessUnit, NAL_IDR};
 use crate::video::quality::{self, Percentiles, Player, Playout, Quality, SentFrame};
 use crate::video::refresh::Refresh;
@@ -87,6 +87,8 @@ pub struct VideoTraffic {
     records: Vec<PacketRecord>,
     /// What an adaptive encoder was told last.
     target: EncoderTarget,
+    /// What holds it to its limits.
+    buffer: Buffer,
     ssim_db: Vec<f64>,
     /// The receiver of an adaptive encoder's pictures.
     refresh: Option<Refresh>,
@@ -129,6 +131,7 @@ impl VideoTraffic {
             stream: Stream::default(),
             records: Vec::new(),
             target: EncoderTarget::default(),
+            buffer: Buffer::default(),
             ssim_db: Vec::new(),
             refresh,
             wants_key_frame: true,
@@ -154,7 +157,8 @@ impl VideoTraffic {
                 synthetic(number, is_idr(number, self.player.fps), size, &self.noise)
             }
             FrameSource::Adaptive(encoder) => {
-                let size = encoder.size(self.target, self.player.fps, &mut self.random);
+                let limit = encoder.limit(self.target, self.player.fps);
+                let size = self.buffer.size(limit, &mut self.random);
                 let is_key_frame = std::mem::take(&mut self.wants_key_frame);
                 self.ssim_db.push(encoder.pictures.ssim_db(size, is_key_frame));
                 synthetic(number, is_key_frame, size, &self.noise)

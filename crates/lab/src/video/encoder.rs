@@ -1,12 +1,14 @@
 //! A model of an encoder that makes each frame as large as it is told, and of how good it looks.
 //!
 //! ```text
-//! EncoderTarget ─► bytes for the picture (less headers) ─► x share of a limit that x264 uses ─► size
-//!                                                                              size ─► SSIM, dB
+//! EncoderTarget ─► bytes for the picture (less headers): its limit ─┐
+//!               limit of the frame before, if that was less ◄──────┘
+//!                        └─► x share of a limit that x264 uses ─► size ─► SSIM, dB
 //! ```
 //!
-//! The model has two measured parts, both of x264 at zero latency (docs/lab.md tells how): what
-//! share of its limit a frame uses, and the SSIM of frames of so many bytes. A picture that needs
+//! The model has three measured parts, all of x264 at zero latency (docs/lab.md tells how): what
+//! share of its limit a frame uses, that a raised limit counts a frame later, and the SSIM of
+//! frames of so many bytes. A picture that needs
 //! no other takes three times the bytes of one that does for the same SSIM.
 
 use std::time::Duration;
@@ -47,8 +49,8 @@ pub enum Follows {
 }
 
 impl AdaptiveEncoder {
-    /// The bytes of the next picture at `fps` frames a second.
-    pub fn size(&self, target: EncoderTarget, fps: u32, random: &mut Random) -> usize {
+    /// The most bytes of the next picture at `fps` frames a second, as it is told.
+    pub fn limit(&self, target: EncoderTarget, fps: u32) -> usize {
         let interval = Duration::from_secs(1) / fps.max(1);
         let share = target.bitrate.bytes_in(interval);
         let told = match self.follows {
@@ -57,8 +59,28 @@ impl AdaptiveEncoder {
         };
         let most = self.rate_max.bytes_in(interval);
         // Headers are the tunnel's and the packets'.
-        let limit = (told as f64 * PICTURE_SHARE).min(most as f64);
-        ((limit * share_used(random)) as usize).max(SIZE_MIN)
+        (told as f64 * PICTURE_SHARE).min(most as f64) as usize
+    }
+}
+
+/// The buffer of one frame (VBV) that holds an encoder to its limits.
+///
+/// A limit that falls counts for the next frame, one that rises for the frame after it: the buffer
+/// has been filled at the rate of the frame before.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Buffer {
+    filled: Option<usize>,
+}
+
+impl Buffer {
+    /// The bytes of the next picture, whose limit is `limit`.
+    pub fn size(&mut self, limit: usize, random: &mut Random) -> usize {
+        let most = self.filled.map_or(limit, |filled| filled.min(limit));
+        if limit > SIZE_MIN {
+            // Where there is no room nothing is encoded, and the buffer stays as it is.
+            self.filled = Some(limit);
+        }
+        ((most as f64 * share_used(random)) as usize).max(SIZE_MIN)
     }
 }
 
@@ -151,19 +173,34 @@ mod tests {
         };
         let target = EncoderTarget { frame_bytes: 40_000, bitrate: Rate::from_kbps(90_000) };
         let mut random = Random::new(1);
-        let mut sizes: Vec<usize> =
-            (0..1000).map(|_| encoder.size(target, 30, &mut random)).collect();
+        let mut size = |encoder: &AdaptiveEncoder, target| {
+            Buffer::default().size(encoder.limit(target, 30), &mut random)
+        };
+        let mut sizes: Vec<usize> = (0..1000).map(|_| size(&encoder, target)).collect();
         sizes.sort_unstable();
         assert!((27_000..30_000).contains(&sizes[500]), "{}", sizes[500]);
         assert!(sizes[999] <= 40_000, "{}", sizes[999]);
         let by_rate = AdaptiveEncoder { follows: Follows::Rate, ..encoder };
         let slow = EncoderTarget { bitrate: Rate::from_kbps(900), ..target };
-        assert!(by_rate.size(slow, 30, &mut random) < 3_750);
-        assert!(encoder.size(slow, 30, &mut random) < 3_750, "its share is less");
+        assert!(size(&by_rate, slow) < 3_750);
+        assert!(size(&encoder, slow) < 3_750, "its share is less");
         let nothing = EncoderTarget::default();
-        assert_eq!(encoder.size(nothing, 30, &mut random), SIZE_MIN);
+        assert_eq!(size(&encoder, nothing), SIZE_MIN);
         let all = EncoderTarget { frame_bytes: u64::MAX, ..target };
-        assert!(encoder.size(all, 30, &mut random) <= 125_000);
+        assert!(size(&encoder, all) <= 125_000);
+    }
+
+    #[test]
+    fn a_rise_counts_a_frame_later_than_a_fall() {
+        let (mut buffer, mut random) = (Buffer::default(), Random::new(1));
+        let mut size = |limit| buffer.size(limit, &mut random);
+        assert!(size(5_000) <= 4_700, "it begins full");
+        assert!(size(60_000) <= 4_700, "as small as the one before");
+        assert!(size(60_000) >= 30_000);
+        assert!(size(5_000) <= 4_700, "at once");
+        // Dead links: no frame goes through the encoder.
+        assert!((size(20_000), size(0)).1 == SIZE_MIN);
+        assert!(size(20_000) >= 10_000, "no frame was held to nothing");
     }
 
     #[test]
