@@ -25,6 +25,10 @@ pub mod secret;
 pub const ADMIN: [(&str, &str); 1] =
     [("peer", "Adds, removes and shows the clients of a server, also while it runs")];
 
+/// The commands of `roadweave-manual`, which `roadweave` runs as its own, and what each does.
+pub const MANUAL: [(&str, &str); 1] =
+    [("completions", "Prints what makes a shell complete commands: bash, fish or zsh")];
+
 /// The commands of `roadweave-lab`, the workshop, which `roadweave` runs as its own, and what each
 /// does.
 pub const WORKSHOP: [(&str, &str); 8] = [

@@ -9,7 +9,7 @@ mod peer;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
 /// What people do with a server and a box that runs
@@ -27,7 +27,13 @@ enum Command {
     Peer(peer::PeerArgs),
 }
 
-fn main() -> ExitCode {
+/// All of its command line.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
     finish(match Arguments::try_parse() {
         Ok(Arguments { log, command: Command::Peer(args) }) => log.run(|| args.run()),
         Err(error) => refuse(&error),
