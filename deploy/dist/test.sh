@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what dist.sh has packaged for this machine's architecture, and removes it: deb in a root of
-# Debian, rpm in an empty root, ipk and apk by their scripts under busybox. As root.
+# Installs what dist.sh has packaged for this machine's architecture, and removes it: deb in a root
+# of Debian, rpm in an empty root, ipk and apk by their scripts under busybox. As root.
 #
 #   deploy/dist/test.sh     some two minutes
 set -eu

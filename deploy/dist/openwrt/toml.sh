@@ -1,8 +1,8 @@
 # Turns /etc/config/roadweave into a client.toml; read by /etc/init.d/roadweave, with OpenWrt's
 # /lib/functions.sh before it.
 #
-# Values are written as strings, numbers or truth values of TOML by what the field is, and never run:
-# there is no eval here. What cannot be written is refused, and the program itself judges the rest.
+# Values are written as strings, numbers or truth values of TOML by what the field is, and are never
+# run: there is no eval here. What cannot be written is refused; the program judges the rest.
 
 # toml_check TEXT: refuses what has no place in a string.
 toml_check() {
