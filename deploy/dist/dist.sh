@@ -60,8 +60,9 @@ fi
 has cargo-cyclonedx || "$CARGO" install --quiet --locked --root "$OUT/tools" cargo-cyclonedx@0.5.9
 
 # What tells of commands is the same for all, and made by a program of this machine.
-rm -rf "$OUT/pages" "$OUT/sbom" "$OUT/packages"
+rm -rf "$OUT/pages" "$OUT/sbom" "$OUT/packages" "$OUT/bin"
 mkdir -p "$OUT/sbom" "$OUT/packages"
+echo "$SOURCE_DATE_EPOCH" >"$OUT/epoch"
 manual=${DIST_BINARIES:-}/roadweave-manual
 if ! "$manual" --version >/dev/null 2>&1; then
     "$CARGO" build --quiet --package roadweave-manual

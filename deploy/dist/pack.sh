@@ -90,6 +90,8 @@ package() {
             from="$here/scripts/$4.$script"
             [ -f "$from" ] || continue
             sed "s/@MACHINE@/$machine/" "$from" >"$work/$script"
+            # An apk has the times of its scripts.
+            touch --date="@$SOURCE_DATE_EPOCH" "$work/$script"
             scripts="$scripts
   $script: '$work/$script'"
         done
@@ -104,7 +106,7 @@ mtime: "$date"
 section: net
 priority: optional
 maintainer: Roadweave <roadweave@localhost>
-description: $about
+description: "$about"
 license: Apache-2.0
 depends: [$5]
 contents:$contents
@@ -112,7 +114,8 @@ ${scripts:+scripts:$scripts}
 deb: { compression: xz }
 rpm: { compression: "xz", buildhost: roadweave }
 EOF
-    nfpm package --config "$work/nfpm.yaml" --packager "$1" --target "$out/packages/$3" >/dev/null
+    nfpm package --config "$work/nfpm.yaml" --packager "$1" --target "$out/packages/$3" >"$work/said" ||
+        { cat "$work/said" >&2 && exit 1; }
 }
 of_box="" of_deb="" of_rpm=""
 case $program in

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The scripts of OpenWrt's package under busybox, with stubs for what OpenWrt has: uci, procd and
-# logger. openwrt/test.sh PROGRAM ROOT, the root of an unpacked package.
+# logger. tests/openwrt-scripts.sh PROGRAM ROOT, the root of an unpacked package.
 set -eu
 PROGRAM=$1 root=$2
 tests=$(mktemp -d)
