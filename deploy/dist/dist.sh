@@ -42,6 +42,8 @@ if [ -z "${DIST_BINARIES:-}" ]; then
     [ -f "$source/Cargo.lock" ] || missing="$missing rustc-web rust-web-src"
 fi
 need cc gcc
+need ar binutils
+need xz xz-utils
 if [ -n "$missing" ]; then
     if ! { has apt-get && [ "$(id -u)" -eq 0 ]; }; then
         echo "Packages are missing. Install them with:" >&2

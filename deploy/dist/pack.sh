@@ -82,6 +82,23 @@ small() {
         put $here/openwrt/roadweave.keep /lib/upgrade/keep.d/roadweave
     fi
 }
+# squeeze_deb FILE: its files by xz itself, a fifth smaller than by nfpm's own. `ar` in its mode D
+# writes neither times nor owners.
+squeeze_deb() {
+    ar x "$1"
+    xz -9e --threads=1 data.tar
+    rm "$1"
+    ar rcSD "$1" debian-binary control.tar.gz data.tar.xz
+}
+# squeeze_ipk FILE: by gzip itself, 6 % smaller. opkg reads nothing else.
+squeeze_ipk() {
+    tar -xzf "$1"
+    gunzip data.tar.gz
+    gzip -9 --no-name data.tar
+    tar --format=ustar --owner=0 --group=0 --numeric-owner --mode=644 \
+        --mtime="@$SOURCE_DATE_EPOCH" -cf - ./debian-binary ./data.tar.gz ./control.tar.gz |
+        gzip -1 --no-name >"$1"
+}
 # package TYPE ARCHITECTURE FILE SCRIPTS DEPENDS
 package() {
     scripts=""
@@ -111,11 +128,14 @@ license: Apache-2.0
 depends: [$5]
 contents:$contents
 ${scripts:+scripts:$scripts}
-deb: { compression: xz }
+deb: { compression: none }
 rpm: { compression: "xz", buildhost: roadweave }
 EOF
     nfpm package --config "$work/nfpm.yaml" --packager "$1" --target "$out/packages/$3" >"$work/said" ||
         { cat "$work/said" >&2 && exit 1; }
+    case $1 in
+        deb | ipk) mkdir "$work/$1" && (cd "$work/$1" && "squeeze_$1" "$out/packages/$3") ;;
+    esac
 }
 of_box="" of_deb="" of_rpm=""
 case $program in
