@@ -5,8 +5,8 @@ use clap::{Arg, Command};
 /// Programs that `roadweave` runs and that are built apart.
 const OTHERS: [&str; 1] = ["video"];
 
-/// What `text`, a page in Markdown, tells people to type: lines of blocks of code, and code within a
-/// line, that begin with one of the product's programs.
+/// What `text`, a page in Markdown, tells people to type: lines of blocks of code, and code within
+/// a line, that begin with a program of the product.
 fn lines(text: &str) -> Vec<String> {
     let mut fenced = false;
     let mut found = Vec::new();
