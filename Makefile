@@ -19,7 +19,7 @@ MEMBERS ?=
 NODE_MODULES = scripts/node_modules/.package-lock.json
 
 .PHONY: agreement demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts \
-	fleet fleet-day fleet-load api-check images webrtc webrtc-smoke vod vod-smoke downloads \
+	fleet fleet-day fleet-load api-check images dist dist-test webrtc webrtc-smoke vod vod-smoke downloads \
 	video video-test video-lint packages clean
 
 # Without --workspace, cargo takes the default members: all but crates/video, which needs GStreamer.
@@ -76,6 +76,13 @@ charts:
 images:
 	@CARGO="$(CARGO)" deploy/images.sh
 	@deploy/images-test.sh
+
+# Packages (deb, rpm, OpenWrt's), and their installation in roots of their own: docs/release.md.
+dist:
+	@CARGO="$(CARGO)" deploy/dist/dist.sh
+
+dist-test:
+	@deploy/dist/test.sh
 
 bench: packages
 	$(CARGO) bench --quiet --bench datagrams --bench select --bench session

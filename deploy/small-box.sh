@@ -17,10 +17,6 @@ cd "$(dirname "$0")/.."
 AARCH64=aarch64-unknown-linux-gnu
 ARMV7=armv7-unknown-linux-gnueabihf
 FOLDER=$PWD/target/small-box
-# The largest page of a kernel that can load the program, whose size goes by steps of as much.
-# Boxes have pages of 4 KiB, and a few kernels for aarch64 16 KiB; the linkers' own 64 KiB are those
-# of some servers.
-PAGE=-Wl,-z,max-page-size=0x4000
 # A packet of 1,200 bytes each so many microseconds: 7, 30 and 96 Mbit/s.
 GAPS="1300 320 100"
 # For so long the bench measures: LASTS of crates/tunnel/benches/paced.rs.
@@ -68,27 +64,7 @@ if ! find_missing && ! { install_missing && find_missing; }; then
     exit 1
 fi
 
-# What makes cargo build the standard library is not stable yet. Without symbols, which a stripped
-# program has not, there is nothing for it to tell backtraces by.
-export RUSTC_BOOTSTRAP=1
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
-export CARGO_TARGET_ARMV7_UNKNOWN_LINUX_GNUEABIHF_LINKER=arm-linux-gnueabihf-gcc
-# Static, for any C library that a box may have, or none. A panic unwinds from calls alone; tables
-# that are right at each other instruction too, for debuggers and profilers, are some 80 kB larger.
-# armv7 has tables of another kind, and the instructions of Thumb-2, which are half as long: so does
-# Debian build for it.
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static -Z use-sync-unwind=yes"
-export CARGO_TARGET_ARMV7_UNKNOWN_LINUX_GNUEABIHF_RUSTFLAGS="-C target-feature=+crt-static,+thumb-mode"
-# dist COMMAND TARGET [arguments of cargo]
-dist() {
-    command=$1 target=$2
-    shift 2
-    "${CARGO:-cargo}" "$command" --profile dist --target "$target" --target-dir "$FOLDER" \
-        -Z build-std=std,panic_unwind -Z build-std-features=panic-unwind,optimize_for_size \
-        --config 'profile.dist.package.core.opt-level="s"' \
-        --config 'profile.dist.package.alloc.opt-level="s"' \
-        --config 'profile.dist.package.std.opt-level="s"' "$@"
-}
+. deploy/static.sh
 # program TARGET PREFIX QEMU: builds it, and says how large it is.
 program() {
     dist rustc "$1" --quiet --package roadweave --bin roadweave -- -C link-arg=$PAGE

@@ -22,7 +22,7 @@ use roadweave_terminal::out;
 use toml::value::Datetime;
 use zeroize::Zeroizing;
 
-/// Adds, removes and shows the clients of a server
+/// Adds, removes and shows the clients of a server, also while it runs
 ///
 /// The server's file is changed, and a server that runs takes it up at once: sessions of other
 /// clients go on.

@@ -1,10 +1,11 @@
 //! Commands of other programs: `roadweave X` runs `roadweave-lab X` for the workshop's commands,
-//! `roadweave-admin X` for those of administration, and `roadweave-X` for any other, as git and
-//! cargo do with theirs.
+//! `roadweave-admin X` for those of administration, `roadweave-manual X` for those that tell of all
+//! others, and `roadweave-X` for any other, as git and cargo do with theirs.
 //!
 //! ```text
 //! X is a name? ─► the workshop's? ─► roadweave-lab X   ─┬► beside this program or in PATH: it takes
 //!                 administration? ─► roadweave-admin X ─┤  over this process
+//!                 the manual?     ─► roadweave-manual X ┤
 //!                 any other       ─► roadweave-X       ─┘
 //!                 neither is there: the package that has it, or the likely command
 //! ```
@@ -17,7 +18,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::Parser;
 use roadweave_terminal::exit::BadInput;
-use roadweave_terminal::{ADMIN, WORKSHOP, program};
+use roadweave_terminal::{ADMIN, MANUAL, WORKSHOP, program};
 
 /// The command of those who keep a fleet.
 const FLEET: &str = "fleet";
@@ -61,14 +62,15 @@ pub fn run(ours: &[&str]) -> Result<()> {
     let first = names.next().unwrap_or_default();
     // The help of a command comes from the program that has it.
     let name = if first == "help" { names.next().unwrap_or_default() } else { first };
-    for (commands, program, package) in [
-        (&WORKSHOP[..], "roadweave-lab", "roadweave-workshop"),
-        (&ADMIN[..], "roadweave-admin", "roadweave-admin"),
+    for (commands, program, package, source) in [
+        (&WORKSHOP[..], "roadweave-lab", "roadweave-lab", "roadweave-workshop"),
+        (&ADMIN[..], "roadweave-admin", "roadweave-admin", "roadweave-admin"),
+        (&MANUAL[..], "roadweave-manual", "roadweave-admin", "roadweave-manual"),
     ] {
         if commands.iter().any(|(known, _)| *known == name) {
             return match program::find(program) {
                 Some(program) => Err(take_over(&program, &words, log)),
-                None => Err(missing(name, program, package)),
+                None => Err(missing(name, program, package, source)),
             };
         }
     }
@@ -77,17 +79,20 @@ pub fn run(ours: &[&str]) -> Result<()> {
     }
     match program::find(&format!("roadweave-{first}")) {
         Some(program) => Err(take_over(&program, &words[1..], log)),
-        None if name == FLEET => Err(missing(name, "roadweave-fleet", "roadweave-operator")),
+        None if name == FLEET => {
+            Err(missing(name, "roadweave-fleet", "roadweave-fleet", "roadweave-operator"))
+        }
         None => Ok(()),
     }
 }
 
-/// That the `program` with the command `name`, built from `package`, is not here.
-fn missing(name: &str, program: &str, package: &str) -> anyhow::Error {
+/// That the `program` of an installable `package` with the command `name`, built from the crate
+/// `source`, is not here.
+fn missing(name: &str, program: &str, package: &str, source: &str) -> anyhow::Error {
     BadInput::new(format!(
         "{name} is a command of {program}, which is not installed: there is no such program beside \
-         this one or in PATH. Install the package {program}; from the sources, cargo build \
-         --package {package}"
+         this one or in PATH. Install the package {package}; from the sources, cargo build \
+         --package {source}"
     ))
     .into()
 }

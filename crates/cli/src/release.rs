@@ -11,6 +11,7 @@ use roadweave_terminal::out;
 /// After a crash, or a stop with routes.kill_switch, what belongs into the tunnel is refused until
 /// the next start; after this it leaves in the clear.
 #[derive(Debug, clap::Args)]
+#[command(visible_alias = "down")]
 pub struct ReleaseArgs {
     /// The instance: tun.name of its configuration file
     #[arg(value_name = "NAME")]

@@ -31,6 +31,10 @@ pub const ADMIN: [(&str, &str); 3] = [
     ("top", "Shows a running client or server on one screen, for a crew"),
 ];
 
+/// The commands of `roadweave-manual`, which `roadweave` runs as its own, and what each does.
+pub const MANUAL: [(&str, &str); 1] =
+    [("completions", "Prints what makes a shell complete commands: bash, fish or zsh")];
+
 /// The commands of `roadweave-lab`, the workshop, which `roadweave` runs as its own, and what each
 /// does.
 pub const WORKSHOP: [(&str, &str); 8] = [

@@ -25,7 +25,7 @@ mod writable;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
 /// What is beside the product: the demo, benches, experiments and recordings
@@ -62,6 +62,11 @@ enum Command {
     DemoSink(demo::SinkArgs),
 }
 
+/// All of its command line.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
 /// Runs the command line.
 pub fn main() -> ExitCode {
     finish(match Arguments::try_parse() {
@@ -90,8 +95,6 @@ fn run(arguments: Arguments) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

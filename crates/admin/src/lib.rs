@@ -12,7 +12,7 @@ mod top;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
 /// What people do with a server and a box that runs
@@ -32,7 +32,13 @@ enum Command {
     Top(top::TopArgs),
 }
 
-fn main() -> ExitCode {
+/// All of its command line.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
     finish(match Arguments::try_parse() {
         Ok(Arguments { log, command }) => log.run(|| match command {
             Command::Doctor(args) => args.run(),

@@ -15,7 +15,7 @@ mod trust;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
 /// Keeps a fleet of boxes and proxies: who belongs to it, how each is to be set, and who may say so
@@ -63,7 +63,13 @@ struct FolderOption {
     folder: PathBuf,
 }
 
-fn main() -> ExitCode {
+/// All of its command line.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
     let code = match Arguments::try_parse() {
         Ok(Arguments { log, command }) => log.run(|| match command {
             Command::Init(options) => init::run(&options),

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
-use roadweave_terminal::{ADMIN, WORKSHOP, exit, logging};
+use roadweave_terminal::{ADMIN, MANUAL, WORKSHOP, exit, logging};
 
 /// Fuses several unreliable uplinks of a vehicle into one dependable, low-latency tunnel.
 #[derive(Debug, Parser)]
@@ -68,12 +68,18 @@ fn help_of_others() -> String {
         "Commands of the package roadweave-admin:\n{}\n\nCommand of the package \
          roadweave-fleet:\n  fleet     Keeps a fleet: boxes, tokens, proxies, configurations, \
          people\n\nCommands of the package roadweave-lab:\n{}",
-        lines(&ADMIN),
+        lines(&[&ADMIN[..], &MANUAL[..]].concat()),
         lines(&WORKSHOP)
     )
 }
 
-fn main() -> ExitCode {
+/// All of its command line.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
     finish(match Arguments::try_parse() {
         Ok(arguments) => run(arguments),
         Err(error) if error.kind() == ErrorKind::InvalidSubcommand => run_external(&error),

@@ -15,7 +15,7 @@ mod trust;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
 use crate::account::Access;
@@ -44,7 +44,13 @@ const EXIT_CODES: &str = "Exit codes:
   2    it has to be mended: an option, a name that is not there, who you are
   141  who read the output has left";
 
-fn main() -> ExitCode {
+/// All of its command line.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
     let code = match Arguments::try_parse() {
         Ok(Arguments { log, access, json, command }) => {
             let tell = |error: &anyhow::Error| refusal::report(error, json);

@@ -1,0 +1,7 @@
+//! The roadweave binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    roadweave_cli::main()
+}

@@ -1,0 +1,126 @@
+#!/bin/sh
+# Packages of the product: deb, rpm, and ipk and apk for OpenWrt, from static programs, into
+# target/dist/packages. docs/release.md tells how they are made and tried.
+#
+#   deploy/dist/dist.sh     DIST_ARCHS: some of "x86_64 aarch64 armv7", or what can be built here
+#                           DIST_BINARIES: a folder with programs that are built already, in place
+#                           of building them; stripped here, for the one architecture of DIST_ARCHS
+#                           DIST_PROGRAMS: some of the programs, each a package
+set -eu
+cd "$(dirname "$0")/../.."
+CARGO="${CARGO:-cargo}"
+OUT=$PWD/target/dist
+FOLDER=$PWD/target/small-box
+PROGRAMS=${DIST_PROGRAMS:-roadweave roadweave-admin roadweave-fleet roadweave-controller roadweave-lab}
+# The newest whose parts the Go module proxy has.
+NFPM=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+export PATH="$OUT/tools/bin:$PATH"
+
+# What is packaged is as old as the commit.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+VERSION=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+export SOURCE_DATE_EPOCH VERSION TZ=UTC LC_ALL=C
+
+missing=""
+has() { command -v "$1" >/dev/null 2>&1; }
+need() { has "$1" || missing="$missing $2"; }
+if [ -z "${DIST_ARCHS:-}" ]; then
+    DIST_ARCHS=x86_64
+    if has aarch64-linux-gnu-gcc; then DIST_ARCHS="$DIST_ARCHS aarch64"; fi
+    if has arm-linux-gnueabihf-gcc; then DIST_ARCHS="$DIST_ARCHS armv7"; fi
+fi
+for arch in $DIST_ARCHS; do
+    case $arch in
+        x86_64) need x86_64-linux-gnu-strip binutils-x86-64-linux-gnu ;;
+        aarch64) need aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross" ;;
+        armv7) need arm-linux-gnueabihf-gcc "gcc-arm-linux-gnueabihf g++-arm-linux-gnueabihf libc6-dev-armhf-cross" ;;
+        *) echo "DIST_ARCHS: $arch is none of x86_64, aarch64, armv7" >&2 && exit 2 ;;
+    esac
+done
+if [ -z "${DIST_BINARIES:-}" ]; then
+    source=$(/usr/bin/rustc --print sysroot 2>/dev/null || true)/lib/rustlib/src/rust/library
+    [ -f "$source/Cargo.lock" ] || missing="$missing rustc-web rust-web-src"
+fi
+need cc gcc
+need ar binutils
+need xz xz-utils
+if [ -n "$missing" ]; then
+    if ! { has apt-get && [ "$(id -u)" -eq 0 ]; }; then
+        echo "Packages are missing. Install them with:" >&2
+        echo "    sudo apt-get install --yes --no-install-recommends$missing" >&2
+        exit 1
+    fi
+    apt-get update --quiet=2
+    # shellcheck disable=SC2086  # a list of packages
+    DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes --no-install-recommends \
+        $missing >/dev/null
+fi
+if ! has nfpm; then
+    has go || { echo "nfpm is missing: install Go 1.24 or later, by which it is built" >&2 && exit 1; }
+    GOBIN="$OUT/tools/bin" go install "$NFPM"
+fi
+has cargo-cyclonedx || "$CARGO" install --quiet --locked --root "$OUT/tools" cargo-cyclonedx@0.5.9
+
+# What tells of commands is the same for all, and made by a program of this machine.
+rm -rf "$OUT/pages" "$OUT/sbom" "$OUT/packages" "$OUT/bin"
+mkdir -p "$OUT/sbom" "$OUT/packages"
+echo "$SOURCE_DATE_EPOCH" >"$OUT/epoch"
+manual=${DIST_BINARIES:-}/roadweave-manual
+if ! "$manual" --version >/dev/null 2>&1; then
+    "$CARGO" build --quiet --package roadweave-manual
+    manual=${CARGO_TARGET_DIR:-target}/debug/roadweave-manual
+fi
+"$manual" pages "$OUT/pages"
+
+# crate PROGRAM: the folder of its crate.
+crate() {
+    case $1 in
+        roadweave) echo cli ;;
+        roadweave-fleet) echo operator ;;
+        roadweave-lab) echo workshop ;;
+        *) echo "${1#roadweave-}" ;;
+    esac
+}
+# sbom PROGRAM TRIPLE: what it is made of, in CycloneDX, without the folder that it was built in.
+sbom() {
+    made=roadweave-dist-sbom
+    "$CARGO" cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps --target "$2" \
+        --manifest-path "crates/$(crate "$1")/Cargo.toml" --override-filename "$made"
+    sed "s|path+file://$PWD/|path+file:///|g; s|file://$PWD/|file:///|g" \
+        "crates/$(crate "$1")/$made.json" >"$OUT/sbom/$1.$3.json"
+    find crates -name "$made.json" -delete
+}
+
+for arch in $DIST_ARCHS; do
+    case $arch in
+        x86_64) triple=x86_64-unknown-linux-gnu prefix=x86_64-linux-gnu ;;
+        aarch64) triple=aarch64-unknown-linux-gnu prefix=aarch64-linux-gnu ;;
+        armv7) triple=armv7-unknown-linux-gnueabihf prefix=arm-linux-gnueabihf ;;
+    esac
+    mkdir -p "$OUT/bin/$arch"
+    built=${DIST_BINARIES:-$FOLDER/$triple/dist}
+    if [ -z "${DIST_BINARIES:-}" ]; then
+        (
+            . deploy/static.sh
+            for program in $PROGRAMS; do
+                [ "$program" != roadweave-admin ] || programs="roadweave-admin roadweave-manual"
+                for binary in ${programs:-$program}; do
+                    dist rustc "$triple" --quiet --locked --bin "$binary" \
+                        --manifest-path "crates/$(crate "$binary")/Cargo.toml" -- -C link-arg=$PAGE
+                done
+                programs=""
+            done
+        )
+    fi
+    for program in $PROGRAMS; do
+        binaries=$program
+        [ "$program" != roadweave-admin ] || binaries="roadweave-admin roadweave-manual"
+        for binary in $binaries; do
+            "$prefix-strip" --strip-all -o "$OUT/bin/$arch/$binary" "$built/$binary"
+        done
+        sbom "$program" "$triple" "$arch"
+        deploy/dist/pack.sh "$program" "$arch" "$OUT"
+    done
+done
+(cd "$OUT/packages" && sha256sum -- *.deb *.rpm *.ipk *.apk >SHA256SUMS)
+ls -l "$OUT/packages"

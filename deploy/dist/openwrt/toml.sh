@@ -1,0 +1,117 @@
+# Turns /etc/config/roadweave into a client.toml; read by /etc/init.d/roadweave, with OpenWrt's
+# /lib/functions.sh before it.
+#
+# Values are written as strings, numbers or truth values of TOML by what the field is, and are never
+# run: there is no eval here. What cannot be written is refused; the program judges the rest.
+
+# toml_check TEXT: refuses what has no place in a string.
+toml_check() {
+	case $1 in
+	*[[:cntrl:]]*) toml_failed="a value has a control character" ;;
+	esac
+}
+
+# toml_string TEXT: as a string of TOML.
+toml_string() {
+	printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g')"
+}
+
+# toml_put KIND FIELD VALUE: a line, unless there is no value.
+toml_put() {
+	[ -n "$3" ] || return 0
+	case $1 in
+	text) toml_check "$3" && printf '%s = %s\n' "$2" "$(toml_string "$3")" ;;
+	number)
+		case $3 in
+		*[!0-9]*) toml_failed="$2: not a number" ;;
+		*) printf '%s = %s\n' "$2" "$3" ;;
+		esac
+		;;
+	truth)
+		case $3 in
+		1 | yes | on | true | enabled) printf '%s = true\n' "$2" ;;
+		0 | no | off | false | disabled) printf '%s = false\n' "$2" ;;
+		*) toml_failed="$2: neither 0 nor 1" ;;
+		esac
+		;;
+	esac
+}
+
+# toml_option SECTION OPTION KIND FIELD
+toml_option() {
+	local value
+	config_get value "$1" "$2"
+	toml_put "$3" "$4" "$value"
+}
+
+toml_item() {
+	toml_check "$1"
+	toml_items="$toml_items$(toml_string "$1"), "
+}
+
+# toml_list SECTION LIST FIELD
+toml_list() {
+	toml_items=""
+	config_list_foreach "$1" "$2" toml_item
+	[ -z "$toml_items" ] || printf '%s = [%s]\n' "$3" "${toml_items%, }"
+}
+
+toml_server() {
+	toml_count=$((toml_count + 1))
+	if [ "$toml_count" = 1 ]; then echo "[server]"; else echo "[[proxies]]"; fi
+	toml_list "$1" address addresses
+	toml_option "$1" public_key text public_key
+	toml_option "$1" name text name
+	toml_option "$1" site text site
+}
+
+# Whether a server is named: without one it is the fleet's.
+toml_names_server() {
+	toml_items=""
+	config_list_foreach "$1" address toml_item
+	[ -z "$toml_items" ] || toml_server "$1"
+}
+
+toml_policy() {
+	echo "[[uplinks.policies]]"
+	toml_option "$1" name text name
+	toml_option "$1" priority text priority
+	toml_option "$1" weight number weight
+	toml_option "$1" technology text technology
+	toml_option "$1" monthly_cap_mb number metered.monthly_cap_mb
+	toml_option "$1" redundancy_percent number metered.redundancy_percent
+}
+
+# toml_client SECTION KEY_FILE: the whole file on standard output. Fails, with the reason in
+# toml_failed, when a value cannot be written.
+toml_client() {
+	local key=""
+	toml_failed="" toml_count=0
+	toml_option "$1" name text name
+	# Read by the shell itself: no other process has it among its arguments.
+	[ ! -f "$2" ] || IFS= read -r key <"$2" || [ -n "$key" ]
+	case $key in
+	*[!A-Za-z0-9+/=]*) toml_failed="$2: no private key" ;;
+	?*) printf 'private_key = "%s"\n' "$key" ;;
+	esac
+	toml_list "$1" dns dns
+	toml_option "$1" state_directory text state_directory
+	echo "[uplinks]"
+	toml_list "$1" uplink_include include
+	toml_list "$1" uplink_exclude exclude
+	toml_option "$1" uplink_forward truth forward
+	toml_option "$1" uplink_local truth local
+	config_foreach toml_policy policy
+	echo "[routes]"
+	toml_list "$1" into_tunnel into_tunnel
+	toml_option "$1" masquerade truth masquerade
+	toml_option "$1" before_join text before_join
+	toml_option "$1" kill_switch truth kill_switch
+	echo "[tun]"
+	toml_option "$1" tun_name text name
+	toml_option "$1" mtu_bytes number mtu_bytes
+	echo "[limits]"
+	toml_option "$1" memory_mb number client_memory_mb
+	config_foreach toml_names_server server
+	[ -z "$toml_failed" ]
+}

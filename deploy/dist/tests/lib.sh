@@ -1,0 +1,74 @@
+# What the tests of packages share; read by each of them. deploy/dist/test.sh sets OUT, PACKAGES and
+# ROOT, a folder that is removed afterwards.
+# shellcheck shell=sh
+set -eu
+cd "$(dirname "$0")/../../.."
+part=$(basename "$0" .sh)
+# shellcheck disable=SC2034
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+fail() { echo "$part: $1" >&2 && exit 1; }
+skip() {
+    [ "${ROADWEAVE_REQUIRE_TOOLS:-}" != 1 ] || fail "not tried: $1"
+    echo "$part: skipped: $1" && exit 77
+}
+has() { command -v "$1" >/dev/null 2>&1; }
+needs() { for tool in "$@"; do has "$tool" || skip "$tool is not installed"; done; }
+needs_root() { [ "$(id -u)" -eq 0 ] || skip "only root can install packages"; }
+# package FILE: that dist.sh has made it.
+package() { [ -f "$PACKAGES/$1" ] || skip "there is no $1: make dist"; }
+
+# debian FOLDER: a root with little more than dpkg and apt.
+debian() {
+    needs mmdebstrap dpkg
+    codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    base=$OUT/debian-$codename.tar
+    if [ ! -f "$base" ]; then
+        mmdebstrap --quiet --variant=minbase "$codename" "$base.new" >"$ROOT/mmdebstrap" 2>&1 ||
+            skip "no mirror of Debian $codename was reached: $(tail -n 1 "$ROOT/mmdebstrap")"
+        mv "$base.new" "$base"
+    fi
+    mkdir -p "$1"
+    tar -xf "$base" -C "$1"
+    cp /etc/resolv.conf "$1/etc/resolv.conf"
+    printf '#!/bin/sh\nexit 101\n' >"$1/usr/sbin/policy-rc.d" && chmod 755 "$1/usr/sbin/policy-rc.d"
+    chroot "$1" apt-get update --quiet=2 >"$ROOT/apt" 2>&1 ||
+        skip "no mirror of Debian $codename was reached: $(tail -n 1 "$ROOT/apt")"
+}
+# install FOLDER DEB...: as a person does, with what the packages want.
+install() {
+    where=$1
+    shift
+    files=""
+    for deb in "$@"; do cp "$PACKAGES/$deb" "$where/root/" && files="$files /root/$deb"; done
+    # shellcheck disable=SC2086  # a list of files
+    DEBIAN_FRONTEND=noninteractive chroot "$where" apt-get install --quiet=2 --yes \
+        --no-install-recommends --reinstall $files >"$ROOT/apt" 2>&1 || fail "apt: $(tail -n 3 "$ROOT/apt")"
+}
+
+# units FOLDER: as installed, and with the program beside them.
+units() {
+    has systemd-analyze || { echo "$part: units are not tried: systemd-analyze is not installed" && return; }
+    for unit in roadweave-client@client roadweave-server roadweave@proxy; do
+        file="$1/usr/lib/systemd/system/$(echo "$unit" | sed 's/@.*/@/').service"
+        try="$ROOT/units/$unit.service"
+        mkdir -p "$ROOT/units"
+        sed "s|/usr/bin/roadweave |$1/usr/bin/roadweave |" "$file" >"$try"
+        said=$(systemd-analyze verify --man=no "$try" 2>&1 | grep "$unit" || true)
+        [ -z "$said" ] || fail "$unit: $said"
+        systemd-analyze security --offline=true --threshold=50 "$try" >/dev/null ||
+            fail "$unit: exposed more than 5.0 of 10"
+    done
+}
+# installed FOLDER: what every full package of the product brings.
+installed() {
+    chroot "$1" /usr/bin/roadweave --help | grep -q '^  client ' || fail "--help says nothing"
+    [ "$(chroot "$1" /usr/bin/roadweave --version)" = "roadweave $version" ] || fail "another version"
+    [ "$(stat -c %a "$1/etc/roadweave")" = 700 ] || fail "/etc/roadweave is open"
+    for file in man/man1/roadweave-uplink-set.1.gz doc/roadweave/copyright \
+        doc/roadweave/sbom.cdx.json.gz bash-completion/completions/roadweave \
+        zsh/vendor-completions/_roadweave fish/vendor_completions.d/roadweave.fish; do
+        [ -f "$1/usr/share/$file" ] || fail "no /usr/share/$file"
+    done
+    ! grep -rl 'private_key = "[^"]' "$1/etc/roadweave" || fail "a package has a key"
+    units "$1"
+}
