@@ -13,7 +13,9 @@ mod reader;
 mod row;
 mod screen;
 
-use std::io::IsTerminal as _;
+use std::fs::File;
+use std::io::{self, IsTerminal as _};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
@@ -24,6 +26,8 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use roadweave_device::local::{self, SetUplink};
 use roadweave_device::{Signal, Signals};
 use roadweave_terminal::exit::BadInput;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use self::history::History;
 use self::reader::Reader;
@@ -62,11 +66,12 @@ impl TopArgs {
         let mut history = History::default();
         history.take(Instant::now(), local::status(&self.socket)?);
         let reader = Reader::start(self.socket.clone())?;
+        let keys = keyboard().context("there is no terminal to take keys from")?;
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         // From here on a panic restores the terminal before it is told.
         let ended = ratatui::try_init()
             .context("the terminal cannot be set up")
-            .and_then(|mut terminal| watch(&mut terminal, history, &reader, &mut signals));
+            .and_then(|mut terminal| watch(&mut terminal, history, &reader, &keys, &mut signals));
         ratatui::restore();
         ended
     }
@@ -77,6 +82,7 @@ fn watch(
     terminal: &mut DefaultTerminal,
     mut history: History,
     reader: &Reader,
+    keys: &OwnedFd,
     signals: &mut Signals,
 ) -> Result<()> {
     while signals.take().is_none() {
@@ -88,8 +94,9 @@ fn watch(
             }
         }
         terminal.draw(|frame| screen::draw(frame, &history, Instant::now()))?;
-        let has_event = event::poll(KEYS).or_else(|error| match error.kind() {
-            std::io::ErrorKind::Interrupted => Ok(false),
+        wait(keys)?;
+        let has_event = event::poll(Duration::ZERO).or_else(|error| match error.kind() {
+            io::ErrorKind::Interrupted => Ok(false),
             _ => Err(error),
         })?;
         if !has_event {
@@ -107,6 +114,28 @@ fn watch(
         }
     }
     Ok(())
+}
+
+/// The terminal that keys come from, found as crossterm finds it.
+fn keyboard() -> io::Result<OwnedFd> {
+    match io::stdin().is_terminal() {
+        true => Ok(rustix::io::fcntl_dupfd_cloexec(io::stdin(), 0)?),
+        false => File::open("/dev/tty").map(OwnedFd::from),
+    }
+}
+
+/// Waits for a key. Fails when the terminal is gone: crossterm reads from that for ever.
+fn wait(keys: &OwnedFd) -> Result<()> {
+    let mut fds = [PollFd::new(keys, PollFlags::IN)];
+    let most = Timespec::try_from(KEYS)?;
+    match poll(&mut fds, Some(&most)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(io::Error::from(error).into()),
+    }
+    match fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+        true => Err(anyhow!("the terminal is gone")),
+        false => Ok(()),
+    }
 }
 
 /// What a key does.

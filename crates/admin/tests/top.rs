@@ -76,9 +76,14 @@ struct Top {
 
 impl Top {
     fn start(folder: &Path, socket: &Path) -> Option<Self> {
+        Self::start_after("", folder, socket)
+    }
+
+    /// Where a shell has run `before` first.
+    fn start_after(before: &str, folder: &Path, socket: &Path) -> Option<Self> {
         let screen = folder.join("screen");
         let command = format!(
-            "stty rows 24 cols 80; {PROGRAM} top --socket {}; echo ended with $?; stty -a",
+            "{before}stty rows 24 cols 80; {PROGRAM} top --socket {}; echo ended with $?; stty -a",
             socket.display()
         );
         let mut script = Command::new("script");
@@ -146,7 +151,10 @@ fn keys_and_signals_end_it_and_the_terminal_is_as_before() {
         top.wait_for("nobody answers");
         assert!(top.drawn().contains(ENTER));
         match ending {
-            "SIGTERM" => terminate(top.script.id()),
+            "SIGTERM" => {
+                let program = Pid::from_raw(program_below(top.script.id()).cast_signed()).unwrap();
+                kill_process(program, Signal::TERM).unwrap();
+            }
             keys => top.press(keys.as_bytes()),
         }
         top.check_restored();
@@ -154,15 +162,14 @@ fn keys_and_signals_end_it_and_the_terminal_is_as_before() {
     }
 }
 
-/// Ends the program that runs below `script`.
-fn terminate(script: u32) {
+/// The program that runs below `script`.
+fn program_below(script: u32) -> u32 {
     let children = |id: u32| fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     let mut open = vec![script];
     while let Some(id) = open.pop() {
         let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap();
         if name.starts_with("roadweave-adm") {
-            let id = Pid::from_raw(id.cast_signed()).unwrap();
-            return kill_process(id, Signal::TERM).unwrap();
+            return id;
         }
         open.extend(children(id).split_whitespace().map(|id| id.parse::<u32>().unwrap()));
     }
@@ -183,6 +190,25 @@ fn an_instance_that_ends_is_waited_for() {
     top.press(b"q");
     top.check_restored();
     drop(again);
+}
+
+/// Whoever closes the window kills what makes the terminal.
+#[test]
+fn it_ends_with_its_terminal_even_where_nobody_hears_of_a_hangup() {
+    let folder = tempfile::tempdir().unwrap();
+    let instance = Instance::start(folder.path());
+    for before in ["", "trap '' HUP; "] {
+        let Some(top) = Top::start_after(before, folder.path(), &instance.socket) else { return };
+        top.wait_for("nobody answers");
+        let program = program_below(top.script.id());
+        drop(top);
+        let deadline = Instant::now() + WAIT_MAX;
+        while fs::read_to_string(format!("/proc/{program}/comm")).is_ok() {
+            assert!(Instant::now() < deadline, "{before:?}: it outlives its terminal");
+            sleep(Duration::from_millis(50));
+        }
+        fs::remove_file(folder.path().join("screen")).unwrap();
+    }
 }
 
 fn top(socket: &Path) -> Output {
