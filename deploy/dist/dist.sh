@@ -122,5 +122,5 @@ for arch in $DIST_ARCHS; do
         deploy/dist/pack.sh "$program" "$arch" "$OUT"
     done
 done
-(cd "$OUT/packages" && sha256sum -- *.deb *.rpm *.ipk *.apk >SHA256SUMS)
+(cd "$OUT/packages" && find . -type f -printf '%f\n' | sort | xargs sha256sum -- >"$OUT/sums" && mv "$OUT/sums" SHA256SUMS)
 ls -l "$OUT/packages"

@@ -171,14 +171,14 @@ fn beyond_its_cap_an_uplink_is_a_backup_until_the_month_is_over() {
     stream(&mut world, 30, 4);
     assert_eq!(datagrams(&world, "wwan0"), before);
     // A day is not a month.
-    world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + 86_400);
+    world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + 86_400, true);
     stream(&mut world, 30, 4);
     assert_eq!(datagrams(&world, "wwan0"), before);
     assert!(paths(&world)[0]["wwan0"].day_bytes < Some(100_000));
     // The month is over.
     let usage = world.inner.ends_mut().0.usage().clone();
     assert_eq!(usage.uplinks().collect::<Vec<_>>(), ["wwan0"]);
-    world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + 31 * 86_400);
+    world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + 31 * 86_400, true);
     stream(&mut world, 30, 4);
     assert!(datagrams(&world, "wwan0")[0] > before[0] + 100);
     assert_eq!(paths(&world)[1]["wwan0"].priority, Priority::Primary);
@@ -197,7 +197,7 @@ fn beyond_its_daily_cap_an_uplink_is_a_backup_until_the_day_is_over() {
     let links = vec![link(20, 10), link(20, 30)];
     let mut world = plan("xnc", links, &[with_caps(caps)]).build().join();
     let day = |world: &mut World, days: u64| {
-        world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + days * 86_400); // 2027-01-15
+        world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + days * 86_400, true); // 2027-01-15
         stream(world, 90, 4);
         let [client, server] = paths(world);
         let wwan0 = &client["wwan0"];

@@ -377,9 +377,10 @@ impl Client {
         &self.usage
     }
 
-    /// Tells the time of day, seconds since 1970: a new day may begin.
-    pub fn on_time_of_day(&mut self, unix_seconds: u64) {
-        self.usage.on_time_of_day(unix_seconds);
+    /// Tells the time of day, seconds since 1970, and whether something synchronises it: a new day
+    /// may begin.
+    pub fn on_time_of_day(&mut self, unix_seconds: u64, is_synchronised: bool) {
+        self.usage.on_time_of_day(unix_seconds, is_synchronised);
         self.apply_policies();
     }
 

@@ -65,9 +65,13 @@ impl Usage {
         self.uplinks.keys().map(String::as_str)
     }
 
-    /// Tells the day, of seconds since 1970. A clock that was not set yet changes nothing.
-    pub(crate) fn on_time_of_day(&mut self, unix_seconds: u64) {
+    /// Tells the day, of seconds since 1970. A clock that was not set yet changes nothing, nor does
+    /// one that goes back and that nothing synchronises.
+    pub(crate) fn on_time_of_day(&mut self, unix_seconds: u64, is_synchronised: bool) {
         let Some(day) = day_of(unix_seconds).filter(|day| day.year() >= YEAR_MIN) else { return };
+        if !is_synchronised && self.today.is_some_and(|today| day < today) {
+            return;
+        }
         if self.today.replace(day) == Some(day) {
             return;
         }
@@ -77,7 +81,11 @@ impl Usage {
                 days.add(Some(day), undated);
             }
             while days.dated.len() > DAYS_MOST {
-                days.dated.pop_first();
+                // What a clock has brought that was ahead goes first.
+                match days.dated.last_key_value().is_some_and(|(last, _)| *last > day) {
+                    true => days.dated.pop_last(),
+                    false => days.dated.pop_first(),
+                };
             }
         }
     }
@@ -222,15 +230,15 @@ mod tests {
         let mut usage = Usage::default();
         usage.add("wwan0", 5);
         assert_eq!(carried(&usage, 1), (5, 5), "nobody knows the day");
-        usage.on_time_of_day(noon("2026-11-14"));
+        usage.on_time_of_day(noon("2026-11-14"), true);
         usage.add("wwan0", 7);
         assert_eq!(carried(&usage, 1), (12, 12));
-        usage.on_time_of_day(0);
+        usage.on_time_of_day(0, true);
         assert_eq!(carried(&usage, 1), (12, 12), "the clock is not set yet");
-        usage.on_time_of_day(noon("2026-11-15"));
+        usage.on_time_of_day(noon("2026-11-15"), true);
         usage.add("wwan0", 1);
         assert_eq!((carried(&usage, 1), carried(&usage, 15)), ((1, 13), (1, 1)));
-        usage.on_time_of_day(noon("2026-12-14"));
+        usage.on_time_of_day(noon("2026-12-14"), true);
         assert_eq!((carried(&usage, 1), carried(&usage, 15)), ((0, 0), (0, 1)));
         assert_eq!(usage.of("wwan1", 1), Carried::default());
     }
@@ -238,22 +246,51 @@ mod tests {
     #[test]
     fn a_clock_that_is_ahead_for_a_while_puts_nothing_back() {
         let mut usage = Usage::default();
-        usage.on_time_of_day(noon("2026-11-27"));
+        usage.on_time_of_day(noon("2026-11-27"), true);
         usage.add("wwan0", 9);
-        usage.on_time_of_day(noon("2099-01-01"));
+        usage.on_time_of_day(noon("2099-01-01"), true);
         usage.add("wwan0", 1);
         assert_eq!(carried(&usage, 1), (1, 1));
-        usage.on_time_of_day(noon("2026-11-27"));
+        usage.on_time_of_day(noon("2026-11-27"), true);
         assert_eq!(carried(&usage, 1), (9, 9));
-        usage.on_time_of_day(u64::MAX);
+        usage.on_time_of_day(u64::MAX, true);
         assert_eq!(carried(&usage, 1), (9, 9));
+    }
+
+    #[test]
+    fn days_that_never_were_are_forgotten_before_those_that_were() {
+        let mut usage = Usage::default();
+        let mut carry = |from: &str, days: u64| {
+            for day in 0..days {
+                usage.on_time_of_day(noon(from) + day * 86_400, true);
+                usage.add("wwan0", 1);
+            }
+            carried(&usage, 1)
+        };
+        carry("2026-11-01", 20);
+        carry("2099-01-01", 42);
+        assert_eq!(carry("2026-11-21", 10), (1, 30));
+    }
+
+    #[test]
+    fn a_clock_that_nothing_synchronises_does_not_go_back() {
+        let mut usage = Usage::default();
+        usage.on_time_of_day(noon("2026-11-27"), false);
+        usage.add("wwan0", 9);
+        usage.on_time_of_day(noon("2026-10-01"), false);
+        usage.add("wwan0", 1);
+        assert_eq!(carried(&usage, 1), (10, 10), "the time of the system's image");
+        usage.on_time_of_day(noon("2026-11-28"), false);
+        assert_eq!(carried(&usage, 1), (0, 10));
+        usage.on_time_of_day(noon("2026-11-27"), true);
+        assert_eq!(carried(&usage, 1), (10, 10));
     }
 
     #[test]
     fn years_are_two_months_in_memory() {
         let mut usage = Usage::default();
         for day in 0..1000 {
-            usage.on_time_of_day(noon("2026-01-01") + day * 86_400);
+            usage.on_time_of_day(noon("2026-01-01") + day * 86_400, true);
             usage.add("wwan0", 1);
             let sum = carried(&usage, 1).1;
             assert!(sum <= 31 && usage.uplinks["wwan0"].dated.len() <= DAYS_MOST + 1, "{day}");
@@ -264,7 +301,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read_and_its_last_day_goes_on() {
         let mut usage = Usage::default();
-        usage.on_time_of_day(noon("2026-11-27"));
+        usage.on_time_of_day(noon("2026-11-27"), true);
         usage.add("wwan0", 9);
         usage.add("wwan0", u64::MAX);
         let text = serde_json::to_string(&usage).unwrap();

@@ -79,6 +79,8 @@ toml_policy() {
 	toml_option "$1" weight number weight
 	toml_option "$1" technology text technology
 	toml_option "$1" monthly_cap_mb number metered.monthly_cap_mb
+	toml_option "$1" billing_day number metered.billing_day
+	toml_option "$1" daily_cap_mb number metered.daily_cap_mb
 	toml_option "$1" redundancy_percent number metered.redundancy_percent
 }
 
@@ -95,7 +97,9 @@ toml_client() {
 	?*) printf 'private_key = "%s"\n' "$key" ;;
 	esac
 	toml_list "$1" dns dns
-	toml_option "$1" state_directory text state_directory
+	# The program's own is in memory here: counts of caps and the key of a fleet would be lost.
+	config_get toml_state "$1" state_directory /etc/roadweave/state
+	toml_put text state_directory "$toml_state"
 	echo "[uplinks]"
 	toml_list "$1" uplink_include include
 	toml_list "$1" uplink_exclude exclude

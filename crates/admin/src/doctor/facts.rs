@@ -30,7 +30,7 @@ pub(super) struct FileFacts {
     /// Whether a private key is in it.
     pub(super) has_key: bool,
     /// The folder for what is kept, with its mode or why that is not known.
-    pub(super) state: Option<(PathBuf, Result<u32, String>)>,
+    pub(super) state: Option<(PathBuf, Result<(u32, u32), String>)>,
 }
 
 /// What does not depend on the file.

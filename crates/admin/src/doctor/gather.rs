@@ -49,8 +49,8 @@ pub(super) fn gather(path: &Path) -> Facts {
         written: there.and_then(|there| u64::try_from(there.mtime()).ok()),
         has_key,
         state: state.map(|folder| {
-            let mode = fs::metadata(&folder).map(|there| there.mode() & 0o7777);
-            (folder, mode.map_err(|error| error.to_string()))
+            let there = fs::metadata(&folder).map(|there| (there.uid(), there.mode() & 0o7777));
+            (folder, there.map_err(|error| error.to_string()))
         }),
     };
     Facts { file, machine: machine(), role }
@@ -196,11 +196,12 @@ fn addresses_of(name: &ServerName) -> Result<Vec<IpAddr>, String> {
 fn server(file: &ServerFile) -> ServerFacts {
     let tun = file.tun.name.as_str().to_owned();
     let socket = Path::new("/run/roadweave").join(format!("{tun}.sock"));
-    let bound = UplinkSocket::open(&UdpOptions::server(file.listen));
+    // The port is not held while the server is asked.
+    let bind = UplinkSocket::open(&UdpOptions::server(file.listen)).err();
     ServerFacts {
         listen: file.listen,
         runs: local::status(&socket).is_ok(),
-        bind: bound.err().map(|error| error.to_string()),
+        bind: bind.map(|error| error.to_string()),
         drops: drops(file),
         has_legacy: ["ip_tables_names", "ip6_tables_names"].iter().any(|name| {
             let tables = fs::read_to_string(Path::new("/proc/net").join(name));

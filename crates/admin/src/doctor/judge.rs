@@ -45,10 +45,15 @@ fn of_file(file: &FileFacts) -> Vec<Check> {
             _ if !file.has_key => Check::ok("permissions", "no private key is in the file"),
             _ => Check::ok("permissions", "the private key is kept from others"),
         });
-        checks.extend(file.state.as_ref().map(|(folder, mode)| {
+        checks.extend(file.state.as_ref().map(|(folder, there)| {
             let folder = folder.display();
-            match mode {
-                Ok(mode) if mode & 0o022 != 0 => Check::fail(
+            match there {
+                Ok((owner, _)) if *owner != 0 => Check::warn(
+                    "state",
+                    format!("{folder} is of user {owner}: who runs as another keeps nothing there"),
+                    format!("chown root {folder}, unless that user runs it"),
+                ),
+                Ok((_, mode)) if mode & 0o022 != 0 => Check::fail(
                     "state",
                     format!("others may write to {folder} (mode {mode:04o})"),
                     format!("chmod 700 {folder}"),
@@ -333,10 +338,15 @@ fn ipv6(client: &ClientFacts) -> Check {
 
 fn of_server(server: &ServerFacts, machine: &MachineFacts) -> Vec<Check> {
     let ServerFacts { listen, runs, bind, tun, drops, has_legacy } = server;
-    let port = listen.port();
+    let (port, is_root) = (listen.port(), machine.is_root);
     let mut checks = vec![match (bind, runs) {
         (_, true) => Check::ok("listen", format!("the server runs on {listen}")),
         (None, false) => Check::ok("listen", format!("{listen} is free; the server does not run")),
+        (Some(error), false) if !is_root => Check::warn(
+            "listen",
+            format!("{error}; the server may have it, which others than root cannot ask"),
+            "run it as root",
+        ),
         (Some(error), false) => Check::fail(
             "listen",
             error,

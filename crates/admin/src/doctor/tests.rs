@@ -27,7 +27,7 @@ fn good(role: Option<RoleFacts>) -> Facts {
         mode: Some(0o600),
         written: Some(NOW - 9_000),
         has_key: true,
-        state: Some((PathBuf::from("/var/lib/roadweave"), Ok(0o700))),
+        state: Some((PathBuf::from("/var/lib/roadweave"), Ok((0, 0o700)))),
     };
     let machine = MachineFacts {
         is_root: true,
@@ -133,7 +133,9 @@ fn what_is_wrong_with_the_file_and_the_machine_is_told() {
     of(|it| it.file.mode = Some(0o640), &[("warn permissions", &["chmod 600 client.toml"])]);
     let state = |it: &mut Facts, mode| it.file.state = Some((PathBuf::from("/s"), mode));
     let mut facts = good(None);
-    state(&mut facts, Ok(0o777));
+    state(&mut facts, Ok((1000, 0o700)));
+    check(&facts, &[("warn state", &["user 1000", "chown root /s"])]);
+    state(&mut facts, Ok((0, 0o777)));
     check(&facts, &[("fail state", &["chmod 700 /s"])]);
     state(&mut facts, Err("permission denied".to_owned()));
     check(&facts, &[("warn state", &["permission denied"])]);

@@ -9,7 +9,7 @@ mod streams;
 mod tell;
 mod uplinks;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use roadweave_identity::Identity;
 use roadweave_quic::Epoch;
@@ -47,6 +47,7 @@ use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{ClientStatus, RoleStatus, Status};
+use crate::time_of_day::ClockReading;
 use crate::{Clock, Event, Monitor, StateFile, Tun, TunOptions, Uplink};
 
 /// How long a server may stay silent before the user is told.
@@ -416,8 +417,8 @@ impl ClientRole {
 
     fn tell_time_of_day(&mut self, client: &mut Client, now: Instant) {
         self.next_time_of_day = now + TIME_OF_DAY;
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        client.on_time_of_day(since_1970.as_secs());
+        let ClockReading { unix_seconds, is_synchronised } = ClockReading::take();
+        client.on_time_of_day(unix_seconds, is_synchronised);
     }
 
     /// Reads the file again.

@@ -38,7 +38,7 @@ pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldE
     };
     let mut client = Client::new(epoch, config, Arc::new(Identity::from_seed(CLIENT_KEY)))?;
     client.restore(Learned::from([(server_key.to_string(), world.learned.clone())]));
-    client.on_time_of_day(Trust::UNIX_TIME);
+    client.on_time_of_day(Trust::UNIX_TIME, true);
     world.policies.iter().for_each(|(name, policy)| client.set_policy(name, *policy));
     Ok(client)
 }

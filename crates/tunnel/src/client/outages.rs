@@ -12,6 +12,7 @@ use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
 
 use super::notices::Notice;
 use super::{Client, Current};
+use crate::uplink::Span;
 
 /// A path that is silent for less is no news: every handover does it.
 const SILENT_MIN: Duration = Duration::from_secs(1);
@@ -26,7 +27,7 @@ pub(super) struct Outages {
     /// That no path answers.
     all: Option<Trouble>,
     /// Uplinks that have reached their cap.
-    capped: BTreeSet<String>,
+    capped: BTreeMap<String, Span>,
     /// Uplinks of which it was told that they are blocked.
     blocked: BTreeSet<UplinkId>,
     /// Lanes that wait for an uplink.
@@ -215,7 +216,8 @@ impl Client {
         for (name, policy) in &self.policies {
             let Some(carried) = policy.caps.carried(&self.usage, name) else { continue };
             let reached = policy.caps.reached(carried);
-            if reached.is_some() != self.outages.capped.contains(name) {
+            let told = self.outages.capped.get(name).copied();
+            if reached.map(|(span, _)| span) != told {
                 let uplink = name.clone();
                 news.push(match reached {
                     Some((span, cap_bytes)) => Notice::CapReached { uplink, span, cap_bytes },
@@ -225,7 +227,9 @@ impl Client {
         }
         for notice in news {
             match &notice {
-                Notice::CapReached { uplink, .. } => _ = self.outages.capped.insert(uplink.clone()),
+                Notice::CapReached { uplink, span, .. } => {
+                    self.outages.capped.insert(uplink.clone(), *span);
+                }
                 Notice::CapOver { uplink } => _ = self.outages.capped.remove(uplink),
                 _ => {}
             }
