@@ -29,9 +29,12 @@ pub(super) struct FileFacts {
     pub(super) written: Option<u64>,
     /// Whether a private key is in it.
     pub(super) has_key: bool,
-    /// The folder for what is kept, with its mode or why that is not known.
-    pub(super) state: Option<(PathBuf, Result<(u32, u32), String>)>,
+    /// The folder for what is kept, with whose it is or why that is not known.
+    pub(super) state: Option<(PathBuf, Result<Ownership, String>)>,
 }
+
+/// The owner of a file, and its mode.
+pub(super) type Ownership = (u32, u32);
 
 /// What does not depend on the file.
 #[derive(Clone, Debug)]
