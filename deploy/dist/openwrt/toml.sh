@@ -98,8 +98,8 @@ toml_client() {
 	esac
 	toml_list "$1" dns dns
 	# The program's own is in memory here: counts of caps and the key of a fleet would be lost.
-	config_get toml_state "$1" state_directory /etc/roadweave/state
-	toml_put text state_directory "$toml_state"
+	config_get toml_state "$1" state_directory
+	toml_put text state_directory "${toml_state:-/etc/roadweave/state}"
 	echo "[uplinks]"
 	toml_list "$1" uplink_include include
 	toml_list "$1" uplink_exclude exclude

@@ -32,13 +32,14 @@ procd_set_param() { echo "param $*" >>"$LOG"; }
 procd_close_instance() { :; }
 procd_add_reload_trigger() { echo "trigger $*" >>"$LOG"; }
 logger() { echo "log $*" >>"$LOG"; }
+start() { echo "start" >>"$LOG"; }
 EOF
-# start: runs the init script's start_service on the sections of $tests/config.
+# start [reload_service]: runs that of the init script on the sections of $tests/config.
 start() {
     : >"$tests/log"
     CONFIG="$tests/config" LOG="$tests/log" PROGRAM="$PROGRAM" LIBRARY="$root/usr/lib/roadweave" \
-        WRITTEN="$tests/written" busybox sh -euc '. "$1"; . "$2"; set +e; start_service; service_triggers' \
-        sh "$tests/stubs.sh" "$root/etc/init.d/roadweave" || true
+        WRITTEN="$tests/written" busybox sh -euc '. "$1"; . "$2"; set +e; "$3"; service_triggers' \
+        sh "$tests/stubs.sh" "$root/etc/init.d/roadweave" "${1:-start_service}" || true
 }
 set_option() { mkdir -p "$tests/config/$1" && printf '%s\n' "$3" >"$tests/config/$1/$2"; }
 told() { grep -q -- "$1" "$tests/log" || fail "not told: $1"; }
@@ -62,6 +63,8 @@ set_option server.a public_key "$("$PROGRAM" keygen | sed -n 's/^public_key *= *
 set_option policy.a name 'wwan1'
 set_option policy.a priority backup
 set_option policy.a monthly_cap_mb 50000
+set_option policy.a daily_cap_mb 2000
+set_option policy.a billing_day 15
 start
 told '^instance client.client$'
 told "^param command $PROGRAM client --config $tests/written/client.client.toml$"
@@ -72,12 +75,24 @@ told 'public key: "'
 grep -q 'log.*'"$(cat "$tests/keys/client.key")" "$tests/log" && fail "the private key is in the log"
 [ ! -e "$tests/run" ] || fail "a value was run"
 grep -qF 'name = "bus \"12\" \\ $(touch' "$tests/written/client.client.toml" || fail "a name is lost"
+for cap in 'metered.daily_cap_mb = 2000' 'metered.billing_day = 15'; do
+    grep -qxF "$cap" "$tests/written/client.client.toml" || fail "$cap is lost"
+done
 grep -qF 'include = ["wwan*", "eth1"]' "$tests/written/client.client.toml" || fail "uplinks are lost"
 # The key stays, and the file is equal.
 before=$(sha256sum "$tests/keys/client.key" "$tests/written/client.client.toml")
 start
 [ "$before" = "$(sha256sum "$tests/keys/client.key" "$tests/written/client.client.toml")" ] ||
     fail "another key or file at the second start"
+
+# A right change is taken at a reload; a wrong one tells procd nothing, so that what runs goes on.
+start reload_service
+told '^start$'
+set_option client.client mtu_bytes many
+start reload_service
+! grep -q '^start$' "$tests/log" || fail "a wrong value ends what runs"
+told 'not a number'
+rm "$tests/config/client.client/mtu_bytes"
 
 refused() {
     set_option client.client "$1" "$2"
@@ -96,6 +111,11 @@ set_option client.client private_key_file "$tests/keys/client.key"
 printf 'AAAA"\nlisten = 1\n' >"$tests/keys/client.key"
 start
 told 'no private key'
+
+# A key of which nothing is left is not replaced.
+: >"$tests/keys/client.key"
+start
+told 'not started: no key in'
 
 # A file in TOML instead.
 set_option client.client config "$tests/own.toml"
