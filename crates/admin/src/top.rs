@@ -35,7 +35,7 @@ use self::reader::Reader;
 /// How long a key waits at most before it is heard.
 const KEYS: Duration = Duration::from_millis(100);
 
-/// Shows a running client or server on one screen, until q
+/// Shows a running client or server on one screen, for a crew
 #[derive(Debug, clap::Args)]
 #[command(after_help = LEGEND)]
 pub struct TopArgs {
