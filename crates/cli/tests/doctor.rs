@@ -6,21 +6,9 @@
 
 mod common;
 
-use std::path::Path;
-
 use common::*;
 use roadweave_device::netns::{NetNs, run_sandboxed};
 use serde_json::Value;
-
-fn is_built() -> bool {
-    let is_built = Path::new(PROGRAM).with_file_name("roadweave-admin").exists();
-    let is_required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-    assert!(is_built || !is_required, "roadweave-admin is not built: cargo test builds it");
-    if !is_built {
-        eprintln!("skipped: roadweave-admin is not built (cargo test of all packages builds it)");
-    }
-    is_built
-}
 
 /// What it finds with a file, and its exit code.
 fn doctor(road: &Road, namespace: &NetNs, file: &str) -> (Vec<Value>, Option<i32>) {
@@ -44,7 +32,7 @@ fn check(found: &[Value], name: &str, verdict: &str, part: &str) {
 fn a_box_is_told_which_uplink_is_blocked_and_how_long_packets_may_be() {
     let name = "a_box_is_told_which_uplink_is_blocked_and_how_long_packets_may_be";
     run_sandboxed(name, || {
-        if !is_built() {
+        if !is_admin_built() {
             return;
         }
         let road = Road::new();
@@ -91,7 +79,7 @@ fn a_box_is_told_which_uplink_is_blocked_and_how_long_packets_may_be() {
 #[test]
 fn a_server_is_told_which_firewall_drops_what_clients_send() {
     run_sandboxed("a_server_is_told_which_firewall_drops_what_clients_send", || {
-        if !is_built() {
+        if !is_admin_built() {
             return;
         }
         let road = Road::new();

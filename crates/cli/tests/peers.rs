@@ -7,7 +7,6 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::process::Output;
 
 use common::*;
@@ -27,21 +26,11 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
-fn is_built() -> bool {
-    let is_built = Path::new(PROGRAM).with_file_name("roadweave-admin").exists();
-    let is_required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-    assert!(is_built || !is_required, "roadweave-admin is not built: cargo test builds it");
-    if !is_built {
-        eprintln!("skipped: roadweave-admin is not built (cargo test of all packages builds it)");
-    }
-    is_built
-}
-
 #[test]
 fn a_client_that_is_added_joins_at_once_and_one_that_is_removed_goes_at_once() {
     let name = "a_client_that_is_added_joins_at_once_and_one_that_is_removed_goes_at_once";
     run_sandboxed(name, || {
-        if !is_built() {
+        if !is_admin_built() {
             return;
         }
         let road = Road::new();
@@ -103,7 +92,7 @@ fn a_broken_file_changes_nothing_and_whoever_asks_is_told() {
         assert_eq!(told.status.code(), Some(2), "{told:?}");
         assert!(said(&told).contains("nothing was changed"), "{told:?}");
         assert!(said(&told).contains("masqerade"), "{told:?}");
-        if is_built() {
+        if is_admin_built() {
             let key = keygen().public;
             let refused = peer(&road, &["add", "bus-2", "--public-key", &key]);
             assert_eq!(refused.status.code(), Some(2), "{refused:?}");

@@ -4,7 +4,7 @@
 //! one chain that drops whatever no rule accepts, in a table without a rule for the tunnel, ends
 //! all traffic of clients.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A base chain that drops what no rule of its table accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,25 +124,37 @@ fn drops_all(rule: &Value) -> bool {
     all.iter().all(plain) && all.iter().any(|it| has(it, &["drop", "reject"]))
 }
 
-/// Whether a rule accepts what `is_it` finds in it, or hands it to a chain of its own.
+/// Whether a rule accepts what `is_it` finds in it, or hands it to a chain of its own. A map says
+/// by itself what becomes of whom, and is taken to let it through.
 fn passes(rule: &Value, is_it: impl Fn(&Value) -> bool) -> bool {
     let all = statements(rule);
     let is_match = |it: &Value| it["match"]["op"] == "==" && is_it(&it["match"]);
-    all.iter().any(is_match) && all.iter().any(|it| has(it, &["accept", "jump", "goto"]))
+    let is_map = |it: &Value| is_it(&json!({ "left": it["vmap"]["key"], "right": "@map" }));
+    let is_let_on = all.iter().any(|it| has(it, &["accept", "jump", "goto"]));
+    all.iter().any(is_map) || all.iter().any(is_match) && is_let_on
+}
+
+/// Whether `right` names a set, whose elements are not listed: what is asked for may be there.
+fn is_named_set(right: &Value) -> bool {
+    right.as_str().is_some_and(|name| name.starts_with('@'))
 }
 
 fn is_interface(matched: &Value, tun: &str) -> bool {
     let key = matched["left"]["meta"]["key"].as_str().unwrap_or_default();
     let is_name = ["iifname", "oifname", "iif", "oif"].contains(&key);
     let right = &matched["right"];
-    let among = right["set"].as_array().is_some_and(|set| set.iter().any(|it| it == tun));
-    is_name && (right == tun || among)
+    let is_it = |name: &Value| match name.as_str().and_then(|name| name.strip_suffix('*')) {
+        Some(begin) => tun.starts_with(begin),
+        None => name == tun,
+    };
+    let among = right["set"].as_array().is_some_and(|set| set.iter().any(is_it));
+    is_name && (is_it(right) || among || is_named_set(right))
 }
 
 fn is_port(matched: &Value, port: u16) -> bool {
     let left = &matched["left"]["payload"];
     let is_destination = left["field"] == "dport" && left["protocol"] != "tcp";
-    is_destination && is_in(&matched["right"], port)
+    is_destination && (is_in(&matched["right"], port) || is_named_set(&matched["right"]))
 }
 
 /// Whether a number, a range or a set of them has `port`.

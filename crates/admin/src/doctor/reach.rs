@@ -233,8 +233,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_sent_is_told() {
-        let nowhere = SocketAddr::from(([240, 0, 0, 1], 4433));
-        assert_ne!(probe(None, nowhere, 1500), ProbeOutcome::NoSocket);
+        // A socket without SO_BROADCAST may not send there.
+        let nowhere = SocketAddr::from(([255, 255, 255, 255], 4433));
+        let expected = ProbeOutcome::NotSent(SendFailure::Forbidden);
+        assert_eq!(probe(None, nowhere, 1500), expected);
         let outcome = probe(Some("no-such-iface"), nowhere, 1500);
         assert_eq!(outcome, ProbeOutcome::NoSocket);
     }

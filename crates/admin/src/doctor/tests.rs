@@ -316,6 +316,16 @@ fn a_chain_that_drops_all_counts_unless_a_rule_knows_the_tunnel() {
         counts(&docker(json!([by_interface("iifname", "rws", json!({ "drop": null }))]))),
         1
     );
+    for name in ["rw*", "@tunnels"] {
+        let rule = by_interface("iifname", name, accept.clone());
+        assert_eq!(counts(&docker(json!([rule]))), 0, "{name}");
+    }
+    for (name, expected) in [("eth*", 1), ("iifname", 1)] {
+        let rule = by_interface("iifname", name, accept.clone());
+        assert_eq!(counts(&docker(json!([rule]))), expected, "{name}");
+    }
+    let map = json!({ "vmap": { "key": { "meta": { "key": "iifname" } }, "data": "@of" } });
+    assert_eq!(counts(&docker(json!([[map]]))), 0);
     // The tunnel's own table, another hook, and what is of no known form.
     for other in [
         json!({ "nftables": [chain("roadweave_rws", "forward", Some("forward"), "drop")] }),

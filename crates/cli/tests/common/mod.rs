@@ -390,6 +390,17 @@ pub fn roadweave_in(namespace: &NetNs, arguments: &[&str]) -> Output {
     namespace.command(PROGRAM).args(arguments).output().unwrap()
 }
 
+/// Whether the program of administration is there; says so when it is not.
+pub fn is_admin_built() -> bool {
+    let is_built = Path::new(PROGRAM).with_file_name("roadweave-admin").exists();
+    let is_required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
+    assert!(is_built || !is_required, "roadweave-admin is not built: cargo test builds it");
+    if !is_built {
+        eprintln!("skipped: roadweave-admin is not built (cargo test of all packages builds it)");
+    }
+    is_built
+}
+
 /// Joins two namespaces by a cable.
 pub fn connect(left: (&NetNs, &str, &[&str]), right: (&NetNs, &str, &[&str])) {
     let addresses =
