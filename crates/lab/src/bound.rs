@@ -52,6 +52,7 @@ use crate::traffic::TrafficKind;
 use crate::video::quality::{self, Percentiles, Player, Playout, StreamLog};
 
 mod greedy;
+mod informed;
 mod matching;
 mod offered;
 mod sizes;
@@ -96,6 +97,21 @@ pub struct Bound {
     pub residual_loss: f64,
     /// What the clairvoyant scheduler reaches with one schedule.
     pub reachable: Reachable,
+    /// What is reached by those who do not know the future.
+    #[serde(default)]
+    pub informed: Informed,
+}
+
+/// The figures of schedulers that know the links, and nothing of the future
+/// (`bound/informed.rs`).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Informed {
+    /// Of one that sees the links as they are.
+    pub at_once: Reachable,
+    /// Of one that sees them a round trip later.
+    pub late: Reachable,
+    /// Of the latter with copies of every packet on every link all the time, at no cost.
+    pub copies: Reachable,
 }
 
 /// The figures of the clairvoyant scheduler, which sends each packet, in order, on the path of its
@@ -137,6 +153,7 @@ impl Bound {
             fps: if seconds > 0.0 { frames as f64 / seconds } else { 0.0 },
             residual_loss: missing as f64 / packets.max(1) as f64,
             reachable: Reachable::new(question),
+            informed: Informed::new(question),
         }
     }
 
@@ -197,13 +214,17 @@ fn curve_delays(deadline: Duration) -> Vec<Duration> {
 
 impl Reachable {
     fn new(question: &Question<'_>) -> Self {
-        let Question { links, origin, stream, bytes, player, end } = *question;
+        let Question { links, origin, stream, bytes, end, .. } = *question;
         let packets = stream.packets.iter().copied().zip(bytes.iter().copied());
         let choices = greedy::schedule(links, origin, packets, end.since(origin));
         let arrival = |choice: Option<greedy::Choice>| {
             choice.map(|choice| choice.arrives).filter(|&arrives| arrives <= end)
         };
-        let arrivals: Vec<_> = choices.into_iter().map(arrival).collect();
+        Self::of_arrivals(question, choices.into_iter().map(arrival).collect())
+    }
+
+    fn of_arrivals(question: &Question<'_>, arrivals: Vec<Option<Instant>>) -> Self {
+        let Question { stream, player, end, .. } = *question;
         let playout = Playout::new(stream, &arrivals, player, end);
         let quality = quality::measure(stream, &arrivals, &playout, player);
         Self {
@@ -212,6 +233,20 @@ impl Reachable {
             fps: quality.fps,
             residual_loss: quality.residual_loss(),
         }
+    }
+}
+
+impl Informed {
+    fn new(question: &Question<'_>) -> Self {
+        let Question { links, origin, stream, bytes, player, end } = *question;
+        let of = |is_late, copies| {
+            let packets = stream.packets.iter().copied().zip(bytes.iter().copied());
+            let means = informed::Means { is_late, copies, deadline: player.deadline };
+            let arrivals = informed::arrivals(links, origin, packets, end.since(origin), means);
+            let in_time = |arrival: Option<Instant>| arrival.filter(|&arrives| arrives <= end);
+            Reachable::of_arrivals(question, arrivals.into_iter().map(in_time).collect())
+        };
+        Self { at_once: of(false, false), late: of(true, false), copies: of(true, true) }
     }
 }
 

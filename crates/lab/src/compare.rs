@@ -36,9 +36,11 @@ use crate::traffic::{Detail, TrafficReport, TrafficSpec};
 use crate::video::quality::{Percentiles, Player};
 use crate::world::Machine;
 
+mod interval;
 mod pool;
 
-pub use pool::Pooled;
+pub use interval::Interval;
+pub use pool::{Intervals, Pooled};
 
 /// Stands for every link of a drive by itself.
 pub const EVERY_SINGLE: &str = "single:*";
@@ -52,7 +54,7 @@ pub struct Setting {
     pub bitrate_bps: u64,
     /// Duration of the stream, seconds.
     pub seconds: u32,
-    /// Seed of everything random.
+    /// Seed of everything random; of several, the first.
     pub seed: u64,
     /// The congestion control of every path.
     pub congestion: CongestionControl,
@@ -124,6 +126,9 @@ pub struct Entry {
 pub struct Compared {
     /// The drive's name.
     pub name: String,
+    /// The seed of everything random.
+    #[serde(default)]
+    pub seed: u64,
     /// How hard it is for this stream.
     pub class: Class,
     /// What no strategy can beat.
@@ -154,7 +159,7 @@ pub struct Comparison {
     /// What all runs had in common.
     #[serde(flatten)]
     pub setting: Setting,
-    /// By name.
+    /// By name; each once for every seed.
     pub drives: Vec<Compared>,
     /// Each strategy over all drives, the first first.
     pub pooled: Vec<Pooled>,
@@ -312,14 +317,14 @@ impl Compared {
                 entry.stall_ratio_over_first = ratio(stall, first.stall_ratio);
             }
         }
-        Self { name: name.to_owned(), class, bound, bound_within, strategies }
+        Self { name: name.to_owned(), seed: 0, class, bound, bound_within, strategies }
     }
 }
 
 impl Comparison {
     /// Puts together what was found on all drives, which are sorted by name.
     pub fn new(version: &str, setting: Setting, mut drives: Vec<Compared>) -> Self {
-        drives.sort_by(|a, b| a.name.cmp(&b.name));
+        drives.sort_by(|a, b| a.name.cmp(&b.name).then(a.seed.cmp(&b.seed)));
         let all: Vec<&Compared> = drives.iter().collect();
         let of_class = |class: Class| -> Vec<&Compared> {
             drives.iter().filter(|drive| drive.class == class).collect()
@@ -327,7 +332,7 @@ impl Comparison {
         let classes = Class::ALL.map(|class| (class, of_class(class)));
         let classes =
             classes.into_iter().filter(|(_, drives)| !drives.is_empty()).map(|(class, drives)| {
-                ClassPool { class, drives: drives.len(), pooled: Pooled::of_drives(&drives) }
+                ClassPool { class, drives: count(&drives), pooled: Pooled::of_drives(&drives) }
             });
         Self {
             version: version.to_owned(),
@@ -347,6 +352,11 @@ impl Comparison {
         }
         self
     }
+}
+
+/// How many drives these are, whatever the number of seeds.
+pub fn count(drives: &[&Compared]) -> usize {
+    pool::names(drives).len()
 }
 
 /// The best of the links by themselves, called so.

@@ -127,6 +127,35 @@ fn the_comparison_names_drives_strategies_and_their_ratios() {
 }
 
 #[test]
+fn several_seeds_are_runs_of_the_same_drives_and_say_how_sure_their_means_are() {
+    let folder = drives();
+    let of = |more: &[&str]| -> Value {
+        let arguments = [&["--json", "--resume", "kept"], more].concat();
+        serde_json::from_str(&printed(&compare(folder.path(), &arguments))).unwrap()
+    };
+    let both = of(&["--seeds", "2"]);
+    let cases: Vec<_> = both["drives"].as_array().unwrap().iter().collect();
+    let names: Vec<_> = cases.iter().map(|case| (&case["name"], &case["seed"])).collect();
+    assert_eq!(names.len(), 4);
+    assert_eq!(names[0], (&"mahimahi".into(), &1.into()));
+    assert_eq!(names[3], (&"recorded".into(), &2.into()));
+    let (first, second) = (of(&[]), of(&["--seed", "2"]));
+    for (number, alone) in [(0, &first["drives"][0]), (3, &second["drives"][1])] {
+        assert_eq!(cases[number], alone, "a case is what it is by itself");
+    }
+    let minrtt = both["pooled"].as_array().unwrap().iter().find(|it| it["strategy"] == "minrtt");
+    let minrtt = minrtt.unwrap();
+    assert_eq!(minrtt["drives"], 2);
+    let interval = minrtt["intervals"]["delay_p99_over_bound"].as_array().unwrap();
+    let mean = minrtt["delay_p99_over_bound"].as_f64();
+    assert!(interval[0].as_f64() <= mean && mean <= interval[1].as_f64(), "{minrtt}");
+    let table = printed(&compare(folder.path(), &["--seeds", "2", "--resume", "kept"]));
+    assert!(table.contains("2 drives, 3 s of 1.5 Mbit/s, seeds 1 to 2"), "{table}");
+    let details = compare(folder.path(), &["--json", "--details", "--seeds", "2"]);
+    check_refused(&details, 2, &["--details", "one seed"]);
+}
+
+#[test]
 fn what_is_kept_is_taken_and_a_cut_line_is_run_again() {
     let folder = drives();
     let kept = folder.path().join("kept");

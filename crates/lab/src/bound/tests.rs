@@ -102,6 +102,38 @@ fn silence_of_all_links_is_a_stall_and_silence_of_one_is_none() {
 }
 
 #[test]
+fn who_does_not_know_the_future_meets_a_pause_and_who_hears_later_meets_more_of_it() {
+    // The nearer link pauses for 200 ms in each second; nothing tells of that beforehand.
+    let rate = |index: u64| Rate::from_kbps(if index % 5 == 2 { 0 } else { 50_000 });
+    let rates: Vec<Rate> = (0..10).map(rate).collect();
+    let near = Trace::constant(Rate::from_kbps(50_000), 20 * MS)
+        .with_capacity(Capacity::Rates(steps(&rates, 200 * MS)));
+    let far = Trace::constant(Rate::from_kbps(50_000), 50 * MS);
+    let (log, bytes) = stream(Instant::ZERO, 60, 20, 1_240);
+    let (player, end) = (Player::default(), Instant::from_millis(4_000));
+    let bound = Bound::new(&question(&[&near, &far], &log, &bytes, &player, end));
+    let Informed { at_once, late, copies } = bound.informed;
+    let p999 = |reached: &Reachable| reached.delay_ms.p999;
+    assert!(bound.delay_ms.p999 < 60.0 && p999(&at_once) < 60.0, "frames lie beside the changes");
+    // A frame leaves into the pause, and again by the other link 40 ms later.
+    assert!((90.0..110.0).contains(&p999(&late)), "{late:?}");
+    assert!(p999(&copies) < 60.0, "its copies are there by the other link: {copies:?}");
+    assert_eq!((late.residual_loss, copies.residual_loss), (0.0, 0.0));
+}
+
+#[test]
+fn what_the_informed_scheduler_loses_leaves_again_when_that_is_heard() {
+    let loss = steps(&[0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 50 * MS);
+    let lossy = Trace::constant(Rate::from_kbps(50_000), 20 * MS).with_loss(loss);
+    let (log, bytes) = stream(Instant::ZERO, 3, 1, 1_240);
+    let (player, end) = (Player::default(), Instant::from_millis(1_000));
+    let informed = Bound::new(&question(&[&lossy], &log, &bytes, &player, end)).informed;
+    // The third frame, at 67 ms, is seen to be lost at once, or a round trip later.
+    assert!((53.0..58.0).contains(&informed.at_once.delay_ms.p999), "{informed:?}");
+    assert!((60.0..100.0).contains(&informed.late.delay_ms.p999), "{informed:?}");
+}
+
+#[test]
 fn the_time_until_a_frame_can_be_whole_is_a_stall() {
     // 24,800 bytes over 400 kbit/s take half a second.
     let trace = Trace::constant(Rate::from_kbps(400), 20 * MS);

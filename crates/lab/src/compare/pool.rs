@@ -1,7 +1,10 @@
 //! One strategy over many drives.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
+use super::interval::{Interval, Share, interval};
 use super::{Compared, Entry, ratio};
 use crate::figures::Figures;
 use crate::histogram::Histogram;
@@ -16,6 +19,9 @@ pub struct Pooled {
     pub figures: Figures,
     /// The drives on which it ran.
     pub drives: usize,
+    /// How sure some of the means are.
+    #[serde(default)]
+    pub intervals: Intervals,
     /// Where late packets lost their time, on all drives together.
     pub causes: Causes,
     /// Mean stall ratio over the drives, 0..1.
@@ -32,6 +38,20 @@ pub struct Pooled {
     pub stall_ratio_over_first: Option<f64>,
     /// Its mean stall ratio by that of the bound.
     pub stall_ratio_over_bound: Option<f64>,
+}
+
+/// Where means over drives lie in 95 of 100 cases, had other drives of their kind been recorded;
+/// absent for a single drive.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Intervals {
+    /// Of [`Pooled::stall_ratio_mean`].
+    pub stall_ratio_mean: Option<Interval>,
+    /// Of [`Pooled::delay_p99_over_bound`].
+    pub delay_p99_over_bound: Option<Interval>,
+    /// Of [`Pooled::delay_p99_over_first`].
+    pub delay_p99_over_first: Option<Interval>,
+    /// Of [`Pooled::stall_ratio_over_first`].
+    pub stall_ratio_over_first: Option<Interval>,
 }
 
 impl Pooled {
@@ -52,6 +72,8 @@ impl Pooled {
         let first = pooled.first().map_or(0.0, |first| first.stall_ratio_mean);
         for pooled in &mut pooled {
             pooled.stall_ratio_over_first = ratio(pooled.stall_ratio_mean, first);
+            let of_drive = |drive: &Compared| stalls_by_first(drive, &pooled.figures.strategy);
+            pooled.intervals.stall_ratio_over_first = interval(&by_drive(drives, of_drive));
         }
         pooled
     }
@@ -68,9 +90,16 @@ impl Pooled {
             |percent: usize| stalls[(stalls.len() * percent).div_ceil(100).saturating_sub(1)];
         let stall_ratio_mean = mean_of(&|figures| figures.stall_ratio);
         let bound = mean(entries.iter().map(|(drive, _)| drive.bound.stall_ratio));
+        let strategy = entries.first().map_or("", |(_, entry)| name(entry));
+        let drives: Vec<&Compared> = entries.iter().map(|(drive, _)| *drive).collect();
+        let interval_of = |value: &dyn Fn(&Entry) -> Option<f64>| {
+            interval(&by_drive(&drives, |drive| {
+                Some(Share { part: value(find(drive, strategy)?)?, whole: 1.0 })
+            }))
+        };
         Self {
             figures: Figures {
-                strategy: entries.first().map_or("", |(_, entry)| name(entry)).to_owned(),
+                strategy: strategy.to_owned(),
                 fps: mean_of(&|figures| figures.fps),
                 stall_ratio: stall_ratio_mean,
                 ssim: mean(entries.iter().filter_map(|(_, entry)| entry.measured.figures.ssim)),
@@ -81,7 +110,13 @@ impl Pooled {
                 redundancy: mean_of(&|figures| figures.redundancy),
                 cpu_percent: None,
             },
-            drives: entries.len(),
+            drives: names(&drives).len(),
+            intervals: Intervals {
+                stall_ratio_mean: interval_of(&|entry| Some(entry.measured.figures.stall_ratio)),
+                delay_p99_over_bound: interval_of(&|entry| entry.delay_p99_over_bound),
+                delay_p99_over_first: interval_of(&|entry| entry.delay_p99_over_first),
+                stall_ratio_over_first: None,
+            },
             causes: causes(entries),
             stall_ratio_mean,
             stall_ratio_p95: stall_at(95),
@@ -92,6 +127,30 @@ impl Pooled {
             stall_ratio_over_bound: ratio(stall_ratio_mean, bound.unwrap_or(0.0)),
         }
     }
+}
+
+/// The names of `drives`, each once: a drive is there once for each seed.
+pub(super) fn names<'a>(drives: &[&'a Compared]) -> BTreeSet<&'a str> {
+    drives.iter().map(|drive| drive.name.as_str()).collect()
+}
+
+/// What `share` is of each drive, all its seeds together.
+fn by_drive(drives: &[&Compared], share: impl Fn(&Compared) -> Option<Share>) -> Vec<Share> {
+    let of_name = |name: &str| {
+        let own = drives.iter().filter(|drive| drive.name == name);
+        own.filter_map(|drive| share(drive)).reduce(Share::and)
+    };
+    names(drives).into_iter().filter_map(of_name).collect()
+}
+
+fn stalls_by_first(drive: &Compared, strategy: &str) -> Option<Share> {
+    let stalls = |entry: &Entry| entry.measured.figures.stall_ratio;
+    let part = stalls(find(drive, strategy)?);
+    Some(Share { part, whole: stalls(drive.strategies.first()?) })
+}
+
+fn find<'a>(drive: &'a Compared, strategy: &str) -> Option<&'a Entry> {
+    drive.strategies.iter().find(|entry| name(entry) == strategy)
 }
 
 fn name(entry: &Entry) -> &str {

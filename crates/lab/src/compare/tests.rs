@@ -82,6 +82,33 @@ fn comparison(drives: &[(&str, Class, f64, f64)]) -> Comparison {
 }
 
 #[test]
+fn a_drive_counts_once_whatever_the_number_of_its_seeds() {
+    let drives = [("a", 0.1, 0.0), ("b", 0.3, 0.3), ("c", 0.2, 0.0)];
+    let of_seed = |seed: u64, more: f64| {
+        let drives = drives.map(|(name, minrtt, xnc)| (name, Class::Tight, minrtt + more, xnc));
+        let of_seed = comparison(&drives).drives.into_iter();
+        of_seed.map(move |drive| Compared { seed, ..drive })
+    };
+    let once = Comparison::new("", setting(8_000_000, 3), of_seed(1, 0.0).collect());
+    let both = of_seed(2, 0.04).chain(of_seed(1, 0.0)).collect();
+    let both = Comparison::new("", setting(8_000_000, 3), both);
+    let order: Vec<_> = both.drives.iter().map(|drive| (&drive.name[..], drive.seed)).collect();
+    assert_eq!(order, [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("c", 1), ("c", 2)]);
+    let [minrtt, xnc] = &both.pooled[..] else { panic!("two strategies") };
+    assert_eq!((minrtt.drives, xnc.drives, both.classes[0].drives), (3, 3, 3));
+    assert!((minrtt.stall_ratio_mean - 0.22).abs() < 1e-12);
+    // Six runs are no surer than three, since it is the drives that differ.
+    let width = |pooled: &Pooled| {
+        let [low, high] = pooled.intervals.stall_ratio_mean.unwrap();
+        high - low
+    };
+    assert!((width(minrtt) - width(&once.pooled[0])).abs() < 1e-9);
+    assert!((width(xnc) - width(&once.pooled[1])).abs() < 1e-9 && width(xnc) > 0.1);
+    let by_first = xnc.intervals.stall_ratio_over_first.unwrap();
+    assert!(by_first[0] < 0.4 && by_first[1] > 0.5, "{by_first:?}");
+}
+
+#[test]
 fn pooled_figures_are_means_and_percentiles_over_drives() {
     let drives = [
         ("z", Class::Easy, 0.0, 0.0),

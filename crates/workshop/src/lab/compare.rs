@@ -45,6 +45,9 @@ pub struct CompareArgs {
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// How many seeds, from that one on; each drive is run once for each
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    seeds: u32,
     /// Congestion control of every path: bbr or cubic
     #[arg(long, default_value_t)]
     congestion: CongestionControl,
@@ -73,6 +76,7 @@ pub struct CompareArgs {
 struct Plan {
     setting: Setting,
     drives: Vec<NamedDrive>,
+    cases: Vec<Case>,
     contestants: Vec<Contestant>,
     pictures: Option<Pictures>,
     video: TrafficSpec,
@@ -80,11 +84,18 @@ struct Plan {
     program: String,
 }
 
-/// One thing to find out.
+/// A drive with a seed.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    drive: usize,
+    seed: u64,
+}
+
+/// One thing to find out of the case of that number.
 #[derive(Clone, Debug)]
 enum Job {
-    Bound { drive: usize },
-    Run { drive: usize, strategy: Strategy },
+    Bound { case: usize },
+    Run { case: usize, strategy: Strategy },
 }
 
 /// What came of a job.
@@ -123,6 +134,10 @@ impl CompareArgs {
     }
 
     fn plan(&self) -> anyhow::Result<Plan> {
+        if self.details && self.seeds > 1 {
+            let why = "--details: a report shows one seed; leave --seeds out".to_owned();
+            return Err(BadInput::new(why).into());
+        }
         let names = self.strategies.iter().map(String::as_str);
         let contestants = Contestant::parse_all(names).map_err(|error| {
             BadInput::new(format!("--strategies: {error}, single:*, best-single"))
@@ -136,6 +151,9 @@ impl CompareArgs {
         };
         let drives = drives::read(&self.drives)?;
         check_links(&contestants, &drives)?;
+        let seeds = || (0..u64::from(self.seeds)).map(|number| self.seed.wrapping_add(number));
+        let of_drive = |drive| seeds().map(move |seed| Case { drive, seed });
+        let cases = (0..drives.len()).flat_map(of_drive).collect();
         let kept = self.resume.as_deref().map(Kept::open).transpose()?;
         let pictures = self.ssim.then(|| Pictures::prepare(&setting)).transpose()?;
         let video = match &pictures {
@@ -144,7 +162,7 @@ impl CompareArgs {
         };
         let program = std::env::current_exe().context("cannot find this program")?;
         let program = drives::digest_of_file(&program)?;
-        Ok(Plan { setting, drives, contestants, pictures, video, kept, program })
+        Ok(Plan { setting, drives, cases, contestants, pictures, video, kept, program })
     }
 
     fn print(&self, comparison: Comparison) -> anyhow::Result<()> {
@@ -157,43 +175,45 @@ impl CompareArgs {
 }
 
 impl Plan {
-    /// All that is to be found out, drive by drive.
+    /// All that is to be found out, case by case.
     fn jobs(&self) -> Vec<Job> {
-        let of_drive = |(index, drive): (usize, &NamedDrive)| {
-            let strategies = Contestant::strategies(&self.contestants, &drive.drive);
-            let runs =
-                strategies.into_iter().map(move |strategy| Job::Run { drive: index, strategy });
-            std::iter::once(Job::Bound { drive: index }).chain(runs)
+        let of_case = |(case, of): (usize, &Case)| {
+            let strategies =
+                Contestant::strategies(&self.contestants, &self.drives[of.drive].drive);
+            let runs = strategies.into_iter().map(move |strategy| Job::Run { case, strategy });
+            std::iter::once(Job::Bound { case }).chain(runs)
         };
-        self.drives.iter().enumerate().flat_map(of_drive).collect()
+        self.cases.iter().enumerate().flat_map(of_case).collect()
     }
 
     fn name(&self, job: &Job) -> String {
+        let drive = |case: &usize| &self.drives[self.cases[*case].drive].name;
         match job {
-            Job::Bound { drive } => format!("bound on {}", self.drives[*drive].name),
-            Job::Run { drive, strategy } => format!("{strategy} on {}", self.drives[*drive].name),
+            Job::Bound { case } => format!("bound on {}", drive(case)),
+            Job::Run { case, strategy } => format!("{strategy} on {}", drive(case)),
         }
     }
 
     fn work(&self, job: &Job) -> anyhow::Result<Done> {
         match job {
-            Job::Bound { drive } => {
+            Job::Bound { case } => {
                 // The strategy does not matter here.
-                let scenario = self.scenario(&self.drives[*drive], &Strategy::xnc());
+                let scenario = self.scenario(self.cases[*case], &Strategy::xnc());
                 let bound = Bound::of_scenario(&scenario).context("this drive has no bound")?;
                 Ok(Done::Bound(Box::new(bound)))
             }
-            Job::Run { drive, strategy } => self
-                .measure(&self.drives[*drive], strategy)
+            Job::Run { case, strategy } => self
+                .measure(self.cases[*case], strategy)
                 .map(|measured| Done::Run(Box::new(measured))),
         }
     }
 
-    fn measure(&self, drive: &NamedDrive, strategy: &Strategy) -> anyhow::Result<Measured> {
+    fn measure(&self, case: Case, strategy: &Strategy) -> anyhow::Result<Measured> {
+        let drive = &self.drives[case.drive];
         let key = Key {
             drive: drive.name.clone(),
             strategy: strategy.as_str().to_owned(),
-            setting: self.setting.clone(),
+            setting: self.setting(case),
             clip: self.pictures.as_ref().map(|pictures| pictures.fingerprint.clone()),
             recordings: drive.fingerprint.clone(),
             program: self.program.clone(),
@@ -201,7 +221,7 @@ impl Plan {
         if let Some(measured) = self.kept.as_ref().and_then(|kept| kept.find(&key)) {
             return Ok(measured.clone());
         }
-        let outcome = run::run(&self.scenario(drive, strategy))?;
+        let outcome = run::run(&self.scenario(case, strategy))?;
         let mut measured = Measured::new(&outcome);
         if let Some(pictures) = &self.pictures {
             let name = format!("{strategy} on {}", drive.name);
@@ -213,29 +233,35 @@ impl Plan {
         Ok(measured)
     }
 
-    fn scenario(&self, drive: &NamedDrive, strategy: &Strategy) -> Scenario {
-        self.setting.scenario(&drive.name, &drive.drive, strategy.clone(), &self.video)
+    fn setting(&self, case: Case) -> Setting {
+        Setting { seed: case.seed, ..self.setting.clone() }
     }
 
-    /// The comparison of the drives of which everything is there.
+    fn scenario(&self, case: Case, strategy: &Strategy) -> Scenario {
+        let NamedDrive { name, drive, .. } = &self.drives[case.drive];
+        self.setting(case).scenario(name, drive, strategy.clone(), &self.video)
+    }
+
+    /// The comparison of the cases of which everything is there.
     fn put_together(&self, jobs: &[Job], done: Vec<Option<Done>>) -> Comparison {
-        let mut bounds = vec![None; self.drives.len()];
-        let mut measured: Vec<Option<Vec<Measured>>> = vec![Some(Vec::new()); self.drives.len()];
+        let mut bounds = vec![None; self.cases.len()];
+        let mut measured: Vec<Option<Vec<Measured>>> = vec![Some(Vec::new()); self.cases.len()];
         for (job, done) in jobs.iter().zip(done) {
             match (job, done) {
-                (Job::Bound { drive }, Some(Done::Bound(bound))) => bounds[*drive] = Some(*bound),
-                (Job::Run { drive, .. }, Some(Done::Run(run))) => {
-                    measured[*drive].iter_mut().for_each(|runs| runs.push((*run).clone()));
+                (Job::Bound { case }, Some(Done::Bound(bound))) => bounds[*case] = Some(*bound),
+                (Job::Run { case, .. }, Some(Done::Run(run))) => {
+                    measured[*case].iter_mut().for_each(|runs| runs.push((*run).clone()));
                 }
-                (Job::Bound { drive } | Job::Run { drive, .. }, _) => measured[*drive] = None,
+                (Job::Bound { case } | Job::Run { case, .. }, _) => measured[*case] = None,
             }
         }
-        let compared = self.drives.iter().zip(bounds).zip(measured);
-        let compared = compared.filter_map(|((drive, bound), measured)| {
-            let class = self.setting.class(&drive.drive);
+        let compared = self.cases.iter().zip(bounds).zip(measured);
+        let compared = compared.filter_map(|((case, bound), measured)| {
+            let NamedDrive { name, drive, .. } = &self.drives[case.drive];
+            let class = self.setting.class(drive);
             let (bound, measured) = (bound?, measured?);
-            let contestants = &self.contestants;
-            Some(Compared::new(&drive.name, class, bound, contestants, &drive.drive, &measured))
+            let compared = Compared::new(name, class, bound, &self.contestants, drive, &measured);
+            Some(Compared { seed: case.seed, ..compared })
         });
         Comparison::new(env!("CARGO_PKG_VERSION"), self.setting.clone(), compared.collect())
     }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use roadweave_lab::bound::Bound;
-use roadweave_lab::compare::{Compared, Comparison, Measured, Pooled};
+use roadweave_lab::bound::{Bound, Informed, Reachable};
+use roadweave_lab::compare::{self, Compared, Comparison, Interval, Measured, Pooled};
 use roadweave_lab::video::quality::Percentiles;
 
 use crate::table::{bare, right_aligned};
@@ -16,6 +16,7 @@ const COLUMNS: &[Column] = &[
     ("drives", |p| p.drives.to_string()),
     ("fps", |p| format!("{:.2}", p.figures.fps)),
     ("stall", |p| percent(p.stall_ratio_mean)),
+    ("95 %", |p| between(p.intervals.stall_ratio_mean, 1e2)),
     ("p95", |p| percent(p.stall_ratio_p95)),
     ("p99", |p| percent(p.stall_ratio_p99)),
     ("of first", |p| times(p.stall_ratio_over_first)),
@@ -25,6 +26,7 @@ const COLUMNS: &[Column] = &[
     ("p99", |p| millis(p.figures.delay_ms.p99)),
     ("p99.9", |p| millis(p.figures.delay_ms.p999)),
     ("p99 of bound", |p| times(p.delay_p99_over_bound)),
+    ("95 %", |p| between(p.intervals.delay_p99_over_bound, 1.0)),
     ("residual loss", |p| percent(p.figures.residual_loss)),
     ("redundancy", |p| percent(p.figures.redundancy)),
 ];
@@ -37,11 +39,11 @@ pub fn render(comparison: &Comparison) -> String {
     // Writing to a string does not fail.
     let _ = writeln!(
         text,
-        "{}, {} s of {} Mbit/s, seed {}\n{}\n{}",
-        count(all.len()),
+        "{}, {} s of {} Mbit/s, {}\n{}\n{}",
+        count(compare::count(&all)),
         setting.seconds,
         setting.bitrate_bps as f64 / 1e6,
-        setting.seed,
+        seeds(&all),
         table(&comparison.pooled),
         bound(&all)
     );
@@ -127,14 +129,39 @@ fn bound(drives: &[&Compared]) -> String {
     let mean = |value: fn(&Compared) -> f64| {
         drives.iter().map(|drive| value(drive)).sum::<f64>() / drives.len().max(1) as f64
     };
+    let informed = |name, of: fn(&Informed) -> &Reachable| {
+        let of_drives = |value: fn(&Reachable) -> f64| {
+            let all = drives.iter().map(|drive| value(of(&drive.bound.informed)));
+            all.sum::<f64>() / drives.len().max(1) as f64
+        };
+        let (stall, p99) =
+            (of_drives(|reached| reached.stall_ratio), of_drives(|reached| reached.delay_ms.p99));
+        format!("{name}: stall {}, delay p99 {}", percent(stall), millis(p99))
+    };
     format!(
-        "bound: stall {}, delay p99 {}; reachable with the future known: stall {}, delay p99 {} \
-         (means over the drives)",
+        "bound: stall {}, delay p99 {}; reachable with the future known: stall {}, delay p99 {}\n\
+         without it, but with the links known {}; {}; {} (means over the drives)",
         percent(mean(|drive| drive.bound.stall_ratio)),
         millis(mean(|drive| drive.bound.delay_ms.p99)),
         percent(mean(|drive| drive.bound.reachable.stall_ratio)),
         millis(mean(|drive| drive.bound.reachable.delay_ms.p99)),
+        informed("at once", |informed| &informed.at_once),
+        informed("a round trip later", |informed| &informed.late),
+        informed("and with copies for nothing", |informed| &informed.copies),
     )
+}
+
+fn seeds(drives: &[&Compared]) -> String {
+    let seeds = || drives.iter().map(|drive| drive.seed);
+    match (seeds().min(), seeds().max()) {
+        (Some(first), Some(last)) if first < last => format!("seeds {first} to {last}"),
+        (first, _) => format!("seed {}", first.unwrap_or_default()),
+    }
+}
+
+/// What the means of other such drives lie between.
+fn between(interval: Option<Interval>, scale: f64) -> String {
+    interval.map_or("-".into(), |[low, high]| format!("{:.2}-{:.2}", low * scale, high * scale))
 }
 
 fn count(drives: usize) -> String {
