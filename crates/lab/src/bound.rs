@@ -59,6 +59,7 @@ mod sizes;
 mod slots;
 mod stalls;
 
+use self::informed::Copies;
 use self::matching::{Batch, Matching};
 use self::slots::nanos;
 use self::stalls::Frame;
@@ -110,7 +111,11 @@ pub struct Informed {
     pub at_once: Reachable,
     /// Of one that sees them a round trip later.
     pub late: Reachable,
-    /// Of the latter with copies of every packet on every link all the time, at no cost.
+    /// Of the latter with a copy of 30 % of the packets in room without a queue.
+    pub insured: Reachable,
+    /// The same with a copy of every packet for which there is such room.
+    pub doubled: Reachable,
+    /// Of `late` with copies of every packet on every link all the time, at no cost.
     pub copies: Reachable,
 }
 
@@ -131,6 +136,8 @@ pub struct Reachable {
 /// Delays in ms, ascending, and the share of all packets that can arrive within each, 0..1.
 pub type Curve = Vec<(f64, f64)>;
 
+/// The share of packets that are sent twice as an insurance.
+const INSURED_SHARE: f64 = 0.3;
 /// How precise the bound's delays are: it errs to the low side by less than this.
 const DELAY_STEP: Duration = Duration::from_micros(10);
 
@@ -246,7 +253,13 @@ impl Informed {
             let in_time = |arrival: Option<Instant>| arrival.filter(|&arrives| arrives <= end);
             Reachable::of_arrivals(question, arrivals.into_iter().map(in_time).collect())
         };
-        Self { at_once: of(false, false), late: of(true, false), copies: of(true, true) }
+        Self {
+            at_once: of(false, Copies::None),
+            late: of(true, Copies::None),
+            insured: of(true, Copies::Insured(INSURED_SHARE)),
+            doubled: of(true, Copies::Insured(1.0)),
+            copies: of(true, Copies::Free),
+        }
     }
 }
 

@@ -6,10 +6,11 @@
 //!          ▲                                                                       └─► is heard lost
 //!          └── seen to wait on a link that carries nothing, or heard lost ◄────────────┘
 //! as seen: now, or at the moment that an acknowledgement of now tells of
-//! with copies: the earliest arrival over all links and moments of a copy that takes no capacity
+//! free copies: the earliest arrival over all links and moments of a copy that takes no capacity
+//! insured:     a copy on the next best link, if that is seen to have no queue
 //! ```
 //!
-//! It measures nothing: it knows what each link carries, where a real sender has to try. With
+//! It measures nothing: it knows what each link carries, where a real sender has to try. With free
 //! copies no repair, sent twice or coded, beats it, given where the packets themselves are. Where
 //! they are is greedy, so this is what can be reached and no proof; from there to the clairvoyant
 //! bound is what only the future tells. Loss counts where it is certain.
@@ -22,14 +23,24 @@ use roadweave_emulate::{Capacity, Trace, Transmitter};
 use roadweave_types::Instant;
 
 /// What the informed scheduler has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Means {
     /// Whether it sees the links as they were a round trip ago, and not as they are.
     pub(super) is_late: bool,
-    /// Whether a copy of every packet is on every link at every moment, at no cost.
-    pub(super) copies: bool,
+    pub(super) copies: Copies,
     /// For how long after its release a packet is of use.
     pub(super) deadline: Duration,
+}
+
+/// Which packets it sends twice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Copies {
+    /// None.
+    None,
+    /// All, on every link at every moment, at no cost.
+    Free,
+    /// At most this share of them, once, where there is room for it without a queue.
+    Insured(f64),
 }
 
 /// When each of the packets of (time of release, bytes) first arrives; `None` for what does not
@@ -49,9 +60,16 @@ pub(super) fn arrivals(
     let turn = |(number, packet): (usize, &Packet)| Reverse((packet.released, number));
     // In the order of time, so that no link is asked about its past.
     let mut turns: BinaryHeap<_> = packets.iter().enumerate().map(turn).collect();
+    let mut premium = 0.0;
     while let Some(Reverse((now, number))) = turns.pop() {
         let packet = &mut packets[number];
-        packet.take_turn(&mut lanes, now, means);
+        let link = packet.take_turn(&mut lanes, now, means);
+        if let (Some(link), Copies::Insured(share)) = (link, means.copies) {
+            premium += share;
+            if premium >= 1.0 && packet.insure(&mut lanes, link, now, means) {
+                premium -= 1.0;
+            }
+        }
         let is_through = packet.arrives.is_some_and(|arrives| arrives <= now);
         if !is_through && now.since(packet.released) < means.deadline {
             turns.push(Reverse((now + LOOK_INTERVAL, number)));
@@ -77,10 +95,9 @@ struct Sent {
 }
 
 impl Packet {
-    /// Sends it if nothing is known to bring it.
-    fn take_turn(&mut self, lanes: &mut [Lane<'_>], now: Instant, means: Means) {
-        let earliest = |a: Option<Instant>, b: Option<Instant>| a.into_iter().chain(b).min();
-        if means.copies {
+    /// Sends it if nothing is known to bring it; on which link.
+    fn take_turn(&mut self, lanes: &mut [Lane<'_>], now: Instant, means: Means) -> Option<usize> {
+        if means.copies == Copies::Free {
             let copy = lanes.iter().filter_map(|lane| lane.copy(now, self.bytes)).min();
             self.arrives = earliest(self.arrives, copy);
         }
@@ -91,19 +108,31 @@ impl Packet {
             !stands && sent.lost.is_none_or(|heard| heard > now)
         });
         if is_under_way {
-            return;
+            return None;
         }
         let estimate = |lane: &Lane<'_>| lane.estimate(now, self.bytes, means.is_late);
         let seen = lanes.iter().map(estimate).enumerate();
         let soonest = seen.filter_map(|(link, seen)| Some((link, seen?)));
-        let Some((link, _)) = soonest.min_by(|a, b| a.1.total_cmp(&b.1)) else { return };
-        let lane = &mut lanes[link];
-        let departs = lane.send(now, self.bytes);
-        let arrives = lane.arrival(departs);
-        let lost = arrives.is_none().then(|| departs + lane.delay(departs) * 2);
-        lane.last_arrival = arrives.unwrap_or(lane.last_arrival);
+        let (link, _) = soonest.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        let (departs, arrives) = lanes[link].send(now, self.bytes);
+        let lost = arrives.is_none().then(|| departs + lanes[link].delay(departs) * 2);
         self.sent = Some(Sent { link, departs, lost });
         self.arrives = earliest(self.arrives, arrives);
+        Some(link)
+    }
+
+    /// Sends a copy of what was sent on `link` where there is room for it; whether there is.
+    fn insure(&mut self, lanes: &mut [Lane<'_>], link: usize, now: Instant, means: Means) -> bool {
+        let estimate = |(other, lane): (usize, &Lane<'_>)| {
+            let takes = lane.estimate(now, self.bytes, means.is_late)?;
+            let way = lane.delay(lane.seen(now, means.is_late)).as_secs_f64();
+            (other != link && takes - way < QUEUE_MAX.as_secs_f64()).then_some((other, takes))
+        };
+        let free = lanes.iter().enumerate().filter_map(estimate);
+        let Some((other, _)) = free.min_by(|a, b| a.1.total_cmp(&b.1)) else { return false };
+        let (_, arrives) = lanes[other].send(now, self.bytes);
+        self.arrives = earliest(self.arrives, arrives);
+        true
     }
 }
 
@@ -181,15 +210,17 @@ impl<'a> Lane<'a> {
         Some((queue + bytes as f64) / rate + self.delay(seen).as_secs_f64())
     }
 
-    /// When a packet departs that is sent at `now`.
-    fn send(&mut self, now: Instant, bytes: usize) -> Instant {
+    /// Sends a packet; when it departs, and arrives if it does.
+    fn send(&mut self, now: Instant, bytes: usize) -> (Instant, Option<Instant>) {
         let departs = self.transmitter.transmit(now, bytes);
         self.put += bytes as u64;
         self.left.push_back((departs, self.put));
         while self.left.len() > 1 && now.since(self.left[1].0) > KEPT {
             self.left.pop_front();
         }
-        departs
+        let arrives = self.arrival(departs);
+        self.last_arrival = arrives.unwrap_or(self.last_arrival);
+        (departs, arrives)
     }
 
     /// When a copy would arrive that leaves no trace.
@@ -204,6 +235,12 @@ impl<'a> Lane<'a> {
     }
 }
 
+fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    a.into_iter().chain(b).min()
+}
+
+/// A copy waits for at most so long on a link with room for it, its own sending included.
+const QUEUE_MAX: Duration = Duration::from_millis(2);
 /// How often the scheduler looks at what has not arrived.
 const LOOK_INTERVAL: Duration = Duration::from_millis(4);
 /// For how long opportunities are counted to a rate.

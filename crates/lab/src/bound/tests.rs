@@ -112,13 +112,17 @@ fn who_does_not_know_the_future_meets_a_pause_and_who_hears_later_meets_more_of_
     let (log, bytes) = stream(Instant::ZERO, 60, 20, 1_240);
     let (player, end) = (Player::default(), Instant::from_millis(4_000));
     let bound = Bound::new(&question(&[&near, &far], &log, &bytes, &player, end));
-    let Informed { at_once, late, copies } = bound.informed;
+    let Informed { at_once, late, insured, doubled, copies } = bound.informed;
     let p999 = |reached: &Reachable| reached.delay_ms.p999;
     assert!(bound.delay_ms.p999 < 60.0 && p999(&at_once) < 60.0, "frames lie beside the changes");
     // A frame leaves into the pause, and again by the other link 40 ms later.
     assert!((90.0..110.0).contains(&p999(&late)), "{late:?}");
     assert!(p999(&copies) < 60.0, "its copies are there by the other link: {copies:?}");
     assert_eq!((late.residual_loss, copies.residual_loss), (0.0, 0.0));
+    // A copy of the whole frame on the other link would make a queue there, and some of it not.
+    let p50 = |reached: &Reachable| reached.delay_ms.p50;
+    assert!(p999(&copies) <= p999(&doubled) && p999(&doubled) <= p999(&late), "{doubled:?}");
+    assert!((p50(&insured) - p50(&late)).abs() < 1.0, "copies delay nothing: {insured:?}");
 }
 
 #[test]

@@ -140,14 +140,16 @@ fn bound(drives: &[&Compared]) -> String {
     };
     format!(
         "bound: stall {}, delay p99 {}; reachable with the future known: stall {}, delay p99 {}\n\
-         without it, but with the links known {}; {}; {} (means over the drives)",
+         without it, but with the links known {}; {}; {}; {}; {} (means over the drives)",
         percent(mean(|drive| drive.bound.stall_ratio)),
         millis(mean(|drive| drive.bound.delay_ms.p99)),
         percent(mean(|drive| drive.bound.reachable.stall_ratio)),
         millis(mean(|drive| drive.bound.reachable.delay_ms.p99)),
         informed("at once", |informed| &informed.at_once),
         informed("a round trip later", |informed| &informed.late),
-        informed("and with copies for nothing", |informed| &informed.copies),
+        informed("with 30 % of copies in free room", |informed| &informed.insured),
+        informed("with all that there is room for", |informed| &informed.doubled),
+        informed("with copies that cost nothing", |informed| &informed.copies),
     )
 }
 
