@@ -62,6 +62,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --all-targets $(MEMBERS) -- -D warnings
+	$(CARGO) clippy --package roadweave --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --quiet $(MEMBERS)
 
 # Licences, sources, bans and known vulnerabilities of dependencies; installs cargo-deny.

@@ -67,11 +67,14 @@ fi
 . deploy/static.sh
 # program TARGET PREFIX QEMU: builds it, and says how large it is.
 program() {
-    dist rustc "$1" --quiet --package roadweave --bin roadweave -- -C link-arg=$PAGE
+    dist rustc "$1" --quiet --package roadweave --bin roadweave --no-default-features -- -C link-arg=$PAGE
     built=$FOLDER/$1/dist/roadweave
     "$2-strip" -o "$built.stripped" "$built"
     "$3" "$built.stripped" --help >"$built.help"
     grep -q '^  client ' "$built.help" || { echo "$1: --help says nothing of client" >&2 && exit 1; }
+    # What it is without is told.
+    "$3" "$built.stripped" server 2>&1 | grep -q 'built for boxes' ||
+        { echo "$1: server is not refused" >&2 && exit 1; }
     printf '%-32s %9d bytes, stripped and static; --help runs\n' "$1" "$(stat -c %s "$built.stripped")"
 }
 mkdir -p "$FOLDER"

@@ -4,7 +4,8 @@
 #
 #   deploy/dist/dist.sh     DIST_ARCHS: some of "x86_64 aarch64 armv7", or what can be built here
 #                           DIST_BINARIES: a folder with programs that are built already, in place
-#                           of building them; stripped here, for the one architecture of DIST_ARCHS
+#                           of building them; stripped here, for the one architecture of DIST_ARCHS;
+#                           in its folder `box` may be roadweave as it is for OpenWrt
 #                           DIST_PROGRAMS: some of the programs, each a package
 set -eu
 cd "$(dirname "$0")/../.."
@@ -102,13 +103,20 @@ for arch in $DIST_ARCHS; do
     if [ -z "${DIST_BINARIES:-}" ]; then
         (
             . deploy/static.sh
+            # static BINARY [arguments of cargo]
+            static() {
+                binary=$1
+                shift
+                dist rustc "$triple" --quiet --locked --bin "$binary" "$@" \
+                    --manifest-path "crates/$(crate "$binary")/Cargo.toml" -- -C link-arg=$PAGE
+            }
             for program in $PROGRAMS; do
-                [ "$program" != roadweave-admin ] || programs="roadweave-admin roadweave-manual"
-                for binary in ${programs:-$program}; do
-                    dist rustc "$triple" --quiet --locked --bin "$binary" \
-                        --manifest-path "crates/$(crate "$binary")/Cargo.toml" -- -C link-arg=$PAGE
-                done
-                programs=""
+                if [ "$program" = roadweave ]; then
+                    static roadweave --no-default-features
+                    mkdir -p "$built/box" && cp "$built/roadweave" "$built/box/roadweave"
+                fi
+                static "$program"
+                [ "$program" != roadweave-admin ] || static roadweave-manual
             done
         )
     fi
@@ -118,6 +126,10 @@ for arch in $DIST_ARCHS; do
         for binary in $binaries; do
             "$prefix-strip" --strip-all -o "$OUT/bin/$arch/$binary" "$built/$binary"
         done
+        if [ -f "$built/box/$program" ]; then
+            mkdir -p "$OUT/bin/$arch/box"
+            "$prefix-strip" --strip-all -o "$OUT/bin/$arch/box/$program" "$built/box/$program"
+        fi
         sbom "$program" "$triple" "$arch"
         deploy/dist/pack.sh "$program" "$arch" "$OUT"
     done

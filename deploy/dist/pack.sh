@@ -38,8 +38,11 @@ put_gz() {
     gzip -9 --no-name <"$1" >"$work/gz/$(basename "$1").gz"
     put "$work/gz/$(basename "$1").gz" "$2"
 }
+# programs [FOLDER]: from there, below that of the architecture, if it has the program.
 programs() {
-    put "$out/bin/$arch/$program" "/usr/bin/$program" 755
+    from="$out/bin/$arch/${1:-}/$program"
+    [ -f "$from" ] || from="$out/bin/$arch/$program"
+    put "$from" "/usr/bin/$program" 755
     [ "$program" != roadweave-admin ] ||
         put "$out/bin/$arch/roadweave-manual" /usr/bin/roadweave-manual 755
 }
@@ -69,10 +72,10 @@ full() {
         done
     fi
 }
-# What OpenWrt has: no units, pages or completions.
+# What OpenWrt has: no units, pages or completions, and no server.
 small() {
     contents=""
-    programs
+    programs box
     put $here/copyright "/usr/share/doc/$program/copyright"
     if [ "$program" = roadweave ]; then
         folder /etc/roadweave 700

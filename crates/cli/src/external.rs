@@ -23,6 +23,9 @@ use roadweave_terminal::{ADMIN, MANUAL, WORKSHOP, program};
 /// The command of those who keep a fleet.
 const FLEET: &str = "fleet";
 
+/// The commands of those whom boxes come to; ours, but in a build for boxes.
+const FAR_END: [&str; 4] = ["server", "proxy", "anchor", "drain"];
+
 /// What the other program is told of the log, by its environment.
 type Log = [(&'static str, Option<String>); 2];
 
@@ -73,6 +76,10 @@ pub fn run(ours: &[&str]) -> Result<()> {
                 None => Err(missing(name, program, package, source)),
             };
         }
+    }
+    if FAR_END.contains(&name) && !ours.contains(&name) {
+        let why = format!("{name}: this roadweave was built for boxes, without the feature server");
+        return Err(BadInput::new(why).into());
     }
     if !is_name(first) || ours.contains(&first) {
         return Ok(());

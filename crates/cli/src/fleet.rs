@@ -16,8 +16,9 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::{AnchorConfig, AnchorTenant, PeerTable, ServerConfig};
 
 use crate::files::{ANCHOR_FILE, PROXY_FILE};
-use crate::member::{self, Source};
-use crate::run::{ignored, in_order, tun_settings, warn_of};
+use crate::member;
+use crate::run::{ignored, in_order, tun_settings};
+use crate::source::{Source, in_fleet, warn_of};
 
 /// Why a proxy without a fleet does not take a file.
 const NO_TENANTS: &str = "tenants is empty; write [[tenants]]";
@@ -68,8 +69,7 @@ impl ProxyArgs {
         let membership = Membership::open(&file.state_directory, Role::Proxy)?;
         let identity =
             member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
-        let fleet =
-            membership.map(|membership| member::in_fleet(membership, file.fleet.offline_max()));
+        let fleet = membership.map(|membership| in_fleet(membership, file.fleet.offline_max()));
         let files = source.files();
         let reload = reload_proxy(source, file.clone(), identity.public_key(), fleet.is_some());
         Ok(run_proxy(ProxyOptions {
@@ -116,8 +116,7 @@ impl AnchorArgs {
         let identity =
             member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
         let name = tenant_name(&source.path, &file, membership.as_ref())?;
-        let fleet =
-            membership.map(|membership| member::in_fleet(membership, file.fleet.offline_max()));
+        let fleet = membership.map(|membership| in_fleet(membership, file.fleet.offline_max()));
         let files = source.files();
         let reload = reload_anchor(source, file.clone(), identity.public_key());
         let devices = Arc::new(PeerTable::new(file.devices()));

@@ -6,10 +6,12 @@
 )]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+#[cfg(feature = "server")]
 mod drain;
 mod encoder_feedback;
 mod external;
 mod files;
+#[cfg(feature = "server")]
 mod fleet;
 mod init;
 mod join;
@@ -17,8 +19,12 @@ mod member;
 mod release;
 mod reload;
 mod run;
+#[cfg(feature = "server")]
+mod server;
 mod set;
 mod show;
+#[cfg(feature = "server")]
+mod source;
 mod uplink;
 
 use std::process::ExitCode;
@@ -45,10 +51,14 @@ enum Command {
     Keygen(init::KeygenArgs),
     Pubkey(init::PubkeyArgs),
     Client(run::ClientArgs),
-    Server(run::ServerArgs),
+    #[cfg(feature = "server")]
+    Server(server::ServerArgs),
     Router(run::RouterArgs),
+    #[cfg(feature = "server")]
     Proxy(fleet::ProxyArgs),
+    #[cfg(feature = "server")]
     Anchor(fleet::AnchorArgs),
+    #[cfg(feature = "server")]
     Drain(drain::DrainArgs),
     Release(release::ReleaseArgs),
     Reload(reload::ReloadArgs),
@@ -94,10 +104,14 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Keygen(args) => args.run(),
         Command::Pubkey(args) => args.run(),
         Command::Client(args) => args.run(),
+        #[cfg(feature = "server")]
         Command::Server(args) => args.run(),
         Command::Router(args) => args.run(),
+        #[cfg(feature = "server")]
         Command::Proxy(args) => args.run(),
+        #[cfg(feature = "server")]
         Command::Anchor(args) => args.run(),
+        #[cfg(feature = "server")]
         Command::Drain(args) => args.run(),
         Command::Release(args) => args.run(),
         Command::Reload(args) => args.run(),

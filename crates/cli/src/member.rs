@@ -1,21 +1,16 @@
 //! Where the settings of a member of a fleet come from: its own file, and below that its fleet.
 
-use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::Result;
-use roadweave_config::{
-    AnchorFile, ClientFile, FileError, Merged, PrivateKey, ProxyFile, ServerFile, Validate,
-};
-use roadweave_device::fleet::{FleetOptions, Membership, Merged as Applied};
+use roadweave_config::{ClientFile, FileError, Merged, PrivateKey};
+use roadweave_device::fleet::{Membership, Merged as Applied};
 use roadweave_device::{ClientReload, Technologies};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
-use serde::de::DeserializeOwned;
 
-use crate::files::{ANCHOR_FILE, CLIENT_FILE, PROXY_FILE, SERVER_FILE};
+use crate::files::CLIENT_FILE;
 
 /// What the controller has said and is in force, for the next reading of the file.
 pub type InForce = Arc<Mutex<Option<String>>>;
@@ -25,47 +20,6 @@ pub type InForce = Arc<Mutex<Option<String>>>;
 pub struct ClientSource {
     pub path: PathBuf,
     state_directory: Option<PathBuf>,
-}
-
-/// The file of a server, a proxy or an anchor.
-#[derive(Debug)]
-pub struct Source<F> {
-    pub path: PathBuf,
-    state_directory: Option<PathBuf>,
-    file: PhantomData<fn() -> F>,
-}
-
-/// What others come to, and may be a member of a fleet.
-pub trait MemberFile: Validate + DeserializeOwned {
-    /// The file that need not be there after a join.
-    const USUAL: &str;
-
-    /// The directory that the member keeps its state in.
-    fn state_directory(&mut self) -> &mut PathBuf;
-}
-
-impl MemberFile for ServerFile {
-    const USUAL: &str = SERVER_FILE;
-
-    fn state_directory(&mut self) -> &mut PathBuf {
-        &mut self.state_directory
-    }
-}
-
-impl MemberFile for ProxyFile {
-    const USUAL: &str = PROXY_FILE;
-
-    fn state_directory(&mut self) -> &mut PathBuf {
-        &mut self.state_directory
-    }
-}
-
-impl MemberFile for AnchorFile {
-    const USUAL: &str = ANCHOR_FILE;
-
-    fn state_directory(&mut self) -> &mut PathBuf {
-        &mut self.state_directory
-    }
 }
 
 impl ClientSource {
@@ -104,39 +58,14 @@ impl ClientSource {
     }
 }
 
-impl<F: MemberFile> Source<F> {
-    pub fn new(path: &Path, state_directory: Option<&Path>) -> Self {
-        let state_directory = state_directory.map(Path::to_owned);
-        Self { path: path.to_owned(), state_directory, file: PhantomData }
-    }
-
-    pub fn read(&self) -> Result<F, FileError> {
-        let mut file: F = match roadweave_config::load(&self.path) {
-            Err(error) if may_be_missing(&error, &self.path, F::USUAL) => {
-                roadweave_config::parse(&self.path, "")?
-            }
-            result => result?,
-        };
-        if let Some(directory) = &self.state_directory {
-            file.state_directory().clone_from(directory);
-        }
-        Ok(file)
-    }
-
-    /// The file, if it is there: it is read again.
-    pub fn files(&self) -> Vec<PathBuf> {
-        existing(&self.path)
-    }
-}
-
 /// A file that nobody has named need not be there.
-fn may_be_missing(error: &FileError, path: &Path, usual: &str) -> bool {
+pub fn may_be_missing(error: &FileError, path: &Path, usual: &str) -> bool {
     let is_missing = matches!(error, FileError::Read { source, .. }
         if source.kind() == std::io::ErrorKind::NotFound);
     is_missing && path == Path::new(usual)
 }
 
-fn existing(path: &Path) -> Vec<PathBuf> {
+pub fn existing(path: &Path) -> Vec<PathBuf> {
     path.exists().then(|| path.to_owned()).into_iter().collect()
 }
 
@@ -225,15 +154,6 @@ pub fn merge_client(
         *in_force.lock().unwrap_or_else(PoisonError::into_inner) = remote;
         Ok(Applied { reload: reload_of(&file), pinned })
     }
-}
-
-/// How a server, a proxy or an anchor takes part in the fleet that it has joined.
-pub fn in_fleet(membership: Membership, offline_max: Option<Duration>) -> FleetOptions<()> {
-    let merge = |remote: Option<&str>| match remote {
-        None => Ok(Applied { reload: (), pinned: Vec::new() }),
-        Some(_) => Err("this is set by its own file alone".to_owned()),
-    };
-    FleetOptions { membership, merge: Box::new(merge), offline_max }
 }
 
 /// Which uplinks a client's file has tried first.

@@ -1,4 +1,4 @@
-//! `roadweave client`, `roadweave server` and `roadweave router`.
+//! `roadweave client` and `roadweave router`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,44 +6,30 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use roadweave_config::{
-    BeforeJoin, ClientFile, ClientStreams, LinkSocket, RouterFile, ServerFields, ServerFile,
-    ServerStreams, TcpRule, TcpWay, TunFields, Validate,
+    BeforeJoin, ClientFile, ClientStreams, LinkSocket, RouterFile, ServerFields, TcpRule, TcpWay,
+    TunFields, Validate,
 };
 use roadweave_device::fleet::{FleetOptions, Membership};
 use roadweave_device::streams::EntranceSettings;
 use roadweave_device::{
-    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations,
-    LanStreamsOptions, Reread, RouterOptions, RouterSocket, ServerOptions, ServerReload, SplitRule,
-    SplitRules, TunSettings, random_bytes, run_client, run_router, run_server,
+    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, LanStreamsOptions, Reread,
+    RouterOptions, RouterSocket, SplitRule, SplitRules, TunSettings, random_bytes, run_client,
+    run_router,
 };
 use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
-use roadweave_tunnel::{RouterConfig, ServerConfig};
+use roadweave_tunnel::RouterConfig;
 
-use crate::files::{CLIENT_FILE, SERVER_FILE};
-use crate::member::{self, ClientSource, InForce, Source};
+use crate::files::CLIENT_FILE;
+use crate::member::{self, ClientSource, InForce};
 
 /// Runs the client, in the vehicle.
 #[derive(Debug, clap::Args)]
 pub struct ClientArgs {
     /// The configuration file; after `roadweave join` none has to be there
     #[arg(long, value_name = "FILE", default_value = CLIENT_FILE)]
-    config: PathBuf,
-    /// Only check the file
-    #[arg(long)]
-    check: bool,
-    /// Use this instead of state_directory in the file
-    #[arg(long, value_name = "FOLDER")]
-    state_directory: Option<PathBuf>,
-}
-
-/// Runs the server.
-#[derive(Debug, clap::Args)]
-pub struct ServerArgs {
-    /// The configuration file; after `roadweave join` none has to be there
-    #[arg(long, value_name = "FILE", default_value = SERVER_FILE)]
     config: PathBuf,
     /// Only check the file
     #[arg(long)]
@@ -147,63 +133,6 @@ fn candidate_options(fields: &ServerFields) -> CandidateOptions {
     }
 }
 
-impl ServerArgs {
-    /// # Errors
-    /// When the file is broken, or the system does not let the server run.
-    pub fn run(&self) -> Result<()> {
-        let source = Source::<ServerFile>::new(&self.config, self.state_directory.as_deref());
-        let mut file = source.read().map_err(BadInput::new)?;
-        member::check(&source.path, &file.private_key, &file.state_directory)?;
-        if self.check {
-            return in_order(&source.path, &file);
-        }
-        warn_of(&file);
-        let membership = Membership::open(&file.state_directory, Role::Proxy)?;
-        let identity =
-            member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
-        let fleet =
-            membership.map(|membership| member::in_fleet(membership, file.fleet.offline_max()));
-        let tun = tun_settings(&file.tun);
-        let (files, shards) = (source.files(), file.shards());
-        let reload = reload_server(source, file.clone(), identity.public_key());
-        let destinations = destinations(&file);
-        Ok(run_server(ServerOptions {
-            config: ServerConfig {
-                transport: file.transport.to_config(random_bytes()?),
-                lanes: file.lane_configs(),
-                gateways: file.addresses.iter().map(ipnet::IpNet::addr).collect(),
-                mtu: tun.mtu,
-                streams: file.streams.as_ref().map(ServerStreams::to_config),
-                clients_reach_clients: file.clients_reach_clients,
-                memory_max: file.limits.memory_mb.bytes(),
-                client_memory_max: file.limits.client_memory_mb.bytes(),
-            },
-            identity,
-            peers: file.peers(),
-            connects_per_second: file
-                .streams
-                .as_ref()
-                .map_or(1, |streams| streams.connects_per_second.get() as u32),
-            http_ports: file
-                .streams
-                .as_ref()
-                .map_or_else(Vec::new, |streams| streams.http_ports.clone()),
-            listen: file.listen,
-            metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
-            addresses: file.addresses,
-            accepted: file.fleet.accept,
-            tun,
-            masquerade: file.masquerade,
-            destinations,
-            state_directory: file.state_directory,
-            files,
-            reload: Box::new(reload),
-            fleet,
-            shards,
-        })?)
-    }
-}
-
 /// What goes into the tunnel, and what is refused.
 fn route_options(file: &ClientFile) -> ClientRouteOptions {
     ClientRouteOptions {
@@ -236,38 +165,9 @@ fn router_socket(LinkSocket { listen, interface }: LinkSocket) -> RouterSocket {
     RouterSocket { listen, interface }
 }
 
-/// What a server reads again; the other fields count from its next start on.
-const SERVER_RELOADS: [&str; 4] =
-    ["peers", "deny_destinations", "allow_destinations", "fleet.accept"];
 /// What a client reads again.
 const CLIENT_RELOADS: [&str; 4] =
     ["lanes", "uplinks.include", "uplinks.exclude", "uplinks.policies"];
-
-/// Reads a server's file again; `started` is what it was started with.
-fn reload_server(
-    source: Source<ServerFile>,
-    started: ServerFile,
-    key: PublicKey,
-) -> impl FnMut() -> Result<Reread<ServerReload>, String> {
-    move || {
-        let mut file = source.read().map_err(|error| error.to_string())?;
-        warn_of(&file);
-        let other_key = member::is_other_key(file.private_key.take(), key)?;
-        let ignored = ignored(&started, &file, &SERVER_RELOADS, other_key);
-        let destinations = destinations(&file);
-        let accepted = file.fleet.accept.clone();
-        let peers = file.peers();
-        let read = ServerReload { peers, destinations, accepted, ..ServerReload::default() };
-        Ok(Reread { read, ignored })
-    }
-}
-
-fn destinations(file: &ServerFile) -> Destinations {
-    Destinations {
-        denied: file.deny_destinations.clone(),
-        allowed: file.allow_destinations.iter().map(|to| (to.network, to.port)).collect(),
-    }
-}
 
 /// Reads a client's file again; `started` is what it was started with.
 fn reload_client(
@@ -309,13 +209,9 @@ pub(crate) fn ignored<T: serde::Serialize>(
 }
 
 /// What is most likely not meant.
-fn warnings(file: &impl Validate) -> Vec<String> {
+pub(crate) fn warnings(file: &impl Validate) -> Vec<String> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     file.warnings(since_1970.as_secs())
-}
-
-pub(crate) fn warn_of(file: &impl Validate) {
-    warnings(file).into_iter().for_each(|warning| tracing::warn!("{warning}"));
 }
 
 pub(crate) fn in_order(path: &Path, file: &impl Validate) -> Result<()> {

@@ -1,0 +1,118 @@
+//! `roadweave server`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use roadweave_config::{ServerFile, ServerStreams};
+use roadweave_device::fleet::Membership;
+use roadweave_device::{
+    Destinations, Reread, ServerOptions, ServerReload, random_bytes, run_server,
+};
+use roadweave_fleet::Role;
+use roadweave_identity::PublicKey;
+use roadweave_terminal::exit::BadInput;
+use roadweave_tunnel::ServerConfig;
+
+use crate::files::SERVER_FILE;
+use crate::member;
+use crate::run::{ignored, in_order, tun_settings};
+use crate::source::{Source, in_fleet, warn_of};
+
+/// Runs the server.
+#[derive(Debug, clap::Args)]
+pub struct ServerArgs {
+    /// The configuration file; after `roadweave join` none has to be there
+    #[arg(long, value_name = "FILE", default_value = SERVER_FILE)]
+    config: PathBuf,
+    /// Only check the file
+    #[arg(long)]
+    check: bool,
+    /// Use this instead of state_directory in the file
+    #[arg(long, value_name = "FOLDER")]
+    state_directory: Option<PathBuf>,
+}
+
+impl ServerArgs {
+    /// # Errors
+    /// When the file is broken, or the system does not let the server run.
+    pub fn run(&self) -> Result<()> {
+        let source = Source::<ServerFile>::new(&self.config, self.state_directory.as_deref());
+        let mut file = source.read().map_err(BadInput::new)?;
+        member::check(&source.path, &file.private_key, &file.state_directory)?;
+        if self.check {
+            return in_order(&source.path, &file);
+        }
+        warn_of(&file);
+        let membership = Membership::open(&file.state_directory, Role::Proxy)?;
+        let identity =
+            member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
+        let fleet = membership.map(|membership| in_fleet(membership, file.fleet.offline_max()));
+        let tun = tun_settings(&file.tun);
+        let (files, shards) = (source.files(), file.shards());
+        let reload = reload_server(source, file.clone(), identity.public_key());
+        let destinations = destinations(&file);
+        Ok(run_server(ServerOptions {
+            config: ServerConfig {
+                transport: file.transport.to_config(random_bytes()?),
+                lanes: file.lane_configs(),
+                gateways: file.addresses.iter().map(ipnet::IpNet::addr).collect(),
+                mtu: tun.mtu,
+                streams: file.streams.as_ref().map(ServerStreams::to_config),
+                clients_reach_clients: file.clients_reach_clients,
+                memory_max: file.limits.memory_mb.bytes(),
+                client_memory_max: file.limits.client_memory_mb.bytes(),
+            },
+            identity,
+            peers: file.peers(),
+            connects_per_second: file
+                .streams
+                .as_ref()
+                .map_or(1, |streams| streams.connects_per_second.get() as u32),
+            http_ports: file
+                .streams
+                .as_ref()
+                .map_or_else(Vec::new, |streams| streams.http_ports.clone()),
+            listen: file.listen,
+            metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
+            addresses: file.addresses,
+            accepted: file.fleet.accept,
+            tun,
+            masquerade: file.masquerade,
+            destinations,
+            state_directory: file.state_directory,
+            files,
+            reload: Box::new(reload),
+            fleet,
+            shards,
+        })?)
+    }
+}
+
+/// What a server reads again; the other fields count from its next start on.
+const SERVER_RELOADS: [&str; 4] =
+    ["peers", "deny_destinations", "allow_destinations", "fleet.accept"];
+/// Reads a server's file again; `started` is what it was started with.
+fn reload_server(
+    source: Source<ServerFile>,
+    started: ServerFile,
+    key: PublicKey,
+) -> impl FnMut() -> Result<Reread<ServerReload>, String> {
+    move || {
+        let mut file = source.read().map_err(|error| error.to_string())?;
+        warn_of(&file);
+        let other_key = member::is_other_key(file.private_key.take(), key)?;
+        let ignored = ignored(&started, &file, &SERVER_RELOADS, other_key);
+        let destinations = destinations(&file);
+        let accepted = file.fleet.accept.clone();
+        let peers = file.peers();
+        let read = ServerReload { peers, destinations, accepted, ..ServerReload::default() };
+        Ok(Reread { read, ignored })
+    }
+}
+
+fn destinations(file: &ServerFile) -> Destinations {
+    Destinations {
+        denied: file.deny_destinations.clone(),
+        allowed: file.allow_destinations.iter().map(|to| (to.network, to.port)).collect(),
+    }
+}
