@@ -1,7 +1,7 @@
 #!/bin/sh
-# The vehicle's packages are below 4 MB, and the program of a box below 8 MB; with a server in it, as
-# for a deb, a program may have a little more. rpm and apk, which are compressed least, miss their
-# bound by up to a twentieth, and are held below 4.5 MB.
+# The vehicle's packages are below 4 MB, and the program of a box below 8 MB; with a server in it,
+# as for a deb, a program may have a little more. rpm and apk, which are compressed least, miss
+# their bound by up to a twentieth, and are held below 4.5 MB.
 . "$(dirname "$0")/lib.sh"
 ls "$PACKAGES"/roadweave[-_]"$version"-* >/dev/null 2>&1 || skip "there are no packages: make dist"
 # below BYTES FILE NAME
