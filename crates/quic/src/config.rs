@@ -67,7 +67,7 @@ pub struct TransportConfig {
     /// How often an otherwise silent client says something on its other paths, to keep the bindings
     /// of the networks' address translators.
     pub keep_alive_others: Duration,
-    /// How often a suspect path is probed.
+    /// How often a suspect path is probed, while another one answers; else twice as often.
     pub probe_interval: Duration,
     /// The most paths at one time, 1..=64.
     pub max_paths: u32,

@@ -8,8 +8,10 @@
 mod encoder;
 mod feedback;
 mod gap_wait;
+mod log_file;
 mod measure;
 mod network;
+mod numbers;
 mod options;
 mod pace;
 mod plugins;

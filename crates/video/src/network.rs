@@ -113,12 +113,19 @@ impl Kind {
     }
 }
 
-/// The number of an RTP packet's sender (SSRC, RFC 3550 section 5.1).
-pub fn sender(packet: &gst::BufferRef) -> Option<u32> {
-    let mut number = [0; 4];
+/// The number of an RTP packet's sender (SSRC), and its own (RFC 3550 section 5.1).
+pub fn sender(packet: &gst::BufferRef) -> Option<(u32, u16)> {
+    let mut head = [0; 12];
     // To copy what is not there would panic.
-    let is_there = packet.size() >= 12 && packet.copy_to_slice(8, &mut number).is_ok();
-    is_there.then(|| u32::from_be_bytes(number))
+    let is_there = packet.size() >= head.len() && packet.copy_to_slice(0, &mut head).is_ok();
+    let [_, _, high, low, .., a, b, c, d] = head;
+    is_there.then(|| (u32::from_be_bytes([a, b, c, d]), u16::from_be_bytes([high, low])))
+}
+
+/// Gives an RTP packet another number.
+pub fn renumber(packet: &mut gst::BufferRef, number: u16) {
+    // It fails for what is shorter.
+    let _ = packet.copy_from_slice(2, &number.to_be_bytes());
 }
 
 #[cfg(test)]

@@ -75,13 +75,22 @@ struct State {
     stamps: Stamps,
     senders: Senders,
     reports: Budget,
-    /// The sender whose pictures are shown: where its packets come out, and its decoder.
-    sender: Option<(gst::Pad, gst::Pad)>,
+    sender: Option<Shown>,
     jitter_buffers: Vec<JitterBuffer>,
     packet: Duration,
     shown: Duration,
     asked: Duration,
     error: Option<anyhow::Error>,
+}
+
+/// The sender whose pictures are shown.
+#[derive(Debug)]
+struct Shown {
+    /// Where its packets come out.
+    packets: gst::Pad,
+    /// Where they go to its decoder.
+    decoder: gst::Pad,
+    since: Duration,
 }
 
 #[derive(Debug)]
@@ -111,12 +120,18 @@ impl View {
     }
 
     /// An RTP packet came: whether it is taken.
-    fn on_packet(&self, packet: &gst::BufferRef) -> bool {
+    fn on_packet(&self, packet: &mut gst::Buffer) -> bool {
         let now = self.began.elapsed();
         let mut state = self.state();
-        if !network::sender(packet).is_some_and(|sender| state.senders.take(now, sender)) {
+        let sender = network::sender(packet);
+        let taken =
+            sender.and_then(|(sender, own)| Some((own, state.senders.take(now, sender, own)?)));
+        let Some((own, number)) = taken else {
             state.received.on_dropped();
             return false;
+        };
+        if number != own {
+            network::renumber(packet.make_mut(), number);
         }
         state.packet = now;
         state.received.on_packet(packet.size());
@@ -171,7 +186,7 @@ impl View {
             let mut state = self.state();
             let wait = state.gap_wait.now();
             let is_unseen = state.sender.is_some() && state.is_unseen(now);
-            let pad = state.sender.as_ref().filter(|_| is_unseen).map(|(_, sink)| sink.clone());
+            let pad = state.sender.as_ref().filter(|_| is_unseen).map(|it| it.decoder.clone());
             (state.received.second(now, wait), pad)
         };
         let (report, pad) = unseen;
@@ -229,6 +244,28 @@ impl State {
         let long = |since| now.saturating_sub(since) > UNSEEN_MOST;
         !long(self.packet) && long(self.shown) && long(self.asked)
     }
+
+    /// Shows the sender whose packets come out of a pad, and goes on to a decoder.
+    fn show(&mut self, now: Duration, packets: &gst::Pad, decoder: &gst::Pad) {
+        let (packets, decoder) = (packets.clone(), decoder.clone());
+        self.sender = Some(Shown { packets, decoder, since: now });
+        self.stamps.clear();
+        self.received.on_new_sender();
+    }
+
+    /// Whether a packet out of this pad goes to its decoder: where the newest sender brings no
+    /// pictures, another one that still sends is shown again.
+    fn passes(&mut self, now: Duration, packets: &gst::Pad, decoder: &gst::Pad) -> bool {
+        let Some(shown) = &self.sender else { return false };
+        if shown.packets == *packets {
+            return true;
+        }
+        let is_blank = now.saturating_sub(self.shown.max(shown.since)) > BLANK_MOST;
+        if is_blank {
+            self.show(now, packets, decoder);
+        }
+        is_blank
+    }
 }
 
 /// Puts everything into `pipeline` but what is made for each sender.
@@ -282,12 +319,14 @@ fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>)
 fn branch(
     tee: &gst::Element,
     to: &gst::Pad,
-    is_for_it: impl Fn(&gst::BufferRef) -> bool + Send + Sync + 'static,
+    is_for_it: impl Fn(&mut gst::Buffer) -> bool + Send + Sync + 'static,
 ) -> Result<()> {
     let from = tee.request_pad_simple("src_%u").context("a tee without outputs")?;
-    from.add_probe(gst::PadProbeType::BUFFER, move |_, info| match info.buffer() {
-        Some(buffer) if !is_for_it(buffer) => gst::PadProbeReturn::Drop,
-        _ => gst::PadProbeReturn::Ok,
+    from.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        let Some(gst::PadProbeData::Buffer(buffer)) = &mut info.data else {
+            return gst::PadProbeReturn::Ok;
+        };
+        if is_for_it(buffer) { gst::PadProbeReturn::Ok } else { gst::PadProbeReturn::Drop }
     });
     from.link(to)?;
     Ok(())
@@ -387,14 +426,16 @@ fn show(
     let (from, to) = (from.context("a decoder without output")?, to.context("no more senders")?);
     from.link(&to)?;
     let input = unpack.static_pad("sink").context("a depayloader without input")?;
-    let stamped = Arc::clone(view);
+    let (stamped, decoder) = (Arc::clone(view), input.clone());
     packets.add_probe(gst::PadProbeType::BUFFER | gst::PadProbeType::EVENT_DOWNSTREAM, {
         move |own, info| {
-            // Whoever is not shown any more goes on into nothing.
+            let now = stamped.began.elapsed();
             let mut state = stamped.state();
-            let is_shown = state.sender.as_ref().is_some_and(|(shown, _)| shown == own);
             match &mut info.data {
-                Some(gst::PadProbeData::Buffer(_)) if !is_shown => gst::PadProbeReturn::Drop,
+                // Whoever is not shown any more goes on into nothing.
+                Some(gst::PadProbeData::Buffer(_)) if !state.passes(now, own, &decoder) => {
+                    gst::PadProbeReturn::Drop
+                }
                 Some(gst::PadProbeData::Buffer(buffer)) => {
                     if let (Some(pts), Some(stamp)) = (buffer.pts(), rtp::read(buffer)) {
                         let at = state.stamps.add(pts.nseconds(), stamp);
@@ -425,12 +466,7 @@ fn show(
     for element in [&decode, &form, &unpack] {
         element.sync_state_with_parent()?;
     }
-    {
-        let mut state = view.state();
-        state.sender = Some((packets.clone(), input.clone()));
-        state.stamps.clear();
-        state.received.on_new_sender();
-    }
+    view.state().show(view.began.elapsed(), packets, &input);
     packets.link(&input)?;
     let parts = (pipeline.downgrade(), funnel.downgrade(), to);
     packets.connect_unlinked(move |_, _| {
@@ -459,5 +495,7 @@ fn millis(wait: Duration) -> u32 {
 
 /// Senders that are kept apart at once; those that fall silent are forgotten.
 const SENDERS_MOST: u32 = 8;
+/// So long the newest sender may bring no picture while another one sends.
+const BLANK_MOST: Duration = Duration::from_secs(3);
 /// So long packets may come without a picture until a key frame is asked for anew.
 const UNSEEN_MOST: Duration = Duration::from_millis(700);

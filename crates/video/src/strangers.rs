@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::numbers::Numbers;
+
 /// So many a second, and a few at once.
 #[derive(Debug)]
 pub struct Budget {
@@ -17,6 +19,11 @@ impl Budget {
     /// For reports: a receiver has five a second, and a request for each loss.
     pub fn of_reports() -> Self {
         Self::new(50.0, 20.0)
+    }
+
+    /// For gaps in the numbers of packets: those of links that pause.
+    pub fn of_gaps() -> Self {
+        Self::new(2.0, 2.0)
     }
 
     fn new(per_second: f64, burst: f64) -> Self {
@@ -37,7 +44,7 @@ impl Budget {
 #[derive(Debug)]
 pub struct Senders {
     /// The last one is the last that was heard.
-    known: VecDeque<u32>,
+    known: VecDeque<(u32, Numbers)>,
     new: Budget,
 }
 
@@ -47,17 +54,21 @@ impl Senders {
         Self { known: VecDeque::new(), new: Budget::new(4.0, 8.0) }
     }
 
-    /// Whether the packet of a sender is taken.
-    pub fn take(&mut self, now: Duration, sender: u32) -> bool {
-        let place = self.known.iter().rposition(|known| *known == sender);
+    /// The number that the packet of a sender is to have instead of `number`; `None`: it is not
+    /// taken.
+    pub fn take(&mut self, now: Duration, sender: u32, number: u16) -> Option<u16> {
+        let place = self.known.iter().rposition(|(known, _)| *known == sender);
         if place.is_none() && !self.new.take(now) {
-            return false;
+            return None;
         }
-        if place.is_some() || self.known.len() >= KNOWN_MOST {
-            self.known.remove(place.unwrap_or(0));
+        if place.is_none() && self.known.len() >= KNOWN_MOST {
+            self.known.pop_front();
         }
-        self.known.push_back(sender);
-        true
+        let known = place.and_then(|place| self.known.remove(place));
+        let (_, mut numbers) = known.unwrap_or_else(|| (sender, Numbers::new(number)));
+        let taken = numbers.take(now, number);
+        self.known.push_back((sender, numbers));
+        taken
     }
 }
 
@@ -93,8 +104,8 @@ mod tests {
         let mut strangers = 0;
         for i in 0..100_000_u32 {
             let now = Duration::from_micros(u64::from(i) * 100);
-            assert!(!i.is_multiple_of(300) || senders.take(now, 7), "{i}");
-            strangers += u32::from(senders.take(now, 1_000 + i));
+            assert!(!i.is_multiple_of(300) || senders.take(now, 7, 1).is_some(), "{i}");
+            strangers += u32::from(senders.take(now, 1_000 + i, 1).is_some());
             assert!(senders.known.len() <= KNOWN_MOST);
         }
         assert!((40..=48).contains(&strangers), "{strangers}");

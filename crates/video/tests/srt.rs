@@ -205,3 +205,80 @@ fn a_listener_that_is_not_there_or_vanishes_ends_it() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.lines().count() < 20, "{text}");
 }
+
+/// What is in place of each byte now and then, whatever was there.
+fn damage(seed: &mut u32, packet: &mut Vec<u8>) {
+    *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+    let at = (*seed >> 8) as usize % packet.len().max(1);
+    if let Some(byte) = packet.get_mut(at) {
+        *byte ^= (*seed >> 24) as u8;
+    }
+    if seed.is_multiple_of(5) {
+        packet.truncate(at);
+    }
+}
+
+#[test]
+fn a_listener_that_says_nothing_or_garbage_ends_it() {
+    for says in [0, 40] {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = format!("srt://127.0.0.1:{}", socket.local_addr().unwrap().port());
+        thread::spawn(move || {
+            let (mut bytes, mut seed) = ([0; 2048], 1);
+            while let Ok((length, from)) = socket.recv_from(&mut bytes) {
+                for _ in 0..says {
+                    // Its own words, damaged.
+                    let mut packet = bytes[..length].to_vec();
+                    (0..4).for_each(|_| damage(&mut seed, &mut packet));
+                    let _ = socket.send_to(&packet, from);
+                }
+            }
+        });
+        let began = Instant::now();
+        let sent = run(&["send", "--to", &to, "--size", "320x240", "--seconds", "30"]);
+        check(&sent, 1, &to);
+        assert!(began.elapsed() < Duration::from_secs(25), "{says} {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_connection_that_is_damaged_ends_at_most_itself() {
+    let port = free_port();
+    let _receiver = receiver(port, "");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = format!("srt://127.0.0.1:{}", socket.local_addr().unwrap().port());
+    thread::spawn(move || {
+        let receiver = SocketAddr::from(([127, 0, 0, 1], port));
+        let (mut sender, mut bytes, mut seed, mut passed) = (None, [0; 2048], 1, 0);
+        while let Ok((length, from)) = socket.recv_from(&mut bytes) {
+            let to = if from == receiver { sender } else { Some(receiver) };
+            sender = if from == receiver { sender } else { Some(from) };
+            let Some(to) = to else { continue };
+            let mut packet = bytes[..length].to_vec();
+            passed += 1;
+            // First a connection, and then what is left of it.
+            if passed > 200 && (passed % 4 == 0 || from == receiver && passed % 2 == 0) {
+                damage(&mut seed, &mut packet);
+                let _ = socket.send_to(&packet, to);
+            }
+            let _ = socket.send_to(&packet, to);
+        }
+    });
+    let words = ["send", "--to", &to, "--size", "320x240", "--bitrate", "2M", "--seconds", "12"];
+    let mut sender = start(&[&words[..], &["--json"]].concat());
+    let memory = |sender: &mut Process| if sender.is_over() { 0 } else { sender.memory_kib() };
+    thread::sleep(Duration::from_secs(3));
+    let before = memory(&mut sender);
+    thread::sleep(Duration::from_secs(5));
+    let grown = memory(&mut sender).saturating_sub(before);
+    let sent = sender.output();
+    let said = String::from_utf8_lossy(&sent.stderr);
+    assert!(matches!(sent.status.code(), Some(0 | 1)), "{:?} {said}", sent.status);
+    assert!(said.lines().count() < 20, "{said}");
+    assert!(grown < 20_000, "{grown} KiB more");
+    let text = String::from_utf8_lossy(&sent.stdout);
+    for line in text.lines() {
+        let report: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(number(&report["srt"], "rtt_ms") < 60e3 && number(&report, "bitrate_bps") < 8e6);
+    }
+}

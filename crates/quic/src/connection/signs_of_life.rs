@@ -1,7 +1,8 @@
 //! Signs of life that are asked for: of paths that owe an answer, and of others beside them.
 //!
 //! ```text
-//! suspect ─► asked at once ─┬─ the connection is used ─► each 200 ms, after minutes each second
+//! suspect ─► asked at once ─┬─ the connection is used ─► each 200 ms, after minutes each second;
+//!                           │                            each 100 ms while no path answers
 //!                           └─ it is idle ─► after 0.2, 0.4, 0.8 .. s, all of its paths together
 //!                                            once a second in the end, and all connections of the
 //!                                            endpoint in turn
@@ -74,7 +75,15 @@ impl Connection {
         let Some(asked) = suspicion.asked else { return Some(suspicion.since) };
         let interval = self.config.probe_interval;
         let lasts = asked.since(suspicion.since) > SLOW_PROBES_AFTER;
-        let soon = asked + interval * if lasts { 5 } else { 1 };
+        // The one that answers first is all that there is.
+        let mut known = self.paths.iter().filter(|path| path.validated);
+        let is_cut_off = known.all(|path| path.suspect.is_some());
+        let soon = asked
+            + match (lasts, is_cut_off) {
+                (true, _) => interval * 5,
+                (false, true) => interval / 2,
+                (false, false) => interval,
+            };
         // A peer that says something on it can answer as well.
         let is_heard = path.last_heard > asked;
         if is_heard || soon < self.timing.demand + USED {

@@ -51,7 +51,9 @@ fn a_path_that_falls_silent_is_suspect_until_it_answers() {
 
 #[test]
 fn an_answer_that_was_late_itself_excuses_no_second_silence() {
-    let mut world = World::connected(links(&[20, 50]));
+    // The second link answers before the first one is asked for the second time.
+    let seldom = TransportConfig { probe_interval: ms(400), ..config(7) };
+    let mut world = World::connected_with(links(&[20, 50]), &seldom);
     use_all(&mut world, ms(2), ms(1000));
     // What the first link delivers before it dies is acknowledged when the second heals.
     world.links.iter_mut().for_each(|link| link.direction(SERVER).dead = true);

@@ -60,6 +60,31 @@ fn a_path_that_nobody_asks_any_more_is_asked_at_once_when_the_connection_is_used
 }
 
 #[test]
+fn where_no_path_answers_each_is_asked_twice_as_often() {
+    let asked = |dead: &[usize]| {
+        let mut world = World::connected(links(&[20, 50]));
+        dead.iter().for_each(|link| world.links[*link].set_dead(true));
+        let send = |world: &mut World, span| {
+            let mut next = world.now;
+            world.run_with(span, |world| {
+                while next <= world.now {
+                    // Seldom enough for its window.
+                    let _ = [0, 1].map(|path| world.send(CLIENT, PathId(path), 100));
+                    next += ms(400);
+                }
+                Some(next)
+            });
+        };
+        send(&mut world, ms(2_000));
+        let before = probes(&mut world, 1);
+        send(&mut world, ms(4_000));
+        probes(&mut world, 1) - before
+    };
+    let (one, both) = (asked(&[1]), asked(&[0, 1]));
+    assert!((19..=21).contains(&one) && (38..=41).contains(&both), "{one} and {both} in 4 s");
+}
+
+#[test]
 fn what_lies_here_unread_makes_no_path_suspect() {
     let mut world = World::connected(links(&[20, 50]));
     world.run(ms(5_000));

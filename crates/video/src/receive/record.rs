@@ -1,14 +1,12 @@
 //! What `receive` leaves in files, for who wants to see afterwards what was shown, and when.
 
-use std::fs::File;
-use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use roadweave_terminal::exit::BadInput;
 use serde::Serialize;
 
+use crate::log_file::LogFile;
 use crate::options::Codec;
 use crate::stamp::Stamp;
 
@@ -24,15 +22,8 @@ pub fn form(codec: Codec) -> Option<&'static str> {
 /// The files, as far as they are wanted.
 #[derive(Debug)]
 pub struct Record {
-    frames: Option<Bounded>,
-    stream: Option<Bounded>,
-}
-
-/// A file that a sender cannot make as large as it likes.
-#[derive(Debug)]
-struct Bounded {
-    file: File,
-    left: usize,
+    frames: Option<LogFile>,
+    stream: Option<LogFile>,
 }
 
 /// A line about a picture that was shown.
@@ -49,63 +40,38 @@ impl Record {
     /// # Errors
     /// A file cannot be written.
     pub fn new(frames: Option<&Path>, stream: Option<&Path>) -> Result<Self> {
-        let create = |path: &Path| -> Result<Bounded> {
-            let refused =
-                |error| BadInput::new(format!("cannot write {}: {error}", path.display()));
-            Ok(Bounded { file: File::create(path).map_err(refused)?, left: BYTES_MOST })
-        };
-        Ok(Self {
-            frames: frames.map(create).transpose()?,
-            stream: stream.map(create).transpose()?,
-        })
+        let frames = frames.map(LogFile::create).transpose()?;
+        Ok(Self { frames, stream: stream.map(LogFile::create).transpose()? })
     }
 
     /// Whether anybody wants what is decoded.
     pub fn wants_stream(&self) -> bool {
-        self.stream.is_some()
+        self.stream.as_ref().is_some_and(LogFile::is_open)
     }
 
     /// A picture was shown at `unix`, since the epoch.
     pub fn on_frame(&mut self, unix: Duration, stamp: Stamp) {
         let ms = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
+        let Some(file) = &mut self.frames else { return };
         let Stamp { captured, number } = stamp;
         let line = Line { number, captured_unix_ms: ms(captured), shown_unix_ms: ms(unix) };
-        let text = serde_json::to_string(&line).unwrap_or_default() + "\n";
-        write(&mut self.frames, text.as_bytes(), "the file about frames");
+        file.write((serde_json::to_string(&line).unwrap_or_default() + "\n").into_bytes());
     }
 
     /// These bytes go to the decoder.
     pub fn on_coded(&mut self, bytes: &[u8]) {
-        write(&mut self.stream, bytes, "the file with what is decoded");
+        if let Some(file) = self.stream.as_mut().filter(|file| file.is_open()) {
+            file.write(bytes.to_vec());
+        }
     }
 }
-
-/// A disk that is full, or a file that is, ends the file and not the receiving.
-fn write(to: &mut Option<Bounded>, bytes: &[u8], what: &str) {
-    let Some(bounded) = to else { return };
-    if let Err(error) = bounded.write(bytes) {
-        tracing::warn!("{what} ends here: {error}");
-        *to = None;
-    }
-}
-
-impl Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let full = || io::Error::from(io::ErrorKind::FileTooLarge);
-        self.left = self.left.checked_sub(bytes.len()).ok_or_else(full)?;
-        self.file.write_all(bytes)
-    }
-}
-
-/// Whoever reaches the port can fill the files up to here.
-const BYTES_MOST: usize = 1 << 31;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wanted_is_written_and_a_file_that_is_full_ends() {
+    fn what_is_wanted_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let (frames, stream) = (folder.path().join("frames"), folder.path().join("stream"));
         let mut record = Record::new(Some(&frames), Some(&stream)).unwrap();
@@ -113,10 +79,7 @@ mod tests {
         let captured = Duration::from_micros(1_500_250);
         record.on_frame(captured + Duration::from_millis(40), Stamp { captured, number: 7 });
         record.on_coded(b"abc");
-        record.stream.as_mut().unwrap().left = 2;
-        record.on_coded(b"def");
-        record.on_coded(b"g");
-        assert!(!record.wants_stream());
+        drop(record);
         assert_eq!(std::fs::read(&stream).unwrap(), b"abc");
         let line = "{\"number\":7,\"captured_unix_ms\":1500.25,\"shown_unix_ms\":1540.25}\n";
         assert_eq!(std::fs::read_to_string(&frames).unwrap(), line);

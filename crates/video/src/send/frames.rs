@@ -2,17 +2,15 @@
 //! became, when it was captured. The probes of [`super`] ask and tell.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
-use roadweave_terminal::exit::BadInput;
 use serde::Serialize;
 
 use crate::feedback::Feedback;
+use crate::log_file::LogFile;
 use crate::pace::Pace;
 use crate::sizing::{Admitted, Gate, Packets, Target, share};
 use crate::srt::Connection;
@@ -59,7 +57,7 @@ struct State {
     number: u16,
     /// When the source gave something last.
     picture: Option<Instant>,
-    file: Option<File>,
+    file: Option<LogFile>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,11 +96,6 @@ impl Frames {
         feedback: Option<Feedback>,
         file: Option<&Path>,
     ) -> Result<Self> {
-        let create = |path: &Path| {
-            let refused =
-                |error| BadInput::new(format!("cannot write {}: {error}", path.display()));
-            File::create(path).map_err(refused)
-        };
         let state = State {
             pace: Pace::new(settings.fps),
             gate: Gate::new(settings.packets, settings.pixels, settings.key_interval),
@@ -111,7 +104,7 @@ impl Frames {
             under_way: VecDeque::new(),
             number: 0,
             picture: None,
-            file: file.map(create).transpose()?,
+            file: file.map(LogFile::create).transpose()?,
         };
         let (srt, began) = (OnceLock::new(), Instant::now());
         Ok(Self { settings, feedback, srt, began, state: Mutex::new(state) })
@@ -197,12 +190,7 @@ impl Frames {
             key,
         };
         if let Some(file) = &mut state.file {
-            let text = serde_json::to_string(&line).unwrap_or_default() + "\n";
-            // A disk that is full ends the file, not the sending.
-            if file.write_all(text.as_bytes()).is_err() {
-                tracing::warn!("the file about frames cannot be written any more");
-                state.file = None;
-            }
+            file.write((serde_json::to_string(&line).unwrap_or_default() + "\n").into_bytes());
         }
         true
     }

@@ -17,6 +17,7 @@ pub struct Received {
     /// When the last picture was shown, and whether it stands still for so long that it counts.
     shown: Option<(Duration, bool)>,
     number: Option<u16>,
+    delay_us: Option<i64>,
 }
 
 #[derive(Clone, Debug)]
@@ -70,7 +71,8 @@ pub struct Report {
 impl Received {
     /// Begins to count at `now`.
     pub fn new(now: Duration) -> Self {
-        Self { second: Count::new(now), whole: Count::new(now), shown: None, number: None }
+        let (second, whole) = (Count::new(now), Count::new(now));
+        Self { second, whole, shown: None, number: None, delay_us: None }
     }
 
     /// An RTP packet of `bytes` came.
@@ -107,6 +109,10 @@ impl Received {
         self.each(|count| count.frames_shown += 1);
         let Some(Stamp { captured, number }) = stamp else { return };
         let delay = micros(unix).saturating_sub(micros(captured));
+        if self.delay_us.replace(delay).is_some_and(|last| last.abs_diff(delay) > CLOCK_SET_US) {
+            // A clock was set, so that delays before and after it cannot be compared.
+            self.each(|count| count.delays = Delays::new());
+        }
         self.each(|count| count.delays.add(delay));
         if let Some(last) = self.number.replace(number) {
             let missed = number.wrapping_sub(last).wrapping_sub(1);
@@ -230,6 +236,8 @@ fn micros(time: Duration) -> i64 {
 
 /// A picture that stands for longer is a stall.
 const STALL: Duration = Duration::from_millis(200);
+/// No delay grows or shrinks by so much from one picture to the next.
+const CLOCK_SET_US: u64 = 10_000_000;
 /// More frames than this cannot be missing at once: half a minute of 60 frames a second.
 const LEAP: u16 = 1800;
 
@@ -304,6 +312,20 @@ mod tests {
         assert_eq!((second.glass_to_glass_ms, second.frames_shown), (None, 0));
         let whole = received.whole(ms(2000), ms(20));
         assert_eq!((whole.packets, whole.packets_lost, whole.bitrate_bps), (1, 3, 4000));
+    }
+
+    #[test]
+    fn when_a_clock_is_set_delays_begin_anew() {
+        let mut received = shown(&[(100, 0), (140, 1)]);
+        // No clock in the vehicle until the network tells the time; then one hostile stamp.
+        for (at, captured) in [(180, 0), (220, u64::MAX / 2_000), (260, 1_000_230)] {
+            let stamp = Stamp { captured: ms(captured), number: 2 };
+            received.on_frame(ms(at), ms(1_000_000 + at), Some(stamp));
+        }
+        let report = received.whole(ms(1000), ms(20));
+        assert_eq!(report.clocks, Clocks::Shared);
+        assert_eq!(report.glass_to_glass_ms.map(|delays| delays.max), Some(30.0));
+        assert_eq!(report.frames_shown, 5);
     }
 
     #[test]

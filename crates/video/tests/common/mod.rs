@@ -21,6 +21,11 @@ impl Process {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
+    /// Whether it has ended by itself.
+    pub fn is_over(&mut self) -> bool {
+        self.0.as_mut().unwrap().try_wait().unwrap().is_some()
+    }
+
     /// What it has in memory, in KiB.
     pub fn memory_kib(&self) -> u64 {
         let id = self.0.as_ref().unwrap().id();
@@ -83,10 +88,15 @@ pub fn free_port() -> u16 {
 }
 
 /// Waits until `is_there` says so.
-pub fn wait_until(what: &str, mut is_there: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, is_there: impl FnMut() -> bool) {
+    wait_up_to(Duration::from_secs(30), what, is_there);
+}
+
+/// Waits so long at most.
+pub fn wait_up_to(most: Duration, what: &str, mut is_there: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_there() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(began.elapsed() < most, "{what}");
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,0 +1,137 @@
+//! A file that a stream leaves behind, and that the stream never waits for.
+//!
+//! ```text
+//! pictures ─► at most so many bytes that wait ─► a thread ─► disk
+//! ```
+//!
+//! A disk that is full, hangs, or is slower than the stream ends the file, which is told once, and
+//! not the stream.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use roadweave_terminal::exit::BadInput;
+
+/// A file that grows up to a bound.
+#[derive(Debug)]
+pub struct LogFile {
+    path: PathBuf,
+    /// How many bytes it may still get.
+    left: usize,
+    /// To the thread; none when the file has ended.
+    bytes: Option<Sender<Vec<u8>>>,
+    /// Bytes that are not on the disk yet.
+    waiting: Arc<AtomicUsize>,
+    /// Is closed when all is.
+    done: Receiver<()>,
+}
+
+impl LogFile {
+    /// A new one.
+    ///
+    /// # Errors
+    /// It cannot be written, or there is no thread.
+    pub fn create(path: &Path) -> Result<Self> {
+        let refused = |error| BadInput::new(format!("cannot write {}: {error}", path.display()));
+        let mut file = File::create(path).map_err(refused)?;
+        let (bytes, to_write) = mpsc::channel::<Vec<u8>>();
+        let (until_done, done) = mpsc::channel::<()>();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let (written, name) = (Arc::clone(&waiting), path.to_owned());
+        let write = move || {
+            for bytes in to_write {
+                if let Err(error) = file.write_all(&bytes) {
+                    ends(&name, &error);
+                    break;
+                }
+                written.fetch_sub(bytes.len(), Ordering::Relaxed);
+            }
+            drop(until_done);
+        };
+        let thread = thread::Builder::new().name("log file".into());
+        thread.spawn(write).context("cannot start a thread")?;
+        let bytes = Some(bytes);
+        Ok(Self { path: path.to_owned(), left: BYTES_MOST, bytes, waiting, done })
+    }
+
+    /// Whether it still takes anything.
+    pub fn is_open(&self) -> bool {
+        self.bytes.is_some()
+    }
+
+    /// These bytes go into it, all or none.
+    pub fn write(&mut self, bytes: Vec<u8>) {
+        let Some(writer) = &self.bytes else { return };
+        let length = bytes.len();
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        let refused = match () {
+            () if length > self.left => Some(io::ErrorKind::FileTooLarge.into()),
+            () if waiting + length > WAITING_MOST => Some(io::Error::other("the disk is too slow")),
+            () => None,
+        };
+        if let Some(error) = &refused {
+            ends(&self.path, error);
+        }
+        self.waiting.fetch_add(length, Ordering::Relaxed);
+        // Where the thread has ended, it has said why.
+        if refused.is_some() || writer.send(bytes).is_err() {
+            self.bytes = None;
+        }
+        self.left = self.left.saturating_sub(length);
+    }
+}
+
+impl Drop for LogFile {
+    fn drop(&mut self) {
+        self.bytes = None;
+        // Until the thread is through, or the disk hangs.
+        let _ = self.done.recv_timeout(LAST_BYTES);
+    }
+}
+
+fn ends(path: &Path, error: &io::Error) {
+    tracing::warn!("{} ends here: {error}", path.display());
+}
+
+/// Whoever reaches a receiver's port can fill a file up to here.
+const BYTES_MOST: usize = 1 << 31;
+/// Seconds of a stream.
+const WAITING_MOST: usize = 8 << 20;
+/// How long the end of the program waits for the disk.
+const LAST_BYTES: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_there_at_the_end_and_a_file_that_is_full_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut file = LogFile::create(&path).unwrap();
+        file.write(b"abc".to_vec());
+        file.left = 2;
+        file.write(b"def".to_vec());
+        file.write(b"g".to_vec());
+        assert!(!file.is_open());
+        drop(file);
+        assert_eq!(std::fs::read(&path).unwrap(), b"abc");
+        assert!(LogFile::create(Path::new("/nowhere/log")).is_err());
+    }
+
+    #[test]
+    fn a_disk_that_takes_nothing_ends_it_and_memory_is_bounded() {
+        let mut file = LogFile::create(Path::new("/dev/full")).unwrap();
+        for _ in 0..1_000_000 {
+            file.write(vec![0; 1_000]);
+        }
+        assert!(!file.is_open());
+    }
+}
