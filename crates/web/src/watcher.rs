@@ -21,7 +21,7 @@ pub(crate) const WATCHED: Duration = Duration::from_millis(200);
 /// Between two while nobody does.
 const UNWATCHED: Duration = Duration::from_secs(1);
 /// For how long somebody who has asked still looks.
-const LOOK: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(1_500);
 
 /// What was read, shared with those who answer requests.
 #[derive(Clone, Debug)]

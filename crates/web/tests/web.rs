@@ -7,6 +7,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -369,9 +370,11 @@ fn places_and_files_that_are_open_to_others_are_refused() {
         |address: &str, more: &[&str]| command(folder.path(), address).args(more).output().unwrap();
     refused(&run("0.0.0.0:0", &[]), 2, "--anywhere");
     refused(&run("[::]:0", &[]), 2, "--anywhere");
-    refused(&run("192.0.2.77:8088", &[]), 2, "no interface has it");
+    refused(&run("192.0.2.77:8088", &[]), 1, "no interface has it");
     refused(&run("127.0.0.1:0", &["--host", "http://x"]), 2, "a name alone");
+    let open = fs::Permissions::from_mode(0o644);
     fs::write(folder.path().join("token"), "a".repeat(64)).unwrap();
+    fs::set_permissions(folder.path().join("token"), open).unwrap();
     refused(&run("127.0.0.1:0", &[]), 2, "others may read this key");
 }
 
@@ -386,7 +389,6 @@ fn the_address_is_printed_when_it_is_asked_for() {
     assert!(text.starts_with(&expected), "{text}");
     assert!(text.contains('█'), "{text}");
     // A program whose output is kept somewhere does not print it.
-    drop(program.folder.path());
     let mut program = program;
     program.child.kill().unwrap();
     let mut said = String::new();

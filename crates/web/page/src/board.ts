@@ -238,30 +238,39 @@ export class Board {
   }
 
   private showLegend(): void {
-    const key = this.samples.names.join('\n');
-    if (key === this.legend) return;
-    this.renewLegend();
+    if (this.legendKey() !== this.legend) this.renewLegend();
+  }
+
+  private legendKey(): string {
+    return `${this.hasTarget()}\n${this.samples.names.join('\n')}`;
+  }
+
+  private hasTarget(): boolean {
+    return this.samples.all.some((sample) => sample.target !== null);
   }
 
   /** Links or colours are others. */
   renewLegend(): void {
-    this.legend = this.samples.names.join('\n');
-    const item = (name: string, place: number) => {
+    this.legend = this.legendKey();
+    const item = (name: string, stroke: string, dashes: number[]) => {
       const namespace = 'http://www.w3.org/2000/svg';
       const picture = document.createElementNS(namespace, 'svg');
       picture.setAttribute('viewBox', '0 0 34 12');
       picture.setAttribute('aria-hidden', 'true');
       const line = document.createElementNS(namespace, 'line');
-      const dash = (DASHES[place % DASHES.length] ?? []).join(' ');
-      for (const [key, value] of Object.entries({ x1: 0, x2: 34, y1: 6, y2: 6, 'stroke-width': 5 })) {
+      for (const [key, value] of Object.entries({ x1: 0, x2: 34, y1: 6, y2: 6, 'stroke-width': 4 })) {
         line.setAttribute(key, `${value}`);
       }
-      line.setAttribute('stroke', colour(place));
-      line.setAttribute('stroke-dasharray', dash);
+      line.setAttribute('stroke', stroke);
+      line.setAttribute('stroke-dasharray', dashes.join(' '));
       picture.append(line);
       return make('li', '', picture as unknown as HTMLElement, name);
     };
-    byId('legend').replaceChildren(...this.samples.names.map(item));
+    const links = this.samples.names.map((name, place) =>
+      item(name, colour(place), DASHES[place % DASHES.length] ?? []),
+    );
+    const target = this.hasTarget() ? [item('encoder’s target', 'currentColor', [6, 5])] : [];
+    byId('legend').replaceChildren(...links, ...target);
   }
 
   /** The charts' figures for those who do not see them. */

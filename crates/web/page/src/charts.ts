@@ -22,7 +22,7 @@ type Direction = 'sent' | 'received';
 
 /** What a figure has at least at its upper end. */
 const LEAST: Record<Figure, number> = { rate: 1, delay: 50, loss: 5 };
-const HEIGHTS: Record<Figure, number> = { rate: 190, delay: 130, loss: 110 };
+const HEIGHTS: Record<Figure, number> = { rate: 190, delay: 120, loss: 100 };
 
 export class Charts {
   direction: Direction = 'sent';
@@ -91,7 +91,7 @@ export class Charts {
     return {
       width: element.clientWidth || 300,
       height: HEIGHTS[figure],
-      padding: [8, 8, 0, 0],
+      padding: [8, 18, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: 'time' }, drag: { x: false, y: false }, points: { show: false } },
       scales: {
@@ -99,7 +99,7 @@ export class Charts {
         y: { range: (_, __, most) => [0, Math.max(LEAST[figure], (most ?? 0) * 1.08)] },
       },
       axes: [
-        { ...axis, font, space: 70, values: (_, times) => times.map(clock) },
+        { ...axis, font, size: 28, space: 46, incrs: [60, 120, 300], values: (_, times) => times.map(clock) },
         { ...axis, font, size: 46, space: 28 },
       ],
       series: [{}, ...(figure === 'rate' ? [...areas.reverse(), target] : lines)],
@@ -138,7 +138,6 @@ function clock(time: number): string {
   return new Date(time * 1000).toLocaleTimeString([], {
     hour: '2-digit',
     minute: '2-digit',
-    second: '2-digit',
     hour12: false,
   });
 }

@@ -10,8 +10,10 @@ import { Samples } from './samples';
 import { choose } from './theme';
 
 const INTERVAL_MS = 200;
-/** While the program does not answer, or nobody looks. */
+/** While the program does not answer. */
 const REST_MS = 2_000;
+/** While nobody looks: the page is in the background. */
+const HIDDEN_MS = 5_000;
 const TABLE_MS = 2_000;
 
 const samples = new Samples();
@@ -62,7 +64,7 @@ async function turn(): Promise<void> {
   } finally {
     isAsking = false;
   }
-  if (document.hidden) rest = REST_MS;
+  if (document.hidden) rest = HIDDEN_MS;
   timer = window.setTimeout(() => void turn(), Math.max(20, rest - (performance.now() - begun)));
 }
 
