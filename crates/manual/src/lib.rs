@@ -140,7 +140,7 @@ mod tests {
             let command = tree.find_subcommand(name).unwrap_or_else(|| panic!("no {name}"));
             assert_eq!(command.get_about().expect("told").to_string(), about);
         }
-        assert!(tree.find_subcommand("fleet").is_some());
+        assert!(["fleet", "web"].iter().all(|name| tree.find_subcommand(name).is_some()));
     }
 
     #[test]

@@ -283,8 +283,8 @@ impl Api {
         });
         Ok(match asking.await {
             Ok(Ok(notice)) => json(StatusCode::OK, &Done { notice: notice.as_deref().map(shown) }),
-            Ok(Err(error @ RequestError::Refused(_))) => {
-                fault(StatusCode::CONFLICT, &shown(&error.to_string()))
+            Ok(Err(RequestError::Refused(error))) => {
+                fault(StatusCode::CONFLICT, &shown(&error.message))
             }
             Ok(Err(error)) => fault(StatusCode::BAD_GATEWAY, &shown(&error.to_string())),
             Err(_) => fault(StatusCode::INTERNAL_SERVER_ERROR, "the log says more"),

@@ -55,7 +55,7 @@ struct Arguments {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8088")]
     listen: SocketAddr,
     /// The file with the token, made if it is not there. Only its owner may read it
-    #[arg(long, value_name = "FILE", default_value = "/var/lib/roadweave-web/token")]
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/roadweave-web/rw0/token")]
     token_file: PathBuf,
     /// The socket of the running client
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]

@@ -31,13 +31,17 @@ function make<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/** How old figures may be before that is told. */
+const SILENT_MS = 2_500;
+
 interface Mood {
   word: string;
   mark: string;
   mood: 'good' | 'bad' | 'idle';
 }
 
-function mood(link: Link): Mood {
+function mood(link: Link, isAway: boolean): Mood {
+  if (isAway) return { word: 'Not known', mark: '?', mood: 'idle' };
   if (link.paused) return { word: 'Paused', mark: '❚❚', mood: 'idle' };
   switch (link.status) {
     case 'usable':
@@ -78,8 +82,9 @@ export class Board {
 
   private session(state: State): void {
     const pill = byId('session');
+    const silence = away(state);
     const [mood, text] =
-      state.away !== null
+      silence !== null
         ? ['bad', 'The client does not answer']
         : state.role !== 'client'
           ? ['idle', `A ${state.role ?? 'stranger'}, and no client`]
@@ -89,17 +94,17 @@ export class Board {
     pill.dataset.mood = mood;
     write(pill, text ?? '');
     const why =
-      state.away !== null
-        ? `${state.away}. What is below was so ${ago(state.age_ms ?? 0)} ago.`
+      silence !== null
+        ? `The client does not answer: ${silence}. What is below was so ${ago(state.age_ms ?? 0)} ago.`
         : state.role === 'client' && state.session === null
           ? `No session: ${state.no_session ?? 'no reason is known'}`
           : null;
     banner(why);
-    document.body.classList.toggle('stale', state.away !== null);
+    document.body.classList.toggle('stale', silence !== null);
   }
 
   private figures(state: State): void {
-    const goodput = state.away === null ? this.samples.goodput() : null;
+    const goodput = away(state) === null ? this.samples.goodput() : null;
     write(byId('up'), megabits(goodput?.[0]));
     write(byId('down'), megabits(goodput?.[1]));
     const target = state.target_bps;
@@ -109,14 +114,15 @@ export class Board {
     );
     write(byId('p99'), milliseconds(state.p99_ms));
     write(byId('stalls'), `${state.stalls}`);
-    write(byId('stalled'), state.stalls > 0 ? `${seconds(state.stalled_ms)} in all` : '');
+    write(byId('stalled'), state.stalls > 0 ? seconds(state.stalled_ms) : '');
     byId('stalls-figure').dataset.mood = state.stalls > 0 ? 'bad' : 'good';
   }
 
   private showLinks(state: State): void {
     const list = byId('links');
+    const isAway = away(state) !== null;
     each(this.links, state.links, list, () => this.link(), (item, link) => {
-      const { word, mark, mood: kind } = mood(link);
+      const { word, mark, mood: kind } = mood(link, isAway);
       item.dataset.mood = kind;
       const place = this.samples.names.indexOf(link.name);
       item.style.setProperty('--own', place < 0 ? 'var(--soft)' : `var(--link-${place % 6})`);
@@ -129,11 +135,11 @@ export class Board {
       write(part(item, 'kind'), kinds.filter(Boolean).join(', '));
       write(part(item, 'mark'), mark);
       write(part(item, 'word'), word);
-      const has = link.status !== null;
+      const has = link.status !== null && !isAway;
       write(part(item, 'sent'), has ? megabits(link.sent_bps) : '–');
       write(part(item, 'received'), has ? megabits(link.received_bps) : '–');
-      write(part(item, 'delay'), milliseconds(link.round_trip_ms));
-      write(part(item, 'loss'), percent(link.loss));
+      write(part(item, 'delay'), has ? milliseconds(link.round_trip_ms) : '–');
+      write(part(item, 'loss'), has ? percent(link.loss) : '–');
       const caps = part(item, 'cap');
       caps.hidden = link.left_bytes === null;
       if (link.left_bytes !== null) {
@@ -145,7 +151,7 @@ export class Board {
       }
       const button = item.querySelector('button') as HTMLButtonElement;
       button.hidden = state.read_only;
-      button.disabled = state.away !== null;
+      button.disabled = isAway;
       write(button, `${link.paused ? 'Resume' : 'Pause'} ${link.shown}`);
       button.onclick = () => this.wishes.pause(link);
     });
@@ -197,7 +203,7 @@ export class Board {
       const select = form.querySelector('select') as HTMLSelectElement;
       select.setAttribute('aria-label', `Another strategy for ${lane.shown}`);
       const button = form.querySelector('button') as HTMLButtonElement;
-      button.disabled = state.away !== null;
+      button.disabled = away(state) !== null;
       button.setAttribute('aria-label', `Change the strategy of ${lane.shown}`);
       form.onsubmit = (event) => {
         event.preventDefault();
@@ -298,6 +304,13 @@ export class Board {
     };
     byId('table').replaceChildren(...this.samples.names.map(row));
   }
+}
+
+/** Why the client says nothing now, if it does not. */
+function away(state: State): string | null {
+  if (state.away !== null) return state.away;
+  const age = state.age_ms ?? 0;
+  return age > SILENT_MS ? `nothing was heard for ${ago(age)}` : null;
 }
 
 /** Says what is wrong, or nothing. */

@@ -215,12 +215,24 @@ async function tests(browser) {
     await shows(page, '#session', /does not answer/);
     await shows(page, '#banner', /What is below was so/);
     assert(await page.locator('.link button').first().isDisabled());
+    assert.equal(await text(page, '.word'), 'Not known');
     await findings(page, 'a client that is away');
     instance.begin();
     await instance.listen();
     await shows(page, '#session', /Connected/);
     assert(await page.locator('#banner').isHidden());
     await shows(page, '#events', /it answers again/);
+    assert.deepEqual(faults, []);
+    await page.context().close();
+  });
+
+  await tried('a client that hangs is told', async () => {
+    const { page, faults } = await open(browser, 'phone', 'dark', program.page);
+    await shows(page, '#session', /Connected/);
+    instance.hangs = true;
+    await shows(page, '#banner', /does not answer: nothing was heard for \d s/);
+    instance.hangs = false;
+    await shows(page, '#session', /Connected/);
     assert.deepEqual(faults, []);
     await page.context().close();
   });

@@ -34,7 +34,7 @@ export class Instance {
       let text = '';
       connection.on('data', (bytes) => {
         text += bytes;
-        if (!text.includes('\n')) return;
+        if (!text.includes('\n') || this.hangs) return;
         const { id, method, params } = JSON.parse(text);
         text = '';
         connection.end(`${JSON.stringify({ jsonrpc: '2.0', id, ...this.answer(method, params) })}\n`);
