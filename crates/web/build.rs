@@ -1,5 +1,5 @@
-//! Puts the built page (`make web`) into the program: a table of its files with their types. Without
-//! Node there is none, and the program says how to make it.
+//! Puts the built page (`make web`) into the program: a table of its files with their types.
+//! Without Node there is none, and the program says how to make it.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The roadweave-web binary: a page with what a running client does, for the phone of a crew or of a
-//! technician. `roadweave web` runs it.
+//! The roadweave-web binary: a page with what a running client does, for the phone of a crew or of
+//! a technician. `roadweave web` runs it.
 //!
 //! ```text
 //! phone ─ HTTP, with the token ─► guard ─► api ─► what the watcher has read
