@@ -62,17 +62,20 @@ if ! has nfpm; then
 fi
 has cargo-cyclonedx || "$CARGO" install --quiet --locked --root "$OUT/tools" cargo-cyclonedx@0.5.9
 
-# The page that roadweave-web shows. Without npm that program is left out.
+# The page that roadweave-web shows, in the program already if that is built.
+without_web() {
+    echo "roadweave-web is left out: $1" >&2
+    PROGRAMS=$(echo " $PROGRAMS " | sed 's/ roadweave-web / /')
+}
 case " $PROGRAMS " in
     *" roadweave-web "*)
         if [ -n "${DIST_BINARIES:-}" ]; then
-            : # it is in the program
+            [ -x "$DIST_BINARIES/roadweave-web" ] || without_web "it is not in $DIST_BINARIES"
         elif has npm; then
             npm ci --silent --no-audit --no-fund --prefix crates/web/page
             npm run --silent build --prefix crates/web/page
         else
-            echo "roadweave-web is left out: npm, which builds its page, is not installed" >&2
-            PROGRAMS=$(echo " $PROGRAMS " | sed 's/ roadweave-web / /')
+            without_web "npm, which builds its page, is not installed"
         fi
         ;;
 esac
