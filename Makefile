@@ -17,10 +17,13 @@ SMOKE_BUILD ?= $(BUILD)
 # What `make test` and `make lint` take: `--workspace` for crates/video as well, in one build.
 MEMBERS ?=
 NODE_MODULES = scripts/node_modules/.package-lock.json
+PAGE = crates/web/page
+PAGE_MODULES = $(PAGE)/node_modules/.package-lock.json
+WEB_ARGS ?=
 
 .PHONY: agreement demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts \
 	fleet fleet-day fleet-load api-check images dist dist-test webrtc webrtc-smoke vod vod-smoke downloads \
-	video video-test video-lint packages clean
+	video video-test video-lint web web-test packages clean
 
 # Without --workspace, cargo takes the default members: all but crates/video, which needs GStreamer.
 
@@ -164,6 +167,18 @@ video-lint: EXTRA_PACKAGES = video
 video-lint: packages
 	$(CARGO) clippy --package roadweave-video --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package roadweave-video --no-deps --quiet
+
+# The page of roadweave-web, by npm: the next build of the program takes it along. docs/web.md.
+web: EXTRA_PACKAGES = web
+web: packages $(PAGE_MODULES)
+	npm run --silent build --prefix $(PAGE)
+
+# The page in Chromium, with axe-core; skipped where npm or Chromium are not installed.
+web-test:
+	@CARGO="$(CARGO)" deploy/web-test.sh $(WEB_ARGS)
+
+$(PAGE_MODULES): $(PAGE)/package-lock.json | packages
+	npm ci --silent --no-audit --no-fund --prefix $(PAGE)
 
 $(NODE_MODULES): scripts/package-lock.json | packages
 	npm ci --silent --no-audit --no-fund --prefix scripts

@@ -2,7 +2,7 @@
 # Installs the Debian packages that demo, tests and benches need; without root it prints
 # the command.
 #
-#   deploy/packages.sh [webrtc|downloads|vod|video]     also those of that target of the Makefile
+#   deploy/packages.sh [webrtc|downloads|vod|video|web]    also those of that target
 set -eu
 
 missing=""
@@ -22,7 +22,8 @@ PATH="$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" need initdb postgresql
 /sbin/ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || missing="$missing libisal2"
 
 case "${1:-}" in webrtc | vod) need chromium chromium && need npm npm ;; esac
-case "${1:-}" in webrtc | downloads | vod) need node nodejs ;; esac
+case "${1:-}" in web) need npm npm ;; esac
+case "${1:-}" in webrtc | downloads | vod | web) need node nodejs ;; esac
 case "${1:-}" in downloads | vod) need mptcpize mptcpize ;; esac
 case "${1:-}" in vod) need nginx nginx-light ;; esac
 # Libraries and plugins: what shows that they are there, and the package.

@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 CARGO="${CARGO:-cargo}"
 OUT=$PWD/target/dist
 FOLDER=$PWD/target/small-box
-PROGRAMS=${DIST_PROGRAMS:-roadweave roadweave-admin roadweave-fleet roadweave-controller roadweave-lab}
+PROGRAMS=${DIST_PROGRAMS:-roadweave roadweave-admin roadweave-fleet roadweave-controller roadweave-lab roadweave-web}
 # The newest whose parts the Go module proxy has.
 NFPM=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
 export PATH="$OUT/tools/bin:$PATH"
@@ -61,6 +61,24 @@ if ! has nfpm; then
     GOBIN="$OUT/tools/bin" go install "$NFPM"
 fi
 has cargo-cyclonedx || "$CARGO" install --quiet --locked --root "$OUT/tools" cargo-cyclonedx@0.5.9
+
+# The page that roadweave-web shows, in the program already if that is built.
+without_web() {
+    echo "roadweave-web is left out: $1" >&2
+    PROGRAMS=$(echo " $PROGRAMS " | sed 's/ roadweave-web / /')
+}
+case " $PROGRAMS " in
+    *" roadweave-web "*)
+        if [ -n "${DIST_BINARIES:-}" ]; then
+            [ -x "$DIST_BINARIES/roadweave-web" ] || without_web "it is not in $DIST_BINARIES"
+        elif has npm; then
+            npm ci --silent --no-audit --no-fund --prefix crates/web/page
+            npm run --silent build --prefix crates/web/page
+        else
+            without_web "npm, which builds its page, is not installed"
+        fi
+        ;;
+esac
 
 # What tells of commands is the same for all, and made by a program of this machine.
 rm -rf "$OUT/pages" "$OUT/sbom" "$OUT/packages" "$OUT/bin"

@@ -14,6 +14,7 @@ case $program in
     roadweave-admin) about="Roadweave: clients of a server, completions" ;;
     roadweave-fleet) about="Roadweave: a fleet from the command line" ;;
     roadweave-controller) about="Roadweave: the controller of a fleet" ;;
+    roadweave-web) about="Roadweave: a page with what a client does, for a crew's phone" ;;
     roadweave-lab) about="Roadweave: demo, benches, experiments and recordings" ;;
 esac
 work=$(mktemp -d)
@@ -46,6 +47,7 @@ programs() {
     [ "$program" != roadweave-admin ] ||
         put "$out/bin/$arch/roadweave-manual" /usr/bin/roadweave-manual 755
 }
+WEB_UNIT=roadweave-web@.service
 # What a machine with a package manager, a shell for people and pages has.
 full() {
     contents=""
@@ -68,9 +70,12 @@ full() {
         put $here/server.toml.example /etc/roadweave/server.toml.example 600 "config|noreplace"
         put_gz docs/configuration.md /usr/share/doc/roadweave/configuration.md.gz
         for unit in deploy/systemd/*.service; do
+            [ "$unit" != "deploy/systemd/$WEB_UNIT" ] || continue
             put "$unit" "/usr/lib/systemd/system/$(basename "$unit")"
         done
     fi
+    [ "$program" != roadweave-web ] ||
+        put "deploy/systemd/$WEB_UNIT" "/usr/lib/systemd/system/$WEB_UNIT"
 }
 # What OpenWrt has: no units, pages or completions, and no server.
 small() {

@@ -8,7 +8,7 @@
 //!
 //! The instance may end or hang, and come back: the screen says so and waits. No key waits for it.
 
-mod history;
+mod cursor;
 mod reader;
 mod row;
 mod screen;
@@ -23,14 +23,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use roadweave_device::history::History;
 use roadweave_device::local::{self, SetUplink};
 use roadweave_device::{Signal, Signals};
 use roadweave_terminal::exit::BadInput;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use self::history::History;
-use self::reader::Reader;
+use self::cursor::Cursor;
+use self::reader::{INTERVAL, Reader};
 
 /// How long a key waits at most before it is heard.
 const KEYS: Duration = Duration::from_millis(100);
@@ -63,7 +64,7 @@ impl TopArgs {
             let why = "standard output is no terminal: `roadweave show --watch 1` writes pages";
             return Err(BadInput::new(why).into());
         }
-        let mut history = History::default();
+        let mut history = History::new(INTERVAL);
         history.take(Instant::now(), local::status(&self.socket)?);
         let reader = Reader::start(self.socket.clone())?;
         let keys = keyboard().context("there is no terminal to take keys from")?;
@@ -85,6 +86,7 @@ fn watch(
     keys: &OwnedFd,
     signals: &mut Signals,
 ) -> Result<()> {
+    let mut cursor = Cursor::default();
     while signals.take().is_none() {
         loop {
             match reader.words.try_recv() {
@@ -93,7 +95,7 @@ fn watch(
                 Err(TryRecvError::Disconnected) => return Err(anyhow!("the reader has failed")),
             }
         }
-        terminal.draw(|frame| screen::draw(frame, &history, Instant::now()))?;
+        terminal.draw(|frame| screen::draw(frame, &history, cursor, Instant::now()))?;
         wait(keys)?;
         let has_event = event::poll(Duration::ZERO).or_else(|error| match error.kind() {
             io::ErrorKind::Interrupted => Ok(false),
@@ -107,8 +109,8 @@ fn watch(
         {
             match action(key) {
                 Action::End => return Ok(()),
-                Action::Move(steps) => history.select(steps),
-                Action::Pause => pause(reader, &mut history),
+                Action::Move(steps) => cursor.step(&history, steps),
+                Action::Pause => pause(reader, &mut history, cursor),
                 Action::Nothing => {}
             }
         }
@@ -161,8 +163,8 @@ fn action(key: KeyEvent) -> Action {
 }
 
 /// Has the uplink under the cursor paused, or resumed.
-fn pause(reader: &Reader, history: &mut History) {
-    let Some((uplink, is_paused)) = history.selected() else { return };
+fn pause(reader: &Reader, history: &mut History, cursor: Cursor) {
+    let Some((uplink, is_paused)) = cursor.uplink(history) else { return };
     let (priority, weight) = (None, None);
     let change = SetUplink { uplink, paused: Some(!is_paused), priority, weight, force: false };
     if reader.changes.try_send(change).is_err() {

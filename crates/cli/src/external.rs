@@ -20,8 +20,8 @@ use clap::Parser;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::{ADMIN, MANUAL, WORKSHOP, program};
 
-/// The command of those who keep a fleet.
-const FLEET: &str = "fleet";
+/// Commands that have a program and a package of their own, and the crate that it is built from.
+const OTHERS: [(&str, &str); 2] = [("fleet", "roadweave-operator"), ("web", "roadweave-web")];
 
 /// The commands of those whom boxes come to; ours, but in a build for boxes.
 const FAR_END: [&str; 4] = ["server", "proxy", "anchor", "drain"];
@@ -86,10 +86,13 @@ pub fn run(ours: &[&str]) -> Result<()> {
     }
     match program::find(&format!("roadweave-{first}")) {
         Some(program) => Err(take_over(&program, &words[1..], log)),
-        None if name == FLEET => {
-            Err(missing(name, "roadweave-fleet", "roadweave-fleet", "roadweave-operator"))
-        }
-        None => Ok(()),
+        None => match OTHERS.iter().find(|(known, _)| *known == name) {
+            Some((_, source)) => {
+                let program = format!("roadweave-{name}");
+                Err(missing(name, &program, &program, source))
+            }
+            None => Ok(()),
+        },
     }
 }
 

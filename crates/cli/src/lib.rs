@@ -77,7 +77,8 @@ fn help_of_others() -> String {
     format!(
         "Commands of the package roadweave-admin:\n{}\n\nCommand of the package \
          roadweave-fleet:\n  fleet     Keeps a fleet: boxes, tokens, proxies, configurations, \
-         people\n\nCommands of the package roadweave-lab:\n{}",
+         people\n\nCommand of the package roadweave-web:\n  web       Shows what a running client does \
+         on a page, for a crew's phone\n\nCommands of the package roadweave-lab:\n{}",
         lines(&[&ADMIN[..], &MANUAL[..]].concat()),
         lines(&WORKSHOP)
     )

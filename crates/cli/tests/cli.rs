@@ -152,6 +152,12 @@ fn commands_of_other_programs_run_as_ours() {
         &["fleet is a command of roadweave-fleet", "not installed", "package roadweave-operator"],
     );
 
+    check_refused(
+        &run(&["web"], &path),
+        2,
+        &["web is a command of roadweave-web", "not installed", "package roadweave-web"],
+    );
+
     write_program(&bin.join("roadweave-hello"));
     check(&["hello", "--json", "x"], &path, "roadweave-hello --json x \n");
     check(&["--log", "debug", "hello"], &path, "roadweave-hello  debug\n");

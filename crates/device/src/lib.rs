@@ -26,6 +26,7 @@ mod error;
 mod files;
 mod filter;
 pub mod fleet;
+pub mod history;
 pub mod local;
 mod lookup;
 mod metrics;

@@ -5,7 +5,8 @@
 //! roadweave-admin      │ command() of each     │
 //! roadweave-manual     ├──► one tree, as one ──┤
 //! roadweave-fleet      │    types it           └ roadweave-manual pages FOLDER:
-//! roadweave-lab        ┘                           FOLDER/PROGRAM/man1/roadweave-peer.1 and so on
+//! roadweave-web        │                           FOLDER/PROGRAM/man1/roadweave-peer.1 and so on
+//! roadweave-lab        ┘
 //! roadweave-controller ────► a tree of its own
 //! ```
 //!
@@ -99,12 +100,13 @@ fn completions(program: &str, shell: Shell) -> Option<String> {
 /// `roadweave` with the commands of the programs that it runs.
 fn product() -> Command {
     let fleet = roadweave_operator::command().name("fleet").bin_name("roadweave fleet");
+    let web = roadweave_web::command().name("web").bin_name("roadweave web");
     let others = [roadweave_admin::command(), Arguments::command(), roadweave_workshop::command()];
     others
         .into_iter()
         .flat_map(|program| program.get_subcommands().cloned().collect::<Vec<_>>())
         .filter(|command| !command.is_hide_set())
-        .chain([fleet])
+        .chain([fleet, web])
         .fold(roadweave_cli::command(), Command::subcommand)
 }
 
@@ -113,6 +115,7 @@ fn owner(name: &str) -> &'static str {
     let has = |commands: &[(&str, &str)]| commands.iter().any(|(known, _)| *known == name);
     match name {
         "fleet" => "roadweave-fleet",
+        "web" => "roadweave-web",
         _ if has(&roadweave_terminal::WORKSHOP) => "roadweave-lab",
         _ if has(&roadweave_terminal::ADMIN) || has(&roadweave_terminal::MANUAL) => {
             "roadweave-admin"
@@ -137,7 +140,7 @@ mod tests {
             let command = tree.find_subcommand(name).unwrap_or_else(|| panic!("no {name}"));
             assert_eq!(command.get_about().expect("told").to_string(), about);
         }
-        assert!(tree.find_subcommand("fleet").is_some());
+        assert!(["fleet", "web"].iter().all(|name| tree.find_subcommand(name).is_some()));
     }
 
     #[test]

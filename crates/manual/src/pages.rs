@@ -89,6 +89,7 @@ mod tests {
             "roadweave-admin/man1/roadweave-peer-add.1",
             "roadweave-admin/man1/roadweave-completions.1",
             "roadweave-fleet/man1/roadweave-fleet-device-show.1",
+            "roadweave-web/man1/roadweave-web.1",
             "roadweave-lab/man1/roadweave-lab-compare.1",
             "roadweave-controller/man1/roadweave-controller-backup.1",
         ] {

@@ -197,7 +197,7 @@ fn one_event(text: &[u8]) -> Vec<u8> {
 pub const DEFAULT: &str = "info";
 const LEVELS: &str = r#"write "error", "warn", "info", "debug", "trace" or "off""#;
 /// Crates with something to log: ours, and below them those of the transport.
-const MODULES: [&str; 21] = [
+const MODULES: [&str; 22] = [
     "roadweave",
     "roadweave_types",
     "roadweave_wire",
@@ -216,6 +216,7 @@ const MODULES: [&str; 21] = [
     "roadweave_workshop",
     "roadweave_control",
     "roadweave_controller",
+    "roadweave_web",
     "sqlx",
     "noq_proto",
     "rustls",

@@ -17,6 +17,14 @@ if [ -f "$PACKAGES/roadweave-admin_$version-1_$arch.deb" ]; then
 else
     echo "deb: roadweave-admin is not packaged, and not tried"
 fi
+if [ -f "$PACKAGES/roadweave-web_$version-1_$arch.deb" ]; then
+    install "$ROOT/debian" "roadweave-web_$version-1_$arch.deb"
+    in_debian roadweave web --help | grep -q -- --token-file || fail "no page"
+    unit "$ROOT/debian" roadweave-web@rw0
+    in_debian dpkg --purge roadweave-web >/dev/null
+else
+    echo "deb: roadweave-web is not packaged, and not tried"
+fi
 in_debian roadweave init --server vpn.example:4433 /etc/roadweave >/dev/null
 in_debian roadweave client --check --config /etc/roadweave/client.toml >/dev/null
 mkdir -p "$ROOT/debian/var/lib/roadweave"

@@ -48,16 +48,19 @@ install() {
 # units FOLDER: as installed, and with the program beside them.
 units() {
     has systemd-analyze || { echo "$part: units are not tried: systemd-analyze is not installed" && return; }
-    for unit in roadweave-client@client roadweave-server roadweave@proxy; do
-        file="$1/usr/lib/systemd/system/$(echo "$unit" | sed 's/@.*/@/').service"
-        try="$ROOT/units/$unit.service"
-        mkdir -p "$ROOT/units"
-        sed "s|/usr/bin/roadweave |$1/usr/bin/roadweave |" "$file" >"$try"
-        said=$(systemd-analyze verify --man=no "$try" 2>&1 | grep "$unit" || true)
-        [ -z "$said" ] || fail "$unit: $said"
-        systemd-analyze security --offline=true --threshold=50 "$try" >/dev/null ||
-            fail "$unit: exposed more than 5.0 of 10"
-    done
+    for unit in roadweave-client@client roadweave-server roadweave@proxy; do unit "$1" $unit; done
+}
+# unit FOLDER NAME: one of them.
+unit() {
+    has systemd-analyze || return 0
+    file="$1/usr/lib/systemd/system/$(echo "$2" | sed 's/@.*/@/').service"
+    try="$ROOT/units/$2.service"
+    mkdir -p "$ROOT/units"
+    sed "s|/usr/bin/roadweave|$1/usr/bin/roadweave|" "$file" >"$try"
+    said=$(systemd-analyze verify --man=no "$try" 2>&1 | grep "$2" || true)
+    [ -z "$said" ] || fail "$2: $said"
+    systemd-analyze security --offline=true --threshold=50 "$try" >/dev/null ||
+        fail "$2: exposed more than 5.0 of 10"
 }
 # installed FOLDER: what every full package of the product brings.
 installed() {

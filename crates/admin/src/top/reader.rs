@@ -5,10 +5,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use roadweave_device::history::History;
 use roadweave_device::local::{self, SetUplink};
 use roadweave_device::status::Status;
-
-use super::history::History;
 
 /// How often the instance is asked.
 pub(super) const INTERVAL: Duration = Duration::from_millis(500);

@@ -11,11 +11,12 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Sparkline, Wrap};
+use roadweave_device::history::{History, Link, encoder_target, sessions};
 use roadweave_device::status::{ClientStatus, RoleStatus, Status};
 use roadweave_tunnel::SessionStatus;
 use roadweave_types::{PathStatus, peer_text};
 
-use super::history::{History, Link, sessions};
+use super::cursor::Cursor;
 use super::row::{Cell, row};
 
 /// Columns from which there is room for all of a row.
@@ -26,14 +27,14 @@ const ROUND_TRIP_FULL: u64 = 100;
 const STALE: Duration = Duration::from_secs(2);
 
 /// Draws what is known.
-pub(super) fn draw(frame: &mut Frame<'_>, history: &History, now: Instant) {
+pub(super) fn draw(frame: &mut Frame<'_>, history: &History, cursor: Cursor, now: Instant) {
     let area = frame.area();
     let events = if area.height < 16 { 3 } else { (area.height / 4).max(5) };
     let parts = [Constraint::Length(3), Constraint::Min(3), Constraint::Length(events)];
     let [head, middle, events] = Layout::vertical(parts).areas(area);
     text(frame, head, headline(history, now, area.width));
     match history.status.as_ref().map(|status| &status.role) {
-        Some(RoleStatus::Client(_)) => uplinks(frame, middle, history),
+        Some(RoleStatus::Client(_)) => uplinks(frame, middle, history, cursor.place(history)),
         Some(role @ (RoleStatus::Server(_) | RoleStatus::Proxy(_))) => {
             clients(frame, middle, history, sessions(role));
         }
@@ -77,7 +78,11 @@ fn headline(history: &History, now: Instant, width: u16) -> Vec<Line<'static>> {
     }
     match role {
         RoleStatus::Client(client) => {
-            vec![title, goodput(history, target(client), width), minute(history, client, width)]
+            vec![
+                title,
+                goodput(history, encoder_target(client), width),
+                minute(history, client, width),
+            ]
         }
         RoleStatus::Server(server) => {
             let (here, gone) = (server.sessions.len(), server.absent.len());
@@ -147,13 +152,7 @@ fn minute(history: &History, client: &ClientStatus, width: u16) -> Line<'static>
     Line::from(text).style(if stalls > 0 { bad() } else { Style::new() })
 }
 
-/// The smallest that an encoder was told, of the lanes that have one, bits a second.
-fn target(client: &ClientStatus) -> Option<u64> {
-    let lanes = client.sessions.iter().flat_map(|session| &session.stats.lanes);
-    lanes.filter_map(|lane| Some(lane.encoder.as_ref()?.bitrate.as_bps())).min()
-}
-
-fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History) {
+fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History, cursor: usize) {
     let [head, rows] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
     let has_caps = history.links.values().any(|link| link.left_bytes.is_some());
     let titles = match area.width < WIDE {
@@ -167,13 +166,13 @@ fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History) {
     let height = if count.saturating_mul(2) <= rows.height { 2 } else { 1 };
     let room = usize::from(rows.height / height).max(1);
     // The one under the cursor is on the screen.
-    let skip = (history.cursor() + 1).saturating_sub(room);
+    let skip = (cursor + 1).saturating_sub(room);
     let shown = history.links.iter().enumerate().skip(skip).take(room);
     for ((at, (name, link)), y) in shown.zip((rows.y..).step_by(height.into())) {
         let area = Rect { y, height, ..rows }.intersection(rows);
         let [numbers, lines] =
             Layout::vertical([Constraint::Length(1), Constraint::Length(1)]).areas(area);
-        let mark = if at == history.cursor() { ">" } else { " " };
+        let mark = if at == cursor { ">" } else { " " };
         let cells = figures(name, link);
         let line = uplink_row(mark, cells, area.width, has_caps);
         frame.render_widget(Paragraph::new(line).style(style(link)), numbers);

@@ -5,7 +5,6 @@ use ratatui::backend::TestBackend;
 use roadweave_device::status::Status;
 use serde_json::{Value, json};
 
-use super::reader::INTERVAL;
 use super::*;
 
 /// A client after `seconds` whose only uplink with a path has sent so many bytes.
@@ -63,7 +62,9 @@ fn read(value: Value) -> Status {
 /// The rows of the screen, without the spaces behind them.
 fn screen_of(history: &History, now: Instant, (width, height): (u16, u16)) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a backend");
-    terminal.draw(|frame| screen::draw(frame, history, now)).expect("it is drawn");
+    terminal
+        .draw(|frame| screen::draw(frame, history, Cursor::default(), now))
+        .expect("it is drawn");
     let cells = terminal.backend().buffer().content().chunks(width.into());
     let row = |cells: &[ratatui::buffer::Cell]| {
         let symbols: String = cells.iter().map(|cell| cell.symbol()).collect();
@@ -85,7 +86,7 @@ fn check(history: &History, now: Instant, size: (u16, u16), expected: &[&str]) {
 
 /// A client one of whose uplinks became bad two half seconds after the first status.
 fn under_way() -> (History, impl Fn(u32) -> Instant) {
-    let (mut history, begun) = (History::default(), Instant::now());
+    let (mut history, begun) = (History::new(INTERVAL), Instant::now());
     let at = move |half_seconds: u32| begun + INTERVAL * half_seconds;
     history.take(at(0), client(10.0, 0, "usable"));
     history.take(at(1), client(10.5, 500_000, "usable"));
@@ -138,7 +139,7 @@ fn a_small_terminal_has_the_figures_that_matter() {
 
 #[test]
 fn the_encoders_target_is_shown_where_there_is_one() {
-    let (mut history, now) = (History::default(), Instant::now());
+    let (mut history, now) = (History::new(INTERVAL), Instant::now());
     let mut status = serde_json::to_value(client(1.0, 0, "usable")).expect("JSON");
     let mut lane = json!(roadweave_tunnel::LaneStats::default());
     lane["encoder"] = json!({ "frame_bytes": 1, "bitrate_bps": 6_000_000 });
@@ -152,7 +153,7 @@ fn the_encoders_target_is_shown_where_there_is_one() {
 
 #[test]
 fn the_end_of_an_instance_its_silence_and_its_return_are_told() {
-    let (mut history, now) = (History::default(), Instant::now());
+    let (mut history, now) = (History::new(INTERVAL), Instant::now());
     history.take(now, client(10.0, 9_000_000, "usable"));
     let rows = screen_of(&history, now + Duration::from_secs(3), (80, 24));
     assert_eq!(rows[1], "no answer for 3 s");
@@ -173,7 +174,7 @@ fn the_end_of_an_instance_its_silence_and_its_return_are_told() {
 
 #[test]
 fn without_a_session_the_reason_stands_above() {
-    let (mut history, now) = (History::default(), Instant::now());
+    let (mut history, now) = (History::new(INTERVAL), Instant::now());
     let mut status = serde_json::to_value(client(10.0, 0, "usable")).expect("JSON");
     status["sessions"] = json!([]);
     status["no_session"] = "192.0.2.1:4433 does not answer\u{1b}[2J".into();
@@ -184,7 +185,7 @@ fn without_a_session_the_reason_stands_above() {
 
 #[test]
 fn what_is_left_is_of_the_cap_that_ends_first() {
-    let (mut history, now) = (History::default(), Instant::now());
+    let (mut history, now) = (History::new(INTERVAL), Instant::now());
     let mut status = serde_json::to_value(client(10.0, 0, "usable")).expect("JSON");
     let path = &mut status["sessions"][0]["paths"][0];
     (path["day_bytes"], path["daily_cap_bytes"]) = (1_000_000.into(), 3_000_000.into());
@@ -194,13 +195,13 @@ fn what_is_left_is_of_the_cap_that_ends_first() {
 
 #[test]
 fn an_uplink_that_is_unplugged_is_told() {
-    let (mut history, now) = (History::default(), Instant::now());
+    let (mut history, now) = (History::new(INTERVAL), Instant::now());
     history.take(now, client(10.0, 0, "usable"));
     let mut status = serde_json::to_value(client(11.0, 0, "usable")).expect("JSON");
     status["uplinks"] = json!([]);
     history.take(now, read(status));
     assert_eq!(history.events[0].1, "eth\u{1b}[2J is gone");
-    assert_eq!(history.selected(), Some(("wwan0".to_owned(), false)));
+    assert_eq!(Cursor::default().uplink(&history), Some(("wwan0".to_owned(), false)));
 }
 
 #[test]
@@ -209,7 +210,7 @@ fn a_server_shows_who_fares_worst_first() {
         (0..50).map(|bus| session(&format!("bus-{bus:02}"), 0, "usable", 0.0)).collect();
     sessions[30] = session("bus-30", 0, "usable", 0.5);
     sessions[40] = session("bus-\u{1b}[2J\u{202e}", 0, "suspect", 0.0);
-    let (mut history, now) = (History::default(), Instant::now());
+    let (mut history, now) = (History::new(INTERVAL), Instant::now());
     history.take(now, server(10.0, sessions.clone()));
     sessions.truncate(49);
     sessions.push(session("tram", 0, "usable", 0.0));
@@ -242,7 +243,7 @@ fn a_server_shows_who_fares_worst_first() {
 
 #[test]
 fn a_stall_lasts_until_a_path_is_usable_again() {
-    let (mut history, begun) = (History::default(), Instant::now());
+    let (mut history, begun) = (History::new(INTERVAL), Instant::now());
     let at = |seconds: u64| begun + Duration::from_secs(seconds);
     history.take(at(0), client(10.0, 0, "usable"));
     history.take(at(1), client(11.0, 0, "suspect"));
@@ -263,13 +264,14 @@ fn keys_do_what_the_screen_says() {
     assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), Action::Nothing);
     assert_eq!(key(KeyCode::Char('p'), KeyModifiers::NONE), Action::Pause);
     assert_eq!(key(KeyCode::Char('p'), KeyModifiers::CONTROL), Action::Nothing);
-    let (mut history, now) = (History::default(), Instant::now());
-    assert_eq!(history.selected(), None);
+    let (mut history, now) = (History::new(INTERVAL), Instant::now());
+    let mut cursor = Cursor::default();
+    assert_eq!(cursor.uplink(&history), None);
     history.take(now, client(10.0, 0, "usable"));
-    history.select(1);
-    assert_eq!(history.selected(), Some(("wwan0".to_owned(), false)));
-    history.select(1);
-    assert_eq!(history.selected(), Some(("wwan0".to_owned(), false)));
-    history.select(-5);
-    assert_eq!(history.selected(), Some(("eth\u{1b}[2J".to_owned(), false)));
+    cursor.step(&history, 1);
+    assert_eq!(cursor.uplink(&history), Some(("wwan0".to_owned(), false)));
+    cursor.step(&history, 1);
+    assert_eq!(cursor.uplink(&history), Some(("wwan0".to_owned(), false)));
+    cursor.step(&history, -5);
+    assert_eq!(cursor.uplink(&history), Some(("eth\u{1b}[2J".to_owned(), false)));
 }

@@ -1,13 +1,17 @@
-//! What was read of an instance in the last minute, and what happened in it.
+//! What was read of an instance in the last minute, and what happened in it: for those who show it
+//! to people, on a terminal or on a page.
+//!
+//! ```text
+//! local socket ─ status, some times a second ─► History ─► rates, p99, stalls, events ─► screen
+//! ```
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use roadweave_device::status::{ClientStatus, RoleStatus, Status};
 use roadweave_tunnel::{PathStatusReport, SessionStatus};
 use roadweave_types::PathStatus;
 
-use super::reader::INTERVAL;
+use crate::status::{ClientStatus, RoleStatus, Status};
 
 /// Readings that are kept of each uplink: a minute of them.
 const SAMPLES: usize = 120;
@@ -17,46 +21,71 @@ const EVENTS: usize = 100;
 const LATELY: Duration = Duration::from_secs(60);
 
 /// What is known of an instance.
-#[derive(Debug, Default)]
-pub(super) struct History {
+#[derive(Debug)]
+pub struct History {
     /// The newest status; that of before while there is none.
-    pub(super) status: Option<Status>,
+    pub status: Option<Status>,
     /// When that was read.
-    pub(super) read_at: Option<Instant>,
+    pub read_at: Option<Instant>,
     /// Why there is none now.
-    pub(super) away: Option<String>,
+    pub away: Option<String>,
     /// Inner packets into the tunnel and out of it, bits a second.
-    pub(super) goodput: Option<[f64; 2]>,
+    pub goodput: Option<[f64; 2]>,
     /// By uplink.
-    pub(super) links: BTreeMap<String, Link>,
+    pub links: BTreeMap<String, Link>,
     /// By the client's key, at a server: bits a second sent and received.
-    pub(super) clients: BTreeMap<String, [f64; 2]>,
-    /// The newest first.
-    pub(super) events: VecDeque<(Instant, String)>,
+    pub clients: BTreeMap<String, [f64; 2]>,
+    /// The newest first; of what others have chosen nothing is escaped.
+    pub events: VecDeque<(Instant, String)>,
+    /// How many events there ever were.
+    pub events_told: u64,
     /// The round trip of the best usable path, ms, of each reading; `None`: there was none.
     delays: VecDeque<(Instant, Option<f64>)>,
-    cursor: usize,
+    interval: Duration,
 }
 
 /// One uplink, with the readings of the last minute, the newest last.
 #[derive(Debug, Default)]
-pub(super) struct Link {
-    pub(super) status: Option<PathStatus>,
-    pub(super) is_paused: bool,
+pub struct Link {
+    /// That of its path, if it has one.
+    pub status: Option<PathStatus>,
+    /// Whether nothing is to go by it.
+    pub is_paused: bool,
     /// Bits a second, sent and received.
-    pub(super) rates: [f64; 2],
-    pub(super) round_trip_ms: f64,
-    pub(super) loss: f64,
+    pub rates: [f64; 2],
+    /// The smoothed round trip, ms.
+    pub round_trip_ms: f64,
+    /// The share of packets lost of late, 0 to 1.
+    pub loss: f64,
     /// Bytes that are left of the day or of the month, where there is a cap.
-    pub(super) left_bytes: Option<u64>,
-    pub(super) kbps: VecDeque<u64>,
-    pub(super) round_trips_ms: VecDeque<u64>,
-    pub(super) loss_permille: VecDeque<u64>,
+    pub left_bytes: Option<u64>,
+    /// Of each reading: both directions together.
+    pub kbps: VecDeque<u64>,
+    /// Of each reading.
+    pub round_trips_ms: VecDeque<u64>,
+    /// Of each reading.
+    pub loss_permille: VecDeque<u64>,
 }
 
 impl History {
+    /// Nothing is known yet; it is to be read every `interval`.
+    pub fn new(interval: Duration) -> Self {
+        Self {
+            status: None,
+            read_at: None,
+            away: None,
+            goodput: None,
+            links: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            events: VecDeque::new(),
+            events_told: 0,
+            delays: VecDeque::new(),
+            interval,
+        }
+    }
+
     /// Takes what was read.
-    pub(super) fn take(&mut self, now: Instant, status: Status) {
+    pub fn take(&mut self, now: Instant, status: Status) {
         self.read_at = Some(now);
         if self.away.take().is_some() {
             self.tell(now, "it answers again".to_owned());
@@ -80,7 +109,7 @@ impl History {
     }
 
     /// There is no status, for this reason.
-    pub(super) fn miss(&mut self, now: Instant, why: String) {
+    pub fn miss(&mut self, now: Instant, why: String) {
         if self.away.is_none() {
             self.tell(now, why.clone());
         }
@@ -201,14 +230,14 @@ impl History {
     }
 
     /// The 99th percentile of the best path's round trip in the last minute, ms.
-    pub(super) fn delay_p99_ms(&self) -> Option<f64> {
+    pub fn delay_p99_ms(&self) -> Option<f64> {
         let mut all: Vec<f64> = self.delays.iter().filter_map(|(_, delay)| *delay).collect();
         all.sort_by(f64::total_cmp);
         all.get((all.len() * 99).div_ceil(100).max(1) - 1).copied()
     }
 
     /// How often in the last minute no path was usable, and for about how long together.
-    pub(super) fn stalls(&self) -> (usize, Duration) {
+    pub fn stalls(&self) -> (usize, Duration) {
         let (mut count, mut stands) = (0, false);
         for (_, delay) in &self.delays {
             count += usize::from(delay.is_none() && !stands);
@@ -216,37 +245,27 @@ impl History {
         }
         // Until the next reading; nobody knows yet until when the newest lasts.
         let next = self.delays.iter().skip(1).map(|(at, _)| *at);
-        let next = next.chain(self.delays.back().map(|(at, _)| *at + INTERVAL));
+        let next = next.chain(self.delays.back().map(|(at, _)| *at + self.interval));
         let all = self.delays.iter().zip(next).filter(|((_, delay), _)| delay.is_none());
         (count, all.map(|((at, _), next)| next.saturating_duration_since(*at)).sum())
     }
 
     /// Something has happened.
-    pub(super) fn tell(&mut self, now: Instant, event: String) {
+    pub fn tell(&mut self, now: Instant, event: String) {
+        self.events_told += 1;
         self.events.push_front((now, event));
         self.events.truncate(EVENTS);
     }
+}
 
-    /// Moves the cursor among the uplinks.
-    pub(super) fn select(&mut self, steps: isize) {
-        let last = self.links.len().saturating_sub(1);
-        self.cursor = self.cursor.min(last).saturating_add_signed(steps).min(last);
-    }
-
-    /// The place of the uplink under the cursor.
-    pub(super) fn cursor(&self) -> usize {
-        self.cursor.min(self.links.len().saturating_sub(1))
-    }
-
-    /// The uplink under the cursor, and whether it is paused.
-    pub(super) fn selected(&self) -> Option<(String, bool)> {
-        let (name, link) = self.links.iter().nth(self.cursor())?;
-        Some((name.clone(), link.is_paused))
-    }
+/// The smallest that an encoder was told, of the lanes that have one, bits a second.
+pub fn encoder_target(client: &ClientStatus) -> Option<u64> {
+    let lanes = client.sessions.iter().flat_map(|session| &session.stats.lanes);
+    lanes.filter_map(|lane| Some(lane.encoder.as_ref()?.bitrate.as_bps())).min()
 }
 
 /// The sessions with clients of a server or a proxy.
-pub(super) fn sessions(role: &RoleStatus) -> &[SessionStatus] {
+pub fn sessions(role: &RoleStatus) -> &[SessionStatus] {
     match role {
         RoleStatus::Server(server) => &server.sessions,
         RoleStatus::Proxy(proxy) => &proxy.sessions,

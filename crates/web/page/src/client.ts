@@ -1,0 +1,113 @@
+// What the program answers (crates/web/src/api.rs), and how it is asked.
+
+/** One uplink. */
+export interface Link {
+  name: string;
+  shown: string;
+  status: string | null;
+  paused: boolean;
+  technology: string | null;
+  signal_dbm: number | null;
+  sent_bps: number;
+  received_bps: number;
+  round_trip_ms: number | null;
+  loss: number | null;
+  left_bytes: number | null;
+  cap_bytes: number | null;
+  backup: boolean;
+}
+
+export interface Lane {
+  name: string;
+  shown: string;
+  strategy: string;
+}
+
+export interface Told {
+  number: number;
+  ago_ms: number;
+  text: string;
+}
+
+/** Place in the names, sent and received in kbit/s, round trip in ms, loss in thousandths, usable. */
+export type LinkRow = [number, number, number, number | null, number, boolean];
+/** Number, time in ms, goodput up and down in kbit/s, the encoder's target in kbit/s, links. */
+export type Row = [number, number, [number, number] | null, number | null, LinkRow[]];
+
+export interface State {
+  run: string;
+  now_ms: number;
+  read_only: boolean;
+  away: string | null;
+  age_ms: number | null;
+  name: string | null;
+  role: string | null;
+  uptime_s: number | null;
+  session: string | null;
+  no_session: string | null;
+  target_bps: number | null;
+  p99_ms: number | null;
+  stalls: number;
+  stalled_ms: number;
+  links: Link[];
+  lanes: Lane[];
+  strategies: string[];
+  events: Told[];
+  samples: { names: string[]; rows: Row[] };
+}
+
+/** The token is missing or another one. */
+export class Stranger extends Error {}
+
+const KEPT = 'roadweave token';
+const WAIT_MS = 5_000;
+
+/** The token: of the address, where it is taken away from, or as it was kept. */
+export function token(): string | null {
+  const found = /^#token=([0-9a-fA-F]{64})$/.exec(location.hash)?.[1];
+  if (found) {
+    keep(found);
+    history.replaceState(null, '', location.pathname);
+  }
+  try {
+    return found ?? localStorage.getItem(KEPT);
+  } catch {
+    return found ?? null;
+  }
+}
+
+export function keep(value: string): void {
+  try {
+    localStorage.setItem(KEPT, value);
+  } catch {
+    // Where nothing may be kept, the address is needed each time.
+  }
+}
+
+export async function read(token: string, after: number): Promise<State> {
+  return (await ask(token, `state?after=${after}`)) as State;
+}
+
+/** Changes something; returns what the user should know of it. */
+export async function change(token: string, what: string, change: object): Promise<string | null> {
+  const answer = await ask(token, what, change);
+  return (answer as { notice: string | null }).notice;
+}
+
+async function ask(token: string, what: string, content?: object): Promise<unknown> {
+  const headers: Record<string, string> = { Authorization: `Bearer ${token}` };
+  if (content) headers['Content-Type'] = 'application/json';
+  const answer = await fetch(`/api/v1/${what}`, {
+    method: content ? 'POST' : 'GET',
+    headers,
+    body: content ? JSON.stringify(content) : null,
+    cache: 'no-store',
+    credentials: 'omit',
+    redirect: 'error',
+    signal: AbortSignal.timeout(content ? 3 * WAIT_MS : WAIT_MS),
+  });
+  if (answer.status === 401) throw new Stranger('the token is missing or another one');
+  const value: unknown = await answer.json();
+  if (!answer.ok) throw new Error((value as { error?: string }).error ?? `${answer.status}`);
+  return value;
+}

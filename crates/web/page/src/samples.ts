@@ -1,0 +1,76 @@
+// Five minutes of samples, as columns for the charts.
+
+import type { State } from './client';
+
+/** Seconds that are kept. */
+export const SPAN_S = 300;
+
+/** One link in one sample; null where it had no path, or nobody answered. */
+export interface LinkSample {
+  sent: number;
+  received: number;
+  delay: number | null;
+  loss: number;
+  usable: boolean;
+}
+
+export interface Sample {
+  number: number;
+  /** Seconds since 1970. */
+  at: number;
+  goodput: [number, number] | null;
+  target: number | null;
+  links: Map<string, LinkSample>;
+}
+
+export class Samples {
+  all: Sample[] = [];
+  /** Links in the order in which they came: each keeps its colour. */
+  names: string[] = [];
+  private run = '';
+  /** What to add to the program's ms for those since 1970. */
+  private offset = 0;
+
+  get newest(): number {
+    return this.all.at(-1)?.number ?? 0;
+  }
+
+  /** Takes what was read. Returns false where the program was started anew, and all of it is needed. */
+  take(state: State): boolean {
+    const offset = Date.now() - state.now_ms;
+    if (state.run !== this.run) {
+      const isFirst = this.run === '' || state.samples.rows[0]?.[0] === 1;
+      this.all = [];
+      this.run = state.run;
+      this.offset = offset;
+      if (!isFirst) return false;
+    }
+    if (Math.abs(offset - this.offset) > 2_000) this.offset = offset;
+    for (const [number, at, goodput, target, links] of state.samples.rows) {
+      if (number <= this.newest) continue;
+      const byName = new Map<string, LinkSample>();
+      for (const [place, sent, received, delay, loss, usable] of links) {
+        const name = state.samples.names[place];
+        if (name === undefined) continue;
+        if (!this.names.includes(name) && this.names.length < 64) this.names.push(name);
+        byName.set(name, { sent, received, delay, loss, usable });
+      }
+      this.all.push({ number, at: (at + this.offset) / 1000, goodput, target, links: byName });
+    }
+    const oldest = (state.now_ms + this.offset) / 1000 - SPAN_S;
+    const first = this.all.findIndex((sample) => sample.at >= oldest);
+    if (first > 0) this.all.splice(0, first);
+    this.names = this.names.filter((name) => this.all.some((sample) => sample.links.has(name)));
+    return true;
+  }
+
+  /** The mean goodput of the last second, bit/s: up and down. */
+  goodput(): [number, number] | null {
+    const newest = this.all.at(-1);
+    if (!newest?.goodput) return null;
+    const late = this.all.filter((sample) => sample.at > newest.at - 0.99 && sample.goodput);
+    const mean = (way: 0 | 1) =>
+      (late.reduce((sum, sample) => sum + (sample.goodput?.[way] ?? 0), 0) / late.length) * 1e3;
+    return [mean(0), mean(1)];
+  }
+}

@@ -1,0 +1,360 @@
+//! The interface of the page: what is seen, and two changes.
+//!
+//! ```text
+//! GET  /api/v1/state?after=N   all that is known, with the samples behind number N
+//! POST /api/v1/uplinks         {"uplink": "wwan0", "paused": true}
+//! POST /api/v1/lanes           {"lane": "tcp", "strategy": "redundant"}
+//! ```
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use roadweave_device::history::encoder_target;
+use roadweave_device::local::{self, RequestError, SetStrategy, SetUplink};
+use roadweave_device::random_bytes;
+use roadweave_device::status::{ClientStatus, RoleStatus};
+use roadweave_tunnel::{PathStatusReport, Strategy};
+use roadweave_types::peer_text;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::connections::Place;
+use crate::guard::{Answer, Refusal, answer, let_in, named};
+use crate::names::Names;
+use crate::page;
+use crate::samples::Rows;
+use crate::token::Check;
+use crate::watcher::{Seen, Watcher};
+
+/// Bytes of a request's content.
+const BODY_MAX: usize = 4 * 1024;
+/// How long content may take to come.
+const BODY_WAIT: Duration = Duration::from_secs(5);
+/// Changes that wait for the client's answer.
+const CHANGES_MAX: usize = 2;
+/// Entries of each list in an answer.
+const LIST_MAX: usize = 64;
+
+/// What answers requests.
+#[derive(Debug)]
+pub(crate) struct Api {
+    watcher: Watcher,
+    names: Names,
+    check: Check,
+    read_only: bool,
+    /// Tells the page that the samples count anew.
+    run: String,
+    changes: Arc<Semaphore>,
+}
+
+/// All that the page shows.
+#[derive(Debug, Serialize)]
+struct State<'a> {
+    run: &'a str,
+    now_ms: u64,
+    read_only: bool,
+    /// Why nothing is known now.
+    away: Option<String>,
+    /// How old the figures are.
+    age_ms: Option<u64>,
+    name: Option<String>,
+    role: Option<&'static str>,
+    uptime_s: Option<u64>,
+    session: Option<String>,
+    no_session: Option<String>,
+    target_bps: Option<u64>,
+    p99_ms: Option<f64>,
+    stalls: usize,
+    stalled_ms: u64,
+    links: Vec<LinkState<'a>>,
+    lanes: Vec<LaneState<'a>>,
+    /// What a lane may follow.
+    strategies: Vec<&'static str>,
+    events: Vec<EventState>,
+    samples: Rows<'a>,
+}
+
+/// One uplink.
+#[derive(Debug, Serialize)]
+struct LinkState<'a> {
+    name: &'a str,
+    shown: String,
+    /// That of its path.
+    status: Option<&'static str>,
+    paused: bool,
+    technology: Option<&'static str>,
+    signal_dbm: Option<i32>,
+    sent_bps: u64,
+    received_bps: u64,
+    round_trip_ms: Option<f64>,
+    loss: Option<f64>,
+    left_bytes: Option<u64>,
+    /// That of the cap with the least left.
+    cap_bytes: Option<u64>,
+    backup: bool,
+}
+
+/// One lane.
+#[derive(Debug, Serialize)]
+struct LaneState<'a> {
+    name: &'a str,
+    shown: String,
+    strategy: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+struct EventState {
+    number: u64,
+    ago_ms: u64,
+    text: String,
+}
+
+/// What is wanted of an uplink.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UplinkChange {
+    uplink: String,
+    paused: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Done {
+    notice: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Fault<'a> {
+    error: &'a str,
+}
+
+impl Api {
+    /// # Errors
+    /// When the system gives no random bytes.
+    pub(crate) fn new(
+        watcher: Watcher,
+        names: Names,
+        check: Check,
+        read_only: bool,
+    ) -> Result<Self> {
+        let run = u64::from_ne_bytes(random_bytes()?);
+        let changes = Arc::new(Semaphore::new(CHANGES_MAX));
+        Ok(Self { watcher, names, check, read_only, run: format!("{run:016x}"), changes })
+    }
+
+    /// Answers a request that came over the connection of `place`.
+    pub(crate) async fn answer(&self, place: &Place, request: Request<Incoming>) -> Answer {
+        let (parts, body) = request.into_parts();
+        if let Err(refusal) = named(&parts, &self.names) {
+            return refuse(refusal);
+        }
+        let path = parts.uri.path();
+        let Some(of_api) = path.strip_prefix("/api/v1/") else {
+            return match (&parts.method, page::file(path)) {
+                (_, None) => fault(StatusCode::NOT_FOUND, "there is nothing at this address"),
+                (&Method::GET | &Method::HEAD, Some(file)) => file,
+                _ => wrong_method("GET"),
+            };
+        };
+        if let Err(refusal) = let_in(&parts, &self.check) {
+            return refuse(refusal);
+        }
+        place.is_known();
+        match (of_api, &parts.method) {
+            ("state", &Method::GET) => self.state(parts.uri.query().unwrap_or_default()),
+            ("state", _) => wrong_method("GET"),
+            ("uplinks" | "lanes", &Method::POST) => {
+                let content_type = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+                if content_type != Some(b"application/json") {
+                    return fault(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send application/json");
+                }
+                if self.read_only {
+                    return fault(StatusCode::FORBIDDEN, "this page only shows (--read-only)");
+                }
+                let done = match of_api {
+                    "uplinks" => self.set_uplink(body).await,
+                    _ => self.set_lane(body).await,
+                };
+                done.unwrap_or_else(|answer| answer)
+            }
+            ("uplinks" | "lanes", _) => wrong_method("POST"),
+            _ => fault(StatusCode::NOT_FOUND, "there is nothing at this address"),
+        }
+    }
+
+    fn state(&self, query: &str) -> Answer {
+        self.watcher.look();
+        let after = match query.strip_prefix("after=").map(str::parse) {
+            None if query.is_empty() => 0,
+            Some(Ok(after)) => after,
+            _ => return fault(StatusCode::BAD_REQUEST, "after is a number"),
+        };
+        let now_ms = self.watcher.elapsed_ms();
+        let seen = self.watcher.seen();
+        let state = self.state_of(&seen, after, now_ms, self.watcher.begun());
+        json(StatusCode::OK, &state)
+    }
+
+    fn state_of<'a>(
+        &'a self,
+        seen: &'a Seen,
+        after: u64,
+        now_ms: u64,
+        begun: Instant,
+    ) -> State<'a> {
+        let history = &seen.history;
+        let now = begun + Duration::from_millis(now_ms);
+        let ago = |at: Instant| now.saturating_duration_since(at).as_millis() as u64;
+        let status = history.status.as_ref();
+        let client = match status.map(|status| &status.role) {
+            Some(RoleStatus::Client(client)) => Some(client),
+            _ => None,
+        };
+        let session = client.and_then(|client| client.sessions.first());
+        let (stalls, stalled) = history.stalls();
+        let events = history.events.iter().take(LIST_MAX).zip(0..);
+        State {
+            run: &self.run,
+            now_ms,
+            read_only: self.read_only,
+            away: history.away.as_deref().map(shown),
+            age_ms: history.read_at.map(ago),
+            name: status.map(|status| shown(&status.name)),
+            role: status.map(|status| status.role.name()),
+            uptime_s: status.map(|status| status.uptime_seconds as u64),
+            session: session.map(|session| shown(&session.peer)),
+            no_session: client.and_then(|it| it.no_session.as_deref()).map(shown),
+            target_bps: client.and_then(encoder_target),
+            p99_ms: history.delay_p99_ms(),
+            stalls,
+            stalled_ms: stalled.as_millis() as u64,
+            links: client.map(|client| links(client, seen)).unwrap_or_default(),
+            lanes: session.map_or_else(Vec::new, |session| {
+                let ours = session.stats.lanes.iter().filter(|lane| !lane.strategy.is_empty());
+                let of = ours.take(LIST_MAX).map(|lane| LaneState {
+                    name: &lane.name,
+                    shown: shown(&lane.name),
+                    strategy: &lane.strategy,
+                });
+                of.collect()
+            }),
+            strategies: Strategy::for_any_uplinks().collect(),
+            events: events
+                .map(|((at, text), back)| EventState {
+                    number: history.events_told - back,
+                    ago_ms: ago(*at),
+                    text: shown(text),
+                })
+                .collect(),
+            samples: seen.samples.after(after),
+        }
+    }
+
+    async fn set_uplink(&self, body: Incoming) -> Result<Answer, Answer> {
+        let UplinkChange { uplink, paused } = content(body).await?;
+        let (priority, weight) = (None, None);
+        let change = SetUplink { uplink, paused: Some(paused), priority, weight, force: false };
+        let socket = self.watcher.socket().to_owned();
+        self.change(move || local::set_uplink(&socket, &change)).await
+    }
+
+    async fn set_lane(&self, body: Incoming) -> Result<Answer, Answer> {
+        let change: SetStrategy = content(body).await?;
+        let socket = self.watcher.socket().to_owned();
+        self.change(move || local::set_strategy(&socket, &change)).await
+    }
+
+    /// Has the client do something, in a thread that may wait for it.
+    async fn change(
+        &self,
+        ask: impl FnOnce() -> Result<Option<String>, RequestError> + Send + 'static,
+    ) -> Result<Answer, Answer> {
+        let busy = |_| fault(StatusCode::SERVICE_UNAVAILABLE, "other changes are under way");
+        let permit = Arc::clone(&self.changes).try_acquire_owned().map_err(busy)?;
+        let asking = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            ask()
+        });
+        Ok(match asking.await {
+            Ok(Ok(notice)) => json(StatusCode::OK, &Done { notice: notice.as_deref().map(shown) }),
+            Ok(Err(RequestError::Refused(error))) => {
+                fault(StatusCode::CONFLICT, &shown(&error.message))
+            }
+            Ok(Err(error)) => fault(StatusCode::BAD_GATEWAY, &shown(&error.to_string())),
+            Err(_) => fault(StatusCode::INTERNAL_SERVER_ERROR, "the log says more"),
+        })
+    }
+}
+
+/// The uplinks, by name.
+fn links<'a>(client: &'a ClientStatus, seen: &'a Seen) -> Vec<LinkState<'a>> {
+    let of = |(name, link): (&'a String, &roadweave_device::history::Link)| {
+        let mut paths = client.sessions.iter().flat_map(|session| &session.paths);
+        let path = paths.find(|path| path.uplink.as_ref() == Some(name));
+        let technology = seen.technologies.get(name).copied().flatten();
+        LinkState {
+            name,
+            shown: shown(name),
+            status: link.status.map(|status| status.name()),
+            paused: link.is_paused,
+            technology: technology.map(|technology| technology.name()),
+            signal_dbm: seen.levels.get(name).copied(),
+            sent_bps: link.rates[0] as u64,
+            received_bps: link.rates[1] as u64,
+            round_trip_ms: link.status.map(|_| link.round_trip_ms),
+            loss: link.status.map(|_| link.loss),
+            left_bytes: link.left_bytes,
+            cap_bytes: path.and_then(cap),
+            backup: path.is_some_and(|path| path.priority == roadweave_types::Priority::Backup),
+        }
+    };
+    seen.history.links.iter().take(LIST_MAX).map(of).collect()
+}
+
+/// The cap that has the least left.
+fn cap(path: &PathStatusReport) -> Option<u64> {
+    let caps = [(path.daily_cap_bytes, path.day_bytes), (path.monthly_cap_bytes, path.month_bytes)];
+    let caps = caps.into_iter().filter_map(|(cap, used)| Some((cap?.saturating_sub(used?), cap?)));
+    caps.min().map(|(_, cap)| cap)
+}
+
+/// What others have chosen, as it may stand on a page: bounded, and nothing in it turns the text.
+fn shown(text: &str) -> String {
+    peer_text(text.as_bytes())
+}
+
+/// The content of a request.
+async fn content<T: DeserializeOwned>(body: Incoming) -> Result<T, Answer> {
+    let read = timeout(BODY_WAIT, Limited::new(body, BODY_MAX).collect()).await;
+    let read = read.map_err(|_| fault(StatusCode::REQUEST_TIMEOUT, "it took too long to come"))?;
+    let too_large = |_| fault(StatusCode::PAYLOAD_TOO_LARGE, "that is too much");
+    let bytes = read.map_err(too_large)?.to_bytes();
+    let malformed = |_| fault(StatusCode::BAD_REQUEST, "that is not what is asked for");
+    serde_json::from_slice(&bytes).map_err(malformed)
+}
+
+fn json(status: StatusCode, value: &impl Serialize) -> Answer {
+    // All of it is text and numbers.
+    let text = serde_json::to_vec(value).unwrap_or_default();
+    answer(status, "application/json", Bytes::from(text))
+}
+
+fn fault(status: StatusCode, error: &str) -> Answer {
+    json(status, &Fault { error })
+}
+
+fn refuse(refusal: Refusal) -> Answer {
+    fault(refusal.status, refusal.why)
+}
+
+fn wrong_method(allowed: &'static str) -> Answer {
+    let mut answer = fault(StatusCode::METHOD_NOT_ALLOWED, "not by this method");
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    answer
+}

@@ -1,0 +1,7 @@
+//! The roadweave-web binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    roadweave_web::main()
+}

@@ -1,0 +1,188 @@
+//! What stands before every answer: by which name the server is called, which page asks, and
+//! whether it has the token; and what a browser is told with every answer.
+//!
+//! The token comes in a field that a page has to set by itself. Nothing that a browser adds of its
+//! own accord, such as a cookie, lets anybody in: so no other page can act in the crew's name, and
+//! the checks of Origin and Sec-Fetch-Site only come on top.
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Response, StatusCode};
+
+use crate::names::Names;
+use crate::token::Check;
+
+/// An answer, which is in memory as a whole.
+pub(crate) type Answer = Response<Full<Bytes>>;
+
+/// Why somebody gets nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) why: &'static str,
+}
+
+/// Fields of every answer. The page brings all that it needs, and runs in no frame.
+const FIELDS: [(HeaderName, &str); 8] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+         connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
+         frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::CACHE_CONTROL, "no-store"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (
+        HeaderName::from_static("permissions-policy"),
+        "camera=(), geolocation=(), microphone=(), usb=()",
+    ),
+];
+
+/// Whether the server may be called by the name that `parts` has.
+///
+/// # Errors
+/// 421 for a name that is not served, 400 where there is not one.
+pub(crate) fn named(parts: &Parts, names: &Names) -> Result<(), Refusal> {
+    let bad = Refusal { status: StatusCode::BAD_REQUEST, why: "one field Host is needed" };
+    let host = only(&parts.headers, &header::HOST).map_err(|()| bad)?.ok_or(bad)?;
+    let of_target = parts.uri.authority().map(|authority| authority.as_str());
+    match names.has(host) && of_target.is_none_or(|it| it.eq_ignore_ascii_case(host)) {
+        true => Ok(()),
+        false => Err(Refusal {
+            status: StatusCode::MISDIRECTED_REQUEST,
+            why: "this name is not served here; `roadweave web --host` adds one",
+        }),
+    }
+}
+
+/// Whether `parts`, a request to the interface, comes from the page and has the token.
+///
+/// # Errors
+/// 403 for another page, 401 without the token.
+pub(crate) fn let_in(parts: &Parts, check: &Check) -> Result<(), Refusal> {
+    if is_foreign(parts) {
+        return Err(Refusal { status: StatusCode::FORBIDDEN, why: "another page asks" });
+    }
+    let shown = only(&parts.headers, &header::AUTHORIZATION).ok().flatten();
+    let token = shown.and_then(|shown| shown.strip_prefix("Bearer "));
+    match token.is_some_and(|token| check.is_right(token.as_bytes())) {
+        true => Ok(()),
+        false => Err(Refusal {
+            status: StatusCode::UNAUTHORIZED,
+            why: "the token is missing or another one",
+        }),
+    }
+}
+
+/// Whether a browser says that this is of another page than ours. Other programs say nothing.
+fn is_foreign(parts: &Parts) -> bool {
+    let Parts { headers, method, .. } = parts;
+    let site = only(headers, &HeaderName::from_static("sec-fetch-site"));
+    let is_ours = |site: &str| site == "same-origin" || site == "none" && *method == Method::GET;
+    let Ok(origin) = only(headers, &header::ORIGIN) else { return true };
+    let host = only(headers, &header::HOST).ok().flatten().unwrap_or_default();
+    let is_here = |origin: &str| {
+        let of = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        of.is_some_and(|of| of.eq_ignore_ascii_case(host))
+    };
+    !site.is_ok_and(|site| site.is_none_or(is_ours)) || !origin.is_none_or(is_here)
+}
+
+/// The value of a field that may be there once.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
+    let mut all = headers.get_all(name).iter();
+    let first = all.next();
+    match all.next() {
+        Some(_) => Err(()),
+        None => first.map(|value| value.to_str().map_err(|_| ())).transpose(),
+    }
+}
+
+/// An answer with what every answer has.
+pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    for (name, value) in FIELDS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if status == StatusCode::UNAUTHORIZED {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+    use crate::token::Token;
+
+    fn parts(method: &str, target: &str, fields: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().method(method).uri(target);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        request.body(()).expect("a request").into_parts().0
+    }
+
+    #[test]
+    fn a_page_whose_name_was_made_to_lead_here_gets_nothing() {
+        let names = Names::new("127.0.0.1".parse().expect("an address"), &[]).expect("names");
+        let check = |target: &str, fields: &[(&str, &str)], expected: Option<u16>| {
+            let found = named(&parts("GET", target, fields), &names);
+            assert_eq!(found.err().map(|it| it.status.as_u16()), expected, "{target} {fields:?}");
+        };
+        check("/", &[("host", "127.0.0.1:8088")], None);
+        check("/", &[("host", "evil.example:8088")], Some(421));
+        check("/", &[], Some(400));
+        check("/", &[("host", "127.0.0.1"), ("host", "evil.example")], Some(400));
+        check("http://evil.example/", &[("host", "127.0.0.1")], Some(421));
+        check("http://127.0.0.1/", &[("host", "127.0.0.1")], None);
+    }
+
+    #[test]
+    fn the_token_lets_in_and_another_page_stays_out_with_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let token = Token::read_or_make(&folder.path().join("token")).expect("made");
+        let address = token.address("").to_string();
+        let right = format!("Bearer {}", address.split('=').nth(1).expect("a token"));
+        let judge = Check::new(&token).expect("random bytes");
+        let check = |method: &str, fields: &[(&str, &str)], expected: Option<u16>| {
+            let host = [("host", "127.0.0.1:8088")];
+            let parts = parts(method, "/api/v1/state", &[&host[..], fields].concat());
+            let found = let_in(&parts, &judge).err().map(|it| it.status.as_u16());
+            assert_eq!(found, expected, "{method} {fields:?}");
+        };
+        let token = ("authorization", right.as_str());
+        check("GET", &[token], None);
+        check("POST", &[token], None);
+        check("GET", &[], Some(401));
+        check("GET", &[("authorization", "Bearer ")], Some(401));
+        check("GET", &[("authorization", "Bearer x"), token], Some(401));
+        check("GET", &[("cookie", right.as_str())], Some(401));
+        let origin = |origin| ("origin", origin);
+        check("POST", &[token, origin("http://127.0.0.1:8088")], None);
+        check("POST", &[token, origin("https://127.0.0.1:8088")], None);
+        for foreign in ["null", "http://127.0.0.1:8089", "http://127.0.0.1", "http://evil.example"]
+        {
+            check("POST", &[token, origin(foreign)], Some(403));
+        }
+        let site = |site| ("sec-fetch-site", site);
+        check("POST", &[token, site("same-origin")], None);
+        check("GET", &[token, site("none")], None);
+        check("POST", &[token, site("none")], Some(403));
+        for foreign in ["cross-site", "same-site", "", "SAME-ORIGIN"] {
+            check("POST", &[token, site(foreign)], Some(403));
+            check("GET", &[token, site(foreign)], Some(403));
+        }
+    }
+}

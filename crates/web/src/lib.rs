@@ -1,0 +1,122 @@
+//! The roadweave-web binary: a page with what a running client does, for the phone of a crew or of
+//! a technician. `roadweave web` runs it.
+//!
+//! ```text
+//! phone ─ HTTP, with the token ─► guard ─► api ─► what the watcher has read
+//!                                          └────► local socket: pause, strategy
+//! watcher: a thread ─ status, up to 5 times a second ─► local socket of the client
+//! ```
+//!
+//! It is a program of its own: the one with the rights to change routes and filters has no server
+//! for browsers in it. All that this one may do is what the local socket takes.
+
+#![allow(clippy::disallowed_methods, reason = "a program at the edge: sockets, threads and time")]
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+mod api;
+mod connections;
+mod guard;
+mod names;
+mod page;
+mod place;
+mod samples;
+mod serve;
+mod signal;
+mod token;
+mod watcher;
+
+use std::io::IsTerminal as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory as _, Parser};
+use qrcode::render::unicode::Dense1x2;
+use qrcode::{EcLevel, QrCode};
+use roadweave_terminal::command_line::{LogOption, finish, refuse};
+use roadweave_terminal::out;
+
+use crate::names::Names;
+use crate::token::Token;
+
+/// Shows what a running client does on a page, for a crew's phone
+///
+/// Whoever has the page's address, which ends with a token, sees the client's figures and may pause
+/// its uplinks and change strategies. There is no TLS: on anything but loopback whoever can read
+/// the network along can read the token.
+#[derive(Debug, Parser)]
+#[command(name = "roadweave-web", bin_name = "roadweave web", version, max_term_width = 100)]
+struct Arguments {
+    #[command(flatten)]
+    log: LogOption,
+    /// The address to listen on: of loopback, or of this machine in its LAN. An uplink's address
+    /// is refused
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8088")]
+    listen: SocketAddr,
+    /// The file with the token, made if it is not there. Only its owner may read it
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/roadweave-web/rw0/token")]
+    token_file: PathBuf,
+    /// The socket of the running client
+    #[arg(long, default_value = "/run/roadweave/rw0.sock")]
+    socket: PathBuf,
+    /// A further name by which browsers may call this machine, as behind a proxy
+    #[arg(long = "host", value_name = "NAME")]
+    hosts: Vec<String>,
+    /// Change nothing, whoever asks
+    #[arg(long)]
+    read_only: bool,
+    /// Listen also where strangers are: on all addresses, or on that of an uplink
+    #[arg(long)]
+    anywhere: bool,
+    /// Print the page's address as a QR code as well
+    #[arg(long)]
+    qr: bool,
+    /// Print the page's address, with the token, and end
+    #[arg(long)]
+    address: bool,
+}
+
+/// All of its command line.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
+    finish(match Arguments::try_parse() {
+        Ok(arguments) => arguments.log.run(|| arguments.run()),
+        Err(error) => refuse(&error),
+    })
+}
+
+impl Arguments {
+    fn run(&self) -> Result<()> {
+        if self.address {
+            return self.tell(&Token::read(&self.token_file)?);
+        }
+        place::may_be(self.listen, self.anywhere)?;
+        let names = Names::new(self.listen.ip(), &self.hosts)?;
+        let token = Token::read_or_make(&self.token_file)?;
+        // A log keeps what it is told, and others may read it.
+        if std::io::stdout().is_terminal() {
+            self.tell(&token)?;
+        }
+        serve::run(self, names, &token)
+    }
+
+    /// Prints where the page is.
+    fn tell(&self, token: &Token) -> Result<()> {
+        let host = match self.hosts.first() {
+            Some(name) => format!("{name}:{}", self.listen.port()),
+            None => self.listen.to_string(),
+        };
+        let address = token.address(&host);
+        out::line(&*address)?;
+        if self.qr {
+            let code = QrCode::with_error_correction_level(address.as_bytes(), EcLevel::L)?;
+            out::line(code.render::<Dense1x2>().quiet_zone(true).build())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,154 @@
+//! Where the server may listen: on loopback, and on addresses of interfaces that are no uplinks.
+//!
+//! The kernel takes a packet for any address of the machine on every interface. So the socket is
+//! bound to the interface that has the address, too: nobody behind an uplink comes to the LAN's.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+
+use anyhow::{Context as _, Result, anyhow};
+use roadweave_device::Netlink;
+use roadweave_device::history::History;
+use roadweave_device::status::RoleStatus;
+use roadweave_terminal::exit::BadInput;
+use socket2::{Domain, Socket, Type};
+
+/// Connections that the kernel keeps for us.
+const BACKLOG: i32 = 32;
+
+/// What was found out of an address.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Loopback, or wherever the user wants it.
+    Free,
+    /// An address of this interface.
+    Of(String),
+}
+
+/// Whether `listen` may be an address at all, before anything else is known.
+///
+/// # Errors
+/// When it is a wildcard and the user has not said `anywhere`.
+pub(crate) fn may_be(listen: SocketAddr, anywhere: bool) -> Result<()> {
+    match listen.ip().to_canonical().is_unspecified() && !anywhere {
+        true => {
+            let message = format!(
+                "--listen {listen}: that is every address, those of uplinks too, where strangers \
+                 are; name one of the LAN, or add --anywhere"
+            );
+            Err(BadInput::new(message).into())
+        }
+        false => Ok(()),
+    }
+}
+
+impl Place {
+    /// The place of `address`.
+    ///
+    /// # Errors
+    /// When no interface has the address, or the kernel does not say.
+    pub(crate) fn find(address: IpAddr, anywhere: bool) -> Result<Self> {
+        let address = address.to_canonical();
+        if anywhere || address.is_loopback() {
+            return Ok(Self::Free);
+        }
+        let mut netlink = Netlink::open()?;
+        let all = netlink.addresses()?;
+        let has = all.iter().find(|(_, network)| network.addr() == address);
+        // It may have it soon: that is none of the errors that another start does not mend.
+        let no_interface = || anyhow!("--listen {address}: no interface has it");
+        let (index, _) = has.ok_or_else(no_interface)?;
+        let link = netlink.links()?.into_iter().find(|link| link.index == *index);
+        Ok(Self::Of(link.ok_or_else(no_interface)?.name))
+    }
+
+    /// Why nobody may be served here, as far as is known of the client; `Ok` when somebody may.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(crate) fn check(&self, history: &History) -> Result<(), String> {
+        let Self::Of(interface) = self else { return Ok(()) };
+        let Some(status) = &history.status else {
+            return Err("the client has not yet said which interfaces are uplinks".to_owned());
+        };
+        let RoleStatus::Client(client) = &status.role else {
+            return Err("what runs is no client, and does not say where strangers are".to_owned());
+        };
+        let mut uplinks = client.uplinks.iter().map(|uplink| &uplink.name).chain(&client.paused);
+        let of_paths = client.sessions.iter().flat_map(|session| &session.paths);
+        let mut of_paths = of_paths.filter_map(|path| path.uplink.as_ref());
+        match uplinks.any(|name| name == interface) || of_paths.any(|name| name == interface) {
+            true => Err(format!("{interface} is an uplink, and strangers may be behind it")),
+            false => Ok(()),
+        }
+    }
+
+    /// Listens there.
+    ///
+    /// # Errors
+    /// When the kernel does not let us.
+    pub(crate) fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
+        let open = || -> io::Result<TcpListener> {
+            let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+            socket.set_reuse_address(true)?;
+            if let Self::Of(interface) = self {
+                socket.bind_device(Some(interface.as_bytes()))?;
+            }
+            socket.bind(&address.into())?;
+            socket.listen(BACKLOG)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket.into())
+        };
+        open().with_context(|| format!("cannot listen on {address}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use roadweave_device::status::ClientStatus;
+
+    use super::*;
+
+    #[test]
+    fn wildcards_are_refused_unless_they_are_wanted() {
+        for address in ["0.0.0.0:8088", "[::]:8088", "[::ffff:0.0.0.0]:1"] {
+            let address = address.parse().expect("an address");
+            assert!(may_be(address, false).is_err_and(|error| error.is::<BadInput>()), "{address}");
+            assert!(may_be(address, true).is_ok());
+        }
+        assert!(may_be("192.168.50.1:8088".parse().expect("an address"), false).is_ok());
+    }
+
+    #[test]
+    fn loopback_is_free_and_what_no_interface_has_is_refused() {
+        for address in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            let address = address.parse().expect("an address");
+            assert_eq!(Place::find(address, false).expect("known"), Place::Free, "{address}");
+        }
+        let nowhere = "192.0.2.77".parse().expect("an address");
+        assert!(Place::find(nowhere, false).is_err_and(|error| !error.is::<BadInput>()));
+        assert_eq!(Place::find(nowhere, true).expect("wanted"), Place::Free);
+    }
+
+    #[test]
+    fn nobody_is_served_on_an_uplink_nor_before_uplinks_are_known() {
+        let place = Place::Of("wlan0".to_owned());
+        let mut history = History::new(Duration::from_secs(1));
+        let why = |history: &History| place.check(history).expect_err("refused");
+        assert!(why(&history).contains("not yet"));
+        let mut client = ClientStatus::default();
+        let mut take = |client: &ClientStatus| {
+            history.take(Instant::now(), crate::watcher::testing::status_of(client.clone()));
+            place.check(&history)
+        };
+        client.paused = vec!["wlan0".to_owned()];
+        assert!(take(&client).is_err_and(|why| why.contains("is an uplink")));
+        client.paused = vec!["wwan0".to_owned()];
+        assert_eq!(take(&client), Ok(()));
+        client.uplinks = vec![crate::watcher::testing::uplink("wlan0")];
+        assert!(take(&client).is_err_and(|why| why.contains("is an uplink")));
+        assert_eq!(Place::Free.check(&History::new(Duration::ZERO)), Ok(()));
+    }
+}

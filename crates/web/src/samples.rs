@@ -1,0 +1,189 @@
+//! Five minutes of readings, for the page's charts: bounded in age, in number and in links.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_device::history::{History, Link, encoder_target};
+use roadweave_device::status::RoleStatus;
+use roadweave_types::PathStatus;
+use serde::Serialize;
+
+/// How old a sample becomes.
+const AGE_MAX: Duration = Duration::from_secs(300);
+/// Five samples a second, and some more.
+const COUNT_MAX: usize = 1_600;
+/// Links of a sample.
+const LINKS_MAX: usize = 32;
+
+/// The samples, the newest last.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    all: VecDeque<Sample>,
+    /// How many there ever were.
+    count: u64,
+}
+
+/// One reading.
+#[derive(Debug)]
+struct Sample {
+    /// Counts from 1 on.
+    number: u64,
+    at: Duration,
+    goodput_kbps: Option<[u64; 2]>,
+    target_kbps: Option<u64>,
+    links: Vec<(Arc<str>, LinkSample)>,
+}
+
+/// One link in one reading.
+#[derive(Clone, Copy, Debug)]
+struct LinkSample {
+    sent_kbps: u64,
+    received_kbps: u64,
+    /// None without a path.
+    round_trip_ms: Option<f32>,
+    loss_permille: u16,
+    is_usable: bool,
+}
+
+/// Samples as the page reads them; each row is an array.
+#[derive(Debug, Serialize)]
+pub(crate) struct Rows<'a> {
+    /// The links that rows name by their place here.
+    names: Vec<&'a str>,
+    rows: Vec<Row>,
+}
+
+/// Number, time in ms, goodput up and down in kbit/s, target in kbit/s, links.
+#[derive(Debug, Serialize)]
+struct Row(u64, u64, Option<[u64; 2]>, Option<u64>, Vec<LinkRow>);
+
+/// Place in the names, sent and received in kbit/s, round trip in ms, loss in thousandths, usable.
+#[derive(Debug, Serialize)]
+struct LinkRow(usize, u64, u64, Option<f32>, u16, bool);
+
+impl Samples {
+    /// Keeps what `history` has read `at`, a time since the start of the program.
+    pub(crate) fn keep(&mut self, at: Duration, history: &History) {
+        self.count += 1;
+        let role = history.status.as_ref().map(|status| &status.role);
+        let target = match role {
+            Some(RoleStatus::Client(client)) => encoder_target(client),
+            _ => None,
+        };
+        let is_here = history.away.is_none();
+        let links = history.links.iter().filter(|_| is_here).take(LINKS_MAX);
+        let links = links.map(|(name, link)| (self.name(name), LinkSample::of(link))).collect();
+        self.all.push_back(Sample {
+            number: self.count,
+            at,
+            goodput_kbps: history.goodput.map(|both| both.map(kbps)),
+            target_kbps: target.filter(|_| is_here).map(|bps| bps / 1_000),
+            links,
+        });
+        let is_old = |sample: &Sample| at.saturating_sub(sample.at) > AGE_MAX;
+        while self.all.len() > COUNT_MAX || self.all.front().is_some_and(is_old) {
+            self.all.pop_front();
+        }
+    }
+
+    /// The name as the newest sample has it already, if it has.
+    fn name(&self, name: &str) -> Arc<str> {
+        let known = self.all.back().and_then(|sample| {
+            sample.links.iter().find(|(known, _)| **known == *name).map(|(known, _)| known)
+        });
+        known.map_or_else(|| name.into(), Arc::clone)
+    }
+
+    /// The samples behind that with the number `after`.
+    pub(crate) fn after(&self, after: u64) -> Rows<'_> {
+        let mut names: Vec<&str> = Vec::new();
+        let mut rows = Vec::new();
+        for sample in self.all.iter().filter(|sample| sample.number > after) {
+            let links = sample.links.iter().map(|(name, link)| {
+                let place = names.iter().position(|known| **known == **name).unwrap_or_else(|| {
+                    names.push(name);
+                    names.len() - 1
+                });
+                let LinkSample {
+                    sent_kbps,
+                    received_kbps,
+                    round_trip_ms,
+                    loss_permille,
+                    is_usable,
+                } = *link;
+                LinkRow(place, sent_kbps, received_kbps, round_trip_ms, loss_permille, is_usable)
+            });
+            let links = links.collect();
+            let at_ms = sample.at.as_millis() as u64;
+            rows.push(Row(sample.number, at_ms, sample.goodput_kbps, sample.target_kbps, links));
+        }
+        Rows { names, rows }
+    }
+}
+
+impl LinkSample {
+    fn of(link: &Link) -> Self {
+        let round_trip_ms = ((link.round_trip_ms * 10.0).round() / 10.0) as f32;
+        Self {
+            sent_kbps: kbps(link.rates[0]),
+            received_kbps: kbps(link.rates[1]),
+            round_trip_ms: link.status.map(|_| round_trip_ms),
+            loss_permille: (link.loss * 1e3).round().clamp(0.0, 1e3) as u16,
+            is_usable: link.status == Some(PathStatus::Usable) && !link.is_paused,
+        }
+    }
+}
+
+fn kbps(bps: f64) -> u64 {
+    (bps / 1e3).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use roadweave_device::status::ClientStatus;
+
+    use super::*;
+    use crate::watcher::testing::{status_of, uplink};
+
+    #[test]
+    fn five_minutes_are_kept_and_no_more_whatever_links_come() {
+        let mut samples = Samples::default();
+        let mut history = History::new(Duration::from_millis(200));
+        let begun = Instant::now();
+        for reading in 0_u32..5_000 {
+            let name = format!("wwan{}", reading % 100);
+            let uplinks = (0..40).map(|number| uplink(&format!("{name}-{number}"))).collect();
+            let client = ClientStatus { uplinks, ..ClientStatus::default() };
+            let at = Duration::from_millis(u64::from(reading) * 200);
+            history.take(begun + at, status_of(client));
+            samples.keep(at, &history);
+        }
+        assert!((1_500..=1_501).contains(&samples.all.len()), "{}", samples.all.len());
+        assert!(samples.all.iter().all(|sample| sample.links.len() == LINKS_MAX));
+        // Two in one moment.
+        for _ in 0..3_000 {
+            samples.keep(Duration::from_secs(1_000), &history);
+        }
+        assert_eq!(samples.all.len(), COUNT_MAX);
+    }
+
+    #[test]
+    fn the_page_gets_what_it_has_not_seen_and_gaps_while_nobody_answers() {
+        let mut samples = Samples::default();
+        let mut history = History::new(Duration::from_millis(200));
+        let client = ClientStatus { uplinks: vec![uplink("a")], ..ClientStatus::default() };
+        history.take(Instant::now(), status_of(client));
+        samples.keep(Duration::from_millis(5), &history);
+        history.miss(Instant::now(), "gone".to_owned());
+        samples.keep(Duration::from_millis(205), &history);
+        let rows = |after| serde_json::to_string(&samples.after(after)).expect("JSON");
+        let first = r#"[1,5,null,null,[[0,0,0,null,0,false]]]"#;
+        let second = "[2,205,null,null,[]]";
+        assert_eq!(rows(0), format!(r#"{{"names":["a"],"rows":[{first},{second}]}}"#));
+        assert_eq!(rows(1), format!(r#"{{"names":[],"rows":[{second}]}}"#));
+        assert_eq!(rows(2), r#"{"names":[],"rows":[]}"#);
+    }
+}

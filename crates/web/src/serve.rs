@@ -1,0 +1,155 @@
+//! The server: takes connections as long as nobody asks it to end, each bounded in time and memory.
+//!
+//! ```text
+//! accept ─ a place? ─► head within 5 s, 16 KiB ─► answer ─► the next head ... for a minute at most
+//! ```
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use roadweave_terminal::exit::BadInput;
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{interval, sleep, timeout};
+
+use crate::Arguments;
+use crate::api::Api;
+use crate::connections::{Connections, Place as Permit};
+use crate::names::Names;
+use crate::place::Place;
+use crate::token::{Check, Token};
+use crate::watcher::Watcher;
+
+/// How long the head of a request may take, and how long a connection may be silent.
+const HEAD_WAIT: Duration = Duration::from_secs(5);
+/// Bytes of a head.
+const HEAD_MAX: usize = 16 * 1024;
+/// Fields of a head.
+const FIELDS_MAX: usize = 64;
+/// How long a connection serves; browsers begin another one.
+const CONNECTION_MAX: Duration = Duration::from_secs(60);
+/// How long its last answer may take. Whoever reads slowly is left then.
+const LAST_MAX: Duration = Duration::from_secs(10);
+/// How often it is asked whether this is still no uplink.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// When it may not or cannot listen, or the address becomes an uplink's.
+pub(crate) fn run(arguments: &Arguments, names: Names, token: &Token) -> Result<()> {
+    let address = arguments.listen;
+    let place = Place::find(address.ip(), arguments.anywhere)?;
+    let watcher = Watcher::start(arguments.socket.clone())?;
+    wait_for(&place, &watcher, address)?;
+    let listener = place.listen(address)?;
+    let check = Check::new(token)?;
+    let api = Arc::new(Api::new(watcher.clone(), names, check, arguments.read_only)?);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .build()
+        .context("the system gives no event loop")?;
+    tracing::info!(%address, "the page is there");
+    let served = runtime.block_on(async {
+        let ends = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
+        let [interrupt, terminate] = ends;
+        let listener = TcpListener::from_std(listener)?;
+        serve(listener, &api, (&place, &watcher), (interrupt?, terminate?)).await
+    });
+    runtime.shutdown_background();
+    served
+}
+
+/// Waits until the client has said which interfaces are its uplinks, where that matters.
+fn wait_for(place: &Place, watcher: &Watcher, address: SocketAddr) -> Result<()> {
+    let mut is_told = false;
+    loop {
+        let seen = watcher.seen();
+        match place.check(&seen.history) {
+            Ok(()) => return Ok(()),
+            Err(why) if seen.history.status.is_some() => {
+                return Err(BadInput::new(format!("--listen {address}: {why}")).into());
+            }
+            Err(why) if !is_told && seen.history.away.is_some() => {
+                let away = seen.history.away.as_deref().unwrap_or_default();
+                tracing::warn!("{address} is not served yet: {why}: {away}");
+                is_told = true;
+            }
+            Err(_) => {}
+        }
+        drop(seen);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    api: &Arc<Api>,
+    (place, watcher): (&Place, &Watcher),
+    (mut interrupt, mut terminate): (Signal, Signal),
+) -> Result<()> {
+    let connections = Connections::default();
+    let mut look = interval(LOOK_AGAIN);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = interrupt.recv() => return Ok(()),
+            _ = terminate.recv() => return Ok(()),
+            _ = look.tick() => {
+                place.check(&watcher.seen().history).map_err(|why| anyhow!("{why}: it ends"))?;
+                continue;
+            }
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, most likely: a rest lets others end.
+                tracing::warn!(%error, "a connection cannot be accepted");
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Some(permit) = connections.take(peer.ip().to_canonical()) else {
+            tracing::debug!(%peer, "there are as many connections as may be");
+            continue;
+        };
+        let api = Arc::clone(api);
+        tokio::spawn(async move {
+            if let Err(error) = connection(stream, permit, &api).await {
+                tracing::debug!(%peer, %error, "a connection ended");
+            }
+        });
+    }
+}
+
+/// Serves one connection to its end.
+async fn connection(stream: TcpStream, permit: Permit, api: &Api) -> Result<()> {
+    stream.set_nodelay(true)?;
+    // One that is gone does not keep its place.
+    SockRef::from(&stream).set_tcp_user_timeout(Some(LAST_MAX))?;
+    let permit = &permit;
+    let service =
+        service_fn(async |request| Ok::<_, Infallible>(api.answer(permit, request).await));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WAIT)
+        .max_buf_size(HEAD_MAX)
+        .max_headers(FIELDS_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    match timeout(CONNECTION_MAX, connection.as_mut()).await {
+        Ok(ended) => Ok(ended?),
+        Err(_) => {
+            connection.as_mut().graceful_shutdown();
+            Ok(timeout(LAST_MAX, connection).await.context("it reads too slowly")??)
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The thread that reads the client's status, so that no request waits for the client: often while
+//! somebody looks at the page, else once a second, so that the charts have their five minutes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use roadweave_device::history::History;
+use roadweave_device::{Technologies, local};
+use roadweave_types::Technology;
+
+use crate::samples::Samples;
+use crate::signal;
+
+/// Between two readings while somebody looks.
+pub(crate) const WATCHED: Duration = Duration::from_millis(200);
+/// Between two while nobody does.
+const UNWATCHED: Duration = Duration::from_secs(1);
+/// For how long somebody who has asked still looks.
+const LOOK: Duration = Duration::from_millis(1_500);
+
+/// What was read, shared with those who answer requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Watcher {
+    shared: Arc<Shared>,
+    reader: Thread,
+}
+
+#[derive(Debug)]
+struct Shared {
+    socket: PathBuf,
+    begun: Instant,
+    seen: Mutex<Seen>,
+    /// When somebody last looked, ms since the start; zero: nobody ever has.
+    looked_ms: AtomicU64,
+}
+
+/// What is known of the client.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) history: History,
+    pub(crate) samples: Samples,
+    /// By uplink.
+    pub(crate) technologies: BTreeMap<String, Option<Technology>>,
+    /// By uplink, dBm.
+    pub(crate) levels: BTreeMap<String, i32>,
+}
+
+impl Watcher {
+    /// Reads the status of what runs behind `socket` from now on.
+    ///
+    /// # Errors
+    /// When the system lacks a thread.
+    pub(crate) fn start(socket: PathBuf) -> Result<Self> {
+        let seen = Seen {
+            history: History::new(WATCHED),
+            samples: Samples::default(),
+            technologies: BTreeMap::new(),
+            levels: BTreeMap::new(),
+        };
+        let (begun, looked_ms) = (Instant::now(), AtomicU64::new(0));
+        let shared = Arc::new(Shared { socket, begun, seen: Mutex::new(seen), looked_ms });
+        let theirs = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("status".to_owned());
+        let reader = thread.spawn(move || theirs.read_on())?.thread().clone();
+        Ok(Self { shared, reader })
+    }
+
+    /// What is known now.
+    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.shared.lock()
+    }
+
+    /// Somebody looks: readings come more often for a while.
+    pub(crate) fn look(&self) {
+        let was_watched = self.shared.is_watched();
+        self.shared.looked_ms.store(self.elapsed_ms().max(1), Ordering::Release);
+        if !was_watched {
+            self.reader.unpark();
+        }
+    }
+
+    /// The time of samples, ms since the start.
+    pub(crate) fn elapsed_ms(&self) -> u64 {
+        self.shared.elapsed_ms()
+    }
+
+    /// When the program began.
+    pub(crate) fn begun(&self) -> Instant {
+        self.shared.begun
+    }
+
+    /// The socket of the client.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.shared.socket
+    }
+}
+
+impl Shared {
+    fn read_on(&self) {
+        loop {
+            let begun = Instant::now();
+            let read = local::status(&self.socket);
+            let now = Instant::now();
+            {
+                let mut seen = self.lock();
+                match read {
+                    Ok(status) => seen.history.take(now, status),
+                    Err(error) => seen.history.miss(now, error.to_string()),
+                }
+                seen.keep(now - self.begun);
+            }
+            self.wait(begun);
+        }
+    }
+
+    /// Until the reading after that of `begun` is due.
+    fn wait(&self, begun: Instant) {
+        loop {
+            let interval = if self.is_watched() { WATCHED } else { UNWATCHED };
+            let left = interval.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            thread::park_timeout(left);
+        }
+    }
+
+    fn is_watched(&self) -> bool {
+        let looked_ms = self.looked_ms.load(Ordering::Acquire);
+        looked_ms > 0 && self.elapsed_ms().saturating_sub(looked_ms) < LOOK.as_millis() as u64
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    fn keep(&mut self, at: Duration) {
+        let links = &self.history.links;
+        self.samples.keep(at, &self.history);
+        self.technologies.retain(|name, _| links.contains_key(name));
+        for name in links.keys().filter(|name| !name.is_empty()) {
+            if !self.technologies.contains_key(name) {
+                self.technologies.insert(name.clone(), Technologies::default().of(name));
+            }
+        }
+        let has_wifi = self.technologies.values().any(|it| *it == Some(Technology::Wifi));
+        self.levels = if has_wifi { signal::levels() } else { BTreeMap::new() };
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use roadweave_device::status::{ClientStatus, DeviceCounters, LogCounters, RoleStatus, Status};
+    use roadweave_tunnel::UplinkReport;
+
+    /// The status of a client that has just begun.
+    pub(crate) fn status_of(client: ClientStatus) -> Status {
+        Status {
+            name: "bus".to_owned(),
+            version: "0.1.0".to_owned(),
+            uptime_seconds: 1.0,
+            tun: "rw0".to_owned(),
+            device: DeviceCounters::default(),
+            log: LogCounters::default(),
+            drops: Default::default(),
+            fleet: None,
+            role: RoleStatus::Client(client),
+        }
+    }
+
+    /// An uplink of which nothing else is known.
+    pub(crate) fn uplink(name: &str) -> UplinkReport {
+        UplinkReport { name: name.to_owned(), heard: false, servers: Vec::new() }
+    }
+}

@@ -1,0 +1,398 @@
+//! The program as strangers meet it, over TCP and without a browser. Its client is a socket that
+//! answers each request with the same status.
+
+#![allow(clippy::disallowed_methods, reason = "the test starts the program")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-web");
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// A client, and what it was asked to change.
+struct Instance {
+    socket: PathBuf,
+    ended: Arc<AtomicBool>,
+    changes: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Instance {
+    fn start(folder: &Path, uplinks: &[&str]) -> Self {
+        let socket = folder.join("rw0.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let changes: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let (is_over, asked) = (Arc::clone(&ended), Arc::clone(&changes));
+        let uplink = |name: &&str| json!({ "name": name, "heard": true, "servers": [] });
+        let uplinks: Vec<Value> = uplinks.iter().map(uplink).collect();
+        let begun = Instant::now();
+        spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                if is_over.load(Ordering::SeqCst) {
+                    return;
+                }
+                let request: Value = serde_json::from_str(&line).unwrap();
+                let result = if request["method"] == "status" {
+                    status(begun.elapsed().as_secs_f64() + 1.0, &uplinks)
+                } else {
+                    asked.lock().unwrap().push(request.clone());
+                    json!({ "notice": null })
+                };
+                let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": result });
+                let _ = stream.write_all(format!("{answer}\n").as_bytes());
+            }
+        });
+        Self { socket, ended, changes }
+    }
+
+    /// Nobody listens any more.
+    fn end(self) {
+        self.ended.store(true, Ordering::SeqCst);
+        let _ = UnixStream::connect(&self.socket).unwrap().write_all(b"\n");
+        fs::remove_file(&self.socket).unwrap();
+    }
+}
+
+fn status(seconds: f64, uplinks: &[Value]) -> Value {
+    json!({
+        "role": "client", "name": "bus\u{202e}", "version": "0.1.0", "uptime_seconds": seconds,
+        "tun": "rw0", "drops": {}, "log": { "lines_lost": 0 },
+        "device": {
+            "packets_read": 0, "bytes_read": (seconds * 1e6) as u64, "packets_written": 0,
+            "bytes_written": 0,
+        },
+        "sessions": [], "no_session": "nobody answers", "uplinks": uplinks,
+        "suppressed_notices": 0,
+    })
+}
+
+/// The program, and the folder that it has its token in.
+struct Program {
+    child: Child,
+    address: SocketAddr,
+    folder: TempDir,
+}
+
+impl Program {
+    fn start(more: &[&str]) -> (Self, Instance) {
+        let folder = tempfile::tempdir().unwrap();
+        let instance = Instance::start(folder.path(), &["wwan0", "wlan0"]);
+        (Self::start_in(folder, more), instance)
+    }
+
+    fn start_in(folder: TempDir, more: &[&str]) -> Self {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let child = command(folder.path(), &address.to_string()).args(more).spawn().unwrap();
+        let program = Self { child, address, folder };
+        wait("it listens", || TcpStream::connect(address).is_ok());
+        program
+    }
+
+    fn token(&self) -> String {
+        fs::read_to_string(self.folder.path().join("token")).unwrap().trim().to_owned()
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        stream
+    }
+
+    /// The status of the answer to a request with these fields, and all of the answer.
+    fn ask(&self, line: &str, fields: &[&str], content: &str) -> (u16, String) {
+        let mut stream = self.connect();
+        let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
+        let length = content.len();
+        let request = format!(
+            "{line} HTTP/1.1\r\n{fields}Content-Length: {length}\r\nConnection: close\r\n\r\n{content}"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        let status = answer.get(9..12).and_then(|status| status.parse().ok());
+        (status.unwrap_or(0), answer)
+    }
+
+    fn host(&self) -> String {
+        format!("Host: {}", self.address)
+    }
+
+    fn bearer(&self) -> String {
+        format!("Authorization: Bearer {}", self.token())
+    }
+
+    fn state(&self) -> Value {
+        let (status, answer) = self.ask("GET /api/v1/state", &[&self.host(), &self.bearer()], "");
+        assert_eq!(status, 200, "{answer}");
+        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command(folder: &Path, address: &str) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["--listen", address, "--token-file"]).arg(folder.join("token"));
+    command.arg("--socket").arg(folder.join("rw0.sock")).args(["--log", "warn"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn wait(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + WAIT_MAX;
+    while !holds() {
+        assert!(Instant::now() < deadline, "it never came: {what}");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+const JSON: &str = "Content-Type: application/json";
+
+#[test]
+fn without_the_token_there_is_the_empty_page_alone() {
+    let (program, _instance) = Program::start(&[]);
+    let (host, token) = (program.host(), program.token());
+    let check = |line: &str, fields: &[&str], expected: u16| {
+        let fields = [&[host.as_str()], fields].concat();
+        let (status, answer) = program.ask(line, &fields, "");
+        assert_eq!(status, expected, "{line} {fields:?}\n{answer}");
+        assert!(!answer.contains("bus"), "{answer}");
+        let head = answer.to_lowercase();
+        for field in [
+            "content-security-policy: default-src 'none'; script-src 'self'",
+            "frame-ancestors 'none'",
+            "x-content-type-options: nosniff",
+            "cache-control: no-store",
+            "referrer-policy: no-referrer",
+        ] {
+            assert!(head.contains(field), "{line}: {field}\n{answer}");
+        }
+        assert!(!head.contains("access-control") && !head.contains("set-cookie"), "{answer}");
+    };
+    check("GET /", &[], 200);
+    check("HEAD /", &[], 200);
+    check("POST /", &[], 405);
+    for line in ["GET /api/v1/state", "POST /api/v1/uplinks", "POST /api/v1/lanes", "GET /api/v1/x"]
+    {
+        check(line, &[], 401);
+        check(line, &["Authorization: Bearer x"], 401);
+        check(line, &[&format!("Authorization: Basic {token}")], 401);
+        check(line, &[&format!("Cookie: token={token}")], 401);
+        check(&format!("{line}?token={token}"), &[], 401);
+    }
+    check("OPTIONS /api/v1/state", &["Origin: http://evil.example"], 403);
+    for line in ["GET /../../etc/passwd", "GET //etc/passwd", "GET /token", "GET /%2e%2e/token"] {
+        check(line, &[], 404);
+    }
+}
+
+#[test]
+fn another_page_gets_nothing_with_the_token_either() {
+    let (program, instance) = Program::start(&[]);
+    let (host, bearer) = (program.host(), program.bearer());
+    let content = r#"{"uplink":"wwan0","paused":true}"#;
+    let check = |fields: &[&str], expected: u16| {
+        let fields = [&[bearer.as_str(), JSON], fields].concat();
+        let (status, answer) = program.ask("POST /api/v1/uplinks", &fields, content);
+        assert_eq!(status, expected, "{fields:?}\n{answer}");
+    };
+    let origin = format!("Origin: http://{}", program.address);
+    check(&["Host: evil.example"], 421);
+    check(&[&format!("Host: evil.example:{}", program.address.port())], 421);
+    check(&[&host, "Origin: http://evil.example"], 403);
+    check(&[&host, "Origin: null"], 403);
+    check(&[&host, "Sec-Fetch-Site: cross-site"], 403);
+    check(&[&host, "Sec-Fetch-Site: same-site", &origin], 403);
+    assert!(instance.changes.lock().unwrap().is_empty(), "something was changed");
+    check(&[&host, "Sec-Fetch-Site: same-origin", &origin], 200);
+    let changes = instance.changes.lock().unwrap().clone();
+    let expected = json!({ "uplink": "wwan0", "paused": true, "force": false });
+    assert_eq!((changes.len(), &changes[0]["params"]), (1, &expected));
+}
+
+#[test]
+fn a_change_is_what_is_asked_for_or_nothing() {
+    let (program, instance) = Program::start(&[]);
+    let (host, bearer) = (program.host(), program.bearer());
+    let ask = |path: &str, content_type: &str, content: &str| {
+        let content_type = format!("Content-Type: {content_type}");
+        let line = format!("POST /api/v1/{path}");
+        program.ask(&line, &[&host, &bearer, &content_type], content).0
+    };
+    let json = "application/json";
+    let pause = r#"{"uplink":"wwan0","paused":true}"#;
+    // A form, which any page can send without being asked first.
+    assert_eq!(ask("uplinks", "text/plain", pause), 415);
+    assert_eq!(ask("uplinks", "application/x-www-form-urlencoded", pause), 415);
+    assert_eq!(ask("uplinks", json, r#"{"uplink":"wwan0","paused":true,"force":true}"#), 400);
+    assert_eq!(ask("uplinks", json, r#"{"uplink":"wwan0"}"#), 400);
+    assert_eq!(ask("uplinks", json, "\u{0}"), 400);
+    assert_eq!(ask("lanes", json, r#"{"lane":"tcp","strategy":"none such"}"#), 400);
+    assert_eq!(ask("uplinks", json, &format!("{pause}{}", " ".repeat(5_000))), 413);
+    assert!(instance.changes.lock().unwrap().is_empty(), "something was changed");
+    assert_eq!(ask("lanes", json, r#"{"lane":"tcp","strategy":"redundant"}"#), 200);
+    assert_eq!(instance.changes.lock().unwrap()[0]["method"], "set_strategy");
+    drop(program);
+    let (program, instance) = Program::start(&["--read-only"]);
+    let fields = [program.host(), program.bearer(), JSON.to_owned()];
+    let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+    assert_eq!(program.ask("POST /api/v1/uplinks", &fields, pause).0, 403);
+    assert!(instance.changes.lock().unwrap().is_empty(), "something was changed");
+    assert_eq!(program.state()["read_only"], true);
+}
+
+#[test]
+fn a_client_that_dies_is_told_and_its_return_too() {
+    let (program, instance) = Program::start(&[]);
+    wait("figures", || program.state()["samples"]["rows"].as_array().unwrap().len() > 2);
+    let state = program.state();
+    assert_eq!((&state["away"], &state["name"]), (&Value::Null, &json!("bus\\u{202e}")));
+    assert!(state["samples"]["rows"][2][2][0].as_u64().is_some_and(|kbps| kbps > 1_000), "{state}");
+    instance.end();
+    wait("it is away", || {
+        program.state()["away"].as_str().is_some_and(|it| it.contains("rw0.sock"))
+    });
+    let rows = program.state()["samples"]["rows"].as_array().unwrap().len();
+    wait("time goes on", || program.state()["samples"]["rows"].as_array().unwrap().len() > rows);
+    let _instance = Instance::start(program.folder.path(), &["wwan0"]);
+    wait("it is back", || program.state()["away"].is_null());
+    let events = program.state()["events"].to_string();
+    assert!(events.contains("it answers again"), "{events}");
+}
+
+#[test]
+fn who_is_slow_or_silent_is_left_and_others_are_served() {
+    let (program, _instance) = Program::start(&[]);
+    // A head that never ends, and one that never begins.
+    let mut drip = program.connect();
+    drip.write_all(b"GET / HTTP/1.1\r\nHost: ").unwrap();
+    let silent = program.connect();
+    let begun = Instant::now();
+    let is_over = |stream: &TcpStream| {
+        stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+        match (&*stream).read(&mut [0; 512]) {
+            Ok(0) => true,
+            Ok(_) => false,
+            Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+        }
+    };
+    wait("the drip is left", || {
+        let _ = (&drip).write_all(b"a");
+        is_over(&drip)
+    });
+    wait("the silent one is left", || is_over(&silent));
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    let (status, answer) =
+        program.ask("GET /", &[&program.host(), &format!("X: {}", "a".repeat(20_000))], "");
+    assert_eq!(status, 431, "{answer}");
+    let many: Vec<String> = (0..70).map(|number| format!("X-{number}: 1")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(program.ask("GET /", &[&[program.host().as_str()], &many[..]].concat(), "").0, 431);
+    assert_eq!(program.state()["role"], "client");
+}
+
+/// Resident memory, KiB.
+fn resident(program: &Program) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", program.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn whoever_asks_and_does_not_read_costs_little_and_stops_nobody() {
+    let (program, _instance) = Program::start(&[]);
+    wait("samples", || program.state()["samples"]["rows"].as_array().unwrap().len() > 20);
+    let before = resident(&program);
+    let request =
+        format!("GET /api/v1/state HTTP/1.1\r\n{}\r\n{}\r\n\r\n", program.host(), program.bearer());
+    // As many as one address may have, but one; each asks a thousand times.
+    let deaf: Vec<TcpStream> = (0..6).map(|_| program.connect()).collect();
+    for stream in &deaf {
+        stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+        for _ in 0..1_000 {
+            if (&*stream).write_all(request.as_bytes()).is_err() {
+                break;
+            }
+        }
+    }
+    let begun = Instant::now();
+    assert_eq!(program.state()["role"], "client");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let grown = resident(&program).saturating_sub(before);
+    assert!(grown < 8 * 1024, "{grown} KiB more");
+}
+
+#[test]
+fn one_address_has_eight_connections_and_gets_its_places_back() {
+    let (program, _instance) = Program::start(&[]);
+    let is_served = |stream: &TcpStream| {
+        let request = format!("GET / HTTP/1.1\r\n{}\r\n\r\n", program.host());
+        let asked = (&*stream).write_all(request.as_bytes());
+        asked.is_ok() && (&*stream).read(&mut [0; 64]).is_ok_and(|length| length > 0)
+    };
+    wait("places", || {
+        let all: Vec<TcpStream> = (0..12).map(|_| program.connect()).collect();
+        all.iter().filter(|stream| is_served(stream)).count() == 8
+    });
+    wait("they come back", || program.ask("GET /", &[&program.host()], "").0 == 200);
+}
+
+fn refused(output: &Output, code: i32, word: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.contains(word), "{word:?} is not in {said}");
+}
+
+#[test]
+fn places_and_files_that_are_open_to_others_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let run =
+        |address: &str, more: &[&str]| command(folder.path(), address).args(more).output().unwrap();
+    refused(&run("0.0.0.0:0", &[]), 2, "--anywhere");
+    refused(&run("[::]:0", &[]), 2, "--anywhere");
+    refused(&run("192.0.2.77:8088", &[]), 1, "no interface has it");
+    refused(&run("127.0.0.1:0", &["--host", "http://x"]), 2, "a name alone");
+    let open = fs::Permissions::from_mode(0o644);
+    fs::write(folder.path().join("token"), "a".repeat(64)).unwrap();
+    fs::set_permissions(folder.path().join("token"), open).unwrap();
+    refused(&run("127.0.0.1:0", &[]), 2, "others may read this key");
+}
+
+#[test]
+fn the_address_is_printed_when_it_is_asked_for() {
+    let (program, _instance) = Program::start(&[]);
+    let address = program.address.to_string();
+    let output =
+        command(program.folder.path(), &address).args(["--address", "--qr"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let expected = format!("http://{address}/#token={}\n", program.token());
+    assert!(text.starts_with(&expected), "{text}");
+    assert!(text.contains('█'), "{text}");
+    // A program whose output is kept somewhere does not print it.
+    let mut program = program;
+    program.child.kill().unwrap();
+    let mut said = String::new();
+    program.child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    program.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(!said.contains("token"), "{said}");
+}

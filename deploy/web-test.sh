@@ -1,0 +1,21 @@
+#!/bin/sh
+# The page of roadweave-web in Chromium, with axe-core: built, put into the program, and tried. What
+# is not here says so and is skipped; with ROADWEAVE_REQUIRE_TOOLS=1 it fails.
+#
+#   deploy/web-test.sh [--pictures FOLDER [--after SECONDS]]
+set -eu
+cd "$(dirname "$0")/.."
+skip() {
+    [ "${ROADWEAVE_REQUIRE_TOOLS:-}" != 1 ] || { echo "web: not tried: $1" >&2 && exit 1; }
+    echo "web: skipped: $1"
+    exit 0
+}
+for tool in node npm chromium; do
+    command -v $tool >/dev/null 2>&1 || skip "$tool is not installed"
+done
+page=crates/web/page
+[ -f $page/node_modules/.package-lock.json ] || npm ci --silent --no-audit --no-fund --prefix $page
+npm run --silent build --prefix $page
+"${CARGO:-cargo}" build --quiet --package roadweave-web
+exec node $page/test/browser.js --program "${CARGO_TARGET_DIR:-target}/debug/roadweave-web" \
+    --chromium "$(command -v chromium)" "$@"
