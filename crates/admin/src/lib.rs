@@ -1,13 +1,14 @@
 //! The roadweave-admin binary: what people do with a server and a box that runs.
 //!
-//! `roadweave peer ...`, `roadweave top` and `roadweave doctor` run it. It is a program of its own,
-//! so that what a box needs stays small.
+//! `roadweave doctor`, `peer`, `report` and `top` run it. It is a program of its own, so that what a
+//! box needs stays small.
 
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: files and the local socket")]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod doctor;
 mod peer;
+mod report;
 mod top;
 
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ struct Arguments {
 enum Command {
     Doctor(doctor::DoctorArgs),
     Peer(Box<peer::PeerArgs>),
+    Report(report::ReportArgs),
     Top(top::TopArgs),
 }
 
@@ -43,6 +45,7 @@ pub fn main() -> ExitCode {
         Ok(Arguments { log, command }) => log.run(|| match command {
             Command::Doctor(args) => args.run(),
             Command::Peer(args) => args.run(),
+            Command::Report(args) => args.run(),
             Command::Top(args) => args.run(),
         }),
         Err(error) => refuse(&error),
