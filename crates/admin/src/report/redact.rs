@@ -21,7 +21,7 @@ const KEY_MIN: usize = 24;
 /// unknown.
 const PUBLIC_LEN: usize = 8;
 /// In a log what comes behind one of these may be a secret, however short.
-const WORDS: [&str; 13] = [
+const WORDS: [&str; 14] = [
     "api-key",
     "api_key",
     "apikey",
@@ -33,6 +33,7 @@ const WORDS: [&str; 13] = [
     "passw",
     "private",
     "psk",
+    "pwd",
     "secret",
     "token",
 ];
