@@ -13,7 +13,7 @@ mod judge;
 mod reach;
 mod speed;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use roadweave_terminal::out;
@@ -93,7 +93,7 @@ impl DoctorArgs {
     pub fn run(&self) -> Result<()> {
         let checks = judge::judge(&gather::gather(&self.config));
         if self.json {
-            out::json(&serde_json::json!({ "checks": checks }))?;
+            out::json(&told(&checks))?;
         } else {
             checks.iter().try_for_each(|check| out::line(check.line()))?;
         }
@@ -102,6 +102,15 @@ impl DoctorArgs {
             failed => Err(anyhow!("{failed} of {} checks failed", checks.len())),
         }
     }
+}
+
+/// What is found with the file at `path`, as `--json` prints it.
+pub(crate) fn found(path: &Path) -> serde_json::Value {
+    told(&judge::judge(&gather::gather(path)))
+}
+
+fn told(checks: &[Check]) -> serde_json::Value {
+    serde_json::json!({ "checks": checks })
 }
 
 /// A text of others on one line that steers no terminal.

@@ -1,13 +1,15 @@
 //! The roadweave-admin binary: what people do with a server and a box that runs.
 //!
-//! `roadweave peer ...`, `roadweave top` and `roadweave doctor` run it. It is a program of its own,
-//! so that what a box needs stays small.
+//! `roadweave doctor`, `hooks`, `peer`, `report` and `top` run it. It is a program of its own, so
+//! that what a box needs stays small.
 
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: files and the local socket")]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod doctor;
+mod hooks;
 mod peer;
+mod report;
 mod top;
 
 use std::process::ExitCode;
@@ -28,7 +30,9 @@ struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Doctor(doctor::DoctorArgs),
+    Hooks(hooks::HooksArgs),
     Peer(Box<peer::PeerArgs>),
+    Report(report::ReportArgs),
     Top(top::TopArgs),
 }
 
@@ -42,7 +46,9 @@ pub fn main() -> ExitCode {
     finish(match Arguments::try_parse() {
         Ok(Arguments { log, command }) => log.run(|| match command {
             Command::Doctor(args) => args.run(),
+            Command::Hooks(args) => args.run(),
             Command::Peer(args) => args.run(),
+            Command::Report(args) => args.run(),
             Command::Top(args) => args.run(),
         }),
         Err(error) => refuse(&error),

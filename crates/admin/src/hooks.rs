@@ -1,0 +1,166 @@
+//! `roadweave hooks`: runs programs when the tunnel has joined, has ended, or an uplink changes.
+//!
+//! ```text
+//! client ◄─ status, once a second ─ changes ─► FOLDER/join, leave, uplink: one at a time
+//! ```
+//!
+//! It is no part of the client: what a daemon starts has its rights and its filter of system calls,
+//! and whoever takes the daemon over would have programs to start. It reads the state instead of
+//! subscribing to events, so that whichever of both starts anew, nothing is missed.
+
+mod changes;
+mod program;
+
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use roadweave_device::local::{self, RequestError};
+use roadweave_device::{Signal, Signals, wait_readable};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+use roadweave_types::peer_text;
+
+use self::changes::{Change, Changes, Session};
+use self::program::Outcome;
+
+/// How often the client is asked.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs programs when the tunnel has joined, has ended, or an uplink changes
+///
+/// Of FOLDER it runs `join`, `leave` and `uplink`, as far as they are there, with facts in their
+/// environment: ROADWEAVE_EVENT, ROADWEAVE_TUN, ROADWEAVE_SERVER, ROADWEAVE_ADDRESSES,
+/// ROADWEAVE_UPLINK, ROADWEAVE_UPLINK_STATE. It waits for a client that does not run yet.
+#[derive(Debug, clap::Args)]
+pub struct HooksArgs {
+    /// The folder with the programs, which nobody but root and this user may write to
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// The socket of the client
+    #[arg(long, default_value = "/run/roadweave/rw0.sock")]
+    socket: PathBuf,
+    /// How long a program may take before it is killed with what it has started, seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+}
+
+impl HooksArgs {
+    /// # Errors
+    /// When FOLDER is none, or what runs behind the socket is no client or may not be asked.
+    pub fn run(&self) -> Result<()> {
+        if !self.folder.is_dir() {
+            let why = format!("{} is no folder", self.folder.display());
+            return Err(BadInput::new(why).into());
+        }
+        let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
+        let mut changes = Changes::default();
+        let mut is_quiet = false;
+        while signals.take().is_none() {
+            let read = Instant::now();
+            match local::status(&self.socket) {
+                Ok(status) => {
+                    is_quiet = false;
+                    if !changes.take(Some(&status)) {
+                        let role = status.role.name();
+                        return Err(BadInput::new(format!("this is a {role}, no client")).into());
+                    }
+                }
+                Err(RequestError::NotRunning { .. }) => _ = changes.take(None),
+                Err(error @ RequestError::NoPermission { .. }) => return Err(error.into()),
+                // It is busy, or says what is not understood: that is no state of the tunnel.
+                Err(error) if !is_quiet => {
+                    is_quiet = true;
+                    out::note(format_args!("{error}; trying again"));
+                }
+                Err(_) => {}
+            }
+            while let Some(change) = changes.next() {
+                if !self.tell(&change, &mut signals) {
+                    return Ok(());
+                }
+                // What takes long is no reason to tell then what holds no more.
+                if read.elapsed() >= INTERVAL {
+                    break;
+                }
+            }
+            let left = INTERVAL.saturating_sub(read.elapsed());
+            if wait_readable(&signals, left).is_err() {
+                sleep(left);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the program for a change. Returns `false` when this one is to end.
+    fn tell(&self, change: &Change, signals: &mut Signals) -> bool {
+        let name = match change {
+            Change::Join(_) => "join",
+            Change::Leave(_) => "leave",
+            Change::Uplink(..) => "uplink",
+        };
+        let (facts, path) = match (facts(change), program::find(&self.folder, name)) {
+            (Ok(facts), Ok(Some(path))) => (facts, path),
+            (_, Ok(None)) => return true,
+            (Err(why), _) | (_, Err(why)) => {
+                out::note(format_args!("{name} is not run: {why}"));
+                return true;
+            }
+        };
+        let time = Duration::from_secs(self.timeout);
+        match program::run(&path, &facts, time, || signals.take().is_some()) {
+            Ok(Outcome::Ended(status)) if status.success() => {}
+            Ok(Outcome::Ended(status)) => out::note(format_args!("{}: {status}", path.display())),
+            Ok(Outcome::Killed) => {
+                let seconds = self.timeout;
+                out::note(format_args!("{} is killed after {seconds} s", path.display()));
+            }
+            Ok(Outcome::Interrupted) => return false,
+            Err(error) => out::note(format_args!("{} is not run: {error}", path.display())),
+        }
+        true
+    }
+}
+
+/// What a program finds in its environment: words of ours, addresses, and names of interfaces.
+///
+/// # Errors
+/// That a name could be more than one.
+fn facts(change: &Change) -> Result<Vec<(&'static str, String)>, String> {
+    Ok(match change {
+        Change::Join(session) => {
+            let mut facts = of_session("join", session)?;
+            let addresses: Vec<_> = session.addresses.iter().map(ToString::to_string).collect();
+            facts.push(("ADDRESSES", addresses.join(" ")));
+            facts.extend(session.server.map(|server| ("SERVER", server.to_string())));
+            facts
+        }
+        Change::Leave(session) => of_session("leave", session)?,
+        Change::Uplink(uplink, state) => vec![
+            ("EVENT", "uplink".to_owned()),
+            ("UPLINK", interface(uplink)?),
+            ("UPLINK_STATE", state.name().to_owned()),
+        ],
+    })
+}
+
+fn of_session(event: &str, session: &Session) -> Result<Vec<(&'static str, String)>, String> {
+    Ok(vec![("EVENT", event.to_owned()), ("TUN", interface(&session.tun)?)])
+}
+
+/// A name of an interface that is no option, no path, and nothing that a shell would read.
+fn interface(name: &str) -> Result<String, String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "_.:@-".contains(c);
+    let is_good = name.chars().all(good) && !name.starts_with(['-', '.']) && !name.is_empty();
+    match is_good && name.len() <= NAME_MAX {
+        true => Ok(name.to_owned()),
+        false => Err(format!("\"{}\" may be no interface's name", peer_text(name.as_bytes()))),
+    }
+}
+
+/// The longest name that the kernel gives an interface, bytes (IFNAMSIZ).
+const NAME_MAX: usize = 15;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! What programs are told, from what was read of a client.
+//!
+//! ```text
+//! reading ─► twice the same? ─► settled ─► differs from what was told? ─► one change
+//! ```
+//!
+//! It compares states instead of keeping a queue: whatever passes while a program runs is one
+//! change at the end of it, and nothing grows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use roadweave_device::status::{ClientStatus, RoleStatus, Status};
+use roadweave_tunnel::PathStatusReport;
+use roadweave_types::PathStatus;
+
+/// Uplinks that are looked at; what is more is left out.
+const UPLINKS_MAX: usize = 64;
+/// Inner addresses that a program is told.
+const ADDRESSES_MAX: usize = 16;
+
+/// The session, as far as a program may depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Session {
+    /// The name of the TUN.
+    pub(super) tun: String,
+    pub(super) server: Option<SocketAddr>,
+    /// The inner addresses.
+    pub(super) addresses: Vec<IpNet>,
+    /// Counts the starts of the client, which makes its TUN anew.
+    starts: u64,
+}
+
+/// What an uplink does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UplinkState {
+    /// A path over it carries packets.
+    Up,
+    /// It is there, and no path over it answers.
+    Down,
+    /// It is paused, stands by, or has carried what it may in a day or a month.
+    HeldBack,
+    /// It is an uplink no more.
+    Gone,
+}
+
+impl UplinkState {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::HeldBack => "held-back",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// One thing to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The tunnel has joined, or did so again with other addresses, another server or a new TUN.
+    Join(Session),
+    /// There is no session any more; the one of before.
+    Leave(Session),
+    Uplink(String, UplinkState),
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    session: Option<Session>,
+    uplinks: BTreeMap<String, UplinkState>,
+}
+
+/// What was read, and what was told of it.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// The newest reading.
+    read: State,
+    /// What two readings in a row said.
+    settled: State,
+    told: State,
+    uptime: f64,
+    starts: u64,
+}
+
+impl Changes {
+    /// Takes what was read of a client; `None` when nothing runs. Returns `false` when it is of
+    /// another role.
+    pub(super) fn take(&mut self, status: Option<&Status>) -> bool {
+        let read = match status.map(|status| (status, &status.role)) {
+            // Without a client nobody knows of its uplinks.
+            None => {
+                self.uptime = f64::INFINITY;
+                State { session: None, uplinks: self.read.uplinks.clone() }
+            }
+            Some((status, RoleStatus::Client(client))) => {
+                if status.uptime_seconds < self.uptime {
+                    self.starts += 1;
+                }
+                self.uptime = status.uptime_seconds;
+                State { session: session(status, client, self.starts), uplinks: uplinks(client) }
+            }
+            Some(_) => return false,
+        };
+        if read.session == self.read.session {
+            self.settled.session.clone_from(&read.session);
+        }
+        let names: BTreeSet<&String> =
+            read.uplinks.keys().chain(self.read.uplinks.keys()).collect();
+        for name in names {
+            match (read.uplinks.get(name), self.read.uplinks.get(name)) {
+                (Some(now), Some(before)) if now == before => {
+                    self.settled.uplinks.insert(name.clone(), *now);
+                }
+                _ => {}
+            }
+        }
+        // What neither of two readings has is gone.
+        let is_there =
+            |name: &String| read.uplinks.contains_key(name) || self.read.uplinks.contains_key(name);
+        self.settled.uplinks.retain(|name, _| is_there(name));
+        self.read = read;
+        true
+    }
+
+    /// The next thing to tell, which counts as told from here on.
+    pub(super) fn next(&mut self) -> Option<Change> {
+        if self.told.session != self.settled.session {
+            let before = std::mem::replace(&mut self.told.session, self.settled.session.clone());
+            return match self.settled.session.clone() {
+                Some(session) => Some(Change::Join(session)),
+                None => before.map(Change::Leave),
+            };
+        }
+        let gone = self.told.uplinks.keys().find(|name| !self.settled.uplinks.contains_key(*name));
+        if let Some(name) = gone.cloned() {
+            self.told.uplinks.remove(&name);
+            return Some(Change::Uplink(name, UplinkState::Gone));
+        }
+        let other =
+            |(name, state): &(&String, &UplinkState)| self.told.uplinks.get(*name) != Some(state);
+        let (name, state) = self.settled.uplinks.iter().find(other)?;
+        let (name, state) = (name.clone(), *state);
+        self.told.uplinks.insert(name.clone(), state);
+        Some(Change::Uplink(name, state))
+    }
+}
+
+/// The client's session, without what is no address.
+fn session(status: &Status, client: &ClientStatus, starts: u64) -> Option<Session> {
+    let session = client.sessions.first()?;
+    let addresses = session.addresses.iter().filter_map(|text| {
+        let host = || text.parse::<IpAddr>().ok().map(IpNet::from);
+        text.parse().ok().or_else(host)
+    });
+    Some(Session {
+        tun: status.tun.clone(),
+        server: session.peer.parse().ok(),
+        addresses: addresses.take(ADDRESSES_MAX).collect(),
+        starts,
+    })
+}
+
+fn uplinks(client: &ClientStatus) -> BTreeMap<String, UplinkState> {
+    let paths = || client.sessions.iter().flat_map(|session| &session.paths);
+    let of_paths = paths().filter_map(|path| path.uplink.as_ref());
+    let names = client.uplinks.iter().map(|uplink| &uplink.name).chain(&client.paused);
+    let names: BTreeSet<&String> = names.chain(of_paths).collect();
+    let state = |name: &String| {
+        let own = || paths().filter(|path| path.uplink.as_ref() == Some(name));
+        let is_held_back =
+            |path: &PathStatusReport| path.status == PathStatus::Standby || is_used_up(path);
+        if client.paused.contains(name) || own().any(is_held_back) {
+            UplinkState::HeldBack
+        } else if own().any(|path| path.status == PathStatus::Usable) {
+            UplinkState::Up
+        } else {
+            UplinkState::Down
+        }
+    };
+    names.into_iter().take(UPLINKS_MAX).map(|name| (name.clone(), state(name))).collect()
+}
+
+/// Whether its uplink has carried what it may in a day or a month.
+fn is_used_up(path: &PathStatusReport) -> bool {
+    let caps = [(path.day_bytes, path.daily_cap_bytes), (path.month_bytes, path.monthly_cap_bytes)];
+    caps.iter().any(|(bytes, cap)| bytes.zip(*cap).is_some_and(|(bytes, cap)| bytes >= cap))
+}

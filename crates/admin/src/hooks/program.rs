@@ -1,0 +1,101 @@
+//! Runs one program of the hooks' folder: without a shell or arguments, for so long and no longer.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, geteuid, kill_process_group, waitid};
+
+/// How often a program is asked whether it has ended.
+const TURN: Duration = Duration::from_millis(20);
+/// What our own variables begin with.
+const PREFIX: &str = "ROADWEAVE_";
+
+/// What became of a run.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Ended(ExitStatus),
+    /// It took too long, and was killed.
+    Killed,
+    /// This program is to end, and has killed it.
+    Interrupted,
+}
+
+/// Where the program `name` of `folder` is; `None` if there is none.
+///
+/// # Errors
+/// Why it is not to be run: somebody other than root and this user could have written it.
+pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
+    let path = match fs::canonicalize(folder.join(name)) {
+        Ok(path) => path,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("{}: {error}", folder.join(name).display())),
+    };
+    for part in path.ancestors() {
+        let there = fs::metadata(part).map_err(|error| format!("{}: {error}", part.display()))?;
+        if !is_safe(&there) {
+            let part = part.display();
+            return Err(format!("{part}: others than root and its user could change it"));
+        }
+    }
+    Ok(Some(path))
+}
+
+/// Whether nobody but root and this user can change it, or what is in it.
+fn is_safe(there: &Metadata) -> bool {
+    let is_sticky = there.is_dir() && there.mode() & 0o1000 != 0;
+    let is_ours = there.uid() == 0 || there.uid() == geteuid().as_raw();
+    is_ours && (is_sticky || there.mode() & 0o022 == 0)
+}
+
+/// Runs the program, and ends what it leaves in its process group. `is_over` says whether this
+/// program is to end.
+///
+/// # Errors
+/// When it cannot be started.
+pub(super) fn run(
+    path: &Path,
+    facts: &[(&str, String)],
+    time: Duration,
+    mut is_over: impl FnMut() -> bool,
+) -> io::Result<Outcome> {
+    let mut command = Command::new(path);
+    // What our own caller has told us is none of its facts.
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+            command.env_remove(name);
+        }
+    }
+    let facts = facts.iter().map(|(name, value)| (format!("{PREFIX}{name}"), value));
+    command.envs(facts).current_dir("/").stdin(Stdio::null()).process_group(0);
+    let mut child = command.spawn()?;
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let group = group.ok_or_else(|| io::Error::other("it has no process ID"))?;
+    let end = Instant::now() + time;
+    let outcome = loop {
+        // It stays a zombie until its group has ended, so that its ID is nobody else's.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        match waitid(WaitId::Pid(group), options) {
+            Ok(Some(_)) => break None,
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if is_over() {
+            break Some(Outcome::Interrupted);
+        }
+        if Instant::now() >= end {
+            break Some(Outcome::Killed);
+        }
+        sleep(TURN);
+    };
+    // There is nobody in it where it has none left but a zombie.
+    let _ = kill_process_group(group, Signal::KILL);
+    let status = child.wait()?;
+    Ok(outcome.unwrap_or(Outcome::Ended(status)))
+}

@@ -1,0 +1,144 @@
+//! What programs are told, and when.
+
+use roadweave_device::status::Status;
+use serde_json::{Value, json};
+
+use super::changes::UplinkState;
+use super::*;
+
+/// A client after `seconds`; of each uplink its name, and the status of its path.
+fn client(seconds: f64, server: Option<&str>, uplinks: &[(&str, &str)]) -> Value {
+    let path = |(name, status): &(&str, &str)| {
+        json!({
+            "id": 0, "uplink": name, "remote": null, "status": status, "smoothed_rtt_ms": 61.0,
+            "min_rtt_ms": 60.0, "rtt_deviation_ms": 1.0, "loss": 0.0,
+            "congestion_window_bytes": 0, "bytes_in_flight": 0, "pacing_rate_bps": null,
+            "mtu_bytes": 1200, "priority": "primary", "weight": 1, "month_bytes": null,
+            "monthly_cap_bytes": null, "redundancy_left_bytes": null,
+            "counters": roadweave_quic::PathStats::default(),
+        })
+    };
+    let session = server.map(|server| {
+        json!({
+            "peer": server, "public_key": "", "addresses": ["10.77.0.2/32", "$(reboot)", "fd77::2"],
+            "lanes": [], "drops": {}, "paths": uplinks.iter().map(path).collect::<Vec<_>>(),
+        })
+    });
+    let uplink = |(name, _): &(&str, &str)| json!({ "name": name, "heard": true, "servers": [] });
+    json!({
+        "role": "client", "name": "bus", "version": "0.1.0", "uptime_seconds": seconds,
+        "tun": "rw0", "drops": {}, "log": { "lines_lost": 0 },
+        "device": {
+            "packets_read": 0, "bytes_read": 0, "packets_written": 0, "bytes_written": 0,
+        },
+        "sessions": Vec::from_iter(session), "no_session": null, "suppressed_notices": 0,
+        "uplinks": uplinks.iter().map(uplink).collect::<Vec<_>>(),
+    })
+}
+
+/// What is told after `times` readings, as words.
+fn told(changes: &mut Changes, status: Option<&Value>, times: usize) -> Vec<String> {
+    let status = status.map(|value| serde_json::from_value::<Status>(value.clone()).unwrap());
+    for _ in 0..times {
+        assert!(changes.take(status.as_ref()));
+    }
+    let next = || changes.next();
+    let words = |change: Change| match facts(&change) {
+        Ok(facts) => facts.iter().map(|(name, is)| format!("{name}={is} ")).collect(),
+        Err(why) => why,
+    };
+    std::iter::from_fn(next).map(words).collect()
+}
+
+const UP: &str = "EVENT=uplink UPLINK=wwan0 UPLINK_STATE=up ";
+const SERVER: Option<&str> = Some("192.0.2.1:4433");
+const JOIN: &str = "EVENT=join TUN=rw0 ADDRESSES=10.77.0.2/32 fd77::2/128 SERVER=192.0.2.1:4433 ";
+const LEAVE: &str = "EVENT=leave TUN=rw0 ";
+
+#[test]
+fn a_change_counts_once_two_readings_say_so() {
+    let mut changes = Changes::default();
+    let nothing: [&str; 0] = [];
+    assert_eq!(told(&mut changes, None, 3), nothing);
+    let up = client(1.0, SERVER, &[("wwan0", "usable")]);
+    assert_eq!(told(&mut changes, Some(&up), 1), nothing);
+    assert_eq!(told(&mut changes, Some(&up), 1), [JOIN, UP]);
+    let silent = client(2.0, None, &[("wwan0", "suspect")]);
+    assert_eq!(told(&mut changes, Some(&silent), 1), nothing);
+    let up = client(3.0, SERVER, &[("wwan0", "usable")]);
+    assert_eq!(told(&mut changes, Some(&up), 5), nothing, "one reading is none");
+}
+
+#[test]
+fn joins_leaves_and_new_starts_are_told() {
+    let mut changes = Changes::default();
+    let up = |seconds| client(seconds, SERVER, &[]);
+    assert_eq!(told(&mut changes, Some(&up(7.0)), 2), [JOIN]);
+    assert_eq!(told(&mut changes, Some(&up(8.0)), 2), [] as [&str; 0]);
+    // It was started anew between two readings: its TUN is another.
+    assert_eq!(told(&mut changes, Some(&up(1.0)), 2), [JOIN]);
+    assert_eq!(told(&mut changes, None, 2), [LEAVE]);
+    assert_eq!(told(&mut changes, Some(&up(9.0)), 2), [JOIN]);
+    assert_eq!(told(&mut changes, None, 1), [] as [&str; 0]);
+    assert_eq!(told(&mut changes, Some(&up(99.0)), 2), [JOIN]);
+    let elsewhere = client(100.0, Some("[2001:db8::1]:4433"), &[]);
+    let words = told(&mut changes, Some(&elsewhere), 2);
+    assert!(words.len() == 1 && words[0].contains("SERVER=[2001:db8::1]:4433"), "{words:?}");
+    let odd = client(101.0, Some("a; reboot"), &[]);
+    let words = told(&mut changes, Some(&odd), 2);
+    assert!(words.len() == 1 && !words[0].contains("SERVER"), "{words:?}");
+}
+
+#[test]
+fn what_an_uplink_does_is_told() {
+    let mut changes = Changes::default();
+    let state = |state: &str| format!("EVENT=uplink UPLINK=wwan0 UPLINK_STATE={state} ");
+    let mut value = client(1.0, SERVER, &[("wwan0", "suspect")]);
+    assert_eq!(told(&mut changes, Some(&value), 2)[1..], [state("down")]);
+    let mut check = |value: &Value, word: &str| {
+        assert_eq!(told(&mut changes, Some(value), 2), [state(word)]);
+    };
+    value["sessions"][0]["paths"][0]["status"] = "usable".into();
+    check(&value, "up");
+    value["sessions"][0]["paths"][0]["day_bytes"] = 10.into();
+    value["sessions"][0]["paths"][0]["daily_cap_bytes"] = 10.into();
+    check(&value, "held-back");
+    value["sessions"][0]["paths"][0]["day_bytes"] = 0.into();
+    check(&value, "up");
+    value["paused"] = json!(["wwan0"]);
+    check(&value, "held-back");
+    check(&client(2.0, SERVER, &[]), "gone");
+    let value = client(3.0, SERVER, &[("wwan0", "usable")]);
+    check(&value, "up");
+    // Without a client nobody knows of it.
+    assert_eq!(told(&mut changes, None, 9), [LEAVE]);
+    assert_eq!(told(&mut changes, Some(&client(4.0, SERVER, &[])), 2)[1..], [state("gone")]);
+}
+
+#[test]
+fn uplinks_are_told_by_names_that_are_some_and_not_without_end() {
+    let mut changes = Changes::default();
+    let names: Vec<String> = (0..1_000).map(|number| format!("w{number:03}")).collect();
+    let uplinks: Vec<_> = names.iter().map(|name| (name.as_str(), "usable")).collect();
+    assert_eq!(told(&mut changes, Some(&client(1.0, None, &uplinks)), 2).len(), 64);
+    for good in ["wwan0", "eth0.7", "enp3s0f1", "br-lan", "a@b:1"] {
+        assert_eq!(interface(good).as_deref(), Ok(good));
+    }
+    let bad =
+        ["", "-i", "..", "a b", "a;b", "$(a)", "a/b", "a\nb", "\u{e9}", "=", "0123456789abcdef"];
+    for bad in bad {
+        assert!(interface(bad).is_err(), "{bad}");
+        assert!(facts(&Change::Uplink(bad.to_owned(), UplinkState::Up)).is_err(), "{bad}");
+    }
+    assert!(interface("\u{1b}[2J").unwrap_err().contains("\\u{1b}"));
+}
+
+#[test]
+fn a_server_has_no_hooks() {
+    let mut value = client(1.0, None, &[]);
+    value["role"] = "server".into();
+    value["memory_bytes"] = 0.into();
+    value["refusals"] = json!({});
+    let status = serde_json::from_value::<Status>(value).unwrap();
+    assert!(!Changes::default().take(Some(&status)));
+}

@@ -1,0 +1,300 @@
+//! Takes secrets out of what is told.
+//!
+//! ```text
+//! configuration: fields that are known ─► texts ─► without what is like a secret
+//! doctor, status: all texts ─────────────────────► without what is like a secret
+//! log: each line up to a word such as `token` ───► without what is like a secret
+//! ```
+//!
+//! What nobody has said to be harmless is left out: comments, fields that no client and no server
+//! knows, words as long as a key.
+
+use roadweave_identity::PublicKey;
+use serde_json::Value as Json;
+use toml::{Table, Value};
+
+/// What stands in the place of a secret.
+const REMOVED: &str = "(removed)";
+/// A key has 44 letters in base64, 64 in hexadecimal; a shorter piece of one is of no use.
+const KEY_MIN: usize = 24;
+/// So many letters of a public key tell keys apart; of a private one in its place 208 bits stay
+/// unknown.
+const PUBLIC_LEN: usize = 8;
+/// In a log what comes behind one of these may be a secret, however short.
+const WORDS: [&str; 14] = [
+    "api-key",
+    "api_key",
+    "apikey",
+    "authorization",
+    "bearer",
+    "cookie",
+    "credential",
+    "passphrase",
+    "passw",
+    "private",
+    "psk",
+    "pwd",
+    "secret",
+    "token",
+];
+/// The fields of docs/configuration.md but the private key, and of the sections around them.
+const FIELDS: [&str; 85] = [
+    "accept",
+    "addresses",
+    "allow_destinations",
+    "before_join",
+    "billing_day",
+    "classes",
+    "client_memory_mb",
+    "clients_reach_clients",
+    "congestion",
+    "connections_max",
+    "connects_per_second",
+    "daily_cap_mb",
+    "deadline_ms",
+    "decode_ms",
+    "deny_destinations",
+    "destination",
+    "destination_ports",
+    "dns",
+    "dscp",
+    "exclude",
+    "expire_after_ms",
+    "expires",
+    "first_kb",
+    "fleet",
+    "forward",
+    "from",
+    "http_ports",
+    "idle_timeout_seconds",
+    "include",
+    "initial_rtt_ms",
+    "into_tunnel",
+    "keep_alive_ms",
+    "kill_switch",
+    "lanes",
+    "limits",
+    "listen",
+    "local",
+    "masquerade",
+    "match",
+    "max_buffer_ms",
+    "memory_mb",
+    "metered",
+    "metrics",
+    "monthly_cap_mb",
+    "mtu_bytes",
+    "mtu_max_bytes",
+    "name",
+    "offline_max_seconds",
+    "offload",
+    "order",
+    "ordering",
+    "origins",
+    "pacing",
+    "paths_max",
+    "peers",
+    "policies",
+    "ports",
+    "priority",
+    "probe_interval_ms",
+    "protocols",
+    "proxies",
+    "public_key",
+    "queue_max_bytes",
+    "rank",
+    "rate_limit_mbps",
+    "redundancy_percent",
+    "routes",
+    "rtp_frames",
+    "rules",
+    "server",
+    "shards",
+    "site",
+    "source",
+    "source_ports",
+    "state_directory",
+    "strategy",
+    "streams",
+    "tcp",
+    "technology",
+    "to",
+    "to_anchor_ms",
+    "transport",
+    "tun",
+    "uplinks",
+    "weight",
+];
+
+/// A configuration without its secrets. Of one that is no TOML nothing stays, since nobody knows
+/// what is a secret in it.
+pub(super) fn config(text: &Result<String, String>) -> String {
+    let read = text.as_ref().map_err(String::clone);
+    match read.and_then(|text| text.parse::<Table>().map_err(|_| "it is no TOML".to_owned())) {
+        Ok(table) => {
+            let (table, left_out) = fields(table);
+            match left_out {
+                0 => table.to_string(),
+                _ => format!("# {left_out} unknown fields are left out\n{table}"),
+            }
+        }
+        Err(why) => format!("# left out: {}\n", self::text(&why)),
+    }
+}
+
+/// The fields that are known, and how many are not.
+fn fields(table: Table) -> (Table, usize) {
+    let (mut known, mut left_out) = (Table::new(), 0);
+    for (name, value) in table {
+        if name == "private_key" {
+            known.insert(name, Value::String(REMOVED.to_owned()));
+        } else if FIELDS.contains(&name.as_str()) {
+            let (value, inner) = self::value(&name, value);
+            known.insert(name, value);
+            left_out += inner;
+        } else {
+            left_out += 1;
+        }
+    }
+    (known, left_out)
+}
+
+fn value(name: &str, value: Value) -> (Value, usize) {
+    match value {
+        Value::String(text) => (Value::String(named(name, &text)), 0),
+        Value::Array(values) => {
+            let values = values.into_iter().map(|value| self::value(name, value));
+            let (values, left_out): (Vec<_>, Vec<_>) = values.unzip();
+            (Value::Array(values), left_out.into_iter().sum())
+        }
+        Value::Table(table) => {
+            let (table, left_out) = fields(table);
+            (Value::Table(table), left_out)
+        }
+        other => (other, 0),
+    }
+}
+
+/// What a program of ours tells as JSON, without what is like a secret.
+pub(super) fn json(value: Json) -> Json {
+    match value {
+        Json::String(text) => Json::String(self::text(&text)),
+        Json::Array(values) => values.into_iter().map(json).collect(),
+        Json::Object(fields) => {
+            let clear = |(name, value): (String, Json)| {
+                let value = match value {
+                    Json::String(text) => Json::String(named(&name, &text)),
+                    _ if is_secret(&name) => Json::String(REMOVED.to_owned()),
+                    other => json(other),
+                };
+                (text(&name), value)
+            };
+            fields.into_iter().map(clear).collect()
+        }
+        other => other,
+    }
+}
+
+/// The text of a field.
+fn named(name: &str, text: &str) -> String {
+    match name {
+        "public_key" if text.parse::<PublicKey>().is_ok() => {
+            format!("{}...", text.chars().take(PUBLIC_LEN).collect::<String>())
+        }
+        name if is_secret(name) => REMOVED.to_owned(),
+        _ => self::text(text),
+    }
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    WORDS.iter().any(|word| name.contains(word))
+}
+
+/// A log without what is like a secret, and without what could steer a terminal.
+pub(super) fn log(text: &str) -> String {
+    let lines = text.lines().map(|line| {
+        let lower = line.to_ascii_lowercase();
+        let ends = WORDS.iter().filter_map(|word| Some(lower.find(word)? + word.len()));
+        let mut clear = match ends.min() {
+            Some(end) => format!("{} {REMOVED}", self::text(&line[..end])),
+            None => self::text(line),
+        };
+        clear.push('\n');
+        clear
+    });
+    lines.collect()
+}
+
+/// A text whose quotations are left out, since nobody knows of what they are.
+pub(super) fn unquoted(text: &str) -> String {
+    let mut clear = String::new();
+    let mut rest = text;
+    while let Some(begin) = rest.find(['"', '`', '\'']) {
+        let (before, quoted) = rest.split_at(begin);
+        clear += before;
+        clear += REMOVED;
+        let quote = quoted.chars().next().unwrap_or('"');
+        // To the last one of its kind: what is quoted may have some.
+        rest = quoted.rfind(quote).filter(|end| *end > 0).map_or("", |end| &quoted[end + 1..]);
+    }
+    self::text(&(clear + rest))
+}
+
+/// A text without what is like a secret: words as long as a key, what stands before a `@` in
+/// addresses, and what such an address asks for.
+pub(super) fn text(text: &str) -> String {
+    let is_between = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()[]{},;|".contains(c);
+    let mut clear = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(rest.find(is_between).unwrap_or(rest.len()));
+        clear += &keyless(&anonymous(piece));
+        let (between, after) =
+            after.split_at(after.find(|c| !is_between(c)).unwrap_or(after.len()));
+        clear.extend(between.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }));
+        rest = after;
+    }
+    clear
+}
+
+/// `scheme://user:password@host/path?token=...`: without user, password and all behind the path.
+fn anonymous(piece: &str) -> String {
+    let (scheme, rest) = piece.split_once("://").map_or(("", piece), |(scheme, rest)| {
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
+        (scheme, rest)
+    });
+    let slashes = if rest.len() == piece.len() { "" } else { "://" };
+    let scheme = scheme.rsplit_once('@').map_or(scheme, |(_, scheme)| scheme);
+    match rest.rsplit_once('@') {
+        Some((user, host)) if user.contains(':') || !slashes.is_empty() => {
+            format!("{scheme}{slashes}{REMOVED}@{host}")
+        }
+        _ => format!("{scheme}{slashes}{rest}"),
+    }
+}
+
+/// The piece without words that are as long as a key, be they one or not.
+fn keyless(piece: &str) -> String {
+    // Also as an address or a JSON text has base64.
+    let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "+/=_-%\\".contains(c);
+    let mut clear = String::with_capacity(piece.len());
+    let mut rest = piece;
+    while !rest.is_empty() {
+        let end = rest.find(|c| !is_of_a_key(c)).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(end);
+        clear += if word.len() >= KEY_MIN { REMOVED } else { word };
+        let (between, after) = after.split_at(after.find(is_of_a_key).unwrap_or(after.len()));
+        clear += between;
+        rest = after;
+    }
+    clear
+}
+
+#[cfg(test)]
+pub(super) fn known() -> Vec<&'static str> {
+    let mut known = FIELDS.to_vec();
+    known.push("private_key");
+    known.sort_unstable();
+    known
+}
