@@ -1,7 +1,6 @@
 use roadweave_emulate::{DriveLink, Trace};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::LaneConfig;
-use roadweave_types::Instant;
 
 use super::*;
 use crate::event::{Action, Event};
