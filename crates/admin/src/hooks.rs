@@ -11,7 +11,7 @@
 mod changes;
 mod program;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -50,24 +50,22 @@ impl HooksArgs {
     /// # Errors
     /// When FOLDER is none, or what runs behind the socket is no client or may not be asked.
     pub fn run(&self) -> Result<()> {
-        if !self.folder.is_dir() {
-            let why = format!("{} is no folder", self.folder.display());
-            return Err(BadInput::new(why).into());
-        }
+        let folder = program::folder(&self.folder).map_err(BadInput::new)?;
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         let mut changes = Changes::default();
         let mut is_quiet = false;
+        let began = Instant::now();
         while signals.take().is_none() {
             let read = Instant::now();
             match local::status(&self.socket) {
                 Ok(status) => {
                     is_quiet = false;
-                    if !changes.take(Some(&status)) {
+                    if !changes.take(began.elapsed(), Some(&status)) {
                         let role = status.role.name();
                         return Err(BadInput::new(format!("this is a {role}, no client")).into());
                     }
                 }
-                Err(RequestError::NotRunning { .. }) => _ = changes.take(None),
+                Err(RequestError::NotRunning { .. }) => _ = changes.take(began.elapsed(), None),
                 Err(error @ RequestError::NoPermission { .. }) => return Err(error.into()),
                 // It is busy, or says what is not understood: that is no state of the tunnel.
                 Err(error) if !is_quiet => {
@@ -77,7 +75,7 @@ impl HooksArgs {
                 Err(_) => {}
             }
             while let Some(change) = changes.next() {
-                if !self.tell(&change, &mut signals) {
+                if !self.tell(&folder, &change, &mut signals) {
                     return Ok(());
                 }
                 // What takes long is no reason to tell then what holds no more.
@@ -94,13 +92,13 @@ impl HooksArgs {
     }
 
     /// Runs the program for a change. Returns `false` when this one is to end.
-    fn tell(&self, change: &Change, signals: &mut Signals) -> bool {
+    fn tell(&self, folder: &Path, change: &Change, signals: &mut Signals) -> bool {
         let name = match change {
             Change::Join(_) => "join",
             Change::Leave(_) => "leave",
             Change::Uplink(..) => "uplink",
         };
-        let (facts, path) = match (facts(change), program::find(&self.folder, name)) {
+        let (facts, path) = match (facts(change), program::find(folder, name)) {
             (Ok(facts), Ok(Some(path))) => (facts, path),
             (_, Ok(None)) => return true,
             (Err(why), _) | (_, Err(why)) => {

@@ -127,11 +127,27 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_takes_nothing_ends_it_and_memory_is_bounded() {
+    fn a_disk_that_takes_nothing_ends_it() {
         let mut file = LogFile::create(Path::new("/dev/full")).unwrap();
         for _ in 0..1_000_000 {
             file.write(vec![0; 1_000]);
         }
         assert!(!file.is_open());
+    }
+
+    #[test]
+    fn a_disk_that_hangs_ends_it_and_memory_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        // Somebody who never reads.
+        let _reader = File::options().read(true).write(true).open(&path).unwrap();
+        let mut file = LogFile::create(&path).unwrap();
+        let taken = (0..).take_while(|_| {
+            file.write(vec![0; 1 << 20]);
+            file.is_open()
+        });
+        // One may be with the thread, and as many as may wait.
+        assert!((8..=9).contains(&taken.count()));
     }
 }

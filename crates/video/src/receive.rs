@@ -297,10 +297,17 @@ fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>)
     });
 
     let rtp = bin.request_pad_simple("recv_rtp_sink_0").context("a session without inputs")?;
+    let answers = Arc::<Answers>::default();
     branch(&tee, &rtp, {
-        let view = Arc::clone(view);
+        let (view, answers) = (Arc::clone(view), Arc::clone(&answers));
         move |buffer| match Kind::of_buffer(buffer) {
-            Kind::Rtp(payload_type) if rtp::codec(payload_type).is_some() => view.on_packet(buffer),
+            Kind::Rtp(payload_type) if rtp::codec(payload_type).is_some() => {
+                let is_taken = view.on_packet(buffer);
+                if is_taken {
+                    answers.on_taken(buffer);
+                }
+                is_taken
+            }
             _ => false,
         }
     })?;
@@ -309,7 +316,7 @@ fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>)
         let view = Arc::clone(view);
         move |buffer| Kind::of_buffer(buffer) == Kind::Rtcp && view.on_report()
     })?;
-    answer(pipeline, &bin, &source, &socket)?;
+    answer(pipeline, &bin, &socket, &answers)?;
     rtp::report_often(&bin);
     follow(pipeline, &bin, &funnel, view);
     Ok(())
@@ -332,42 +339,49 @@ fn branch(
     Ok(())
 }
 
-/// Sends RTCP to where the packets come from.
+/// Sends RTCP to whoever sent the last packet that was taken: `answers` is told of these.
 fn answer(
     pipeline: &gst::Pipeline,
     bin: &gst::Element,
-    source: &gst::Element,
     socket: &Socket,
+    answers: &Arc<Answers>,
 ) -> Result<()> {
     let sink = socket.sink(([127, 0, 0, 1], 9).into())?;
     pipeline.add(&sink)?;
     bin.link_pads(Some("send_rtcp_src_0"), &sink, Some("sink"))?;
-    let known = Arc::new(Mutex::new(None::<(String, u16)>));
-    let heard = Arc::clone(&known);
     let output = sink.static_pad("sink").context("a sink without input")?;
+    let (answers, to) = (Arc::clone(answers), sink.downgrade());
+    let told = Mutex::new(None);
     output.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
-        match heard.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
-            true => gst::PadProbeReturn::Ok,
-            false => gst::PadProbeReturn::Drop,
-        }
-    });
-    let input = source.static_pad("src").context("a source without output")?;
-    input.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
-        let from = info.buffer().filter(|it| Kind::of_buffer(it) != Kind::Other);
-        let from = from.and_then(|buffer| buffer.meta::<NetAddressMeta>()).map(|it| it.addr());
-        let from = from.and_then(|it| it.downcast::<gio::InetSocketAddress>().ok());
-        if let Some(from) = from {
-            let from = (from.address().to_string(), from.port());
-            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-            if known.as_ref() != Some(&from) {
-                sink.set_property("host", from.0.as_str());
-                sink.set_property("port", i32::from(from.1));
-                *known = Some(from);
-            }
+        let heard = answers.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (Some(heard), Some(sink)) = (heard, to.upgrade()) else {
+            return gst::PadProbeReturn::Drop;
+        };
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.as_ref() != Some(&heard) {
+            sink.set_property("host", heard.0.as_str());
+            sink.set_property("port", i32::from(heard.1));
+            *told = Some(heard);
         }
         gst::PadProbeReturn::Ok
     });
     Ok(())
+}
+
+/// The address that RTCP goes to, once a packet was taken.
+#[derive(Debug, Default)]
+struct Answers(Mutex<Option<(String, u16)>>);
+
+impl Answers {
+    /// This packet was taken.
+    fn on_taken(&self, packet: &gst::BufferRef) {
+        let from = packet.meta::<NetAddressMeta>().map(|it| it.addr());
+        let from = from.and_then(|it| it.downcast::<gio::InetSocketAddress>().ok());
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(from) = from {
+            *heard = Some((from.address().to_string(), from.port()));
+        }
+    }
 }
 
 /// Makes a decoder for each sender that comes, and shows the newest one's pictures.

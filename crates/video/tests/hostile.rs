@@ -225,3 +225,27 @@ fn a_stranger_in_the_middle_takes_the_picture_for_a_moment_at_most() {
     assert!(shown[4..9].iter().any(|frames| *frames < 3.0), "it took it: {shown:?}");
     assert!(shown[10..14].iter().sum::<f64>() > 12.0, "{shown:?}");
 }
+
+#[test]
+fn what_is_not_taken_leads_no_answers_away() {
+    let port = free_port();
+    let receiver = receiver(port, &["--seconds", "8"]);
+    let sender = sender(port, "9", &["--bitrate", "1M"]);
+    thread::sleep(Duration::from_secs(2));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let unknown = [&[0x80, 77][..], &[0; 40]].concat();
+    // A sender's report (RFC 3550 section 6.4.1) of another source.
+    let report = [&[0x80, 200, 0, 6, 0xde, 0xad, 0xbe, 0xef][..], &[1; 20]].concat();
+    let (began, mut answers) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(5) {
+        for packet in [&unknown, &report] {
+            let _ = socket.send_to(packet, ("127.0.0.1", port));
+        }
+        answers += u32::from(socket.recv(&mut [0; 2048]).is_ok());
+        thread::sleep(Duration::from_millis(2));
+    }
+    let shown = number(&whole(&receiver.output()), "frames_shown");
+    drop(sender);
+    assert!(answers == 0 && shown > 100.0, "{answers} answers, {shown} pictures");
+}

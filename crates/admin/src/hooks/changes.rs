@@ -9,12 +9,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_device::status::{ClientStatus, RoleStatus, Status};
 use roadweave_tunnel::PathStatusReport;
 use roadweave_types::PathStatus;
 
+/// Seconds by which an answer may be late without telling of another start.
+const LATENESS_MAX: f64 = 2.0;
 /// Uplinks that are looked at; what is more is left out.
 const UPLINKS_MAX: usize = 64;
 /// Inner addresses that a program is told.
@@ -80,25 +83,27 @@ pub(super) struct Changes {
     /// What two readings in a row said.
     settled: State,
     told: State,
-    uptime: f64,
+    /// When the client was started, seconds on the clock of the readings.
+    started: Option<f64>,
     starts: u64,
 }
 
 impl Changes {
-    /// Takes what was read of a client; `None` when nothing runs. Returns `false` when it is of
-    /// another role.
-    pub(super) fn take(&mut self, status: Option<&Status>) -> bool {
+    /// Takes what was read of a client at `now`, on any clock; `None` when nothing runs. Returns
+    /// `false` when it is of another role.
+    pub(super) fn take(&mut self, now: Duration, status: Option<&Status>) -> bool {
         let read = match status.map(|status| (status, &status.role)) {
             // Without a client nobody knows of its uplinks.
             None => {
-                self.uptime = f64::INFINITY;
+                self.started = Some(f64::NEG_INFINITY);
                 State { session: None, uplinks: self.read.uplinks.clone() }
             }
             Some((status, RoleStatus::Client(client))) => {
-                if status.uptime_seconds < self.uptime {
+                let started = now.as_secs_f64() - status.uptime_seconds;
+                if self.started.is_some_and(|before| started > before + LATENESS_MAX) {
                     self.starts += 1;
                 }
-                self.uptime = status.uptime_seconds;
+                self.started = Some(started);
                 State { session: session(status, client, self.starts), uplinks: uplinks(client) }
             }
             Some(_) => return false,

@@ -27,16 +27,41 @@ pub(super) enum Outcome {
     Interrupted,
 }
 
+/// The folder itself, whatever links lead to it: where these lead later is of no matter.
+///
+/// # Errors
+/// That it is no folder, or that others could have chosen it.
+pub(super) fn folder(path: &Path) -> Result<PathBuf, String> {
+    let failed = |error: io::Error| format!("{}: {error}", path.display());
+    let (given, folder) =
+        (std::path::absolute(path).map_err(failed)?, fs::canonicalize(path).map_err(failed)?);
+    if !folder.is_dir() {
+        return Err(format!("{} is no folder", path.display()));
+    }
+    check(&given)?;
+    check(&folder)?;
+    Ok(folder)
+}
+
 /// Where the program `name` of `folder` is; `None` if there is none.
 ///
 /// # Errors
-/// Why it is not to be run: somebody other than root and this user could have written it.
+/// Why it is not to be run: it is a link, or somebody other than root and this user could have
+/// written it.
 pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
-    let path = match fs::canonicalize(folder.join(name)) {
-        Ok(path) => path,
+    let path = folder.join(name);
+    match fs::symlink_metadata(&path) {
+        Ok(there) if there.is_file() => {}
+        Ok(_) => return Err(format!("{} is no file", path.display())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("{}: {error}", folder.join(name).display())),
-    };
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+    }
+    check(&path)?;
+    Ok(Some(path))
+}
+
+/// That nobody but root and this user can change a file, or a folder above it.
+fn check(path: &Path) -> Result<(), String> {
     for part in path.ancestors() {
         let there = fs::metadata(part).map_err(|error| format!("{}: {error}", part.display()))?;
         if !is_safe(&there) {
@@ -44,7 +69,7 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, String>
             return Err(format!("{part}: others than root and its user could change it"));
         }
     }
-    Ok(Some(path))
+    Ok(())
 }
 
 /// Whether nobody but root and this user can change it, or what is in it.

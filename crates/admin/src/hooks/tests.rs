@@ -1,5 +1,8 @@
 //! What programs are told, and when.
 
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
 use roadweave_device::status::Status;
 use serde_json::{Value, json};
 
@@ -36,11 +39,17 @@ fn client(seconds: f64, server: Option<&str>, uplinks: &[(&str, &str)]) -> Value
     })
 }
 
-/// What is told after `times` readings, as words.
+/// What is told after `times` readings, as words; as old as the client is the clock.
 fn told(changes: &mut Changes, status: Option<&Value>, times: usize) -> Vec<String> {
+    let now = status.and_then(|status| status["uptime_seconds"].as_f64());
+    told_at(changes, now.unwrap_or(0.0), status, times)
+}
+
+/// What is told after `times` readings when the clock says `now` seconds.
+fn told_at(changes: &mut Changes, now: f64, status: Option<&Value>, times: usize) -> Vec<String> {
     let status = status.map(|value| serde_json::from_value::<Status>(value.clone()).unwrap());
     for _ in 0..times {
-        assert!(changes.take(status.as_ref()));
+        assert!(changes.take(Duration::from_secs_f64(now), status.as_ref()));
     }
     let next = || changes.next();
     let words = |change: Change| match facts(&change) {
@@ -76,7 +85,11 @@ fn joins_leaves_and_new_starts_are_told() {
     assert_eq!(told(&mut changes, Some(&up(7.0)), 2), [JOIN]);
     assert_eq!(told(&mut changes, Some(&up(8.0)), 2), [] as [&str; 0]);
     // It was started anew between two readings: its TUN is another.
-    assert_eq!(told(&mut changes, Some(&up(1.0)), 2), [JOIN]);
+    assert_eq!(told_at(&mut changes, 12.0, Some(&up(3.0)), 2), [JOIN]);
+    // Also where a program took so long meanwhile that it is older than at the last reading.
+    assert_eq!(told_at(&mut changes, 22.0, Some(&up(5.0)), 2), [JOIN]);
+    // An answer that is late is of no other start.
+    assert_eq!(told_at(&mut changes, 24.5, Some(&up(6.0)), 2), [] as [&str; 0]);
     assert_eq!(told(&mut changes, None, 2), [LEAVE]);
     assert_eq!(told(&mut changes, Some(&up(9.0)), 2), [JOIN]);
     assert_eq!(told(&mut changes, None, 1), [] as [&str; 0]);
@@ -140,5 +153,36 @@ fn a_server_has_no_hooks() {
     value["memory_bytes"] = 0.into();
     value["refusals"] = json!({});
     let status = serde_json::from_value::<Status>(value).unwrap();
-    assert!(!Changes::default().take(Some(&status)));
+    assert!(!Changes::default().take(Duration::ZERO, Some(&status)));
+}
+
+#[test]
+fn a_folder_that_others_could_change_or_choose_gives_no_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let open = |name: &str, mode: u32| {
+        fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for name in ["hooks", "theirs", "theirs/inner", "theirs/links"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    fs::write(path("hooks/join"), "").unwrap();
+    symlink("/usr/bin/env", path("hooks/leave")).unwrap();
+    open("hooks/join", 0o700);
+    let hooks = program::folder(&path("hooks")).unwrap();
+    assert_eq!(program::find(&hooks, "join"), Ok(Some(hooks.join("join"))));
+    assert_eq!(program::find(&hooks, "uplink"), Ok(None));
+    assert!(program::find(&hooks, "leave").unwrap_err().contains("is no file"), "a link");
+    open("hooks", 0o777);
+    assert!(program::find(&hooks, "join").unwrap_err().contains("others than root"));
+    assert!(program::folder(&path("hooks")).unwrap_err().contains("others than root"));
+    open("hooks", 0o700);
+    // A link in a folder of others leads where they like, and so does one to their folder.
+    open("theirs", 0o777);
+    symlink(path("hooks"), path("theirs/link")).unwrap();
+    symlink(path("theirs/inner"), path("inner")).unwrap();
+    for name in ["theirs/link", "inner", "theirs/inner"] {
+        assert!(program::folder(&path(name)).unwrap_err().contains("others than root"), "{name}");
+    }
+    assert!(program::folder(&path("hooks/join")).unwrap_err().contains("is no folder"));
 }

@@ -17,6 +17,8 @@ use toml::{Table, Value};
 const REMOVED: &str = "(removed)";
 /// A key has 44 letters in base64, 64 in hexadecimal; a shorter piece of one is of no use.
 const KEY_MIN: usize = 24;
+/// An address has up to eight words with colons between them; a key by pairs of digits has more.
+const PAIRS_MIN: usize = 12;
 /// So many letters of a public key tell keys apart; of a private one in its place 208 bits stay
 /// unknown.
 const PUBLIC_LEN: usize = 8;
@@ -37,6 +39,9 @@ const WORDS: [&str; 14] = [
     "secret",
     "token",
 ];
+/// And these, which are nothing in the name of a field.
+const WORDS_OF_LOGS: [&str; 10] =
+    ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 /// The fields of docs/configuration.md but the private key, and of the sections around them.
 const FIELDS: [&str; 85] = [
     "accept",
@@ -215,9 +220,10 @@ fn is_secret(name: &str) -> bool {
 pub(super) fn log(text: &str) -> String {
     let lines = text.lines().map(|line| {
         let lower = line.to_ascii_lowercase();
-        let ends = WORDS.iter().filter_map(|word| Some(lower.find(word)? + word.len()));
+        let words = WORDS.iter().chain(&WORDS_OF_LOGS);
+        let ends = words.filter_map(|word| Some(lower.find(word)? + word.len()));
         let mut clear = match ends.min() {
-            Some(end) => format!("{} {REMOVED}", self::text(&line[..end])),
+            Some(end) => format!("{} {REMOVED}", self::text(&line[..end]).trim_end()),
             None => self::text(line),
         };
         clear.push('\n');
@@ -244,11 +250,17 @@ pub(super) fn unquoted(text: &str) -> String {
 /// A text without what is like a secret: words as long as a key, what stands before a `@` in
 /// addresses, and what such an address asks for.
 pub(super) fn text(text: &str) -> String {
+    // What an address may have in it, and more (RFC 3986 section 2.2), is of it.
+    let ends_address = |c: char| c.is_whitespace() || c.is_control() || "\"`<>".contains(c);
     let is_between = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()[]{},;|".contains(c);
     let mut clear = String::with_capacity(text.len());
     let mut rest = text;
     while !rest.is_empty() {
-        let (piece, after) = rest.split_at(rest.find(is_between).unwrap_or(rest.len()));
+        let mut end = rest.find(is_between).unwrap_or(rest.len());
+        if rest[..end].contains("://") {
+            end = rest.find(ends_address).unwrap_or(rest.len());
+        }
+        let (piece, after) = rest.split_at(end);
         clear += &keyless(&anonymous(piece));
         let (between, after) =
             after.split_at(after.find(|c| !is_between(c)).unwrap_or(after.len()));
@@ -260,17 +272,18 @@ pub(super) fn text(text: &str) -> String {
 
 /// `scheme://user:password@host/path?token=...`: without user, password and all behind the path.
 fn anonymous(piece: &str) -> String {
-    let (scheme, rest) = piece.split_once("://").map_or(("", piece), |(scheme, rest)| {
-        let rest = rest.split(['?', '#']).next().unwrap_or_default();
-        (scheme, rest)
-    });
-    let slashes = if rest.len() == piece.len() { "" } else { "://" };
+    let Some((scheme, rest)) = piece.split_once("://") else {
+        return match piece.rsplit_once('@') {
+            Some((user, host)) if user.contains(':') => format!("{REMOVED}@{host}"),
+            _ => piece.to_owned(),
+        };
+    };
     let scheme = scheme.rsplit_once('@').map_or(scheme, |(_, scheme)| scheme);
+    let path = |rest: &str| rest.split(['?', '#', ';']).next().unwrap_or_default().to_owned();
+    // To the last one: what should not be in a password may be there all the same.
     match rest.rsplit_once('@') {
-        Some((user, host)) if user.contains(':') || !slashes.is_empty() => {
-            format!("{scheme}{slashes}{REMOVED}@{host}")
-        }
-        _ => format!("{scheme}{slashes}{rest}"),
+        Some((_, host)) => format!("{scheme}://{REMOVED}@{}", path(host)),
+        None => format!("{scheme}://{}", path(rest)),
     }
 }
 
@@ -278,6 +291,9 @@ fn anonymous(piece: &str) -> String {
 fn keyless(piece: &str) -> String {
     // Also as an address or a JSON text has base64.
     let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "+/=_-%\\".contains(c);
+    if piece.split(':').count() >= PAIRS_MIN {
+        return REMOVED.to_owned();
+    }
     let mut clear = String::with_capacity(piece.len());
     let mut rest = piece;
     while !rest.is_empty() {

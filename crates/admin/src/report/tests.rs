@@ -132,7 +132,18 @@ fn what_is_like_a_secret_is_found_in_a_log() {
     check("join rw1_abc with TOKEN abc", "join rw1_abc with TOKEN (removed)");
     check("asked https://me:pw@host:1/a?b=c now", "asked https://(removed)@host:1/a now");
     check("asked https://me@host/@x?b now", "asked https://(removed)@x now");
-    check("a@https://host#b, me:p@ss@host", "https://host, (removed)@host");
+    check("a@https://host#b, me:p@ss@host", "https://host (removed)@host");
+    for password in ["p4,ss", "p(4)ss", "p'4", "p[4]s|s", "p;4", "{p}", "p?4", "p#4"] {
+        check(
+            &format!("to rtsp://me:{password}@host/live, now"),
+            "to rtsp://(removed)@host/live, now",
+        );
+    }
+    check("https://h/cb?code=a,refresh", "https://h/cb");
+    check("https://host/x;jsessionid=abc?k=v end", "https://host/x end");
+    check("unlocked by PIN 4711", "unlocked by PIN (removed)");
+    check("from fd77::1:2:3:4:5 to 02:00:00:00:00:01", "from fd77::1:2:3:4:5 to 02:00:00:00:00:01");
+    check("is 01:23:45:67:89:ab:cd:ef:01:23:45:67", "is (removed)");
     check("roadweave-client@client: up", "roadweave-client@client: up");
     check("abcdefgh%2Bijklmnop\\/qrstuvwxyz.", "(removed).");
     check("red \u{1b}[31mword\u{7}", "red  [31mword ");
