@@ -62,8 +62,7 @@ struct Arguments {
     /// The socket of the running client
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]
     socket: PathBuf,
-    /// A further name by which browsers may call this machine; on loopback it is that of a proxy with
-    /// TLS
+    /// A further name by which browsers may call this machine; on loopback that of a proxy with TLS
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
     /// Change nothing, whoever asks
