@@ -1,5 +1,6 @@
 #!/bin/sh
-# What packages run: an upgrade starts each unit's instances anew, a removal stops and disables them.
+# What packages run: an upgrade starts each unit's instances anew, a removal stops and disables
+# them.
 . "$(dirname "$0")/lib.sh"
 bin=$ROOT/bin said=$ROOT/said
 mkdir -p "$bin" "$ROOT/roadweave" "$ROOT/private/roadweave-web"
