@@ -17,5 +17,6 @@ page=crates/web/page
 [ -f $page/node_modules/.package-lock.json ] || npm ci --silent --no-audit --no-fund --prefix $page
 npm run --silent build --prefix $page
 "${CARGO:-cargo}" build --quiet --package roadweave-web
+node --test $page/test/samples.js
 exec node $page/test/browser.js --program "${CARGO_TARGET_DIR:-target}/debug/roadweave-web" \
     --chromium "$(command -v chromium)" "$@"

@@ -110,17 +110,18 @@ squeeze_ipk() {
 # package TYPE ARCHITECTURE FILE SCRIPTS DEPENDS
 package() {
     scripts=""
-    if [ "$program" = roadweave ]; then
-        for script in preinstall postinstall preremove postremove; do
-            from="$here/scripts/$4.$script"
-            [ -f "$from" ] || continue
-            sed "s/@MACHINE@/$machine/" "$from" >"$work/$script"
-            # An apk has the times of its scripts.
-            touch --date="@$SOURCE_DATE_EPOCH" "$work/$script"
-            scripts="$scripts
+    for script in preinstall postinstall preremove postremove; do
+        case $program in
+            roadweave) from="$here/scripts/$4.$script" ;;
+            *) from="$here/scripts/${program#roadweave-}-$4.$script" ;;
+        esac
+        [ -f "$from" ] || continue
+        sed "s/@MACHINE@/$machine/" "$from" >"$work/$script"
+        # An apk has the times of its scripts.
+        touch --date="@$SOURCE_DATE_EPOCH" "$work/$script"
+        scripts="$scripts
   $script: '$work/$script'"
-        done
-    fi
+    done
     cat >"$work/nfpm.yaml" <<EOF
 name: $program
 arch: $2

@@ -1,7 +1,9 @@
 #!/bin/sh
 # Installs what dist.sh has packaged for this machine's architecture, and removes it. As root.
 #
-#   deploy/dist/test.sh [sizes|equal|pages|deb|rpm|openwrt|walk]...    all of them without a word
+#   deploy/dist/test.sh [sizes|equal|pages|scripts|deb|rpm|openwrt|walk]...
+#
+# Without a word it is all of them.
 #
 # A part that lacks something says so and is skipped; with ROADWEAVE_REQUIRE_TOOLS=1 it fails.
 # The files of Debian are fetched once and kept in target/dist.
@@ -33,7 +35,7 @@ end() {
 }
 trap end EXIT
 passed=0 failed=0 skipped=0
-for part in ${*:-sizes equal pages deb rpm openwrt walk}; do
+for part in ${*:-sizes equal pages scripts deb rpm openwrt walk}; do
     code=0
     deploy/dist/tests/"$part".sh || code=$?
     case $code in

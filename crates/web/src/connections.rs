@@ -1,81 +1,106 @@
 //! How many connections there may be: of all, of one address, and of those who have not yet shown
-//! the token, so that a stranger in the LAN leaves room for the crew.
+//! the token. Where there are as many, the oldest of these gives way to a new one: whoever has the
+//! token needs one round trip to show it, and is not locked out by connections that say nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
 
 /// Connections of all.
 const ALL_MAX: usize = 32;
-/// Those of addresses that have not shown the token.
+/// Those that have not shown the token.
 const STRANGERS_MAX: usize = 12;
 /// Those of one address: a browser opens six.
 const ONE_MAX: usize = 8;
-/// Addresses that are remembered.
-const KNOWN_MAX: usize = 64;
+/// Requests of a connection without the token: the page has four files.
+const REQUESTS_MAX: u32 = 32;
 
 /// The connections of a server.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Connections(Arc<Mutex<Counts>>);
+pub(crate) struct Connections(Arc<Mutex<Places>>);
 
 #[derive(Debug, Default)]
-struct Counts {
-    by_address: BTreeMap<IpAddr, usize>,
-    /// Addresses that have shown the token.
-    known: BTreeSet<IpAddr>,
+struct Places {
+    /// By number: the oldest first.
+    all: BTreeMap<u64, Entry>,
+    /// How many there ever were.
+    count: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    address: IpAddr,
+    /// It has shown the token.
+    is_known: bool,
+    gives_way: Arc<Notify>,
 }
 
 /// One connection. Dropping it gives its place back.
 #[derive(Debug)]
 pub(crate) struct Place {
     all: Connections,
-    address: IpAddr,
+    number: u64,
+    gives_way: Arc<Notify>,
+    /// Requests without the token.
+    requests: AtomicU32,
 }
 
 impl Connections {
-    /// A place for a connection of `address`, if there is one.
+    /// A place for a connection of `address`, unless those who have shown the token have them all.
     pub(crate) fn take(&self, address: IpAddr) -> Option<Place> {
-        let mut counts = self.lock();
-        let of_one = counts.by_address.get(&address).copied().unwrap_or(0);
-        let of_all: usize = counts.by_address.values().sum();
-        let is_strange = |address: &IpAddr| !counts.known.contains(address);
-        let of_strangers = counts.by_address.iter().filter(|(address, _)| is_strange(address));
-        let of_strangers: usize = of_strangers.map(|(_, count)| count).sum();
-        let is_full = of_all >= ALL_MAX
-            || of_one >= ONE_MAX
-            || is_strange(&address) && of_strangers >= STRANGERS_MAX;
-        if is_full {
-            return None;
+        let mut places = self.lock();
+        let all = places.all.values();
+        let of_one = all.clone().filter(|entry| entry.address == address).count();
+        let of_strangers = all.clone().filter(|entry| !entry.is_known).count();
+        let one_is_full = of_one >= ONE_MAX;
+        if one_is_full || of_strangers >= STRANGERS_MAX || all.len() >= ALL_MAX {
+            let may_go =
+                |entry: &Entry| !entry.is_known && (!one_is_full || entry.address == address);
+            let oldest = places.all.iter().find(|(_, entry)| may_go(entry));
+            let number = oldest.map(|(number, _)| *number)?;
+            if let Some(entry) = places.all.remove(&number) {
+                entry.gives_way.notify_one();
+            }
         }
-        *counts.by_address.entry(address).or_default() += 1;
-        drop(counts);
-        Some(Place { all: self.clone(), address })
+        places.count += 1;
+        let (number, gives_way) = (places.count, Arc::new(Notify::new()));
+        let entry = Entry { address, is_known: false, gives_way: Arc::clone(&gives_way) };
+        places.all.insert(number, entry);
+        drop(places);
+        Some(Place { all: self.clone(), number, gives_way, requests: AtomicU32::new(0) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counts> {
+    fn lock(&self) -> MutexGuard<'_, Places> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Place {
-    /// Its address has shown the token.
+    /// It has shown the token, and keeps its place.
     pub(crate) fn is_known(&self) {
-        let mut counts = self.all.lock();
-        if counts.known.len() < KNOWN_MAX {
-            counts.known.insert(self.address);
+        if let Some(entry) = self.all.lock().all.get_mut(&self.number) {
+            entry.is_known = true;
         }
+    }
+
+    /// Until it gives way to another.
+    pub(crate) async fn gives_way(&self) {
+        self.gives_way.notified().await;
+    }
+
+    /// Counts a request. Returns whether it was the last one: without the token there are few.
+    pub(crate) fn is_last_request(&self) -> bool {
+        let is_known = self.all.lock().all.get(&self.number).is_some_and(|entry| entry.is_known);
+        !is_known && self.requests.fetch_add(1, Ordering::Relaxed) + 1 >= REQUESTS_MAX
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = self.all.lock();
-        if let Some(count) = counts.by_address.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.by_address.remove(&self.address);
-            }
-        }
+        self.all.lock().all.remove(&self.number);
     }
 }
 
@@ -83,23 +108,56 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([192, 168, 50, last])
+    }
+
+    /// The numbers of the connections that have a place.
+    fn numbers(connections: &Connections) -> Vec<u64> {
+        connections.lock().all.keys().copied().collect()
+    }
+
     #[test]
-    fn strangers_leave_room_for_those_who_have_shown_the_token() {
+    fn the_oldest_that_has_not_shown_the_token_gives_way() {
         let connections = Connections::default();
-        let address = |last: u8| IpAddr::from([192, 168, 50, last]);
-        let crew = connections.take(address(1)).expect("there is room");
+        let take = |last| connections.take(address(last)).expect("there is room");
+        let crew = take(1);
         crew.is_known();
-        let many = |last: u8| -> Vec<Place> {
-            (0..20).map_while(|_| connections.take(address(last))).collect()
-        };
-        let (one, other) = (many(2), many(3));
-        assert_eq!((one.len(), other.len()), (ONE_MAX, STRANGERS_MAX - ONE_MAX));
-        let more = many(1);
-        assert_eq!(more.len(), ONE_MAX - 1);
-        drop(one);
-        let again = many(4);
-        assert_eq!(again.len(), STRANGERS_MAX - other.len());
-        drop((crew, other, more, again));
-        assert!(connections.lock().by_address.is_empty());
+        // Those of one address, that of the crew too, give way to its own.
+        let same: Vec<Place> = (0..20).map(|_| take(1)).collect();
+        assert_eq!(numbers(&connections), [&[1], &(15..=21).collect::<Vec<u64>>()[..]].concat());
+        // Others give way to all.
+        let others: Vec<Place> = (2..20).map(take).collect();
+        assert_eq!(numbers(&connections), [&[1], &(28..=39).collect::<Vec<u64>>()[..]].concat());
+        drop((crew, same, others));
+        assert!(numbers(&connections).is_empty());
+    }
+
+    #[test]
+    fn who_has_shown_the_token_keeps_the_place_and_there_are_never_more() {
+        let connections = Connections::default();
+        let mut all = Vec::new();
+        for last in 0..100 {
+            let Some(place) = connections.take(address(last % 50)) else { continue };
+            place.is_known();
+            all.push(place);
+        }
+        assert_eq!((all.len(), numbers(&connections).len()), (ALL_MAX, ALL_MAX));
+        all.pop();
+        let stranger = connections.take(address(60)).expect("there is one");
+        let next = connections.take(address(61)).expect("the stranger gives way");
+        assert!(!numbers(&connections).contains(&stranger.number));
+        assert!(numbers(&connections).contains(&next.number));
+        assert_eq!(numbers(&connections).len(), ALL_MAX);
+    }
+
+    #[test]
+    fn without_the_token_a_connection_has_few_requests() {
+        let connections = Connections::default();
+        let place = connections.take(address(1)).expect("there is room");
+        let requests = (1..=REQUESTS_MAX).map(|_| place.is_last_request());
+        assert_eq!(requests.filter(|is_last| *is_last).count(), 1);
+        place.is_known();
+        assert!(!place.is_last_request());
     }
 }

@@ -141,8 +141,8 @@ mod tests {
             let found = named(&parts("GET", target, fields), &names);
             assert_eq!(found.err().map(|it| it.status.as_u16()), expected, "{target} {fields:?}");
         };
-        check("/", &[("host", "127.0.0.1:8088")], None);
-        check("/", &[("host", "evil.example:8088")], Some(421));
+        check("/", &[("host", "127.0.0.1:808")], None);
+        check("/", &[("host", "evil.example:808")], Some(421));
         check("/", &[], Some(400));
         check("/", &[("host", "127.0.0.1"), ("host", "evil.example")], Some(400));
         check("http://evil.example/", &[("host", "127.0.0.1")], Some(421));
@@ -157,7 +157,7 @@ mod tests {
         let right = format!("Bearer {}", address.split('=').nth(1).expect("a token"));
         let judge = Check::new(&token).expect("random bytes");
         let check = |method: &str, fields: &[(&str, &str)], expected: Option<u16>| {
-            let host = [("host", "127.0.0.1:8088")];
+            let host = [("host", "127.0.0.1:808")];
             let parts = parts(method, "/api/v1/state", &[&host[..], fields].concat());
             let found = let_in(&parts, &judge).err().map(|it| it.status.as_u16());
             assert_eq!(found, expected, "{method} {fields:?}");
@@ -170,10 +170,9 @@ mod tests {
         check("GET", &[("authorization", "Bearer x"), token], Some(401));
         check("GET", &[("cookie", right.as_str())], Some(401));
         let origin = |origin| ("origin", origin);
-        check("POST", &[token, origin("http://127.0.0.1:8088")], None);
-        check("POST", &[token, origin("https://127.0.0.1:8088")], None);
-        for foreign in ["null", "http://127.0.0.1:8089", "http://127.0.0.1", "http://evil.example"]
-        {
+        check("POST", &[token, origin("http://127.0.0.1:808")], None);
+        check("POST", &[token, origin("https://127.0.0.1:808")], None);
+        for foreign in ["null", "http://127.0.0.1:809", "http://127.0.0.1", "http://evil.example"] {
             check("POST", &[token, origin(foreign)], Some(403));
         }
         let site = |site| ("sec-fetch-site", site);

@@ -35,6 +35,7 @@ use clap::{CommandFactory as _, Parser};
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
+use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
 use crate::names::Names;
@@ -51,8 +52,9 @@ struct Arguments {
     #[command(flatten)]
     log: LogOption,
     /// The address to listen on: of loopback, or of this machine in its LAN. An uplink's address
-    /// is refused
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8088")]
+    /// is refused. From port 1024 on any user of this machine can be there first, and be shown the
+    /// token
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:808")]
     listen: SocketAddr,
     /// The file with the token, made if it is not there. Only its owner may read it
     #[arg(long, value_name = "FILE", default_value = "/var/lib/roadweave-web/rw0/token")]
@@ -60,7 +62,7 @@ struct Arguments {
     /// The socket of the running client
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]
     socket: PathBuf,
-    /// A further name by which browsers may call this machine, as behind a proxy
+    /// A further name by which browsers may call this machine; on loopback that of a proxy with TLS
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
     /// Change nothing, whoever asks
@@ -105,13 +107,25 @@ impl Arguments {
         serve::run(self, names, &token)
     }
 
+    /// Where browsers find the page. Others than those of this machine come to loopback by a proxy,
+    /// and by the wildcard nowhere.
+    fn origin(&self) -> Result<String> {
+        let (ip, port) = (self.listen.ip().to_canonical(), self.listen.port());
+        Ok(match self.hosts.first() {
+            Some(name) if ip.is_loopback() => format!("https://{name}"),
+            Some(name) => format!("http://{name}:{port}"),
+            None if !ip.is_unspecified() => format!("http://{}", self.listen),
+            None if self.qr => {
+                let message = "--qr: no phone opens every address; say by --host which one it does";
+                return Err(BadInput::new(message.to_owned()).into());
+            }
+            None => format!("http://localhost:{port}"),
+        })
+    }
+
     /// Prints where the page is.
     fn tell(&self, token: &Token) -> Result<()> {
-        let host = match self.hosts.first() {
-            Some(name) => format!("{name}:{}", self.listen.port()),
-            None => self.listen.to_string(),
-        };
-        let address = token.address(&host);
+        let address = token.address(&self.origin()?);
         out::line(&*address)?;
         if self.qr {
             let code = QrCode::with_error_correction_level(address.as_bytes(), EcLevel::L)?;

@@ -65,13 +65,13 @@ mod tests {
     #[test]
     fn only_the_address_and_names_that_were_said_are_served() {
         let evil =
-            ["evil.example", "evil.example:8088", "", "127.0.0.1.evil.example", "a@127.0.0.1"];
-        let loopback = ["127.0.0.1:8088", "127.0.0.1", "localhost:9000", "LOCALHOST"];
-        check("127.0.0.1", &[], &loopback, &[&evil[..], &["192.168.50.1:8088", "[::1]"]].concat());
-        check("::1", &[], &["[::1]:8088", "localhost"], &[&evil[..], &["127.0.0.1"]].concat());
-        let lan = ["192.168.50.1:8088", "box.lan", "BOX.lan:443"];
+            ["evil.example", "evil.example:808", "", "127.0.0.1.evil.example", "a@127.0.0.1"];
+        let loopback = ["127.0.0.1:808", "127.0.0.1", "localhost:9000", "LOCALHOST"];
+        check("127.0.0.1", &[], &loopback, &[&evil[..], &["192.168.50.1:808", "[::1]"]].concat());
+        check("::1", &[], &["[::1]:808", "localhost"], &[&evil[..], &["127.0.0.1"]].concat());
+        let lan = ["192.168.50.1:808", "box.lan", "BOX.lan:443"];
         check("192.168.50.1", &["box.lan"], &lan, &[&evil[..], &["localhost", "ox.lan"]].concat());
-        check("0.0.0.0", &[], &["10.0.0.1:8088", "[fe80::1]", "localhost"], &evil);
+        check("0.0.0.0", &[], &["10.0.0.1:808", "[fe80::1]", "localhost"], &evil);
         for wrong in ["", "http://box", "box:80", "a b"] {
             let listen = "127.0.0.1".parse().expect("an address");
             assert!(Names::new(listen, &[wrong.to_owned()]).is_err(), "{wrong:?}");

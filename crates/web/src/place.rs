@@ -15,14 +15,17 @@ use socket2::{Domain, Socket, Type};
 
 /// Connections that the kernel keeps for us.
 const BACKLOG: i32 = 32;
+/// When a client that began has found its uplinks, seconds: until then it may name none.
+const SETTLED_S: f64 = 5.0;
 
 /// What was found out of an address.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Loopback, or wherever the user wants it.
     Free,
-    /// An address of this interface.
-    Of(String),
+    /// An address of this interface. One that is made anew by the same name is another one, to
+    /// which a socket of before does not belong.
+    Of { index: u32, name: String },
 }
 
 /// Whether `listen` may be an address at all, before anything else is known.
@@ -59,18 +62,16 @@ impl Place {
         let no_interface = || anyhow!("--listen {address}: no interface has it");
         let (index, _) = has.ok_or_else(no_interface)?;
         let link = netlink.links()?.into_iter().find(|link| link.index == *index);
-        Ok(Self::Of(link.ok_or_else(no_interface)?.name))
+        Ok(Self::Of { index: *index, name: link.ok_or_else(no_interface)?.name })
     }
 
-    /// Why nobody may be served here, as far as is known of the client; `Ok` when somebody may.
+    /// Whether all is known of the client that lets somebody be served here.
     ///
     /// # Errors
-    /// The reason.
-    pub(crate) fn check(&self, history: &History) -> Result<(), String> {
-        let Self::Of(interface) = self else { return Ok(()) };
-        let Some(status) = &history.status else {
-            return Err("the client has not yet said which interfaces are uplinks".to_owned());
-        };
+    /// Why nobody may be.
+    pub(crate) fn check(&self, history: &History) -> Result<bool, String> {
+        let Self::Of { name: interface, .. } = self else { return Ok(true) };
+        let Some(status) = &history.status else { return Ok(false) };
         let RoleStatus::Client(client) = &status.role else {
             return Err("what runs is no client, and does not say where strangers are".to_owned());
         };
@@ -79,7 +80,7 @@ impl Place {
         let mut of_paths = of_paths.filter_map(|path| path.uplink.as_ref());
         match uplinks.any(|name| name == interface) || of_paths.any(|name| name == interface) {
             true => Err(format!("{interface} is an uplink, and strangers may be behind it")),
-            false => Ok(()),
+            false => Ok(status.uptime_seconds >= SETTLED_S),
         }
     }
 
@@ -91,8 +92,8 @@ impl Place {
         let open = || -> io::Result<TcpListener> {
             let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
             socket.set_reuse_address(true)?;
-            if let Self::Of(interface) = self {
-                socket.bind_device(Some(interface.as_bytes()))?;
+            if let Self::Of { name, .. } = self {
+                socket.bind_device(Some(name.as_bytes()))?;
             }
             socket.bind(&address.into())?;
             socket.listen(BACKLOG)?;
@@ -107,18 +108,18 @@ impl Place {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use roadweave_device::status::ClientStatus;
+    use roadweave_device::status::{ClientStatus, Status};
 
     use super::*;
 
     #[test]
     fn wildcards_are_refused_unless_they_are_wanted() {
-        for address in ["0.0.0.0:8088", "[::]:8088", "[::ffff:0.0.0.0]:1"] {
+        for address in ["0.0.0.0:808", "[::]:808", "[::ffff:0.0.0.0]:1"] {
             let address = address.parse().expect("an address");
             assert!(may_be(address, false).is_err_and(|error| error.is::<BadInput>()), "{address}");
             assert!(may_be(address, true).is_ok());
         }
-        assert!(may_be("192.168.50.1:8088".parse().expect("an address"), false).is_ok());
+        assert!(may_be("192.168.50.1:808".parse().expect("an address"), false).is_ok());
     }
 
     #[test]
@@ -134,21 +135,24 @@ mod tests {
 
     #[test]
     fn nobody_is_served_on_an_uplink_nor_before_uplinks_are_known() {
-        let place = Place::Of("wlan0".to_owned());
+        let place = Place::Of { index: 2, name: "wlan0".to_owned() };
         let mut history = History::new(Duration::from_secs(1));
-        let why = |history: &History| place.check(history).expect_err("refused");
-        assert!(why(&history).contains("not yet"));
+        assert_eq!(place.check(&history), Ok(false));
         let mut client = ClientStatus::default();
+        let mut uptime_seconds = 1.0;
         let mut take = |client: &ClientStatus| {
-            history.take(Instant::now(), crate::watcher::testing::status_of(client.clone()));
+            let status = crate::watcher::testing::status_of(client.clone());
+            history.take(Instant::now(), Status { uptime_seconds, ..status });
+            uptime_seconds += SETTLED_S;
             place.check(&history)
         };
+        assert_eq!(take(&client), Ok(false), "it has just begun");
         client.paused = vec!["wlan0".to_owned()];
         assert!(take(&client).is_err_and(|why| why.contains("is an uplink")));
         client.paused = vec!["wwan0".to_owned()];
-        assert_eq!(take(&client), Ok(()));
+        assert_eq!(take(&client), Ok(true));
         client.uplinks = vec![crate::watcher::testing::uplink("wlan0")];
         assert!(take(&client).is_err_and(|why| why.contains("is an uplink")));
-        assert_eq!(Place::Free.check(&History::new(Duration::ZERO)), Ok(()));
+        assert_eq!(Place::Free.check(&History::new(Duration::ZERO)), Ok(true));
     }
 }

@@ -1,7 +1,7 @@
 //! The server: takes connections as long as nobody asks it to end, each bounded in time and memory.
 //!
 //! ```text
-//! accept ─ a place? ─► head within 5 s, 16 KiB ─► answer ─► the next head ... for a minute at most
+//! accept ─ a place ─► head within 5 s, 16 KiB ─► answer ─► the next head ... for a minute at most
 //! ```
 
 use std::convert::Infallible;
@@ -9,14 +9,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use roadweave_terminal::exit::BadInput;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::yield_now;
 use tokio::time::{interval, sleep, timeout};
 
 use crate::Arguments;
@@ -37,13 +38,14 @@ const FIELDS_MAX: usize = 64;
 const CONNECTION_MAX: Duration = Duration::from_secs(60);
 /// How long its last answer may take. Whoever reads slowly is left then.
 const LAST_MAX: Duration = Duration::from_secs(10);
-/// How often it is asked whether this is still no uplink.
+/// How often it is asked whether this is still the place, and no uplink.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Serves until a signal ends it.
 ///
 /// # Errors
-/// When it may not or cannot listen, or the address becomes an uplink's.
+/// When it may not or cannot listen, the address becomes an uplink's, or another interface has it.
+/// None of these stays: another start may mend it.
 pub(crate) fn run(arguments: &Arguments, names: Names, token: &Token) -> Result<()> {
     let address = arguments.listen;
     let place = Place::find(address.ip(), arguments.anywhere)?;
@@ -62,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments, names: Names, token: &Token) -> Result<
         let ends = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
         let [interrupt, terminate] = ends;
         let listener = TcpListener::from_std(listener)?;
-        serve(listener, &api, (&place, &watcher), (interrupt?, terminate?)).await
+        serve(listener, &api, (&place, &watcher, arguments), (interrupt?, terminate?)).await
     });
     runtime.shutdown_background();
     served
@@ -74,16 +76,14 @@ fn wait_for(place: &Place, watcher: &Watcher, address: SocketAddr) -> Result<()>
     loop {
         let seen = watcher.seen();
         match place.check(&seen.history) {
-            Ok(()) => return Ok(()),
-            Err(why) if seen.history.status.is_some() => {
-                return Err(BadInput::new(format!("--listen {address}: {why}")).into());
-            }
-            Err(why) if !is_told && seen.history.away.is_some() => {
+            Ok(true) => return Ok(()),
+            Ok(false) if !is_told && seen.history.away.is_some() => {
                 let away = seen.history.away.as_deref().unwrap_or_default();
-                tracing::warn!("{address} is not served yet: {why}: {away}");
+                tracing::warn!("{address} is not served before its uplinks are known: {away}");
                 is_told = true;
             }
-            Err(_) => {}
+            Ok(false) => {}
+            Err(why) => bail!("--listen {address}: {why}"),
         }
         drop(seen);
         std::thread::sleep(Duration::from_millis(100));
@@ -93,7 +93,7 @@ fn wait_for(place: &Place, watcher: &Watcher, address: SocketAddr) -> Result<()>
 async fn serve(
     listener: TcpListener,
     api: &Arc<Api>,
-    (place, watcher): (&Place, &Watcher),
+    (place, watcher, arguments): (&Place, &Watcher, &Arguments),
     (mut interrupt, mut terminate): (Signal, Signal),
 ) -> Result<()> {
     let connections = Connections::default();
@@ -105,6 +105,8 @@ async fn serve(
             _ = terminate.recv() => return Ok(()),
             _ = look.tick() => {
                 place.check(&watcher.seen().history).map_err(|why| anyhow!("{why}: it ends"))?;
+                let now = Place::find(arguments.listen.ip(), arguments.anywhere)?;
+                ensure!(now == *place, "another interface has the address: it ends");
                 continue;
             }
         };
@@ -127,6 +129,8 @@ async fn serve(
                 tracing::debug!(%peer, %error, "a connection ended");
             }
         });
+        // What the connection has sent already is read before others can take its place.
+        yield_now().await;
     }
 }
 
@@ -136,8 +140,13 @@ async fn connection(stream: TcpStream, permit: Permit, api: &Api) -> Result<()> 
     // One that is gone does not keep its place.
     SockRef::from(&stream).set_tcp_user_timeout(Some(LAST_MAX))?;
     let permit = &permit;
-    let service =
-        service_fn(async |request| Ok::<_, Infallible>(api.answer(permit, request).await));
+    let service = service_fn(async |request| {
+        let mut answer = api.answer(permit, request).await;
+        if permit.is_last_request() {
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok::<_, Infallible>(answer)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_WAIT)
@@ -145,7 +154,11 @@ async fn connection(stream: TcpStream, permit: Permit, api: &Api) -> Result<()> 
         .max_headers(FIELDS_MAX)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    match timeout(CONNECTION_MAX, connection.as_mut()).await {
+    let ended = tokio::select! {
+        ended = timeout(CONNECTION_MAX, connection.as_mut()) => ended,
+        () = permit.gives_way() => bail!("it gives way to another"),
+    };
+    match ended {
         Ok(ended) => Ok(ended?),
         Err(_) => {
             connection.as_mut().graceful_shutdown();

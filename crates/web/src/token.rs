@@ -1,7 +1,7 @@
 //! The token that the page's address ends with, 256 random bits: in a file that only its owner may
 //! read, and compared in a time that says nothing.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -27,6 +27,12 @@ impl Token {
     /// # Errors
     /// When others may read the file or wrote it, it is no token, or it cannot be made.
     pub(crate) fn read_or_make(path: &Path) -> Result<Self> {
+        // What a power cut left of a file that was written in place.
+        let is_empty =
+            |it: fs::Metadata| it.is_file() && it.len() == 0 && it.uid() == geteuid().as_raw();
+        if fs::symlink_metadata(path).is_ok_and(is_empty) {
+            fs::remove_file(path).with_context(|| format!("cannot replace {}", path.display()))?;
+        }
         match make(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made.with_context(|| format!("cannot make {}", path.display()))?,
@@ -59,27 +65,31 @@ impl Token {
     }
 
     /// The page's address. The token is behind the `#`, which browsers send nowhere.
-    pub(crate) fn address(&self, host: &str) -> Zeroizing<String> {
-        Zeroizing::new(format!("http://{host}/#token={}", &*self.0))
+    pub(crate) fn address(&self, origin: &str) -> Zeroizing<String> {
+        Zeroizing::new(format!("{origin}/#token={}", &*self.0))
     }
 }
 
-/// Makes the file, which must not be there, nor as a link to another.
+/// Makes the file, which must not be there, nor as a link to another. It has its name only once it
+/// is whole on the disk: neither a power cut nor another start sees half of it.
 fn make(path: &Path) -> io::Result<()> {
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let hex = |bytes: &[u8]| {
+        let text = String::with_capacity(2 * bytes.len() + 1);
+        bytes.iter().fold(text, |text, byte| text + &format!("{byte:02x}"))
+    };
+    let number = random_bytes::<8>().map_err(io::Error::other)?;
+    let new = path.with_extension(format!("{}.new", hex(&number)));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
     let bytes = Zeroizing::new(random_bytes::<BYTES>().map_err(io::Error::other)?);
-    let hex = bytes
-        .iter()
-        .fold(String::with_capacity(2 * BYTES), |text, byte| text + &format!("{byte:02x}"));
-    let written =
-        file.write_all(Zeroizing::new(hex + "\n").as_bytes()).and_then(|()| file.sync_all());
-    // Half a token would stay one that nobody can use.
-    written.inspect_err(|_| {
-        let _ = fs::remove_file(path);
-    })
+    let text = Zeroizing::new(hex(&*bytes) + "\n");
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    // Unlike a renaming, a link replaces nothing.
+    let made = written.and_then(|()| fs::hard_link(&new, path));
+    fs::remove_file(&new)?;
+    made.and_then(|()| File::open(folder)?.sync_all())
 }
 
 /// Tells whether what somebody shows is the token. It has the token's code by a key of its own
@@ -120,8 +130,8 @@ mod tests {
         assert_eq!(first.0, again.0);
         let other = Token::read_or_make(&folder.path().join("other")).expect("made");
         assert_ne!(first.0, other.0);
-        let address = first.address("127.0.0.1:8088");
-        assert_eq!(*address, format!("http://127.0.0.1:8088/#token={}", &*first.0));
+        let address = first.address("http://127.0.0.1:808");
+        assert_eq!(*address, format!("http://127.0.0.1:808/#token={}", &*first.0));
     }
 
     #[test]
@@ -135,7 +145,7 @@ mod tests {
             assert!(error.is::<BadInput>() && error.to_string().contains("chmod 600"), "{error}");
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("mine");
-        for text in ["", "short", &"g".repeat(64), &"a".repeat(65)] {
+        for text in ["\n", "short", &"g".repeat(64), &"a".repeat(65)] {
             fs::write(&path, text).expect("mine");
             assert!(Token::read_or_make(&path).is_err(), "{text:?}");
         }
@@ -143,6 +153,25 @@ mod tests {
         symlink(&target, &link).expect("a link");
         assert!(Token::read_or_make(&link).is_err());
         assert!(!target.exists(), "nothing is made through a link");
+    }
+
+    #[test]
+    fn starts_at_one_time_have_one_token_and_an_empty_file_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("token");
+        fs::write(&path, "").expect("mine");
+        Token::read_or_make(&path).expect("replaced");
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
+        for _ in 0..50 {
+            fs::remove_file(&path).expect("mine");
+            let starts = [0; 4].map(|_| {
+                let path = path.clone();
+                std::thread::spawn(move || Token::read_or_make(&path).map(|token| token.0))
+            });
+            let made = starts.map(|start| start.join().expect("no panic").expect("a token"));
+            assert!(made.iter().all(|token| *token == made[0]));
+        }
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     }
 
     #[test]

@@ -343,18 +343,73 @@ fn whoever_asks_and_does_not_read_costs_little_and_stops_nobody() {
 }
 
 #[test]
-fn one_address_has_eight_connections_and_gets_its_places_back() {
+fn silent_connections_give_way_to_those_who_have_the_token() {
     let (program, _instance) = Program::start(&[]);
-    let is_served = |stream: &TcpStream| {
-        let request = format!("GET / HTTP/1.1\r\n{}\r\n\r\n", program.host());
-        let asked = (&*stream).write_all(request.as_bytes());
-        asked.is_ok() && (&*stream).read(&mut [0; 64]).is_ok_and(|length| length > 0)
+    let is_over = |stream: &TcpStream| (&*stream).read(&mut [0; 64]).is_ok_and(|read| read == 0);
+    let mut silent: Vec<TcpStream> = (0..12).map(|_| program.connect()).collect();
+    let begun = Instant::now();
+    assert_eq!(program.state()["role"], "client");
+    assert!(silent[..5].iter().all(is_over));
+    // They come anew faster than any of them ends, and still lock nobody out.
+    for _ in 0..20 {
+        silent = (0..12).map(|_| program.connect()).collect();
+        assert_eq!(program.state()["role"], "client");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    drop(silent);
+}
+
+#[test]
+fn a_connection_without_the_token_has_few_requests() {
+    let (program, _instance) = Program::start(&[]);
+    let asked = |bearer: &str| {
+        let mut stream = program.connect();
+        let request = format!("GET /api/v1/state?after=9999 HTTP/1.1\r\n{}\r\n", program.host());
+        let request = format!("{request}{bearer}\r\n");
+        stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let _ = stream.write_all(request.repeat(100).as_bytes());
+        let mut answers = Vec::new();
+        let _ = stream.read_to_end(&mut answers);
+        String::from_utf8_lossy(&answers).matches("HTTP/1.1 ").count()
     };
-    wait("places", || {
-        let all: Vec<TcpStream> = (0..12).map(|_| program.connect()).collect();
-        all.iter().filter(|stream| is_served(stream)).count() == 8
-    });
-    wait("they come back", || program.ask("GET /", &[&program.host()], "").0 == 200);
+    assert_eq!(asked(""), 32);
+    assert_eq!(asked(&format!("{}\r\n", program.bearer())), 100);
+}
+
+/// What the program says and how it ends in a network namespace of its own, where `lan` has
+/// 192.168.50.1; `after` is what happens there next.
+fn in_namespace(folder: &Path, address: &str, after: &str) -> Option<Output> {
+    if !Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|it| it.success()) {
+        println!("skipped: no network namespace can be made here");
+        return None;
+    }
+    let script = format!(
+        "lan() {{ ip link add lan type bridge; ip address add 192.168.50.1/24 dev lan; \
+         ip link set lan up; }}; lan; \"$@\" & program=$!; {after}; wait $program"
+    );
+    let program = command(folder, address);
+    let mut command = Command::new("timeout");
+    command.args(["20", "unshare", "--net", "sh", "-c", &script, "sh", PROGRAM]);
+    Some(command.args(program.get_args()).output().unwrap())
+}
+
+#[test]
+fn an_interface_that_is_made_anew_and_one_that_is_an_uplink_end_it_for_another_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let uplinks = ["wwan0"];
+    let instance = Instance::start(folder.path(), &uplinks);
+    let (address, anew) = ("192.168.50.1:808", "sleep 6; ss -ltn; ip link del lan; lan");
+    let Some(output) = in_namespace(folder.path(), address, anew) else { return };
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("192.168.50.1%lan:808"), "it listened: {said}");
+    // It may look in the moment between the two, too.
+    let said = String::from_utf8_lossy(&output.stderr);
+    let word = if said.contains("no interface") { "no interface has it" } else { "it ends" };
+    refused(&output, 1, word);
+    instance.end();
+    let _instance = Instance::start(folder.path(), &["lan"]);
+    let output = in_namespace(folder.path(), address, ":").unwrap();
+    refused(&output, 1, "is an uplink");
 }
 
 fn refused(output: &Output, code: i32, word: &str) {
@@ -370,7 +425,7 @@ fn places_and_files_that_are_open_to_others_are_refused() {
         |address: &str, more: &[&str]| command(folder.path(), address).args(more).output().unwrap();
     refused(&run("0.0.0.0:0", &[]), 2, "--anywhere");
     refused(&run("[::]:0", &[]), 2, "--anywhere");
-    refused(&run("192.0.2.77:8088", &[]), 1, "no interface has it");
+    refused(&run("192.0.2.77:808", &[]), 1, "no interface has it");
     refused(&run("127.0.0.1:0", &["--host", "http://x"]), 2, "a name alone");
     let open = fs::Permissions::from_mode(0o644);
     fs::write(folder.path().join("token"), "a".repeat(64)).unwrap();
@@ -388,6 +443,20 @@ fn the_address_is_printed_when_it_is_asked_for() {
     let expected = format!("http://{address}/#token={}\n", program.token());
     assert!(text.starts_with(&expected), "{text}");
     assert!(text.contains('█'), "{text}");
+    let printed = |listen: &str, more: &[&str]| {
+        let mut asked = command(program.folder.path(), listen);
+        asked.arg("--address").args(more).output().unwrap()
+    };
+    let origin = |listen: &str, more: &[&str]| {
+        let text = String::from_utf8(printed(listen, more).stdout).unwrap();
+        text.split("/#").next().unwrap().to_owned()
+    };
+    // A browser opens each of these.
+    let named = ["--host", "box.lan"];
+    assert_eq!(origin("127.0.0.1:808", &named), "https://box.lan");
+    assert_eq!(origin("192.168.50.1:808", &named), "http://box.lan:808");
+    assert_eq!(origin("0.0.0.0:808", &["--anywhere"]), "http://localhost:808");
+    refused(&printed("0.0.0.0:808", &["--anywhere", "--qr"]), 2, "--host");
     // A program whose output is kept somewhere does not print it.
     let mut program = program;
     program.child.kill().unwrap();

@@ -61,7 +61,7 @@ export class Board {
   private links = new Map<string, HTMLElement>();
   private lanes = new Map<string, HTMLElement>();
   private legend = '';
-  private newestEvent = -1;
+  private newestEvent = '';
 
   constructor(
     private readonly samples: Samples,
@@ -76,7 +76,7 @@ export class Board {
     this.figures(state);
     this.showLinks(state);
     this.showLanes(state);
-    this.showEvents(state.events);
+    this.showEvents(state);
     this.showLegend();
   }
 
@@ -93,13 +93,14 @@ export class Board {
             : ['bad', 'No session'];
     pill.dataset.mood = mood;
     write(pill, text ?? '');
-    const why =
-      silence !== null
-        ? `The client does not answer: ${silence}. What is below was so ${ago(state.age_ms ?? 0)} ago.`
-        : state.role === 'client' && state.session === null
-          ? `No session: ${state.no_session ?? 'no reason is known'}`
-          : null;
-    banner(why);
+    if (silence !== null) {
+      const since = `What is below was so ${ago(state.age_ms ?? 0)} ago.`;
+      banner(`The client does not answer: ${silence}.`, since);
+    } else if (state.role === 'client' && state.session === null) {
+      banner(`No session: ${state.no_session ?? 'no reason is known'}`);
+    } else {
+      banner(null);
+    }
     document.body.classList.toggle('stale', silence !== null);
   }
 
@@ -124,8 +125,8 @@ export class Board {
     each(this.links, state.links, list, () => this.link(), (item, link) => {
       const { word, mark, mood: kind } = mood(link, isAway);
       item.dataset.mood = kind;
-      const place = this.samples.names.indexOf(link.name);
-      item.style.setProperty('--own', place < 0 ? 'var(--soft)' : `var(--link-${place % 6})`);
+      const place = this.samples.places.get(link.name);
+      item.style.setProperty('--own', place === undefined ? 'var(--soft)' : `var(--link-${place % 6})`);
       write(part(item, 'link-name'), link.shown);
       const kinds = [
         technology(link.technology),
@@ -228,9 +229,10 @@ export class Board {
     );
   }
 
-  private showEvents(events: Told[]): void {
+  private showEvents({ run, events }: State): void {
     const list = byId('events');
-    const newest = events[0]?.number ?? 0;
+    // A program that was started anew counts anew, too.
+    const newest = `${run} ${events[0]?.number ?? 0}`;
     if (newest !== this.newestEvent) {
       this.newestEvent = newest;
       const item = ({ text }: Told) =>
@@ -248,7 +250,7 @@ export class Board {
   }
 
   private legendKey(): string {
-    return `${this.hasTarget()}\n${this.samples.names.join('\n')}`;
+    return `${this.hasTarget()}\n${[...this.samples.places].join('\n')}`;
   }
 
   private hasTarget(): boolean {
@@ -272,7 +274,7 @@ export class Board {
       picture.append(line);
       return make('li', '', picture as unknown as HTMLElement, name);
     };
-    const links = this.samples.names.map((name, place) =>
+    const links = [...this.samples.places].map(([name, place]) =>
       item(name, colour(place), DASHES[place % DASHES.length] ?? []),
     );
     const target = this.hasTarget() ? [item('encoder’s target', 'currentColor', [6, 5])] : [];
@@ -309,15 +311,14 @@ export class Board {
 /** Why the client says nothing now, if it does not. */
 function away(state: State): string | null {
   if (state.away !== null) return state.away;
-  const age = state.age_ms ?? 0;
-  return age > SILENT_MS ? `nothing was heard for ${ago(age)}` : null;
+  return (state.age_ms ?? 0) > SILENT_MS ? 'nothing is heard of it' : null;
 }
 
-/** Says what is wrong, or nothing. */
-export function banner(text: string | null): void {
-  const element = byId('banner');
-  element.hidden = text === null;
-  write(element, text ?? '');
+/** Says what is wrong, or nothing; and since when, which a screen reader does not tell again and again. */
+export function banner(text: string | null, since = ''): void {
+  byId('trouble').hidden = text === null;
+  write(byId('banner'), text ?? '');
+  write(byId('since'), since);
 }
 
 /** Keeps an element for each of `items`, in their order: what has the focus keeps it. */

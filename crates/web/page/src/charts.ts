@@ -36,7 +36,7 @@ export class Charts {
 
   /** Draws what is known. */
   draw(): void {
-    const key = this.samples.names.join('\n');
+    const key = [...this.samples.places].join('\n');
     if (key !== this.made || this.plots.size === 0) this.make(key);
     const now = Date.now() / 1000;
     for (const [figure, plot] of this.plots) {
@@ -74,14 +74,15 @@ export class Charts {
   private options(figure: Figure, element: HTMLElement): uPlot.Options {
     const axis = { stroke: css('--soft'), grid: { stroke: css('--grid'), width: 1 } };
     const font = '12px system-ui, sans-serif';
-    const lines: uPlot.Series[] = this.samples.names.map((_, place) => ({
+    const places = [...this.samples.places.values()];
+    const lines: uPlot.Series[] = places.map((place) => ({
       stroke: colour(place),
       width: 2,
       dash: DASHES[place % DASHES.length] ?? [],
       points: { show: false },
     }));
     // The sum of all is painted first; each smaller sum covers its part of it.
-    const areas = this.samples.names.map((_, place) => ({
+    const areas = places.map((place) => ({
       stroke: colour(place),
       fill: colour(place),
       width: 1,
@@ -138,7 +139,7 @@ function clock(time: number): string {
   return new Date(time * 1000).toLocaleTimeString([], {
     hour: '2-digit',
     minute: '2-digit',
-    hour12: false,
+    hourCycle: 'h23',
   });
 }
 

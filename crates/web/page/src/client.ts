@@ -84,6 +84,15 @@ export function keep(value: string): void {
   }
 }
 
+/** This browser has the token no more. */
+export function forget(): void {
+  try {
+    localStorage.removeItem(KEPT);
+  } catch {
+    // It kept none.
+  }
+}
+
 export async function read(token: string, after: number): Promise<State> {
   return (await ask(token, `state?after=${after}`)) as State;
 }

@@ -4,7 +4,7 @@ import './style.css';
 
 import { Board, banner, byId, write } from './board';
 import { Charts } from './charts';
-import { type Lane, type Link, Stranger, change, keep, read, token } from './client';
+import { type Lane, type Link, Stranger, change, forget, keep, read, token } from './client';
 import { ago } from './format';
 import { Samples } from './samples';
 import { choose } from './theme';
@@ -41,6 +41,7 @@ async function turn(): Promise<void> {
     answeredAt = Date.now();
     byId('entry').hidden = true;
     byId('board').hidden = false;
+    byId('forget').hidden = false;
     if (samples.take(state)) {
       board.show(state);
       charts.draw();
@@ -56,8 +57,8 @@ async function turn(): Promise<void> {
       enter('That is not the token of this box.');
       return;
     }
-    const since = answeredAt === null ? '' : ` for ${ago(Date.now() - answeredAt)}`;
-    banner(`The box does not answer${since}; this page tries again.`);
+    const since = answeredAt === null ? '' : `Its last answer was ${ago(Date.now() - answeredAt)} ago.`;
+    banner('The box does not answer; this page tries again.', since);
     byId('session').dataset.mood = 'bad';
     write(byId('session'), 'Not connected to the box');
     document.body.classList.add('stale');
@@ -72,6 +73,7 @@ async function turn(): Promise<void> {
 function enter(why: string): void {
   banner(null);
   byId('board').hidden = true;
+  byId('forget').hidden = true;
   byId('entry').hidden = false;
   write(byId('entry-why'), why);
   write(byId('session'), 'Not signed in');
@@ -151,6 +153,11 @@ for (const direction of ['sent', 'received'] as const) {
     charts.draw();
   });
 }
+byId('forget').addEventListener('click', () => {
+  forget();
+  // Nothing of the box is left on the page, either.
+  location.reload();
+});
 byId('table-details').addEventListener('toggle', () => board.showTable());
 choose(byId<HTMLButtonElement>('theme'), () => {
   if (samples.all.length === 0) return;

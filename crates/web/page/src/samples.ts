@@ -4,6 +4,8 @@ import type { State } from './client';
 
 /** Seconds that are kept. */
 export const SPAN_S = 300;
+/** As many as the program keeps. */
+const COUNT_MAX = 1_600;
 
 /** One link in one sample; null where it had no path, or nobody answered. */
 export interface LinkSample {
@@ -25,11 +27,15 @@ export interface Sample {
 
 export class Samples {
   all: Sample[] = [];
-  /** Links in the order in which they came: each keeps its colour. */
-  names: string[] = [];
+  /** Links in the order in which they came, each with its place among the colours, which it keeps. */
+  places = new Map<string, number>();
   private run = '';
   /** What to add to the program's ms for those since 1970. */
   private offset = 0;
+
+  get names(): string[] {
+    return [...this.places.keys()];
+  }
 
   get newest(): number {
     return this.all.at(-1)?.number ?? 0;
@@ -45,23 +51,37 @@ export class Samples {
       this.offset = offset;
       if (!isFirst) return false;
     }
-    if (Math.abs(offset - this.offset) > 2_000) this.offset = offset;
+    const moved = offset - this.offset;
+    if (Math.abs(moved) > 2_000) {
+      // This device's clock is another one: what is there stays in order with what comes.
+      this.offset = offset;
+      for (const sample of this.all) sample.at += moved / 1000;
+    }
     for (const [number, at, goodput, target, links] of state.samples.rows) {
       if (number <= this.newest) continue;
       const byName = new Map<string, LinkSample>();
       for (const [place, sent, received, delay, loss, usable] of links) {
         const name = state.samples.names[place];
         if (name === undefined) continue;
-        if (!this.names.includes(name) && this.names.length < 64) this.names.push(name);
+        if (!this.places.has(name) && this.places.size < 64) this.places.set(name, this.free());
         byName.set(name, { sent, received, delay, loss, usable });
       }
       this.all.push({ number, at: (at + this.offset) / 1000, goodput, target, links: byName });
     }
     const oldest = (state.now_ms + this.offset) / 1000 - SPAN_S;
-    const first = this.all.findIndex((sample) => sample.at >= oldest);
-    if (first > 0) this.all.splice(0, first);
-    this.names = this.names.filter((name) => this.all.some((sample) => sample.links.has(name)));
+    this.all = this.all.filter((sample) => sample.at >= oldest).slice(-COUNT_MAX);
+    for (const name of this.names) {
+      if (!this.all.some((sample) => sample.links.has(name))) this.places.delete(name);
+    }
     return true;
+  }
+
+  /** The first place that no link has. */
+  private free(): number {
+    const taken = new Set(this.places.values());
+    let place = 0;
+    while (taken.has(place)) place += 1;
+    return place;
   }
 
   /** The mean goodput of the last second, bit/s: up and down. */

@@ -213,7 +213,7 @@ async function tests(browser) {
     await shows(page, '#session', /Connected/);
     await instance.end();
     await shows(page, '#session', /does not answer/);
-    await shows(page, '#banner', /What is below was so/);
+    await shows(page, '#since', /What is below was so/);
     assert(await page.locator('.link button').first().isDisabled());
     assert.equal(await text(page, '.word'), 'Not known');
     await findings(page, 'a client that is away');
@@ -230,7 +230,18 @@ async function tests(browser) {
     const { page, faults } = await open(browser, 'phone', 'dark', program.page);
     await shows(page, '#session', /Connected/);
     instance.hangs = true;
-    await shows(page, '#banner', /does not answer: nothing was heard for \d s/);
+    await shows(page, '#banner', /does not answer: nothing is heard of it/);
+    // A screen reader tells it once, however long it takes.
+    const told = page.evaluate(() => new Promise((resolve) => {
+      let changes = 0;
+      const watch = new MutationObserver(() => { changes += 1; });
+      const alerts = document.querySelectorAll('[role=alert], [role=status], [aria-live]');
+      alerts.forEach((alert) => watch.observe(alert, { subtree: true, childList: true, characterData: true }));
+      setTimeout(() => resolve(changes), 2_500);
+    }));
+    await shows(page, '#since', /was so 4 s ago/);
+    await shows(page, '#since', /was so 5 s ago/);
+    assert.equal(await told, 0, 'what is told changes');
     instance.hangs = false;
     await shows(page, '#session', /Connected/);
     assert.deepEqual(faults, []);
@@ -238,12 +249,17 @@ async function tests(browser) {
   });
 
   await tried('a program that ends and comes back is told, and the page goes on', async () => {
+    await program.end();
+    await program.start();
     const { page, faults } = await open(browser, 'desk', 'dark', program.page);
     await shows(page, '#up', /^\d+\.\d+$/);
     await program.end();
     await shows(page, '#banner', /The box does not answer/);
+    // It counts events anew, and has as many.
+    await page.locator('#events li').first().evaluate((item) => item.classList.add('of-before'));
     await program.start();
     await shows(page, '#session', /Connected/);
+    await until('new events', async () => (await page.locator('#events .of-before').count()) === 0);
     await until('figures', async () => /^\d+\.\d+$/.test(await text(page, '#up')));
     assert(await page.locator('#banner').isHidden());
     assert.deepEqual(faults, []);
@@ -264,6 +280,9 @@ async function tests(browser) {
     await page.goto(`http://${program.address}/`);
     await shows(page, '#session', /Connected/);
     assert.deepEqual(faults, []);
+    await page.getByRole('button', { name: 'Forget this box' }).click();
+    await page.locator('#entry').waitFor();
+    assert.equal(await page.evaluate(() => localStorage.getItem('roadweave token')), null);
     await page.context().close();
   });
 

@@ -1,0 +1,42 @@
+#!/bin/sh
+# What packages run: an upgrade starts each unit's instances anew, a removal stops and disables
+# them.
+. "$(dirname "$0")/lib.sh"
+bin=$ROOT/bin said=$ROOT/said
+mkdir -p "$bin" "$ROOT/roadweave" "$ROOT/private/roadweave-web"
+# shellcheck disable=SC2016  # it is for the stub to expand
+printf '#!/bin/sh\nset -f\nfor word in "$@"; do echo "$1 $word"; done >>"%s"\n' "$said" >"$bin/systemctl"
+chmod 755 "$bin/systemctl"
+# run SCRIPT WORD...: as where systemd runs, with no files of this machine.
+run() {
+    script=deploy/dist/scripts/$1
+    shift
+    sed "s|-d /run/systemd/system|-d $ROOT|; s|/etc/|$ROOT/|; s|/var/lib/|$ROOT/|g" "$script" >"$ROOT/run"
+    PATH=$bin:$PATH sh "$ROOT/run" "$@"
+}
+for unit in deploy/systemd/*.service; do
+    name=$(basename "$unit")
+    case $name in roadweave-web@*) of=web- ;; *) of="" ;; esac
+    for kind in deb rpm; do
+        case $kind in
+            deb) upgrade="configure 1" remove=remove ;;
+            rpm) upgrade=2 remove=0 ;;
+        esac
+        : >"$said"
+        # shellcheck disable=SC2086  # a list of words
+        run "$of$kind.postinstall" $upgrade
+        running=$(echo "$name" | sed 's/@/@*/')
+        for wanted in "daemon-reload daemon-reload" "try-restart $running"; do
+            grep -qxF "$wanted" "$said" || fail "$of$kind, upgrade: no $wanted"
+        done
+        : >"$said"
+        run "$of$kind.preremove" "$remove"
+        run "$of$kind.postremove" "$remove"
+        for wanted in "stop $running" "disable $name" "daemon-reload daemon-reload"; do
+            grep -qxF "$wanted" "$said" || fail "$of$kind, removal: no $wanted"
+        done
+    done
+done
+run web-deb.postremove purge
+[ ! -e "$ROOT/private/roadweave-web" ] || fail "a purge leaves the tokens"
+[ -d "$ROOT/roadweave" ] || fail "a purge of roadweave-web takes what is another package's"
