@@ -3,6 +3,8 @@
 # is not here says so and is skipped; with ROADWEAVE_REQUIRE_TOOLS=1 it fails.
 #
 #   deploy/web-test.sh [--pictures FOLDER [--after SECONDS]]
+#
+# After `make web` and `make test`, WEB_IS_BUILT=1 takes the program that the tests were built with.
 set -eu
 cd "$(dirname "$0")/.."
 skip() {
@@ -15,8 +17,10 @@ for tool in node npm chromium; do
 done
 page=crates/web/page
 [ -f $page/node_modules/.package-lock.json ] || npm ci --silent --no-audit --no-fund --prefix $page
-npm run --silent build --prefix $page
-"${CARGO:-cargo}" build --quiet --package roadweave-web
+if [ "${WEB_IS_BUILT:-}" != 1 ]; then
+    npm run --silent build --prefix $page
+    "${CARGO:-cargo}" build --quiet --package roadweave-web
+fi
 node --test $page/test/samples.js
 exec node $page/test/browser.js --program "${CARGO_TARGET_DIR:-target}/debug/roadweave-web" \
     --chromium "$(command -v chromium)" "$@"
