@@ -61,8 +61,12 @@ impl ReportArgs {
             let path = self.config.display();
             return Err(BadInput::new(format!("{path} is no configuration file")).into());
         }
+        let config = read(&self.config);
+        if let Err(why) = &config {
+            out::note(format_args!("{why}; the report goes on without it"));
+        }
         let folder = make(&self.out)?;
-        for (name, text) in self.parts() {
+        for (name, text) in self.parts(&config) {
             write(&folder, name, &text)
                 .with_context(|| format!("cannot write into {}", self.out.display()))?;
         }
@@ -74,13 +78,13 @@ impl ReportArgs {
     }
 
     /// The files, each with what is in it.
-    fn parts(&self) -> Vec<(&'static CStr, String)> {
+    fn parts(&self, config: &Result<String, String>) -> Vec<(&'static CStr, String)> {
         let lines = |value: Value| format!("{:#}\n", redact::json(value));
         let status = local::request(&self.socket, "status", &Value::Null);
         let error = |error: local::RequestError| serde_json::json!({ "error": error.to_string() });
         let mut parts = vec![
             (c"version.txt", version()),
-            (c"config.toml", redact::config(&read(&self.config))),
+            (c"config.toml", redact::config(config)),
             (c"doctor.json", lines(without_quotations(doctor::found(&self.config)))),
             (c"show.json", lines(status.unwrap_or_else(error))),
         ];

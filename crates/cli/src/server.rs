@@ -91,6 +91,7 @@ impl ServerArgs {
 /// What a server reads again; the other fields count from its next start on.
 const SERVER_RELOADS: [&str; 4] =
     ["peers", "deny_destinations", "allow_destinations", "fleet.accept"];
+
 /// Reads a server's file again; `started` is what it was started with.
 fn reload_server(
     source: Source<ServerFile>,

@@ -13,7 +13,7 @@ use roadweave_types::PathStatus;
 
 use crate::status::{ClientStatus, RoleStatus, Status};
 
-/// Readings that are kept of each uplink: a minute of them.
+/// Readings that are kept of each uplink: a minute of two a second.
 const SAMPLES: usize = 120;
 /// Events that are kept.
 const EVENTS: usize = 100;
