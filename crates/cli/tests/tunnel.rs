@@ -20,7 +20,7 @@ use roadweave_device::local::request;
 use roadweave_device::netns::run_sandboxed;
 use roadweave_identity::Identity;
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[test]
 fn pings_cross_the_tunnel_and_show_tells_of_it() {
@@ -37,7 +37,7 @@ fn pings_cross_the_tunnel_and_show_tells_of_it() {
         assert_eq!((&client["role"], &client["tun"]), (&"client".into(), &"rw0".into()));
         assert_eq!(client["name"], "vehicle-1");
         let session = &client["sessions"][0];
-        assert_eq!(session["addresses"], serde_json::json!(["10.77.0.2/32", "fd77::2/128"]));
+        assert_eq!(session["addresses"], json!(["10.77.0.2/32", "fd77::2/128"]));
         for path in session["paths"].as_array().unwrap() {
             for figure in ["smoothed_rtt_ms", "congestion_window_bytes", "mtu_bytes"] {
                 assert!(path[figure].as_f64().is_some_and(|value| value > 0.0), "{path:#}");
@@ -92,7 +92,7 @@ fn inner_packets_of_every_size_arrive_intact() {
             }
             for (instance, lane) in [(SERVER, "received"), (CLIENT, "received")] {
                 let drops = road.show(instance)["sessions"][0]["lanes"][0][lane]["drops"].clone();
-                assert_eq!(drops, serde_json::json!({}), "{tun}{instance}");
+                assert_eq!(drops, json!({}), "{tun}{instance}");
             }
             client.interrupt();
             server.interrupt();
@@ -406,6 +406,16 @@ fn what_strategies_learn_is_kept_and_encoders_are_told_their_targets() {
             let socket = socket(CLIENT);
             let targets = request(socket.as_ref(), "encoder_targets", &Value::Null).unwrap();
             assert!(targets["video"]["frame_bytes"].as_u64() > Some(0), "{targets:#}");
+            assert_eq!(targets["video"]["renewals"], 0, "{targets:#}");
+            let supersede = |lane: &str, timestamp: Value| {
+                let params = json!({ "lane": lane, "ssrc": 7, "timestamp": timestamp });
+                request(socket.as_ref(), "supersede", &params).map_err(|error| error.to_string())
+            };
+            assert_eq!(supersede("video", json!(u32::MAX)).unwrap(), json!({ "packets": 0 }));
+            let error = supersede("vide", json!(1)).unwrap_err();
+            assert!(error.contains("vide"), "{error}");
+            let error = supersede("video", json!(-1)).unwrap_err();
+            assert!(error.contains("u32"), "{error}");
             for mut daemon in [client, server] {
                 daemon.signal(Signal::TERM);
                 assert_eq!(daemon.wait(), Some(0));

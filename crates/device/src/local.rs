@@ -17,7 +17,8 @@ mod subscribers;
 pub use client::{RequestError, request, subscribe};
 pub use requests::{
     Drain, DrainAnswer, EncoderWord, ReloadAnswer, SetAnswer, SetQoe, SetStrategy, SetUplink,
-    Subscribe, TellPlayer, Topic, drain, reload, set_strategy, set_uplink, status, summary,
+    Subscribe, Supersede, SupersedeAnswer, TellPlayer, Topic, drain, reload, set_strategy,
+    set_uplink, status, summary,
 };
 pub(crate) use server::RequestSender;
 #[cfg(test)]

@@ -102,7 +102,9 @@ impl ClosedLoop {
             Encoder::Fixed(bitrate) => FrameSource::Synthetic { bitrate },
         };
         let lasting = Duration::from_secs(self.seconds.into());
-        let player = Player { fps: self.fps, ..Player::default() };
+        // Key frames are made when one is needed; those of each second would only skip.
+        let jumps = matches!(self.encoder, Encoder::Adaptive { .. });
+        let player = Player { fps: self.fps, jumps, ..Player::default() };
         let video = TrafficSpec::video(Rate::ZERO, lasting);
         scenario.traffic =
             vec![TrafficSpec { kind: TrafficKind::Video { frames, player }, ..video }];

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_emulate::Direction;
-use roadweave_tunnel::EncoderTarget;
+use roadweave_tunnel::{EncoderTarget, Superseded};
 use roadweave_types::{Instant, Rate};
 use serde::Serialize;
 
@@ -49,8 +49,11 @@ pub trait Traffic: std::fmt::Debug + Send {
         None
     }
 
-    /// What an encoder should do now.
-    fn set_target(&mut self, _target: EncoderTarget) {}
+    /// What an encoder should do now. If it begins anew with its next frame, what is older of its
+    /// video.
+    fn set_target(&mut self, _target: EncoderTarget) -> Option<Superseded> {
+        None
+    }
 
     /// The next inner packet that is to leave at `now`, and the end it leaves from. Call it until
     /// it returns `None`: at [`Traffic::poll_timeout`], and after packets have arrived.

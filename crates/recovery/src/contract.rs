@@ -93,6 +93,24 @@ fn what_is_more_than_can_be_watched_is_given_up_and_counted() {
 }
 
 #[test]
+fn what_nobody_needs_any_more_is_not_repaired_and_settled() {
+    // Pluribus repairs before anything is lost.
+    for name in WATCHFUL.iter().filter(|name| **name != "pluribus") {
+        let mut recovery = recovery(name);
+        (0..6).for_each(|id| recovery.on_sent(at(0), sent(id), &paths()));
+        recovery.on_acknowledged(at(40), PacketId(0));
+        recovery.on_lost(at(45), PacketId(1), PathId(0));
+        let needed: Vec<u32> = (0..5).filter(|id| !recovery.on_superseded(PacketId(*id))).collect();
+        assert_eq!(needed, [0], "{name}: it had arrived");
+        let repairs = repairs(&mut *recovery, &[50, 100, 200, 400]);
+        let back: Vec<u32> = repairs.iter().flat_map(Repair::brings_back).map(|id| id.0).collect();
+        assert!(!back.is_empty() && back.iter().all(|id| *id == 5), "{name}: {repairs:?}");
+        recovery.on_acknowledged(at(420), PacketId(5));
+        assert!(recovery.is_settled(), "{name}");
+    }
+}
+
+#[test]
 fn figures_add_up() {
     let one = RecoveryStats {
         lost: 1,

@@ -165,6 +165,12 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// A packet of [`Repair::Again`] found no room in time.
     fn on_abandoned(&mut self, id: PacketId);
 
+    /// Nobody needs the packet any more: no repair is worth it. Whether it was under way, or lost
+    /// and not repaired yet.
+    fn on_superseded(&mut self, _id: PacketId) -> bool {
+        false
+    }
+
     /// QUIC declared the copy on `path` lost, the path was closed, or a copy that waited cannot
     /// leave.
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId);

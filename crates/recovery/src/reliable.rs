@@ -78,6 +78,11 @@ impl Recovery for Reliable {
         }
     }
 
+    fn on_superseded(&mut self, id: PacketId) -> bool {
+        let before = self.flight.set(id, State::Settled);
+        before.is_some_and(|(state, _)| state != State::Settled)
+    }
+
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
         if self.flight.on_lost(now, id, path).is_some() {
             self.stats.lost += 1;

@@ -294,6 +294,11 @@ impl Recovery for Xlink {
         self.reliable.on_abandoned(id);
     }
 
+    fn on_superseded(&mut self, id: PacketId) -> bool {
+        self.eligible.remove(&id.0);
+        self.reliable.on_superseded(id)
+    }
+
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
         self.reliable.on_lost(now, id, path);
     }

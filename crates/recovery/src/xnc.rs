@@ -202,6 +202,22 @@ impl Recovery for Xnc {
 
     fn on_abandoned(&mut self, _id: PacketId) {} // it never asks for `Repair::Again`
 
+    fn on_superseded(&mut self, id: PacketId) -> bool {
+        self.pending_repairs.on_superseded(id);
+        let Some((before, sequence)) = self.flight.set(id, State::Settled) else { return false };
+        match before {
+            State::InFlight { .. } | State::Waiting => {
+                if let Some(range) = self.range_mut(sequence) {
+                    range.in_flight = range.in_flight.saturating_sub(1);
+                }
+                self.note_settled(sequence);
+            }
+            State::Lost { .. } => self.on_range_repaired(sequence, 1),
+            State::Settled => return false,
+        }
+        true
+    }
+
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
         if let Some(sequence) = self.flight.on_lost(now, id, path) {
             self.on_range_loss(now, sequence);

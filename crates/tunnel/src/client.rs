@@ -28,7 +28,7 @@ use roadweave_recovery::Qoe;
 use roadweave_types::{DropCounters, Instant, PathId, PathSnapshot, Policy, UplinkId};
 use roadweave_wire::{Hello, Role, Welcome};
 
-use crate::lane::{EncoderTarget, LANES_MAX, LaneConfig, Strategy, default_lanes};
+use crate::lane::{EncoderTarget, LANES_MAX, LaneConfig, Strategy, Superseded, default_lanes};
 use crate::learned::{Learned, keep_learned};
 use crate::node::Node;
 use crate::observe::PacketEvent;
@@ -469,6 +469,22 @@ impl Client {
         find_lane(&self.config.lanes, lane)?;
         let current = self.current.as_mut().filter(|_| !self.renews);
         current.map_or(Ok(()), |current| current.session.set_qoe(now, lane, qoe))
+    }
+
+    /// An encoder behind this box has begun anew with a later frame: what is older of its video is
+    /// repaired no more, and does not leave any more. Returns how many packets were given up.
+    ///
+    /// # Errors
+    /// When there is no such lane.
+    pub fn supersede(
+        &mut self,
+        now: Instant,
+        lane: &str,
+        superseded: Superseded,
+    ) -> Result<u64, SetError> {
+        find_lane(&self.config.lanes, lane)?;
+        let current = self.current.as_mut().filter(|_| !self.renews);
+        current.map_or(Ok(0), |current| current.session.supersede(now, lane, superseded))
     }
 
     /// Tells the server how the buffer of a player at this side does (XLINK section 5.2.1): `lane`

@@ -23,6 +23,7 @@ mod sender;
 mod sent_flows;
 mod shed;
 mod strategy;
+mod superseded;
 mod unfinished;
 
 use std::ops::RangeInclusive;
@@ -49,6 +50,7 @@ pub use reorder::OrderStats;
 pub use sender::SendStats;
 pub(crate) use sender::{HeldBack, LaneSender};
 pub use strategy::{Strategy, UnknownStrategy};
+pub use superseded::Superseded;
 pub(crate) use unfinished::Unfinished;
 
 /// The most lanes of a session, in each direction.

@@ -44,7 +44,8 @@ pub use client::{
 pub use geneve::{LinkCounters, RouterLink, RouterPeer};
 pub use lane::{
     DatagramContent, EncoderTarget, FlowClass, LANES_MAX, LaneConfig, LaneDatagram, LaneRule,
-    MemoryStats, OrderStats, ReceiveStats, SendStats, Strategy, UnknownStrategy, default_lanes,
+    MemoryStats, OrderStats, ReceiveStats, SendStats, Strategy, Superseded, UnknownStrategy,
+    default_lanes,
 };
 pub use learned::Learned;
 pub use leg::{LegStatus, TenantId, TenantStats};

@@ -32,6 +32,9 @@ drop_reasons! {
     QueueExpired = "queue-expired",
     /// The packet's video frame was given up, because there is more than the paths carry.
     FrameShed = "frame-shed",
+    /// The packet's video has begun anew with a later frame, and waits for it no more: it waited,
+    /// or was under way and may arrive all the same.
+    Superseded = "superseded",
     /// The packet was lost, and the time for a repair was over.
     RepairExpired = "repair-expired",
     /// A copy that still waited for its path when another copy of its packet had been acknowledged.

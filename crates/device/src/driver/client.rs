@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use roadweave_identity::Identity;
 use roadweave_quic::Epoch;
-use roadweave_tunnel::{Candidate, Client, ClientConfig, PathStatusReport, Usage};
+use roadweave_tunnel::{Candidate, Client, ClientConfig, PathStatusReport, Superseded, Usage};
 use roadweave_types::{Instant, PathStatus, UplinkId};
 use serde_json::{Value, json};
 
@@ -40,7 +40,8 @@ use crate::cleanup::{cleanup, take_over};
 use crate::dns::{Dns, restore_of};
 use crate::fleet::Fleet;
 use crate::local::{
-    LocalRequest, ReloadAnswer, RpcError, SetAnswer, SetQoe, SetStrategy, TellPlayer,
+    LocalRequest, ReloadAnswer, RpcError, SetAnswer, SetQoe, SetStrategy, Supersede,
+    SupersedeAnswer, TellPlayer,
 };
 use crate::lookup::RouterNotices;
 use crate::metrics::MetricsListener;
@@ -401,6 +402,13 @@ impl Role<Client> for ClientRole {
                 let TellPlayer { lane, player, qoe } = settings::parse(params)?;
                 let is_told = driver.node.tell_player(now, &lane, player, qoe);
                 Ok(json!({ "told": is_told }))
+            }
+            "supersede" => {
+                let Supersede { lane, ssrc, timestamp } = settings::parse(params)?;
+                let superseded = Superseded { ssrc, timestamp };
+                let packets = driver.node.supersede(now, &lane, superseded);
+                let packets = packets.map_err(|e| RpcError::invalid_params(e.to_string()))?;
+                Ok(json!(SupersedeAnswer { packets }))
             }
             "encoder_targets" => Ok(json!(driver.node.encoder_targets(now))),
             "subscribe" => encoders::grant(params),

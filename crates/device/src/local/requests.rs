@@ -53,6 +53,25 @@ pub struct SetQoe {
     pub qoe: Qoe,
 }
 
+/// The parameters of `supersede`: a video has begun anew with a frame that needs none before it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Supersede {
+    /// The name of the lane that carries it.
+    pub lane: String,
+    /// The RTP source of the video.
+    pub ssrc: u32,
+    /// The RTP timestamp of that frame.
+    pub timestamp: u32,
+}
+
+/// What is answered to `supersede`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SupersedeAnswer {
+    /// Packets that were given up.
+    pub packets: u64,
+}
+
 /// The parameters of `tell_player`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

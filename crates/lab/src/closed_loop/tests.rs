@@ -131,3 +131,30 @@ fn when_all_links_were_dead_the_picture_is_back_soon() {
         }
     }
 }
+
+/// The longest time between two pictures that were shown undamaged within a second from `from_ms`.
+fn longest_gap(video: &VideoReport, from_ms: u64) -> Duration {
+    let start = video.stream.log.frames[0].captured;
+    let (from, to) =
+        (start + Duration::from_millis(from_ms), start + Duration::from_millis(from_ms + 1_000));
+    let shown: Vec<_> =
+        video.playout.frames.iter().filter(|fate| fate.undamaged).map(|fate| fate.closed).collect();
+    let gaps = shown.windows(2).filter(|pair| pair[1] > from && pair[0] < to);
+    gaps.map(|pair| pair[1].since(pair[0])).max().expect("it is shown")
+}
+
+#[test]
+fn when_the_link_that_carries_most_dies_the_picture_stands_for_a_fifth_of_a_second() {
+    let link = |(index, (name, kbps)): (u64, (&str, u64))| {
+        let trace = Trace::constant(Rate::from_kbps(kbps), Duration::from_millis(25));
+        DuplexLink::new(&DriveLink::symmetric(name, trace), index, 1)
+    };
+    let links: Vec<_> =
+        (0..).zip([("a", 24_000), ("b", 5_000), ("c", 5_000)].into_iter()).map(link).collect();
+    for (seed, dies_ms) in (1..).zip((6_000..6_100).step_by(10)) {
+        let closed_loop = ClosedLoop { links: links.clone(), seed, ..two_links("xnc") };
+        let video = with_dead(&closed_loop, &[0], dies_ms, 9_000);
+        let gap = longest_gap(&video, dies_ms);
+        assert!(gap < Duration::from_millis(220), "{dies_ms} ms: {gap:?}");
+    }
+}

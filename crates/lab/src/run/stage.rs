@@ -160,7 +160,10 @@ impl Stage {
     fn transmit(&mut self, now: Instant) {
         for traffic in &mut self.traffic {
             if let Some(direction) = traffic.wants_target(now) {
-                traffic.set_target(self.world.encoder_target(direction));
+                let target = self.world.encoder_target(direction);
+                if let Some(superseded) = traffic.set_target(target) {
+                    self.world.supersede(direction, superseded);
+                }
             }
             while let Some((direction, packet)) = traffic.poll_transmit(now) {
                 self.world.handle_inner(direction, &packet);

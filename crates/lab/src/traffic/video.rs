@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_emulate::{Direction, Random};
-use roadweave_tunnel::EncoderTarget;
+use roadweave_tunnel::{EncoderTarget, Superseded};
 use roadweave_types::{Instant, Rate};
 
 use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
@@ -147,6 +147,11 @@ impl VideoTraffic {
         self.start + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
+    /// The RTP timestamp of frame `number`.
+    fn timestamp(&self, number: u64) -> u32 {
+        (number * u64::from(CLOCK_HZ) / u64::from(self.player.fps)) as u32
+    }
+
     /// Takes the next picture and cuts it into packets.
     fn capture(&mut self, now: Instant) {
         let number = self.stream.log.frames.len() as u64;
@@ -164,11 +169,11 @@ impl VideoTraffic {
                 synthetic(number, is_key_frame, size, &self.noise)
             }
         };
-        let timestamp = number * u64::from(CLOCK_HZ) / u64::from(self.player.fps);
+        let timestamp = self.timestamp(number);
         let first = self.stream.log.packets.len();
-        for packet in self.packetizer.packetize(&unit, timestamp as u32) {
+        for packet in self.packetizer.packetize(&unit, timestamp) {
             self.records.push(PacketRecord {
-                timestamp: timestamp as u32,
+                timestamp,
                 sequence: self.records.len() as u16,
                 bytes: packet.len() as u16,
             });
@@ -217,10 +222,14 @@ impl Traffic for VideoTraffic {
         (is_due && self.refresh.is_some()).then_some(self.direction)
     }
 
-    fn set_target(&mut self, target: EncoderTarget) {
+    fn set_target(&mut self, target: EncoderTarget) -> Option<Superseded> {
         // What nothing came of cannot be built on.
         self.wants_key_frame |= self.target.frame_bytes == 0 && target.frame_bytes > 0;
+        let renews = target.renewals > self.target.renewals;
+        self.wants_key_frame |= renews;
         self.target = target;
+        let timestamp = self.timestamp(self.stream.log.frames.len() as u64);
+        renews.then_some(Superseded { ssrc: SSRC, timestamp })
     }
 
     fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)> {

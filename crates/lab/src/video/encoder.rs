@@ -171,7 +171,8 @@ mod tests {
             rate_max: Rate::from_kbps(30_000),
             pictures: Pictures::Hd1080,
         };
-        let target = EncoderTarget { frame_bytes: 40_000, bitrate: Rate::from_kbps(90_000) };
+        let bitrate = Rate::from_kbps(90_000);
+        let target = EncoderTarget { frame_bytes: 40_000, bitrate, renewals: 0 };
         let mut random = Random::new(1);
         let mut size = |encoder: &AdaptiveEncoder, target| {
             Buffer::default().size(encoder.limit(target, 30), &mut random)

@@ -8,8 +8,9 @@
 //!
 //! The player. A frame is *complete* when its last packet is there. Frames are shown in order, each
 //! as soon as it is complete and every earlier frame was shown or given up. A frame is given up
-//! when a later one has been complete for [`Player::frame_wait`]: what comes of it afterwards is
-//! neither shown nor decoded. With no such wait, frames are shown at completion, and one that
+//! when a later one has been complete for [`Player::frame_wait`], or, by a player that
+//! [jumps](Player::jumps), as soon as a later IDR frame is: what comes of it afterwards is neither
+//! shown nor decoded. With no such wait, frames are shown at completion, and one that
 //! completes after a later one was shown is not shown.
 //!
 //! The figures. *Stall ratio*: the sum of the gaps above 200 ms between the moments at which frames
@@ -67,6 +68,8 @@ pub struct Player {
     pub deadline: Duration,
     /// Frames of the stream per second, at least 1.
     pub fps: u32,
+    /// Whether a complete IDR frame waits for nothing before it.
+    pub jumps: bool,
 }
 
 impl Default for Player {
@@ -77,6 +80,7 @@ impl Default for Player {
             frame_wait: Duration::from_millis(100),
             deadline: Duration::from_millis(700),
             fps: 30,
+            jumps: false,
         }
     }
 }
@@ -165,9 +169,14 @@ impl Playout {
         // When the player gives a frame up: the frame wait after the first later frame is complete.
         let mut given_up = vec![end; completed.len()];
         let mut earliest_later = Instant::FAR_FUTURE;
+        let mut earliest_jump = Instant::FAR_FUTURE;
         for (index, completed) in completed.iter().enumerate().rev() {
-            given_up[index] = end.min(earliest_later + player.frame_wait);
-            earliest_later = earliest_later.min(completed.unwrap_or(Instant::FAR_FUTURE));
+            given_up[index] = end.min(earliest_later + player.frame_wait).min(earliest_jump);
+            let completed = completed.unwrap_or(Instant::FAR_FUTURE);
+            earliest_later = earliest_later.min(completed);
+            if player.jumps && log.frames[index].idr {
+                earliest_jump = earliest_jump.min(completed);
+            }
         }
         let mut previous = Instant::ZERO;
         let mut chain = false;

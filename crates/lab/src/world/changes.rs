@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use roadweave_emulate::{Direction, DuplexLink};
-use roadweave_tunnel::{Client, EncoderTarget, Server, SetError, Strategy};
+use roadweave_tunnel::{Client, EncoderTarget, Server, SetError, Strategy, Superseded};
 
 use super::strangers::{Hostile, Neighbour};
 use super::{
@@ -143,5 +143,14 @@ impl World {
         };
         let lane = &self.config.lanes_up[0].name;
         lanes.remove(lane).unwrap_or_default()
+    }
+
+    /// That encoder has begun anew: what is older of its video goes. A server's has none to tell.
+    pub fn supersede(&mut self, direction: Direction, superseded: Superseded) {
+        let (now, lane) = (self.now(), self.config.lanes_up[0].name.clone());
+        if direction == Direction::Up {
+            let (client, _) = self.ends_mut();
+            client.supersede(now, &lane, superseded).expect("the lane of the configuration");
+        }
     }
 }

@@ -35,6 +35,8 @@ struct Open {
     repair: SentRepair,
     /// How many packets are still without a datagram of their own or of the repair.
     missing: u32,
+    /// Of the group's lost packets those that nobody needs any more.
+    superseded: u64,
     due: Instant,
 }
 
@@ -55,7 +57,8 @@ impl PendingRepairs {
         {
             self.end(oldest.repair.group);
         }
-        self.open.push_back(Open { repair, missing: repair.group.lost(), due: now + timeout });
+        let missing = repair.group.lost();
+        self.open.push_back(Open { repair, missing, superseded: 0, due: now + timeout });
     }
 
     /// A datagram of the repair that begins with packet `start` has arrived.
@@ -66,6 +69,15 @@ impl PendingRepairs {
     /// The packet `id` itself has arrived.
     pub(super) fn on_acknowledged(&mut self, id: PacketId) {
         self.settle(|open| open.repair.group.has_lost(id));
+    }
+
+    /// Nobody needs the packet `id`: a repair that was to bring back no other is done. One that was
+    /// goes on as it is, for the packet is as unknown to the receiver as before.
+    pub(super) fn on_superseded(&mut self, id: PacketId) {
+        for open in self.open.iter_mut().filter(|open| open.repair.group.has_lost(id)) {
+            open.superseded |= 1 << id.distance(open.repair.group.start);
+        }
+        self.end_unless(|open| open.superseded != open.repair.group.mask);
     }
 
     /// Whether a repair spans `id`.
@@ -180,6 +192,21 @@ mod tests {
         assert!(pending.poll_overdue_repair(at(60)).is_some());
         assert_eq!(pending.poll_overdue_repair(at(300)), None);
         assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn a_repair_is_done_when_nobody_needs_any_of_its_packets() {
+        let mut pending = PendingRepairs::default();
+        pending.on_sent(at(0), repair(7, 2), TIMEOUT);
+        for _ in 0..3 {
+            pending.on_superseded(PacketId(7));
+            pending.on_superseded(PacketId(9)); // none of them
+        }
+        pending.on_repair_acknowledged(PacketId(7));
+        assert_eq!(pending.poll_overdue_repair(at(50)), Some((repair(7, 2), 1)), "8 is needed");
+        pending.on_superseded(PacketId(8));
+        assert!(pending.is_empty());
+        assert_eq!(pending.poll_ended(), Some(repair(7, 2).group));
     }
 
     #[test]

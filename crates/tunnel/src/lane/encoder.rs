@@ -6,6 +6,10 @@
 //!                            rates by path ─┘                                        └► smoothed: rate
 //! ```
 //!
+//! What lies on a path that falls silent has to go by the others before anything new. Where that is
+//! more than they bring within the deadline, an encoder does better to begin anew with a key frame,
+//! and to have the tunnel give up what is older ([`super::superseded`]). A counter tells when.
+//!
 //! It costs nothing until somebody asks for the first time. A path that stops answering is out of
 //! the sum at once; the smoothed rate follows downwards quickly and upwards slowly, since an
 //! encoder that overshoots has its pictures late, and one that undershoots only less sharp.
@@ -15,7 +19,7 @@
 use std::time::Duration;
 
 use roadweave_schedule::{AcknowledgedDatagram, Scheduler, Windows};
-use roadweave_types::{Instant, PathOffer, Rate};
+use roadweave_types::{Instant, PathId, PathOffer, Rate};
 use serde::{Deserialize, Serialize};
 
 /// What an encoder should do. Both count the bytes of the tunnel's datagrams.
@@ -27,6 +31,10 @@ pub struct EncoderTarget {
     /// The rate that the paths have kept of late.
     #[serde(rename = "bitrate_bps")]
     pub bitrate: Rate,
+    /// How often so much was left on paths that fell silent that a key frame, and giving up what is
+    /// older, is better than to repair it.
+    #[serde(default)]
+    pub renewals: u64,
 }
 
 /// The targets of one lane.
@@ -37,6 +45,8 @@ pub(super) struct Targets {
     smoothed: Option<(Instant, f64)>,
     told: EncoderTarget,
     asked: Option<Instant>,
+    /// The paths that did not answer then, ascending.
+    silent: Vec<PathId>,
 }
 
 impl Targets {
@@ -47,6 +57,7 @@ impl Targets {
             smoothed: None,
             told: EncoderTarget::default(),
             asked: None,
+            silent: Vec::new(),
         }
     }
 
@@ -65,13 +76,15 @@ impl Targets {
         self.told
     }
 
-    /// What an encoder should do now, with `waiting` bytes of the lane that no path has yet.
+    /// What an encoder should do now, with `waiting` bytes of the lane that no path has yet, and
+    /// `under_way` bytes at most that some path has and the peer may not.
     pub(super) fn take(
         &mut self,
         now: Instant,
         scheduler: &dyn Scheduler,
         paths: &[PathOffer<'_>],
         waiting: u64,
+        under_way: u64,
     ) -> EncoderTarget {
         self.windows.look_at(paths);
         let room = scheduler.share_of(paths, &self.windows.rooms(now, paths));
@@ -88,11 +101,24 @@ impl Targets {
         };
         self.smoothed = Some((now, rate));
         self.asked = Some(now);
+        let stranded = self.newly_silent(paths).min(under_way);
+        // Where no path answers, an encoder begins anew once one does.
+        let renews = rate > 0.0 && stranded as f64 > room;
         self.told = EncoderTarget {
+            renewals: self.told.renewals + u64::from(renews),
             frame_bytes: ((room - waiting as f64 + ROUNDING).max(0.0) as u64).max(least),
             bitrate: Rate::from_bytes_per_second(rate as u64),
         };
         self.told
+    }
+
+    /// Bytes in flight on the paths that have fallen silent since the last call.
+    fn newly_silent(&mut self, paths: &[PathOffer<'_>]) -> u64 {
+        let is_silent = |path: &&PathOffer<'_>| !path.is_usable();
+        let known = std::mem::take(&mut self.silent);
+        self.silent = paths.iter().filter(is_silent).map(|path| path.snapshot.id).collect();
+        let newly = paths.iter().filter(is_silent).filter(|it| !known.contains(&it.snapshot.id));
+        newly.map(|path| path.snapshot.bytes_in_flight).sum()
     }
 }
 
@@ -118,7 +144,41 @@ mod tests {
 
     fn take(targets: &mut Targets, at_ms: u64, path: &PathSnapshot, waiting: u64) -> EncoderTarget {
         let now = Instant::from_millis(at_ms);
-        targets.take(now, &MinRtt::default(), &[PathOffer::free(path)], waiting)
+        targets.take(now, &MinRtt::default(), &[PathOffer::free(path)], waiting, 0)
+    }
+
+    #[test]
+    fn what_is_stranded_and_more_than_the_others_bring_in_time_renews_once() {
+        let path = |id| PathSnapshot::idle(PathId(id), MS * 40, 12_000);
+        let falls_silent = |bytes_in_flight, under_way| {
+            let mut targets = Targets::new(MS * 100);
+            let mut first = PathSnapshot { bytes_in_flight, ..path(0) };
+            let second = path(1);
+            let mut renewals = Vec::new();
+            for (at_ms, is_silent) in [(0, false), (33, true), (67, true), (100, false)] {
+                let status = if is_silent { PathStatus::Suspect } else { PathStatus::Usable };
+                first.status = status;
+                let paths = [PathOffer::free(&first), PathOffer::free(&second)];
+                let now = Instant::from_millis(at_ms);
+                let told = targets.take(now, &MinRtt::default(), &paths, 0, under_way);
+                renewals.push(told.renewals);
+            }
+            renewals
+        };
+        // The other path brings 19,200 bytes in time.
+        assert_eq!(falls_silent(19_000, 50_000), [0, 0, 0, 0]);
+        assert_eq!(falls_silent(20_000, 50_000), [0, 1, 1, 1]);
+        assert_eq!(falls_silent(20_000, 15_000), [0, 0, 0, 0], "most is of other lanes");
+    }
+
+    #[test]
+    fn without_any_path_nothing_is_to_be_begun_anew() {
+        let mut targets = Targets::new(MS * 100);
+        let path = PathSnapshot::idle(PathId(0), MS * 40, 12_000);
+        let dead = PathSnapshot { status: PathStatus::Suspect, bytes_in_flight: 12_000, ..path };
+        let now = Instant::from_millis(10);
+        let told = targets.take(now, &MinRtt::default(), &[PathOffer::free(&dead)], 0, 12_000);
+        assert_eq!((told.frame_bytes, told.renewals), (0, 0));
     }
 
     #[test]

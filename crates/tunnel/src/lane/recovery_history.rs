@@ -98,6 +98,10 @@ impl RecoveryHistory {
         }
     }
 
+    pub(crate) fn on_superseded(&mut self, id: PacketId) -> bool {
+        self.of(id).is_some_and(|recovery| recovery.on_superseded(id))
+    }
+
     pub(crate) fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
         if let Some(recovery) = self.of(id) {
             recovery.on_lost(now, id, path);

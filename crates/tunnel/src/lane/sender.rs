@@ -39,6 +39,7 @@ use crate::lane::flow_predecessors::FlowPredecessors;
 use crate::lane::recovery_history::RecoveryHistory;
 use crate::lane::sent_flows::SentFlows;
 use crate::lane::shed::{Frame, Shedder};
+use crate::lane::superseded::RecentlySuperseded;
 use crate::lane::unfinished::{Unacknowledged, Unfinished, inner_of};
 use crate::lane::{EncoderTarget, LaneConfig};
 use crate::observe::PacketLog;
@@ -49,6 +50,7 @@ mod repairs;
 mod settings;
 mod sources;
 mod stats;
+mod supersede;
 
 use queue::Queued;
 use repairs::QueuedRepair;
@@ -98,6 +100,8 @@ pub(crate) struct LaneSender {
     announced: Promise,
     /// What an encoder is told, once one has asked.
     targets: Option<Targets>,
+    /// Which videos have begun anew of late.
+    superseded: RecentlySuperseded,
     stats: SendStats,
     log: PacketLog,
     /// What another session would have to send on, if there may be one.
@@ -142,6 +146,7 @@ impl LaneSender {
             learned: None,
             announced: Promise::default(),
             targets: None,
+            superseded: RecentlySuperseded::default(),
             stats: SendStats::default(),
             log: PacketLog::default(),
             unacknowledged: None,
@@ -195,7 +200,8 @@ impl LaneSender {
         carrier.set_pacing(self.config.strategy.pacing(self.config.pacing));
         let mut targets = self.targets.take().unwrap_or_else(|| Targets::new(self.config.deadline));
         let offers = self.offers(carrier.paths(now));
-        let target = targets.take(now, &*self.scheduler, &offers, self.stats.queue_bytes);
+        let (waiting, under_way) = (self.stats.queue_bytes, self.encoder.bytes() as u64);
+        let target = targets.take(now, &*self.scheduler, &offers, waiting, under_way);
         self.targets = Some(targets);
         Some(target)
     }
@@ -232,6 +238,10 @@ impl LaneSender {
     ) {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += packet.len() as u64;
+        if self.superseded.covers(now, packet) {
+            self.stats.drops.count(DropReason::Superseded);
+            return;
+        }
         let stamp = self.tells_times().then(|| Stamp::of(now));
         let datagram =
             SourceDatagram::of_packet(self.lane, self.predecessors.is_some(), stamp, packet);

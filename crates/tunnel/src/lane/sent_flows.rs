@@ -38,6 +38,12 @@ impl SentFlows {
         at.and_then(|at| self.flows.get(at)).copied().unwrap_or_default()
     }
 
+    /// The packets whose flows are known, ascending.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = PacketId> + use<> {
+        let first = self.first;
+        (0..self.flows.len() as u32).map(move |at| first.plus(at))
+    }
+
     /// Bytes that are held.
     pub(crate) fn memory(&self) -> usize {
         self.flows.len() * size_of::<u64>()

@@ -8,7 +8,7 @@ use roadweave_wire::{Control, PlayerReport};
 use super::Session;
 use super::config::{SetError, are_alike, find_lane, needs_flows};
 use crate::carrier::Carrier;
-use crate::lane::{FlowTable, LaneConfig, LaneSender, Strategy};
+use crate::lane::{FlowTable, LaneConfig, LaneSender, Strategy, Superseded};
 use crate::players::{qoe_of, report_of};
 
 impl Session {
@@ -63,6 +63,20 @@ impl Session {
     /// When there is no such lane.
     pub fn set_qoe(&mut self, now: Instant, lane: &str, qoe: Qoe) -> Result<(), SetError> {
         self.lane(lane).map(|sender| sender.set_qoe(now, qoe))
+    }
+
+    /// A video in a lane has begun anew: what is older of it goes ([`LaneSender::supersede`]).
+    /// Returns how many packets were given up.
+    ///
+    /// # Errors
+    /// When there is no such lane.
+    pub fn supersede(
+        &mut self,
+        now: Instant,
+        lane: &str,
+        superseded: Superseded,
+    ) -> Result<u64, SetError> {
+        self.lane(lane).map(|sender| sender.supersede(now, superseded))
     }
 
     /// Takes what a player at the peer's side tells of its buffer, for the lane that brings its

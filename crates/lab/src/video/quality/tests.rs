@@ -24,6 +24,7 @@ fn stream(frames: usize, idr_interval: usize) -> StreamLog {
 
 fn player(frame_wait_ms: u64) -> Player {
     Player {
+        jumps: false,
         frame_wait: Duration::from_millis(frame_wait_ms),
         deadline: Duration::from_millis(150),
         fps: 10,
@@ -82,6 +83,33 @@ fn a_frame_overtaken_for_longer_than_the_wait_is_not_shown() {
     assert_eq!(quality.frames_undamaged, 4);
     assert_eq!(quality.late, 1.0 / 8.0, "160 ms are above the deadline, shown or not");
     assert_eq!(quality.stall_ratio, 240.0 / 400.0, "the gap from 20 to 260 ms counts whole");
+}
+
+#[test]
+fn a_player_that_jumps_waits_for_nothing_before_a_key_frame() {
+    let log = stream(8, 5);
+    // Frame 3 comes after frame 5, the key frame, and frame 4 never.
+    let delays = [Some(20), Some(20), Some(20), Some(240), None, Some(20), Some(20), Some(20)];
+    let arrivals: Vec<_> = log
+        .frames
+        .iter()
+        .zip(&delays)
+        .flat_map(|(frame, delay)| {
+            let at = |ms: u64| frame.captured + Duration::from_millis(ms);
+            [Some(at(10)), delay.map(at)]
+        })
+        .collect();
+    let plays = |jumps| {
+        let player = Player { jumps, ..player(100) };
+        let playout = Playout::new(&log, &arrivals, &player, ms(60_000));
+        let undamaged = playout.frames.iter().map(|frame| frame.undamaged).collect::<Vec<_>>();
+        (shown_at(&playout), undamaged)
+    };
+    let (waits, _) = plays(false);
+    assert_eq!(waits[3..], [Some(540), None, Some(620), Some(620), Some(720)]);
+    let (jumps, undamaged) = plays(true);
+    assert_eq!(jumps[3..], [None, None, Some(520), Some(620), Some(720)]);
+    assert!(undamaged[5..].iter().all(|it| *it));
 }
 
 #[test]

@@ -131,6 +131,18 @@ impl LaneSender {
         }
     }
 
+    /// Drops the repairs that wait for a path whose first packet is one of these; the recovery asks
+    /// for them anew if they were to bring back others as well.
+    pub(super) fn drop_repairs_from(&mut self, is_one: impl Fn(PacketId) -> bool) {
+        for repairs in self.repairs.values_mut() {
+            repairs.retain(|repair| match repair.datagram.content {
+                DatagramContent::Repair { start } => !is_one(start),
+                _ => true,
+            });
+        }
+        self.repairs.retain(|_, repairs| !repairs.is_empty());
+    }
+
     /// Gives up the repair that is next on the path for which most wait; returns its bytes.
     pub(super) fn drop_repair(&mut self, now: Instant) -> Option<u64> {
         let queue = self.repairs.values_mut().max_by_key(|queue| queue.len())?;

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use roadweave_schedule::{Decision, PacketInfo, PathSet};
 use roadweave_types::{Pacing, PathStatus};
@@ -8,6 +10,8 @@ use roadweave_wire::{
 use super::*;
 use crate::carrier::SendError;
 use crate::lane::datagram::{LaneDatagram, Token};
+use crate::lane::superseded::Superseded;
+use crate::observe::PacketStep;
 
 #[test]
 fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
@@ -723,4 +727,83 @@ impl Carrier for TwoPaths {
     fn send_feedback_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
 
     fn acknowledge_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
+}
+
+/// An inner packet of UDP that holds RTP, as a video's packetizer makes it.
+fn video(ssrc: u32, sequence: u16, timestamp: u32) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    packet.extend([0x13, 0x88, 0x13, 0x88, 0, 0, 0, 0, 0x80, 96]);
+    packet.extend(sequence.to_be_bytes());
+    packet.extend(timestamp.to_be_bytes());
+    packet.extend(ssrc.to_be_bytes());
+    packet.extend([0; 500]);
+    let length = packet.len() as u16;
+    packet[2..4].copy_from_slice(&length.to_be_bytes());
+    packet[24..26].copy_from_slice(&(length - 20).to_be_bytes());
+    packet
+}
+
+/// Takes a packet of a video whose flow is known for one.
+fn take_video(sender: &mut LaneSender, ms: u64, ssrc: u32, sequence: u16, timestamp: u32) {
+    let packet = video(ssrc, sequence, timestamp);
+    let header = RtpHeader { marker: false, sequence, timestamp, ssrc };
+    sender.handle_inner(at(ms), &packet, ssrc.into(), Some(header));
+}
+
+/// Who sends nothing again has nothing to give up but what waits.
+const REPAIRERS: [&str; 4] = ["xnc", "minrtt", "xlink", "raven"];
+
+#[test]
+fn what_a_video_has_begun_anew_behind_is_repaired_no_more_and_all_else_is() {
+    for strategy in REPAIRERS {
+        let config = LaneConfig::new("default", strategy.parse().expect("known"));
+        let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+        let mut carrier = TwoPaths::new([1 << 20, 0]);
+        // Two frames of one video, a packet of another one, and one that is no video.
+        for sequence in 0..8 {
+            take_video(&mut sender, 0, 7, sequence, u32::from(sequence) / 4 * 3_000);
+        }
+        take_video(&mut sender, 0, 8, 1, 0);
+        sender.handle_inner(at(0), &[0x45; 300], 9, None);
+        sender.transmit(at(0), &mut carrier);
+        assert_eq!(carrier.sent.len(), 10, "{strategy}");
+        acknowledge(&mut sender, at(30), PathId(0), 0);
+        let given_up = sender.supersede(at(30), Superseded { ssrc: 7, timestamp: 3_000 });
+        assert_eq!(given_up, 3, "{strategy}: the first one is there");
+        assert_eq!(sender.stats().drops.get(DropReason::Superseded), 3, "{strategy}");
+        sender.log().switch(true);
+        for id in 1..10 {
+            sender.on_lost(at(40), TokenKind::Source, PacketId(id), PathId(0));
+        }
+        (40..400).step_by(10).for_each(|ms| sender.transmit(at(ms), &mut carrier));
+        let mut asked = BTreeSet::new();
+        while let Some(event) = sender.log().poll() {
+            asked.extend((event.what == PacketStep::RepairAsked).then_some(event.id.0));
+        }
+        assert_eq!(asked, (4..10).collect(), "{strategy}");
+    }
+}
+
+#[test]
+fn what_a_video_has_begun_anew_behind_leaves_no_more_wherever_it_waits() {
+    let config = LaneConfig::new("default", "minrtt".parse().expect("known"));
+    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+    let mut carrier = TwoPaths::new([1_200, 0]);
+    for sequence in 0..6 {
+        take_video(&mut sender, 0, 7, sequence, u32::from(sequence) / 3 * 3_000);
+    }
+    sender.transmit(at(0), &mut carrier);
+    assert_eq!(carrier.sent.len(), 2, "there is no room for more");
+    sender.on_lost(at(30), TokenKind::Source, PacketId(0), PathId(0));
+    sender.transmit(at(30), &mut carrier);
+    assert_eq!(sender.again.len(), 1, "it waits to leave again");
+    let superseded = Superseded { ssrc: 7, timestamp: 3_000 };
+    assert_eq!(sender.supersede(at(40), superseded), 3, "one lost, one under way, one waiting");
+    take_video(&mut sender, 50, 7, 9, 0);
+    take_video(&mut sender, 50, 7, 10, 6_000);
+    assert_eq!((sender.waiting_packets(), sender.again.len()), (4, 0), "nor what comes in now");
+    assert_eq!(sender.stats().drops.get(DropReason::Superseded), 4);
+    assert_eq!(sender.queued_bytes(), 4 * (540 + SOURCE_HEADER + SYMBOL_HEADER));
+    take_video(&mut sender, 141, 7, 11, 0);
+    assert_eq!(sender.waiting_packets(), 5, "a wrong word holds for a moment");
 }

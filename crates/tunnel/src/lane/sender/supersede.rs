@@ -1,0 +1,73 @@
+//! Letting go of video that its encoder has begun anew behind.
+//!
+//! ```text
+//! superseded ─► waits in the queue ─────────────────► goes
+//!            ├► left, and the peer may not have it ─► no repair, no further copy
+//!            └► comes in within a moment ───────────► goes
+//! ```
+
+use std::collections::HashSet;
+
+use roadweave_types::{DropReason, Instant, PacketId};
+use roadweave_wire::{FragmentPosition, Symbol};
+
+use super::LaneSender;
+use super::queue::Queued;
+use crate::lane::superseded::Superseded;
+use crate::lane::unfinished::inner_of;
+
+impl LaneSender {
+    /// Gives up what is older of a video; returns how many packets the peer may now never get.
+    /// Fragments are left alone: nothing is known of them but of the first.
+    pub(crate) fn supersede(&mut self, now: Instant, superseded: Superseded) -> u64 {
+        self.superseded.note(now, superseded);
+        let packets = self.supersede_waiting(superseded) + self.supersede_sent(superseded);
+        self.stats.drops.add(DropReason::Superseded, packets);
+        packets
+    }
+
+    fn supersede_waiting(&mut self, superseded: Superseded) -> u64 {
+        let (mut packets, mut bytes) = (0, 0);
+        self.queue.retain(|queued| {
+            let goes = is_whole_and_older(queued, superseded);
+            if goes {
+                (packets, bytes) = (packets + 1, bytes + queued.datagram.len() as u64);
+            }
+            !goes
+        });
+        self.stats.queue_bytes -= bytes;
+        packets
+    }
+
+    fn supersede_sent(&mut self, superseded: Superseded) -> u64 {
+        let ids = self.sent_flows.ids().filter(|id| self.is_older(*id, superseded));
+        let ids: HashSet<PacketId> = ids.collect();
+        let mut packets = 0;
+        for id in ids.iter().copied() {
+            packets += u64::from(self.recovery.on_superseded(id));
+            self.copies.cancel(id);
+            self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
+            if !self.recovery.needs(id) {
+                self.encoder.forget(id);
+            }
+        }
+        self.again.retain(|(_, id)| !ids.contains(id));
+        self.drop_repairs_from(|start| ids.contains(&start));
+        self.forget_done();
+        packets
+    }
+
+    /// Whether a packet that has left, and whose bytes are kept, is of what is older.
+    fn is_older(&self, id: PacketId, superseded: Superseded) -> bool {
+        let Some(symbol) = self.encoder.symbol(id) else { return false };
+        let Ok(Symbol { position: FragmentPosition::Whole, body }) = Symbol::parse(symbol) else {
+            return false;
+        };
+        superseded.covers_packet(&inner_of(symbol.slice_ref(body)))
+    }
+}
+
+fn is_whole_and_older(queued: &Queued, superseded: Superseded) -> bool {
+    let is_whole = queued.datagram.position() == FragmentPosition::Whole;
+    is_whole && queued.frame.is_some_and(|frame| frame.is_superseded(superseded))
+}

@@ -1,0 +1,99 @@
+//! Video that is worth nothing any more, because its encoder has begun anew with a later frame.
+//!
+//! It goes by the RTP timestamp, so that a word of it may come before the packets that it is of or
+//! after them: they take different ways to the tunnel.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use roadweave_types::Instant;
+use roadweave_wire::{InnerPacket, RtpHeader};
+use serde::{Deserialize, Serialize};
+
+/// What is older of one RTP stream than a frame that needs none of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Superseded {
+    /// The stream's source (RFC 3550 section 5.1).
+    pub ssrc: u32,
+    /// The RTP timestamp of that frame; timestamps wrap.
+    pub timestamp: u32,
+}
+
+impl Superseded {
+    pub(super) fn covers(self, ssrc: u32, timestamp: u32) -> bool {
+        let is_older = (timestamp.wrapping_sub(self.timestamp) as i32) < 0;
+        ssrc == self.ssrc && is_older
+    }
+
+    /// Whether an inner packet is of what is older.
+    pub(super) fn covers_packet(self, packet: &[u8]) -> bool {
+        let rtp = InnerPacket::parse(packet).ok().and_then(|inner| inner.rtp());
+        rtp.is_some_and(|RtpHeader { ssrc, timestamp, .. }| self.covers(ssrc, timestamp))
+    }
+}
+
+/// What was superseded so recently that packets of it may still come in.
+#[derive(Debug, Default)]
+pub(super) struct RecentlySuperseded {
+    /// Oldest first.
+    words: VecDeque<(Instant, Superseded)>,
+}
+
+impl RecentlySuperseded {
+    pub(super) fn note(&mut self, now: Instant, superseded: Superseded) {
+        self.words.retain(|(_, known)| known.ssrc != superseded.ssrc);
+        if self.words.len() >= WORDS_MAX {
+            self.words.pop_front();
+        }
+        self.words.push_back((now, superseded));
+    }
+
+    /// Whether an inner packet that comes in now is of what is older.
+    pub(super) fn covers(&mut self, now: Instant, packet: &[u8]) -> bool {
+        while self.words.front().is_some_and(|(since, _)| now.since(*since) >= LASTS) {
+            self.words.pop_front();
+        }
+        self.words.iter().any(|(_, superseded)| superseded.covers_packet(packet))
+    }
+}
+
+/// How long packets may come in behind a word that they are superseded; a wrong word costs no more.
+const LASTS: Duration = Duration::from_millis(100);
+/// Streams that are remembered, at most.
+const WORDS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_is_by_the_wrapping_clock_of_one_stream() {
+        let superseded = Superseded { ssrc: 7, timestamp: 100 };
+        for (ssrc, timestamp, expected) in [
+            (7, 99, true),
+            (7, 100, false),
+            (7, 101, false),
+            (7, 0, true),
+            (7, u32::MAX, true),
+            (7, 100 + (1 << 30), false),
+            (8, 99, false),
+        ] {
+            assert_eq!(superseded.covers(ssrc, timestamp), expected, "{ssrc}, {timestamp}");
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_newest_word_of_a_stream_counts() {
+        let mut words = RecentlySuperseded::default();
+        for ssrc in 0..1_000 {
+            words.note(Instant::ZERO, Superseded { ssrc, timestamp: 1 });
+        }
+        assert_eq!(words.words.len(), WORDS_MAX);
+        words.note(Instant::ZERO, Superseded { ssrc: 999, timestamp: 2 });
+        assert_eq!(
+            words.words.back(),
+            Some(&(Instant::ZERO, Superseded { ssrc: 999, timestamp: 2 }))
+        );
+        assert_eq!(words.words.len(), WORDS_MAX);
+    }
+}
