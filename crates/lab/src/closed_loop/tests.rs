@@ -149,8 +149,7 @@ fn when_the_link_that_carries_most_dies_the_picture_stands_for_a_fifth_of_a_seco
         let trace = Trace::constant(Rate::from_kbps(kbps), Duration::from_millis(25));
         DuplexLink::new(&DriveLink::symmetric(name, trace), index, 1)
     };
-    let links: Vec<_> =
-        (0..).zip([("a", 24_000), ("b", 5_000), ("c", 5_000)].into_iter()).map(link).collect();
+    let links: Vec<_> = (0..).zip([("a", 24_000), ("b", 5_000), ("c", 5_000)]).map(link).collect();
     for (seed, dies_ms) in (1..).zip((6_000..6_100).step_by(10)) {
         let closed_loop = ClosedLoop { links: links.clone(), seed, ..two_links("xnc") };
         let video = with_dead(&closed_loop, &[0], dies_ms, 9_000);
