@@ -20,6 +20,7 @@ mod pooled;
 pub mod strips;
 pub mod svg;
 pub mod timeline;
+pub mod trade;
 
 use crate::compare::{Compared, Comparison, EVERY_SINGLE, Entry};
 

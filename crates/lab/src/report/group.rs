@@ -3,6 +3,7 @@
 use super::charts::{self, Bar, Curve, Panel, Row};
 use super::page::{self, NOTHING, escape, millis, percent, times};
 use super::pooled::{Limit, Packets, causes, mean, stall_at};
+use super::trade::{Mark, trade};
 use super::{Report, name, strategy};
 use crate::bound::Bound;
 use crate::compare::{Compared, Entry, Pooled};
@@ -23,6 +24,7 @@ pub(super) fn render(
     html += &table(report, drives, pooled, &limit);
     html += &quality(report, drives, pooled);
     html += &costs(report, drives, pooled);
+    html += &bargain(report, pooled);
     if report.is_detailed() {
         html += &delays(report, drives, pooled, &limit);
     }
@@ -187,6 +189,23 @@ fn costs(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled]) -> String
     format!(
         "<h3>Redundancy, residual loss, tail of delays</h3>\n{}",
         page::drawing(&charts::boxes(&plot.rows(), &panels))
+    )
+}
+
+/// What the bytes beyond the video bring.
+fn bargain(report: &Report<'_>, pooled: &[Pooled]) -> String {
+    let mark = |pooled: &Pooled| Mark {
+        name: name(&pooled.figures).to_owned(),
+        class: report.class(name(&pooled.figures)),
+        redundancy: pooled.figures.redundancy,
+        p99_by_bound: pooled.delay_p99_over_bound,
+        stalls: pooled.stall_ratio_mean,
+    };
+    let marks: Vec<Mark> = pooled.iter().map(mark).collect();
+    format!(
+        "<h3>What redundancy brings</h3>\n<p class=\"muted\">Means over the drives; to the left and \
+         down is better.</p>\n{}",
+        page::drawing(&trade(&marks))
     )
 }
 
