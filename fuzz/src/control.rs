@@ -54,7 +54,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
         Control::PathPolicy {
             path: PathId(3),
-            policy: Policy { priority: Priority::Backup, weight: 7, redundancy_percent: Some(5) },
+            policy: Policy {
+                priority: Priority::Backup,
+                weight: 7,
+                redundancy_percent: Some(5),
+                takes_insurance: false,
+            },
         },
         Control::LanePromise {
             lane: LaneId(2),

@@ -199,6 +199,8 @@ pub struct MeteredFields {
     pub daily_cap_mb: Option<Within<1, 1_000_000_000>>,
     /// Copies and repairs that it may carry, percent of the first transmissions.
     pub redundancy_percent: Option<Within<0, 100>>,
+    /// Whether it carries the insurance of lanes that have one, all the same.
+    pub insurance: bool,
 }
 
 impl MeteredFields {
@@ -209,16 +211,23 @@ impl MeteredFields {
 
 impl PolicyFields {
     fn to_policy(&self) -> UplinkPolicy {
-        let MeteredFields { monthly_cap_mb, billing_day, daily_cap_mb, redundancy_percent } =
-            self.metered;
+        let MeteredFields {
+            monthly_cap_mb,
+            billing_day,
+            daily_cap_mb,
+            redundancy_percent,
+            insurance,
+        } = self.metered;
         let bytes = |cap: Option<Within<1, 1_000_000_000>>| {
             cap.map(|cap| cap.get().unsigned_abs() * 1_000_000)
         };
+        let is_metered = monthly_cap_mb.or(daily_cap_mb).is_some() || redundancy_percent.is_some();
         UplinkPolicy {
             policy: Policy {
                 priority: self.priority,
                 weight: self.weight.get() as u8,
                 redundancy_percent: redundancy_percent.map(|percent| percent.get() as u8),
+                takes_insurance: insurance || !is_metered,
             },
             caps: Caps {
                 daily_bytes: bytes(daily_cap_mb),

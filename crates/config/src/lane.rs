@@ -40,6 +40,8 @@ pub struct LaneFields {
     pub pacing: Pacing,
     /// Whether RTP's marker bit ends an encode range.
     pub rtp_frames: bool,
+    /// Coded packets that are sent before anybody knows of a loss, percent of the lane's bytes.
+    pub insurance_percent: Within<0, 100>,
     /// Which packets it takes; without a rule, all that no lane before it takes.
     #[serde(rename = "match")]
     pub rule: MatchFields,
@@ -60,6 +62,7 @@ impl Default for LaneFields {
             rank: Within::of(lane.rank as i64),
             pacing: lane.pacing,
             rtp_frames: lane.rtp_frames,
+            insurance_percent: Within::of(lane.insurance_percent.into()),
             rule: MatchFields::default(),
         }
     }
@@ -183,6 +186,7 @@ impl LaneFields {
             expire_after: self.expire_after_ms.map(Within::millis),
             queue_bytes_max: self.queue_max_bytes.get() as usize,
             rtp_frames: self.rtp_frames,
+            insurance_percent: self.insurance_percent.get() as u8,
         }
     }
 }
@@ -236,6 +240,16 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
                     "lane \"{}\": decode_ms = {decode} leaves nothing of deadline_ms = {deadline}, \
                      so that no frame would be waited for; write less",
                     lane.name
+                ),
+            ));
+        }
+        if lane.insurance_percent.get() > 0 && !lane.strategy.insures() {
+            return Err(Fault::new(
+                format!("{table}.{position}.insurance_percent"),
+                format!(
+                    "lane \"{}\": strategy \"{}\" sends no combinations of packets, and so has no \
+                     insurance; leave insurance_percent out, or take \"xnc\"",
+                    lane.name, lane.strategy
                 ),
             ));
         }

@@ -92,7 +92,12 @@ fn uplinks_may_have_priorities_weights_and_caps() {
                 redundancy_percent = 2 }\n\
                 [[uplinks.policies]]\nname = \"wwan*\"\n";
     let file = read::<ClientFile>(&format!("{}{text}", client(""))).expect("complete");
-    let policy = Policy { priority: Priority::Backup, weight: 3, redundancy_percent: Some(2) };
+    let policy = Policy {
+        priority: Priority::Backup,
+        weight: 3,
+        redundancy_percent: Some(2),
+        takes_insurance: false,
+    };
     let caps = Caps {
         daily_bytes: Some(300_000_000),
         monthly_bytes: Some(5_000_000_000),
@@ -101,6 +106,28 @@ fn uplinks_may_have_priorities_weights_and_caps() {
     let metered = UplinkPolicy { policy, caps };
     let expected = [("wwan1".to_owned(), metered), ("wwan*".to_owned(), UplinkPolicy::default())];
     assert_eq!(file.policies(), expected);
+}
+
+#[test]
+fn a_metered_uplink_carries_insurance_only_when_told() {
+    let takes = |metered: &str| {
+        let text = format!("{}[[uplinks.policies]]\nname = \"a\"\n{metered}", client(""));
+        let policies = read::<ClientFile>(&text).expect("complete").policies();
+        policies[0].1.policy.takes_insurance
+    };
+    assert!(takes(""));
+    assert!(!takes("metered.monthly_cap_mb = 5") && !takes("metered.redundancy_percent = 100"));
+    assert!(!takes("metered.daily_cap_mb = 5"));
+    assert!(takes("metered = { monthly_cap_mb = 5, insurance = true }"));
+}
+
+#[test]
+fn a_lane_is_insured_as_its_file_says() {
+    let percent = |fields: &str| {
+        let text = format!("{}[[lanes]]\n{fields}\n", client(""));
+        read::<ClientFile>(&text).expect("complete").lanes[0].to_config().insurance_percent
+    };
+    assert_eq!((percent(""), percent("insurance_percent = 30")), (0, 30));
 }
 
 #[test]
@@ -205,6 +232,9 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
     check_client(&lane("max_buffer_ms = 20000"), &["line 7", "1 to 10000"]);
     let frames = "ordering = \"frames\"\ndeadline_ms = 10";
     check_client(&lane(frames), &["line 6", "decode_ms = 10", "deadline_ms = 10"]);
+    check_client(&lane("insurance_percent = 150"), &["line 7", "150", "0 to 100"]);
+    let uncoded = lane("strategy = \"minrtt\"\ninsurance_percent = 20");
+    check_client(&uncoded, &["line 8", "\"minrtt\" sends no combinations", "take \"xnc\""]);
     check_client(&lane("match = { classes = [\"video\"] }"), &["line 7", "video", "`real-time`"]);
     check_client(&lane("match = { ports = [5] }"), &["line 7", "[first, last]"]);
     check_client(&lane("match = { source_ports = [5, 3] }"), &["line 7", "match.source_ports"]);

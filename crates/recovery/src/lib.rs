@@ -8,6 +8,7 @@
 //! and the tunnel encodes and sends it. It knows neither QUIC nor the code.
 
 mod flight;
+mod insurance;
 mod names;
 mod none;
 mod pluribus;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
 use serde::{Deserialize, Serialize};
 
+pub use insurance::{Insurance, Premium};
 pub use names::{RecoveryFactory, UnknownRecovery};
 pub use none::NoRecovery;
 pub use pluribus::Pluribus;

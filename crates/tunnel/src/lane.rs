@@ -82,6 +82,9 @@ pub struct LaneConfig {
     pub pacing: Pacing,
     /// Whether RTP's marker bit ends an encode range (CellFusion section 4.4.2).
     pub rtp_frames: bool,
+    /// Coded packets that are sent before anybody knows of a loss, percent of the lane's bytes; 0
+    /// for what the strategy does by itself.
+    pub insurance_percent: u8,
 }
 
 impl LaneConfig {
@@ -98,6 +101,7 @@ impl LaneConfig {
             order: Order::Pass,
             pacing: Pacing::default(),
             rtp_frames: true,
+            insurance_percent: 0,
         }
     }
 

@@ -347,6 +347,7 @@ impl Session {
                 _ => self.senders[*lane].transmit(now, carrier),
             }
         }
+        self.insure(now, carrier);
         self.streams_due = streams.and_then(|streams| streams.due());
         carrier.acknowledge_on_all(self.acknowledges_on_all);
         if let Some(path) = carrier.feedback_due(now) {
@@ -359,6 +360,17 @@ impl Session {
             receiver.handle_timeout(now, &mut |delivery| self.exit.deliver(now, *lane, delivery));
         }
         self.keep_to_share(now);
+    }
+
+    /// Insures what has left, while nothing waits to be sent in any lane.
+    fn insure(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        let waits = self.senders.iter().any(LaneSender::has_backlog);
+        for sender in &mut self.senders {
+            match waits {
+                true => sender.put_off_insurance(now),
+                false => sender.insure(now, carrier),
+            }
+        }
     }
 
     /// An inner packet from the peer, for this side's device.

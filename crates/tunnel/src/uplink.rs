@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn beyond_a_cap_an_uplink_is_a_backup() {
-        let policy = Policy { priority: Priority::Secondary, weight: 3, redundancy_percent: None };
+        let policy = Policy { priority: Priority::Secondary, weight: 3, ..Policy::default() };
         let backup = Policy { priority: Priority::Backup, ..policy };
         let after = |caps, bytes| {
             let mut usage = Usage::default();

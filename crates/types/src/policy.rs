@@ -27,6 +27,8 @@ pub struct Policy {
     /// Bytes beyond the first transmissions that it may carry, percent of those, 0 to 100; `None`
     /// for as many as there are.
     pub redundancy_percent: Option<u8>,
+    /// Whether it may carry insurance: coded packets that nobody may ever need.
+    pub takes_insurance: bool,
 }
 
 impl Policy {
@@ -44,7 +46,12 @@ impl Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { priority: Priority::Primary, weight: 1, redundancy_percent: None }
+        Self {
+            priority: Priority::Primary,
+            weight: 1,
+            redundancy_percent: None,
+            takes_insurance: true,
+        }
     }
 }
 

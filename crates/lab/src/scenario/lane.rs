@@ -24,6 +24,7 @@ pub(super) struct ScenarioLane {
     deadline_ms: Option<Within<1, 60_000>>,
     expire_after_ms: Option<Within<1, 10_000>>,
     queue_bytes: Option<Within<10_000, 1_000_000_000>>,
+    insurance_percent: Option<Within<0, 100>>,
 }
 
 impl ScenarioLane {
@@ -39,6 +40,7 @@ impl ScenarioLane {
             max_buffer_ms: self.max_buffer_ms.unwrap_or(product.max_buffer_ms),
             decode_ms: self.decode_ms.unwrap_or(product.decode_ms),
             pacing: self.pacing.unwrap_or(product.pacing),
+            insurance_percent: self.insurance_percent.unwrap_or(product.insurance_percent),
             rule: MatchFields { ports: self.ports, ..MatchFields::default() },
             ..product
         }

@@ -505,6 +505,7 @@ impl Dice {
                 priority: priorities[dice.within(0..3) as usize],
                 weight: dice.within(1..101) as u8,
                 redundancy_percent: dice.once_in(2).then(|| dice.within(0..20) as u8),
+                ..Policy::default()
             };
             let cap = dice.once_in(3).then(|| dice.within(1..2_000_000));
             UplinkPolicy { policy, caps: Caps { monthly_bytes: cap, ..Caps::default() } }

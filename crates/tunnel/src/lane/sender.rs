@@ -19,6 +19,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use rand_pcg::Pcg64Mcg;
 use roadweave_coding::{Encoder, EncoderConfig};
+use roadweave_recovery::Insurance;
 use roadweave_schedule::{AcknowledgedDatagram, Scheduler, UnknownScheduler};
 use roadweave_types::{
     DropReason, Instant, LaneId, Order, PacketId, PathId, PathOffer, PathSnapshot, Promise,
@@ -44,6 +45,7 @@ use crate::lane::unfinished::{Unacknowledged, Unfinished, inner_of};
 use crate::lane::{EncoderTarget, LaneConfig};
 use crate::observe::PacketLog;
 
+mod insurance;
 mod memory;
 mod queue;
 mod repairs;
@@ -64,6 +66,8 @@ pub(crate) struct LaneSender {
     config: LaneConfig,
     scheduler: Box<dyn Scheduler>,
     recovery: RecoveryHistory,
+    /// In a lane that is insured.
+    insurance: Option<Insurance>,
     encoder: Encoder,
     /// Of what the encoder holds.
     sent_flows: SentFlows,
@@ -125,6 +129,7 @@ impl LaneSender {
             lane,
             scheduler: config.strategy.scheduler(config.deadline, names_uplinks)?,
             recovery: RecoveryHistory::new(config.strategy.recovery(recovery)),
+            insurance: settings::insurance(&config, recovery),
             encoder: Encoder::new(encoder),
             sent_flows: SentFlows::default(),
             queue: VecDeque::new(),
@@ -313,7 +318,10 @@ impl LaneSender {
     pub(crate) fn end_frame(&mut self) {
         match self.queue.back_mut() {
             Some(last) => last.ends_frame = true,
-            None => self.recovery.on_frame_ended(),
+            None => {
+                self.recovery.on_frame_ended();
+                self.insurance.iter_mut().for_each(Insurance::on_frame_ended);
+            }
         }
     }
 
@@ -337,8 +345,9 @@ impl LaneSender {
         }
         if kind == TokenKind::Source {
             self.recovery.on_acknowledged(now, id);
+            self.insurance.iter_mut().for_each(|insurance| insurance.on_acknowledged(id));
             self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
-            if !self.recovery.needs(id) {
+            if !self.needs(id) {
                 self.encoder.forget(id);
             }
             self.forget_done();
@@ -348,10 +357,11 @@ impl LaneSender {
 
     /// Lets go of packets that the peer has and that were kept for repairs.
     fn forget_done(&mut self) {
-        while let Some((start, count)) = self.recovery.poll_done() {
+        let insurance = |it: &mut Self| it.insurance.as_mut().and_then(Insurance::poll_done);
+        while let Some((start, count)) = self.recovery.poll_done().or_else(|| insurance(self)) {
             for id in (0..count).map(|at| start.plus(at)) {
                 self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
-                if !self.recovery.needs(id) {
+                if !self.needs(id) {
                     self.encoder.forget(id);
                 }
             }
@@ -475,7 +485,8 @@ impl LaneSender {
         });
         let repair = self.repairs_timeout();
         let copy = self.copies.oldest().map(|since| since + self.age_max);
-        earliest([self.recovery.poll_timeout(), queued, again, repair, copy])
+        let insurance = self.insurance.as_ref().and_then(Insurance::poll_timeout);
+        earliest([insurance, self.recovery.poll_timeout(), queued, again, repair, copy])
     }
 
     /// The paths with what waits for each, and any use allowed.

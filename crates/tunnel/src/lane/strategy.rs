@@ -44,6 +44,8 @@ struct Entry {
     pacing: Option<Pacing>,
     /// Whether the peer acknowledges its packets on all paths (LoLa section 3.1).
     acknowledged_on_all: bool,
+    /// Coded packets that insure its packets, percent of their bytes, if the lane says nothing.
+    insurance_percent: u8,
 }
 
 /// How long a packet that was sent may be needed.
@@ -88,6 +90,7 @@ const fn entry(
         moves_repairs: true,
         pacing: None,
         acknowledged_on_all: false,
+        insurance_percent: 0,
     }
 }
 
@@ -104,6 +107,10 @@ impl Entry {
         Self { acknowledged_on_all: true, ..self }
     }
 
+    const fn insured(self, percent: u8) -> Self {
+        Self { insurance_percent: percent, ..self }
+    }
+
     const fn leaving_repairs_where_they_are(self) -> Self {
         Self { moves_repairs: false, ..self }
     }
@@ -111,8 +118,10 @@ impl Entry {
 
 /// Every strategy. Where the name of the scheduler or the recovery has a parameter, it is the
 /// strategy's own.
-const STRATEGIES: [Entry; 19] = [
+const STRATEGIES: [Entry; 20] = [
     entry("xnc", "expected-rtt", "xnc", WholeFrames).coded(Linear),
+    // Its insurance counts where the lane names none.
+    entry("xnc-insured", "expected-rtt", "xnc", WholeFrames).coded(Linear).insured(25),
     entry("xnc-patient", "ordered", "xnc", UntilExpired).coded(Linear),
     // As CellFusion's paper has it: held to the congestion control, and each path keeps its share
     // of a repair.
@@ -212,6 +221,16 @@ impl Strategy {
     /// Whether what comes is acknowledged on all paths: a disturbed way back then delays nothing.
     pub(crate) fn wants_acknowledgements_on_all(&self) -> bool {
         self.entry.acknowledged_on_all
+    }
+
+    /// Coded packets that insure its packets, percent of their bytes, where a lane says nothing.
+    pub(crate) fn insurance_percent(&self) -> u8 {
+        self.entry.insurance_percent
+    }
+
+    /// Whether its packets can be insured: the combinations are random and linear.
+    pub fn insures(&self) -> bool {
+        self.entry.code == Some(Linear)
     }
 
     /// How its packets are paced in a lane for which `pacing` is set.
@@ -330,7 +349,7 @@ mod tests {
         for name in ["", "single:", "XNC", "fastest", "lola:3"].iter().chain(&ravens).chain(&xlinks)
         {
             let error = name.parse::<Strategy>().expect_err("unknown").to_string();
-            assert!(error.contains("known are: xnc, xnc-patient, xnc-sigcomm23,"), "{error}");
+            assert!(error.contains("known are: xnc, xnc-insured, xnc-patient,"), "{error}");
             assert!(error.ends_with("lola, single:<uplink>"), "{error}");
         }
     }

@@ -33,6 +33,7 @@ pub(super) const FIELD_STREAM_FRAMES: u16 = 24;
 pub(super) const FIELD_RELAYS: u16 = 25;
 pub(super) const FIELD_FRAMES: u16 = 26;
 pub(super) const FIELD_EVEN: u16 = 27;
+pub(super) const FIELD_UNINSURED: u16 = 28;
 
 /// The redundancy of a path that may have any.
 pub(super) const REDUNDANCY_ANY: u8 = 255;
@@ -160,6 +161,9 @@ pub(super) fn put_policy(out: &mut BytesMut, policy: &Policy) {
     let weight = policy.weight.clamp(1, Policy::WEIGHT_MAX);
     let redundancy = policy.redundancy_percent.map_or(REDUNDANCY_ANY, |percent| percent.min(100));
     put_field(out, FIELD_POLICY, &[priority, weight, redundancy]);
+    if !policy.takes_insurance {
+        put_field(out, FIELD_UNINSURED, &[]);
+    }
 }
 
 pub(crate) fn put_tenant(out: &mut BytesMut, tenant: &str) {
@@ -361,7 +365,8 @@ impl Fields {
         if !(1..=Policy::WEIGHT_MAX).contains(&weight) {
             return Err(bad);
         }
-        Ok(Policy { priority, weight, redundancy_percent })
+        let takes_insurance = self.all(FIELD_UNINSURED).next().is_none();
+        Ok(Policy { priority, weight, redundancy_percent, takes_insurance })
     }
 
     pub(super) fn networks(&self, kind: u16) -> Result<Vec<IpNet>, ControlError> {

@@ -59,7 +59,12 @@ fn samples() -> Vec<Control> {
         Control::PathPolicy { path: PathId(1), policy: Policy::default() },
         Control::PathPolicy {
             path: PathId(u32::MAX),
-            policy: Policy { priority: Priority::Backup, weight: 100, redundancy_percent: Some(0) },
+            policy: Policy {
+                priority: Priority::Backup,
+                weight: 100,
+                redundancy_percent: Some(0),
+                takes_insurance: false,
+            },
         },
         promise(0, Promise::default()),
         promise(

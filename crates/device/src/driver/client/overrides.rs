@@ -134,15 +134,20 @@ mod tests {
     #[test]
     fn what_is_said_comes_before_the_configuration_and_the_rest_stays() {
         let mut overrides = Overrides::default();
-        let policy =
-            Policy { priority: Priority::Secondary, weight: 7, redundancy_percent: Some(3) };
+        let policy = Policy {
+            priority: Priority::Secondary,
+            weight: 7,
+            redundancy_percent: Some(3),
+            ..Policy::default()
+        };
         let caps = Caps { monthly_bytes: Some(5), ..Caps::default() };
         let policy = UplinkPolicy { policy, caps };
         assert_eq!(overrides.over("wwan0", policy), policy);
         overrides.set(&SetUplink { weight: Some(9), ..change("wwan0") }).expect("room");
         let first = Priority::Backup;
         overrides.set(&SetUplink { priority: Some(first), ..change("wwan0") }).expect("room");
-        let expected = Policy { priority: first, weight: 9, redundancy_percent: Some(3) };
+        let expected =
+            Policy { priority: first, weight: 9, redundancy_percent: Some(3), ..Policy::default() };
         let expected = UplinkPolicy { policy: expected, caps };
         assert_eq!(overrides.over("wwan0", policy), expected);
         assert_eq!(overrides.over("wwan1", policy), policy);

@@ -257,7 +257,7 @@ impl LaneSender {
     ///
     /// Datagrams of one path are cut from one buffer, which stays until the last of them has left:
     /// they leave together.
-    fn encode(
+    pub(super) fn encode(
         &mut self,
         start: PacketId,
         count: u16,

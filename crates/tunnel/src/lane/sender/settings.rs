@@ -1,7 +1,7 @@
 //! What a lane is told while it runs: another strategy, other settings, how its application does;
 //! and what its strategy learns.
 
-use roadweave_recovery::{Qoe, RecoveryConfig};
+use roadweave_recovery::{Insurance, Qoe, RecoveryConfig};
 use roadweave_schedule::{RestoreError, UnknownScheduler};
 use roadweave_types::{Instant, PathId, Promise};
 use roadweave_wire::Control;
@@ -37,6 +37,7 @@ impl LaneSender {
         self.config.strategy = strategy;
         let recovery = self.config.strategy.recovery(recovery_config(&self.config));
         self.recovery.change(self.next_id, recovery);
+        self.insurance = insurance(&self.config, recovery_config(&self.config));
         // What the old recovery may ask for must be kept as long as it could expect.
         self.age_max = self.age_max.max(self.keeps_for());
         self.codes |= self.config.strategy.codes();
@@ -57,7 +58,8 @@ impl LaneSender {
         let old = std::mem::replace(&mut self.config, config);
         let new = &self.config;
         let what_strategies_see = |lane: &LaneConfig| {
-            (lane.strategy.clone(), lane.deadline, lane.expire_after, lane.rtp_frames)
+            let insurance = lane.insurance_percent;
+            (lane.strategy.clone(), lane.deadline, lane.expire_after, lane.rtp_frames, insurance)
         };
         // A strategy that is made anew forgets; one that need not be is left alone.
         if what_strategies_see(&old) != what_strategies_see(new)
@@ -135,6 +137,15 @@ impl LaneSender {
 
 /// Paths have names while they live, and there are no more at a time.
 const PATH_NAMES_MAX: usize = 32;
+
+/// What insures the packets of a lane, if they are insured.
+pub(super) fn insurance(lane: &LaneConfig, recovery: RecoveryConfig) -> Option<Insurance> {
+    let percent = match lane.insurance_percent {
+        0 => lane.strategy.insurance_percent(),
+        percent => percent,
+    };
+    (percent > 0 && lane.strategy.insures()).then(|| Insurance::new(recovery, percent))
+}
 
 pub(super) fn recovery_config(lane: &LaneConfig) -> RecoveryConfig {
     let expire_after = lane.keeps_for();

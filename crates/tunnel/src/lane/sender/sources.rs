@@ -199,6 +199,9 @@ impl LaneSender {
             return Some(SourceCopy { datagram, ..copy });
         }
         self.recovery.on_sent(now, packet, carrier.paths(now));
+        if let Some(insurance) = self.insurance.as_mut().filter(|_| carrier.tells_fates()) {
+            insurance.on_sent(now, &packet);
+        }
         if let Err(SendError::TooLarge(datagram)) = sent {
             // The path has become narrower since the packet was cut for it.
             let cut = Cut { kind: TokenKind::Source, id, path };

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use roadweave_schedule::{Decision, PacketInfo, PathSet};
-use roadweave_types::{Pacing, PathStatus};
+use roadweave_types::{Pacing, PathStatus, Policy};
 use roadweave_wire::{
     Control, FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, split_predecessor, split_stamp,
 };
@@ -671,6 +671,16 @@ impl TwoPaths {
         });
         let (sent, datagrams, messages) = (Vec::new(), Vec::new(), Vec::new());
         Self { paths, sent, datagrams, messages, datagram_max: 1400, accounted: [0; 2] }
+    }
+
+    /// The bytes of all that was sent.
+    pub(crate) fn datagrams(&self) -> Vec<Bytes> {
+        self.datagrams.iter().map(|(_, _, bytes)| bytes.clone()).collect()
+    }
+
+    /// The user has changed his mind on a path.
+    pub(crate) fn set_policy(&mut self, path: usize, policy: Policy) {
+        self.paths[path].policy = policy;
     }
 
     /// The pacers let nothing through any more.

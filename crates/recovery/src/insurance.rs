@@ -1,0 +1,357 @@
+//! Insurance: coded packets over the other paths before anybody knows that they are needed.
+//!
+//! ```text
+//! frame of n packets ─► blocks of at most 60
+//!                          │ nothing waits to be sent, and a path has room without a queue
+//!                          ▼
+//!   k = what is overdue + what the paths were late with of late ─► coded packets over the block,
+//!                          │                                       on paths that owe none of it
+//!                          └ never beyond the budget, never for what would come too late
+//! ```
+//!
+//! Any n of the n + k packets of a block bring it back, whichever path pauses. A packet is overdue
+//! when its path should have answered and has not: most such packets are merely slow, so that a
+//! repair would be wasted on them, and a loss is believed much later. Room that costs nobody
+//! anything is another matter. What leaves here is never waited for: what has no room at once does
+//! not exist.
+//!
+//! Blocks are whole encode ranges of XNC, so that combinations of both are nested and no false one
+//! reaches beyond a block.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
+
+use crate::{RecoveryConfig, SentCopy, spare};
+
+/// Coded packets that insure a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Premium {
+    /// The first packet of the block.
+    pub start: PacketId,
+    /// The packets in it.
+    pub count: u16,
+    /// How many coded packets to send on each path, ascending.
+    pub shares: Vec<(PathId, u16)>,
+}
+
+/// Insures the packets of one lane.
+#[derive(Debug)]
+pub struct Insurance {
+    deadline: Duration,
+    /// The budget, as a share of the lane's bytes.
+    share: f64,
+    /// What is left of it, bytes.
+    credit: f64,
+    blocks: VecDeque<Block>,
+    /// By path: the share of packets that were overdue, of late.
+    overdue: BTreeMap<PathId, f64>,
+    next_look: Option<Instant>,
+    /// Packets that need not be kept any longer: the first, and how many.
+    done: VecDeque<(PacketId, u32)>,
+}
+
+/// Packets in a row, of one frame.
+#[derive(Debug)]
+struct Block {
+    start: PacketId,
+    members: Vec<Member>,
+    first_sent: Instant,
+    last_sent: Instant,
+    bytes_max: u32,
+    open: bool,
+    /// Coded packets that were sent.
+    sent: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    path: PathId,
+    sent: Instant,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    UnderWay,
+    Overdue,
+    Arrived,
+}
+
+impl Insurance {
+    /// Insures a lane with coded packets of at most `percent` of its bytes.
+    pub fn new(lane: RecoveryConfig, percent: u8) -> Self {
+        Self {
+            deadline: lane.deadline,
+            share: f64::from(percent) / 100.0,
+            credit: 0.0,
+            blocks: VecDeque::new(),
+            overdue: BTreeMap::new(),
+            next_look: None,
+            done: VecDeque::new(),
+        }
+    }
+
+    /// A copy of a source packet left: the first copies come in ascending order without gaps.
+    pub fn on_sent(&mut self, now: Instant, packet: &SentCopy) {
+        let next = self.blocks.back().map(|last| last.start.plus(last.members.len() as u32));
+        if next.is_some_and(|next| packet.id.precedes(next)) {
+            return; // it left before
+        }
+        self.credit = (self.credit + f64::from(packet.bytes) * self.share).min(CREDIT_MAX);
+        let continues = self.blocks.back().is_some_and(|last| last.open && next == Some(packet.id));
+        if !continues {
+            self.close();
+            if self.blocks.len() >= BLOCKS_MAX {
+                self.retire_front();
+            }
+            self.blocks.push_back(Block::new(now, packet.id));
+        }
+        let Some(block) = self.blocks.back_mut() else { return };
+        block.members.push(Member { path: packet.path, sent: now, state: State::UnderWay });
+        block.last_sent = now;
+        block.bytes_max = block.bytes_max.max(packet.bytes);
+        block.open = !packet.ends_frame && block.members.len() < BLOCK_MAX;
+        self.next_look = Some(now);
+    }
+
+    /// The packet that left last ended a video frame, as is known now.
+    pub fn on_frame_ended(&mut self) {
+        self.close();
+    }
+
+    /// The peer has it.
+    pub fn on_acknowledged(&mut self, id: PacketId) {
+        let Some((block, at)) = self.find(id) else { return };
+        let member = &mut self.blocks[block].members[at];
+        let Member { path, state, .. } = *member;
+        member.state = State::Arrived;
+        if state == State::UnderWay {
+            self.learn(path, 0.0);
+        }
+    }
+
+    /// Whether `id` may yet be covered, so that it must be kept although the peer has it.
+    pub fn needs(&self, id: PacketId) -> bool {
+        self.find(id).is_some()
+    }
+
+    /// Packets that it needed and needs no more: the first, and how many.
+    pub fn poll_done(&mut self) -> Option<(PacketId, u32)> {
+        self.done.pop_front()
+    }
+
+    /// When [`Insurance::poll`] should be asked again.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.next_look
+    }
+
+    /// Something waits to be sent: nothing is insured now.
+    pub fn put_off(&mut self, now: Instant) {
+        self.next_look = self.next_look.map(|due| due.max(now + LOOK_INTERVAL));
+    }
+
+    /// The coded packets to send now. Nothing must wait to be sent: the room that `paths` have is
+    /// to spare.
+    pub fn poll(&mut self, now: Instant, paths: &[PathOffer<'_>]) -> Option<Premium> {
+        if self.next_look.is_none_or(|due| due > now) {
+            return None;
+        }
+        self.note_overdue(now, paths);
+        while self.blocks.front().is_some_and(|oldest| oldest.is_over(now, self.deadline)) {
+            self.retire_front();
+        }
+        self.next_look = (!self.blocks.is_empty()).then(|| now + LOOK_INTERVAL);
+        for at in 0..self.blocks.len() {
+            let block = &self.blocks[at];
+            if block.open && now.since(block.last_sent) < OPEN_MAX {
+                continue;
+            }
+            let wanted = self.wanted(block).saturating_sub(block.sent);
+            if wanted == 0 {
+                continue;
+            }
+            let shares = self.place(now, block, wanted, paths);
+            let count: u32 = shares.iter().map(|(_, share)| u32::from(*share)).sum();
+            if count == 0 {
+                continue;
+            }
+            let block = &mut self.blocks[at];
+            block.sent += count;
+            block.open = false;
+            self.credit -= f64::from(count) * f64::from(block.bytes_max);
+            self.next_look = Some(now);
+            let count = block.members.len() as u16;
+            return Some(Premium { start: block.start, count, shares });
+        }
+        None
+    }
+
+    /// How many coded packets a block should have.
+    fn wanted(&self, block: &Block) -> u32 {
+        let overdue = block.count(State::Overdue);
+        let of = |member: &Member| match member.state {
+            State::UnderWay => self.overdue.get(&member.path).copied().unwrap_or_default(),
+            _ => 0.0,
+        };
+        let expected: f64 = block.members.iter().map(of).sum();
+        let mut blind = (expected * RISK).ceil();
+        if self.credit < CREDIT_MAX * RESERVE {
+            blind = 0.0;
+        }
+        overdue + u32::from(overdue > 0) + blind as u32
+    }
+
+    /// Where `wanted` coded packets go: the fastest paths with room that owe nothing.
+    fn place(
+        &self,
+        now: Instant,
+        block: &Block,
+        wanted: u32,
+        paths: &[PathOffer<'_>],
+    ) -> Vec<(PathId, u16)> {
+        let bytes = u64::from(block.bytes_max.max(1)) + CODED_EXTRA;
+        let mut left = u64::from(wanted).min((self.credit.max(0.0) / bytes as f64) as u64);
+        let main = block.main_path();
+        let is_useful = |offer: &&PathOffer<'_>| {
+            let path = offer.snapshot;
+            let arrives = now + path.expected_rtt / 2;
+            path.is_usable()
+                && path.policy.takes_insurance
+                && !block.owes(path.id)
+                && main != Some(path.id)
+                && arrives < block.first_sent + self.deadline.mul_f64(USEFUL_DEADLINES)
+        };
+        let mut useful: Vec<&PathOffer<'_>> = paths.iter().filter(is_useful).collect();
+        useful.sort_by_key(|offer| (offer.snapshot.expected_rtt, offer.snapshot.id));
+        let mut shares = Vec::new();
+        for offer in useful {
+            let share = left.min(free(offer) / bytes).min(u64::from(u16::MAX));
+            if share > 0 {
+                shares.push((offer.snapshot.id, share as u16));
+            }
+            left -= share;
+        }
+        shares.sort_unstable();
+        shares
+    }
+
+    fn note_overdue(&mut self, now: Instant, paths: &[PathOffer<'_>]) {
+        let answers: Vec<(PathId, Duration)> =
+            paths.iter().map(|path| (path.snapshot.id, answer(path.snapshot))).collect();
+        let mut late = Vec::new();
+        for member in self.blocks.iter_mut().flat_map(|block| &mut block.members) {
+            let answer = answers.iter().find(|(id, _)| *id == member.path);
+            let is_due = answer.is_none_or(|(_, answer)| now.since(member.sent) > *answer);
+            if member.state == State::UnderWay && is_due {
+                member.state = State::Overdue;
+                late.push(member.path);
+            }
+        }
+        late.into_iter().for_each(|path| self.learn(path, 1.0));
+        if self.overdue.len() > paths.len() {
+            self.overdue.retain(|id, _| answers.iter().any(|(known, _)| known == id));
+        }
+    }
+
+    /// A packet of `path` was overdue (1), or was not (0).
+    fn learn(&mut self, path: PathId, overdue: f64) {
+        let share = self.overdue.entry(path).or_default();
+        *share += (overdue - *share) * LEARNING;
+    }
+
+    fn close(&mut self) {
+        if let Some(last) = self.blocks.back_mut() {
+            last.open = false;
+        }
+    }
+
+    fn retire_front(&mut self) {
+        let Some(block) = self.blocks.pop_front() else { return };
+        let arrived = |(_, member): &(u32, &Member)| member.state == State::Arrived;
+        for (at, _) in (0..).zip(&block.members).filter(arrived) {
+            if self.done.len() >= BLOCKS_MAX * BLOCK_MAX {
+                self.done.pop_front();
+            }
+            self.done.push_back((block.start.plus(at), 1));
+        }
+    }
+
+    /// The block of `id`, and its place there.
+    fn find(&self, id: PacketId) -> Option<(usize, usize)> {
+        let after = self.blocks.partition_point(|block| id.distance(block.start) >= 0);
+        let block = after.checked_sub(1)?;
+        let at = usize::try_from(id.distance(self.blocks[block].start)).ok()?;
+        (at < self.blocks[block].members.len()).then_some((block, at))
+    }
+}
+
+impl Block {
+    fn new(now: Instant, start: PacketId) -> Self {
+        let (members, bytes_max, open, sent) = (Vec::new(), 0, true, 0);
+        Self { start, members, first_sent: now, last_sent: now, bytes_max, open, sent }
+    }
+
+    fn count(&self, state: State) -> u32 {
+        self.members.iter().filter(|member| member.state == state).count() as u32
+    }
+
+    /// Whether nothing that is sent for it now is of use.
+    fn is_over(&self, now: Instant, deadline: Duration) -> bool {
+        let settled = !self.open && self.members.iter().all(|it| it.state == State::Arrived);
+        settled || now.since(self.first_sent) > deadline.mul_f64(USEFUL_DEADLINES)
+    }
+
+    /// Whether `path` is overdue with a packet of it.
+    fn owes(&self, path: PathId) -> bool {
+        self.members.iter().any(|it| it.path == path && it.state == State::Overdue)
+    }
+
+    /// The path that most of what is under way is on.
+    fn main_path(&self) -> Option<PathId> {
+        let mut counts: BTreeMap<PathId, u32> = BTreeMap::new();
+        let missing = self.members.iter().filter(|it| it.state != State::Arrived);
+        missing.for_each(|member| *counts.entry(member.path).or_default() += 1);
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(path, _)| path)
+    }
+}
+
+/// When a path should have answered.
+fn answer(path: &PathSnapshot) -> Duration {
+    let slack = path.rtt_deviation.max(SLACK_MIN).max(path.smoothed_rtt / 8);
+    path.smoothed_rtt + slack
+}
+
+/// Bytes that may leave on `path` now without a queue. A window holds what a path brings in a round
+/// trip about twice.
+fn free(path: &PathOffer<'_>) -> u64 {
+    let taken = path.snapshot.bytes_in_flight + path.queued_bytes;
+    spare(path).min((path.snapshot.congestion_window / 2).saturating_sub(taken))
+}
+
+/// The most packets of a block: six encode ranges of XNC, and less than a combination may span.
+const BLOCK_MAX: usize = 60;
+/// The most blocks that are watched.
+const BLOCKS_MAX: usize = 256;
+/// A block without a marker ends when nothing followed for so long.
+const OPEN_MAX: Duration = Duration::from_millis(10);
+/// How often it looks for what is overdue and for room.
+const LOOK_INTERVAL: Duration = Duration::from_millis(3);
+/// Until so many deadlines after the first packet of a block its insurance is of use.
+const USEFUL_DEADLINES: f64 = 1.5;
+/// The weight of a packet in what a path was late with.
+const LEARNING: f64 = 1.0 / 128.0;
+/// How many times the expected number of late packets is insured before any is.
+const RISK: f64 = 2.0;
+/// The most credit, bytes.
+const CREDIT_MAX: f64 = 400_000.0;
+/// The share of it that is kept for what is overdue.
+const RESERVE: f64 = 0.5;
+/// The least that is granted beyond the round trip.
+const SLACK_MIN: Duration = Duration::from_millis(5);
+/// What a coded packet has beyond the longest it covers, bytes.
+const CODED_EXTRA: u64 = 16;
+
+#[cfg(test)]
+mod tests;
