@@ -31,8 +31,9 @@ demo: packages
 	$(BUILD) --release
 	$(TARGET)/release/roadweave demo $(DEMO_ARGS)
 
+# `cargo test --no-fail-fast`, with what only waits side by side.
 test: packages
-	$(CARGO) test --no-fail-fast $(MEMBERS)
+	@CARGO="$(CARGO)" scripts/test.sh $(MEMBERS)
 
 # Whether the lab says what the same tunnel does in real time, the tail included: docs/lab.md. Some
 # six minutes on a machine that does nothing else.

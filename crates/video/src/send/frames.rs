@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::feedback::Feedback;
+use crate::feedback::{Feedback, Renewals};
 use crate::log_file::LogFile;
 use crate::pace::Pace;
 use crate::sizing::{Admitted, Gate, Packets, Target, share};
@@ -17,12 +17,15 @@ use crate::srt::Connection;
 use crate::stamp::Stamp;
 use crate::statistics::sent::{Around, Report, Sent};
 use crate::strangers::Budget;
+use crate::supersede::{Older, Supersede};
 
 /// The frames of one sender.
 #[derive(Debug)]
 pub struct Frames {
     settings: Settings,
     feedback: Option<Feedback>,
+    /// Where the tunnel is told what a renewal has made worthless; nowhere in SRT.
+    supersede: Option<Supersede>,
     /// The SRT connection, if that is how frames go.
     srt: OnceLock<Connection>,
     began: Instant,
@@ -54,6 +57,9 @@ struct State {
     sent: Sent,
     /// Frames within the encoder and the payloader, oldest first.
     under_way: VecDeque<Frame>,
+    /// Those that were asked for, and whether the key frame is still to be encoded.
+    renewals: Renewals,
+    renews: bool,
     number: u16,
     /// When the source gave something last.
     picture: Option<Instant>,
@@ -68,6 +74,8 @@ struct Frame {
     at_once: usize,
     limit: usize,
     sent: bool,
+    /// Whether it is the key frame that a renewal asked for, and nobody knows yet.
+    renews: bool,
     /// Once it is encoded.
     number: Option<u16>,
 }
@@ -87,13 +95,14 @@ struct Line {
 }
 
 impl Frames {
-    /// Follows `feedback` if there is one; writes a line for each frame to `file`.
+    /// Follows `feedback` if there is one, renewals only where the tunnel can be told what they
+    /// supersede; writes a line for each frame to `file`.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn new(
         settings: Settings,
-        feedback: Option<Feedback>,
+        (feedback, supersede): (Option<Feedback>, Option<Supersede>),
         file: Option<&Path>,
     ) -> Result<Self> {
         let state = State {
@@ -102,12 +111,14 @@ impl Frames {
             reports: Budget::of_reports(),
             sent: Sent::new(Duration::ZERO),
             under_way: VecDeque::new(),
+            renewals: Renewals::default(),
+            renews: false,
             number: 0,
             picture: None,
             file: file.map(LogFile::create).transpose()?,
         };
         let (srt, began) = (OnceLock::new(), Instant::now());
-        Ok(Self { settings, feedback, srt, began, state: Mutex::new(state) })
+        Ok(Self { settings, feedback, supersede, srt, began, state: Mutex::new(state) })
     }
 
     /// Frames go by this connection, and are no larger than it has room for.
@@ -138,7 +149,9 @@ impl Frames {
     pub fn before_encoder(&self, at: Duration, age: Duration) -> Option<Admitted> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let said = self.feedback.as_ref().and_then(|feedback| feedback.target(Instant::now()));
+        let renewals = self.supersede.as_ref().and(self.feedback.as_ref()).map(Feedback::renewals);
         let mut state = self.state();
+        renewals.into_iter().for_each(|renewals| state.renew(renewals));
         let fps = state.pace.fps().min(f64::from(self.settings.fps));
         let target = said.and_then(|target| target.per_frame(fps, self.settings.keeps_frames));
         let target = target.unwrap_or_else(|| share(self.settings.bitrate_bps, fps));
@@ -154,6 +167,8 @@ impl Frames {
             state.under_way.pop_front();
         }
         let captured = now.saturating_sub(age);
+        // What is not sent only makes the encoder ready for it.
+        let renews = admitted.key && admitted.sent && std::mem::take(&mut state.renews);
         state.under_way.push_back(Frame {
             at,
             captured,
@@ -161,6 +176,7 @@ impl Frames {
             at_once,
             limit,
             sent: admitted.sent,
+            renews,
             number: None,
         });
         Some(admitted)
@@ -177,6 +193,7 @@ impl Frames {
         state.number = number.wrapping_add(1);
         let Some(frame) = state.find(at) else { return true };
         frame.number = Some(number);
+        frame.renews &= key;
         let Frame { at: frame_at, captured, target, at_once, limit, .. } = *frame;
         state.sent.on_frame(bytes, limit, target);
         let line = Line {
@@ -200,6 +217,20 @@ impl Frames {
         let mut state = self.state();
         let frame = state.find(at)?;
         Some(Stamp { captured: frame.captured, number: frame.number? })
+    }
+
+    /// A packet of the frame of time `at` leaves: whether it is the first one of a key frame that a
+    /// renewal asked for.
+    pub fn is_renewal(&self, at: Duration) -> bool {
+        self.state().find(at).is_some_and(|frame| std::mem::take(&mut frame.renews))
+    }
+
+    /// What this source (SSRC) has sent before this RTP timestamp is worth nothing any more.
+    pub fn supersede(&self, ssrc: u32, timestamp: u32) {
+        let connection = self.state().renewals.connection;
+        if let Some(supersede) = &self.supersede {
+            supersede.tell(Older { ssrc, timestamp, connection });
+        }
     }
 
     /// A packet of `bytes` is sent.
@@ -267,6 +298,16 @@ impl Frames {
 }
 
 impl State {
+    /// So many renewals have been asked for: the next that the gate admits as a key frame is one.
+    fn renew(&mut self, renewals: Renewals) {
+        let before = std::mem::replace(&mut self.renewals, renewals);
+        if renewals.count > before.count {
+            self.renews = true;
+            self.sent.on_renewal();
+            self.gate.ask_for_key_frame();
+        }
+    }
+
     /// The frame of time `at`; encoders may round it.
     fn find(&mut self, at: Duration) -> Option<&mut Frame> {
         let frame = self.under_way.iter_mut().min_by_key(|frame| frame.at.abs_diff(at))?;
