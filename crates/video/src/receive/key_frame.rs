@@ -77,7 +77,9 @@ fn h264(payload: &[u8]) -> Option<Part> {
 /// RFC 7798 section 4.4. The types are those of ISO/IEC 23008-2 table 7-1.
 fn h265(payload: &[u8]) -> Option<Part> {
     let unit = |kind: u8| match kind & 63 {
-        19 | 20 => Part::SLICE,
+        // x265 makes the first key frame by IDR, and those that are asked for by CRA (21). What
+        // may refer to pictures before a CRA comes behind it, and x265 makes none of these here.
+        16..=21 => Part::SLICE,
         32 | 35 => Part::BEGINS,
         33 => Part::SEQUENCE,
         34 => Part::PICTURE,
@@ -177,8 +179,8 @@ mod tests {
         check(&[0x42, 1], Part::SEQUENCE);
         check(&[0x44, 1], Part::PICTURE);
         check(&[0x26, 1, 0xaf], Part::SLICE);
-        // Others that decoding can begin with have pictures before them behind them.
-        check(&[0x2a, 1, 0xaf], Part::OTHER);
+        check(&[0x2a, 1, 0xaf], Part::SLICE);
+        check(&[0x12, 1, 0xaf], Part::OTHER);
         check(&[0x02, 1, 0xd0], Part::OTHER);
         let all = [0x60, 1, 0, 2, 0x40, 1, 0, 2, 0x42, 1, 0, 2, 0x44, 1, 0, 2, 0x28, 1];
         check(&all, Part::BEGINS | KEY);

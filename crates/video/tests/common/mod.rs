@@ -277,7 +277,7 @@ impl<'a> Rtp<'a> {
                 rest.get(usize::from(number >> 7)).is_some_and(|header| header & 1 == 0)
             }
             ("vp8", [0x10, header, ..]) => header & 1 == 0,
-            ("h265", [first, ..]) => matches!(first >> 1 & 63, 32 | 35 | 48),
+            ("h265", [first, ..]) => first >> 1 & 63 == 48,
             _ => false,
         }
     }
