@@ -131,7 +131,7 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
         (Address::Srt(uri), _) => {
             let counted = Arc::clone(&frames);
             let what = (options.picture.codec, options.bitrate);
-            let sent = move |bytes| counted.on_packet(bytes);
+            let sent = move |bytes| counted.on_packet(bytes, None);
             frames.follow(Connection::new(pipeline, &encoded, uri, what, &options.srt, sent)?);
             Ok((frames, false))
         }
@@ -237,12 +237,7 @@ fn stamp_packets(payloader: &gst::Element, frames: &Arc<Frames>) -> Result<()> {
             if let Some(stamp) = frames.stamp(at) {
                 rtp::write(buffer, stamp);
             }
-            if frames.is_renewal(at)
-                && let Some((ssrc, timestamp)) = rtp::source(buffer)
-            {
-                frames.supersede(ssrc, timestamp);
-            }
-            frames.on_packet(buffer.size());
+            frames.on_packet(buffer.size(), rtp::source(buffer));
         };
         match &mut info.data {
             Some(gst::PadProbeData::Buffer(buffer)) => write(buffer.make_mut()),

@@ -1,7 +1,7 @@
-//! Tells the vehicle's program that what is older than a key frame is worth nothing any more.
+//! Tells the vehicle's program that what was sent before a key frame is worth nothing any more.
 //!
 //! ```text
-//! first packet of the key frame ─► the newest word ─► a thread ─► socket: asks, and is answered
+//! a key frame is to come ─► the newest word ─► a thread ─► socket: asks, and is answered
 //! ```
 //!
 //! A word goes by the RTP timestamp, so that its order among the packets does not matter. Nothing

@@ -57,9 +57,10 @@ struct State {
     sent: Sent,
     /// Frames within the encoder and the payloader, oldest first.
     under_way: VecDeque<Frame>,
-    /// Those that were asked for, and whether the key frame is still to be encoded.
+    /// Those that were asked for.
     renewals: Renewals,
-    renews: bool,
+    /// Source and RTP timestamp of the newest packet.
+    newest: Option<(u32, u32)>,
     number: u16,
     /// When the source gave something last.
     picture: Option<Instant>,
@@ -74,8 +75,6 @@ struct Frame {
     at_once: usize,
     limit: usize,
     sent: bool,
-    /// Whether it is the key frame that a renewal asked for, and nobody knows yet.
-    renews: bool,
     /// Once it is encoded.
     number: Option<u16>,
 }
@@ -112,7 +111,7 @@ impl Frames {
             sent: Sent::new(Duration::ZERO),
             under_way: VecDeque::new(),
             renewals: Renewals::default(),
-            renews: false,
+            newest: None,
             number: 0,
             picture: None,
             file: file.map(LogFile::create).transpose()?,
@@ -151,7 +150,9 @@ impl Frames {
         let said = self.feedback.as_ref().and_then(|feedback| feedback.target(Instant::now()));
         let renewals = self.supersede.as_ref().and(self.feedback.as_ref()).map(Feedback::renewals);
         let mut state = self.state();
-        renewals.into_iter().for_each(|renewals| state.renew(renewals));
+        let older = renewals.and_then(|renewals| state.renew(renewals));
+        // Before the key frame, for which there is no room until then.
+        self.supersede.iter().zip(older).for_each(|(supersede, older)| supersede.tell(older));
         let fps = state.pace.fps().min(f64::from(self.settings.fps));
         let target = said.and_then(|target| target.per_frame(fps, self.settings.keeps_frames));
         let target = target.unwrap_or_else(|| share(self.settings.bitrate_bps, fps));
@@ -167,8 +168,6 @@ impl Frames {
             state.under_way.pop_front();
         }
         let captured = now.saturating_sub(age);
-        // What is not sent only makes the encoder ready for it.
-        let renews = admitted.key && admitted.sent && std::mem::take(&mut state.renews);
         state.under_way.push_back(Frame {
             at,
             captured,
@@ -176,7 +175,6 @@ impl Frames {
             at_once,
             limit,
             sent: admitted.sent,
-            renews,
             number: None,
         });
         Some(admitted)
@@ -193,7 +191,6 @@ impl Frames {
         state.number = number.wrapping_add(1);
         let Some(frame) = state.find(at) else { return true };
         frame.number = Some(number);
-        frame.renews &= key;
         let Frame { at: frame_at, captured, target, at_once, limit, .. } = *frame;
         state.sent.on_frame(bytes, limit, target);
         let line = Line {
@@ -219,23 +216,11 @@ impl Frames {
         Some(Stamp { captured: frame.captured, number: frame.number? })
     }
 
-    /// A packet of the frame of time `at` leaves: whether it is the first one of a key frame that a
-    /// renewal asked for.
-    pub fn is_renewal(&self, at: Duration) -> bool {
-        self.state().find(at).is_some_and(|frame| std::mem::take(&mut frame.renews))
-    }
-
-    /// What this source (SSRC) has sent before this RTP timestamp is worth nothing any more.
-    pub fn supersede(&self, ssrc: u32, timestamp: u32) {
-        let connection = self.state().renewals.connection;
-        if let Some(supersede) = &self.supersede {
-            supersede.tell(Older { ssrc, timestamp, connection });
-        }
-    }
-
-    /// A packet of `bytes` is sent.
-    pub fn on_packet(&self, bytes: usize) {
-        self.state().sent.on_packet(bytes);
+    /// A packet of `bytes` is sent; with RTP, its source (SSRC) and timestamp.
+    pub fn on_packet(&self, bytes: usize, rtp: Option<(u32, u32)>) {
+        let mut state = self.state();
+        state.sent.on_packet(bytes);
+        state.newest = rtp.or(state.newest);
     }
 
     /// The receiver asks for a key frame: the next that the gate admits is one.
@@ -298,14 +283,18 @@ impl Frames {
 }
 
 impl State {
-    /// So many renewals have been asked for: the next that the gate admits as a key frame is one.
-    fn renew(&mut self, renewals: Renewals) {
+    /// So many renewals have been asked for: after a new one the next frame is a key frame, and
+    /// what was sent so far is worth nothing any more.
+    fn renew(&mut self, renewals: Renewals) -> Option<Older> {
         let before = std::mem::replace(&mut self.renewals, renewals);
-        if renewals.count > before.count {
-            self.renews = true;
-            self.sent.on_renewal();
-            self.gate.ask_for_key_frame();
+        if renewals.count <= before.count {
+            return None;
         }
+        self.sent.on_renewal();
+        self.gate.renew();
+        let (ssrc, newest) = self.newest?;
+        let connection = renewals.connection;
+        Some(Older { ssrc, timestamp: newest.wrapping_add(1), connection })
     }
 
     /// The frame of time `at`; encoders may round it.
