@@ -178,7 +178,8 @@ impl Gate {
         }
         self.wanted |= now >= self.key_due;
         let is_early = self.key.is_some_and(|key| now.saturating_sub(key) < KEY_FRAME_INTERVAL);
-        if self.wanted && !is_early {
+        // Nothing can follow what is given up, however early another key frame is.
+        if self.renews || self.wanted && !is_early {
             return self.key_frame(now, bytes, at_once);
         }
         // Links that have just come back answer before anything is known of their rate.
