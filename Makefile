@@ -9,6 +9,9 @@ FUZZ_SECONDS ?= 60
 WEBRTC_ARGS ?=
 VOD_ARGS ?=
 DOWNLOADS_ARGS ?=
+FIGURES ?=
+FIGURES_ARGS ?=
+FIGURES_DRIVES ?=
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 # The product, and the workshop that shows it.
@@ -23,6 +26,7 @@ WEB_ARGS ?=
 
 .PHONY: agreement demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts \
 	fleet fleet-day fleet-load api-check images dist dist-test webrtc webrtc-smoke vod vod-smoke downloads \
+	figures \
 	video video-test video-lint web web-test packages clean
 
 # Without --workspace, cargo takes the default members: all but crates/video, which needs GStreamer.
@@ -31,8 +35,9 @@ demo: packages
 	$(BUILD) --release
 	$(TARGET)/release/roadweave demo $(DEMO_ARGS)
 
+# `cargo test --no-fail-fast`, with what only waits side by side.
 test: packages
-	$(CARGO) test --no-fail-fast $(MEMBERS)
+	@CARGO="$(CARGO)" scripts/test.sh $(MEMBERS)
 
 # Whether the lab says what the same tunnel does in real time, the tail included: docs/lab.md. Some
 # six minutes on a machine that does nothing else.
@@ -153,6 +158,13 @@ downloads: EXTRA_PACKAGES = downloads
 downloads: packages
 	$(BUILD) --release
 	node scripts/downloads/downloads.js --roadweave $(TARGET)/release/roadweave $(DOWNLOADS_ARGS)
+
+# The figures of the papers, each into a file of target/figures: docs/experiments/figures.md.
+# FIGURES="xlink-8 lola-3" chooses some of them, FIGURES_ARGS=--quick runs a little of each.
+figures: packages
+	$(BUILD) --release
+	@CARGO="$(CARGO)" scripts/figures.sh --lab $(TARGET)/release/roadweave-lab --out $(TARGET)/figures \
+	    $(if $(FIGURES_DRIVES),--drives $(FIGURES_DRIVES)) $(FIGURES_ARGS) $(FIGURES)
 
 # The program for cameras, which needs GStreamer: docs/video.md.
 video: EXTRA_PACKAGES = video

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Fuzzes the decoders of crates/wire, coding, media and fleet, each target for so many seconds.
+# Fuzzes the decoders of crates/wire, coding, media and fleet, each target for so many seconds, as
+# many side by side as there are processors.
 #
 #   fuzz/run.sh [--seconds 20] [TARGET...]
 #
@@ -9,6 +10,29 @@
 #   target/fuzz/HOST/release/TARGET FILE
 set -eu
 cd "$(dirname "$0")"
+
+# A single target: the folder of the programs, seconds, its name.
+if [ "${1:-}" = "--one" ]; then
+    bin=$2 seconds=$3 target=$4
+    mkdir -p "corpus/$target" artifacts
+    log="../target/fuzz/$target.log"
+    case $target in
+        coding_*) length=1024 ;; # scripts: longer ones only take longer
+        fleet_*) length=16384 ;; # a few messages
+        *) length=4200 ;;        # just beyond the longest control message
+    esac
+    if ! "$bin/$target" "corpus/$target" -max_total_time="$seconds" -max_len=$length -timeout=10 \
+        -rss_limit_mb=2048 -artifact_prefix="artifacts/$target-" -print_final_stats=1 \
+        >"$log" 2>&1; then
+        grep -A 4 -e "panicked at" -e "ERROR: " -e "Test unit written" "$log" | head -n 40 >&2
+        echo "$target found a fault; the whole log is in target/fuzz/$target.log" >&2
+        exit 1
+    fi
+    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    edges=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
+    echo "$target: $runs runs in $seconds s, $edges edges, no fault"
+    exit
+fi
 
 seconds=20
 if [ "${1:-}" = "--seconds" ]; then
@@ -29,22 +53,4 @@ ${CARGO:-cargo} build --release --quiet --bins --target "$host" --target-dir ../
 bin="../target/fuzz/$host/release"
 
 "$bin/seeds" corpus
-for target in "$@"; do
-    mkdir -p "corpus/$target" artifacts
-    log="../target/fuzz/$target.log"
-    case $target in
-        coding_*) length=1024 ;; # scripts: longer ones only take longer
-        fleet_*) length=16384 ;; # a few messages
-        *) length=4200 ;;        # just beyond the longest control message
-    esac
-    if ! "$bin/$target" "corpus/$target" -max_total_time="$seconds" -max_len=$length -timeout=10 \
-        -rss_limit_mb=2048 -artifact_prefix="artifacts/$target-" -print_final_stats=1 \
-        >"$log" 2>&1; then
-        grep -A 4 -e "panicked at" -e "ERROR: " -e "Test unit written" "$log" | head -n 40 >&2
-        echo "$target found a fault; the whole log is in target/fuzz/$target.log" >&2
-        exit 1
-    fi
-    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-    edges=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
-    echo "$target: $runs runs in $seconds s, $edges edges, no fault"
-done
+printf '%s\n' "$@" | xargs -P "$(nproc)" -n 1 ./run.sh --one "$bin" "$seconds"

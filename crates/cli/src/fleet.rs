@@ -227,5 +227,6 @@ fn destinations(file: &AnchorFile) -> Destinations {
     Destinations {
         denied: file.deny_destinations.clone(),
         allowed: file.allow_destinations.iter().map(|to| (to.network, to.port)).collect(),
+        forwards: Vec::new(),
     }
 }

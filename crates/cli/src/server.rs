@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use roadweave_config::{ServerFile, ServerStreams};
+use ipnet::IpNet;
+use roadweave_config::{ForwardFields, ServerFile, ServerStreams};
 use roadweave_device::fleet::Membership;
 use roadweave_device::{
-    Destinations, Reread, ServerOptions, ServerReload, random_bytes, run_server,
+    Destinations, Forward, Reread, ServerOptions, ServerReload, random_bytes, run_server,
 };
 use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
@@ -89,8 +90,8 @@ impl ServerArgs {
 }
 
 /// What a server reads again; the other fields count from its next start on.
-const SERVER_RELOADS: [&str; 4] =
-    ["peers", "deny_destinations", "allow_destinations", "fleet.accept"];
+const SERVER_RELOADS: [&str; 5] =
+    ["peers", "deny_destinations", "allow_destinations", "forwards", "fleet.accept"];
 
 /// Reads a server's file again; `started` is what it was started with.
 fn reload_server(
@@ -115,5 +116,17 @@ fn destinations(file: &ServerFile) -> Destinations {
     Destinations {
         denied: file.deny_destinations.clone(),
         allowed: file.allow_destinations.iter().map(|to| (to.network, to.port)).collect(),
+        forwards: file.forwards.iter().map(|it| forward(it, it.near(&file.peers))).collect(),
+    }
+}
+
+fn forward(fields: &ForwardFields, near: Vec<IpNet>) -> Forward {
+    Forward {
+        tcp: fields.protocol.has_tcp(),
+        udp: fields.protocol.has_udp(),
+        ports: fields.ports(),
+        to: fields.to,
+        to_ports: fields.to_ports(),
+        near,
     }
 }

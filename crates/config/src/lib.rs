@@ -8,6 +8,7 @@ mod client;
 mod destinations;
 mod differing;
 mod fleet;
+mod forwards;
 mod lane;
 mod merge;
 mod metrics;
@@ -31,6 +32,7 @@ pub use client::{
 pub use destinations::AllowedDestination;
 pub use differing::differing;
 pub use fleet::{FleetFields, ProxyFleetFields};
+pub use forwards::{ForwardFields, ForwardProtocol};
 pub use lane::{
     LaneFields, LaneNames, MatchFields, Ordering, Ports, Protocol, lane_configs,
     validate_deadlines, validate_lanes,

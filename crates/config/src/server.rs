@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::destinations::{AllowedDestination, default_denied};
 use crate::fleet::FleetFields;
+use crate::forwards::{ForwardFields, OwnPorts, validate_forwards};
 use crate::lane::{
     LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes,
     validate_without_uplinks,
@@ -48,6 +49,9 @@ pub struct ServerFile {
     /// Where clients may go all the same: addresses, prefixes, or an address with a port.
     #[serde(default)]
     pub allow_destinations: Vec<AllowedDestination>,
+    /// Ports of this machine that lead to devices behind clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forwards: Vec<ForwardFields>,
     /// How many threads share the clients.
     #[serde(default = "default_shards")]
     pub shards: Within<1, 64>,
@@ -187,7 +191,10 @@ impl Validate for ServerFile {
         if let Some(streams) = &self.streams {
             streams.validate(&self.lanes)?;
         }
-        PeersCheck::new("peers", &self.private_key, &self.addresses).check(&self.peers)
+        PeersCheck::new("peers", &self.private_key, &self.addresses).check(&self.peers)?;
+        let metrics = self.metrics.iter().map(|it| (it.listen.port(), "metrics.listen"));
+        let own = OwnPorts { tcp: metrics.collect(), udp: vec![(self.listen.port(), "listen")] };
+        validate_forwards(&self.forwards, &self.peers, &own)
     }
 
     fn warnings(&self, now_unix: u64) -> Vec<String> {

@@ -1,6 +1,8 @@
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use roadweave_tunnel::{Caps, FlowClass, Strategy, UplinkPolicy};
 use roadweave_types::{Order, Policy, Priority, Technology};
 use serde::de::DeserializeOwned;
@@ -393,6 +395,72 @@ fn destinations_that_cannot_be_are_refused() {
     check("allow_destinations = [\"a.example:53\"]", "\"a.example:53\" is no destination; write");
 }
 
+/// A server with a client and these forwards.
+fn with_forwards(forwards: &str) -> Result<ServerFile, String> {
+    let peer = format!(
+        "[[peers]]\nname = \"bus\"\npublic_key = \"{OTHER_KEY}\"\n\
+         addresses = [\"10.77.0.5/32\", \"fd77::5/128\", \"192.168.5.0/24\"]\n"
+    );
+    read(&format!("private_key = \"{KEY}\"\n{METRICS}{forwards}{peer}"))
+}
+
+fn forward(protocol: &str, port: &str, to: &str) -> String {
+    format!("[[forwards]]\nprotocol = \"{protocol}\"\nport = {port}\nto = {to}\n")
+}
+
+#[test]
+fn forwards_lead_to_addresses_of_clients_and_what_lies_behind_them() {
+    let check = |ports: &str, to: &str, to_ports: RangeInclusive<u16>, near: &[&str]| {
+        let file = with_forwards(&forward("both", ports, to)).expect(to);
+        let found = &file.forwards[0];
+        let near: Vec<IpNet> = near.iter().map(|net| net.parse().expect("a network")).collect();
+        assert_eq!((found.to_ports(), found.near(&file.peers)), (to_ports, near), "{to}");
+    };
+    let near = ["10.77.0.5/32", "192.168.5.0/24"];
+    check("8443", "\"10.77.0.5\"", 8443..=8443, &near);
+    check("8443", "\"192.168.5.9\"\nto_port = 443", 443..=443, &near);
+    check("[1, 9]", "\"fd77::5\"\nto_port = [11, 19]", 11..=19, &["fd77::5/128"]);
+    check("[10000, 40000]", "\"fd77::5\"", 10000..=40000, &["fd77::5/128"]);
+    let (four, six) = ("\"10.77.0.5\"", "\"fd77::5\"");
+    let apart = forward("tcp", "7", four) + &forward("udp", "7", four) + &forward("both", "7", six);
+    assert_eq!(with_forwards(&apart).expect("each leads elsewhere").forwards.len(), 3);
+}
+
+#[test]
+fn forwards_that_cannot_be_are_refused() {
+    let check = |forwards: &str, part: &str| {
+        let error = with_forwards(forwards).expect_err(part);
+        assert!(error.contains(part), "{part:?} is not in:\n{error}");
+    };
+    let bus = "\"10.77.0.5\"";
+    check(&forward("sctp", "1", bus), "unknown variant `sctp`");
+    for port in ["0", "[0, 5]", "[9, 5]"] {
+        check(&forward("tcp", port, bus), "forwards.port: write a port from 1 to 65535");
+    }
+    check(&forward("tcp", "70000", bus), "write a port, or [first, last]");
+    check(&forward("both", "4433", bus), "has port 4433 itself, by `listen`");
+    check(&forward("tcp", "[9000, 9999]", bus), "has port 9474 itself, by `metrics.listen`");
+    assert!(with_forwards(&forward("tcp", "4433", bus)).is_ok(), "it listens to UDP there");
+    assert!(with_forwards(&forward("udp", "9474", bus)).is_ok(), "it listens to TCP there");
+    let to = |ports: &str, to: &str| forward("tcp", ports, &format!("{bus}\nto_port = {to}"));
+    check(&to("1", "0"), "forwards.to_port: write a port from 1 to 65535");
+    check(&to("[1, 9]", "7"), "9 ports cannot lead to 1");
+    check(&to("[1, 9]", "[11, 20]"), "9 ports cannot lead to 10");
+    check(&to("[1, 65]", "[11, 75]"), "more than 64 ports keep their numbers");
+    check(&forward("tcp", "1", "\"bus\""), "\"bus\" is no address");
+    let nobodys =
+        ["10.77.0.6", "10.77.0.1", "192.0.2.1", "fd77::6", "127.0.0.1", "::1", "224.0.0.1"];
+    for address in nobodys {
+        check(&forward("tcp", "1", &format!("\"{address}\"")), "is none of a client's");
+    }
+    let twice = forward("both", "[1, 9]", bus) + &forward("udp", "[9, 12]", "\"192.168.5.1\"");
+    check(&twice, "forwards.port: 9 leads to another place already");
+    let many: String = (1..=65).map(|port| forward("tcp", &port.to_string(), bus)).collect();
+    check(&many, "64 may be");
+    let proxy = format!("private_key = \"{KEY}\"\n{}", forward("tcp", "1", bus));
+    assert!(read::<crate::ProxyFile>(&proxy).expect_err("it has none").contains("`forwards`"));
+}
+
 #[test]
 fn private_keys_are_not_shown() {
     let file = read::<ClientFile>(&client("")).expect("complete");
@@ -468,7 +536,10 @@ fn the_documentation_names_every_field_with_its_default() {
                    rules = [{ to = [\"192.0.2.0/24\"], ports = [22, [80, 81]], tcp = \"split\" }]\n";
     let client: ClientFile =
         read(&format!("{}{place}{policy}{lane}{proxy}{streams}", client(""))).expect("complete");
-    let server = format!("private_key = \"{KEY}\"\n{METRICS}{lane}{peer}{fleet}[streams]\n");
+    let forward =
+        "[[forwards]]\nprotocol = \"both\"\nport = [1, 2]\nto = \"10.0.0.1\"\nto_port = [3, 4]\n";
+    let server =
+        format!("private_key = \"{KEY}\"\n{METRICS}{lane}{forward}{peer}{fleet}[streams]\n");
     let server: ServerFile = read(&server).expect("complete");
     let mut fields = std::collections::BTreeMap::new();
     for text in [toml::to_string(&client), toml::to_string(&server)] {

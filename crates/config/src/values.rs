@@ -138,6 +138,19 @@ pub fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>
     Vec::<String>::deserialize(deserializer)?.into_iter().map(parse).collect()
 }
 
+/// Reads an address.
+///
+/// # Errors
+/// Says how one is written.
+pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|_| {
+        D::Error::custom(format!(
+            "\"{text}\" is no address; write one as \"10.77.0.2\" or \"fd77::2\""
+        ))
+    })
+}
+
 /// Reads a list of addresses.
 ///
 /// # Errors

@@ -15,6 +15,7 @@
 
 mod apart;
 mod chain;
+mod forwards;
 mod keeper;
 mod nftables;
 mod ruleset;
@@ -34,6 +35,7 @@ pub use keeper::FilterKeeper;
 use crate::program::{self, Failure};
 use crate::{Apart, DeviceError, Instance, sysctl};
 use chain::counter;
+pub use forwards::Forward;
 use ipnet::IpNet;
 pub(crate) use ruleset::is_quotable;
 use ruleset::ruleset;
@@ -56,6 +58,8 @@ pub struct FilterOptions {
     /// Whether what enters the tunnel gets the TUN's own address, and the prefixes that keep
     /// theirs.
     pub masquerade_into_tun: Option<Vec<IpNet>>,
+    /// Ports of a server's machine that lead to devices behind its clients.
+    pub forwards: Vec<Forward>,
     /// Whether sockets of this machine bear addresses of `inner`.
     pub client_sockets: bool,
     /// What is forwarded.

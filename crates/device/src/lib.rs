@@ -64,7 +64,7 @@ pub use driver::{
 };
 pub use error::DeviceError;
 pub use filter::split::{SplitRule, SplitRules};
-pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Interface};
+pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forward, Forwarding, Interface};
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent};
 pub use netlink::{Netlink, NetworkInterface, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};

@@ -123,6 +123,7 @@ impl<'a> Anchor<'a> {
                 inner: prefixes(&[networks, behind].concat()),
                 masquerade: true,
                 masquerade_into_tun: None,
+                forwards: Vec::new(),
                 client_sockets: false,
                 forwarding: Forwarding::Server {
                     outside_to_tunnel: false,

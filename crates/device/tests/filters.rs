@@ -142,6 +142,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         inner: Vec::new(),
         masquerade: false,
         masquerade_into_tun: None,
+        forwards: Vec::new(),
         client_sockets: false,
         forwarding,
         apart: None,

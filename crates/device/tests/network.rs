@@ -49,6 +49,7 @@ fn filters(tun: &str, inner: &str) -> FilterOptions {
         inner: vec![prefix(inner)],
         masquerade: true,
         masquerade_into_tun: None,
+        forwards: Vec::new(),
         client_sockets: false,
         forwarding: Forwarding::Open,
         apart: None,

@@ -43,6 +43,6 @@ pub use statistics::{
     Autocorrelation, CapacityQuantiles, DelayQuantiles, DeliveryGaps, Dips, LENGTH_MAX, Lengths,
     LossStatistics, PairStatistics, RoundTripStatistics, TraceStatistics,
 };
-pub use synthetic::{Gaps, Operator, RttQuantiles, synthetic_trace};
+pub use synthetic::{DriveSet, Gaps, Operator, RttQuantiles, synthetic_trace};
 pub use timeline::{AtEnd, Timeline, TimelineError};
 pub use trace::Trace;

@@ -25,34 +25,99 @@ use crate::timeline::{AtEnd, Timeline, nanos};
 use crate::trace::Trace;
 
 pub use operator::{Gaps, Operator, RttQuantiles};
+pub use set::DriveSet;
 
 mod operator;
 mod pauses;
+mod set;
 
 /// A cellular uplink of `operator` over `length`, after which it starts again.
 ///
 /// Links of one `seed` with different `index` belong to one drive and depend on each other weakly;
 /// the same three arguments give the same trace. The delay is half the round-trip time.
 pub fn synthetic_trace(seed: u64, index: u64, operator: &Operator, length: Duration) -> Trace {
+    trace_of(seed, index, operator, &Character::USUAL, length)
+}
+
+/// The same, of a link that has a character of its own.
+fn trace_of(
+    seed: u64,
+    index: u64,
+    operator: &Operator,
+    character: &Character,
+    length: Duration,
+) -> Trace {
     let length = length.max(STEP);
     let own = SplitMix64::word(seed, OWN + index);
-    let scores = normal_scores(seed, own, length);
-    let rates: Vec<f64> = scores.iter().map(|&score| operator.capacity_at(score)).collect();
+    let scores = normal_scores(seed, own, character, length);
+    let mut rates: Vec<f64> = scores.iter().map(|&score| operator.capacity_at(score)).collect();
+    flicker(&mut Random::part(own, FLICKER), character.flicker, &mut rates);
     let pauses = pauses::Pauses::draw(&mut Random::part(own, PAUSES), operator, length);
+    let pauses = if character.in_steps { pauses.in_steps(STEP) } else { pauses };
     Trace::new(
         Capacity::Rates(pauses.apply(&rates, STEP, length)),
-        delays(&mut Random::part(own, DELAY), &operator.rtt, length),
+        delays(&mut Random::part(own, DELAY), &operator.rtt, character, length),
         blackouts(&mut Random::part(own, LOSS), operator, length),
     )
 }
 
-/// A standard normal process, a value per [`STEP`]: the sum of some with different memory.
-fn normal_scores(shared_seed: u64, own_seed: u64, length: Duration) -> Vec<f64> {
+/// What sets a link of one drive apart from its operator's others.
+struct Character {
+    /// What is added to the normal score of its capacity.
+    level: f64,
+    /// The rest of that score.
+    components: &'static [Component],
+    /// How many times as much as usual that rest varies.
+    volatility: f64,
+    /// How much of what components share with other links it has: 0 nothing, 1 all.
+    shared: f64,
+    /// The deviation of the capacity's logarithm within half a second.
+    flicker: f64,
+    /// Whether gaps begin with a [`STEP`] and last whole ones.
+    in_steps: bool,
+    /// The round-trip time between spikes.
+    wander: Wander,
+    /// How many times as often as usual it has spikes.
+    spikes: f64,
+}
+
+/// How the logarithm of the round-trip time changes between spikes.
+struct Wander {
+    /// The deviation of what lasts.
+    deviation: f64,
+    /// How much of that is left at the next [`PROBE`].
+    keep: f64,
+    /// The deviation of what each probe has for itself.
+    noise: f64,
+}
+
+impl Character {
+    /// No character at all.
+    const USUAL: Self = Self {
+        level: 0.0,
+        components: &COMPONENTS,
+        volatility: 1.0,
+        shared: 1.0,
+        flicker: 0.0,
+        in_steps: false,
+        wander: Wander { deviation: RTT_WANDER, keep: 0.7, noise: 0.0 },
+        spikes: 1.0,
+    };
+}
+
+/// A normal process, a value per [`STEP`]: the sum of some with different memory.
+fn normal_scores(
+    shared_seed: u64,
+    own_seed: u64,
+    character: &Character,
+    length: Duration,
+) -> Vec<f64> {
     let count = steps(length, STEP);
-    let mut scores = vec![0.0; count];
-    for (index, component) in (0_u64..).zip(&COMPONENTS) {
-        for (seed, share) in [(shared_seed, component.shared), (own_seed, 1.0 - component.shared)] {
-            let scale = (component.weight * share).sqrt();
+    let mut scores = vec![character.level; count];
+    for (index, component) in (0_u64..).zip(character.components) {
+        let shared = component.shared * character.shared;
+        for (seed, share) in [(shared_seed, shared), (own_seed, 1.0 - shared)] {
+            let scale = character.volatility * (component.weight * share).sqrt();
             let mut random = Random::part(seed, SCORES + index);
             let keep = (-STEP.as_secs_f64() / component.memory_seconds).exp();
             let renew = (1.0 - keep * keep).sqrt();
@@ -66,18 +131,47 @@ fn normal_scores(shared_seed: u64, own_seed: u64, length: Duration) -> Vec<f64> 
     scores
 }
 
+/// Scatters `rates`, one per [`STEP`], by `deviation` of their logarithm; each half second keeps
+/// its mean.
+fn flicker(random: &mut Random, deviation: f64, rates: &mut [f64]) {
+    if deviation <= 0.0 {
+        return;
+    }
+    let mut value = random.normal();
+    for half_second in rates.chunks_mut(5) {
+        let before: f64 = half_second.iter().sum();
+        for rate in half_second.iter_mut() {
+            *rate *= (deviation * value).exp();
+            value =
+                FLICKER_KEEP * value + (1.0 - FLICKER_KEEP * FLICKER_KEEP).sqrt() * random.normal();
+        }
+        let after: f64 = half_second.iter().sum();
+        for rate in half_second.iter_mut() {
+            *rate *= before / after;
+        }
+    }
+}
+
 /// One-way delays, a value per [`PROBE`].
 ///
 /// Spikes start at random with a Pareto-distributed height and halve from value to value, but fall
 /// no faster than packets that wait for each other can arrive.
-fn delays(random: &mut Random, rtt: &RttQuantiles, length: Duration) -> Timeline<Duration> {
+fn delays(
+    random: &mut Random,
+    rtt: &RttQuantiles,
+    character: &Character,
+    length: Duration,
+) -> Timeline<Duration> {
     let spikes = rtt.spikes();
+    let chance = (spikes.chance * character.spikes).min(0.5);
+    let Wander { deviation, keep, noise } = character.wander;
     let mut wander = random.normal();
     let mut spike = 0.0_f64;
     let values = (0..steps(length, PROBE)).map(|_| {
-        wander = 0.7 * wander + 0.51_f64.sqrt() * random.normal();
+        wander = keep * wander + (1.0 - keep * keep).sqrt() * random.normal();
+        let own = if noise > 0.0 { noise * random.normal() } else { 0.0 };
         spike = (spike * RttQuantiles::DECAY).max(spike - FALL_MS_MAX);
-        if random.chance(spikes.chance) {
+        if random.chance(chance) {
             let height =
                 RttQuantiles::SPIKE_MS * (1.0 - random.unit()).powf(-1.0 / spikes.exponent);
             // High ones last longer for the reason above; they are rarer for it.
@@ -85,7 +179,7 @@ fn delays(random: &mut Random, rtt: &RttQuantiles, length: Duration) -> Timeline
                 spike = spike.max(height.min(SPIKE_MS_MAX));
             }
         }
-        let rtt_ms = rtt.p50_ms * (RTT_WANDER * wander).exp() + spike;
+        let rtt_ms = rtt.p50_ms * (deviation * wander + own).exp() + spike;
         Duration::from_nanos((rtt_ms / 2.0 * 1e6) as u64)
     });
     sampled(values, PROBE, length)
@@ -155,6 +249,8 @@ const PROBE: Duration = Duration::from_millis(200);
 const RTT_WANDER: f64 = 0.12;
 /// Twice the length of a probe, since a delay is half a round-trip time.
 const FALL_MS_MAX: f64 = 400.0;
+/// How much of a deviation of the capacity within half a second is left after a [`STEP`].
+const FLICKER_KEEP: f64 = 0.5;
 /// The highest spike.
 const SPIKE_MS_MAX: f64 = 15_000.0;
 
@@ -163,6 +259,7 @@ const SCORES: u64 = 0;
 const PAUSES: u64 = 100;
 const DELAY: u64 = 101;
 const LOSS: u64 = 102;
+const FLICKER: u64 = 103;
 const OWN: u64 = 1_000;
 
 /// The rate of `mbps` Mbit/s.

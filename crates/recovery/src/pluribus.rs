@@ -126,10 +126,14 @@ impl Recovery for Pluribus {
     }
 
     fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {
-        if let Some(at) = self.position(id) {
-            self.window.remove(at);
-            self.received = (self.received - 1.0).max(0.0);
-        }
+        self.on_superseded(id);
+    }
+
+    fn on_superseded(&mut self, id: PacketId) -> bool {
+        let Some(at) = self.position(id) else { return false };
+        self.window.remove(at);
+        self.received = (self.received - 1.0).max(0.0);
+        true
     }
 
     fn on_abandoned(&mut self, _id: PacketId) {} // it never asks for `Repair::Again`

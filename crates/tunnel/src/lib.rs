@@ -59,8 +59,8 @@ pub use router::{
     LinkStatus, ROUTER_LINKS_MAX, Router, RouterConfig, RouterError, RouterEvent, RouterStatus,
 };
 pub use server::{
-    DRAIN_MAX, DrainReason, Kept, PathFigures, RoundTrips, Server, ServerConfig, ServerEvent,
-    SessionFigures, Stray, StrayQueue, Tally, Totals,
+    DRAIN_MAX, DrainReason, Forwarded, Kept, PathFigures, RoundTrips, Server, ServerConfig,
+    ServerEvent, SessionFigures, Stray, StrayQueue, Tally, Totals,
 };
 pub use session::{
     LaneStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,

@@ -16,6 +16,7 @@ mod clients;
 mod connections;
 mod drain;
 mod figures;
+mod forwards;
 pub(crate) mod inbox;
 mod kept;
 mod node;
@@ -41,6 +42,7 @@ use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 use self::budget::{Budget, Ceilings};
 use self::drain::Drain;
 pub use self::figures::{PathFigures, SessionFigures};
+pub use self::forwards::Forwarded;
 use self::inbox::Inbox;
 pub use self::kept::Kept;
 use self::shards::Strays;
@@ -150,6 +152,8 @@ pub struct Server {
     config: ServerConfig,
     endpoint: Endpoint,
     peers: Arc<PeerTable>,
+    /// What answers through ports of the server.
+    forwards: Vec<Forwarded>,
     /// Clients that have changed, and whose sessions have not been looked at since.
     changed: BTreeSet<PublicKey>,
     waiting: Waiting,
@@ -209,6 +213,7 @@ impl Server {
             config,
             endpoint,
             peers,
+            forwards: Vec::new(),
             changed: BTreeSet::new(),
             waiting: Waiting::new(ceilings.waiting),
             welcomed: BTreeSet::new(),
@@ -268,6 +273,13 @@ impl Server {
         }
         self.config.lanes[position].strategy = strategy;
         Ok(())
+    }
+
+    /// Lets devices behind clients, to which ports of this machine lead, answer other clients from
+    /// now on, and those no more that are not among `forwards`. Only where a packet filter judges
+    /// what passes the machine.
+    pub fn set_forwards(&mut self, forwards: Vec<Forwarded>) {
+        self.forwards = forwards;
     }
 
     /// Takes up what [`Server::learned`] gave in an earlier life, for the sessions to come.

@@ -37,7 +37,8 @@ drop_reasons! {
     Superseded = "superseded",
     /// The packet was lost, and the time for a repair was over.
     RepairExpired = "repair-expired",
-    /// A copy that still waited for its path when another copy of its packet had been acknowledged.
+    /// A copy or a repair that still waited for its path when its packet had been acknowledged, or
+    /// superseded.
     CopyCancelled = "copy-cancelled",
     /// A copy that never left: its path is gone or takes no more, or it had waited too long.
     CopyUnsent = "copy-unsent",

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use self::lines::Lines;
+pub use self::lines::Lines;
 use self::message::Message;
 use crate::sizing::Target;
 
@@ -44,11 +44,23 @@ pub enum State {
     Followed,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Latest {
     connected: bool,
     target: Option<(Instant, Target)>,
+    /// The counter, as this connection has heard it.
+    heard: Option<u64>,
+    renewals: Renewals,
     bad_lines: u64,
+}
+
+/// When the encoder had better begin anew, with a key frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Renewals {
+    /// How often that was said, so far.
+    pub count: u64,
+    /// How many connections to the program there have been.
+    pub connection: u64,
 }
 
 impl Feedback {
@@ -57,8 +69,7 @@ impl Feedback {
     /// # Errors
     /// When no thread can be started.
     pub fn subscribe(socket: PathBuf, lane: String) -> io::Result<Self> {
-        let latest = Latest { connected: false, target: None, bad_lines: 0 };
-        let latest = Arc::new(Mutex::new(latest));
+        let latest = Arc::<Mutex<Latest>>::default();
         let stop = Arc::new(AtomicBool::new(false));
         let client = Client { socket, lane, latest: Arc::clone(&latest), stop: Arc::clone(&stop) };
         thread::Builder::new().name("feedback".into()).spawn(move || client.run())?;
@@ -68,6 +79,11 @@ impl Feedback {
     /// What was said last of the lane, unless that is too long ago.
     pub fn target(&self, now: Instant) -> Option<Target> {
         lock(&self.latest).valid(now)
+    }
+
+    /// How often it was said that the encoder had better begin anew.
+    pub fn renewals(&self) -> Renewals {
+        lock(&self.latest).renewals
     }
 
     /// How the subscription is.
@@ -93,6 +109,18 @@ impl Drop for Feedback {
 }
 
 impl Latest {
+    fn on_connected(&mut self) {
+        self.heard = None;
+        self.renewals.connection += 1;
+    }
+
+    /// What was counted before the connection was not said to it. A counter that falls is that of
+    /// a program that began anew.
+    fn on_renewals(&mut self, counter: u64) {
+        let is_rise = self.heard.replace(counter).is_some_and(|before| counter > before);
+        self.renewals.count += u64::from(is_rise);
+    }
+
     fn valid(&self, now: Instant) -> Option<Target> {
         let (at, target) = self.target?;
         (now.saturating_duration_since(at) < VALID_FOR).then_some(target)
@@ -134,6 +162,7 @@ impl Client {
         stream.set_write_timeout(Some(SILENCE_MOST))?;
         stream.set_read_timeout(Some(SILENCE_MOST))?;
         stream.write_all(message::SUBSCRIBE)?;
+        lock(&self.latest).on_connected();
         let mut lines = Lines::new(stream);
         while !self.is_over() {
             let Some(line) = lines.read()? else { return Ok(()) };
@@ -144,9 +173,10 @@ impl Client {
                     latest.connected = true;
                     tracing::info!("following targets from {}", self.socket.display());
                 }
-                Message::Target(target) => {
+                Message::Lane(said) => {
                     latest.connected = true;
-                    latest.target = target.map(|target| (Instant::now(), target));
+                    latest.target = said.target.map(|target| (Instant::now(), target));
+                    said.renewals.into_iter().for_each(|counter| latest.on_renewals(counter));
                 }
                 Message::Refused(why) => return Err(io::Error::other(why)),
                 Message::Other => {}

@@ -25,6 +25,7 @@ mod srt;
 mod stamp;
 mod statistics;
 mod strangers;
+mod supersede;
 
 use std::process::ExitCode;
 

@@ -8,9 +8,13 @@
 //! ```
 //!
 //! Pictures are shown as soon as they are decoded: for somebody who drives by them, the newest one
-//! matters more than an even pace. Packets other than those of [`crate::rtp`] are passed over.
+//! matters more than an even pace. A key frame that is whole waits for nothing before it
+//! ([`jump`]). Packets other than those of [`crate::rtp`] are passed over.
 
+mod jump;
+mod key_frame;
 mod record;
+mod skip;
 mod stamps;
 mod window;
 
@@ -169,6 +173,13 @@ impl View {
     fn on_coded(&self, buffer: &gst::BufferRef) {
         let Ok(bytes) = buffer.map_readable() else { return };
         self.state().record.on_coded(&bytes);
+    }
+
+    /// A key frame is gone on with, and so many packets before it are waited for no longer.
+    fn on_jump(&self, missing: usize) {
+        let mut state = self.state();
+        state.received.on_lost_packets(missing as u64);
+        state.received.on_jump();
     }
 
     fn on_key_frame_request(&self) {
@@ -394,10 +405,15 @@ fn follow(pipeline: &gst::Pipeline, bin: &gst::Element, funnel: &gst::Element, v
     let waiting = Arc::clone(view);
     bin.connect("new-jitterbuffer", false, move |values| {
         let element = values[1].get::<gst::Element>().ok()?;
+        let watched = skip::watch(&element, &waiting);
         let mut state = waiting.state();
         element.set_property("latency", millis(state.gap_wait.now()));
         let element = element.downgrade();
         state.jitter_buffers.push(JitterBuffer { element, lost: 0, late: 0 });
+        drop(state);
+        if let Err(error) = watched {
+            waiting.state().error.get_or_insert(error);
+        }
         None
     });
     let (pipeline, funnel) = (pipeline.downgrade(), funnel.downgrade());
@@ -472,11 +488,6 @@ fn show(
             gst::PadProbeReturn::Ok
         });
     }
-    let asked = Arc::clone(view);
-    rtp::on_key_frame_asked(&unpack, "sink", move || {
-        asked.on_key_frame_request();
-        gst::PadProbeReturn::Ok
-    })?;
     for element in [&decode, &form, &unpack] {
         element.sync_state_with_parent()?;
     }

@@ -113,6 +113,12 @@ pub fn write(packet: &mut gst::BufferRef, stamp: Stamp) {
     }
 }
 
+/// The source (SSRC) and the timestamp of a packet.
+pub fn source(packet: &gst::BufferRef) -> Option<(u32, u32)> {
+    let packet = RTPBuffer::from_buffer_readable(packet).ok()?;
+    Some((packet.ssrc(), packet.timestamp()))
+}
+
 /// Reads the stamp of a packet, if it has one.
 pub fn read(packet: &gst::BufferRef) -> Option<Stamp> {
     let packet = RTPBuffer::from_buffer_readable(packet).ok()?;
@@ -154,4 +160,5 @@ pub fn key_frame_event() -> gst::Event {
 
 /// Some 4 kbit/s.
 const REPORT_NS: u64 = 200_000_000;
-const ASK: &str = "GstForceKeyUnit";
+/// The name of that event.
+pub const ASK: &str = "GstForceKeyUnit";

@@ -4,6 +4,8 @@
 //! source ─► pace ─► queue of one ─► limit ─► encoder ─► size ─► payloader ─► stamp ─► RTP, or SRT
 //!                                     ▲                                       │ ▲
 //!       the tunnel's program ─────────┴───── a key frame is asked for ◄───────┴─┴── RTCP
+//!                  ▲                                                          │
+//!                  └───────── what is older is worth nothing ◄────────────────┘
 //! ```
 //!
 //! What is named there beside elements is done by probes on their pads, in their own threads: the
@@ -29,6 +31,7 @@ use crate::plugins::{self, make, running_time};
 use crate::run::{self, ElementError, End};
 use crate::sizing::Packets;
 use crate::srt::Connection;
+use crate::supersede::Supersede;
 use crate::{rtp, source, srt, stamp};
 
 /// Sends until the source ends or somebody ends it.
@@ -113,13 +116,6 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
         mtu: usize::from(options.mtu),
         around: usize::from(options.overhead) + if is_ipv6 { 40 + 8 } else { 20 + 8 },
     };
-    let feedback = match (&options.feedback, &options.lane) {
-        (Some(socket), Some(lane)) => {
-            let feedback = Feedback::subscribe(socket.clone(), lane.clone());
-            Some(feedback.context("cannot start a thread")?)
-        }
-        _ => None,
-    };
     let source = source::build(pipeline, &options.source, options.picture, true)?;
     let settings = Settings {
         packets,
@@ -129,13 +125,13 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
         keeps_frames: options.picture.codec == Codec::H264,
         bitrate_bps: options.bitrate,
     };
-    let frames = Arc::new(Frames::new(settings, feedback, options.frames.as_deref())?);
+    let frames = Arc::new(Frames::new(settings, tunnel(options)?, options.frames.as_deref())?);
     let encoded = encode(pipeline, &source, encoder, &frames)?;
     match (&options.to, target) {
         (Address::Srt(uri), _) => {
             let counted = Arc::clone(&frames);
             let what = (options.picture.codec, options.bitrate);
-            let sent = move |bytes| counted.on_packet(bytes);
+            let sent = move |bytes| counted.on_packet(bytes, None);
             frames.follow(Connection::new(pipeline, &encoded, uri, what, &options.srt, sent)?);
             Ok((frames, false))
         }
@@ -149,6 +145,21 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
         }
         (Address::Rtp(..), None) => bail!("no address to send to"),
     }
+}
+
+/// The tunnel's program, as far as it is followed: what it says, and what it is told.
+fn tunnel(options: &options::Send) -> Result<(Option<Feedback>, Option<Supersede>)> {
+    let (Some(socket), Some(lane)) = (&options.feedback, &options.lane) else {
+        return Ok((None, None));
+    };
+    let feedback = Feedback::subscribe(socket.clone(), lane.clone());
+    let feedback = feedback.context("cannot start a thread")?;
+    // SRT has neither the numbers nor the times of RTP.
+    let supersede = match &options.to {
+        Address::Rtp(..) => Some(Supersede::start(socket.clone(), lane.clone())),
+        Address::Srt(_) => None,
+    };
+    Ok((Some(feedback), supersede.transpose().context("cannot start a thread")?))
 }
 
 /// From raw pictures to encoded ones, each within its limit; the last element.
@@ -222,10 +233,11 @@ fn stamp_packets(payloader: &gst::Element, frames: &Arc<Frames>) -> Result<()> {
     let kinds = gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST;
     pad.add_probe(kinds, move |pad, info| {
         let write = |buffer: &mut gst::BufferRef| {
-            if let Some(stamp) = frames.stamp(running_time(pad, buffer)) {
+            let at = running_time(pad, buffer);
+            if let Some(stamp) = frames.stamp(at) {
                 rtp::write(buffer, stamp);
             }
-            frames.on_packet(buffer.size());
+            frames.on_packet(buffer.size(), rtp::source(buffer));
         };
         match &mut info.data {
             Some(gst::PadProbeData::Buffer(buffer)) => write(buffer.make_mut()),

@@ -112,6 +112,8 @@ pub struct Gate {
     last: Option<(Duration, usize)>,
     /// Whether a key frame is wanted.
     wanted: bool,
+    /// Whether what was sent is given up for it.
+    renews: bool,
     /// Since when there is room for frames, but not for the key frame, and for how much.
     waits: Option<(Duration, usize)>,
     /// When the last key frame was admitted.
@@ -144,6 +146,7 @@ impl Gate {
             key_bytes_least: (pixels / PIXELS_OF_A_BYTE).max(FRAME_BYTES_LEAST),
             last: None,
             wanted: false,
+            renews: false,
             waits: None,
             key: None,
             key_interval,
@@ -158,6 +161,12 @@ impl Gate {
         self.wanted = true;
     }
 
+    /// What was sent is given up for a key frame, which makes room for it: the next frame is one,
+    /// and waits for no more.
+    pub fn renew(&mut self) {
+        (self.wanted, self.renews) = (true, true);
+    }
+
     /// What the frame at `now` may be, or `None` to skip it. `target` is its share; a key frame may
     /// have up to `at_once`.
     pub fn admit(&mut self, now: Duration, target: usize, at_once: usize) -> Option<Admitted> {
@@ -169,7 +178,8 @@ impl Gate {
         }
         self.wanted |= now >= self.key_due;
         let is_early = self.key.is_some_and(|key| now.saturating_sub(key) < KEY_FRAME_INTERVAL);
-        if self.wanted && !is_early {
+        // Nothing can follow what is given up, however early another key frame is.
+        if self.renews || self.wanted && !is_early {
             return self.key_frame(now, bytes, at_once);
         }
         // Links that have just come back answer before anything is known of their rate.
@@ -184,12 +194,13 @@ impl Gate {
         let (since, saved) = self.waits.unwrap_or((now, 0));
         let saved = saved.saturating_add(share);
         self.waits = Some((since, saved));
+        let at_once = if self.renews { at_once.max(least) } else { at_once };
         let bytes = share.max(at_once.max(saved).min(least));
         let fits = bytes >= least || now.saturating_sub(since) >= KEY_FRAME_WAIT_MOST;
         let is_ready = self.last.is_none_or(|(_, before)| before >= least);
         match (fits, is_ready) {
             (true, true) => {
-                (self.wanted, self.waits, self.key) = (false, None, Some(now));
+                (self.wanted, self.renews, self.waits, self.key) = (false, false, None, Some(now));
                 Some(self.encode(now, Admitted { bytes, key: true, sent: true }))
             }
             (false, true) => None,
@@ -386,6 +397,24 @@ mod tests {
         let frames = [67, 100, 133, 167, 200].map(|ms| (ms, 660, 660, None));
         check_gate(&mut gate, &frames[..5]);
         check_gate(&mut gate, &[(217, 660, 660, Some((6 * little, true, true)))]);
+    }
+
+    #[test]
+    fn a_key_frame_for_which_what_was_sent_is_given_up_does_not_wait_for_room() {
+        let (whole, little) = (PACKETS.frame_bytes(10_000), PACKETS.frame_bytes(1_200));
+        let mut gate = gate();
+        check_gate(&mut gate, &[(0, 10_000, 10_000, Some((whole, false, true)))]);
+        gate.renew();
+        let frames = [
+            (33, 1_200, 1_200, Some((3_600, true, true))),
+            (67, 1_200, 1_200, Some((little, false, true))),
+        ];
+        check_gate(&mut gate, &frames);
+        gate.renew();
+        // Without any link there is nothing to be said, and at their return it comes at once.
+        let frames = [(100, 0, 0, None), (200, 1_200, 1_200, Some((3_600, true, false)))];
+        check_gate(&mut gate, &frames);
+        check_gate(&mut gate, &[(233, 1_200, 1_200, Some((3_600, true, true)))]);
     }
 
     #[test]

@@ -26,6 +26,11 @@ impl Budget {
         Self::new(2.0, 2.0)
     }
 
+    /// For key frames that are gone on with: a sender makes ten a second at most.
+    pub fn of_jumps() -> Self {
+        Self::new(10.0, 4.0)
+    }
+
     fn new(per_second: f64, burst: f64) -> Self {
         Self { per_second, burst, left: burst, at: Duration::ZERO }
     }

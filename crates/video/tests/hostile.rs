@@ -227,6 +227,34 @@ fn a_stranger_in_the_middle_takes_the_picture_for_a_moment_at_most() {
 }
 
 #[test]
+fn key_frames_of_a_stranger_behind_gaps_are_gone_on_with_a_few_times_a_second() {
+    let port = free_port();
+    let receiver = receiver(port, &["--seconds", "15"]);
+    let sender = sender(port, "16", &["--bitrate", "1M"]);
+    thread::sleep(Duration::from_secs(3));
+    let before = receiver.memory_kib();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let key_frame = [24, 0, 2, 0x67, 0x42, 0, 2, 0x68, 0xce, 0, 2, 0x65, 0x88];
+    let (began, mut number_of_it) = (Instant::now(), 0_u16);
+    while began.elapsed() < Duration::from_secs(4) {
+        // Some in order, so that it is taken for a sender; then as far apart as no budget is for.
+        number_of_it = number_of_it.wrapping_add(if number_of_it < 20 { 1 } else { 99 });
+        let mut packet = stranger(number_of_it, &key_frame);
+        packet[1] |= 0x80;
+        let _ = socket.send_to(&packet, ("127.0.0.1", port));
+        thread::sleep(Duration::from_millis(1));
+    }
+    let grown = receiver.memory_kib().saturating_sub(before);
+    let reports = reports(&receiver.output());
+    drop(sender);
+    let whole = reports.last().unwrap();
+    assert!((1.0..=60.0).contains(&number(whole, "jumps")), "{whole}");
+    assert!(grown < 16_000, "{grown} KiB more");
+    let shown: Vec<f64> = reports.iter().map(|it| number(it, "frames_shown")).collect();
+    assert!(shown[11..15].iter().sum::<f64>() > 12.0, "{shown:?}");
+}
+
+#[test]
 fn what_is_not_taken_leads_no_answers_away() {
     let port = free_port();
     let receiver = receiver(port, &["--seconds", "8"]);

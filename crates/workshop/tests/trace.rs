@@ -152,6 +152,14 @@ fn mistakes_are_told_with_their_place_and_cure() {
     check("convert years.csv --to bytes", &["steps are too many", "--step"]);
     check("convert drive --out drive", &["--out drive: not empty", "--force"]);
     check("generate --out drive", &["--out drive: not empty", "--force"]);
+    check("generate --set --out drive", &["--out drive: not empty", "--force"]);
+    check("generate --set --out x --operators att", &["--set", "cannot be used with"]);
+    check("generate --set --out x --drives 0", &["--drives", "1..=10000"]);
+    check("generate --set --out x --seed many", &["--seed", "invalid digit"]);
+    check(
+        "generate --set --out drive/notes.txt/x",
+        &["--out drive/notes.txt/x", "Not a directory"],
+    );
     check("generate --out x --operators att,o3", &["o3", "att, verizon, tmobile, lte"]);
     check("plot drive --out broken.up", &["broken.up: exists already", "--force"]);
 }
@@ -306,4 +314,52 @@ fn several_drives_have_a_seed_each() {
     let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
     assert!(read("many/drive-010/lte.csv") == read("one/lte.csv"));
     assert!(read("many/drive-009/lte.csv") != read("one/lte.csv"));
+}
+
+#[test]
+fn a_set_has_the_classes_of_the_recorded_drives_and_is_the_same_each_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = printed(folder.path(), "generate --set --out a");
+    let told_again = printed(folder.path(), "generate --set --seed 1 --out b");
+    assert_eq!(told, told_again);
+    printed(folder.path(), "generate --set --seed 2 --drives 2 --out c");
+    let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
+    for drive in ["drive-000", "drive-058"] {
+        for link in ["att", "lte", "tmobile", "verizon"] {
+            let file = format!("{drive}/{link}.csv");
+            assert!(read(&format!("a/{file}")) == read(&format!("b/{file}")), "{file}");
+        }
+    }
+    let links = |name: &str| Drive::read(&folder.path().join(name)).unwrap();
+    assert!(links("a/drive-000") != links("c/drive-000"));
+
+    // What is told is what the files say. Recorded are 7 easy, 36 decisive, 8 tight, 8 starved.
+    let info = json(folder.path(), "info a");
+    let drives = info["recordings"].as_array().unwrap();
+    assert_eq!(drives.len(), 59);
+    let count = |class: &str| drives.iter().filter(|drive| drive["class"] == class).count();
+    let counts = ["easy", "decisive", "tight", "starved"].map(count);
+    let [easy, decisive, tight, starved] = counts;
+    let expected = format!(
+        "59 drives; at 30 Mbit/s {easy} easy, {decisive} decisive, {tight} tight, {starved} starved\n"
+    );
+    assert_eq!(told, expected);
+    assert!((1..=9).contains(&easy), "{counts:?}");
+    assert!((30..=42).contains(&decisive), "{counts:?}");
+    assert!((4..=14).contains(&tight), "{counts:?}");
+    assert!((4..=12).contains(&starved), "{counts:?}");
+}
+
+#[test]
+fn a_full_disk_is_told_with_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let drive = folder.path().join("full/drive-001");
+    fs::create_dir_all(&drive).unwrap();
+    std::os::unix::fs::symlink("/dev/full", drive.join("lte.csv")).unwrap();
+    let output = trace(folder.path(), "generate --set --drives 3 --seconds 5 --force --out full");
+    let errors = said(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("full/drive-001/lte.csv"), "{errors}");
+    assert!(errors.contains("No space left"), "{errors}");
+    assert_eq!(said(&output.stdout), "");
 }

@@ -43,7 +43,7 @@ const WORDS: [&str; 14] = [
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 /// The fields of docs/configuration.md but the private key, and of the sections around them.
-const FIELDS: [&str; 85] = [
+const FIELDS: [&str; 89] = [
     "accept",
     "addresses",
     "allow_destinations",
@@ -69,6 +69,7 @@ const FIELDS: [&str; 85] = [
     "first_kb",
     "fleet",
     "forward",
+    "forwards",
     "from",
     "http_ports",
     "idle_timeout_seconds",
@@ -100,9 +101,11 @@ const FIELDS: [&str; 85] = [
     "paths_max",
     "peers",
     "policies",
+    "port",
     "ports",
     "priority",
     "probe_interval_ms",
+    "protocol",
     "protocols",
     "proxies",
     "public_key",
@@ -125,6 +128,7 @@ const FIELDS: [&str; 85] = [
     "technology",
     "to",
     "to_anchor_ms",
+    "to_port",
     "transport",
     "tun",
     "uplinks",

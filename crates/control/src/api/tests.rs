@@ -6,9 +6,11 @@ mod guarded;
 mod removed;
 mod resumed;
 mod walks;
+mod watch;
 mod withdrawn;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -107,6 +109,21 @@ impl Api {
             }
         }
         api
+    }
+
+    /// Has changes told from now on. What changes before the outbox is first read is known from the
+    /// tables and not told, so one is made until it is.
+    pub(crate) async fn follow(&self) {
+        let mut told = self.app.outbox.listen();
+        tokio::spawn(Arc::clone(&self.app.outbox).follow(Arc::clone(&self.app.store)));
+        for at in 0.. {
+            let pool = json!({ "id": format!("told-{at}"), "settings": {} });
+            let make = self.ask("POST", "/tenants/ferry/pools").key("ferry-owner").json(pool);
+            assert_eq!(make.status().await, 201);
+            if tokio::time::timeout(Duration::from_secs(2), told.recv()).await.is_ok() {
+                return;
+            }
+        }
     }
 
     async fn insert<R: Record>(&self, tenant: &str, record: R) {

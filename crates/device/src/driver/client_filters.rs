@@ -37,6 +37,7 @@ impl ClientFilters {
             inner: Vec::new(),
             masquerade: false,
             masquerade_into_tun: options.masquerade.then(Vec::new),
+            forwards: Vec::new(),
             client_sockets: false,
             forwarding: Forwarding::Box {
                 inside: Vec::new(),

@@ -129,7 +129,7 @@ impl FarEnd {
 
     /// Clients may go there from now on.
     pub(super) fn set_destinations(&mut self, destinations: Destinations) {
-        let Destinations { denied, allowed } = destinations;
+        let Destinations { denied, allowed, .. } = destinations;
         if (&denied, &allowed) != (&self.rules.denied, &self.rules.allowed) {
             (self.rules.denied, self.rules.allowed) = (denied, allowed);
             self.exit.set_rules(self.rules.clone());

@@ -288,6 +288,7 @@ fn filter_options(tun: &Tun) -> FilterOptions {
         inner: Vec::new(),
         masquerade: false,
         masquerade_into_tun: None,
+        forwards: Vec::new(),
         client_sockets: false,
         forwarding: Forwarding::Open,
         apart: None,

@@ -185,6 +185,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     let epoch = Epoch::new(clock.epoch());
     let (config, identity) = (options.config.clone(), options.identity.clone());
     let mut server = Server::new(epoch, config, identity, peers.clone())?;
+    server.set_forwards(options.destinations.forwarded());
     let learned = StateFile::new(&options.state_directory, instance.name());
     let learned = LearnedFile::restore(learned, &mut server);
     let (mtu, offload) = (tun.mtu(), tun.offload());
@@ -238,8 +239,10 @@ impl Role<Server> for ServerRole {
 
     fn on_wake(&mut self, driver: &mut Driver<Server>, now: Instant) {
         self.serving.on_wake(&mut driver.node, now);
+        let destinations = self.serving.destinations();
+        driver.node.set_forwards(destinations.forwarded());
         if let Some(far_end) = &mut self.far_end {
-            far_end.set_destinations(self.serving.destinations());
+            far_end.set_destinations(destinations);
         }
     }
 

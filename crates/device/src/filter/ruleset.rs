@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! prerouting   own_addresses (before conntrack) ─► destinations (before the machine's own DNAT)
-//!              ─► sockets (after NAT, see super::sockets)
-//! forward      forward ─► answers
+//!              ─► forwards (before it as well) ─► sockets (after NAT, see super::sockets)
+//! forward      forward ─► answers, forwarded (see super::forwards)
 //! postrouting  postrouting (source NAT) ─► opened (after it)
 //! ```
 //!
@@ -20,7 +20,7 @@ use ipnet::IpNet;
 use roadweave_types::DropReason;
 
 use super::chain::{Chain, count_and_drop, counter, family, has_family};
-use super::{Allowed, FilterOptions, Forwarding, Interface, Opened, apart, sockets};
+use super::{Allowed, FilterOptions, Forwarding, Interface, Opened, apart, forwards, sockets};
 
 /// What the kernel counts for us.
 pub(super) const COUNTED: [DropReason; 3] =
@@ -69,6 +69,7 @@ fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
         Chain { name: "answers", hook: None, rules: answers(options) },
         base("own_addresses", "filter hook prerouting priority raw", own_addresses(options)),
         base("destinations", "filter hook prerouting priority mangle", destinations(options)),
+        base("forwards", forwards::HOOK, forwards::translating(options)),
         base("sockets", sockets::HOOK, sockets::rules(options)),
         base("leaving", "filter hook output priority filter - 10", sockets::leaving(options)),
         base("forward", "filter hook forward priority filter - 10", forward(options)),
@@ -81,6 +82,13 @@ fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
     ];
     if let Some(own) = options.apart {
         chains.extend(apart::chains(options, own));
+    }
+    if matches!(options.forwarding, Forwarding::Server { .. }) {
+        // Before those that go to it.
+        chains.insert(
+            0,
+            Chain { name: "forwarded", hook: None, rules: forwards::forwarded(options) },
+        );
     }
     chains.retain(|chain| chain.hook.is_none() || !chain.rules.is_empty());
     chains
@@ -162,6 +170,7 @@ fn destinations(options: &FilterOptions) -> Vec<String> {
             }
         }
     }
+    rules.extend(forwards::excepted(options));
     for ipv4 in [true, false] {
         if has_family(denied, ipv4) {
             let set = if ipv4 { "denied4" } else { "denied6" };
@@ -196,6 +205,7 @@ fn forward(options: &FilterOptions) -> Vec<String> {
             rules.push("goto answers".to_owned());
         }
         Forwarding::Server { outside_to_tunnel, clients_reach_clients, .. } => {
+            rules.extend(forwards::judged(tun));
             if !clients_reach_clients {
                 let drop = count_and_drop(DropReason::ForwardRefused);
                 rules.push(format!("iifname \"{tun}\" oifname \"{tun}\" {drop}"));
@@ -221,7 +231,7 @@ fn answers(FilterOptions { tun, forwarding, .. }: &FilterOptions) -> Vec<String>
 
 fn postrouting(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, inner, masquerade, masquerade_into_tun, apart, .. } = options;
-    let mut rules = Vec::new();
+    let mut rules = forwards::masquerade(options);
     if *masquerade {
         // What comes out of the tunnel has been checked. Zone or prefixes are for kernels before
         // 5.7, which know no input interface here.

@@ -10,6 +10,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         inner: vec!["10.8.0.1/24".parse().unwrap(), "fd08::1/64".parse().unwrap()],
         masquerade: true,
         masquerade_into_tun: Some(vec!["192.168.50.0/24".parse().unwrap()]),
+        forwards: Vec::new(),
         client_sockets: false,
         forwarding,
         apart: None,
@@ -139,6 +140,81 @@ fn a_server_closes_what_it_opened_in_the_family_that_was_off() {
         ],
     );
     assert!(!opened.contains("meta nfproto ipv4"));
+}
+
+#[test]
+fn ports_lead_to_clients_past_what_is_denied() {
+    let forwarding = Forwarding::Server {
+        outside_to_tunnel: false,
+        clients_reach_clients: false,
+        denied: vec!["169.254.0.0/16".parse().unwrap()],
+        allowed: Vec::new(),
+    };
+    let one = Forward {
+        tcp: true,
+        udp: false,
+        ports: 8443..=8443,
+        to: "10.8.0.5".parse().unwrap(),
+        to_ports: 443..=443,
+        near: ["10.8.0.5/32", "192.168.5.0/24"].map(|net| net.parse().unwrap()).to_vec(),
+    };
+    let range = Forward {
+        udp: true,
+        ports: 7..=9,
+        to: "fd08::5".parse().unwrap(),
+        to_ports: 7..=9,
+        near: vec!["fd08::5/128".parse().unwrap()],
+        ..one.clone()
+    };
+    let renumbered = Forward { udp: false, ports: 3..=4, to_ports: 1..=2, ..range.clone() };
+    let drop = "counter name \"denied_destination\" drop";
+    let refused = "counter name \"forward_refused\" drop";
+    let marked = "ct mark & 0xffff == 0x5246";
+    let set = "ct mark set ct mark & 0xffff0000 | 0x5246";
+    let judged = [
+        format!("iifname \"rw0\" {marked} goto forwarded"),
+        format!("oifname \"rw0\" {marked} goto forwarded"),
+        format!("iifname \"rw0\" oifname \"rw0\" {refused}"),
+    ];
+    let mut options = options(forwarding);
+    let without = text(&options, NONE);
+    assert!(!without.contains("dnat ip") && !without.contains(&format!("{marked} return")));
+    let errors = "ct state related meta l4proto { icmp, ipv6-icmp } return";
+    let judged = judged.each_ref().map(String::as_str);
+    check(&without, &[&["chain forwarded {", errors, refused], &judged[..]].concat());
+    options.forwards = vec![one, range, renumbered];
+    let text = text(&options, NONE);
+    let expected = [
+        "chain forwarded {",
+        "meta l4proto tcp ct original proto-dst 8443 ct reply ip saddr 10.8.0.5 ct reply proto-src 443 return",
+        "meta l4proto tcp ct original proto-dst 7-9 ct reply ip6 saddr fd08::5 ct reply proto-src 7-9 return",
+        "meta l4proto udp ct original proto-dst 7-9 ct reply ip6 saddr fd08::5 ct reply proto-src 7-9 return",
+        "meta l4proto tcp ct original proto-dst 3-4 ct reply ip6 saddr fd08::5 ct reply proto-src 1-2 return",
+        errors,
+        refused,
+        "chain destinations {",
+        "fib daddr type local meta nfproto ipv4 tcp dport 8443 ct state new return",
+        "fib daddr type local meta nfproto ipv6 udp dport 7-9 ct state new return",
+        &format!("{marked} return"),
+        &format!("ip daddr @denied4 {drop}"),
+        "type nat hook prerouting priority dstnat - 1; policy accept;",
+        "fib daddr type != local return",
+        "ip daddr 10.8.0.1 return",
+        "ip6 daddr fd08::1 return",
+        "iifname != \"rw0\" ip saddr @inner4 return",
+        "iifname != \"rw0\" ip6 saddr @inner6 return",
+        &format!("meta nfproto ipv4 tcp dport 8443 {set} dnat ip to 10.8.0.5:443"),
+        &format!("meta nfproto ipv6 tcp dport 7-9 {set} dnat ip6 to fd08::5"),
+        &format!("meta nfproto ipv6 udp dport 7-9 {set} dnat ip6 to fd08::5"),
+        &format!(
+            "meta nfproto ipv6 tcp dport 3-4 {set} dnat ip6 to fd08::5 : tcp dport map {{ 3 : 1, 4 : 2 }}"
+        ),
+    ];
+    check(&text, &expected);
+    let own = format!(
+        "oifname \"rw0\" {marked} ip daddr 10.8.0.5 ip saddr {{ 10.8.0.5/32, 192.168.5.0/24 }} masquerade"
+    );
+    check(&text, &[&judged[..], &[&own]].concat());
 }
 
 #[test]

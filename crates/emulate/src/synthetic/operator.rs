@@ -18,6 +18,8 @@ pub struct Operator {
     pub handovers_per_minute: f64,
     /// Pauses whose bytes follow within a second.
     pub gaps: Gaps,
+    /// Pauses whose bytes are lost to the link.
+    pub outages: Gaps,
 }
 
 /// Quantiles of the round-trip time, ms.
@@ -59,6 +61,7 @@ impl Operator {
         loss_burst_probes: 2.6,
         handovers_per_minute: 2.5,
         gaps: Gaps::OCCASIONAL,
+        outages: Gaps::NONE,
     };
     /// Verizon, 4G and 5G.
     pub const VERIZON: Self = Self {
@@ -69,6 +72,7 @@ impl Operator {
         loss_burst_probes: 7.8,
         handovers_per_minute: 2.9,
         gaps: Gaps::OCCASIONAL,
+        outages: Gaps::NONE,
     };
     /// T-Mobile, mostly 5G standalone.
     pub const TMOBILE: Self = Self {
@@ -79,6 +83,7 @@ impl Operator {
         loss_burst_probes: 4.9,
         handovers_per_minute: 2.7,
         gaps: Gaps::OCCASIONAL,
+        outages: Gaps::NONE,
     };
     /// An LTE link with the delivery gaps of its uplink grants.
     pub const LTE: Self = Self {
@@ -89,6 +94,7 @@ impl Operator {
         loss_burst_probes: 4.9,
         handovers_per_minute: 2.7,
         gaps: Gaps::LTE,
+        outages: Gaps::NONE,
     };
     /// All of them, in the order in which a drive takes them.
     pub const ALL: [Self; 4] = [Self::ATT, Self::VERIZON, Self::TMOBILE, Self::LTE];
@@ -115,6 +121,12 @@ impl RttQuantiles {
     /// What is left of a spike at the next probe.
     pub(super) const DECAY: f64 = 0.5;
 
+    /// The same spikes above another median.
+    pub(super) fn moved_to(self, p50_ms: f64) -> Self {
+        let by = p50_ms - self.p50_ms;
+        Self { p50_ms, p99_ms: self.p99_ms + by, p999_ms: self.p999_ms + by }
+    }
+
     /// Spikes with a Pareto tail through both upper quantiles.
     ///
     /// A spike of Pareto exponent a that shrinks by the factor d from probe to probe stays above
@@ -140,6 +152,8 @@ impl Spikes {
 }
 
 impl Gaps {
+    /// None at all.
+    pub const NONE: Self = Self { per_minute: 0.0, at_least: &[(0.0, 1.0), (1.0, 0.0)] };
     /// Two per minute of 200 to 600 ms.
     pub const OCCASIONAL: Self = Self { per_minute: 2.0, at_least: &[(200.0, 1.0), (600.0, 0.0)] };
     /// Per minute 132 above 50 ms, 15.6 above 100 ms, 7.3 above 200 ms, 0.9 above 1 s.

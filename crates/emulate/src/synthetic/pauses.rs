@@ -1,4 +1,4 @@
-//! Times in which nothing is delivered: handovers and scheduling gaps.
+//! Times in which nothing is delivered: handovers, scheduling gaps, outages.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{rate, steps};
 use crate::random::Random;
 use crate::timeline::{AtEnd, Timeline, nanos};
 
-/// Handovers and gaps of one link, in no particular order.
+/// Handovers, gaps and outages of one link, in no particular order.
 pub(super) struct Pauses(Vec<Pause>);
 
 #[derive(Clone, Copy)]
@@ -34,7 +34,24 @@ impl Pauses {
             pauses.push(Pause { begin, end: begin + lasts, repaid: true });
             lasts
         });
+        let outages = operator.outages;
+        draw_events(random, outages.per_minute, outages.mean_ms(), length, |random, begin| {
+            let lasts = (outages.exceeded_by(random.unit()) * 1e6) as u64;
+            pauses.push(Pause { begin, end: begin + lasts, repaid: false });
+            lasts
+        });
         Self(pauses)
+    }
+
+    /// The same with gaps that begin with a `step` and last whole ones.
+    pub fn in_steps(mut self, step: Duration) -> Self {
+        let step = nanos(step);
+        for gap in self.0.iter_mut().filter(|pause| pause.repaid) {
+            let steps = (gap.end - gap.begin + step / 2) / step;
+            gap.begin = gap.begin / step * step;
+            gap.end = gap.begin + steps * step;
+        }
+        self
     }
 
     /// The rates that are left of `rates` (Mbit/s, one per `step`) over `length`.

@@ -74,8 +74,13 @@ impl PendingRepairs {
     /// Nobody needs the packet `id`: a repair that was to bring back no other is done. One that was
     /// goes on as it is, for the packet is as unknown to the receiver as before.
     pub(super) fn on_superseded(&mut self, id: PacketId) {
+        let mut is_of_one = false;
         for open in self.open.iter_mut().filter(|open| open.repair.group.has_lost(id)) {
             open.superseded |= 1 << id.distance(open.repair.group.start);
+            is_of_one = true;
+        }
+        if !is_of_one {
+            return;
         }
         self.end_unless(|open| open.superseded != open.repair.group.mask);
     }

@@ -19,7 +19,7 @@
 use std::time::Duration;
 
 use roadweave_schedule::{AcknowledgedDatagram, Scheduler, Windows};
-use roadweave_types::{Instant, PathId, PathOffer, Rate};
+use roadweave_types::{Instant, PathId, PathOffer, PathStatus, Rate};
 use serde::{Deserialize, Serialize};
 
 /// What an encoder should do. Both count the bytes of the tunnel's datagrams.
@@ -45,8 +45,10 @@ pub(super) struct Targets {
     smoothed: Option<(Instant, f64)>,
     told: EncoderTarget,
     asked: Option<Instant>,
-    /// The paths that did not answer then, ascending.
-    silent: Vec<PathId>,
+    /// The paths that answered then, and the bytes in flight there.
+    answering: Vec<(PathId, u64)>,
+    /// Bytes on paths that fell silent, as long as no other answers.
+    stranded: u64,
 }
 
 impl Targets {
@@ -57,7 +59,8 @@ impl Targets {
             smoothed: None,
             told: EncoderTarget::default(),
             asked: None,
-            silent: Vec::new(),
+            answering: Vec::new(),
+            stranded: 0,
         }
     }
 
@@ -101,9 +104,11 @@ impl Targets {
         };
         self.smoothed = Some((now, rate));
         self.asked = Some(now);
-        let stranded = self.newly_silent(paths).min(under_way);
-        // Where no path answers, an encoder begins anew once one does.
-        let renews = rate > 0.0 && stranded as f64 > room;
+        self.stranded = (self.stranded + self.newly_silent(paths)).min(under_way);
+        // Where no path answers, there is nothing to begin anew with before one does.
+        let answers = least > 0;
+        let stranded = if answers { std::mem::take(&mut self.stranded) } else { 0 };
+        let renews = answers && stranded as f64 > room;
         self.told = EncoderTarget {
             renewals: self.told.renewals + u64::from(renews),
             frame_bytes: ((room - waiting as f64 + ROUNDING).max(0.0) as u64).max(least),
@@ -112,13 +117,20 @@ impl Targets {
         self.told
     }
 
-    /// Bytes in flight on the paths that have fallen silent since the last call.
+    /// Bytes in flight on the paths that have fallen silent, or are gone, since the last call.
     fn newly_silent(&mut self, paths: &[PathOffer<'_>]) -> u64 {
-        let is_silent = |path: &&PathOffer<'_>| !path.is_usable();
-        let known = std::mem::take(&mut self.silent);
-        self.silent = paths.iter().filter(is_silent).map(|path| path.snapshot.id).collect();
-        let newly = paths.iter().filter(is_silent).filter(|it| !known.contains(&it.snapshot.id));
-        newly.map(|path| path.snapshot.bytes_in_flight).sum()
+        let held = |(id, before): &(PathId, u64)| {
+            let path = paths.iter().map(|path| path.snapshot).find(|path| path.id == *id);
+            match path {
+                Some(path) if path.status == PathStatus::Suspect => path.bytes_in_flight,
+                Some(_) => 0,
+                None => *before,
+            }
+        };
+        let held = self.answering.iter().map(held).sum();
+        let answering = paths.iter().map(|path| path.snapshot).filter(|path| path.is_usable());
+        self.answering = answering.map(|path| (path.id, path.bytes_in_flight)).collect();
+        held
     }
 }
 
@@ -136,7 +148,7 @@ const ROUNDING: f64 = 1e-3;
 #[cfg(test)]
 mod tests {
     use roadweave_schedule::MinRtt;
-    use roadweave_types::{PathId, PathSnapshot, PathStatus};
+    use roadweave_types::PathSnapshot;
 
     use super::*;
 
@@ -147,38 +159,46 @@ mod tests {
         targets.take(now, &MinRtt::default(), &[PathOffer::free(path)], waiting, 0)
     }
 
+    /// What is counted while a path of 40 ms with so many bytes in flight is in these states, each
+    /// 33 ms; `None`: it is gone. Another one answers where that says so.
+    fn renewals(in_flight: u64, under_way: u64, states: &[(Option<PathStatus>, bool)]) -> Vec<u64> {
+        let path = |id| PathSnapshot::idle(PathId(id), MS * 40, 12_000);
+        let mut targets = Targets::new(MS * 100);
+        let mut told = Vec::new();
+        for (at, (first, other_answers)) in states.iter().enumerate() {
+            let other = if *other_answers { PathStatus::Usable } else { PathStatus::Suspect };
+            let first =
+                first.map(|status| PathSnapshot { status, bytes_in_flight: in_flight, ..path(0) });
+            let other = PathSnapshot { status: other, ..path(1) };
+            let paths: Vec<_> = first.iter().chain([&other]).map(PathOffer::free).collect();
+            let now = Instant::from_millis(at as u64 * 33);
+            let target = targets.take(now, &MinRtt::default(), &paths, 0, under_way);
+            told.push(target.renewals);
+        }
+        told
+    }
+
+    const ANSWERS: (Option<PathStatus>, bool) = (Some(PathStatus::Usable), true);
+    const SILENT: (Option<PathStatus>, bool) = (Some(PathStatus::Suspect), true);
+
     #[test]
     fn what_is_stranded_and_more_than_the_others_bring_in_time_renews_once() {
-        let path = |id| PathSnapshot::idle(PathId(id), MS * 40, 12_000);
-        let falls_silent = |bytes_in_flight, under_way| {
-            let mut targets = Targets::new(MS * 100);
-            let mut first = PathSnapshot { bytes_in_flight, ..path(0) };
-            let second = path(1);
-            let mut renewals = Vec::new();
-            for (at_ms, is_silent) in [(0, false), (33, true), (67, true), (100, false)] {
-                let status = if is_silent { PathStatus::Suspect } else { PathStatus::Usable };
-                first.status = status;
-                let paths = [PathOffer::free(&first), PathOffer::free(&second)];
-                let now = Instant::from_millis(at_ms);
-                let told = targets.take(now, &MinRtt::default(), &paths, 0, under_way);
-                renewals.push(told.renewals);
-            }
-            renewals
-        };
+        let falls_silent = [ANSWERS, SILENT, SILENT, ANSWERS];
         // The other path brings 19,200 bytes in time.
-        assert_eq!(falls_silent(19_000, 50_000), [0, 0, 0, 0]);
-        assert_eq!(falls_silent(20_000, 50_000), [0, 1, 1, 1]);
-        assert_eq!(falls_silent(20_000, 15_000), [0, 0, 0, 0], "most is of other lanes");
+        assert_eq!(renewals(19_000, 50_000, &falls_silent), [0, 0, 0, 0]);
+        assert_eq!(renewals(20_000, 50_000, &falls_silent), [0, 1, 1, 1]);
+        assert_eq!(renewals(20_000, 15_000, &falls_silent), [0, 0, 0, 0], "it is of other lanes");
+        assert_eq!(renewals(20_000, 50_000, &falls_silent[1..]), [0, 0, 0], "it was so before");
+        assert_eq!(renewals(20_000, 50_000, &[ANSWERS, (None, true)]), [0, 1], "it is gone");
+        let parked = (Some(PathStatus::Standby), true);
+        assert_eq!(renewals(20_000, 50_000, &[ANSWERS, parked]), [0, 0], "it still brings that");
     }
 
     #[test]
-    fn without_any_path_nothing_is_to_be_begun_anew() {
-        let mut targets = Targets::new(MS * 100);
-        let path = PathSnapshot::idle(PathId(0), MS * 40, 12_000);
-        let dead = PathSnapshot { status: PathStatus::Suspect, bytes_in_flight: 12_000, ..path };
-        let now = Instant::from_millis(10);
-        let told = targets.take(now, &MinRtt::default(), &[PathOffer::free(&dead)], 0, 12_000);
-        assert_eq!((told.frame_bytes, told.renewals), (0, 0));
+    fn where_no_path_answers_one_that_comes_back_begins_anew() {
+        let dead = (Some(PathStatus::Suspect), false);
+        assert_eq!(renewals(20_000, 50_000, &[ANSWERS, dead, dead, SILENT]), [0, 0, 0, 1]);
+        assert_eq!(renewals(9_000, 50_000, &[ANSWERS, dead, dead, SILENT]), [0, 0, 0, 0]);
     }
 
     #[test]

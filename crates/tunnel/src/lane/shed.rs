@@ -30,8 +30,6 @@ use std::time::Duration;
 use roadweave_types::Instant;
 use roadweave_wire::RtpHeader;
 
-use crate::lane::superseded::Superseded;
-
 /// A frame of a video in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
@@ -44,11 +42,6 @@ impl Frame {
     /// The frame of a packet with the RTP header `rtp`; `flow`: a hash of its 5-tuple.
     pub(crate) fn new(flow: u64, rtp: &RtpHeader) -> Self {
         Self { flow, source: rtp.ssrc, timestamp: rtp.timestamp }
-    }
-
-    /// Whether its video has begun anew behind it.
-    pub(crate) fn is_superseded(&self, superseded: Superseded) -> bool {
-        superseded.covers(self.source, self.timestamp)
     }
 
     fn is_of_same_video(&self, other: &Self) -> bool {

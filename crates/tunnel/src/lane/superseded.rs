@@ -20,16 +20,19 @@ pub struct Superseded {
 }
 
 impl Superseded {
-    pub(super) fn covers(self, ssrc: u32, timestamp: u32) -> bool {
+    fn covers(self, ssrc: u32, timestamp: u32) -> bool {
         let is_older = (timestamp.wrapping_sub(self.timestamp) as i32) < 0;
         ssrc == self.ssrc && is_older
     }
 
     /// Whether an inner packet is of what is older.
     pub(super) fn covers_packet(self, packet: &[u8]) -> bool {
-        let rtp = InnerPacket::parse(packet).ok().and_then(|inner| inner.rtp());
-        rtp.is_some_and(|RtpHeader { ssrc, timestamp, .. }| self.covers(ssrc, timestamp))
+        rtp_of(packet).is_some_and(|header| self.covers(header.ssrc, header.timestamp))
     }
+}
+
+fn rtp_of(packet: &[u8]) -> Option<RtpHeader> {
+    InnerPacket::parse(packet).ok()?.rtp()
 }
 
 /// What was superseded so recently that packets of it may still come in.
@@ -53,7 +56,13 @@ impl RecentlySuperseded {
         while self.words.front().is_some_and(|(since, _)| now.since(*since) >= LASTS) {
             self.words.pop_front();
         }
-        self.words.iter().any(|(_, superseded)| superseded.covers_packet(packet))
+        if self.words.is_empty() {
+            return false;
+        }
+        let covers = |RtpHeader { ssrc, timestamp, .. }: RtpHeader| {
+            self.words.iter().any(|(_, superseded)| superseded.covers(ssrc, timestamp))
+        };
+        rtp_of(packet).is_some_and(covers)
     }
 }
 

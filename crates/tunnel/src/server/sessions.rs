@@ -7,6 +7,7 @@ use bytes::Bytes;
 use roadweave_quic::ConnectionId;
 use roadweave_types::{DropReason, Instant};
 
+use super::forwards::may_answer;
 use super::{Direction, Server, UNUSED, refusals};
 use crate::session::StreamTurn;
 
@@ -117,7 +118,9 @@ impl Server {
 
     /// Puts a client's packet out for the device, unless it goes to a client that it may not reach.
     pub(super) fn deliver(&mut self, destination: IpAddr, packet: Bytes) {
-        if !self.config.clients_reach_clients && self.peers.route(destination).is_some() {
+        let is_apart = !self.config.clients_reach_clients;
+        let is_between = is_apart && self.peers.route(destination).is_some();
+        if is_between && !may_answer(&self.forwards, &packet) {
             self.drops.count(DropReason::NoRoute);
         } else if !self.inbox.push(packet) {
             self.drops.count(DropReason::DeviceFull);

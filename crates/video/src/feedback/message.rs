@@ -16,14 +16,24 @@ pub const SUBSCRIBE: &[u8] =
 pub enum Message {
     /// What was asked for will come.
     Subscribed,
-    /// What a frame may have, or `None` when the lane has no target.
-    Target(Option<Target>),
+    /// What is said of the lane.
+    Lane(Said),
     /// The program does not do it.
     Refused(String),
     /// Something else that is well-formed.
     Other,
     /// Nothing that can be understood.
     Bad,
+}
+
+/// What is said of a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// What a frame may have, if the lane has a target.
+    pub target: Option<Target>,
+    /// Counts the times at which so much lay on paths that had fallen silent that the encoder had
+    /// better begin anew; it begins anew with the program. Older programs do not say it.
+    pub renewals: Option<u64>,
 }
 
 /// What `line` says to somebody who follows `lane`.
@@ -35,7 +45,9 @@ pub fn parse(line: &[u8], lane: &str) -> Message {
     match (line.method.as_deref(), line.params) {
         (None, _) if line.result.is_some() => Message::Subscribed,
         (Some("encoder"), Some(params)) => match serde_json::from_value::<Params>(params) {
-            Ok(params) => Message::Target(params.lanes.get(lane).copied().and_then(said)),
+            Ok(params) => Message::Lane(
+                params.lanes.get(lane).copied().flatten().map_or_else(Said::default, said),
+            ),
             Err(_) => Message::Bad,
         },
         (Some("encoder"), None) => Message::Bad,
@@ -43,11 +55,10 @@ pub fn parse(line: &[u8], lane: &str) -> Message {
     }
 }
 
-/// What is said of a lane, if it is anything.
-fn said(lane: Option<Lane>) -> Option<Target> {
-    let Lane { frame_bytes, bitrate_bps } = lane?;
+fn said(lane: Lane) -> Said {
+    let Lane { frame_bytes, bitrate_bps, renewals } = lane;
     let target = Target { frame_bytes, bitrate_bps };
-    (target != Target::default()).then_some(target)
+    Said { target: (target != Target::default()).then_some(target), renewals }
 }
 
 #[derive(Deserialize)]
@@ -72,6 +83,7 @@ struct Params {
 struct Lane {
     frame_bytes: Option<u64>,
     bitrate_bps: Option<u64>,
+    renewals: Option<u64>,
 }
 
 #[cfg(test)]
@@ -83,8 +95,11 @@ mod tests {
         let check = |line: &str, expected: Message| {
             assert_eq!(parse(line.as_bytes(), "real-time"), expected, "{line}");
         };
-        let target =
-            |frame_bytes, bitrate_bps| Message::Target(Some(Target { frame_bytes, bitrate_bps }));
+        let said = |frame_bytes, bitrate_bps, renewals| {
+            let target = Some(Target { frame_bytes, bitrate_bps });
+            Message::Lane(Said { target, renewals })
+        };
+        let target = |frame_bytes, bitrate_bps| said(frame_bytes, bitrate_bps, None);
         check(r#"{"jsonrpc":"2.0","id":1,"result":{"topic":"encoder"}}"#, Message::Subscribed);
         let encoder =
             |lanes: &str| format!(r#"{{"jsonrpc":"2.0","method":"encoder","params":{lanes}}}"#);
@@ -98,8 +113,13 @@ mod tests {
             r#"{"lanes":{"real-time":{}}}"#,
             r#"{"lanes":{"other":{"frame_bytes":1}}}"#,
         ] {
-            check(&encoder(none), Message::Target(None));
+            check(&encoder(none), Message::Lane(Said::default()));
         }
+        let line = r#"{"lanes":{"real-time":{"frame_bytes":1,"bitrate_bps":2,"renewals":3}}}"#;
+        check(&encoder(line), said(Some(1), Some(2), Some(3)));
+        let line = r#"{"lanes":{"real-time":{"renewals":18446744073709551615}}}"#;
+        let alone = Said { target: None, renewals: Some(u64::MAX) };
+        check(&encoder(line), Message::Lane(alone));
         for bad in [
             "",
             "garbage",
@@ -109,6 +129,7 @@ mod tests {
             &encoder("{}"),
             &encoder(r#"{"lanes":{"real-time":{"frame_bytes":-1}}}"#),
             &encoder(r#"{"lanes":{"real-time":{"frame_bytes":"many"}}}"#),
+            &encoder(r#"{"lanes":{"real-time":{"frame_bytes":1,"renewals":-1}}}"#),
             &"[".repeat(10_000),
         ] {
             check(bad, Message::Bad);

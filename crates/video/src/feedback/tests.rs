@@ -85,6 +85,40 @@ fn garbage_between_targets_is_counted_and_nothing_else() {
 }
 
 #[test]
+fn a_counter_that_rises_is_a_renewal_and_one_that_begins_anew_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("roadweave.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let feedback = subscribe(&socket);
+    let mut frame_bytes = 0;
+    let mut check = |mut stream: &UnixStream, renewals: Option<u64>, expected: (u64, u64)| {
+        frame_bytes += 1;
+        let renewals = renewals.map_or_else(String::new, |it| format!(",\"renewals\":{it}"));
+        let lane = format!("{{\"frame_bytes\":{frame_bytes}{renewals}}}");
+        let params = format!("{{\"lanes\":{{\"real-time\":{lane}}}}}");
+        let line = format!("{{\"method\":\"encoder\",\"params\":{params}}}\n");
+        stream.write_all(line.as_bytes()).unwrap();
+        wait_for(&feedback, (State::Followed, Some(frame_bytes)));
+        let (count, connection) = expected;
+        assert_eq!(feedback.renewals(), Renewals { count, connection }, "{line}");
+    };
+    let stream = accept(&listener);
+    check(&stream, None, (0, 1));
+    check(&stream, Some(5), (0, 1));
+    check(&stream, Some(5), (0, 1));
+    check(&stream, Some(6), (1, 1));
+    check(&stream, None, (1, 1));
+    check(&stream, Some(9), (2, 1));
+    check(&stream, Some(0), (2, 1));
+    check(&stream, Some(1), (3, 1));
+    drop(stream);
+    let stream = accept(&listener);
+    check(&stream, Some(u64::MAX), (3, 2));
+    check(&stream, Some(0), (3, 2));
+    check(&stream, Some(1), (4, 2));
+}
+
+#[test]
 fn a_lane_that_loses_its_target_has_none() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("roadweave.sock");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::feedback::Feedback;
+use crate::feedback::{Feedback, Renewals};
 use crate::log_file::LogFile;
 use crate::pace::Pace;
 use crate::sizing::{Admitted, Gate, Packets, Target, share};
@@ -17,12 +17,15 @@ use crate::srt::Connection;
 use crate::stamp::Stamp;
 use crate::statistics::sent::{Around, Report, Sent};
 use crate::strangers::Budget;
+use crate::supersede::{Older, Supersede};
 
 /// The frames of one sender.
 #[derive(Debug)]
 pub struct Frames {
     settings: Settings,
     feedback: Option<Feedback>,
+    /// Where the tunnel is told what a renewal has made worthless; nowhere in SRT.
+    supersede: Option<Supersede>,
     /// The SRT connection, if that is how frames go.
     srt: OnceLock<Connection>,
     began: Instant,
@@ -54,6 +57,10 @@ struct State {
     sent: Sent,
     /// Frames within the encoder and the payloader, oldest first.
     under_way: VecDeque<Frame>,
+    /// Those that were asked for.
+    renewals: Renewals,
+    /// Source and RTP timestamp of the newest packet.
+    newest: Option<(u32, u32)>,
     number: u16,
     /// When the source gave something last.
     picture: Option<Instant>,
@@ -87,13 +94,14 @@ struct Line {
 }
 
 impl Frames {
-    /// Follows `feedback` if there is one; writes a line for each frame to `file`.
+    /// Follows `feedback` if there is one, renewals only where the tunnel can be told what they
+    /// supersede; writes a line for each frame to `file`.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn new(
         settings: Settings,
-        feedback: Option<Feedback>,
+        (feedback, supersede): (Option<Feedback>, Option<Supersede>),
         file: Option<&Path>,
     ) -> Result<Self> {
         let state = State {
@@ -102,12 +110,14 @@ impl Frames {
             reports: Budget::of_reports(),
             sent: Sent::new(Duration::ZERO),
             under_way: VecDeque::new(),
+            renewals: Renewals::default(),
+            newest: None,
             number: 0,
             picture: None,
             file: file.map(LogFile::create).transpose()?,
         };
         let (srt, began) = (OnceLock::new(), Instant::now());
-        Ok(Self { settings, feedback, srt, began, state: Mutex::new(state) })
+        Ok(Self { settings, feedback, supersede, srt, began, state: Mutex::new(state) })
     }
 
     /// Frames go by this connection, and are no larger than it has room for.
@@ -138,7 +148,11 @@ impl Frames {
     pub fn before_encoder(&self, at: Duration, age: Duration) -> Option<Admitted> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let said = self.feedback.as_ref().and_then(|feedback| feedback.target(Instant::now()));
+        let renewals = self.supersede.as_ref().and(self.feedback.as_ref()).map(Feedback::renewals);
         let mut state = self.state();
+        let older = renewals.and_then(|renewals| state.renew(renewals));
+        // Before the key frame, for which there is no room until then.
+        self.supersede.iter().zip(older).for_each(|(supersede, older)| supersede.tell(older));
         let fps = state.pace.fps().min(f64::from(self.settings.fps));
         let target = said.and_then(|target| target.per_frame(fps, self.settings.keeps_frames));
         let target = target.unwrap_or_else(|| share(self.settings.bitrate_bps, fps));
@@ -202,9 +216,11 @@ impl Frames {
         Some(Stamp { captured: frame.captured, number: frame.number? })
     }
 
-    /// A packet of `bytes` is sent.
-    pub fn on_packet(&self, bytes: usize) {
-        self.state().sent.on_packet(bytes);
+    /// A packet of `bytes` is sent; with RTP, its source (SSRC) and timestamp.
+    pub fn on_packet(&self, bytes: usize, rtp: Option<(u32, u32)>) {
+        let mut state = self.state();
+        state.sent.on_packet(bytes);
+        state.newest = rtp.or(state.newest);
     }
 
     /// The receiver asks for a key frame: the next that the gate admits is one.
@@ -267,6 +283,20 @@ impl Frames {
 }
 
 impl State {
+    /// So many renewals have been asked for: after a new one the next frame is a key frame, and
+    /// what was sent so far is worth nothing any more.
+    fn renew(&mut self, renewals: Renewals) -> Option<Older> {
+        let before = std::mem::replace(&mut self.renewals, renewals);
+        if renewals.count <= before.count {
+            return None;
+        }
+        self.sent.on_renewal();
+        self.gate.renew();
+        let (ssrc, newest) = self.newest?;
+        let connection = renewals.connection;
+        Some(Older { ssrc, timestamp: newest.wrapping_add(1), connection })
+    }
+
     /// The frame of time `at`; encoders may round it.
     fn find(&mut self, at: Duration) -> Option<&mut Frame> {
         let frame = self.under_way.iter_mut().min_by_key(|frame| frame.at.abs_diff(at))?;

@@ -31,6 +31,7 @@ struct Count {
     stalls: u64,
     stall_longest: Duration,
     key_frame_requests: u64,
+    jumps: u64,
     packets_dropped: u64,
     delays: Delays,
 }
@@ -62,6 +63,8 @@ pub struct Report {
     pub packets_lost: u64,
     /// Key frames that were asked for.
     pub key_frame_requests: u64,
+    /// Key frames that were gone on with while packets before them were missing.
+    pub jumps: u64,
     /// Packets of strangers, and RTCP, that were too many.
     pub packets_dropped: u64,
     /// How long a gap is waited for now, in ms.
@@ -96,6 +99,11 @@ impl Received {
     /// A key frame was asked for.
     pub fn on_key_frame_request(&mut self) {
         self.each(|count| count.key_frame_requests += 1);
+    }
+
+    /// A key frame was gone on with before what is missing.
+    pub fn on_jump(&mut self) {
+        self.each(|count| count.jumps += 1);
     }
 
     /// A picture was shown at `now`; `unix` is the same moment since the epoch.
@@ -172,6 +180,7 @@ impl Received {
             packets: count.packets,
             packets_lost: count.packets_lost,
             key_frame_requests: count.key_frame_requests,
+            jumps: count.jumps,
             packets_dropped: count.packets_dropped,
             gap_wait_ms: u64::try_from(gap_wait.as_millis()).unwrap_or(u64::MAX),
         }
@@ -205,6 +214,7 @@ impl Count {
             stalls: 0,
             stall_longest: Duration::ZERO,
             key_frame_requests: 0,
+            jumps: 0,
             packets_dropped: 0,
             delays: Delays::new(),
         }

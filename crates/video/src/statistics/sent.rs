@@ -30,6 +30,7 @@ struct Count {
     packet_bytes: u64,
     target_bytes: u64,
     key_frames_asked: u64,
+    renewals: u64,
     rtcp_dropped: u64,
 }
 
@@ -75,6 +76,9 @@ pub struct Report {
     pub frame_bytes: Option<u64>,
     /// Key frames that the receiver asked for.
     pub key_frames_asked: u64,
+    /// Key frames that the tunnel asked for, since a path fell silent; absent without `--feedback`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub renewals: Option<u64>,
     /// RTCP packets that were too many.
     pub rtcp_dropped: u64,
     /// How the targets of the tunnel are followed; absent without `--feedback`.
@@ -133,6 +137,11 @@ impl Sent {
         self.each(|count| count.key_frames_asked += 1);
     }
 
+    /// The tunnel asked for a key frame.
+    pub fn on_renewal(&mut self) {
+        self.each(|count| count.renewals += 1);
+    }
+
     /// More came than a receiver has to say.
     pub fn on_dropped(&mut self) {
         self.each(|count| count.rtcp_dropped += 1);
@@ -173,6 +182,7 @@ impl Sent {
             target_bytes: mean(count.target_bytes),
             frame_bytes: mean(count.frame_bytes),
             key_frames_asked: count.key_frames_asked,
+            renewals: around.feedback.map(|_| count.renewals),
             rtcp_dropped: count.rtcp_dropped,
             feedback: around.feedback,
             feedback_bad_lines: around.feedback.map(|_| around.feedback_bad_lines),
@@ -199,6 +209,9 @@ impl fmt::Display for Report {
         write!(f, ", {} skipped", self.frames_skipped)?;
         write!(f, ", {:.2} Mbit/s", self.bitrate_bps as f64 / 1e6)?;
         write!(f, ", {} key frames asked for", self.key_frames_asked)?;
+        if let Some(renewals @ 1..) = self.renewals {
+            write!(f, ", {renewals} by the tunnel")?;
+        }
         match self.feedback {
             Some(feedback::State::Absent) => write!(f, ", the tunnel's program is not there")?,
             Some(feedback::State::NoTarget) => write!(f, ", no target for the lane")?,
@@ -254,6 +267,17 @@ mod tests {
         let report = sent.second(s(2), AROUND);
         assert_eq!((report.frames, report.frame_bytes, report.bitrate_bps), (0, None, 0));
         assert_eq!(sent.whole(s(2), AROUND).bitrate_bps, 10_000);
+    }
+
+    #[test]
+    fn renewals_are_told_of_where_the_tunnel_is_followed() {
+        let mut sent = Sent::new(s(0));
+        sent.on_renewal();
+        assert_eq!(sent.whole(s(1), AROUND).renewals, None);
+        let followed = Around { feedback: Some(feedback::State::Followed), ..AROUND };
+        assert!(sent.second(s(1), followed).to_string().ends_with("for, 1 by the tunnel"));
+        let (second, whole) = (sent.second(s(2), followed), sent.whole(s(2), followed));
+        assert_eq!((second.renewals, whole.renewals), (Some(0), Some(1)));
     }
 
     #[test]

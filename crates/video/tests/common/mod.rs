@@ -4,9 +4,11 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::UdpSocket;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -140,4 +142,143 @@ pub fn serve(socket: &Path, targets: &[(Value, Duration)]) -> thread::JoinHandle
         }
         changes
     })
+}
+
+/// What the tunnel's program answers when it is told that something is worth nothing any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// That it has given it up.
+    Done,
+    /// That there is no such method.
+    NoMethod,
+    /// Nothing at all, and leaves the connection open.
+    Nothing,
+}
+
+/// The tunnel's program, which says what a lane may have and is told what is worth nothing.
+#[derive(Clone)]
+pub struct Program {
+    lane: Arc<Mutex<Value>>,
+    told: Arc<Mutex<Vec<Value>>>,
+    connections: Arc<AtomicU64>,
+    restart: Arc<AtomicU64>,
+}
+
+impl Program {
+    /// At this socket, with this of the lane.
+    pub fn start(socket: &Path, lane: Value, answer: Answer) -> Self {
+        let listener = UnixListener::bind(socket).unwrap();
+        let program = Self {
+            lane: Arc::new(Mutex::new(lane)),
+            told: Arc::default(),
+            connections: Arc::default(),
+            restart: Arc::default(),
+        };
+        let own = program.clone();
+        thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                let program = own.clone();
+                thread::spawn(move || program.serve(&stream, answer));
+            }
+        });
+        program
+    }
+
+    /// Says this of the lane from now on.
+    pub fn say(&self, lane: Value) {
+        *self.lane.lock().unwrap() = lane;
+    }
+
+    /// Ends all connections, and says this to those who come again.
+    pub fn begin_anew(&self, lane: Value) {
+        let before = self.connections.load(Ordering::Relaxed);
+        self.say(lane);
+        self.restart.fetch_add(1, Ordering::Relaxed);
+        wait_until("nobody subscribes again", || self.connections.load(Ordering::Relaxed) > before);
+    }
+
+    /// What it was told.
+    pub fn told(&self) -> Vec<Value> {
+        self.told.lock().unwrap().clone()
+    }
+
+    fn serve(&self, mut stream: &UnixStream, answer: Answer) {
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        let asked: Value = serde_json::from_str(&line).unwrap();
+        if asked["method"] == "supersede" {
+            self.told.lock().unwrap().push(asked["params"].clone());
+            let answer = match answer {
+                Answer::Done => json!({ "id": asked["id"], "result": { "packets": 3 } }),
+                Answer::NoMethod => {
+                    let error = json!({ "code": -32601, "message": "there is no method" });
+                    json!({ "id": asked["id"], "error": error })
+                }
+                Answer::Nothing => return thread::sleep(Duration::from_secs(60)),
+            };
+            writeln!(stream, "{answer}").unwrap();
+            return;
+        }
+        assert_eq!(asked["params"]["topic"], "encoder");
+        let restart = self.restart.load(Ordering::Relaxed);
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        let result =
+            json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "topic": "encoder" } });
+        let mut message = result;
+        while writeln!(stream, "{message}").is_ok() {
+            thread::sleep(Duration::from_millis(10));
+            if self.restart.load(Ordering::Relaxed) != restart {
+                return;
+            }
+            let params = json!({ "lanes": { "real-time": *self.lane.lock().unwrap() } });
+            message = json!({ "jsonrpc": "2.0", "method": "encoder", "params": params });
+        }
+    }
+}
+
+/// What an RTP packet says in its header, and its payload.
+pub struct Rtp<'a> {
+    /// Its number.
+    pub number: u16,
+    /// Its frame's time.
+    pub timestamp: u32,
+    /// Its source.
+    pub ssrc: u32,
+    /// Whether it is its frame's last.
+    pub marker: bool,
+    /// The number of its frame, of the stamp.
+    pub frame: u16,
+    /// What it carries.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Rtp<'a> {
+    /// A packet of the sender's video, which has a stamp.
+    pub fn read(packet: &'a [u8]) -> Option<Self> {
+        let is_video = packet.len() > 28 && matches!(packet[1] & 0x7f, 96..=98);
+        let four = |at: usize| u32::from_be_bytes(packet[at..at + 4].try_into().unwrap());
+        is_video.then(|| Self {
+            number: u16::from_be_bytes([packet[2], packet[3]]),
+            timestamp: four(4),
+            ssrc: four(8),
+            marker: packet[1] & 0x80 != 0,
+            frame: u16::from_be_bytes([packet[26], packet[27]]),
+            payload: &packet[28..],
+        })
+    }
+
+    /// Whether it is the first one of a key frame.
+    pub fn begins_key_frame(&self, codec: &str) -> bool {
+        match (codec, self.payload) {
+            // Several units in a packet: the delimiter, which has two bytes, and what is behind it.
+            ("h264", [first, _, _, 9, _, _, _, kind, ..]) => first & 31 == 24 && kind & 31 == 7,
+            // A whole descriptor with 15 bits of the picture's number, or the least one.
+            ("vp8", [0x90, 0x80, number, rest @ ..]) => {
+                rest.get(usize::from(number >> 7)).is_some_and(|header| header & 1 == 0)
+            }
+            ("vp8", [0x10, header, ..]) => header & 1 == 0,
+            ("h265", [first, ..]) => first >> 1 & 63 == 48,
+            _ => false,
+        }
+    }
 }

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use roadweave_emulate::{Direction, Drive, DriveLink, Operator, format_csv};
+use roadweave_emulate::{Direction, Drive, DriveLink, DriveSet, Operator, format_csv};
 use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
 use roadweave_types::Rate;
 
 use super::info::Info;
@@ -16,7 +17,8 @@ use crate::rate;
 ///
 /// Equal options give equal bytes. The statistics are those of the NUWiNS PAM 2025 driving data:
 /// quantiles and memory of the capacity, round-trip times with their spikes, loss in bursts,
-/// handovers, pauses of LTE's scheduler; links of a drive depend on each other weakly.
+/// handovers, pauses of LTE's scheduler; links of a drive depend on each other weakly. With --set
+/// they are those of 59 recorded drives, which differ from each other.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GenerateArgs {
@@ -27,6 +29,10 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "att,verizon,tmobile,lte",
         value_parser = parse_operator)]
     operators: Vec<Operator>,
+    /// A set like the recorded drives, whose links are good or bad for all of a drive: 59 drives of
+    /// att, lte, tmobile and verizon, unless --drives says otherwise
+    #[arg(long, conflicts_with = "operators")]
+    set: bool,
     /// Decides all that is random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -51,7 +57,7 @@ const EXAMPLES: &str = "\
 Examples:
   roadweave trace generate --out drive-1
   roadweave trace generate --operators lte,lte --seconds 600 --seed 7 --out two-lte
-  roadweave trace generate --drives 20 --out drives && roadweave lab compare --drives drives";
+  roadweave trace generate --set --seed 1 --out drives && roadweave lab compare --drives drives";
 
 impl GenerateArgs {
     /// Writes the drives and tells what they are like.
@@ -60,28 +66,43 @@ impl GenerateArgs {
     /// [`BadInput`] when the directory is not empty; else when a file cannot be written.
     pub fn run(&self) -> anyhow::Result<()> {
         outputs::make_directory(&self.out, self.force)?;
-        let seeds: Vec<(u64, PathBuf)> = match self.drives {
-            None => vec![(self.seed, self.out.clone())],
-            Some(count) => {
-                let seeds = (0..u64::from(count)).map(|number| self.seed.wrapping_add(number));
-                seeds.map(|seed| (seed, self.out.join(format!("drive-{seed:03}")))).collect()
-            }
-        };
+        let length = Duration::from_secs(self.seconds.into());
         let mut recordings = Vec::new();
-        for (seed, directory) in seeds {
-            recordings.push(self.write(seed, &directory)?);
+        match (self.set, self.drives) {
+            (true, count) => {
+                let set = DriveSet { seed: self.seed, length };
+                for index in 0..count.unwrap_or(DriveSet::DRIVES) {
+                    let directory = self.out.join(format!("drive-{index:03}"));
+                    let told = format!("drive {index} of set {}", self.seed);
+                    recordings.push(self.write(set.drive(index), &told, &directory)?);
+                }
+            }
+            (false, None) => recordings.push(self.write_seed(self.seed, &self.out)?),
+            (false, Some(count)) => {
+                for number in 0..u64::from(count) {
+                    let seed = self.seed.wrapping_add(number);
+                    let directory = self.out.join(format!("drive-{seed:03}"));
+                    recordings.push(self.write_seed(seed, &directory)?);
+                }
+            }
         }
-        Info::of(&recordings, self.bitrate).print(self.json)
+        let info = Info::of(&recordings, self.bitrate);
+        if self.set && !self.json { Ok(out::print(info.classes())?) } else { info.print(self.json) }
     }
 
-    fn write(&self, seed: u64, directory: &Path) -> anyhow::Result<Recording> {
-        outputs::make_directory(directory, self.force)?;
+    fn write_seed(&self, seed: u64, directory: &Path) -> anyhow::Result<Recording> {
         let length = Duration::from_secs(self.seconds.into());
+        let drive = Drive::synthetic(seed, &self.operators, length);
+        self.write(drive, &format!("seed {seed}"), directory)
+    }
+
+    fn write(&self, drive: Drive, told: &str, directory: &Path) -> anyhow::Result<Recording> {
+        outputs::make_directory(directory, self.force)?;
         let mut links = Vec::new();
-        for DriveLink { name, up, .. } in Drive::synthetic(seed, &self.operators, length).links {
+        for DriveLink { name, up, .. } in drive.links {
             let file = directory.join(format!("{name}.csv"));
             let text = format!(
-                "# roadweave trace generate: {name}, seed {seed}, {} s, roadweave {}\n{}",
+                "# roadweave trace generate: {name}, {told}, {} s, roadweave {}\n{}",
                 self.seconds,
                 env!("CARGO_PKG_VERSION"),
                 format_csv(&up)

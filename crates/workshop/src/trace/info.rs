@@ -115,6 +115,17 @@ impl Info {
         if json { out::json(self) } else { Ok(out::print(self.in_words())?) }
     }
 
+    /// How many drives each class has, in a line.
+    pub fn classes(&self) -> String {
+        let drives = self.recordings.len();
+        let shares = Class::ALL.map(|class| {
+            let count = self.recordings.iter().filter(|it| it.class == Some(class)).count();
+            format!("{count} {class}")
+        });
+        let mbps = self.bitrate_bps as f64 / 1e6;
+        format!("{drives} drives; at {mbps} Mbit/s {}\n", shares.join(", "))
+    }
+
     /// The tables.
     fn in_words(&self) -> String {
         let parts = [

@@ -1,7 +1,7 @@
 //! Files that nobody overwrites by accident.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use anyhow::Context as _;
 use roadweave_emulate::FILE_BYTES_MAX;
@@ -10,13 +10,18 @@ use roadweave_terminal::exit::BadInput;
 /// Makes `directory`, or takes one that is empty, or with `force` any.
 ///
 /// # Errors
-/// [`BadInput`] when there is something in it, or it cannot be made.
-pub fn make_directory(directory: &Path, force: bool) -> Result<(), BadInput> {
-    let failed = |error| BadInput::new(format!("--out {}: {error}", directory.display()));
+/// [`BadInput`] when there is something in it, or it cannot be made; a full disk is nobody's input.
+pub fn make_directory(directory: &Path, force: bool) -> anyhow::Result<()> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            anyhow::Error::new(error).context(format!("cannot make {}", directory.display()))
+        }
+        _ => BadInput::new(format!("--out {}: {error}", directory.display())).into(),
+    };
     fs::create_dir_all(directory).map_err(failed)?;
     if !force && fs::read_dir(directory).map_err(failed)?.next().is_some() {
         let problem = format!("--out {}: not empty; --force writes there", directory.display());
-        return Err(BadInput::new(problem));
+        return Err(BadInput::new(problem).into());
     }
     Ok(())
 }

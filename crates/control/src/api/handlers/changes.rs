@@ -108,16 +108,16 @@ pub async fn live(
     let id = headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default());
     let found = match id {
         Some(id) => resumed(&app.store, epoch, id).await?,
-        None => Some((0, 0)),
+        None => None,
     };
     let last = match found {
         Some(last) => last,
-        // Who hears that something is lost looks at all of it anew.
+        // Who is new, or hears that something is lost, looks at all of it anew.
         None => (app.store.latest_change().await?, i64::MAX),
     };
     tracing::debug!(who = caller.name, tenant, "watches");
     let watcher = Watcher {
-        is_lost: found.is_none(),
+        is_lost: id.is_some() && found.is_none(),
         is_behind: id.is_some(),
         missed: Vec::new().into_iter(),
         last,
@@ -185,7 +185,8 @@ impl Watches for Watcher {
                 self.state_due = None;
                 let state = self.app.store.fleet_state(&self.tenant).await.ok()?;
                 let data = serde_json::to_string(&state).unwrap_or_default();
-                return Some(Event::default().event("state").data(data));
+                // It says the place as well: who is cut off before the first change goes on there.
+                return Some(Event::default().id(self.id()).event("state").data(data));
             }
             let until = self.state_due.unwrap_or(self.until).min(self.until);
             let line = match self.missed.next() {

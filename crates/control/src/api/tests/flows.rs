@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use roadweave_fleet::{Chain, JoinToken, Trust};
 
 use super::walks::proxy;
+use super::watch::Watch;
 use super::*;
 use crate::model::{Device, DeviceState};
 use crate::store::postgres::Postgres;
@@ -493,43 +494,39 @@ fn configurations_are_numbered_and_never_change() {
 fn who_watches_hears_of_the_own_tenants_changes_and_goes_on_where_it_ended() {
     runtime().block_on(async {
         let api = Api::new().await;
-        let follow = Arc::clone(&api.app.outbox).follow(Arc::clone(&api.app.store));
-        tokio::spawn(follow);
-        let listen = |last: Option<String>| {
-            let ask = api.get("/live");
-            match last {
-                Some(last) => ask.header("last-event-id", last).response(),
-                None => ask.response(),
-            }
-        };
-        let mut stream = listen(None).await.into_body();
+        api.follow().await;
+        let mut watch = Watch::new(&api).await;
         let ferry = api.ask("POST", "/tenants/ferry/pools").key("ferry-owner");
         let ferry = ferry.json(json!({ "id": "secret", "settings": {} }));
         assert_eq!(ferry.status().await, 201);
         let pool = |id: &str| api.post("/pools", json!({ "id": id, "settings": {} })).status();
         assert_eq!(pool("north").await, 201);
-        let event = next_event(&mut stream).await;
+        let event = watch.next().await;
         assert!(event.contains("event: change") && event.contains("\"north\""), "{event}");
-        let id = event.lines().find_map(|line| line.strip_prefix("id: ")).unwrap().to_owned();
-        drop(stream);
+        watch.cut();
         assert_eq!(pool("south").await, 201);
-        let mut stream = listen(Some(id)).await.into_body();
-        let event = next_event(&mut stream).await;
+        let event = watch.next().await;
         assert!(event.contains("\"south\""), "{event}");
         assert_eq!(pool("west").await, 201);
-        let event = next_event(&mut stream).await;
+        let event = watch.next().await;
         assert!(event.contains("\"west\""), "{event}");
     });
 }
 
-/// The next event that is neither the fleet's state nor the comment that keeps the stream alive.
-pub(super) async fn next_event(body: &mut Body) -> String {
-    loop {
-        let event = any_event(body).await;
-        if !event.contains("event: state") && !event.starts_with(':') {
-            return event;
-        }
-    }
+#[test]
+fn who_is_cut_off_before_the_first_change_hears_of_it_all_the_same() {
+    runtime().block_on(async {
+        // Changes are told by nobody here: who comes finds them in the table alone.
+        let api = Api::new().await;
+        let mut watch = Watch::new(&api).await;
+        let state = watch.any().await;
+        assert!(state.contains("event: state"), "{state}");
+        watch.cut();
+        let north = api.post("/pools", json!({ "id": "north", "settings": {} }));
+        assert_eq!(north.status().await, 201);
+        let event = watch.next().await;
+        assert!(event.contains("event: change") && event.contains("\"north\""), "{event}");
+    });
 }
 
 async fn any_event(body: &mut Body) -> String {

@@ -1,8 +1,6 @@
 //! Who has watched and comes back: nothing is left out without a word.
 
-use std::time::Duration;
-
-use super::flows::next_event;
+use super::watch::Watch;
 use super::*;
 
 /// Lines of a tenant from number `from` up to `to`.
@@ -20,29 +18,16 @@ async fn lines(api: &Api, tenant: &str, from: i64, to: i64) {
     tokio::time::timeout(Duration::from_secs(20), last).await.unwrap();
 }
 
-async fn resumed(api: &Api, last: &str) -> Body {
-    api.get("/live").header("last-event-id", last).response().await.into_body()
-}
-
-fn id(event: &str) -> String {
-    event.lines().find_map(|line| line.strip_prefix("id: ")).unwrap_or_default().to_owned()
-}
-
 /// An interface that tells changes, and the place of the last one.
 async fn told(world: World) -> (Api, String) {
     let api = Api::on(world).await;
-    tokio::spawn(Arc::clone(&api.app.outbox).follow(Arc::clone(&api.app.store)));
-    let mut stream = api.get("/live").response().await.into_body();
-    // What changes before the outbox is first read is known from the tables, and not told.
-    for at in 0.. {
-        let body = json!({ "id": format!("north-{at}"), "settings": {} });
-        assert_eq!(api.post("/pools", body).status().await, 201);
-        let event = tokio::time::timeout(Duration::from_secs(2), next_event(&mut stream)).await;
-        if let Ok(event) = event {
-            return (api, id(&event));
-        }
-    }
-    unreachable!("it is tried for ever")
+    api.follow().await;
+    let mut watch = Watch::new(&api).await;
+    let north = api.post("/pools", json!({ "id": "north", "settings": {} }));
+    assert_eq!(north.status().await, 201);
+    watch.next().await;
+    let last = watch.last().to_owned();
+    (api, last)
 }
 
 #[test]
@@ -52,16 +37,16 @@ fn who_has_missed_more_than_a_page_hears_all_of_it() {
         let latest = api.app.store.latest_change().await.unwrap();
         lines(&api, "ferry", latest + 1, latest + 1_500).await;
         lines(&api, "tram", latest + 1_501, latest + 3_700).await;
-        let mut stream = resumed(&api, &last).await;
+        let mut watch = Watch::after(&api, &last).await;
         for at in 1_501..=3_700 {
-            let event = next_event(&mut stream).await;
+            let event = watch.next().await;
             assert!(event.contains(&format!("\"pool-{}\"", latest + at)), "{at}: {event}");
         }
         assert_eq!(
             api.post("/pools", json!({ "id": "south", "settings": {} })).status().await,
             201
         );
-        let event = next_event(&mut stream).await;
+        let event = watch.next().await;
         assert!(event.contains("\"south\""), "{event}");
     });
 }
@@ -76,17 +61,17 @@ fn who_comes_from_a_place_that_is_not_there_is_told_and_hears_what_comes() {
         let ahead = last.replace(&format!("-{latest}-"), "-999999999-");
         let other = last.replacen("1-", "2-", 1);
         for (at, last) in [&*last, &*ahead, &*other, "x"].into_iter().enumerate() {
-            let mut stream = resumed(&api, last).await;
-            let event = next_event(&mut stream).await;
+            let mut watch = Watch::after(&api, last).await;
+            let event = watch.next().await;
             assert!(event.contains("event: lost"), "{last}: {event}");
-            let place = id(&event);
+            let place = watch.last().to_owned();
             let body = json!({ "id": format!("pool-{at}"), "settings": {} });
             assert_eq!(api.post("/pools", body).status().await, 201);
-            let event = next_event(&mut stream).await;
+            let event = watch.next().await;
             assert!(event.contains(&format!("\"pool-{at}\"")), "{last}: {event}");
             // It is told once: the place after it is there.
-            let mut stream = resumed(&api, &place).await;
-            let event = next_event(&mut stream).await;
+            let mut watch = Watch::after(&api, &place).await;
+            let event = watch.next().await;
             assert!(event.contains(&format!("\"pool-{at}\"")), "{place}: {event}");
         }
     });

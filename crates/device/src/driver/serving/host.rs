@@ -100,11 +100,12 @@ impl Host {
     /// networks, is in `routed`.
     pub(super) fn lead(&mut self, destinations: &Destinations, routed: &[IpNet]) {
         if set_destinations(&mut self.filter_options, destinations) {
-            let Destinations { denied, allowed } = destinations;
+            let Destinations { denied, allowed, forwards } = destinations;
             tracing::info!(
                 denied = denied.len(),
                 allowed = allowed.len(),
-                "the destinations that clients may reach were read again"
+                forwards = forwards.len(),
+                "the destinations that clients may reach, and what leads to clients, were read again"
             );
         }
         self.filters.set(with_clients(&self.filter_options, routed));
@@ -116,6 +117,7 @@ impl Host {
             Forwarding::Server { denied, allowed, .. } => Destinations {
                 denied: denied.clone(),
                 allowed: allowed.iter().map(|to| (to.prefix, to.port)).collect(),
+                forwards: self.filter_options.forwards.clone(),
             },
             _ => Destinations::default(),
         }
@@ -174,6 +176,7 @@ fn filter_options(tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
         inner: addresses.to_vec(),
         masquerade,
         masquerade_into_tun: None,
+        forwards: Vec::new(),
         client_sockets: false,
         forwarding: Forwarding::Server {
             // Without masquerade the clients' addresses are known outside, and meant to be reached.
@@ -195,8 +198,11 @@ fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) ->
     let now_denied = destinations.denied.clone();
     let to_allowed = |(network, port): &(IpNet, _)| Allowed { prefix: *network, port: *port };
     let now_allowed = destinations.allowed.iter().map(to_allowed).collect();
-    let others = *denied != now_denied || *allowed != now_allowed;
+    let others = *denied != now_denied
+        || *allowed != now_allowed
+        || options.forwards != destinations.forwards;
     (*denied, *allowed) = (now_denied, now_allowed);
+    options.forwards.clone_from(&destinations.forwards);
     others
 }
 

@@ -16,14 +16,14 @@ use std::thread::JoinHandle;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
-use roadweave_tunnel::{Peer, Peers, PeersChange, ProxyTenant};
+use roadweave_tunnel::{Forwarded, Peer, Peers, PeersChange, ProxyTenant};
 
 use super::anchor_names::AnchorPlace;
 use super::anchors::TenantRoutes;
 use super::machine::Machine;
 use crate::driver::Reread;
 use crate::fleet::{LeftOut, Members, Space, beside};
-use crate::{DeviceError, Waker};
+use crate::{DeviceError, Forward, Waker};
 
 /// What of the configuration may change while a server, a proxy or an anchor runs.
 #[derive(Clone, Debug, Default)]
@@ -42,13 +42,28 @@ pub struct ServerReload {
     pub anchors: Vec<AnchorPlace>,
 }
 
-/// Where clients may go through a server.
+/// Where clients may go through a server, and what leads to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Destinations {
     /// Where clients may not go, besides the server's own addresses other than inner ones.
     pub denied: Vec<IpNet>,
     /// Where clients may go all the same: addresses, with one port or all.
     pub allowed: Vec<(IpNet, Option<u16>)>,
+    /// Ports of this machine that lead to devices behind clients.
+    pub forwards: Vec<Forward>,
+}
+
+impl Destinations {
+    /// What leads to clients, as the tunnel knows it.
+    pub(in crate::driver) fn forwarded(&self) -> Vec<Forwarded> {
+        let of = |it: &Forward| Forwarded {
+            to: it.to,
+            tcp: it.tcp,
+            udp: it.udp,
+            ports: it.to_ports.clone(),
+        };
+        self.forwards.iter().map(of).collect()
+    }
 }
 
 /// Reads the configuration again, in a thread of its own.

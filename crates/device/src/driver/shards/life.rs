@@ -79,6 +79,7 @@ impl ShardSlot {
         let epoch = Epoch::new(clock.epoch());
         let mut server = Server::new(epoch, config, identity.clone(), peers.clone())?;
         server.share_kept(kept.clone());
+        server.set_forwards(destinations.forwarded());
         drains.into_iter().for_each(|reason| server.drain(now, reason, Duration::ZERO));
         let edge = Edge::new(*clock, self.tun.try_clone()?).cut_off_by(tenure.cut_off());
         let waker = self.common.exchange.waker(self.number);

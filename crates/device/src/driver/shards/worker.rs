@@ -35,7 +35,7 @@ pub(super) struct Worker<'a> {
     orders: &'a Receiver<Order>,
     /// Where the streams of its clients end, if the server takes some.
     far_end: Option<FarEnd>,
-    /// Where these may lead.
+    /// Where these may lead, and what leads to clients.
     destinations: Arc<Destinations>,
     next_second: Instant,
     /// Whether sessions of clients that have changed are left.
@@ -79,12 +79,12 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Takes over where clients may go now.
-    fn take_destinations(&mut self) {
-        let Some(far_end) = &mut self.far_end else { return };
+    /// Takes over where clients may go now, and what leads to them.
+    fn take_destinations(&mut self, driver: &mut Driver<Server>) {
         let newest = lock(&self.slot.common.standing).destinations.clone();
         if !Arc::ptr_eq(&newest, &self.destinations) {
-            far_end.set_destinations((*newest).clone());
+            driver.node.set_forwards(newest.forwarded());
+            self.far_end.iter_mut().for_each(|it| it.set_destinations((*newest).clone()));
             self.destinations = newest;
         }
     }
@@ -161,7 +161,7 @@ impl Role<Server> for Worker<'_> {
         // First who has come here: of sessions that are replaced the newest is not.
         self.note_events(driver);
         self.take_parcels(driver, now);
-        self.take_destinations();
+        self.take_destinations(driver);
         for at in 0.. {
             if at == ORDERS_AT_ONCE {
                 self.slot.common.exchange.waker(self.slot.number).wake();

@@ -8,7 +8,7 @@
 //!             reinject ─► at once        abandon ─► out of the pool
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -38,10 +38,22 @@ pub(super) struct Life {
 pub(super) struct QueuedRepair {
     life: Life,
     datagram: LaneDatagram,
+    /// Bit i: it is to bring back the i-th packet from its first on, which is lost. None for parts
+    /// and sums.
+    lost: u64,
     /// Whether what it holds has left before.
     is_redundant: bool,
     /// Whether other paths were tried as well.
     tried_others: bool,
+}
+
+impl QueuedRepair {
+    /// The lost packets that it is to bring back.
+    fn brings_back(&self) -> impl Iterator<Item = PacketId> + use<> {
+        let (start, lost) = (self.datagram.content.id(), self.lost);
+        let offsets = (0..u64::BITS).filter(move |offset| lost >> offset & 1 == 1);
+        offsets.map(move |offset| start.plus(offset))
+    }
 }
 
 impl LaneSender {
@@ -131,16 +143,21 @@ impl LaneSender {
         }
     }
 
-    /// Drops the repairs that wait for a path whose first packet is one of these; the recovery asks
-    /// for them anew if they were to bring back others as well.
-    pub(super) fn drop_repairs_from(&mut self, is_one: impl Fn(PacketId) -> bool) {
+    /// Drops the repairs that wait for a path and are to bring back none but such packets; returns
+    /// how many.
+    pub(super) fn cancel_repairs(&mut self, is_such: impl Fn(PacketId) -> bool) -> u64 {
+        let count = |repairs: &BTreeMap<PathId, VecDeque<QueuedRepair>>| {
+            repairs.values().map(VecDeque::len).sum::<usize>()
+        };
+        let before = count(&self.repairs);
         for repairs in self.repairs.values_mut() {
-            repairs.retain(|repair| match repair.datagram.content {
-                DatagramContent::Repair { start } => !is_one(start),
-                _ => true,
+            repairs.retain(|repair| {
+                let mut brings_back = repair.brings_back().peekable();
+                brings_back.peek().is_none() || !brings_back.all(&is_such)
             });
         }
         self.repairs.retain(|_, repairs| !repairs.is_empty());
+        (before - count(&self.repairs)) as u64
     }
 
     /// Gives up the repair that is next on the path for which most wait; returns its bytes.
@@ -196,7 +213,8 @@ impl LaneSender {
         let queue = self.repairs.entry(cut.path).or_default();
         for bytes in parts.into_iter().rev() {
             let datagram = LaneDatagram { lane, content, bytes };
-            queue.push_front(QueuedRepair { life, datagram, is_redundant, tried_others: false });
+            let tried_others = false;
+            queue.push_front(QueuedRepair { life, datagram, lost: 0, is_redundant, tried_others });
         }
         true
     }
@@ -217,7 +235,7 @@ impl LaneSender {
                 for path in paths {
                     self.stats.duplicate_datagrams += 1;
                     self.stats.duplicate_bytes += datagram.len() as u64;
-                    self.queue_repair(life, path, id, datagram.bytes.clone());
+                    self.queue_repair(life, path, (id, 1), datagram.bytes.clone());
                 }
             }
             Repair::Coded { start, count, lost, shares } => {
@@ -228,7 +246,7 @@ impl LaneSender {
                         for (path, datagram) in datagrams {
                             self.stats.coded_datagrams += 1;
                             self.stats.coded_bytes += datagram.len() as u64;
-                            self.queue_repair(life, path, start, datagram);
+                            self.queue_repair(life, path, (start, lost), datagram);
                         }
                     }
                     // A packet of the range had to leave the pool for want of memory.
@@ -300,7 +318,7 @@ impl LaneSender {
         }
         self.stats.coded_datagrams += 1;
         self.stats.coded_bytes += datagram.len() as u64;
-        self.queue_repair(life, path, subset.start, datagram.freeze());
+        self.queue_repair(life, path, (subset.start, 0), datagram.freeze());
     }
 
     /// The life of a repair made `now` of packets of which `newest` is the last; `None`, and
@@ -314,10 +332,17 @@ impl LaneSender {
         (until > now).then_some(Life { since: now, until })
     }
 
-    fn queue_repair(&mut self, life: Life, path: PathId, start: PacketId, bytes: Bytes) {
+    /// `lost`: the first packet, and which from it on the repair is to bring back.
+    fn queue_repair(
+        &mut self,
+        life: Life,
+        path: PathId,
+        (start, lost): (PacketId, u64),
+        bytes: Bytes,
+    ) {
         let content = DatagramContent::Repair { start };
         let datagram = LaneDatagram { lane: self.lane, content, bytes };
-        let repair = QueuedRepair { life, datagram, is_redundant: true, tried_others: false };
+        let repair = QueuedRepair { life, datagram, lost, is_redundant: true, tried_others: false };
         self.repairs.entry(path).or_default().push_back(repair);
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::HashSet;
 
+use bytes::Bytes;
 use roadweave_types::{DropReason, Instant, PacketId};
 use roadweave_wire::{FragmentPosition, Symbol};
 
@@ -42,17 +43,18 @@ impl LaneSender {
     fn supersede_sent(&mut self, superseded: Superseded) -> u64 {
         let ids = self.sent_flows.ids().filter(|id| self.is_older(*id, superseded));
         let ids: HashSet<PacketId> = ids.collect();
-        let mut packets = 0;
+        let (mut packets, mut copies) = (0, 0);
         for id in ids.iter().copied() {
             packets += u64::from(self.recovery.on_superseded(id));
-            self.copies.cancel(id);
+            copies += self.copies.cancel(id);
             self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
             if !self.recovery.needs(id) {
                 self.encoder.forget(id);
             }
         }
         self.again.retain(|(_, id)| !ids.contains(id));
-        self.drop_repairs_from(|start| ids.contains(&start));
+        copies += self.cancel_repairs(|id| ids.contains(&id));
+        self.stats.drops.add(DropReason::CopyCancelled, copies);
         self.forget_done();
         packets
     }
@@ -68,6 +70,7 @@ impl LaneSender {
 }
 
 fn is_whole_and_older(queued: &Queued, superseded: Superseded) -> bool {
+    let body = || Bytes::copy_from_slice(queued.datagram.body());
     let is_whole = queued.datagram.position() == FragmentPosition::Whole;
-    is_whole && queued.frame.is_some_and(|frame| frame.is_superseded(superseded))
+    is_whole && superseded.covers_packet(&inner_of(body()))
 }

@@ -795,12 +795,40 @@ fn what_a_video_has_begun_anew_behind_is_repaired_no_more_and_all_else_is() {
 }
 
 #[test]
+fn a_repair_that_waits_goes_if_all_that_it_is_for_is_superseded_and_only_then() {
+    let config = LaneConfig::new("default", crate::Strategy::xnc());
+    for (with_sound, stay) in [(false, false), (true, true)] {
+        let mut sender = LaneSender::new(LaneId(0), config.clone(), 1, false).expect("no uplink");
+        let mut carrier = TwoPaths::new([1 << 20, 1 << 20]);
+        take_video(&mut sender, 0, 7, 0, 0);
+        if with_sound {
+            take_video(&mut sender, 0, 8, 0, 0);
+        }
+        take_video(&mut sender, 0, 7, 1, 0);
+        sender.transmit(at(0), &mut carrier);
+        let sent = carrier.sent.clone();
+        sent.iter().for_each(|(path, id)| {
+            sender.on_lost(at(40), TokenKind::Source, PacketId(*id), *path);
+        });
+        carrier.hold_back();
+        (40..60).for_each(|ms| sender.transmit(at(ms), &mut carrier));
+        assert!(!sender.repairs.is_empty(), "they wait for the pacer");
+        sender.supersede(at(60), Superseded { ssrc: 7, timestamp: 3_000 });
+        assert_eq!(!sender.repairs.is_empty(), stay, "with sound: {with_sound}");
+        let cancelled = sender.stats().drops.get(DropReason::CopyCancelled);
+        assert_eq!(cancelled == 0, stay, "{cancelled}");
+    }
+}
+
+#[test]
 fn what_a_video_has_begun_anew_behind_leaves_no_more_wherever_it_waits() {
     let config = LaneConfig::new("default", "minrtt".parse().expect("known"));
     let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
     let mut carrier = TwoPaths::new([1_200, 0]);
     for sequence in 0..6 {
-        take_video(&mut sender, 0, 7, sequence, u32::from(sequence) / 3 * 3_000);
+        // That the flow is a video need not be known.
+        let packet = video(7, sequence, u32::from(sequence) / 3 * 3_000);
+        sender.handle_inner(at(0), &packet, 7, None);
     }
     sender.transmit(at(0), &mut carrier);
     assert_eq!(carrier.sent.len(), 2, "there is no room for more");

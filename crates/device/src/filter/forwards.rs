@@ -1,0 +1,158 @@
+//! Ports of a server's machine that lead to devices behind its clients.
+//!
+//! ```text
+//! outside ───────────────────────► forwards (DNAT, mark) ─► forwarded ─► TUN
+//! client ─► destinations: excepted ─► forwards ───────────► forwarded ─► TUN, and source NAT if
+//!                                                                        both are one client's
+//! answer, and what a removed one had let in ──────────────► forwarded: by today's list, or dropped
+//! ```
+//!
+//! They are the ports of all addresses of the machine but the inner ones, which are for clients
+//! alone. Their connections bear a mark, which outlives the program: also after a crash those of a
+//! forward that is in the file no more are told from what other rules of the machine let in.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
+use roadweave_types::DropReason;
+
+use super::FilterOptions;
+use super::chain::{count_and_drop, family, has_family};
+use super::ruleset::of_family;
+
+/// Before the machine's own DNAT, which may have the same port for a container that clients are not
+/// to reach.
+pub(super) const HOOK: &str = "nat hook prerouting priority dstnat - 1";
+
+/// Ports that lead to a device behind a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Whether those of TCP do.
+    pub tcp: bool,
+    /// Whether those of UDP do.
+    pub udp: bool,
+    /// The ports of this machine, of the family of `to`.
+    pub ports: RangeInclusive<u16>,
+    /// The address that they lead to.
+    pub to: IpAddr,
+    /// The ports there, as many.
+    pub to_ports: RangeInclusive<u16>,
+    /// The networks of the same client, of the family of `to`.
+    pub near: Vec<IpNet>,
+}
+
+impl Forward {
+    fn protocols(&self) -> impl Iterator<Item = &'static str> {
+        let all = [("tcp", self.tcp), ("udp", self.udp)].into_iter();
+        all.filter(|(_, is)| *is).map(|(name, _)| name)
+    }
+
+    /// What is for it, for each protocol.
+    fn matches(&self) -> impl Iterator<Item = String> {
+        let version = if self.to.is_ipv4() { "ipv4" } else { "ipv6" };
+        let ports = range(&self.ports);
+        self.protocols().map(move |of| format!("meta nfproto {version} {of} dport {ports}"))
+    }
+
+    /// Where it leads, for `dnat`.
+    fn target(&self, protocol: &str) -> String {
+        if self.ports == self.to_ports {
+            return self.to.to_string();
+        }
+        if self.ports.len() == 1 {
+            return SocketAddr::new(self.to, *self.to_ports.start()).to_string();
+        }
+        // A range would be ports to choose from.
+        let pairs = self.ports.clone().zip(self.to_ports.clone());
+        let pairs: Vec<String> = pairs.map(|(from, to)| format!("{from} : {to}")).collect();
+        format!("{} : {protocol} dport map {{ {} }}", self.to, pairs.join(", "))
+    }
+}
+
+/// The destination NAT.
+pub(super) fn translating(options: &FilterOptions) -> Vec<String> {
+    let FilterOptions { tun, inner, own_addresses, forwards, .. } = options;
+    if forwards.is_empty() {
+        return Vec::new();
+    }
+    let mut rules = vec!["fib daddr type != local return".to_owned()];
+    let own = own_addresses.iter();
+    rules.extend(own.map(|it| format!("{} daddr {it} return", family(it.is_ipv4()))));
+    // Nobody outside speaks to devices in a client's name.
+    for (ipv4, set) in [(true, "inner4"), (false, "inner6")] {
+        if has_family(inner, ipv4) {
+            rules.push(format!("iifname != \"{tun}\" {} saddr @{set} return", family(ipv4)));
+        }
+    }
+    for forward in forwards {
+        let family = family(forward.to.is_ipv4());
+        for (of, matches) in forward.protocols().zip(forward.matches()) {
+            let to = forward.target(of);
+            rules.push(format!("{matches} {SET_MARK} dnat {family} to {to}"));
+        }
+    }
+    rules
+}
+
+/// The exceptions from what clients may not reach: what begins is led on by `translating`, and what
+/// has begun is judged by `forwarded`.
+pub(super) fn excepted(options: &FilterOptions) -> Vec<String> {
+    if options.forwards.is_empty() {
+        return Vec::new();
+    }
+    let matches = options.forwards.iter().flat_map(Forward::matches);
+    let new = matches.map(|it| format!("fib daddr type local {it} ct state new return"));
+    new.chain([format!("{MARKED} return")]).collect()
+}
+
+/// The rules that send their connections to `forwarded`, whatever clients may reach else.
+pub(super) fn judged(tun: &str) -> [String; 2] {
+    ["iifname", "oifname"].map(|side| format!("{side} \"{tun}\" {MARKED} goto forwarded"))
+}
+
+/// Lets pass what the forwards of today have let in, in both directions, and errors about it.
+pub(super) fn forwarded(options: &FilterOptions) -> Vec<String> {
+    let mut rules = Vec::new();
+    for forward in &options.forwards {
+        let (from, to) = (range(&forward.ports), range(&forward.to_ports));
+        let family = family(forward.to.is_ipv4());
+        rules.extend(forward.protocols().map(|of| {
+            format!(
+                "meta l4proto {of} ct original proto-dst {from} ct reply {family} saddr {} \
+                 ct reply proto-src {to} return",
+                forward.to
+            )
+        }));
+    }
+    rules.push("ct state related meta l4proto { icmp, ipv6-icmp } return".to_owned());
+    rules.push(count_and_drop(DropReason::ForwardRefused));
+    rules
+}
+
+/// What the same client sends comes from this machine, or its answer would not come back here.
+pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
+    let rule = |forward: &Forward| {
+        let (to, family) = (forward.to, family(forward.to.is_ipv4()));
+        let near = of_family(&forward.near, forward.to.is_ipv4()).join(", ");
+        format!(
+            "oifname \"{}\" {MARKED} {family} daddr {to} {family} saddr {{ {near} }} masquerade",
+            options.tun
+        )
+    };
+    let mut rules: Vec<String> = options.forwards.iter().map(rule).collect();
+    rules.dedup();
+    rules
+}
+
+/// Ports, as rules have them.
+fn range(ports: &RangeInclusive<u16>) -> String {
+    match (ports.start(), ports.end()) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}-{last}"),
+    }
+}
+
+/// The lower half of a connection's mark; the upper one is not ours here.
+const MARKED: &str = "ct mark & 0xffff == 0x5246";
+const SET_MARK: &str = "ct mark set ct mark & 0xffff0000 | 0x5246";

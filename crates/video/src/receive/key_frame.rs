@@ -1,0 +1,224 @@
+//! What of a key frame an RTP packet has in it, by its first bytes.
+
+use std::ops::BitOr;
+
+use crate::options::Codec;
+
+/// What a packet has in it; those of a frame are joined by `|`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part(u8);
+
+impl Part {
+    /// Nothing that matters.
+    pub const NONE: Self = Self(0);
+    /// The packet's first unit begins a frame that can stand alone.
+    pub const BEGINS: Self = Self(1);
+    /// The parameters of the sequence.
+    pub const SEQUENCE: Self = Self(2);
+    /// The parameters of the picture.
+    pub const PICTURE: Self = Self(4);
+    /// A part of a picture that stands alone.
+    pub const SLICE: Self = Self(8);
+    /// A part of one that does not, or what is not understood.
+    pub const OTHER: Self = Self(16);
+
+    /// That of a packet's payload.
+    pub fn of(codec: Codec, payload: &[u8]) -> Self {
+        let part = match codec {
+            Codec::H264 | Codec::OpenH264 => h264(payload),
+            Codec::H265 => h265(payload),
+            Codec::Vp8 => vp8(payload),
+        };
+        part.unwrap_or(Self::OTHER)
+    }
+
+    /// Whether the packet may be the first of a key frame.
+    pub fn begins(self) -> bool {
+        self.0 & Self::BEGINS.0 != 0
+    }
+
+    /// Whether the packets of a frame, all together, are a key frame.
+    pub fn is_key_frame(self) -> bool {
+        self.0 & !Self::BEGINS.0 == (Self::SEQUENCE | Self::PICTURE | Self::SLICE).0
+    }
+
+    /// As that of a unit that does not stand first in its packet.
+    fn behind(self) -> Self {
+        Self(self.0 & !Self::BEGINS.0)
+    }
+}
+
+impl BitOr for Part {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// RFC 6184 sections 5.4 to 5.8. The types are those of ISO/IEC 14496-10 table 7-1.
+fn h264(payload: &[u8]) -> Option<Part> {
+    let unit = |kind: u8| match kind & 31 {
+        5 => Part::SLICE,
+        // Further information, the end of a sequence, what only fills.
+        6 | 10 | 12 => Part::NONE,
+        7 => Part::BEGINS | Part::SEQUENCE,
+        8 => Part::PICTURE,
+        9 => Part::BEGINS,
+        _ => Part::OTHER,
+    };
+    match payload.first()? & 31 {
+        24 => aggregated(payload.get(1..)?, unit),
+        28 => fragment(*payload.get(1)?, unit),
+        kind => Some(unit(kind)),
+    }
+}
+
+/// RFC 7798 section 4.4. The types are those of ISO/IEC 23008-2 table 7-1.
+fn h265(payload: &[u8]) -> Option<Part> {
+    let unit = |kind: u8| match kind & 63 {
+        // x265 makes the first key frame by IDR, and those that are asked for by CRA (21). What
+        // may refer to pictures before a CRA comes behind it, and x265 makes none of these here.
+        16..=21 => Part::SLICE,
+        32 | 35 => Part::BEGINS,
+        33 => Part::SEQUENCE,
+        34 => Part::PICTURE,
+        38..=40 => Part::NONE,
+        _ => Part::OTHER,
+    };
+    match payload.first()? >> 1 & 63 {
+        48 => aggregated(payload.get(2..)?, |header| unit(header >> 1)),
+        49 => fragment(*payload.get(2)?, unit),
+        kind => Some(unit(kind)),
+    }
+}
+
+/// Units with 16 bits of length before each.
+fn aggregated(mut units: &[u8], unit: impl Fn(u8) -> Part) -> Option<Part> {
+    let mut all = None;
+    while let [high, low, rest @ ..] = units {
+        let (this, behind) = rest.split_at_checked(u16::from_be_bytes([*high, *low]).into())?;
+        let part = unit(*this.first()?);
+        all = Some(all.map_or(part, |all: Part| all | part.behind()));
+        units = behind;
+    }
+    all
+}
+
+/// A piece of a unit: a bit that says whether it is the first one, and the unit's type.
+fn fragment(header: u8, unit: impl Fn(u8) -> Part) -> Option<Part> {
+    let part = unit(header);
+    Some(if header & 0x80 == 0 { part.behind() } else { part })
+}
+
+/// RFC 7741 sections 4.2 and 4.3: a descriptor of one to six bytes, and the frame's header behind
+/// it in the first packet.
+fn vp8(payload: &[u8]) -> Option<Part> {
+    let first = *payload.first()?;
+    let is_begin = first & 0x17 == 0x10;
+    if !is_begin {
+        return Some(Part::NONE);
+    }
+    let mut header = 1;
+    if first & 0x80 != 0 {
+        let more = *payload.get(1)?;
+        let wide = more & 0x80 != 0 && payload.get(2)? & 0x80 != 0;
+        header += 1 + usize::from(more & 0x80 != 0) + usize::from(wide);
+        header += usize::from(more & 0x40 != 0) + usize::from(more & 0x30 != 0);
+    }
+    let stands_alone = payload.get(header)? & 1 == 0;
+    let whole = Part::BEGINS | Part::SEQUENCE | Part::PICTURE | Part::SLICE;
+    Some(if stands_alone { whole } else { Part::OTHER })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Part = Part(2 | 4 | 8);
+
+    #[test]
+    fn packets_of_h264() {
+        let check = |payload: &[u8], expected| {
+            assert_eq!(Part::of(Codec::H264, payload), expected, "{payload:x?}");
+        };
+        check(&[0x67, 1, 2], Part::BEGINS | Part::SEQUENCE);
+        check(&[0x68], Part::PICTURE);
+        check(&[0x09, 0xf0], Part::BEGINS);
+        check(&[0x06], Part::NONE);
+        check(&[0x65, 0x88], Part::SLICE);
+        check(&[0x41, 0x9a], Part::OTHER);
+        let all = [24, 0, 2, 9, 0xf0, 0, 1, 0x67, 0, 1, 0x68, 0, 2, 0x65, 1];
+        check(&all, Part::BEGINS | KEY);
+        check(&[24, 0, 1, 0x68, 0, 1, 0x67], Part::SEQUENCE | Part::PICTURE);
+        check(&[24, 0, 1, 0x67, 0, 1, 0x41], Part::BEGINS | Part::SEQUENCE | Part::OTHER);
+        check(&[0x7c, 0x85, 1], Part::SLICE);
+        check(&[0x7c, 0x45, 1], Part::SLICE);
+        check(&[0x7c, 0x87, 1], Part::BEGINS | Part::SEQUENCE);
+        check(&[0x7c, 0x07, 1], Part::SEQUENCE);
+        check(&[0x5c, 0x81, 1], Part::OTHER);
+        let bad: [&[u8]; 8] = [
+            &[],
+            &[24],
+            &[24, 0],
+            &[24, 0, 0],
+            &[24, 0, 9, 0x67],
+            &[24, 0, 1, 0x67, 0, 7],
+            &[28],
+            &[29, 5],
+        ];
+        bad.iter().for_each(|payload| check(payload, Part::OTHER));
+    }
+
+    #[test]
+    fn packets_of_h265() {
+        let check = |payload: &[u8], expected| {
+            assert_eq!(Part::of(Codec::H265, payload), expected, "{payload:x?}");
+        };
+        check(&[0x40, 1], Part::BEGINS);
+        check(&[0x42, 1], Part::SEQUENCE);
+        check(&[0x44, 1], Part::PICTURE);
+        check(&[0x26, 1, 0xaf], Part::SLICE);
+        check(&[0x2a, 1, 0xaf], Part::SLICE);
+        check(&[0x12, 1, 0xaf], Part::OTHER);
+        check(&[0x02, 1, 0xd0], Part::OTHER);
+        let all = [0x60, 1, 0, 2, 0x40, 1, 0, 2, 0x42, 1, 0, 2, 0x44, 1, 0, 2, 0x28, 1];
+        check(&all, Part::BEGINS | KEY);
+        check(&[0x62, 1, 0x93], Part::SLICE);
+        check(&[0x62, 1, 0x81], Part::OTHER);
+        let bad: [&[u8]; 4] = [&[], &[0x60], &[0x60, 1, 0, 3, 0x40, 1], &[0x62, 1]];
+        bad.iter().for_each(|payload| check(payload, Part::OTHER));
+    }
+
+    #[test]
+    fn packets_of_vp8() {
+        let check = |payload: &[u8], expected| {
+            assert_eq!(Part::of(Codec::Vp8, payload), expected, "{payload:x?}");
+        };
+        check(&[0x10, 0x50], Part::BEGINS | KEY);
+        check(&[0x10, 0x51], Part::OTHER);
+        check(&[0x00, 0x51], Part::NONE);
+        check(&[0x11, 0x51], Part::NONE);
+        check(&[0x90, 0x80, 0x81, 0x02, 0x50], Part::BEGINS | KEY);
+        check(&[0x90, 0x80, 0x11, 0x51], Part::OTHER);
+        check(&[0x90, 0xf0, 0x81, 0x02, 3, 4, 0x50], Part::BEGINS | KEY);
+        check(&[0x90, 0x20, 4, 0x50], Part::BEGINS | KEY);
+        let bad: [&[u8]; 4] = [&[], &[0x10], &[0x90, 0x80], &[0x90, 0xf0, 0x81, 0x02, 3, 4]];
+        bad.iter().for_each(|payload| check(payload, Part::OTHER));
+    }
+
+    #[test]
+    fn a_key_frame_has_all_its_parts_and_no_others() {
+        let check = |parts: &[Part], expected| {
+            let all = parts.iter().fold(Part::NONE, |all, part| all | *part);
+            assert_eq!(all.is_key_frame(), expected, "{parts:?}");
+        };
+        check(&[Part::BEGINS | Part::SEQUENCE, Part::PICTURE, Part::SLICE, Part::SLICE], true);
+        check(&[KEY], true);
+        check(&[Part::BEGINS | Part::SEQUENCE, Part::SLICE], false);
+        check(&[Part::BEGINS, Part::PICTURE, Part::SLICE], false);
+        check(&[Part::SEQUENCE, Part::PICTURE], false);
+        check(&[KEY, Part::OTHER], false);
+        check(&[], false);
+    }
+}

@@ -1,0 +1,89 @@
+//! The question and its answers: JSON-RPC 2.0, one message a line.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::Older;
+
+/// What the program says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// So many packets were given up.
+    Done(u64),
+    /// It does not know how.
+    NoMethod,
+    /// It does not, or nothing that can be understood.
+    Refused(String),
+}
+
+/// The line that asks.
+pub fn question(older: Older, lane: &str) -> Vec<u8> {
+    let Older { ssrc, timestamp, .. } = older;
+    let params = json!({ "lane": lane, "ssrc": ssrc, "timestamp": timestamp });
+    let ask = json!({ "jsonrpc": "2.0", "id": 1, "method": "supersede", "params": params });
+    format!("{ask}\n").into_bytes()
+}
+
+impl Answer {
+    /// What this line says.
+    pub fn parse(line: &[u8]) -> Self {
+        match serde_json::from_slice(line) {
+            Ok(Line { error: Some(Refusal { code: NO_METHOD, .. }), .. }) => Self::NoMethod,
+            Ok(Line { error: Some(Refusal { message, .. }), .. }) => Self::Refused(message),
+            Ok(Line { result: Some(Given { packets }), error: None }) => Self::Done(packets),
+            _ => Self::none(),
+        }
+    }
+
+    /// No answer.
+    pub fn none() -> Self {
+        Self::Refused("no answer".into())
+    }
+}
+
+#[derive(Deserialize)]
+struct Line {
+    result: Option<Given>,
+    error: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Given {
+    packets: u64,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    code: i64,
+    message: String,
+}
+
+/// JSON-RPC 2.0 section 5.1.
+const NO_METHOD: i64 = -32601;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_question_is_a_line() {
+        let older = Older { ssrc: 0x1234_5678, timestamp: 123_456, connection: 1 };
+        let line = String::from_utf8(question(older, "real-time")).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let params = json!({ "lane": "real-time", "ssrc": 305_419_896, "timestamp": 123_456 });
+        let expected =
+            json!({ "jsonrpc": "2.0", "id": 1, "method": "supersede", "params": params });
+        assert_eq!((value, line.find('\n')), (expected, Some(line.len() - 1)));
+    }
+
+    #[test]
+    fn answers_are_understood_or_none() {
+        let check = |line: &str, expected| assert_eq!(Answer::parse(line.as_bytes()), expected);
+        check(r#"{"jsonrpc":"2.0","id":1,"result":{"packets":17}}"#, Answer::Done(17));
+        check(r#"{"error":{"code":-32601,"message":"there is none"}}"#, Answer::NoMethod);
+        check(r#"{"error":{"code":-32001,"message":"no"}}"#, Answer::Refused("no".into()));
+        for none in ["", "{}", "[]", r#"{"result":{}}"#, r#"{"result":{"packets":-1}}"#] {
+            check(none, Answer::none());
+        }
+    }
+}

@@ -1,0 +1,62 @@
+#!/bin/sh
+# `cargo test --no-fail-fast`, but with those test programs side by side that wait for most of their
+# time: they start real programs in namespaces of their own. All others, some of which measure time
+# or take all processors, run one after another, as cargo runs them.
+#
+#   scripts/test.sh [--workspace]      which packages, as cargo is told
+#
+# What a program prints comes as one piece once it has ended; at the end is what failed.
+set -eu
+cd "$(dirname "$0")/.."
+cargo="${CARGO:-cargo}"
+# Where those lie that wait: one of them, with two tests at a time, takes an eighth of a processor.
+waiting='/crates/((admin|cli|video|web)/tests|device|workshop/tests/(bench_clients|record|stack))[/.]'
+side_by_side=4
+
+# One program: its package's folder, its source, itself; and where what it prints is kept.
+if [ "${1:-}" = --one ]; then
+    folder=$2 source=${3#"$PWD/"} program=$4 results=$5
+    kept="$results/${program##*/}"
+    echo "     Running $source (${program#"$PWD/"})" >"$kept.log"
+    if ! (cd "$folder" && exec "$program") >>"$kept.log" 2>&1; then
+        {
+            echo "$source"
+            sed -n 's/^test \(.*\) \.\.\. FAILED$/    \1/p' "$kept.log"
+        } >"$kept.failed"
+    fi
+    exec flock "$results" cat "$kept.log"
+fi
+
+results=$(mktemp -d)
+export results
+trap 'rm -rf "$results"' EXIT
+trap 'exit 130' INT TERM
+"$cargo" test --no-run --message-format=json-render-diagnostics "$@" >"$results/built"
+# Of each test program the three that --one wants, in a line.
+sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo\.toml".*"src_path":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1\t\2\t\3/p' \
+    "$results/built" >"$results/programs"
+[ -s "$results/programs" ] || { echo "cargo names no test program" >&2 && exit 1; }
+
+# Runs the programs that standard input lists, so many at a time.
+run() {
+    # shellcheck disable=SC2016  # that shell expands it
+    tr '\t' '\n' | xargs -d '\n' -r -P "$1" -n 3 \
+        sh -c '"$0" --one "$@" "$results"' scripts/test.sh
+}
+listed() { grep -E "$@" "$results/programs" || true; }
+
+# By far the longest comes first.
+{
+    listed "$waiting" | grep /placement.rs || true
+    listed "$waiting" | grep -v /placement.rs || true
+} | run $side_by_side
+listed -v "$waiting" | run 1
+
+failed=0
+"$cargo" test --no-fail-fast --doc "$@" || failed=1
+if cat "$results"/*.failed >"$results/all" 2>/dev/null; then
+    echo "These failed:"
+    cat "$results/all"
+    failed=1
+fi
+exit $failed
