@@ -132,6 +132,13 @@ impl Insurance {
         }
     }
 
+    /// Nobody needs it any more.
+    pub fn on_superseded(&mut self, id: PacketId) {
+        if let Some((block, at)) = self.find(id) {
+            self.blocks[block].members[at].state = State::Arrived;
+        }
+    }
+
     /// Whether `id` may yet be covered, so that it must be kept although the peer has it.
     pub fn needs(&self, id: PacketId) -> bool {
         self.find(id).is_some()

@@ -46,9 +46,10 @@ impl LaneSender {
         let (mut packets, mut copies) = (0, 0);
         for id in ids.iter().copied() {
             packets += u64::from(self.recovery.on_superseded(id));
+            self.insurance.iter_mut().for_each(|insurance| insurance.on_superseded(id));
             copies += self.copies.cancel(id);
             self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
-            if !self.recovery.needs(id) {
+            if !self.needs(id) {
                 self.encoder.forget(id);
             }
         }
