@@ -43,7 +43,7 @@ const WORDS: [&str; 14] = [
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 /// The fields of docs/configuration.md but the private key, and of the sections around them.
-const FIELDS: [&str; 89] = [
+const FIELDS: [&str; 91] = [
     "accept",
     "addresses",
     "allow_destinations",
@@ -75,6 +75,8 @@ const FIELDS: [&str; 89] = [
     "idle_timeout_seconds",
     "include",
     "initial_rtt_ms",
+    "insurance",
+    "insurance_percent",
     "into_tunnel",
     "keep_alive_ms",
     "kill_switch",

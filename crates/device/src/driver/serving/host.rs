@@ -105,7 +105,7 @@ impl Host {
                 denied = denied.len(),
                 allowed = allowed.len(),
                 forwards = forwards.len(),
-                "the destinations that clients may reach, and what leads to clients, were read again"
+                "the destinations that clients may reach were read again"
             );
         }
         self.filters.set(with_clients(&self.filter_options, routed));
