@@ -65,7 +65,7 @@ impl Session {
         self.lane(lane).map(|sender| sender.set_qoe(now, qoe))
     }
 
-    /// A video in a lane has begun anew: what is older of it goes ([`LaneSender::supersede`]).
+    /// A video in a lane has begun anew: what is older of it leaves no more, and is not repaired.
     /// Returns how many packets were given up.
     ///
     /// # Errors
