@@ -9,8 +9,8 @@
 //!                   └── copies, coded ◄────────────────────────────┘ ─► by path ─► pacer ─► carrier
 //! ```
 //!
-//! A lane with an insurance sends coded packets beside that, when nothing waits. A video that begins
-//! anew takes what is older of it out of all of these.
+//! A lane with an insurance sends coded packets beside that, when nothing waits. Where a video
+//! begins anew, what is older of it goes from all of these.
 //!
 //! A packet gets its ID when it leaves, so that what expires in the queue leaves no gap. Before, it
 //! is cut into fragments if it is too large for a datagram; once its ID stands for its bytes the
