@@ -108,8 +108,7 @@ impl Repair {
             Self::Coded { start, lost, .. } => (start, lost),
             Self::Reinject { .. } | Self::Sum { .. } | Self::Abandon { .. } => (PacketId(0), 0),
         };
-        let offsets = (0..u64::BITS).filter(move |offset| lost >> offset & 1 == 1);
-        offsets.map(move |offset| start.plus(offset))
+        start.of_mask(lost)
     }
 }
 

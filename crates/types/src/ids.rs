@@ -37,6 +37,12 @@ impl PacketId {
         self.plus(1)
     }
 
+    /// The IDs that a mask stands for: bit i is the i-th after this one.
+    pub fn of_mask(self, mask: u64) -> impl Iterator<Item = Self> + use<> {
+        let offsets = (0..u64::BITS).filter(move |offset| mask >> offset & 1 == 1);
+        offsets.map(move |offset| self.plus(offset))
+    }
+
     /// How far `self` is ahead of `earlier`; negative when it is behind.
     pub const fn distance(self, earlier: Self) -> i32 {
         self.0.wrapping_sub(earlier.0).cast_signed()

@@ -55,8 +55,7 @@ impl Group {
 
     /// The lost packets.
     pub(super) fn lost_ids(self) -> impl Iterator<Item = PacketId> {
-        let lost = (0..64).filter(move |offset| self.mask >> offset & 1 == 1);
-        lost.map(move |offset| self.start.plus(offset))
+        self.start.of_mask(self.mask)
     }
 
     /// Whether it spans `id`.

@@ -4,6 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::*;
 
@@ -42,14 +43,20 @@ const SHORT: Duration = Duration::from_millis(300);
 const NO_METHOD: &str = r#"{"id":1,"error":{"code":-32601,"message":"there is no method"}}"#;
 const DONE: &str = r#"{"id":1,"result":{"packets":3}}"#;
 
-#[test]
-fn a_program_that_does_not_know_how_is_asked_once_a_connection() {
+/// Who tells, and a program that was asked once.
+fn asked_once() -> (TempDir, Supersede, Receiver<Value>, Sender<Option<&'static str>>) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("rw.sock");
     let (questions, answers) = program(UnixListener::bind(&socket).unwrap());
     let supersede = Supersede::start(socket, "real-time".into()).unwrap();
     supersede.tell(older(1, 1));
     assert_eq!(next(&questions, LONG), Some(1));
+    (folder, supersede, questions, answers)
+}
+
+#[test]
+fn a_program_that_does_not_know_how_is_asked_once_a_connection() {
+    let (_folder, supersede, questions, answers) = asked_once();
     answers.send(Some(NO_METHOD)).unwrap();
     thread::sleep(SHORT);
     supersede.tell(older(2, 1));
@@ -63,12 +70,7 @@ fn a_program_that_does_not_know_how_is_asked_once_a_connection() {
 
 #[test]
 fn a_program_that_never_answers_holds_nobody_up_and_hears_the_newest() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("rw.sock");
-    let (questions, answers) = program(UnixListener::bind(&socket).unwrap());
-    let supersede = Supersede::start(socket, "real-time".into()).unwrap();
-    supersede.tell(older(1, 1));
-    assert_eq!(next(&questions, LONG), Some(1));
+    let (_folder, supersede, questions, answers) = asked_once();
     answers.send(None).unwrap();
     let began = Instant::now();
     (2..100_000).for_each(|timestamp| supersede.tell(older(timestamp, 1)));

@@ -47,15 +47,6 @@ pub(super) struct QueuedRepair {
     tried_others: bool,
 }
 
-impl QueuedRepair {
-    /// The lost packets that it is to bring back.
-    fn brings_back(&self) -> impl Iterator<Item = PacketId> + use<> {
-        let (start, lost) = (self.datagram.content.id(), self.lost);
-        let offsets = (0..u64::BITS).filter(move |offset| lost >> offset & 1 == 1);
-        offsets.map(move |offset| start.plus(offset))
-    }
-}
-
 impl LaneSender {
     /// Does what the recovery wants.
     pub(super) fn repair_all(&mut self, now: Instant, carrier: &mut impl Carrier) {
@@ -152,8 +143,8 @@ impl LaneSender {
         let before = count(&self.repairs);
         for repairs in self.repairs.values_mut() {
             repairs.retain(|repair| {
-                let mut brings_back = repair.brings_back().peekable();
-                brings_back.peek().is_none() || !brings_back.all(&is_such)
+                let mut lost = repair.datagram.content.id().of_mask(repair.lost);
+                repair.lost == 0 || !lost.all(&is_such)
             });
         }
         self.repairs.retain(|_, repairs| !repairs.is_empty());
