@@ -396,7 +396,7 @@ fn a_laptop_that_falls_asleep_holds_up_the_others_for_seconds_only() {
         let mut awake = download();
         let begun = Instant::now();
         read_some(&mut awake, 5_000_000);
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         road.wait_for_status(SERVER, "the server counts them as well", |status| {
             status["streams"]["ends"]["unread"].as_u64() >= Some(1)
         });

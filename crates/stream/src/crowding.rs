@@ -23,28 +23,58 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the others have no room until somebody is to blame: readers that stop together stop
 /// within a second or two, as their sockets fill.
 const CROWDED: Duration = Duration::from_secs(12);
+/// How long from then on, as long as it is the same crowd: those that stopped later come of age one
+/// by one, and what others had to give up they fill.
+const CROWDED_AGAIN: Duration = Duration::from_secs(1);
 /// Who is called so much later was held up itself, and the readers with it.
 const LATE: Duration = Duration::from_millis(500);
+
+/// Whether the others have no room, and what was done about it.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd {
+    /// While it is so: when somebody may be to blame.
+    look_at: Option<Instant>,
+    /// When readers were last looked at.
+    looked: Option<Instant>,
+}
+
+impl Crowd {
+    /// It is so, since now or longer.
+    fn begin(&mut self, now: Instant) {
+        let is_same = self.looked.is_some_and(|looked| now.since(looked) < CROWDED);
+        self.look_at.get_or_insert(now + if is_same { CROWDED_AGAIN } else { CROWDED });
+    }
+
+    /// From now on it is a crowd like any other.
+    fn forgive(&mut self, now: Instant) {
+        self.look_at = self.look_at.map(|_| now + CROWDED);
+        self.looked = None;
+    }
+
+    fn on_looked(&mut self, now: Instant) {
+        *self = Self { look_at: Some(now + CROWDED_AGAIN), looked: Some(now) };
+    }
+}
 
 impl Streams {
     /// When [`Streams::make_room`] may have something to do.
     pub(crate) fn crowding_timeout(&self) -> Option<Instant> {
-        self.crowded_since.map(|since| since + CROWDED)
+        self.crowd.look_at
     }
 
     /// Something was received or read.
     pub(crate) fn note_crowding(&mut self, now: Instant) {
         let credit = &self.receive_credit;
         if credit.is_crowded() {
-            self.crowded_since.get_or_insert(now);
+            self.crowd.begin(now);
         } else if credit.has_some_room() {
-            self.crowded_since = None;
+            self.crowd.look_at = None;
         }
     }
 
     /// The readers could not read: only from now on does it count that they do not.
     pub(crate) fn forgive_readers(&mut self, now: Instant) {
-        self.crowded_since = self.crowded_since.map(|_| now);
+        self.crowd.forgive(now);
         self.table.values_mut().for_each(|stream| stream.forgive_reader(now));
     }
 
@@ -54,6 +84,7 @@ impl Streams {
         if now.since(at) > LATE {
             return self.forgive_readers(now);
         }
+        self.crowd.on_looked(now);
         // What those would hold that are to blame, since their peers go on sending.
         let mut unread: Vec<(u64, StreamId)> = Vec::new();
         let mut claimed = self.receive_credit.held();
@@ -75,7 +106,5 @@ impl Streams {
             self.stats.unread += 1;
             self.end(now, id, ResetCode::Unread);
         }
-        // Those that stopped later are looked at anew.
-        self.crowded_since = self.crowded_since.map(|_| now);
     }
 }

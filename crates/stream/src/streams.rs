@@ -8,6 +8,7 @@ use roadweave_wire::{Destination, ResetCode, StreamId, StreamPriority, StreamsOf
 use crate::closed::{CLOSED_MAX, Closed, SEEN, SEEN_MAX, Tombstone};
 use crate::config::{Config, Obligation, Stats, Timing};
 use crate::credit::{ReceiveCredit, SendCredit};
+use crate::crowding::Crowd;
 use crate::error::{StreamError, Violation};
 use crate::event::{Event, Kind};
 use crate::handle::Answer;
@@ -32,8 +33,8 @@ pub struct Streams {
     pub(crate) answers: BTreeMap<StreamId, Answer>,
     pub(crate) send_credit: SendCredit,
     pub(crate) receive_credit: ReceiveCredit,
-    /// Since when those who read too little leave no room for the others.
-    pub(crate) crowded_since: Option<Instant>,
+    /// Those who read too little leave no room for the others.
+    pub(crate) crowd: Crowd,
     /// When to ask for more credit of the session, and how often that was in vain.
     pub(crate) starved: Option<(Instant, u32)>,
     /// Counts the turns of incremental streams.
@@ -55,7 +56,7 @@ impl Streams {
     pub fn new(config: Config) -> Self {
         Self {
             receive_credit: ReceiveCredit::new(config.receive_max),
-            crowded_since: None,
+            crowd: Crowd::default(),
             config,
             timing: Timing::default(),
             table: BTreeMap::new(),

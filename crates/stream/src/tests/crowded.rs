@@ -82,6 +82,24 @@ fn readers_that_all_stop_at_once_hold_up_the_others_for_seconds_only() {
     assert_eq!(asleep.iter().filter(|id| world.is_open(**id)).count() as u64, 4 - world.unread());
 }
 
+/// They stop one after another, while it is crowded already: nobody waits for a second round of
+/// patience.
+#[test]
+fn readers_that_stop_one_after_another_hold_up_the_others_no_longer() {
+    let (mut world, mut awake) = World::begin(6);
+    while let Some(stops) = awake.pop() {
+        let readers: Vec<_> = awake.iter().map(|id| (*id, 60, 1)).collect();
+        world.run(1_500, &readers);
+        assert!(world.is_open(stops));
+    }
+    assert!(world.is_crowded());
+    let next = world.open();
+    world.run(11_500, &[(next, u64::MAX, 1)]);
+    let read = world.run(1_000, &[(next, u64::MAX, 1)]);
+    assert!(read > 5_000_000, "{read} bytes in a second");
+    assert!((1..6).contains(&world.unread()), "{} of 6", world.unread());
+}
+
 /// A byte now and then is not reading.
 #[test]
 fn who_takes_a_byte_now_and_then_is_no_reader() {
