@@ -16,6 +16,7 @@ need ffmpeg ffmpeg
 need iperf3 iperf3
 need unshare util-linux
 need tshark tshark
+need dnsmasq dnsmasq-base
 # Debian keeps PostgreSQL's programs out of PATH.
 PATH="$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" need initdb postgresql
 # A library, which `bench coding` compares with.

@@ -6,15 +6,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use roadweave_config::{
-    BeforeJoin, ClientFile, ClientStreams, LinkSocket, RouterFile, ServerFields, TcpRule, TcpWay,
-    TunFields, Validate,
+    BeforeJoin, ClientFile, ClientStreams, LinkSocket, PacketMark, RouterFile, ServerFields,
+    TcpRule, TcpWay, TunFields, Validate,
 };
 use roadweave_device::fleet::{FleetOptions, Membership};
 use roadweave_device::streams::EntranceSettings;
 use roadweave_device::{
-    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, LanStreamsOptions, Reread,
-    RouterOptions, RouterSocket, SplitRule, SplitRules, TunSettings, random_bytes, run_client,
-    run_router,
+    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Excluded, LanStreamsOptions,
+    Reread, RouterOptions, RouterSocket, SplitRule, SplitRules, TunSettings, random_bytes,
+    run_client, run_router,
 };
 use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
@@ -137,6 +137,10 @@ fn candidate_options(fields: &ServerFields) -> CandidateOptions {
 fn route_options(file: &ClientFile) -> ClientRouteOptions {
     ClientRouteOptions {
         into_tunnel: file.routes.into_tunnel.clone(),
+        excluded: Excluded {
+            destinations: file.routes.exclude.clone(),
+            mark: file.routes.exclude_mark.map(PacketMark::bits),
+        },
         closed_before_join: file.routes.before_join == BeforeJoin::Closed,
         kill_switch: file.routes.kill_switch,
         uplink_neighbours: file.uplinks.local,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lane::{LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes};
 use crate::metrics::LocalMetricsFields;
+use crate::packet_mark::PacketMark;
 use crate::secret::PrivateKey;
 use crate::streams::ClientStreams;
 use crate::transport::TransportFields;
@@ -249,6 +250,11 @@ pub struct RouteFields {
     /// Destinations that are routed into the tunnel.
     #[serde(deserialize_with = "networks")]
     pub into_tunnel: Vec<IpNet>,
+    /// Destinations that leave outside the tunnel all the same.
+    #[serde(deserialize_with = "networks")]
+    pub exclude: Vec<IpNet>,
+    /// The mark of packets that leave outside the tunnel.
+    pub exclude_mark: Option<PacketMark>,
     /// Whether what comes from behind this box gets the client's inner address (source NAT).
     pub masquerade: bool,
     /// What becomes of what belongs into the tunnel until the first session is up.
@@ -277,6 +283,8 @@ impl Default for RouteFields {
             |texts: &[&str]| texts.iter().map(|text| text.parse().expect("a prefix")).collect();
         Self {
             into_tunnel: prefixes(&["0.0.0.0/0", "::/0"]),
+            exclude: Vec::new(),
+            exclude_mark: None,
             masquerade: true,
             before_join: BeforeJoin::Closed,
             kill_switch: false,
@@ -289,6 +297,27 @@ impl Default for RouteFields {
                 "fc00::/7",
             ]),
         }
+    }
+}
+
+impl RouteFields {
+    fn validate_excluded(&self) -> Result<(), Fault> {
+        validate_networks("routes.exclude", &self.exclude)?;
+        for (position, network) in self.exclude.iter().enumerate() {
+            let field = format!("routes.exclude.{position}");
+            if network.prefix_len() == 0 {
+                let message = format!(
+                    "{network} would leave nothing of its family to the tunnel; say in \
+                     routes.into_tunnel what belongs into it"
+                );
+                return Err(Fault::new(field, message));
+            }
+            if self.into_tunnel.contains(network) {
+                let message = format!("{network} is in routes.into_tunnel too; take it from one");
+                return Err(Fault::new(field, message));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -335,6 +364,7 @@ impl Validate for ClientFile {
         self.validate_servers()?;
         self.transport.validate()?;
         validate_networks("routes.into_tunnel", &self.routes.into_tunnel)?;
+        self.routes.validate_excluded()?;
         validate_networks("routes.accept", &self.routes.accept)?;
         for (field, names) in
             [("include", &self.uplinks.include), ("exclude", &self.uplinks.exclude)]

@@ -13,6 +13,7 @@ mod lane;
 mod merge;
 mod metrics;
 mod new_peer;
+mod packet_mark;
 mod peers;
 mod proxy;
 mod reader;
@@ -40,6 +41,7 @@ pub use lane::{
 pub use merge::{Merged, merge};
 pub use metrics::MetricsFields;
 pub use new_peer::{ChangeError, NewClient, add_client, change_server_file, next_peer, with_peer};
+pub use packet_mark::PacketMark;
 pub use peers::PeerFields;
 pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
 pub use reader::{Fault, FileError, Position, Validate, load, parse, read_text};

@@ -219,6 +219,13 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
         &format!("{}[routes]\ninto_tunnel = [\"10.1.0.0/16\", \"10.0.0.1/8\"]\n", client("")),
         &["line 7", "10.0.0.1/8", "write 10.0.0.1/32 or 10.0.0.0/8"],
     );
+    let routes = |text: &str| format!("{}[routes]\n{text}\n", client(""));
+    check_client(&routes("exclude = [\"0.0.0.0/0\"]"), &["line 7", "0.0.0.0/0", "into_tunnel"]);
+    check_client(
+        &routes("into_tunnel = [\"10.1.0.0/16\"]\nexclude = [\"10.2.0.0/16\", \"10.1.0.0/16\"]"),
+        &["line 8", "10.1.0.0/16 is in routes.into_tunnel too"],
+    );
+    check_client(&routes("exclude_mark = \"voice\""), &["line 7", "no mark", "\"0x10/0xf0\""]);
     check_client(
         &format!("{}[transport]\nidle_timeout_seconds = 10\nkeep_alive_ms = 10000\n", client("")),
         &["line 8", "transport.keep_alive_ms = 10000", "less than 10000"],
@@ -534,8 +541,9 @@ fn the_documentation_names_every_field_with_its_default() {
     let fleet = "[fleet]\noffline_max_seconds = 600\n";
     let streams = "[streams]\nlisten = \"192.168.1.1:1080\"\n\
                    rules = [{ to = [\"192.0.2.0/24\"], ports = [22, [80, 81]], tcp = \"split\" }]\n";
-    let client: ClientFile =
-        read(&format!("{}{place}{policy}{lane}{proxy}{streams}", client(""))).expect("complete");
+    let routes = "[routes]\nexclude_mark = \"0x10\"\n";
+    let all = format!("{}{place}{policy}{lane}{proxy}{streams}{routes}", client(""));
+    let client: ClientFile = read(&all).expect("complete");
     let forward =
         "[[forwards]]\nprotocol = \"both\"\nport = [1, 2]\nto = \"10.0.0.1\"\nto_port = [3, 4]\n";
     let server =

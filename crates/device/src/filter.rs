@@ -33,7 +33,7 @@ use std::time::Duration;
 pub use keeper::FilterKeeper;
 
 use crate::program::{self, Failure};
-use crate::{Apart, DeviceError, Instance, sysctl};
+use crate::{Apart, DeviceError, Excluded, Instance, sysctl};
 use chain::counter;
 pub use forwards::Forward;
 use ipnet::IpNet;
@@ -58,6 +58,9 @@ pub struct FilterOptions {
     /// Whether what enters the tunnel gets the TUN's own address, and the prefixes that keep
     /// theirs.
     pub masquerade_into_tun: Option<Vec<IpNet>>,
+    /// What leaves a box outside the tunnel, and gets the address of the interface by which it
+    /// does.
+    pub masquerade_outside: Excluded,
     /// Ports of a server's machine that lead to devices behind its clients.
     pub forwards: Vec<Forward>,
     /// Whether sockets of this machine bear addresses of `inner`.

@@ -71,7 +71,7 @@ pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use random::random_bytes;
 pub use routes::{
-    AnchorTun, ClientRoutes, ClientSockets, Grant, RouteKeeper, RouteSettings, Routes,
+    AnchorTun, ClientRoutes, ClientSockets, Excluded, Grant, RouteKeeper, RouteSettings, Routes,
 };
 pub use signals::{Signal, Signals};
 pub use state::{Kept, StateFile};

@@ -413,6 +413,7 @@ mod tests {
             protocol,
             preferred_source: None,
             local: false,
+            passes_by: false,
         };
         let routes = [
             route(3, 1, "10.0.0.1", 4),

@@ -75,7 +75,7 @@ pub struct Route {
     pub destination: IpNet,
     /// The next hop; none for what is directly attached.
     pub gateway: Option<IpAddr>,
-    /// The index of the interface; none for a route that refuses ("unreachable").
+    /// The index of the interface; none for a route that refuses ("unreachable") or passes by.
     pub interface: Option<u32>,
     /// The routing table; 254 is the main one.
     pub table: u32,
@@ -87,6 +87,8 @@ pub struct Route {
     pub preferred_source: Option<IpAddr>,
     /// Whether this machine takes what goes there for its own; over the loopback interface.
     pub local: bool,
+    /// Whether the next rule is asked as if this table had no route ("throw"); without interface.
+    pub passes_by: bool,
 }
 
 /// One policy rule: packets that match look into `table`.
@@ -159,7 +161,8 @@ impl Netlink {
             .collect())
     }
 
-    /// All unicast and unreachable routes of all tables, and local ones of ours, IPv4 before IPv6.
+    /// All unicast and unreachable routes of all tables, and those of ours that are local or pass
+    /// by, IPv4 before IPv6.
     ///
     /// # Errors
     /// What the kernel says.

@@ -7,6 +7,7 @@
 //! 520       socket bound to uplink (oif)    -> of the uplink: its networks, default by its gateway
 //! 521       socket bound to another interface with a default route -> copies of its main routes
 //! 522       from inside, marked: ends here  -> this machine (see `filter::split`)
+//! 524       marked: excluded                -> on with main (see [`self::excluded`])
 //! 525       anything                        -> near: networks behind this box, prefixes led into the TUN
 //! 526       anything                        -> private networks of the uplinks' own addresses    (*)
 //! 532       anything                        -> of the tunnel: default into the TUN, or refused   (*)
@@ -48,6 +49,7 @@
 
 mod apart;
 mod client;
+mod excluded;
 mod keeper;
 mod plan;
 mod repairs;
@@ -64,6 +66,7 @@ use crate::{DeviceError, Instance, Netlink, Route, Rule, sysctl};
 
 pub use apart::AnchorTun;
 pub use client::ClientRoutes;
+pub use excluded::Excluded;
 pub use keeper::RouteKeeper;
 pub(crate) use keeper::lock;
 pub(crate) use plan::space_length;
@@ -76,6 +79,8 @@ pub struct RouteSettings {
     /// Destinations that belong into the tunnel; `0.0.0.0/0` and `::/0` are all that is not behind
     /// this box.
     pub into_tunnel: Vec<IpNet>,
+    /// What leaves outside it all the same.
+    pub excluded: Excluded,
     /// Whether packets for the tunnel are refused before the first session.
     pub closed_before_join: bool,
     /// Whether the private networks of the uplinks' own addresses are reached outside the tunnel.
@@ -319,6 +324,7 @@ fn tun_route(tun: u32, prefix: IpNet, table: u32) -> Route {
         protocol: ROUTE_PROTOCOL,
         preferred_source: None,
         local: false,
+        passes_by: false,
     }
 }
 
@@ -343,8 +349,11 @@ const PRIORITY_INWARD: u32 = 518;
 const PRIORITY_ANSWERS: u32 = 519;
 const PRIORITY_UPLINK: u32 = 520;
 const PRIORITY_BOUND: u32 = 521;
+const PRIORITY_EXCLUDED: u32 = 524;
 const PRIORITY_NEAR: u32 = 525;
 const PRIORITY_NEIGHBOURS: u32 = 526;
 const PRIORITY_MAIN: u32 = 530;
 const PRIORITY_TUNNEL: u32 = 531;
 const PRIORITY_REST: u32 = 532;
+/// The rule that asks the main table, which the kernel has.
+const PRIORITY_MAIN_TABLE: u32 = 32766;

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
 use roadweave_device::{
-    Allowed, AnchorTun, Apart, FilterOptions, Filters, Forwarding, Instance, RouteKeeper, Routes,
-    Tun, TunOptions, cleanup, wait_readable,
+    Allowed, AnchorTun, Apart, Excluded, FilterOptions, Filters, Forwarding, Instance, RouteKeeper,
+    Routes, Tun, TunOptions, cleanup, wait_readable,
 };
 
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -123,6 +123,7 @@ impl<'a> Anchor<'a> {
                 inner: prefixes(&[networks, behind].concat()),
                 masquerade: true,
                 masquerade_into_tun: None,
+                masquerade_outside: Excluded::default(),
                 forwards: Vec::new(),
                 client_sockets: false,
                 forwarding: Forwarding::Server {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
 use roadweave_device::{
-    Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Instance, Interface, Monitor,
-    cleanup,
+    Allowed, Excluded, FilterKeeper, FilterOptions, Filters, Forwarding, Instance, Interface,
+    Monitor, cleanup,
 };
 use roadweave_types::{DropReason, UplinkSelector};
 
@@ -142,6 +142,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         inner: Vec::new(),
         masquerade: false,
         masquerade_into_tun: None,
+        masquerade_outside: Excluded::default(),
         forwards: Vec::new(),
         client_sockets: false,
         forwarding,

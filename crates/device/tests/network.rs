@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
 use roadweave_device::{
-    ClientRoutes, DeviceError, Ecn, FilterOptions, Filters, Forwarding, Gateway, Grant, Instance,
-    Monitor, Netlink, Outgoing, ROUTE_PROTOCOL, RouteSettings, Routes, SendOutcome, Tun,
+    ClientRoutes, DeviceError, Ecn, Excluded, FilterOptions, Filters, Forwarding, Gateway, Grant,
+    Instance, Monitor, Netlink, Outgoing, ROUTE_PROTOCOL, RouteSettings, Routes, SendOutcome, Tun,
     TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSocket, cleanup, wait_readable,
 };
 use roadweave_types::UplinkSelector;
@@ -49,6 +49,7 @@ fn filters(tun: &str, inner: &str) -> FilterOptions {
         inner: vec![prefix(inner)],
         masquerade: true,
         masquerade_into_tun: None,
+        masquerade_outside: Excluded::default(),
         forwards: Vec::new(),
         client_sockets: false,
         forwarding: Forwarding::Open,
@@ -61,6 +62,7 @@ fn filters(tun: &str, inner: &str) -> FilterOptions {
 fn client_routes(instance: &Instance, tun: &Tun, into_tunnel: &[&str]) -> ClientRoutes {
     let settings = RouteSettings {
         into_tunnel: into_tunnel.iter().map(|text| prefix(text)).collect(),
+        excluded: Excluded::default(),
         closed_before_join: false,
         uplink_neighbours: true,
         accept: Vec::new(),

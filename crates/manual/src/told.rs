@@ -62,7 +62,7 @@ fn unknown(line: &str, product: &Command, controller: &Command) -> Option<String
             }
         } else if let Some(below) = command.find_subcommand(word) {
             above.push(below);
-            top = false;
+            top = below.has_subcommands() && below.get_positionals().next().is_none();
         } else if top && is_command(word) && !OTHERS.contains(&word) {
             return Some(word.to_owned());
         } else {
@@ -105,6 +105,7 @@ mod tests {
         assert_eq!(unknown("roadweave show --json | jq ."), None);
         assert_eq!(unknown("roadweave --log debug client --config X"), None);
         assert_eq!(unknown("roadweave fly"), Some("fly".to_owned()));
+        assert_eq!(unknown("roadweave peer fly"), Some("fly".to_owned()));
         assert_eq!(unknown("roadweave client --wings"), Some("--wings of client".to_owned()));
         assert_eq!(unknown("roadweave-controller run --wings"), Some("--wings of run".to_owned()));
         let told =

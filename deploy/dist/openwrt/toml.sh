@@ -4,6 +4,36 @@
 # Values are written as strings, numbers or truth values of TOML by what the field is, and are never
 # run: there is no eval here. What cannot be written is refused; the program judges the rest.
 
+toml_unknown="" toml_known=""
+
+# Called for every section, option and list that config_load reads: what is not known here would be
+# ignored, and is refused instead.
+config_cb() {
+	toml_type=${1:-}
+	case $toml_type in
+	"") ;;
+	client) toml_known="enabled config name private_key_file dns state_directory uplink_include \
+uplink_exclude uplink_forward uplink_local into_tunnel exclude exclude_mark masquerade before_join \
+kill_switch tun_name mtu_bytes memory_mb" ;;
+	server) toml_known="address public_key name site" ;;
+	policy) toml_known="name priority weight technology monthly_cap_mb billing_day daily_cap_mb \
+redundancy_percent" ;;
+	*) toml_unknown="no section is called $toml_type; there are client, server and policy" toml_known="" ;;
+	esac
+}
+
+option_cb() {
+	[ -n "$toml_known" ] || return 0
+	case " $toml_known " in
+	*" $1 "*) ;;
+	*) toml_unknown="$toml_type: no option is called $1; there are $toml_known" ;;
+	esac
+}
+
+list_cb() {
+	option_cb "$@"
+}
+
 # toml_check TEXT: refuses what has no place in a string.
 toml_check() {
 	case $1 in
@@ -88,7 +118,7 @@ toml_policy() {
 # toml_failed, when a value cannot be written.
 toml_client() {
 	local key=""
-	toml_failed="" toml_count=0
+	toml_failed="$toml_unknown" toml_count=0
 	toml_option "$1" name text name
 	# Read by the shell itself: no other process has it among its arguments.
 	[ ! -f "$2" ] || IFS= read -r key <"$2" || [ -n "$key" ]
@@ -108,6 +138,8 @@ toml_client() {
 	config_foreach toml_policy policy
 	echo "[routes]"
 	toml_list "$1" into_tunnel into_tunnel
+	toml_list "$1" exclude exclude
+	toml_option "$1" exclude_mark text exclude_mark
 	toml_option "$1" masquerade truth masquerade
 	toml_option "$1" before_join text before_join
 	toml_option "$1" kill_switch truth kill_switch

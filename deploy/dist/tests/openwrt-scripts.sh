@@ -9,7 +9,18 @@ fail() { echo "openwrt: $1" >&2 && cat "$tests/log" >&2 2>/dev/null; exit 1; }
 
 # Stubs: sections and options are files, a list has an item a line.
 cat >"$tests/stubs.sh" <<'EOF'
-config_load() { :; }
+config_load() {
+	local section option
+	for section in "$CONFIG"/*.*; do
+		[ -d "$section" ] || continue
+		section=${section##*/}
+		config_cb "${section%.*}" "$section"
+		for option in "$CONFIG/$section"/*; do
+			[ ! -f "$option" ] || option_cb "${option##*/}" ""
+		done
+	done
+	config_cb
+}
 config_foreach() {
 	local each
 	for each in "$CONFIG"/"$2".*; do
@@ -107,6 +118,11 @@ refused tun_name "$(printf 'rw0\001')" 'control character'
 refused kill_switch maybe 'neither'
 set_option client.client kill_switch 1
 refused before_join sometimes 'client.client.toml'
+refused uplink_exlude eth2 'no option is called uplink_exlude; there are .*uplink_exclude'
+set_option uplink.a name wwan1
+start
+told 'not started: no section is called uplink; there are client, server and policy'
+rm -r "$tests/config/uplink.a"
 set_option client.client private_key_file "$tests/keys/client.key"
 printf 'AAAA"\nlisten = 1\n' >"$tests/keys/client.key"
 start

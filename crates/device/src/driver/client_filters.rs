@@ -11,7 +11,9 @@ use ipnet::IpNet;
 use roadweave_types::DropCounters;
 
 use super::ClientOptions;
-use crate::{DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Tun};
+use crate::{
+    DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Tun,
+};
 
 /// The filters of a client. Dropping it removes them.
 #[derive(Debug)]
@@ -37,6 +39,10 @@ impl ClientFilters {
             inner: Vec::new(),
             masquerade: false,
             masquerade_into_tun: options.masquerade.then(Vec::new),
+            masquerade_outside: match options.masquerade {
+                true => options.routes.excluded.clone(),
+                false => Excluded::default(),
+            },
             forwards: Vec::new(),
             client_sockets: false,
             forwarding: Forwarding::Box {

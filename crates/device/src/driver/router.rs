@@ -18,8 +18,8 @@ use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{RoleStatus, RouterRoleStatus, RouterSession, SocketStatus, Status};
 use crate::{
-    Clock, DeviceError, FilterKeeper, FilterOptions, Forwarding, RouteKeeper, Routes, Tun,
-    TunOptions, UdpOptions, UplinkSocket, cleanup,
+    Clock, DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, RouteKeeper, Routes,
+    Tun, TunOptions, UdpOptions, UplinkSocket, cleanup,
 };
 
 /// Sockets that could not be opened, or whose interface is gone, are tried again this often.
@@ -288,6 +288,7 @@ fn filter_options(tun: &Tun) -> FilterOptions {
         inner: Vec::new(),
         masquerade: false,
         masquerade_into_tun: None,
+        masquerade_outside: Excluded::default(),
         forwards: Vec::new(),
         client_sockets: false,
         forwarding: Forwarding::Open,

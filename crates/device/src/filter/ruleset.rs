@@ -104,6 +104,8 @@ fn sets(options: &FilterOptions) -> String {
             let near = apart::near(options);
             add(&format!("near{family}"), kind, of_family(&near, family == 4));
         }
+        let excluded = &options.masquerade_outside.destinations;
+        add(&format!("excluded{family}"), kind, of_family(excluded, family == 4));
         if let Forwarding::Server { denied, .. } = &options.forwarding {
             add(&format!("denied{family}"), kind, of_family(denied, family == 4));
         }
@@ -254,7 +256,22 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
         }
         rules.push(format!("oifname \"{tun}\" masquerade"));
     }
+    rules.extend(masquerade_outside(options));
     rules
+}
+
+/// What leaves a box outside the tunnel has an address of its network, or of the tunnel if it was
+/// marked after the first choice of a way.
+fn masquerade_outside(options: &FilterOptions) -> Vec<String> {
+    let FilterOptions { tun, masquerade_outside: outside, forwarding, .. } = options;
+    let Forwarding::Box { inside, .. } = forwarding else { return Vec::new() };
+    let behind: Vec<String> = matches_inside(inside, "oif", "!= ").collect();
+    let leaves = format!("oifname != {{ \"{tun}\", \"lo\" }} {}", behind.join(" "));
+    let excluded = [(true, "excluded4"), (false, "excluded6")].into_iter();
+    let excluded = excluded.filter(|(ipv4, _)| has_family(&outside.destinations, *ipv4));
+    let excluded = excluded.map(|(ipv4, set)| format!("{} daddr @{set}", family(ipv4)));
+    let marked = outside.mark.map(|(mark, mask)| format!("meta mark & {mask:#x} == {mark:#x}"));
+    excluded.chain(marked).map(|which| format!("{leaves} {which} masquerade")).collect()
 }
 
 /// Closes on a server what it has opened by turning forwarding on: between interfaces of others

@@ -10,6 +10,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         inner: vec!["10.8.0.1/24".parse().unwrap(), "fd08::1/64".parse().unwrap()],
         masquerade: true,
         masquerade_into_tun: Some(vec!["192.168.50.0/24".parse().unwrap()]),
+        masquerade_outside: Excluded::default(),
         forwards: Vec::new(),
         client_sockets: false,
         forwarding,
@@ -295,4 +296,28 @@ fn sockets_with_clients_addresses_meet_no_tun_where_there_are_neighbours() {
     assert!(!none.contains("0x5257") && !none.contains("chain leaving"), "{none}");
     let server = text(&FilterOptions { apart: None, ..options }, NONE);
     assert!(server.contains(found) && !server.contains("group"), "{server}");
+}
+
+#[test]
+fn what_leaves_a_box_outside_the_tunnel_has_an_address_of_the_uplink() {
+    let inside = named(&["lan0"]);
+    let mut options = options(Forwarding::Box { inside, between_uplinks: false });
+    let excluded = ["203.0.113.0/25", "203.0.113.128/25", "2001:db8::/32"];
+    options.masquerade_outside.destinations = excluded.map(|it| it.parse().unwrap()).into();
+    options.masquerade_outside.mark = Some((0x10, 0xf0));
+    let leaves = "oifname != { \"rw0\", \"lo\" } oifname != @inside";
+    check(
+        &text(&options, NONE),
+        &[
+            "set excluded4 { type ipv4_addr; flags interval; elements = { 203.0.113.0/24 }; }",
+            "set excluded6 { type ipv6_addr; flags interval; elements = { 2001:db8::/32 }; }",
+            "type nat hook postrouting priority srcnat; policy accept;",
+            "oifname \"rw0\" masquerade",
+            &format!("{leaves} ip daddr @excluded4 masquerade"),
+            &format!("{leaves} ip6 daddr @excluded6 masquerade"),
+            &format!("{leaves} meta mark & 0xf0 == 0x10 masquerade"),
+        ],
+    );
+    options.forwarding = Forwarding::Open;
+    assert!(!text(&options, NONE).contains("@excluded"), "it is for boxes alone");
 }

@@ -59,8 +59,9 @@ pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, IpNet)> {
 pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
     match message.header.kind {
         RouteType::Unicast | RouteType::Unreachable => {}
-        // The kernel has one for each address.
-        RouteType::Local if u8::from(message.header.protocol) == ROUTE_PROTOCOL => {}
+        // The kernel has a local one for each address.
+        RouteType::Local | RouteType::Throw
+            if u8::from(message.header.protocol) == ROUTE_PROTOCOL => {}
         _ => return None,
     }
     let mut route = Route {
@@ -76,6 +77,7 @@ pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
         protocol: message.header.protocol.into(),
         preferred_source: None,
         local: message.header.kind == RouteType::Local,
+        passes_by: message.header.kind == RouteType::Throw,
     };
     for attribute in &message.attributes {
         match attribute {
@@ -93,7 +95,7 @@ pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
     }
     match message.header.kind {
         // IPv6 gives them the loopback.
-        RouteType::Unreachable => route.interface = None,
+        RouteType::Unreachable | RouteType::Throw => route.interface = None,
         // Several next hops, which nobody here makes or follows.
         _ if route.interface.is_none() => return None,
         _ => {}
@@ -152,6 +154,7 @@ pub(super) fn build_route(route: &Route) -> RouteMessage {
         kind: match route.interface {
             Some(_) if route.local => RouteType::Local,
             Some(_) => RouteType::Unicast,
+            None if route.passes_by => RouteType::Throw,
             None => RouteType::Unreachable,
         },
         // Cellular networks give gateways outside the prefix.

@@ -282,6 +282,7 @@ impl OwnTable {
             protocol: ROUTE_PROTOCOL,
             preferred_source: None,
             local: false,
+            passes_by: false,
         };
         let refused = Route { interface: None, metric: METRIC_REFUSED, ..into.clone() };
         vec![into, refused]

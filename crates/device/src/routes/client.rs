@@ -300,7 +300,7 @@ impl ClientRoutes {
 }
 
 fn is_refusal(route: &Route) -> bool {
-    route.interface.is_none()
+    route.interface.is_none() && !route.passes_by
 }
 
 /// Whether all that is not bound elsewhere meets this rule.

@@ -216,6 +216,7 @@ impl Planner<'_> {
                 plan.routes.insert(Route { interface: Some(self.tun), ..route });
             }
         }
+        self.settings.excluded.plan(plan, ipv4, &self.tables, !whole.is_empty());
         self.plan_near(plan, ipv4, near);
         if !whole.is_empty() {
             if self.settings.uplink_neighbours {
@@ -341,7 +342,7 @@ pub(super) fn leading_out<'a>(
 }
 
 /// A route without a next hop, which refuses, or is made into another.
-fn refusal(destination: IpNet, table: u32, metric: u32) -> Route {
+pub(super) fn refusal(destination: IpNet, table: u32, metric: u32) -> Route {
     Route {
         destination,
         gateway: None,
@@ -351,6 +352,7 @@ fn refusal(destination: IpNet, table: u32, metric: u32) -> Route {
         protocol: ROUTE_PROTOCOL,
         preferred_source: None,
         local: false,
+        passes_by: false,
     }
 }
 
@@ -445,7 +447,7 @@ const PRIVATE: [(&str, u8); 5] =
 const LINK_LOCAL: [(&str, u8); 4] =
     [("169.254.0.0", 16), ("fe80::", 10), ("224.0.0.0", 4), ("ff00::", 8)];
 /// Where a network behind this box has the same prefix, it wins.
-const METRIC_TUN: u32 = u32::MAX - 2;
+pub(super) const METRIC_TUN: u32 = u32::MAX - 2;
 /// Asked when no other route is left.
 const METRIC_REFUSAL: u32 = u32::MAX - 1;
 

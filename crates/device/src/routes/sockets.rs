@@ -91,6 +91,7 @@ impl SocketTable {
             protocol: ROUTE_PROTOCOL,
             preferred_source: None,
             local: true,
+            passes_by: false,
         })
     }
 

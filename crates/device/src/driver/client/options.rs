@@ -17,7 +17,7 @@ use super::super::{Reread, TunSettings};
 use crate::filter::split::SplitRules;
 use crate::fleet::FleetOptions;
 use crate::streams::EntranceSettings;
-use crate::{RouteSettings, Technologies};
+use crate::{Excluded, RouteSettings, Technologies};
 
 /// What of the configuration may change while the client runs.
 #[derive(Clone, Debug)]
@@ -141,6 +141,8 @@ impl fmt::Debug for ClientOptions {
 pub struct ClientRouteOptions {
     /// Destinations that are routed into the tunnel.
     pub into_tunnel: Vec<IpNet>,
+    /// What leaves outside it all the same.
+    pub excluded: Excluded,
     /// Whether packets for the tunnel are refused before the first session.
     pub closed_before_join: bool,
     /// Whether packets for the tunnel stay refused after an ordered stop.
@@ -155,6 +157,7 @@ impl ClientOptions {
     pub(super) fn route_settings(&self) -> RouteSettings {
         RouteSettings {
             into_tunnel: self.routes.into_tunnel.clone(),
+            excluded: self.routes.excluded.clone(),
             closed_before_join: self.routes.closed_before_join,
             uplink_neighbours: self.routes.uplink_neighbours,
             accept: self.routes.accept.clone(),

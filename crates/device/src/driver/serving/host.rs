@@ -15,8 +15,8 @@ use crate::filter::check_sockets;
 use crate::privileges::{self, Needs};
 use crate::streams::{Sources, check_rights};
 use crate::{
-    Allowed, AnchorTun, Apart, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance,
-    RouteKeeper, Routes, Tun, TunOptions,
+    Allowed, AnchorTun, Apart, DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding,
+    Instance, RouteKeeper, Routes, Tun, TunOptions,
 };
 
 /// What there is to be held.
@@ -176,6 +176,7 @@ fn filter_options(tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
         inner: addresses.to_vec(),
         masquerade,
         masquerade_into_tun: None,
+        masquerade_outside: Excluded::default(),
         forwards: Vec::new(),
         client_sockets: false,
         forwarding: Forwarding::Server {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::Gateway;
+use crate::{Excluded, Gateway};
 
 const TUN: u32 = 9;
 const LAN: u32 = 2;
@@ -68,6 +68,7 @@ impl World {
         Self {
             settings: RouteSettings {
                 into_tunnel: vec![DEFAULT_V4, DEFAULT_V6],
+                excluded: Excluded::default(),
                 closed_before_join: true,
                 uplink_neighbours: true,
                 accept: Vec::new(),
@@ -115,6 +116,12 @@ impl World {
     /// Where the kernel would send a packet of an unbound socket: the interface, or none if
     /// refused. Panics when the main table would be asked.
     fn way(&mut self, destination: &str) -> Option<u32> {
+        self.own_way(destination)
+            .unwrap_or_else(|| panic!("{destination} is left to the main table"))
+    }
+
+    /// The same; `None` when the main table would be asked.
+    fn own_way(&mut self, destination: &str) -> Option<Option<u32>> {
         let destination: IpAddr = destination.parse().unwrap();
         let plan = self.planner().plan();
         let rules = plan.rules.iter().filter(|rule| {
@@ -129,11 +136,11 @@ impl World {
             });
             let best = fitting
                 .max_by_key(|route| (route.destination.prefix_len(), u32::MAX - route.metric));
-            if let Some(route) = best {
-                return route.interface;
+            if let Some(route) = best.filter(|route| !route.passes_by) {
+                return Some(route.interface);
             }
         }
-        panic!("{destination} is left to the main table: {plan:#?}");
+        None
     }
 }
 
@@ -275,4 +282,45 @@ fn what_is_marked_is_taken_by_the_interfaces_inside_alone() {
     // No uplink's.
     let mut uplinks = (0..1000).map(|id| uplink_table(&TABLES, UplinkId(id)));
     assert!(uplinks.all(|table| table != split_table(&TABLES)));
+}
+
+#[test]
+fn the_longest_prefix_decides_between_the_tunnel_and_what_is_excluded_from_it() {
+    let mut world = World::new(&["wwan*"], "10.9.0.2/24", &[]);
+    world.settings.into_tunnel.push(prefix("203.0.113.128/25"));
+    world.settings.excluded.destinations =
+        ["203.0.113.0/24", "10.77.0.0/16", "192.168.50.0/28", "2001:db8::/32"].map(prefix).into();
+    world.settings.excluded.mark = Some((0x10, 0xff));
+    let check = |world: &mut World, inside: Option<u32>| {
+        for outside in ["203.0.113.1", "10.77.1.1", "192.168.50.2", "2001:db8::1"] {
+            assert_eq!(world.own_way(outside), None, "{outside}");
+        }
+        assert_eq!(world.way("203.0.113.129"), inside);
+        assert_eq!(world.way("192.168.50.200"), Some(LAN));
+        for ipv4 in [true, false] {
+            let plan = world.planner().plan();
+            let marked =
+                plan.rules.iter().find(|it| it.mark == Some((0x10, 0xff)) && it.ipv4 == ipv4);
+            let marked = marked.unwrap();
+            assert_eq!((marked.priority, marked.goto), (524, Some(32766)));
+            assert!(TABLES.contains(&marked.table));
+            let leads_in = |rule: &&Rule| rule.ipv4 == ipv4 && [525, 532].contains(&rule.priority);
+            assert_eq!(plan.rules.iter().filter(leads_in).count(), 2);
+        }
+    };
+    check(&mut world, None);
+    let mut world = world.grant();
+    check(&mut world, Some(TUN));
+    assert_eq!(world.way("10.77.0.1"), Some(TUN), "the server's inner address");
+}
+
+#[test]
+fn prefixes_are_excluded_from_wider_ones_where_not_all_belongs_into_the_tunnel() {
+    let mut world = World::new(&["wwan*"], "10.9.0.2/24", &[]).grant();
+    world.settings.into_tunnel = vec![prefix("203.0.113.0/24")];
+    world.settings.excluded.destinations = vec![prefix("203.0.113.8/32")];
+    assert_eq!(world.way("203.0.113.7"), Some(TUN));
+    assert_eq!(world.own_way("203.0.113.8"), None);
+    let plan = world.planner().plan();
+    assert!(plan.routes.iter().all(|route| route.table != *TABLES.start()), "{plan:?}");
 }
