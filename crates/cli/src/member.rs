@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use roadweave_config::{ClientFile, FileError, Merged, PrivateKey};
+use roadweave_config::{ClientFile, FileError, Merged, PacketMark, PrivateKey};
 use roadweave_device::fleet::{Membership, Merged as Applied};
-use roadweave_device::{ClientReload, Technologies};
+use roadweave_device::{ClientReload, Excluded, Technologies};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 
@@ -169,5 +169,14 @@ pub fn reload_of(file: &ClientFile) -> ClientReload {
         policies: file.policies(),
         technologies: technologies_of(file),
         uplinks: file.selector(),
+        excluded: excluded_of(file),
+    }
+}
+
+/// What leaves outside the tunnel though it belongs into it.
+pub fn excluded_of(file: &ClientFile) -> Excluded {
+    Excluded {
+        destinations: file.routes.exclude.clone(),
+        mark: file.routes.exclude_mark.map(PacketMark::bits),
     }
 }

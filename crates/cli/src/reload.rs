@@ -9,9 +9,9 @@ use roadweave_terminal::out;
 
 /// Lets a running client, server, proxy or anchor read its configuration again.
 ///
-/// Sessions go on. A client takes up lanes, uplinks and their policies; a server who may connect,
-/// and where to. What waits for the next start is named. A file that cannot be read changes
-/// nothing. SIGHUP does the same, and tells the log alone.
+/// Sessions go on. A client takes up lanes, uplinks, their policies and what it excludes; a server
+/// who may connect, and where to. What waits for the next start is named. A file that cannot be
+/// read changes nothing. SIGHUP does the same, and tells the log alone.
 #[derive(Debug, clap::Args)]
 pub struct ReloadArgs {
     /// The socket of what runs

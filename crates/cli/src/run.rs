@@ -6,15 +6,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use roadweave_config::{
-    BeforeJoin, ClientFile, ClientStreams, LinkSocket, PacketMark, RouterFile, ServerFields,
-    TcpRule, TcpWay, TunFields, Validate,
+    BeforeJoin, ClientFile, ClientStreams, LinkSocket, RouterFile, ServerFields, TcpRule, TcpWay,
+    TunFields, Validate,
 };
 use roadweave_device::fleet::{FleetOptions, Membership};
 use roadweave_device::streams::EntranceSettings;
 use roadweave_device::{
-    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Excluded, LanStreamsOptions,
-    Reread, RouterOptions, RouterSocket, SplitRule, SplitRules, TunSettings, random_bytes,
-    run_client, run_router,
+    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, LanStreamsOptions, Reread,
+    RouterOptions, RouterSocket, SplitRule, SplitRules, TunSettings, random_bytes, run_client,
+    run_router,
 };
 use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
@@ -137,10 +137,7 @@ fn candidate_options(fields: &ServerFields) -> CandidateOptions {
 fn route_options(file: &ClientFile) -> ClientRouteOptions {
     ClientRouteOptions {
         into_tunnel: file.routes.into_tunnel.clone(),
-        excluded: Excluded {
-            destinations: file.routes.exclude.clone(),
-            mark: file.routes.exclude_mark.map(PacketMark::bits),
-        },
+        excluded: member::excluded_of(file),
         closed_before_join: file.routes.before_join == BeforeJoin::Closed,
         kill_switch: file.routes.kill_switch,
         uplink_neighbours: file.uplinks.local,
@@ -170,8 +167,14 @@ fn router_socket(LinkSocket { listen, interface }: LinkSocket) -> RouterSocket {
 }
 
 /// What a client reads again.
-const CLIENT_RELOADS: [&str; 4] =
-    ["lanes", "uplinks.include", "uplinks.exclude", "uplinks.policies"];
+const CLIENT_RELOADS: [&str; 6] = [
+    "lanes",
+    "uplinks.include",
+    "uplinks.exclude",
+    "uplinks.policies",
+    "routes.exclude",
+    "routes.exclude_mark",
+];
 
 /// Reads a client's file again; `started` is what it was started with.
 fn reload_client(

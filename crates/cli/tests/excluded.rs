@@ -16,7 +16,8 @@ mod dns;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use common::hosts::{Host, connect, seen_from};
 use common::*;
@@ -99,6 +100,25 @@ fn excluded_destinations_leave_outside_the_tunnel_whatever_becomes_of_it() {
             world.check_inside(from, INSIDE, "during a session");
             world.check_outside(from, OUTSIDE, "during a session");
         }
+        // Another one is excluded, while it runs.
+        let swap = |from: Ipv4Addr, to: Ipv4Addr| {
+            road.edit("client.toml", |text| text.replace(&from.to_string(), &to.to_string()));
+            let reloaded = roadweave(&["reload", "--socket", &socket(CLIENT)]);
+            assert!(reloaded.status.success(), "{reloaded:?}");
+            let is_outside = || {
+                let seen = world.seen(&road.vehicle, to);
+                seen.is_ok_and(|seen| UPLINKS.iter().any(|uplink| seen == *uplink))
+            };
+            let begun = Instant::now();
+            while !is_outside() {
+                assert!(begun.elapsed() < WAIT_MAX, "{to} is not excluded by a reload");
+                sleep(Duration::from_millis(50));
+            }
+        };
+        swap(OUTSIDE, INSIDE);
+        world.check_outside(camera, INSIDE, "after a reload");
+        world.check_inside(&road.vehicle, OUTSIDE, "after a reload");
+        swap(INSIDE, OUTSIDE);
         // Somebody takes the route away that lets it pass by.
         road.vehicle.ip("route flush type throw table all").unwrap();
         client.wait_for("set again");

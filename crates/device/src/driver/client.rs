@@ -450,7 +450,7 @@ impl ClientRole {
         now: Instant,
         reloaded: ClientReload,
     ) -> Option<String> {
-        let ClientReload { lanes, policies, technologies, mut uplinks } = reloaded;
+        let ClientReload { lanes, policies, technologies, mut uplinks, excluded } = reloaded;
         let left_out = driver.node.set_lanes(now, lanes).err().map(|error| {
             tracing::error!("the lanes are still those from before: {error}");
             error.to_string()
@@ -461,13 +461,16 @@ impl ClientRole {
         self.options.uplinks = uplinks.clone();
         self.steering.set_selector(now, uplinks.clone());
         self.monitor.set_selector(uplinks);
+        // A connection keeps the source address that its first packet left with.
+        self.filters.set_excluded(excluded.clone());
+        self.steering.set_excluded(now, excluded);
         self.look_at_uplinks(driver, now);
         for uplink in self.monitor.uplinks().cloned().collect::<Vec<Uplink>>() {
             self.apply_policy(&mut driver.node, &uplink.name);
             // What counts as one by its routes alone depends on whether any is named.
             self.use_uplink(driver, now, &uplink);
         }
-        tracing::info!("lanes, policies and uplinks were read again");
+        tracing::info!("lanes, policies, uplinks and what is excluded were read again");
         left_out
     }
 

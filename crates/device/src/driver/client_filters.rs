@@ -39,10 +39,7 @@ impl ClientFilters {
             inner: Vec::new(),
             masquerade: false,
             masquerade_into_tun: options.masquerade.then(Vec::new),
-            masquerade_outside: match options.masquerade {
-                true => options.routes.excluded.clone(),
-                false => Excluded::default(),
-            },
+            masquerade_outside: outside(options.masquerade, options.routes.excluded.clone()),
             forwards: Vec::new(),
             client_sockets: false,
             forwarding: Forwarding::Box {
@@ -67,6 +64,20 @@ impl ClientFilters {
             self.keeper.set(self.options.clone());
         } else if let Err(error) = self.keeper.set_and_wait(self.options.clone()) {
             tracing::warn!("what comes in by uplinks is not kept out: {error}");
+        }
+    }
+
+    /// Something else leaves outside the tunnel; returns when that has its source addresses.
+    pub(super) fn set_excluded(&mut self, excluded: Excluded) {
+        let excluded = outside(self.options.masquerade_into_tun.is_some(), excluded);
+        if self.options.masquerade_outside == excluded {
+            return;
+        }
+        self.options.masquerade_outside = excluded;
+        if self.keeper.is_set()
+            && let Err(error) = self.keeper.set_and_wait(self.options.clone())
+        {
+            tracing::warn!("what is behind this box may not get out beside the tunnel: {error}");
         }
     }
 
@@ -98,4 +109,9 @@ impl ClientFilters {
     pub(super) fn drops(&mut self) -> DropCounters {
         self.keeper.drops()
     }
+}
+
+/// What gets the address of an uplink as it leaves by one.
+fn outside(masquerade: bool, excluded: Excluded) -> Excluded {
+    if masquerade { excluded } else { Excluded::default() }
 }

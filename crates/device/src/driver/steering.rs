@@ -18,7 +18,7 @@ use roadweave_types::{Instant, UplinkSelector};
 
 use crate::dns::{Dns, nameservers};
 use crate::routes::{Repairs, has_reverse_path_filter};
-use crate::{Answers, ClientRoutes, DeviceError, Grant, Instance, RouteSettings, Uplink};
+use crate::{Answers, ClientRoutes, DeviceError, Excluded, Grant, Instance, RouteSettings, Uplink};
 
 /// How often it is looked at whether answers still find their uplinks.
 const LOOK: Duration = Duration::from_secs(4);
@@ -122,6 +122,12 @@ impl Steering {
     /// Other interfaces are uplinks; call it before they come and go.
     pub(super) fn set_selector(&mut self, now: Instant, selector: UplinkSelector) {
         self.routes.set_selector(selector);
+        self.repairs.on_notice(now);
+    }
+
+    /// Something else leaves outside the tunnel.
+    pub(super) fn set_excluded(&mut self, now: Instant, excluded: Excluded) {
+        self.routes.set_excluded(excluded);
         self.repairs.on_notice(now);
     }
 

@@ -17,7 +17,7 @@ use super::plan::{
     Plan, Planner, Seen, leading_out, near_table, neighbours_table, split_table, uplink_table,
 };
 use super::sockets::check_mark;
-use super::{Grant, PRIORITY_NEAR, RouteSettings, Routes, loosen_reverse_path_filter};
+use super::{Excluded, Grant, PRIORITY_NEAR, RouteSettings, Routes, loosen_reverse_path_filter};
 use crate::filter::split;
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Route, Rule, Uplink};
@@ -80,6 +80,11 @@ impl ClientRoutes {
         // One that is no uplink any more is not known from the time when it was.
         self.outside.retain(|name| selector.matches(name));
         self.settings.selector = selector;
+    }
+
+    /// Something else leaves outside the tunnel, from the next look on.
+    pub fn set_excluded(&mut self, excluded: Excluded) {
+        self.settings.excluded = excluded;
     }
 
     /// Makes an uplink reach everything by its own gateway; call it again when the uplink changes.

@@ -30,6 +30,8 @@ pub struct ClientReload {
     pub technologies: Technologies,
     /// Which interfaces are uplinks.
     pub uplinks: UplinkSelector,
+    /// What leaves outside the tunnel though it belongs into it.
+    pub excluded: Excluded,
 }
 
 /// A server that a client may use.
