@@ -60,6 +60,7 @@ fn pings_cross_the_tunnel_and_show_tells_of_it() {
         assert_eq!(usable(&server), ["eth1", "eth2"]);
         let received = &server["sessions"][0]["lanes"][1]["received"]["delivered_packets"];
         assert!(received.as_u64() >= Some(40), "{server:#}");
+        road.check_shown(&[CLIENT, SERVER]);
 
         let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
         let page = String::from_utf8(page.stdout).unwrap();
