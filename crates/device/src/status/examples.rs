@@ -4,6 +4,7 @@
 //! that a new field of that kind does not compile until it is here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use roadweave_quic::PathStats;
 use roadweave_tunnel::{
@@ -11,7 +12,7 @@ use roadweave_tunnel::{
     PairReport, PairState, PathStatusReport, ReceiveStats, RoundTrips, SendStats, SessionStats,
     TenantStats,
 };
-use roadweave_types::{DropReason, PathStatus, Priority, Rate};
+use roadweave_types::{Delays, DropReason, PathStatus, Priority, Rate};
 use serde_json::{Map, Value, json};
 
 use super::*;
@@ -43,6 +44,12 @@ fn drops() -> DropCounters {
     let mut drops = DropCounters::default();
     DropReason::ALL.iter().for_each(|reason| drops.count(*reason));
     drops
+}
+
+fn delays() -> Delays {
+    let mut delays = Delays::default();
+    delays.add(Duration::from_millis(40));
+    delays
 }
 
 fn counts(name: &str) -> BTreeMap<String, u64> {
@@ -115,6 +122,7 @@ fn path() -> PathStatusReport {
         month_bytes: Some(50),
         monthly_cap_bytes: Some(60),
         redundancy_left_bytes: Some(70),
+        round_trips: delays(),
         counters: PathStats::default(),
     }
 }
@@ -128,7 +136,7 @@ fn lane() -> LaneStats {
         sent: SendStats { drops: drops(), ..SendStats::default() },
         encoder: Some(target),
         redundancy: 0.125,
-        received: ReceiveStats { drops: drops(), ..ReceiveStats::default() },
+        received: ReceiveStats { excess_delays: delays(), drops: drops(), ..Default::default() },
         peer_delivered: 5,
         peer_recovered: 1,
         peer_missing: 0,
@@ -176,6 +184,7 @@ fn router() -> RouterRoleStatus {
         smoothed_rtt_ms: Some(12.5),
         min_rtt_ms: Some(12.0),
         rtt_deviation_ms: Some(0.5),
+        round_trips: delays(),
         lost: 2,
         adopted_ratio: 0.75,
         counters: LinkCounters::default(),
