@@ -17,6 +17,8 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod fields;
+#[cfg(test)]
+mod links;
 mod pages;
 #[cfg(test)]
 mod told;
