@@ -25,7 +25,7 @@ PAGE_MODULES = $(PAGE)/node_modules/.package-lock.json
 WEB_ARGS ?=
 
 .PHONY: agreement demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts \
-	fleet fleet-day fleet-load api-check images dist dist-test webrtc webrtc-smoke vod vod-smoke downloads \
+	fleet fleet-day fleet-load api-check book images dist dist-test webrtc webrtc-smoke vod vod-smoke downloads \
 	figures \
 	video video-test video-lint web web-test packages clean
 
@@ -80,6 +80,10 @@ deny:
 # The Helm chart against the schemas of its values and of Kubernetes; installs helm.
 charts:
 	@deploy/helm/check.sh
+
+# The pages of docs/ as a site, target/book/index.html; installs mdbook into target/tools.
+book:
+	@CARGO="$(CARGO)" deploy/book.sh
 
 # Container images of the back-end by buildah, and a try of each with podman.
 images:

@@ -52,8 +52,8 @@ WEB_UNIT=roadweave-web@.service
 full() {
     contents=""
     programs
-    for page in "$out/pages/$program"/man1/*.1; do
-        put_gz "$page" "/usr/share/man/man1/$(basename "$page").gz"
+    for page in "$out/pages/$program"/man[15]/*; do
+        put_gz "$page" "/usr/share/man/${page#"$out/pages/$program/"}.gz"
     done
     if [ -d "$out/pages/$program/bash" ]; then
         put "$out/pages/$program/bash/$program" "/usr/share/bash-completion/completions/$program"

@@ -154,6 +154,7 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
         assert_eq!((&shown["role"], &shown["tun"]), (&"proxy".into(), &"".into()));
         assert_eq!(shown["legs"][0]["attachments"], 1, "{shown:#}");
         assert_eq!(road.show(ANCHOR_TUN)["role"], "anchor");
+        road.check_shown(&["proxy_a", ANCHOR_TUN]);
         let page = roadweave(&["show", "--socket", &socket("proxy_a")]);
         let page = String::from_utf8(page.stdout).unwrap();
         assert!(page.contains("no device") && page.contains("acme"), "{page}");

@@ -137,6 +137,7 @@ fn every_packet_crosses_on_both_links_and_one_may_die() {
         assert!(adopted("eth1") > 0 && adopted("eth2") > 0, "{status:#}");
         assert!(link(&status, "eth1")["lost"].as_u64() > Some(100), "{status:#}");
         assert_eq!(session["lanes"][0]["received"]["order"]["order"], "reorder");
+        road.check_shown(&[CLIENT, SERVER]);
         let page = roadweave(&["show", "--socket", &socket(SERVER)]);
         let page = String::from_utf8(page.stdout).unwrap();
         for part in ["router rws", "eth1", "eth2", "adopted", "0 came by no link"] {

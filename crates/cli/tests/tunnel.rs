@@ -60,12 +60,46 @@ fn pings_cross_the_tunnel_and_show_tells_of_it() {
         assert_eq!(usable(&server), ["eth1", "eth2"]);
         let received = &server["sessions"][0]["lanes"][1]["received"]["delivered_packets"];
         assert!(received.as_u64() >= Some(40), "{server:#}");
+        road.check_shown(&[CLIENT, SERVER]);
 
         let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
         let page = String::from_utf8(page.stdout).unwrap();
         for part in ["client vehicle-1", "10.77.0.2/32", "eth1", "eth2", "usable", "interactive"] {
             assert!(page.contains(part), "{part} is not in:\n{page}");
         }
+    });
+}
+
+#[test]
+fn a_client_tells_how_long_round_trips_and_packets_took() {
+    run_sandboxed("a_client_tells_how_long_round_trips_and_packets_took", || {
+        let road = Road::new();
+        road.edit("client.toml", |text| text + "[metrics]\nlisten = \"127.0.0.1:9474\"\n");
+        // What the server sends tells when that was.
+        road.edit("server.toml", |text| text + "[[lanes]]\nexpire_after_ms = 1000\n");
+        let (_server, _client) = road.start_both();
+        road.wait_for_paths(&["eth1", "eth2"]);
+        let output = ping(&road.vehicle, GATEWAY_V4, "-c 20 -i 0.05");
+        assert!(output.status.success(), "{output:?}");
+
+        let connect = || TcpStream::connect("127.0.0.1:9474").unwrap();
+        let mut stream = road.vehicle.enter(connect).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        let mut figures = String::new();
+        stream.read_to_string(&mut figures).unwrap();
+        let count = |name: &str, label: &str| {
+            let line = figures.lines().find(|line| line.starts_with(name) && line.contains(label));
+            let line = line.unwrap_or_else(|| panic!("no {name} of {label} in\n{figures}"));
+            line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+        };
+        for interface in ["eth1", "eth2"] {
+            let label = format!("interface=\"{interface}\"");
+            assert!(count("roadweave_path_sampled_round_trip_seconds_count", &label) > 0);
+        }
+        let delays = "roadweave_lane_excess_delay_seconds_count";
+        assert!(count(delays, "lane=\"real-time\"") >= 20, "{figures}");
+        road.check_shown(&[CLIENT, SERVER]);
     });
 }
 

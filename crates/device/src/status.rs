@@ -1,5 +1,10 @@
 //! What a running client, server or router tells of itself: `roadweave show` reads what the event
-//! loop writes here.
+//! loop writes here. docs/show.schema.json has a word for each field; `examples` holds it to that.
+
+#[cfg(test)]
+mod examples;
+#[cfg(test)]
+mod schema;
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What tells of all commands: completions for shells, and man pages.
+//! What tells of all commands: completions for shells, and man pages; and one page of the
+//! configuration files.
 //!
 //! ```text
 //! roadweave            ┐                       ┌ roadweave completions SHELL
@@ -8,12 +9,16 @@
 //! roadweave-web        │                           FOLDER/PROGRAM/man1/roadweave-peer.1 and so on
 //! roadweave-lab        ┘
 //! roadweave-controller ────► a tree of its own
+//! tables of docs/ ─────────► FOLDER/roadweave/man5/roadweave.toml.5
 //! ```
 //!
 //! It is a program of its own, so that no byte of it is on a vehicle's box.
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod fields;
+#[cfg(test)]
+mod links;
 mod pages;
 #[cfg(test)]
 mod told;

@@ -8,7 +8,7 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::{CALLED, PRODUCT, completions, owner, product};
+use crate::{CALLED, PRODUCT, completions, fields, owner, product};
 
 /// Writes the completions and man pages of all programs, as packages install them
 #[derive(Debug, clap::Args)]
@@ -32,6 +32,7 @@ fn write(folder: &Path) -> Result<()> {
     // This names each command by its whole line.
     tree.build();
     page(&tree, &folder.join(PRODUCT))?;
+    put(&folder.join(PRODUCT).join("man5/roadweave.toml.5"), fields::page().as_bytes())?;
     for command in tree.get_subcommands() {
         pages(command, &folder.join(owner(command.get_name())))?;
     }
@@ -92,6 +93,7 @@ mod tests {
             "roadweave-web/man1/roadweave-web.1",
             "roadweave-lab/man1/roadweave-lab-compare.1",
             "roadweave-controller/man1/roadweave-controller-backup.1",
+            "roadweave/man5/roadweave.toml.5",
         ] {
             let text = fs::read_to_string(folder.path().join(page)).expect(page);
             assert!(text.contains(".SH SYNOPSIS"), "{page}");

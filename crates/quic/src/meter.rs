@@ -24,7 +24,7 @@ mod utilization;
 use std::time::Duration;
 
 use noq_proto::congestion::ControllerMetrics;
-use roadweave_types::{Instant, Rate};
+use roadweave_types::{Delays, Instant, Rate};
 
 use self::delivery::DeliveryRate;
 use self::reordering::{Losses, Reordering};
@@ -57,6 +57,8 @@ pub(crate) struct Meter {
     /// What the controller has not been told of.
     losses: Losses,
     pub(crate) rtt: RoundTrip,
+    /// The round trips, one for each acknowledgement of something newer.
+    pub(crate) round_trips: Delays,
     pub(crate) delivery: DeliveryRate,
     /// What was in flight when the packet acknowledged last left, by its round-trip time: what the
     /// path passed in that time (Little's law).
@@ -82,6 +84,7 @@ impl Meter {
             reordering: Reordering::default(),
             losses: Losses::default(),
             rtt: RoundTrip::new(initial_rtt),
+            round_trips: Delays::default(),
             delivery: DeliveryRate::default(),
             passed: None,
             window: u64::from(mtu) * 10,
@@ -152,6 +155,7 @@ impl Meter {
         {
             self.sampled_up_to = Some(sent);
             samples.add(now.since(sent));
+            self.round_trips.add(now.since(sent));
         }
         self.rtt.update(now, &samples);
         self.take_waits_off();
@@ -292,6 +296,25 @@ mod tests {
                 acknowledged(1, start, MS * 48),
             ]
         );
+    }
+
+    #[test]
+    fn an_acknowledgement_of_something_newer_is_one_round_trip() {
+        let (mut meter, start) = meter();
+        for (pn, ms) in (1..=4).zip(1..) {
+            send(&mut meter, start + MS * ms, pn, pn);
+        }
+        for (pn, ms) in [(1, 1), (2, 2), (3, 3)] {
+            meter.on_acknowledged(start + MS * 50, start + MS * ms, 1000, pn);
+        }
+        meter.on_acks_end(start + MS * 50);
+        // What comes late says nothing of the path as it is.
+        meter.on_acknowledged(start + MS * 90, start + MS * 2, 1000, 2);
+        meter.on_acks_end(start + MS * 90);
+        meter.on_acknowledged(start + MS * 154, start + MS * 4, 1000, 4);
+        meter.on_acks_end(start + MS * 154);
+        let counts: Vec<_> = meter.round_trips.buckets().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counts, [(0.05, 1), (0.15, 1)]);
     }
 
     #[test]

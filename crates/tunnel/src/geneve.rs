@@ -21,7 +21,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_quic::{Outbox, Route, Transmit};
-use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, RttEstimator, UplinkId};
+use roadweave_types::{
+    Delays, Instant, Pacing, PathId, PathSnapshot, PathStatus, RttEstimator, UplinkId,
+};
 use roadweave_wire::{
     GENEVE_OVERHEAD, Geneve, GeneveHello, GeneveSequence, MAX_SYMBOL_BODY, SOURCE_HEADER,
     SYMBOL_HEADER,
@@ -116,6 +118,7 @@ pub(crate) struct LinkState {
     said: VecDeque<(Instant, u32)>,
     /// The round trips of hellos.
     rtt: RttEstimator,
+    round_trips: Delays,
     pub(crate) counters: LinkCounters,
     outbox: Outbox,
 }
@@ -134,6 +137,7 @@ impl Links {
             hello: None,
             said: VecDeque::new(),
             rtt: RttEstimator::new(INITIAL_RTT),
+            round_trips: Delays::default(),
             counters: LinkCounters::default(),
             outbox: Outbox::default(),
         };
@@ -364,6 +368,7 @@ impl LinkState {
             let sample = now.since(said).checked_sub(held).filter(|sample| !sample.is_zero());
             if let Some(sample) = sample {
                 self.rtt.update(sample);
+                self.round_trips.add(sample);
             }
         }
         moved
@@ -390,6 +395,11 @@ impl LinkState {
     /// Its other end, if it is known.
     pub(crate) fn remote(&self) -> Option<SocketAddr> {
         self.remote.map(|(address, _)| address)
+    }
+
+    /// The round trips of all its hellos.
+    pub(crate) fn round_trips(&self) -> Delays {
+        self.round_trips
     }
 
     /// Its round trips, once one is known.

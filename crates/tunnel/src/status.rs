@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use roadweave_quic::{Connection, PathStats};
-use roadweave_types::{PathSnapshot, PathStatus, Priority, Rate};
+use roadweave_types::{Delays, PathSnapshot, PathStatus, Priority, Rate};
 use serde::{Deserialize, Serialize};
 
 use crate::session::SessionStats;
@@ -51,6 +51,9 @@ pub struct PathStatusReport {
     pub monthly_cap_bytes: Option<u64>,
     /// Bytes of copies and repairs that it may carry now, if they are limited.
     pub redundancy_left_bytes: Option<u64>,
+    /// The round trips since its address is what it is, one for each acknowledgement.
+    #[serde(default)]
+    pub round_trips: Delays,
     /// What passed over it.
     pub counters: PathStats,
 }
@@ -96,6 +99,7 @@ pub(crate) fn path_reports(
         month_bytes: None,
         monthly_cap_bytes: None,
         redundancy_left_bytes: path.policy.redundancy_percent.map(|_| path.redundancy_left),
+        round_trips: connection.round_trips(path.id).unwrap_or_default(),
         counters: connection.path_stats(path.id).unwrap_or_default(),
     };
     connection.paths().iter().map(report).collect()

@@ -3,6 +3,7 @@
 //! Nothing here does I/O or reads a clock. An [`Instant`] counts nanoseconds from the start of a
 //! run, so that the logs of two equal runs are equal bytes.
 
+mod delays;
 mod drop_reason;
 mod ids;
 mod name_pattern;
@@ -21,6 +22,7 @@ mod time;
 mod uplink_selector;
 mod urgency;
 
+pub use delays::Delays;
 pub use drop_reason::{DropCounters, DropReason};
 pub use ids::{LaneId, PacketId, PathId, UplinkId};
 pub use name_pattern::NamePattern;

@@ -67,8 +67,8 @@ installed() {
     chroot "$1" /usr/bin/roadweave --help | grep -q '^  client ' || fail "--help says nothing"
     [ "$(chroot "$1" /usr/bin/roadweave --version)" = "roadweave $version" ] || fail "another version"
     [ "$(stat -c %a "$1/etc/roadweave")" = 700 ] || fail "/etc/roadweave is open"
-    for file in man/man1/roadweave-uplink-set.1.gz doc/roadweave/copyright \
-        doc/roadweave/sbom.cdx.json.gz bash-completion/completions/roadweave \
+    for file in man/man1/roadweave-uplink-set.1.gz man/man5/roadweave.toml.5.gz \
+        doc/roadweave/copyright doc/roadweave/sbom.cdx.json.gz bash-completion/completions/roadweave \
         zsh/vendor-completions/_roadweave fish/vendor_completions.d/roadweave.fish; do
         [ -f "$1/usr/share/$file" ] || fail "no /usr/share/$file"
     done

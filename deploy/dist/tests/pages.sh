@@ -3,7 +3,8 @@
 . "$(dirname "$0")/lib.sh"
 [ -d "$OUT/pages/roadweave" ] || skip "there are no pages: make dist"
 needs man
-for page in "$OUT"/pages/*/man1/*.1; do
+[ -f "$OUT/pages/roadweave/man5/roadweave.toml.5" ] || fail "there is no roadweave.toml(5)"
+for page in "$OUT"/pages/*/man[15]/*; do
     MANWIDTH=80 man --warnings --local-file "$page" 2>"$ROOT/warnings" >"$ROOT/page"
     [ ! -s "$ROOT/warnings" ] && grep -q SYNOPSIS "$ROOT/page" ||
         fail "${page##*/}: $(cat "$ROOT/warnings")"

@@ -79,6 +79,7 @@ fn path() -> PathStatusReport {
         month_bytes: Some(123_450_000),
         monthly_cap_bytes: Some(5_000_000_000),
         redundancy_left_bytes: Some(77_000),
+        round_trips: Default::default(),
         counters,
     }
 }
@@ -247,6 +248,7 @@ fn a_router_shows_its_links_and_what_each_brought() {
         smoothed_rtt_ms: Some(40.04),
         min_rtt_ms: None,
         rtt_deviation_ms: None,
+        round_trips: Default::default(),
         lost: 3542,
         adopted_ratio: 0.7253,
         counters: LinkCounters { adopted: 123_619, duplicates: 11, ..LinkCounters::default() },

@@ -16,6 +16,8 @@
 mod daemon;
 pub mod disk;
 pub mod hosts;
+#[path = "../../../device/src/status/schema.rs"]
+mod schema;
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -254,6 +256,13 @@ impl Road {
             let is_busy = String::from_utf8_lossy(&output.stderr).contains("ask again");
             assert!(is_busy && Instant::now() < deadline, "{output:?}");
         }
+    }
+
+    /// Holds what `roadweave show --json` says of these instances against its schema.
+    pub fn check_shown(&self, instances: &[&str]) {
+        let shown: Vec<Value> = instances.iter().map(|instance| self.show(instance)).collect();
+        let Some(said) = schema::otherwise(&shown.iter().collect::<Vec<_>>()) else { return };
+        assert!(said.is_empty(), "{said}");
     }
 
     /// Waits until `condition` holds for what `show` says of an instance.

@@ -9,9 +9,9 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 use roadweave_tunnel::{LaneStats, LinkStatus, PathStatusReport};
-use roadweave_types::PathStatus;
+use roadweave_types::{Delays, PathStatus};
 
-use super::text::{Family, counters, gauges, one};
+use super::text::{Family, counters, gauges, histograms, one};
 use crate::status::{ClientStatus, RouterRoleStatus};
 
 /// What is told of a path, be it of a client or of a router.
@@ -23,6 +23,7 @@ struct Path<'a> {
     packets: [u64; 2],
     lost: u64,
     round_trip_ms: Option<f64>,
+    round_trips: Delays,
     loss: Option<f64>,
     pacing_bps: Option<u64>,
     day_bytes: Option<u64>,
@@ -42,6 +43,7 @@ impl<'a> Path<'a> {
             packets: [counters.packets_sent, counters.packets_received],
             lost: counters.datagrams_lost,
             round_trip_ms: Some(path.smoothed_rtt_ms),
+            round_trips: path.round_trips,
             loss: Some(path.loss.into()),
             pacing_bps: path.pacing_rate_bps,
             day_bytes: path.day_bytes,
@@ -61,6 +63,7 @@ impl<'a> Path<'a> {
             packets: [counters.packets_sent, counters.packets_received],
             lost: link.lost,
             round_trip_ms: link.smoothed_rtt_ms,
+            round_trips: link.round_trips,
             loss: None,
             pacing_bps: None,
             day_bytes: None,
@@ -129,7 +132,11 @@ fn paths(out: &mut DescriptorEncoder<'_>, paths: &[Path<'_>]) -> fmt::Result {
     let help = "What an interface with a cap has carried since its billing day";
     carried("path_month", help, |path| path.month_bytes)?;
     let help = "What an interface may carry in a month";
-    carried("path_month_cap", help, |path| path.monthly_cap_bytes)
+    carried("path_month_cap", help, |path| path.monthly_cap_bytes)?;
+    let help =
+        "Round-trip times of a path, one for each acknowledgement, of a router for each hello";
+    let all = paths.iter().map(|path| (labels(path), path.round_trips));
+    histograms(out, ("path_sampled_round_trip", help), all)
 }
 
 fn labels<'a>(path: &'a Path<'_>) -> [(&'static str, &'a str); 2] {
@@ -146,5 +153,9 @@ fn lanes(out: &mut DescriptorEncoder<'_>, lanes: &[LaneStats]) -> fmt::Result {
     let help = "Inner packets that a lane delivered";
     count("lane_rx_packets", help, |lane| lane.received.delivered_packets)?;
     let help = "Inner packets that a lane delivered by a repair only";
-    count("lane_recovered_packets", help, |lane| lane.received.recovered)
+    count("lane_recovered_packets", help, |lane| lane.received.recovered)?;
+    let help = "How much longer inner packets took than the quickest of late";
+    let delays = lanes.iter().filter(|lane| !lane.received.excess_delays.is_empty());
+    let delays = delays.map(|lane| ([("lane", lane.name.as_str())], lane.received.excess_delays));
+    histograms(out, ("lane_excess_delay", help), delays)
 }

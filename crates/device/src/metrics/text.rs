@@ -7,12 +7,13 @@ use std::fmt;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode as encode_text;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use roadweave_tunnel::{LegStatus, TenantStats, Totals};
-use roadweave_types::DropReason;
+use roadweave_types::{Delays, DropReason};
 
 use super::load::Used;
 use super::paths;
@@ -193,6 +194,31 @@ pub(super) fn counters<'a, const N: usize>(
     each(out, family, values.into_iter().map(|(labels, value)| (labels, ConstCounter::new(value))))
 }
 
+/// Delays as a histogram in seconds.
+pub(super) fn histograms<'a, const N: usize>(
+    out: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    values: impl IntoIterator<Item = (Labels<'a, N>, Delays)>,
+) -> fmt::Result {
+    let values = values.into_iter().map(|(labels, delays)| (labels, Histogram(delays)));
+    each(out, (name, help, Some(&Unit::Seconds)), values)
+}
+
+/// What is counted already, where the library's own histogram counts itself.
+struct Histogram(Delays);
+
+impl EncodeMetric for Histogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let buckets: Vec<(f64, u64)> = self.0.buckets().collect();
+        let (sum, count) = (self.0.sum_seconds(), self.0.count());
+        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
 pub(super) fn one(
     out: &mut DescriptorEncoder<'_>,
     (name, help, unit): Family<'_>,
@@ -293,6 +319,12 @@ mod tests {
         }
     }
 
+    fn delays(ms: &[u64]) -> Delays {
+        let mut delays = Delays::default();
+        ms.iter().for_each(|ms| delays.add(Duration::from_millis(*ms)));
+        delays
+    }
+
     /// A client with a path over an interface with a cap.
     fn client() -> Status {
         let mut counters = roadweave_quic::PathStats::default();
@@ -317,9 +349,11 @@ mod tests {
             month_bytes: Some(50),
             monthly_cap_bytes: Some(60),
             redundancy_left_bytes: None,
+            round_trips: delays(&[4, 61, 62, 2_500]),
             counters,
         };
-        let lane = LaneStats { name: "real-time".to_owned(), ..LaneStats::default() };
+        let mut lane = LaneStats { name: "real-time".to_owned(), ..LaneStats::default() };
+        lane.received.excess_delays = delays(&[0, 8, 120]);
         let session = roadweave_tunnel::SessionStatus {
             peer: "192.0.2.1:4433".to_owned(),
             public_key: String::new(),
@@ -369,6 +403,35 @@ mod tests {
         }
         let text = encode(status, IDLE);
         assert!(!text.contains("month") && !text.contains("_day_"), "it has no cap");
+    }
+
+    #[test]
+    fn delays_are_histograms_whose_buckets_hold_those_before() {
+        let mut status = client();
+        let text = encode(status.clone(), IDLE);
+        let path = "path=\"2\",interface=\"wwan\\\"0\"";
+        let of_path = |bound: &str| format!("_bucket{{le=\"{bound}\",{path}}}");
+        for (line, value) in [
+            (of_path("0.005"), "1"),
+            (of_path("0.05"), "1"),
+            (of_path("0.075"), "3"),
+            (of_path("2.0"), "3"),
+            (of_path("+Inf"), "4"),
+            (format!("_count{{{path}}}"), "4"),
+            (format!("_sum{{{path}}}"), "2.627"),
+        ] {
+            let line = format!("roadweave_path_sampled_round_trip_seconds{line} {value}");
+            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+        }
+        for (bound, value) in [("0.005", 1), ("0.01", 2), ("0.1", 2), ("0.15", 3), ("+Inf", 3)] {
+            let labels = format!("le=\"{bound}\",lane=\"real-time\"");
+            let line = format!("roadweave_lane_excess_delay_seconds_bucket{{{labels}}} {value}");
+            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+        }
+        if let RoleStatus::Client(role) = &mut status.role {
+            role.sessions[0].stats.lanes[0].received.excess_delays = Delays::default();
+        }
+        assert!(!encode(status, IDLE).contains("excess_delay"), "its packets tell no times");
     }
 
     #[test]

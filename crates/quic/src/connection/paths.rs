@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use roadweave_types::{Instant, PathId, Policy, UplinkId};
+use roadweave_types::{Delays, Instant, PathId, Policy, UplinkId};
 
 use super::{Connection, Phase};
 use crate::event::PathError;
@@ -121,6 +121,11 @@ impl Connection {
     /// The peer's address on a path.
     pub fn remote_address(&self, path: PathId) -> Option<SocketAddr> {
         Some(self.path(path)?.remote)
+    }
+
+    /// The round trips of a path since its address is what it is.
+    pub fn round_trips(&self, path: PathId) -> Option<Delays> {
+        Some(self.path(path)?.gate.meter().round_trips)
     }
 
     /// What a path has carried.

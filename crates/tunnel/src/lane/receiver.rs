@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, Subset, WINDOW_IDS};
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId, Promise};
+use roadweave_types::{
+    Delays, DropCounters, DropReason, Instant, LaneId, Order, PacketId, Promise,
+};
 use roadweave_wire::{
-    Coded, FragmentPosition, LaneReport, SYMBOL_HEADER, Stamp, Sum, Symbol, split_predecessor,
-    split_stamp,
+    Coded, FragmentPosition, LaneReport, SYMBOL_HEADER, Sum, Symbol, split_predecessor, split_stamp,
 };
 
 use crate::lane::ages::Ages;
@@ -86,6 +87,7 @@ pub(crate) struct LaneReceiver {
     lost_before: u64,
     delivered_packets: u64,
     delivered_bytes: u64,
+    excess_delays: Delays,
     drops: DropCounters,
     determined: Vec<(PacketId, Bytes)>,
 }
@@ -121,6 +123,7 @@ impl LaneReceiver {
             lost_before: 0,
             delivered_packets: 0,
             delivered_bytes: 0,
+            excess_delays: Delays::default(),
             drops: DropCounters::default(),
             determined: Vec::new(),
         }
@@ -272,6 +275,7 @@ impl LaneReceiver {
             coded_datagrams: decoder.coded,
             recovered: decoder.recovered,
             redundant: decoder.redundant,
+            excess_delays: self.excess_delays,
             order: self.reorder.stats(),
             drops,
         }
@@ -358,6 +362,7 @@ impl LaneReceiver {
             ages: &self.ages,
             packets: &mut self.delivered_packets,
             bytes: &mut self.delivered_bytes,
+            excess_delays: &mut self.excess_delays,
             drops: &mut self.drops,
             deliver,
         };
@@ -380,6 +385,7 @@ struct Outlet<'a> {
     ages: &'a Ages,
     packets: &'a mut u64,
     bytes: &'a mut u64,
+    excess_delays: &'a mut Delays,
     drops: &'a mut DropCounters,
     deliver: &'a mut dyn FnMut(Delivery),
 }
@@ -387,17 +393,16 @@ struct Outlet<'a> {
 impl Outlet<'_> {
     fn release(&mut self, unit: Unit) {
         let Unit { id, decoded, packet: Some(packet), sent, .. } = unit else { return };
-        if sent.is_some_and(|sent| self.is_too_old(sent)) {
-            self.drops.count(DropReason::ArrivedExpired);
-            return;
+        if let Some(age) = sent.map(|sent| self.ages.age(self.now, sent)) {
+            if self.promise.expires && age > self.promise.age_max {
+                self.drops.count(DropReason::ArrivedExpired);
+                return;
+            }
+            self.excess_delays.add(age);
         }
         *self.packets += 1;
         *self.bytes += packet.len() as u64;
         (self.deliver)(Delivery { id, decoded, packet });
-    }
-
-    fn is_too_old(&self, sent: Stamp) -> bool {
-        self.promise.expires && self.ages.age(self.now, sent) > self.promise.age_max
     }
 }
 

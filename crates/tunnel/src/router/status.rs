@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::PathStatus;
+use roadweave_types::{Delays, PathStatus};
 use serde::{Deserialize, Serialize};
 
 use super::Router;
@@ -26,6 +26,9 @@ pub struct LinkStatus {
     pub min_rtt_ms: Option<f64>,
     /// The mean deviation of the round trips.
     pub rtt_deviation_ms: Option<f64>,
+    /// The round trips of all its hellos.
+    #[serde(default)]
+    pub round_trips: Delays,
     /// Packets of the peer that did not come by this link, so far.
     pub lost: u64,
     /// The share of adopted packets that came by this link, 0..1 (table III of the paper).
@@ -68,6 +71,7 @@ impl Router {
                 smoothed_rtt_ms: rtt.map(|rtt| millis(rtt.smoothed())),
                 min_rtt_ms: rtt.map(|rtt| millis(rtt.min())),
                 rtt_deviation_ms: rtt.map(|rtt| millis(rtt.variation())),
+                round_trips: link.round_trips(),
                 lost: peer_packets.saturating_sub(link.counters.inner_distinct),
                 adopted_ratio: link.counters.adopted as f64 / adopted.max(1) as f64,
                 counters: link.counters,

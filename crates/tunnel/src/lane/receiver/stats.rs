@@ -1,6 +1,6 @@
 //! What one lane has received.
 
-use roadweave_types::DropCounters;
+use roadweave_types::{Delays, DropCounters};
 use serde::{Deserialize, Serialize};
 
 use crate::lane::reorder::OrderStats;
@@ -20,6 +20,10 @@ pub struct ReceiveStats {
     pub recovered: u64,
     /// Coded datagrams that told nothing new.
     pub redundant: u64,
+    /// How much longer packets took to be put out than the quickest of late takes to come, where
+    /// they tell when they were sent.
+    #[serde(default, skip_serializing_if = "Delays::is_empty")]
+    pub excess_delays: Delays,
     /// How packets waited for one another.
     pub order: OrderStats,
     /// What was discarded, by reason.
@@ -35,6 +39,7 @@ impl ReceiveStats {
         self.coded_datagrams += past.coded_datagrams;
         self.recovered += past.recovered;
         self.redundant += past.redundant;
+        self.excess_delays.merge(&past.excess_delays);
         self.order.waited_packets += past.order.waited_packets;
         self.order.late_packets += past.order.late_packets;
         self.order.timeouts += past.order.timeouts;

@@ -1,3 +1,5 @@
+use roadweave_wire::Stamp;
+
 use super::*;
 
 fn lane() -> LaneReceiver {
@@ -115,6 +117,10 @@ fn packets_that_became_too_old_are_dropped_as_they_come_and_as_they_wait() {
     assert_eq!(out, [0, 1, 3, 4, 6]);
     assert_eq!(lane.stats().drops.get(DropReason::ArrivedExpired), 2);
     assert_eq!(lane.stats().delivered_packets, 5);
+    // Those that were put out, the wait for their turn with them.
+    let delays = lane.stats().excess_delays;
+    let counts: Vec<_> = delays.buckets().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(counts, [(0.005, 1), (0.01, 1), (0.02, 2), (0.3, 1)]);
     // Without the promise nothing is dropped, stamps or not.
     let promise = Promise { expires: false, ..promise };
     lane.set_promise(Instant::from_millis(1_620), promise, &mut |_| {});

@@ -1,0 +1,362 @@
+//! An example of each role's status with every field that there is, held against the schema.
+//!
+//! What a status leaves out when it is empty is filled here by name and not by `..default()`, so
+//! that a new field of that kind does not compile until it is here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use roadweave_quic::PathStats;
+use roadweave_tunnel::{
+    CandidatePlace, EncoderTarget, LaneStats, LegStatus, LinkCounters, LinkStatus, MemoryStats,
+    PairReport, PairState, PathStatusReport, ReceiveStats, RoundTrips, SendStats, SessionStats,
+    TenantStats,
+};
+use roadweave_types::{Delays, DropReason, PathStatus, Priority, Rate};
+use serde_json::{Map, Value, json};
+
+use super::*;
+
+/// One of each role.
+fn examples() -> Vec<Value> {
+    let roles = [
+        RoleStatus::Client(client()),
+        RoleStatus::Server(server()),
+        RoleStatus::Router(router()),
+        RoleStatus::Proxy(proxy()),
+        RoleStatus::Anchor(anchor()),
+    ];
+    let status = |role| Status {
+        name: "bus".to_owned(),
+        version: "0.1.0".to_owned(),
+        uptime_seconds: 12.5,
+        tun: "rw0".to_owned(),
+        device: DeviceCounters::default(),
+        log: LogCounters::default(),
+        drops: drops(),
+        fleet: Some(fleet()),
+        role,
+    };
+    roles.into_iter().map(|role| serde_json::to_value(status(role)).expect("JSON")).collect()
+}
+
+fn drops() -> DropCounters {
+    let mut drops = DropCounters::default();
+    DropReason::ALL.iter().for_each(|reason| drops.count(*reason));
+    drops
+}
+
+fn delays() -> Delays {
+    let mut delays = Delays::default();
+    delays.add(Duration::from_millis(40));
+    delays
+}
+
+fn counts(name: &str) -> BTreeMap<String, u64> {
+    [(name.to_owned(), 3)].into()
+}
+
+fn client() -> ClientStatus {
+    let pair = PairReport {
+        server: "192.0.2.1:4433".to_owned(),
+        state: PairState::Session,
+        attempts: 1,
+        rest_seconds: Some(1.5),
+        last: Some("nobody answered".to_owned()),
+    };
+    let uplink = UplinkReport { name: "wwan0".to_owned(), heard: true, servers: vec![pair] };
+    let candidate = CandidateReport {
+        name: "fra-1".to_owned(),
+        site: "frankfurt".to_owned(),
+        public_key: "key".to_owned(),
+        place: CandidatePlace::InUse,
+        last_resort: false,
+        figure_ms: Some(17.5),
+        measured_seconds_ago: Some(3.0),
+        rest_seconds: Some(1.5),
+        last: Some("refused".to_owned()),
+    };
+    ClientStatus {
+        sessions: vec![session()],
+        no_session: Some("no uplink".to_owned()),
+        uplinks: vec![uplink],
+        paused: vec!["wwan1".to_owned()],
+        candidates: vec![candidate],
+        suppressed_notices: 0,
+        streams: Some(streams()),
+    }
+}
+
+fn session() -> SessionStatus {
+    SessionStatus {
+        peer: "192.0.2.1:4433".to_owned(),
+        public_key: "key".to_owned(),
+        addresses: vec!["10.77.0.2".to_owned()],
+        paths: vec![path()],
+        stats: stats(),
+    }
+}
+
+fn stats() -> SessionStats {
+    SessionStats { lanes: vec![lane()], memory: MemoryStats::default(), drops: drops() }
+}
+
+fn path() -> PathStatusReport {
+    PathStatusReport {
+        id: 1,
+        uplink: Some("wwan0".to_owned()),
+        remote: Some("192.0.2.1:4433".to_owned()),
+        status: PathStatus::Usable,
+        smoothed_rtt_ms: 61.5,
+        min_rtt_ms: 60.0,
+        rtt_deviation_ms: 1.0,
+        loss: 0.25,
+        congestion_window_bytes: 24_000,
+        bytes_in_flight: 0,
+        pacing_rate_bps: Some(8_000_000),
+        mtu_bytes: 1_400,
+        priority: Priority::Primary,
+        weight: 1,
+        day_bytes: Some(30),
+        daily_cap_bytes: Some(40),
+        month_bytes: Some(50),
+        monthly_cap_bytes: Some(60),
+        redundancy_left_bytes: Some(70),
+        round_trips: delays(),
+        counters: PathStats::default(),
+    }
+}
+
+fn lane() -> LaneStats {
+    let target =
+        EncoderTarget { frame_bytes: 9_000, bitrate: Rate::from_bps(5_000_000), renewals: 1 };
+    LaneStats {
+        name: "real-time".to_owned(),
+        strategy: "xnc".to_owned(),
+        sent: SendStats { drops: drops(), ..SendStats::default() },
+        encoder: Some(target),
+        redundancy: 0.125,
+        received: ReceiveStats { excess_delays: delays(), drops: drops(), ..Default::default() },
+        peer_delivered: 5,
+        peer_recovered: 1,
+        peer_missing: 0,
+    }
+}
+
+fn streams() -> StreamsStatus {
+    StreamsStatus {
+        connections: 1,
+        accepted: 4,
+        ends: counts("closed"),
+        http: counts("requests"),
+        source: Some("client".to_owned()),
+        split: Some(SplitStatus { taken: 3, obstacle: Some("nft is missing".to_owned()) }),
+    }
+}
+
+fn totals() -> Totals {
+    Totals {
+        paths: PathStatus::ALL.map(|status| (status, 1)).into(),
+        round_trips: Some(RoundTrips { p50_ms: 40.0, p90_ms: 60.0, p99_ms: 80.0 }),
+        ..Totals::default()
+    }
+}
+
+fn server() -> ServerStatus {
+    let absent = AbsentClient { reason: "it was silent".to_owned(), ..AbsentClient::default() };
+    ServerStatus {
+        sessions: vec![session()],
+        absent: vec![absent],
+        totals: totals(),
+        memory_bytes: 4_096,
+        refusals: counts("unknown-key"),
+        shards: vec![ShardStatus::default(), ShardStatus::default()],
+        streams: Some(streams()),
+    }
+}
+
+fn router() -> RouterRoleStatus {
+    let link = LinkStatus {
+        id: 0,
+        uplink: "eth1".to_owned(),
+        remote: Some("192.0.2.1:6081".to_owned()),
+        status: PathStatus::Usable,
+        smoothed_rtt_ms: Some(12.5),
+        min_rtt_ms: Some(12.0),
+        rtt_deviation_ms: Some(0.5),
+        round_trips: delays(),
+        lost: 2,
+        adopted_ratio: 0.75,
+        counters: LinkCounters::default(),
+    };
+    let status = RouterStatus {
+        paths: vec![link],
+        peer_packets: 9,
+        peer_packets_lost: 0,
+        peer_restarts: 0,
+        stats: stats(),
+    };
+    let socket = SocketStatus {
+        listen: "0.0.0.0:6081".to_owned(),
+        interface: Some("eth1".to_owned()),
+        open: true,
+        sends: Some(1),
+        receives: Some(1),
+        send_failures: Some(0),
+    };
+    let (peer, addresses) = ("the other router".to_owned(), vec!["10.77.0.2".to_owned()]);
+    RouterRoleStatus {
+        sessions: vec![RouterSession { peer, addresses, status }],
+        sockets: vec![socket],
+    }
+}
+
+fn leg() -> LegStatus {
+    let remote = Some("192.0.2.9:4433".to_owned());
+    LegStatus { remote, is_up: true, drops: drops(), ..LegStatus::default() }
+}
+
+fn tenants() -> BTreeMap<String, TenantStats> {
+    [("acme".to_owned(), TenantStats { drops: drops(), ..TenantStats::default() })].into()
+}
+
+fn proxy() -> ProxyRoleStatus {
+    ProxyRoleStatus {
+        sessions: vec![session()],
+        totals: totals(),
+        memory_bytes: 4_096,
+        refusals: counts("unknown-key"),
+        passing: ProxyStatus { legs: vec![leg()], tenants: tenants() },
+    }
+}
+
+fn anchor() -> AnchorRoleStatus {
+    let passing = AnchorStatus {
+        legs: vec![("fra-1".to_owned(), leg())],
+        tenants: tenants(),
+        refusals: counts("unknown-key"),
+    };
+    AnchorRoleStatus { passing, streams: Some(streams()) }
+}
+
+fn fleet() -> FleetStatus {
+    let document =
+        DocumentStatus { why: Some("signed by nobody".to_owned()), ..Default::default() };
+    FleetStatus {
+        controller: Some("fleet.example:4400 over wwan0".to_owned()),
+        away_seconds: Some(3.5),
+        away_why: Some("it did not answer".to_owned()),
+        documents: vec![document],
+        pinned: vec!["uplinks.include".to_owned()],
+        ..FleetStatus::default()
+    }
+}
+
+fn schema() -> Value {
+    serde_json::from_str(include_str!("../../../../docs/show.schema.json")).expect("JSON")
+}
+
+#[test]
+fn every_role_tells_what_the_schema_says() {
+    let examples = examples();
+    let Some(said) = schema::otherwise(&examples.iter().collect::<Vec<_>>()) else { return };
+    assert!(said.is_empty(), "{said}");
+}
+
+/// A field that was added without a word in the schema, or that has another type.
+#[test]
+fn what_the_schema_does_not_know_is_refused() {
+    let wrong = [
+        ("", json!(1)),
+        ("/sessions/0", json!(1)),
+        ("/sessions/0/paths/0/counters", json!(1)),
+        ("/sessions/0/lanes/0/received/drops", json!(1)),
+        ("/fleet/documents/0", json!(1)),
+    ];
+    let mut client = examples().remove(0);
+    let mut broken: Vec<Value> = Vec::new();
+    for (place, value) in wrong {
+        let mut client = client.clone();
+        client.pointer_mut(place).expect(place)["novelty"] = value;
+        broken.push(client);
+    }
+    client["uptime_seconds"] = json!("long");
+    broken.push(client);
+    let Some(said) = schema::otherwise(&broken.iter().collect::<Vec<_>>()) else { return };
+    for number in 1..=broken.len() {
+        assert!(said.contains(&format!("document {number}, ")), "{number}:\n{said}");
+    }
+}
+
+#[test]
+fn the_schema_has_no_field_that_nobody_tells() {
+    let schema = schema();
+    let mut told = BTreeSet::new();
+    for example in &examples() {
+        let role = example["role"].as_str().expect("a role");
+        note_told(&schema, &schema["$defs"][role], example, &mut told);
+    }
+    let mut known = BTreeSet::new();
+    each_field(&schema["$defs"], &mut |field| {
+        known.insert(std::ptr::from_ref(field));
+        if field.get("description").is_some() {
+            assert!(told.contains(&std::ptr::from_ref(field)), "nobody tells {field}");
+        }
+    });
+    assert!(known.len() > 250, "{}", known.len());
+}
+
+#[test]
+fn every_field_has_a_description_and_every_number_a_unit() {
+    let schema = schema();
+    each_field(&schema["$defs"], &mut |field| {
+        let described = field.get("description").is_some_and(|it| it.is_string());
+        let is_common = field["$ref"].as_str().is_some_and(|it| it.contains("/common/"));
+        assert!(described || is_common, "{field}");
+        let kind = field["type"].to_string();
+        let is_number = kind.contains("integer") || kind.contains("number");
+        assert_eq!(is_number, field.get("x-unit").is_some(), "{field}");
+    });
+    for (name, object) in schema["$defs"].as_object().expect("an object") {
+        let is_strict = object["additionalProperties"] == json!(false);
+        assert!(is_strict || name == "common", "{name} takes any field");
+    }
+}
+
+/// Calls `tell` with the schema of each field below `schema`, and of the values of maps.
+fn each_field<'a>(schema: &'a Value, tell: &mut impl FnMut(&'a Value)) {
+    for (key, below) in schema.as_object().into_iter().flatten() {
+        if key == "properties" {
+            below.as_object().into_iter().flat_map(Map::values).for_each(&mut *tell);
+        }
+        each_field(below, tell);
+    }
+}
+
+/// Notes in `told` the schemas of the fields that `value` has.
+fn note_told<'a>(
+    root: &'a Value,
+    schema: &'a Value,
+    value: &Value,
+    told: &mut BTreeSet<*const Value>,
+) {
+    told.insert(std::ptr::from_ref(schema));
+    if let Some(reference) = schema["$ref"].as_str() {
+        note_told(root, root.pointer(&reference[1..]).expect(reference), value, told);
+    }
+    for choice in schema["oneOf"].as_array().into_iter().flatten() {
+        note_told(root, choice, value, told);
+    }
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let field = schema["properties"].get(key).or_else(|| schema.get("additionalProperties"));
+        if let Some(field) = field {
+            note_told(root, field, value, told);
+        }
+    }
+    for (place, value) in value.as_array().into_iter().flatten().enumerate() {
+        note_told(root, &schema["items"], value, told);
+        if let Some(item) = schema["prefixItems"].get(place) {
+            note_told(root, item, value, told);
+        }
+    }
+}
