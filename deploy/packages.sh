@@ -18,7 +18,7 @@ need unshare util-linux
 need tshark tshark
 need dnsmasq dnsmasq-base
 # The schema of `roadweave show --json` is held against it.
-python3 -c 'from jsonschema import Draft202012Validator' 2>/dev/null ||
+/usr/bin/python3 -c 'from jsonschema import Draft202012Validator' 2>/dev/null ||
     missing="$missing python3-jsonschema"
 # Debian keeps PostgreSQL's programs out of PATH.
 PATH="$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" need initdb postgresql

@@ -10,7 +10,8 @@ use serde_json::Value;
 /// tell, which is an error where `ROADWEAVE_REQUIRE_TOOLS` is set.
 pub fn otherwise(documents: &[&Value]) -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut python = Command::new("python3")
+    // Debian's, whatever others there are: it has the package.
+    let mut python = Command::new("/usr/bin/python3")
         .arg(root.join("scripts/schema.py"))
         .arg(root.join("docs/show.schema.json"))
         .stdin(Stdio::piped())
