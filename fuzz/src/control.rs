@@ -6,8 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise, peer_text};
 use roadweave_wire::{
-    Binding, Control, Detached, Hello, LegMessage, Reason, Role, StreamsEpoch, StreamsOffer,
-    TenantAnchor, Welcome,
+    Binding, Control, Detached, Hello, LegMessage, LoadCounts, LoadDirection, Reason, Role,
+    Speedtest, StreamsEpoch, StreamsOffer, TenantAnchor, TestBounds, TestId, TestRefusal, TestWord,
+    Welcome,
 };
 
 /// Parses the bytes.
@@ -80,13 +81,28 @@ pub fn seeds() -> Vec<Vec<u8>> {
             promise: Promise { order: even, ..Promise::default() },
         },
     ];
+    let bounds = TestBounds {
+        direction: LoadDirection::Down,
+        duration: Duration::from_secs(5),
+        bytes: 1_000_000,
+    };
+    let counts = LoadCounts { packets: 9, bytes: 9_000, micros: 8_000, ..LoadCounts::default() };
+    let words = [
+        TestWord::Ask { bounds, paths: vec![PathId(0), PathId(2)] },
+        TestWord::Grant(bounds),
+        TestWord::Refuse(TestRefusal::TooOften),
+        TestWord::Sent(counts),
+        TestWord::Received(counts),
+        TestWord::Stop,
+    ];
+    let tests = words.map(|word| Control::Speedtest(Speedtest { test: TestId(7), word }));
     let (anchor, proxy, signature) = ([7; 32], [8; 32], [9; 64]);
     let binding = Binding { tenant: "acme".into(), anchor, proxy, number: 3, signature };
     let (streams, device) = (Some(offer), [5; 32]);
     let attach = LegMessage::Attach { handle: 1, device, binding: binding.clone(), streams };
     let newest = Some(Box::new(binding.clone()));
     let detached = LegMessage::Detached { handle: 1, why: Detached::Old, newest };
-    let messages = messages.into_iter().chain([Control::Binding(binding)]);
+    let messages = messages.into_iter().chain(tests).chain([Control::Binding(binding)]);
     let mut seeds: Vec<Vec<u8>> = messages.map(|m| m.to_bytes().to_vec()).collect();
     seeds.extend([attach, detached].map(|m| m.to_bytes().to_vec()));
     seeds.push([&seeds[0][..], &[0xff, 0xfe, 0, 2, 1, 2]].concat());

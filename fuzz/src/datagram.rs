@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId, Urgency};
 use roadweave_wire::{
-    Coded, Datagram, Feedback, FragmentPosition, LaneReport, LegFrames, LegRoom,
-    MAX_FEEDBACK_LANES, Part, Passed, SourceDatagram, Sum, Symbol,
+    Coded, Datagram, Feedback, FragmentPosition, LaneReport, LegFrames, LegRoom, Load,
+    MAX_FEEDBACK_LANES, Part, Passed, SourceDatagram, Sum, Symbol, TestId,
 };
 
 /// Parses the bytes.
@@ -38,6 +38,10 @@ pub fn run(data: &[u8]) {
             Bytes::from([&header[..], &bytes].concat())
         }
         Datagram::Feedback(feedback) => feedback.to_bytes(),
+        Datagram::Load(Load { test, number, filler }) => {
+            let (test, number) = (test.0.to_be_bytes(), number.to_be_bytes());
+            Bytes::from([&[9][..], &test, &number, &filler].concat())
+        }
     };
     assert_eq!(written, bytes);
 }
@@ -78,5 +82,6 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Passed::datagram(1, &[0x20, 0x0a, 4]).to_vec(),
         frames.to_bytes().to_vec(),
         room.to_bytes().to_vec(),
+        Load::datagram(TestId(7), 3, 40).to_vec(),
     ]
 }

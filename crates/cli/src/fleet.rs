@@ -80,6 +80,7 @@ impl ProxyArgs {
                 gateways: Vec::new(),
                 mtu: file.mtu_bytes.get() as u16,
                 streams: file.streams_config(),
+                speedtest: file.speedtest.limits(),
                 clients_reach_clients: false,
                 memory_max: file.limits.memory_mb.bytes(),
                 client_memory_max: file.limits.client_memory_mb.bytes(),

@@ -25,6 +25,7 @@ mod set;
 mod show;
 #[cfg(feature = "server")]
 mod source;
+mod speedtest;
 mod uplink;
 
 use std::process::ExitCode;
@@ -65,6 +66,7 @@ enum Command {
     Show(show::ShowArgs),
     Set(set::SetArgs),
     Uplink(uplink::UplinkArgs),
+    Speedtest(speedtest::SpeedtestArgs),
     EncoderFeedback(encoder_feedback::EncoderFeedbackArgs),
 }
 
@@ -119,6 +121,7 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Show(args) => args.run(),
         Command::Set(args) => args.run(),
         Command::Uplink(args) => args.run(),
+        Command::Speedtest(args) => args.run(),
         Command::EncoderFeedback(args) => args.run(),
     })
 }

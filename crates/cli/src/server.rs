@@ -59,6 +59,7 @@ impl ServerArgs {
                 gateways: file.addresses.iter().map(ipnet::IpNet::addr).collect(),
                 mtu: tun.mtu,
                 streams: file.streams.as_ref().map(ServerStreams::to_config),
+                speedtest: file.speedtest.limits(),
                 clients_reach_clients: file.clients_reach_clients,
                 memory_max: file.limits.memory_mb.bytes(),
                 client_memory_max: file.limits.client_memory_mb.bytes(),

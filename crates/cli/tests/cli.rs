@@ -93,6 +93,10 @@ fn help_tells_of_every_command_and_its_options() {
         &["show", "--help"],
         &["--socket", "/run/roadweave/rw0.sock", "--json", "--watch", "--client", "suspect"],
     );
+    check(
+        &["speedtest", "--help"],
+        &["--socket", "--uplink", "--seconds", "--limit", "--metered", "--json", "idle"],
+    );
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::secret::PrivateKey;
 use crate::server::{ServerLimits, default_listen};
+use crate::speedtest::SpeedtestFields;
 use crate::streams::ProxyStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunName;
@@ -60,6 +61,9 @@ pub struct ProxyFile {
     /// How streams are relayed between clients and their anchors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<ProxyStreams>,
+    /// What clients may measure.
+    #[serde(default)]
+    pub speedtest: SpeedtestFields,
     /// The tenants, each with its anchor, beside those that the fleet names.
     #[serde(default)]
     pub tenants: Vec<ProxyTenantFields>,

@@ -18,6 +18,7 @@ use crate::lane::{
 use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::secret::PrivateKey;
+use crate::speedtest::SpeedtestFields;
 use crate::streams::ServerStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
@@ -70,6 +71,9 @@ pub struct ServerFile {
     /// Streams of clients end here, if there is such a section.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<ServerStreams>,
+    /// What clients may measure.
+    #[serde(default)]
+    pub speedtest: SpeedtestFields,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,

@@ -16,9 +16,9 @@ mod subscribers;
 
 pub use client::{RequestError, request, subscribe};
 pub use requests::{
-    Drain, DrainAnswer, EncoderWord, ReloadAnswer, SetAnswer, SetQoe, SetStrategy, SetUplink,
-    Subscribe, Supersede, SupersedeAnswer, TellPlayer, Topic, drain, reload, set_strategy,
-    set_uplink, status, summary,
+    BeginSpeedtest, Drain, DrainAnswer, EncoderWord, ReloadAnswer, SetAnswer, SetQoe, SetStrategy,
+    SetUplink, Subscribe, Supersede, SupersedeAnswer, TellPlayer, Topic, begin_speedtest, drain,
+    reload, set_strategy, set_uplink, speedtest_report, status, summary,
 };
 pub(crate) use server::RequestSender;
 #[cfg(test)]

@@ -534,6 +534,7 @@ fn server(
         gateways: vec![IpAddr::from([10, 77, 0, 1])],
         mtu: MTU,
         streams: None,
+        speedtest: None,
         clients_reach_clients: false,
         memory_max: config.memory_max,
         client_memory_max: config.client_memory_max,

@@ -281,6 +281,7 @@ fn world(scenario: &Scenario) -> Result<World, WorldError> {
         lanes_down: scenario.lanes_down(),
         streams: None,
         congestion: CongestionControl::default(),
+        speedtest: None,
         seed: scenario.seed,
         trust: Default::default(),
         policies: BTreeMap::new(),

@@ -56,6 +56,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
         lanes_down: scenario.lanes_down(),
         streams: None,
         congestion: scenario.congestion,
+        speedtest: None,
         seed: scenario.seed,
         trust: Default::default(),
         learned: scenario.learned.clone(),

@@ -326,6 +326,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether the peer has acknowledged all messages so far.
+    pub fn has_messages_through(&self) -> bool {
+        self.messages_out.is_empty()
+    }
+
     /// Ends the connection at once. The peer learns `code` and `reason`, cut to 200 bytes.
     pub fn close(&mut self, now: Instant, code: u32, reason: &str) {
         if self.phase == Phase::Closed {

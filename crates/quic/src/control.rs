@@ -68,6 +68,11 @@ impl Sender {
         }
     }
 
+    /// Whether the peer has all messages.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fragments.is_empty()
+    }
+
     /// The next fragment to send, if the window allows one: its number and its bytes.
     pub(crate) fn next(&self) -> Option<(u32, Bytes)> {
         let window = self.fragments.iter().take(WINDOW).zip(0..);

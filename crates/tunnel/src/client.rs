@@ -54,6 +54,7 @@ mod race;
 mod renewal;
 mod report;
 mod silence;
+mod speedtest;
 mod standby;
 mod streams;
 mod uplinks;
@@ -71,6 +72,11 @@ use patience::Patience;
 use race::{AcceptedConnection, Attempt, PREFERRED_SERVER_DELAY};
 pub use report::{PairReport, PairState, UplinkReport};
 use silence::Flapping;
+use speedtest::SpeedtestRun;
+pub use speedtest::{
+    LoadReport, SPEEDTEST_MAX, SpeedtestError, SpeedtestPlan, SpeedtestReport, SpeedtestRow,
+    SpeedtestState,
+};
 use standby::Standby;
 use streams::{ClientStreams, FarEnd};
 
@@ -235,6 +241,9 @@ pub struct Client {
     /// Connected networks behind this end.
     local_networks: Vec<IpNet>,
     streams: Option<ClientStreams>,
+    speedtest: Option<SpeedtestRun>,
+    /// Counts the tests that servers were asked for.
+    tests_begun: u32,
 }
 
 impl Client {
@@ -297,6 +306,8 @@ impl Client {
             path_policies: BTreeMap::new(),
             local_networks: Vec::new(),
             streams: None,
+            speedtest: None,
+            tests_begun: 0,
         };
         client.pairs = Pairs::new(client.seed());
         let streams = client.config.streams.clone();

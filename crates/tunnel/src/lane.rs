@@ -35,8 +35,8 @@ use roadweave_wire::InnerPacket;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use cuts::Reassembly;
-pub(crate) use datagram::Token;
 pub use datagram::{DatagramContent, LaneDatagram};
+pub(crate) use datagram::{Token, TokenKind};
 pub use defaults::default_lanes;
 pub(crate) use defaults::stream_lane;
 pub use encoder::EncoderTarget;

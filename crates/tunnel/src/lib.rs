@@ -39,7 +39,8 @@ pub use anchor::{Anchor, AnchorConfig, AnchorEvent, AnchorStatus, AnchorTenant};
 pub use carrier::{Carrier, SendError};
 pub use client::{
     CANDIDATES_MAX, Candidate, CandidatePlace, CandidateReport, Client, ClientConfig, ClientError,
-    ClientEvent, Notice, PairReport, PairState, UplinkReport, admit,
+    ClientEvent, LoadReport, Notice, PairReport, PairState, SPEEDTEST_MAX, SpeedtestError,
+    SpeedtestPlan, SpeedtestReport, SpeedtestRow, SpeedtestState, UplinkReport, admit,
 };
 pub use geneve::{LinkCounters, RouterLink, RouterPeer};
 pub use lane::{
@@ -60,10 +61,10 @@ pub use router::{
 };
 pub use server::{
     DRAIN_MAX, DrainReason, Forwarded, Kept, PathFigures, RoundTrips, Server, ServerConfig,
-    ServerEvent, SessionFigures, Stray, StrayQueue, Tally, Totals,
+    ServerEvent, SessionFigures, SpeedtestLimits, Stray, StrayQueue, Tally, Totals,
 };
 pub use session::{
-    LaneStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,
+    LaneStats, LoadStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,
 };
 pub use status::{PathStatusReport, SessionStatus};
 pub use streams::{StreamsConfig, StreamsOwner};

@@ -24,6 +24,7 @@ mod passing;
 pub(crate) mod refusals;
 mod sessions;
 mod shards;
+mod speedtest;
 mod standbys;
 mod strays;
 mod streams;
@@ -46,6 +47,7 @@ pub use self::forwards::Forwarded;
 use self::inbox::Inbox;
 pub use self::kept::Kept;
 use self::shards::Strays;
+pub use self::speedtest::SpeedtestLimits;
 use self::standbys::Standbys;
 pub use self::strays::{Stray, StrayQueue};
 use self::streams::ServerStreams;
@@ -79,6 +81,8 @@ pub struct ServerConfig {
     /// Streams, if the server takes some; a proxy relays those between its clients and their
     /// anchors, and needs no more of it than the lane.
     pub streams: Option<StreamsConfig>,
+    /// What it allows of speed tests, if any.
+    pub speedtest: Option<SpeedtestLimits>,
     /// Whether clients may reach one another.
     pub clients_reach_clients: bool,
     /// The most bytes that all sessions may hold together.
@@ -98,6 +102,7 @@ impl ServerConfig {
             gateways,
             mtu: 1_360,
             streams: None,
+            speedtest: None,
             clients_reach_clients: false,
             memory_max: MEMORY_MAX,
             client_memory_max: MEMORY_MAX,
@@ -144,6 +149,8 @@ struct Joined {
     path_names: BTreeMap<PathId, String>,
     /// For what goes to the client and for what comes from it.
     limits: Option<[Limit; 2]>,
+    /// Whether a speed test is under way.
+    is_testing: bool,
 }
 
 /// One server: an endpoint and the sessions of its clients.

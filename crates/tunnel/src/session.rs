@@ -12,6 +12,7 @@
 
 mod config;
 mod exit;
+mod load;
 mod memory;
 mod settings;
 mod stats;
@@ -35,12 +36,15 @@ use self::config::needs_flows;
 pub use self::config::{MEMORY_MAX, SessionConfig, SessionError, SetError};
 use self::exit::Exit;
 pub(crate) use self::exit::check_inner;
+pub use self::load::LoadStats;
+use self::load::Loads;
+pub(crate) use self::load::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived};
 pub use self::stats::{LaneStats, SessionStats};
 pub(crate) use self::streams::{StreamEnd, StreamTurn, SymbolQueue};
 use crate::carrier::Carrier;
 use crate::lane::{
     Arrival, Delivery, EncoderTarget, FlowTable, LANES_MAX, LaneConfig, LaneReceiver, LaneSender,
-    Opening, Reassembly, ReceiveStats, Token, Unfinished, classify,
+    Opening, Reassembly, ReceiveStats, Token, TokenKind, Unfinished, classify,
 };
 use crate::observe::{PacketEvent, PacketLog};
 use crate::players::{Players, Tellers};
@@ -80,6 +84,8 @@ pub struct Session {
     unchecked: usize,
     /// When streams are to be asked again, if the session carries such.
     streams_due: Option<Instant>,
+    /// Of speed tests.
+    loads: Loads,
 }
 
 impl Session {
@@ -125,6 +131,7 @@ impl Session {
             memory_max: config.memory_max,
             unchecked: 0,
             streams_due: None,
+            loads: Loads::default(),
         })
     }
 
@@ -282,6 +289,7 @@ impl Session {
                     }
                 }
             }
+            Ok(Datagram::Load(load)) => self.handle_load(now, &load),
             Err(DatagramError::UnknownKind(_)) => {
                 self.exit.drops.count(DropReason::UnknownMessage);
             }
@@ -300,7 +308,9 @@ impl Session {
         acknowledged: &AcknowledgedDatagram,
     ) {
         let Token { kind, lane, id } = Token::parse(token);
-        if let Some(sender) = self.senders.get_mut(usize::from(lane.0)) {
+        if kind == TokenKind::Load {
+            self.on_load_acknowledged(acknowledged.rtt);
+        } else if let Some(sender) = self.senders.get_mut(usize::from(lane.0)) {
             sender.on_acknowledged(now, kind, id, acknowledged);
         }
         for sender in &mut self.senders {
@@ -311,7 +321,8 @@ impl Session {
     /// The carrier takes the datagram sent with `token` on `path` for lost.
     pub fn on_lost(&mut self, now: Instant, path: PathId, token: u64) {
         let Token { kind, lane, id } = Token::parse(token);
-        if let Some(sender) = self.senders.get_mut(usize::from(lane.0)) {
+        let sender = self.senders.get_mut(usize::from(lane.0));
+        if let Some(sender) = sender.filter(|_| kind != TokenKind::Load) {
             sender.on_lost(now, kind, id, path);
         }
     }
@@ -387,12 +398,12 @@ impl Session {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sending = self.senders.iter().filter_map(LaneSender::poll_timeout);
         let receiving = self.receivers.values().filter_map(LaneReceiver::poll_timeout);
-        sending.chain(receiving).chain(self.streams_due).min()
+        sending.chain(receiving).chain(self.streams_due).chain(self.load_timeout()).min()
     }
 
     /// Whether something waits for room on a path, which acknowledgements bring.
     pub(crate) fn has_backlog(&self) -> bool {
-        self.senders.iter().any(LaneSender::has_backlog)
+        self.sends_load() || self.senders.iter().any(LaneSender::has_backlog)
     }
 
     /// The peer's packets may not come from these networks from now on.

@@ -13,10 +13,13 @@ use roadweave_quic::{
 };
 use roadweave_tunnel::{
     LEG_SOCKET, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, Peers, ProxyConfig, ProxyTenant,
-    RecvMeta, Server, ServerConfig, ServerEvent,
+    RecvMeta, Server, ServerConfig, ServerEvent, SpeedtestLimits,
 };
-use roadweave_types::{Instant, LaneId, PacketId, PathId, UplinkId};
-use roadweave_wire::{Control, Hello, Role, SourceDatagram};
+use roadweave_types::{DropReason, Instant, LaneId, PacketId, PathId, UplinkId};
+use roadweave_wire::{
+    Control, Hello, Load, LoadCounts, LoadDirection, Role, SourceDatagram, Speedtest, TestBounds,
+    TestId, TestRefusal, TestWord,
+};
 
 const INNER: [u8; 4] = [10, 77, 0, 2];
 const UPLINK: UplinkId = UplinkId(0);
@@ -51,6 +54,8 @@ struct Visit {
     endpoint: Endpoint,
     id: ConnectionId,
     said: Vec<Control>,
+    /// Bytes of load that came from the server.
+    load: usize,
     is_closed: bool,
 }
 
@@ -64,6 +69,12 @@ impl Visit {
             gateways: Vec::new(),
             mtu: 1_360,
             streams: None,
+            speedtest: Some(SpeedtestLimits {
+                duration_max: Duration::from_secs(2),
+                bytes_max: 50_000,
+                per_hour: 3,
+                at_a_time: 1,
+            }),
             clients_reach_clients: false,
             memory_max: 8 * MEMORY_MAX,
             client_memory_max: MEMORY_MAX,
@@ -89,9 +100,8 @@ impl Visit {
         let mut endpoint = Endpoint::client(epoch, &transport, Arc::new(identity(1))).unwrap();
         let key = identity(2).public_key();
         let id = endpoint.connect(Instant::ZERO, UPLINK, server_address(), key).unwrap();
-        let (said, is_closed) = (Vec::new(), false);
-        let mut visit =
-            Self { now: Instant::ZERO, server: server.unwrap(), endpoint, id, said, is_closed };
+        let (said, load, is_closed, now) = (Vec::new(), 0, false, Instant::ZERO);
+        let mut visit = Self { now, server: server.unwrap(), endpoint, id, said, load, is_closed };
         visit.run(50);
         visit
     }
@@ -124,6 +134,9 @@ impl Visit {
                 match event {
                     Event::Message(message) => self.said.push(Control::parse(message).unwrap()),
                     Event::Closed(_) => self.is_closed = true,
+                    Event::Received { datagram, .. } if Load::is_load(&datagram) => {
+                        self.load += datagram.len();
+                    }
                     _ => {}
                 }
             }
@@ -203,4 +216,122 @@ fn who_was_refused_has_no_session_and_stays_no_longer_by_asking_again() {
         }
         assert!(visit.is_closed && !visit.has_joined(), "{role:?}, at {}", visit.now);
     }
+}
+
+impl Visit {
+    /// A visit with a session.
+    fn joined() -> Self {
+        let mut visit = Self::new(None);
+        visit.say(Role::Join);
+        visit.send_inner();
+        visit.said.clear();
+        visit
+    }
+
+    /// Says a word of a test, and returns what the server says to it in 20 ms.
+    fn say_of_test(&mut self, test: u32, word: TestWord) -> Vec<TestWord> {
+        let said = Control::Speedtest(Speedtest { test: TestId(test), word });
+        self.connection().unwrap().send_message(said.to_bytes()).unwrap();
+        self.run(20);
+        self.answers()
+    }
+
+    fn answers(&mut self) -> Vec<TestWord> {
+        let said = self.said.drain(..).filter_map(|said| match said {
+            Control::Speedtest(said) => Some(said.word),
+            _ => None,
+        });
+        said.collect()
+    }
+
+    fn send_load(&mut self, test: u32, count: u32) {
+        for number in 0..count {
+            let load = Load::datagram(TestId(test), number, 920);
+            let now = self.now;
+            let _ = self.connection().unwrap().send_through(now, PathId(0), load, 0);
+            self.run(1);
+        }
+        self.run(20);
+    }
+
+    /// Datagrams of load that the session has taken, and those that nobody asked for.
+    fn counted(&self) -> (u64, u64) {
+        let stats = self.server.status().remove(0).stats;
+        (stats.load.received_datagrams, stats.drops.get(DropReason::UnaskedLoad))
+    }
+}
+
+fn ask(direction: LoadDirection, path: u32) -> TestWord {
+    let bounds = TestBounds { direction, duration: Duration::from_secs(60), bytes: u64::MAX };
+    TestWord::Ask { bounds, paths: vec![PathId(path)] }
+}
+
+#[test]
+fn a_client_that_sends_more_load_than_it_was_granted_is_cut_and_has_one_test_at_a_time() {
+    use LoadDirection::Up;
+    let mut visit = Visit::joined();
+    visit.send_load(1, 5);
+    assert_eq!(visit.counted(), (0, 5), "nobody asked");
+    let (duration, bytes) = (Duration::from_secs(2), 50_000);
+    let granted = TestBounds { direction: Up, duration, bytes };
+    assert_eq!(visit.say_of_test(1, ask(Up, 0)), [TestWord::Grant(granted)]);
+    let again = visit.say_of_test(2, ask(Up, 0));
+    assert_eq!(again, [TestWord::Refuse(TestRefusal::UnderWay)]);
+    visit.send_load(1, 80);
+    assert_eq!(visit.counted(), (50, 35), "1,000 bytes each with headers");
+    let sent = LoadCounts { packets: 80, ..LoadCounts::default() };
+    assert_eq!(visit.say_of_test(1, TestWord::Sent(sent)), []);
+    visit.run(600);
+    let [TestWord::Received(counts)] = visit.answers()[..] else { panic!("an answer") };
+    assert_eq!((counts.packets, counts.bytes), (50, 46_000));
+    visit.send_load(1, 5);
+    assert_eq!(visit.counted(), (50, 40), "it is over");
+    // One that never says that it is through is over after its time.
+    assert!(matches!(visit.say_of_test(3, ask(Up, 0))[..], [TestWord::Grant(_)]));
+    visit.run(2_000 + 6_000);
+    assert!(matches!(visit.answers()[..], [TestWord::Received(_)]));
+    assert!(matches!(visit.say_of_test(4, ask(Up, 0))[..], [TestWord::Grant(_)]));
+    visit.run(8_000);
+    visit.answers();
+    let last = visit.say_of_test(5, ask(Up, 0));
+    assert_eq!(last, [TestWord::Refuse(TestRefusal::TooOften)]);
+    let refusals = visit.server.refusals();
+    assert_eq!((refusals["speedtest-under-way"], refusals["speedtest-too-often"]), (1, 1));
+    assert!(!visit.is_closed);
+}
+
+#[test]
+fn a_client_gets_no_more_load_than_it_was_granted_and_none_that_it_did_not_ask_for() {
+    let mut visit = Visit::joined();
+    visit.run(3_000);
+    assert_eq!(visit.load, 0);
+    visit.say_of_test(1, ask(LoadDirection::Down, 0));
+    visit.run(3_000);
+    assert!((40_000..50_000).contains(&visit.load), "{}", visit.load);
+    visit.run(10_000);
+    assert!(visit.load < 50_000, "and no more");
+}
+
+#[test]
+fn words_of_tests_that_make_no_sense_are_refused_or_counted() {
+    let mut visit = Visit::joined();
+    let unknown = visit.say_of_test(1, ask(LoadDirection::Down, 9));
+    assert_eq!(unknown, [TestWord::Refuse(TestRefusal::UnknownPath)]);
+    assert_eq!(visit.server.refusals()["speedtest-unknown-path"], 1);
+    let before = visit.server.drops().get(DropReason::UnknownMessage);
+    for word in [
+        TestWord::Refuse(TestRefusal::Off),
+        TestWord::Received(LoadCounts::default()),
+        TestWord::Stop,
+        TestWord::Sent(LoadCounts::default()),
+    ] {
+        assert_eq!(visit.say_of_test(1, word), []);
+    }
+    let counted = visit.server.drops().get(DropReason::UnknownMessage) - before;
+    assert_eq!((counted, visit.load, visit.is_closed), (2, 0, false));
+    // Without a session there is nothing to measure.
+    let mut visit = Visit::new(None);
+    assert_eq!(visit.say_of_test(1, ask(LoadDirection::Down, 0)), []);
+    visit.run(1_000);
+    assert_eq!(visit.load, 0);
 }

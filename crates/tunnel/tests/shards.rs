@@ -105,6 +105,7 @@ impl World {
             gateways: Vec::new(),
             mtu: 1_360,
             streams: None,
+            speedtest: None,
             clients_reach_clients: false,
             memory_max: 8 * MEMORY_MAX,
             client_memory_max: MEMORY_MAX,

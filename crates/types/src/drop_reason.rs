@@ -88,6 +88,8 @@ drop_reasons! {
     MemoryShare = "memory-share",
     /// The packet was more than the client's rate allows.
     RateLimited = "rate-limited",
+    /// Load of a speed test that nobody has asked for, or more of it than was agreed.
+    UnaskedLoad = "unasked-load",
     /// An equation that contradicts what is known.
     Inconsistent = "inconsistent",
     /// A fragment whose siblings never came.

@@ -10,6 +10,7 @@
 //! client ◄─ lane promise ───► server        (for each lane of the sender that is not as any other)
 //! client ◄─ player ─────────► server        (as a player of the sender's side tells of its buffer)
 //! client ◄──────────── move ── server        (the client is to go to another server)
+//! client ◄─ speed test ─────► server        (what one path carries, or several, see `speedtest.rs`)
 //!
 //! client ── hello, standby ─► server        (welcomed, and idle until it says hello to join)
 //!
@@ -37,6 +38,7 @@ use self::fields::{
 };
 pub use self::values::{PlayerReport, Reason, Role, TenantAnchor};
 use crate::binding::Binding;
+use crate::speedtest::Speedtest;
 use crate::stream::StreamsOffer;
 
 /// The longest control message, bytes.
@@ -51,6 +53,7 @@ const KIND_MOVE: u8 = 7;
 const KIND_BINDING: u8 = 8;
 const KIND_PLAYER: u8 = 9;
 const KIND_STREAMS: u8 = 10;
+const KIND_SPEEDTEST: u8 = 11;
 
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +109,8 @@ pub enum Control {
     /// A player at the sender's side tells how its buffer does, for the peer's lane that brings its
     /// video (XLINK section 5.2.1).
     Player(PlayerReport),
+    /// What is said of a speed test.
+    Speedtest(Speedtest),
 }
 
 /// What the client says of itself.
@@ -175,6 +180,7 @@ impl Control {
             KIND_BINDING => Binding::parse(&fields).map(Self::Binding),
             KIND_STREAMS => fields.streams().map(Self::Streams),
             KIND_PLAYER => fields.player().map(Self::Player),
+            KIND_SPEEDTEST => Speedtest::parse(&fields).map(Self::Speedtest),
             KIND_PATH_NAME => Ok(Self::PathName {
                 path: PathId(u32::from_be_bytes(fields.array(FIELD_PATH)?)),
                 uplink: fields.text(FIELD_NAME)?,
@@ -235,6 +241,10 @@ impl Control {
             Self::Player(report) => {
                 out.put_u8(KIND_PLAYER);
                 put_player(&mut out, report);
+            }
+            Self::Speedtest(speedtest) => {
+                out.put_u8(KIND_SPEEDTEST);
+                speedtest.put(&mut out);
             }
             Self::Refuse { reason, why } => {
                 out.put_u8(KIND_REFUSE);

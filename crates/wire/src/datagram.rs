@@ -1,10 +1,11 @@
-//! The payload of a DATAGRAM frame (RFC 9221): source packets, coded packets and feedback.
+//! The payload of a DATAGRAM frame (RFC 9221): source packets, coded packets, feedback, and load.
 //!
 //! ```text
 //! source    01 | lane | id:4             | symbol
 //! coded     02 | lane | count:2 | seed:4 | start:4 | coded symbol
 //! sum       04 | lane | start:4 | mask:8         | coded symbol
 //! part      05 | lane | number:4 | index:4 bits, last:4 bits | part of one of these
+//! load      09 | test:4 | number:4 | filler
 //! feedback  03 | lanes | lanes * { lane | highest:4 | delivered:8 | recovered:8 | lost:8 }
 //! ```
 //!
@@ -18,9 +19,10 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId};
 
 pub use self::kind::DatagramError;
-use self::kind::{KIND_CODED, KIND_FEEDBACK, KIND_PART, KIND_SOURCE, KIND_SUM};
+use self::kind::{KIND_CODED, KIND_FEEDBACK, KIND_LOAD, KIND_PART, KIND_SOURCE, KIND_SUM};
 use crate::part::{PART_HEADER, Part};
 use crate::predecessor::{PREDECESSOR_HEADER, predecessor_prefix};
+use crate::speedtest::{LOAD_HEADER, Load};
 use crate::stamp::Stamp;
 use crate::symbol::{FragmentPosition, SYMBOL_HEADER, Symbol};
 
@@ -54,6 +56,8 @@ pub enum Datagram {
     Part(Part),
     /// What the other side received; it carries QUIC's acknowledgements on the path it takes.
     Feedback(Feedback),
+    /// What measures a path.
+    Load(Load),
 }
 
 /// A coded packet (CellFusion section 4.3.2).
@@ -120,6 +124,7 @@ impl Datagram {
             KIND_FEEDBACK => 2,
             KIND_SUM => SUM_HEADER,
             KIND_PART => PART_HEADER,
+            KIND_LOAD => LOAD_HEADER,
             other => return Err(DatagramError::UnknownKind(other)),
         };
         if length < header {
@@ -136,6 +141,7 @@ impl Datagram {
             KIND_CODED => Coded::parse(bytes).map(Self::Coded),
             KIND_SUM => Sum::parse(bytes).map(Self::Sum),
             KIND_PART => Part::parse(bytes).map(Self::Part),
+            KIND_LOAD => Ok(Self::Load(Load::parse(bytes))),
             _ => Feedback::parse(bytes).map(Self::Feedback),
         }
     }

@@ -23,6 +23,7 @@ mod part;
 mod predecessor;
 mod rtp;
 mod socks;
+mod speedtest;
 mod srt;
 mod stamp;
 mod stream;
@@ -51,6 +52,10 @@ pub use predecessor::{
 pub use rtp::RtpHeader;
 pub use socks::{
     SOCKS_MESSAGE_MAX, SOCKS_VERSION, SocksConnect, SocksError, SocksGreeting, SocksReply,
+};
+pub use speedtest::{
+    LOAD_HEADER, LOAD_OVERHEAD, Load, LoadCounts, LoadDirection, Speedtest, TEST_PATHS_MAX,
+    TestBounds, TestId, TestRefusal, TestWord,
 };
 pub use srt::SrtHeader;
 pub use stamp::{STAMP_HEADER, Stamp, split_stamp};

@@ -43,10 +43,12 @@ const WORDS: [&str; 14] = [
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 /// The fields of docs/configuration.md but the private key, and of the sections around them.
-const FIELDS: [&str; 92] = [
+const FIELDS: [&str; 98] = [
+const FIELDS: [&str; 97] = [
     "accept",
     "addresses",
     "allow_destinations",
+    "at_a_time",
     "before_join",
     "billing_day",
     "classes",
@@ -63,6 +65,7 @@ const FIELDS: [&str; 92] = [
     "destination_ports",
     "dns",
     "dscp",
+    "enabled",
     "exclude",
     "exclude_mark",
     "expire_after_ms",
@@ -88,6 +91,7 @@ const FIELDS: [&str; 92] = [
     "masquerade",
     "match",
     "max_buffer_ms",
+    "mb_max",
     "memory_mb",
     "metered",
     "metrics",
@@ -119,16 +123,19 @@ const FIELDS: [&str; 92] = [
     "routes",
     "rtp_frames",
     "rules",
+    "seconds_max",
     "server",
     "shards",
     "site",
     "source",
     "source_ports",
+    "speedtest",
     "state_directory",
     "strategy",
     "streams",
     "tcp",
     "technology",
+    "tests_per_hour",
     "to",
     "to_anchor_ms",
     "to_port",

@@ -4,6 +4,7 @@ mod encoders;
 mod fleet;
 pub(super) mod options;
 mod overrides;
+mod speedtest;
 mod split;
 mod streams;
 mod tell;
@@ -409,6 +410,12 @@ impl Role<Client> for ClientRole {
                 let packets = driver.node.supersede(now, &lane, superseded);
                 let packets = packets.map_err(|e| RpcError::invalid_params(e.to_string()))?;
                 Ok(json!(SupersedeAnswer { packets }))
+            }
+            "begin_speedtest" => speedtest::begin(&mut driver.node, now, params),
+            "speedtest_report" => speedtest::report(&mut driver.node, now),
+            "stop_speedtest" => {
+                driver.node.stop_speedtest(now);
+                Ok(json!(true))
             }
             "encoder_targets" => Ok(json!(driver.node.encoder_targets(now))),
             "subscribe" => encoders::grant(params),

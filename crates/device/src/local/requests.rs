@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use roadweave_tunnel::{EncoderTarget, Qoe, Strategy, StreamsConfig};
+use roadweave_tunnel::{EncoderTarget, Qoe, SpeedtestReport, Strategy, StreamsConfig};
 use roadweave_types::Priority;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -125,6 +125,22 @@ pub struct EncoderWord {
     pub lanes: BTreeMap<String, EncoderTarget>,
 }
 
+/// The parameters of `begin_speedtest`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BeginSpeedtest {
+    /// The uplinks that are measured; all if there is none.
+    #[serde(default)]
+    pub uplinks: Vec<String>,
+    /// How long each direction of each is measured, milliseconds; 10,000 at most.
+    pub duration_ms: u64,
+    /// The most bytes that all of it may take.
+    pub bytes_max: u64,
+    /// Whether uplinks are measured too that are metered and not named.
+    #[serde(default)]
+    pub metered: bool,
+}
+
 /// The parameters of `drain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -195,6 +211,23 @@ pub fn set_strategy(path: &Path, change: &SetStrategy) -> Result<Option<String>,
 /// As [`request`]; [`RequestError::Refused`] when it cannot be done.
 pub fn set_uplink(path: &Path, change: &SetUplink) -> Result<Option<String>, RequestError> {
     Ok(notice(read(path, request(path, "set_uplink", &json!(change))?)?))
+}
+
+/// Lets a running client measure its uplinks. Ask for its report at least every few seconds: a test
+/// that nobody asks for ends.
+///
+/// # Errors
+/// As [`request`]; [`RequestError::Refused`] when it cannot begin.
+pub fn begin_speedtest(path: &Path, begin: &BeginSpeedtest) -> Result<(), RequestError> {
+    request(path, "begin_speedtest", &json!(begin)).map(drop)
+}
+
+/// How the last speed test of a running client goes, or has gone.
+///
+/// # Errors
+/// As [`request`]; [`RequestError::Refused`] when there was none.
+pub fn speedtest_report(path: &Path) -> Result<SpeedtestReport, RequestError> {
+    read(path, request(path, "speedtest_report", &Value::Null)?)
 }
 
 /// Lets a running server or proxy take no new clients, and ask those that it has to go to another.

@@ -130,6 +130,7 @@ pub(super) fn proxy(epoch: Epoch, config: &ChainConfig, proxy: usize, life: u8) 
         gateways: Vec::new(),
         mtu: MTU,
         streams: config.streams.proxies.contains(&proxy).then(StreamsConfig::default),
+        speedtest: None,
         clients_reach_clients: false,
         memory_max: 16 * MEMORY_MAX,
         client_memory_max: MEMORY_MAX,

@@ -153,6 +153,7 @@ fn visit(
         lanes_down: packets(),
         streams: Some(StreamsConfig { lane, ..StreamsConfig::default() }),
         congestion: CongestionControl::default(),
+        speedtest: None,
         seed,
         trust: Default::default(),
         policies: BTreeMap::new(),

@@ -189,6 +189,7 @@ fn world(links: &[DriveLink], carriage: &Carriage, seed: u64) -> WorldConfig {
         lanes_down: xnc(),
         streams: Some(StreamsConfig { lane, head: carriage.head, ..StreamsConfig::default() }),
         congestion: carriage.congestion,
+        speedtest: None,
         seed,
         trust: Default::default(),
         learned: Default::default(),

@@ -27,6 +27,7 @@ fn world_over(trace: Trace) -> World {
         lanes_down: lanes(),
         streams: Some(StreamsConfig::default()),
         congestion: Default::default(),
+        speedtest: None,
         seed: 1,
         trust: Default::default(),
         learned: Default::default(),

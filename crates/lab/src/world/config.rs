@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use roadweave_emulate::DuplexLink;
 use roadweave_quic::CongestionControl;
-use roadweave_tunnel::{ClientError, LaneConfig, StreamsConfig, UplinkPolicy};
+use roadweave_tunnel::{ClientError, LaneConfig, SpeedtestLimits, StreamsConfig, UplinkPolicy};
 
 use super::machine::Machine;
 use super::strangers::Hostility;
@@ -21,6 +21,8 @@ pub struct WorldConfig {
     pub lanes_down: Vec<LaneConfig>,
     /// Streams between both ends, if there are any.
     pub streams: Option<StreamsConfig>,
+    /// What the server allows of speed tests, if any.
+    pub speedtest: Option<SpeedtestLimits>,
     /// The congestion control of every path, on both sides.
     pub congestion: CongestionControl,
     /// Decides all that is random in client and server; links have seeds of their own.
@@ -45,6 +47,7 @@ impl WorldConfig {
             lanes_up: lanes.clone(),
             lanes_down: lanes,
             streams: None,
+            speedtest: None,
             congestion: CongestionControl::default(),
             seed,
             trust: Trust::default(),

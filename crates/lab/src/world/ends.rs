@@ -89,6 +89,7 @@ fn server_of(
         gateways: vec![IpAddr::from(GATEWAY)],
         mtu: MTU,
         streams: world.streams.clone(),
+        speedtest: world.speedtest,
         clients_reach_clients: false,
         memory_max: 8 * MEMORY_MAX,
         client_memory_max: MEMORY_MAX,

@@ -25,6 +25,7 @@ fn config(strategy: &str, links: Vec<DuplexLink>) -> WorldConfig {
         lanes_down: vec![LaneConfig::new("default", Strategy::xnc())],
         streams: None,
         congestion: CongestionControl::default(),
+        speedtest: None,
         seed: 1,
         trust: Trust::default(),
         learned: Default::default(),

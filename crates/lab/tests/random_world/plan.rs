@@ -178,6 +178,7 @@ impl Plan {
             lanes_down: self.lanes_down.clone(),
             streams: (!self.fetches.is_empty()).then(StreamsConfig::default),
             congestion: self.congestion,
+            speedtest: None,
             seed: self.seed,
             trust: Trust::default(),
             learned: Default::default(),

@@ -14,7 +14,8 @@ use roadweave_emulate::{Direction, DuplexLink, LinkSettings, Trace};
 use roadweave_lab::world::{Hostility, Machine, Strangers, Trust, World as Inner, WorldConfig};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{
-    ClientEvent, LaneConfig, ServerEvent, SessionStatus, Strategy, StreamsConfig, UplinkPolicy,
+    ClientEvent, LaneConfig, ServerEvent, SessionStatus, SpeedtestLimits, Strategy, StreamsConfig,
+    UplinkPolicy,
 };
 use roadweave_types::{Instant, Rate};
 
@@ -40,6 +41,7 @@ pub struct Plan {
     pub strangers: Strangers,
     pub machine: Machine,
     pub streams: Option<StreamsConfig>,
+    pub speedtest: Option<SpeedtestLimits>,
 }
 
 #[derive(Clone)]
@@ -69,6 +71,7 @@ impl Plan {
             strangers: Strangers::default(),
             machine: Machine::default(),
             streams: None,
+            speedtest: None,
         }
     }
 
@@ -95,6 +98,7 @@ impl Plan {
             lanes_down,
             streams: self.streams.clone(),
             congestion: self.congestion,
+            speedtest: self.speedtest,
             seed: self.seed,
             learned: Default::default(),
             policies: self.policies,

@@ -177,6 +177,7 @@ impl Tunnel {
             gateways: vec![IpAddr::from([10, 0, 0, 1])],
             mtu: 1400,
             streams: None,
+            speedtest: None,
             clients_reach_clients: false,
             memory_max: 8 * MEMORY_MAX,
             client_memory_max: MEMORY_MAX,

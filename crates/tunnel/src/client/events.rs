@@ -62,6 +62,7 @@ impl Client {
                     self.drops.count(DropReason::UnknownMessage);
                 }
             }
+            Ok(Control::Speedtest(said)) => self.on_speedtest(now, said),
             Ok(Control::Streams(named)) => self.on_far_end(now, named),
             Ok(Control::Binding(newest)) => self.on_newest_binding(&newest),
             Ok(Control::Refuse { reason, why }) => {

@@ -47,6 +47,7 @@ impl Client {
     /// The session is to have a successor.
     pub(super) fn set_aside_session(&mut self, now: Instant) {
         let Some(mut current) = self.current.take() else { return };
+        current.session.forget_load();
         let key = self.home().key;
         keep_learned(&mut self.learned, &key, &current.session);
         let connection = self.endpoint.connection(current.id);

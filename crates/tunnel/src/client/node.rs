@@ -58,8 +58,10 @@ impl Node for Client {
         {
             let streams = self.streams.as_mut().and_then(ClientStreams::turn);
             current.session.turn(now, connection, streams);
+            current.session.send_load(now, connection, None);
             connection.flush(now);
         }
+        self.tend_speedtest(now);
         self.tend_streams(now);
         self.watch_outages(now);
     }
@@ -108,6 +110,7 @@ impl Node for Client {
             self.standby_timeout(),
             self.leaving_timeout(),
             self.measure_timeout(),
+            self.speedtest_timeout(),
             self.streams.as_ref().and_then(ClientStreams::poll_timeout),
         ])
     }

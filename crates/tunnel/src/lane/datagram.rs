@@ -35,6 +35,11 @@ pub enum DatagramContent {
         /// The number of the datagram that was cut.
         number: u32,
     },
+    /// Load of a speed test, which belongs to no lane.
+    Load {
+        /// Its number in the test.
+        number: u32,
+    },
 }
 
 impl LaneDatagram {
@@ -79,15 +84,17 @@ impl DatagramContent {
             Self::Source { .. } => TokenKind::Source,
             Self::Repair { .. } => TokenKind::Repair,
             Self::Part { .. } => TokenKind::Part,
+            Self::Load { .. } => TokenKind::Load,
         }
     }
 
-    /// Its packet, the first of several; for a part the number of the datagram that was cut.
+    /// Its packet, the first of several; for a part the number of the datagram that was cut, for
+    /// load its own.
     pub(crate) fn id(self) -> PacketId {
         match self {
             Self::Source { id, .. } => id,
             Self::Repair { start } => start,
-            Self::Part { number } => PacketId(number),
+            Self::Part { number } | Self::Load { number } => PacketId(number),
         }
     }
 }
@@ -110,6 +117,8 @@ pub(crate) enum TokenKind {
     Repair,
     /// The datagram was a [`DatagramContent::Part`].
     Part,
+    /// The datagram was [`DatagramContent::Load`].
+    Load,
 }
 
 impl Token {
@@ -121,7 +130,8 @@ impl Token {
         let kind = match token >> 40 {
             0 => TokenKind::Source,
             1 => TokenKind::Repair,
-            _ => TokenKind::Part,
+            2 => TokenKind::Part,
+            _ => TokenKind::Load,
         };
         Self { kind, lane: LaneId((token >> 32) as u8), id: PacketId(token as u32) }
     }
@@ -138,6 +148,7 @@ mod tests {
             (DatagramContent::Source { id, is_whole: false }, TokenKind::Source),
             (DatagramContent::Repair { start: id }, TokenKind::Repair),
             (DatagramContent::Part { number: u32::MAX }, TokenKind::Part),
+            (DatagramContent::Load { number: u32::MAX }, TokenKind::Load),
         ] {
             let datagram = LaneDatagram { lane: LaneId(7), content, bytes: Bytes::new() };
             assert_eq!(Token::parse(datagram.token()), Token { kind, lane: LaneId(7), id });

@@ -420,7 +420,7 @@ impl LaneSender {
         match kind {
             TokenKind::Source => self.recovery.on_lost(now, id, path),
             TokenKind::Part => self.on_part_lost(now, id.0),
-            TokenKind::Repair => {}
+            TokenKind::Repair | TokenKind::Load => {}
         }
     }
 

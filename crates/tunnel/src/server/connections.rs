@@ -11,10 +11,10 @@ use bytes::Bytes;
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event};
 use roadweave_schedule::AcknowledgedDatagram;
 use roadweave_types::{DropReason, Instant, PathId};
-use roadweave_wire::{Control, Hello, Reason, Role, Welcome};
+use roadweave_wire::{Control, Hello, Load, Reason, Role, Welcome};
 
 use super::drain::DRAINS;
-use super::{Joined, Server, ServerEvent, refusals};
+use super::{Direction, Joined, Server, ServerEvent, refusals};
 use crate::learned::keep_learned;
 use crate::session::{Session, SessionConfig};
 
@@ -88,7 +88,13 @@ impl Server {
         }
         let Some(joined) = self.sessions.get_mut(&id) else { return };
         match event {
-            Event::Received { datagram, .. } => joined.session.handle_datagram(now, datagram),
+            Event::Received { datagram, .. } => {
+                let is_load = Load::is_load(&datagram);
+                // Load counts as what else the client sends.
+                if !is_load || joined.allows(now, Direction::Up, datagram.len()) {
+                    joined.session.handle_datagram(now, datagram);
+                }
+            }
             Event::Acknowledged { path, token, sent, bytes, rtt } => {
                 let acknowledged = AcknowledgedDatagram { path, sent, bytes, rtt };
                 joined.session.on_acknowledged(now, token, &acknowledged);
@@ -133,6 +139,7 @@ impl Server {
                     self.drops.count(DropReason::UnknownMessage);
                 }
             }
+            Ok(Control::Speedtest(said)) => self.on_speedtest(now, id, said),
             Ok(Control::Binding(binding)) => self.on_binding(now, id, binding),
             Ok(Control::Streams(Some(epoch))) if self.relaying.contains(&id) => {
                 self.legs.iter_mut().for_each(|legs| legs.name_streams(id, epoch));
@@ -275,7 +282,7 @@ impl Server {
         self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
         let limits = peer.rate_limit.map(|rate| self.kept.lock().accounts.take_limits(&key, rate));
         let path_names = BTreeMap::new();
-        let joined = Joined { key, peer, session, path_names, limits };
+        let joined = Joined { key, peer, session, path_names, limits, is_testing: false };
         self.sessions.insert(id, joined);
         self.touched.insert(id);
         self.drain_newcomer(now, id);
@@ -309,6 +316,7 @@ impl Server {
         self.relaying.remove(&id);
         self.leave_streams(now, id, joined.as_ref());
         let Some(joined) = joined else { return };
+        self.end_test(&joined);
         self.legs.iter_mut().for_each(|legs| legs.end(now, id));
         if self.peers.get(&joined.key).is_some() {
             let mut kept = self.kept.lock();

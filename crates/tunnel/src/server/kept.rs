@@ -14,6 +14,7 @@ use roadweave_types::Instant;
 
 use super::accounts::Accounts;
 use super::refusals::Refusals;
+use super::speedtest::TestBook;
 use crate::learned::Learned;
 
 /// What a server keeps of its clients, and of those it refused; a clone is the same.
@@ -34,6 +35,7 @@ pub(super) struct Memories {
     /// What the strategies of sessions have learned, some time ago or until their end.
     pub(super) learned: Learned,
     pub(super) accounts: Accounts,
+    pub(super) tests: TestBook,
 }
 
 impl Kept {
@@ -53,6 +55,7 @@ impl Kept {
         for key in keys {
             memories.learned.remove(&key.to_string());
             memories.accounts.forget(key);
+            memories.tests.forget(key);
         }
     }
 

@@ -84,6 +84,7 @@ impl Server {
                 relay.into_iter().for_each(|relay| relay.finish(now));
             }
         }
+        joined.turn_test(now, connection, &self.kept);
         connection.flush(now);
         let next = joined.session.poll_timeout();
         let (key, held) = (joined.key, joined.session.memory().total());

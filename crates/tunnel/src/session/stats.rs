@@ -3,7 +3,7 @@
 use roadweave_types::{DropCounters, LaneId};
 use serde::{Deserialize, Serialize};
 
-use super::Session;
+use super::{LoadStats, Session};
 use crate::lane::{EncoderTarget, LaneReceiver, LaneSender, MemoryStats, ReceiveStats, SendStats};
 
 /// The figures of one lane.
@@ -39,6 +39,9 @@ pub struct SessionStats {
     /// What all lanes hold.
     #[serde(default)]
     pub memory: MemoryStats,
+    /// What speed tests have carried, if there were any.
+    #[serde(default, skip_serializing_if = "LoadStats::is_nothing")]
+    pub load: LoadStats,
     /// Datagrams and packets discarded outside the lanes, by reason.
     pub drops: DropCounters,
 }
@@ -71,6 +74,7 @@ impl Session {
         SessionStats {
             lanes: self.senders.iter().enumerate().map(lane).chain(only_received).collect(),
             memory: self.memory(),
+            load: self.loads.stats,
             drops: self.exit.drops.clone(),
         }
     }

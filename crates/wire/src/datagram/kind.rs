@@ -7,6 +7,8 @@ pub(crate) const KIND_CODED: u8 = 2;
 pub(crate) const KIND_FEEDBACK: u8 = 3;
 pub(crate) const KIND_SUM: u8 = 4;
 pub(crate) const KIND_PART: u8 = 5;
+/// Those between are of legs.
+pub(crate) const KIND_LOAD: u8 = 9;
 
 /// Why bytes are no datagram of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

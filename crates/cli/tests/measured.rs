@@ -1,0 +1,110 @@
+//! `roadweave speedtest` over cables that are as fast as `tc` lets them be.
+//!
+//! The test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "end-to-end tests start programs, open sockets and wait"
+)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod common;
+
+use std::process::Output;
+
+use common::*;
+use roadweave_device::netns::{NetNs, run_sandboxed};
+use serde_json::Value;
+
+const UPLINKS: [&str; 2] = ["eth1", "eth2"];
+const METERED: &str = "\n[[uplinks.policies]]\nname = \"eth2\"\nmetered.monthly_cap_mb = 5000\n";
+
+/// Lets an interface send so many megabits a second; whether there is a `tc` that can.
+fn is_shaped(namespace: &NetNs, interface: &str, mbps: u32) -> bool {
+    let mut command = namespace.command("tc");
+    let rate = format!("rate {mbps}mbit burst 16kb latency 60ms");
+    command.args(["qdisc", "replace", "dev", interface, "root", "tbf"]).args(rate.split(' '));
+    let is_done = command.output().is_ok_and(|output| output.status.success());
+    let is_required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
+    assert!(is_done || !is_required, "tc shapes nothing here");
+    is_done
+}
+
+fn speedtest(words: &[&str]) -> Output {
+    let socket = socket(CLIENT);
+    let words: Vec<&str> =
+        ["speedtest", "--socket", &socket].iter().chain(words).copied().collect();
+    roadweave(&words)
+}
+
+/// The report of a test that must end well.
+fn measured(words: &[&str]) -> Value {
+    let output = speedtest(&[words, &["--json"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn mbps(report: &Value, row: usize, direction: &str) -> f64 {
+    report["rows"][row][direction]["bps"].as_f64().unwrap_or_default() / 1e6
+}
+
+#[test]
+fn each_uplink_shows_what_its_cable_carries_and_a_metered_one_waits_to_be_meant() {
+    let name = "each_uplink_shows_what_its_cable_carries_and_a_metered_one_waits_to_be_meant";
+    run_sandboxed(name, || {
+        let road = Road::new();
+        road.edit("client.toml", |text| text + METERED);
+        road.edit("server.toml", |text| text + "\n[speedtest]\nenabled = true\n");
+        let ends = [(&road.vehicle, "eth1", 8), (&road.server, "eth1", 16)];
+        if !ends.iter().all(|(namespace, interface, mbps)| is_shaped(namespace, interface, *mbps)) {
+            eprintln!("skipped: tc shapes nothing here");
+            return;
+        }
+        let (server, client) = road.start_both();
+        road.wait_for_paths(&UPLINKS);
+
+        let report = measured(&["--seconds", "2"]);
+        assert_eq!(report["state"], "done", "{report:#}");
+        let (up, down) = (mbps(&report, 0, "up"), mbps(&report, 0, "down"));
+        assert!((6.4..8.1).contains(&up) && (12.8..16.2).contains(&down), "{report:#}");
+        let second = &report["rows"][1];
+        assert!(second["left_out"].is_string() && second["up"].is_null(), "{report:#}");
+
+        let output = speedtest(&["--seconds", "1", "--metered"]);
+        let page = String::from_utf8(output.stdout).unwrap();
+        let notes = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{page}\n{notes}");
+        let has_row = |begin: &str| page.lines().any(|line| line.starts_with(begin));
+        assert!(has_row("eth1") && has_row("eth2") && has_row("all together"), "{page}");
+        assert!(notes.contains("measuring all together up"), "{notes}");
+        assert!(page.lines().all(|line| line.trim_end().chars().count() <= 80), "{page}");
+
+        let output = speedtest(&["--uplink", "wwan9"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains("eth1, eth2"), "{said}");
+        let session = &road.show(CLIENT)["sessions"][0];
+        assert!(session["stats"]["load"]["sent_bytes"].as_u64() > Some(0), "{session:#}");
+        assert_eq!((client.count("joined"), server.count("joined")), (1, 1), "{}", client.log());
+        client.interrupt();
+        server.interrupt();
+    });
+}
+
+#[test]
+fn a_server_that_does_not_allow_it_is_not_measured() {
+    run_sandboxed("a_server_that_does_not_allow_it_is_not_measured", || {
+        let road = Road::new();
+        let no_client = speedtest(&["--seconds", "1"]);
+        assert_eq!(no_client.status.code(), Some(1), "{no_client:?}");
+        let (server, client) = road.start_both();
+        road.wait_for_paths(&UPLINKS);
+        let output = speedtest(&["--seconds", "1"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains("enabled = true"), "{said}");
+        let status = road.show(SERVER);
+        assert_eq!(status["refusals"]["speedtest-off"], 1, "{status:#}");
+        assert!(status["sessions"][0]["stats"]["load"].is_null(), "{status:#}");
+        client.interrupt();
+        server.interrupt();
+    });
+}

@@ -1,0 +1,80 @@
+//! What a server allows of speed tests.
+
+use std::time::Duration;
+
+use roadweave_tunnel::SpeedtestLimits;
+use serde::{Deserialize, Serialize};
+
+use crate::values::Within;
+
+/// Whether clients may measure what their uplinks carry, and how much of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SpeedtestFields {
+    /// Whether they may.
+    pub enabled: bool,
+    /// The longest test of one direction, seconds.
+    pub seconds_max: Within<1, 10>,
+    /// The most megabytes of one test.
+    pub mb_max: Within<1, 100_000>,
+    /// How many tests a client may have in an hour; each direction of each uplink is one.
+    pub tests_per_hour: Within<1, 1_000>,
+    /// How many tests may be under way, of all clients.
+    pub at_a_time: Within<1, 1_000>,
+}
+
+impl Default for SpeedtestFields {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            seconds_max: Within::of(10),
+            mb_max: Within::of(250),
+            tests_per_hour: Within::of(60),
+            at_a_time: Within::of(4),
+        }
+    }
+}
+
+impl SpeedtestFields {
+    /// What the server keeps to, if it allows any.
+    pub fn limits(&self) -> Option<SpeedtestLimits> {
+        let number = |number: i64| usize::try_from(number).unwrap_or(usize::MAX);
+        self.enabled.then(|| SpeedtestLimits {
+            duration_max: Duration::from_secs(self.seconds_max.get().unsigned_abs()),
+            bytes_max: self.mb_max.get().unsigned_abs() * 1_000_000,
+            per_hour: number(self.tests_per_hour.get()),
+            at_a_time: number(self.at_a_time.get()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_measures_unless_the_file_allows_it() {
+        let read = |text: &str| toml::from_str::<SpeedtestFields>(text);
+        assert_eq!(read("").expect("no field is needed").limits(), None);
+        assert_eq!(read("mb_max = 9").expect("it is fine").limits(), None);
+        let usual = read("enabled = true").expect("it is fine").limits();
+        assert_eq!(usual, Some(SpeedtestLimits::default()));
+        let own = "enabled = true\nseconds_max = 3\nmb_max = 9\ntests_per_hour = 7\nat_a_time = 1";
+        let expected = SpeedtestLimits {
+            duration_max: Duration::from_secs(3),
+            bytes_max: 9_000_000,
+            per_hour: 7,
+            at_a_time: 1,
+        };
+        assert_eq!(read(own).expect("it is fine").limits(), Some(expected));
+        for (bad, part) in [
+            ("seconds_max = 11", "11 is out of bounds, 1 to 10"),
+            ("mb_max = 0", "1 to 100000"),
+            ("tests_per_hour = 0", "1 to 1000"),
+            ("minutes = 1", "unknown field `minutes`"),
+        ] {
+            let error = read(bad).expect_err("refused").to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The load of speed tests within a session, at the end that sends it and at the end that counts.
+//!
+//! ```text
+//! begin_load ─► send_load: what room lanes leave, on the paths named ═► handle_load ─► counted
+//!                  └─ time or bytes are over ─► "sent", with the mean round trip
+//!                                            counted ◄─ quiet after "sent", or too late ─► poll_load
+//! ```
+//!
+//! Lanes go first: as long as one of them has something to send, no load leaves. Load is never sent
+//! again, is no part of a lane's figures, and comes to no device. Who sends more than was agreed
+//! has it counted as [`DropReason::UnaskedLoad`].
+
+use std::time::Duration;
+
+use roadweave_types::{DropReason, Instant, LaneId, Pacing, PathId, earliest};
+use roadweave_wire::{
+    Control, LOAD_HEADER, LOAD_OVERHEAD, Load, LoadCounts, Speedtest, TestId, TestWord,
+};
+use serde::{Deserialize, Serialize};
+
+use super::Session;
+use crate::carrier::Carrier;
+use crate::lane::{DatagramContent, LaneDatagram, LaneSender};
+use crate::rate::Limit;
+
+/// Load that is no more than this late belongs to its test: queues of links are seconds long.
+pub(crate) const LATE_MAX: Duration = Duration::from_secs(3);
+/// When nothing has come for so long after the other end has sent all, nothing will.
+const QUIET: Duration = Duration::from_millis(500);
+/// Datagrams of one turn on one path, which pacers bound before that.
+const BATCH: usize = 1024;
+/// How long what could not be said waits.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What a session has carried for speed tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadStats {
+    /// Datagrams sent.
+    pub sent_datagrams: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Datagrams received.
+    pub received_datagrams: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+}
+
+impl LoadStats {
+    /// Whether there was no test.
+    pub(super) fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Load that is to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadPlan {
+    pub(crate) test: TestId,
+    pub(crate) paths: Vec<PathId>,
+    pub(crate) until: Instant,
+    pub(crate) bytes: u64,
+}
+
+/// Load that is expected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadExpected {
+    pub(crate) test: TestId,
+    /// How long the other end sends.
+    pub(crate) duration: Duration,
+    pub(crate) bytes: u64,
+    /// After this nothing counts.
+    pub(crate) until: Instant,
+}
+
+/// What became of load that was expected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadReceived {
+    pub(crate) test: TestId,
+    pub(crate) counts: LoadCounts,
+    /// What the other end says that it sent, if it has.
+    pub(crate) sent: Option<LoadCounts>,
+}
+
+/// The load that a session sends and expects: at most one test each.
+#[derive(Debug, Default)]
+pub(super) struct Loads {
+    sending: Option<Sending>,
+    sent: Option<(TestId, LoadCounts)>,
+    receiving: Option<Receiving>,
+    pub(super) stats: LoadStats,
+}
+
+#[derive(Debug)]
+struct Sending {
+    plan: LoadPlan,
+    /// When a limit lets the next datagram pass.
+    waits_until: Option<Instant>,
+    first: Option<Instant>,
+    counts: LoadCounts,
+    round_trips: Duration,
+    answers: u32,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    expected: LoadExpected,
+    first: Option<Instant>,
+    last: Instant,
+    steady_first: Option<Instant>,
+    counts: LoadCounts,
+    sent: Option<(Instant, LoadCounts)>,
+}
+
+impl Session {
+    /// Sends load from now on. What was sent before for another test ends without a word.
+    pub(crate) fn begin_load(&mut self, plan: LoadPlan) {
+        self.loads.sent = None;
+        self.loads.sending = Some(Sending {
+            plan,
+            waits_until: None,
+            first: None,
+            counts: LoadCounts::default(),
+            round_trips: Duration::ZERO,
+            answers: 0,
+        });
+    }
+
+    /// Sends no more load for `test`; the other end is told what was.
+    pub(crate) fn stop_load(&mut self, now: Instant, test: TestId) {
+        let of_test = |sending: &&mut Sending| sending.plan.test == test;
+        if let Some(sending) = self.loads.sending.as_mut().filter(of_test) {
+            sending.plan.until = now;
+        }
+    }
+
+    /// Counts load from now on.
+    pub(crate) fn expect_load(&mut self, now: Instant, expected: LoadExpected) {
+        self.loads.receiving = Some(Receiving {
+            expected,
+            first: None,
+            last: now,
+            steady_first: None,
+            counts: LoadCounts::default(),
+            sent: None,
+        });
+    }
+
+    /// Neither sends nor expects any load from now on, and says nothing of it.
+    pub(crate) fn forget_load(&mut self) {
+        let stats = self.loads.stats;
+        self.loads = Loads { stats, ..Loads::default() };
+    }
+
+    /// Whether a test is under way.
+    pub(crate) fn has_load(&self) -> bool {
+        self.loads.sending.is_some() || self.loads.receiving.is_some()
+    }
+
+    /// Whether load waits for room on a path.
+    pub(super) fn sends_load(&self) -> bool {
+        self.loads.sending.is_some()
+    }
+
+    /// The other end has sent all of the load of `test`.
+    pub(crate) fn on_load_sent(&mut self, now: Instant, test: TestId, counts: LoadCounts) {
+        let of_test = |receiving: &&mut Receiving| receiving.expected.test == test;
+        if let Some(receiving) = self.loads.receiving.as_mut().filter(of_test) {
+            receiving.sent.get_or_insert((now, counts));
+        }
+    }
+
+    /// Takes a datagram of load.
+    pub(super) fn handle_load(&mut self, now: Instant, load: &Load) {
+        let bytes = load.len() as u64;
+        let receiving = self.loads.receiving.as_mut();
+        let Some(receiving) = receiving.filter(|it| it.takes(now, load.test, bytes)) else {
+            return self.exit.drops.count(DropReason::UnaskedLoad);
+        };
+        receiving.count(now, bytes);
+        self.loads.stats.received_datagrams += 1;
+        self.loads.stats.received_bytes += bytes;
+    }
+
+    /// The peer has a datagram of load.
+    pub(super) fn on_load_acknowledged(&mut self, rtt: Duration) {
+        if let Some(sending) = &mut self.loads.sending {
+            sending.round_trips += rtt;
+            sending.answers += 1;
+        }
+    }
+
+    /// Sends what load the paths take that no lane wants, as far as `limit` lets it pass.
+    pub(crate) fn send_load(
+        &mut self,
+        now: Instant,
+        carrier: &mut impl Carrier,
+        mut limit: Option<&mut Limit>,
+    ) {
+        let Some(sending) = &mut self.loads.sending else { return };
+        if !sending.is_over(now) && !sending.has_path(now, carrier) {
+            sending.plan.until = now;
+        }
+        sending.waits_until = None;
+        if !sending.is_over(now) {
+            if self.senders.iter().any(LaneSender::has_backlog) {
+                // What lets the lane send wakes this as well.
+                return;
+            }
+            carrier.set_pacing(Pacing::Rate);
+            let before = sending.counts;
+            for at in 0..sending.plan.paths.len() {
+                sending.fill(now, at, carrier, &mut limit);
+            }
+            self.loads.stats.sent_datagrams += sending.counts.packets - before.packets;
+            self.loads.stats.sent_bytes += sending.counts.bytes - before.bytes;
+            carrier.on_backlog(now);
+        }
+        if sending.is_over(now) {
+            let (test, counts) = (sending.plan.test, sending.counts());
+            let said = Control::Speedtest(Speedtest { test, word: TestWord::Sent(counts) });
+            if !carrier.send_message(said.to_bytes()) {
+                (sending.plan.bytes, sending.plan.until) = (0, now + AGAIN);
+                return;
+            }
+            self.loads.sending = None;
+            self.loads.sent = Some((test, counts));
+        }
+    }
+
+    /// What was sent of the load that this end has sent last, once it is over.
+    pub(crate) fn take_sent_load(&mut self) -> Option<(TestId, LoadCounts)> {
+        self.loads.sent.take()
+    }
+
+    /// What came of the load that is expected, once no more comes.
+    pub(crate) fn poll_load(&mut self, now: Instant) -> Option<LoadReceived> {
+        let receiving = self.loads.receiving.take_if(|it| it.over_at() <= now || it.is_whole())?;
+        let (test, counts) = (receiving.expected.test, receiving.counts);
+        Some(LoadReceived { test, counts, sent: receiving.sent.map(|(_, counts)| counts) })
+    }
+
+    /// When [`Session::send_load`] or [`Session::poll_load`] has something to do.
+    pub(super) fn load_timeout(&self) -> Option<Instant> {
+        let sending = self.loads.sending.as_ref().map(Sending::due);
+        earliest([sending, self.loads.receiving.as_ref().map(Receiving::over_at)])
+    }
+}
+
+impl Sending {
+    fn is_over(&self, now: Instant) -> bool {
+        now >= self.plan.until || self.plan.bytes < LOAD_OVERHEAD + LOAD_HEADER as u64
+    }
+
+    fn due(&self) -> Instant {
+        self.waits_until.map_or(self.plan.until, |at| at.min(self.plan.until))
+    }
+
+    fn has_path(&self, now: Instant, carrier: &mut impl Carrier) -> bool {
+        carrier.paths(now).iter().any(|path| self.plan.paths.contains(&path.id))
+    }
+
+    /// Sends what fits one of the paths.
+    fn fill(
+        &mut self,
+        now: Instant,
+        at: usize,
+        carrier: &mut impl Carrier,
+        limit: &mut Option<&mut Limit>,
+    ) {
+        for _ in 0..BATCH {
+            let left = self.plan.bytes.saturating_sub(LOAD_OVERHEAD);
+            let size = carrier.max_datagram_size().min(usize::try_from(left).unwrap_or(usize::MAX));
+            if size < LOAD_HEADER {
+                self.plan.bytes = 0;
+                return;
+            }
+            if let Some(limit) = limit {
+                match limit.passes_at(size) {
+                    Some(passes_at) if passes_at <= now => {}
+                    passes_at => return self.waits_until = passes_at,
+                }
+            }
+            let number = self.counts.packets as u32;
+            let datagram = LaneDatagram {
+                lane: LaneId(0),
+                content: DatagramContent::Load { number },
+                bytes: Load::datagram(self.plan.test, number, size),
+            };
+            if carrier.send_on(now, self.plan.paths[at], datagram).is_err() {
+                return;
+            }
+            limit.iter_mut().for_each(|limit| _ = limit.allows(now, size));
+            self.plan.bytes -= size as u64 + LOAD_OVERHEAD;
+            self.counts.packets += 1;
+            self.counts.bytes += size as u64;
+            self.counts.micros = micros(now.since(*self.first.get_or_insert(now)));
+        }
+    }
+
+    fn counts(&self) -> LoadCounts {
+        let mean = self.round_trips.checked_div(self.answers).unwrap_or_default();
+        LoadCounts { rtt_micros: micros(mean), ..self.counts }
+    }
+}
+
+impl Receiving {
+    fn takes(&self, now: Instant, test: TestId, bytes: u64) -> bool {
+        let counted = bytes + LOAD_OVERHEAD;
+        self.expected.test == test && now < self.until() && counted <= self.expected.bytes
+    }
+
+    fn count(&mut self, now: Instant, bytes: u64) {
+        self.expected.bytes -= bytes + LOAD_OVERHEAD;
+        let first = *self.first.get_or_insert(now);
+        self.last = now;
+        self.counts.packets += 1;
+        self.counts.bytes += bytes;
+        self.counts.micros = micros(now.since(first));
+        if now >= first + self.expected.duration / 4 {
+            match self.steady_first {
+                None => self.steady_first = Some(now),
+                Some(since) => {
+                    self.counts.steady_bytes += bytes;
+                    self.counts.steady_micros = micros(now.since(since));
+                }
+            }
+        }
+    }
+
+    /// After this nothing counts: the other end takes no longer from its first datagram on.
+    fn until(&self) -> Instant {
+        let begun = self.first.map(|first| first + self.expected.duration + LATE_MAX);
+        begun.map_or(self.expected.until, |until| until.min(self.expected.until))
+    }
+
+    fn is_whole(&self) -> bool {
+        self.sent.is_some_and(|(_, sent)| self.counts.packets >= sent.packets)
+    }
+
+    fn over_at(&self) -> Instant {
+        let quiet_at = self.sent.map(|(at, _)| self.last.max(at) + QUIET);
+        quiet_at.map_or(self.until(), |at| at.min(self.until()))
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

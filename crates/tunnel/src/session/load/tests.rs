@@ -1,0 +1,203 @@
+//! What a session sends of load and counts of it, over a path that is told what to take.
+
+use bytes::Bytes;
+use roadweave_types::{PathSnapshot, Rate};
+use roadweave_wire::Datagram;
+
+use super::super::tests::inner;
+use super::*;
+use crate::carrier::SendError;
+use crate::lane::Strategy;
+use crate::session::SessionConfig;
+
+/// A path that takes so many bytes in all.
+struct OnePath {
+    path: PathSnapshot,
+    sent: Vec<Datagram>,
+    said: Vec<TestWord>,
+}
+
+impl OnePath {
+    fn new(window: u64) -> Self {
+        let path = PathSnapshot::idle(PathId(3), Duration::from_millis(50), window);
+        Self { path, sent: Vec::new(), said: Vec::new() }
+    }
+
+    /// Which of what was sent is load.
+    fn order(&self) -> Vec<bool> {
+        self.sent.iter().map(|datagram| matches!(datagram, Datagram::Load(_))).collect()
+    }
+}
+
+impl Carrier for OnePath {
+    fn paths(&mut self, _now: Instant) -> &[PathSnapshot] {
+        std::slice::from_ref(&self.path)
+    }
+
+    fn max_datagram_size(&self) -> usize {
+        1_200
+    }
+
+    fn set_pacing(&mut self, _pacing: Pacing) {}
+
+    fn on_backlog(&mut self, _now: Instant) {}
+
+    fn send_on(
+        &mut self,
+        _now: Instant,
+        path: PathId,
+        datagram: LaneDatagram,
+    ) -> Result<(), SendError> {
+        if path != self.path.id || self.path.room() < datagram.len() as u64 {
+            return Err(SendError::Blocked(datagram));
+        }
+        self.path.bytes_in_flight += datagram.len() as u64;
+        self.sent.push(Datagram::parse(datagram.bytes).expect("well-formed"));
+        Ok(())
+    }
+
+    fn send_message(&mut self, message: Bytes) -> bool {
+        if let Ok(Control::Speedtest(said)) = Control::parse(message) {
+            self.said.push(said.word);
+        }
+        true
+    }
+
+    fn feedback_due(&self, _now: Instant) -> Option<PathId> {
+        None
+    }
+
+    fn send_feedback_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
+
+    fn acknowledge_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn session() -> Session {
+    Session::new(SessionConfig::new(Strategy::xnc(), 1), false).expect("usable settings")
+}
+
+fn plan(bytes: u64) -> LoadPlan {
+    LoadPlan { test: TestId(1), paths: vec![PathId(3)], until: at(1_000), bytes }
+}
+
+fn expected(bytes: u64) -> LoadExpected {
+    let duration = Duration::from_secs(4);
+    LoadExpected { test: TestId(1), duration, bytes, until: at(20_000) }
+}
+
+fn unasked(session: &Session) -> u64 {
+    session.exit.drops.get(DropReason::UnaskedLoad)
+}
+
+#[test]
+fn load_leaves_behind_all_that_lanes_have() {
+    let (mut session, mut carrier) = (session(), OnePath::new(2_500));
+    // So little that it would fit beside what waits.
+    session.begin_load(plan(400));
+    (0..6).for_each(|_| session.handle_inner(at(0), &inner(1_000)));
+    session.handle_timeout(at(0), &mut carrier);
+    session.send_load(at(0), &mut carrier, None);
+    assert_eq!(carrier.order(), [false; 2], "four packets wait, and load with them");
+    carrier.path.congestion_window = 9_000;
+    session.handle_timeout(at(10), &mut carrier);
+    assert!(session.has_backlog(), "acknowledgements bring it room");
+    session.send_load(at(10), &mut carrier, None);
+    assert_eq!(carrier.order(), [[false; 6].as_slice(), &[true]].concat());
+}
+
+#[test]
+fn load_ends_with_its_bytes_its_time_or_its_path_and_its_sum_is_told() {
+    let (mut session, mut carrier) = (session(), OnePath::new(1 << 20));
+    session.begin_load(plan(10_000));
+    session.send_load(at(0), &mut carrier, None);
+    let [TestWord::Sent(counts)] = carrier.said[..] else { panic!("{:?}", carrier.said) };
+    let taken = counts.bytes + counts.packets * LOAD_OVERHEAD;
+    assert!((9_900..=10_000).contains(&taken), "{counts:?}");
+    assert_eq!(session.take_sent_load(), Some((TestId(1), counts)));
+    assert_eq!((session.has_load(), session.load_timeout()), (false, None));
+    assert_eq!(session.loads.stats.sent_bytes, counts.bytes);
+
+    session.begin_load(LoadPlan { test: TestId(2), ..plan(1 << 30) });
+    session.send_load(at(0), &mut carrier, None);
+    assert_eq!(session.load_timeout(), Some(at(1_000)));
+    session.on_load_acknowledged(Duration::from_millis(20));
+    session.on_load_acknowledged(Duration::from_millis(40));
+    session.send_load(at(1_000), &mut carrier, None);
+    let Some(TestWord::Sent(counts)) = carrier.said.last() else { panic!("{:?}", carrier.said) };
+    assert_eq!(counts.rtt_micros, 30_000);
+
+    session.begin_load(LoadPlan { paths: vec![PathId(9)], ..plan(1 << 30) });
+    session.send_load(at(0), &mut carrier, None);
+    assert_eq!(carrier.said.last(), Some(&TestWord::Sent(LoadCounts::default())), "no such path");
+}
+
+#[test]
+fn load_keeps_to_the_limit_of_a_client() {
+    let (mut session, mut carrier) = (session(), OnePath::new(1 << 30));
+    session.begin_load(plan(1 << 30));
+    let mut limit = Limit::new(Rate::from_kbps(8_000));
+    for ms in 500..1_000 {
+        session.send_load(at(ms), &mut carrier, Some(&mut limit));
+        assert!(session.load_timeout() > Some(at(ms)), "it waits");
+    }
+    let bytes = session.loads.stats.sent_bytes;
+    assert!((590_000..=601_000).contains(&bytes), "100 kB at once, and 1 MB a second: {bytes}");
+}
+
+#[test]
+fn what_was_not_agreed_is_counted_and_no_load() {
+    let mut session = session();
+    let load = |test| Load::datagram(TestId(test), 0, 920);
+    session.handle_datagram(at(0), load(1));
+    assert_eq!(unasked(&session), 1, "nobody asked");
+    session.expect_load(at(0), expected(10_000));
+    session.handle_datagram(at(10), load(2));
+    assert_eq!(unasked(&session), 2, "not this one");
+    (0..50).for_each(|_| session.handle_datagram(at(20), load(1)));
+    assert_eq!(session.loads.stats.received_datagrams, 10, "of 1,000 bytes each with headers");
+    assert_eq!(unasked(&session), 42, "too much");
+    session.expect_load(at(100), expected(1 << 30));
+    session.handle_datagram(at(100), load(1));
+    session.handle_datagram(at(100) + Duration::from_secs(4) + LATE_MAX, load(1));
+    assert_eq!(unasked(&session), 43, "too late");
+    assert_eq!(session.poll_inner(), None);
+    assert!(session.stats().lanes.iter().all(|lane| lane.received.source_datagrams == 0));
+}
+
+#[test]
+fn what_came_is_told_once_all_is_there_or_nothing_more_comes() {
+    let mut session = session();
+    let load = || Load::datagram(TestId(1), 0, 1_000);
+    session.expect_load(at(0), expected(1 << 30));
+    for ms in [100, 600, 1_100, 1_200, 2_100] {
+        session.handle_datagram(at(ms), load());
+    }
+    assert!(session.poll_load(at(3_000)).is_none());
+    let sent = LoadCounts { packets: 6, ..LoadCounts::default() };
+    session.on_load_sent(at(3_000), TestId(2), sent);
+    session.on_load_sent(at(3_000), TestId(1), sent);
+    session.on_load_sent(at(3_400), TestId(1), LoadCounts::default());
+    assert_eq!(session.load_timeout(), Some(at(3_500)));
+    assert!(session.poll_load(at(3_499)).is_none(), "one is missing");
+    let received = session.poll_load(at(3_500)).expect("nothing more comes");
+    let counts = LoadCounts {
+        packets: 5,
+        bytes: 5_000,
+        micros: 2_000_000,
+        steady_bytes: 2_000,
+        steady_micros: 1_000_000,
+        rtt_micros: 0,
+    };
+    assert_eq!((received.counts, received.sent), (counts, Some(sent)));
+    session.expect_load(at(0), expected(1 << 30));
+    session.handle_datagram(at(10), load());
+    session.on_load_sent(at(20), TestId(1), LoadCounts { packets: 1, ..sent });
+    assert!(session.poll_load(at(20)).is_some(), "all is there");
+    session.expect_load(at(0), expected(1 << 30));
+    assert!(session.poll_load(at(19_999)).is_none());
+    assert!(session.poll_load(at(20_000)).is_some_and(|it| it.counts.packets == 0), "silence");
+}
