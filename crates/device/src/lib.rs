@@ -36,6 +36,7 @@ pub mod netns;
 mod offload;
 mod pauses;
 mod poll;
+mod portal;
 mod privileges;
 mod process;
 mod program;

@@ -39,7 +39,7 @@ pub use anchor::{Anchor, AnchorConfig, AnchorEvent, AnchorStatus, AnchorTenant};
 pub use carrier::{Carrier, SendError};
 pub use client::{
     CANDIDATES_MAX, Candidate, CandidatePlace, CandidateReport, Client, ClientConfig, ClientError,
-    ClientEvent, Notice, PairReport, PairState, UplinkReport, admit,
+    ClientEvent, Notice, PairReport, PairState, Portal, UplinkReport, admit,
 };
 pub use geneve::{LinkCounters, RouterLink, RouterPeer};
 pub use lane::{

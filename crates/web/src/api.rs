@@ -89,6 +89,8 @@ struct LinkState<'a> {
     /// That of its path.
     status: Option<&'static str>,
     paused: bool,
+    /// Whether its network wants somebody to log in.
+    portal: bool,
     technology: Option<&'static str>,
     signal_dbm: Option<i32>,
     sent_bps: u64,
@@ -303,6 +305,7 @@ fn links<'a>(client: &'a ClientStatus, seen: &'a Seen) -> Vec<LinkState<'a>> {
             shown: shown(name),
             status: link.status.map(|status| status.name()),
             paused: link.is_paused,
+            portal: link.has_portal,
             technology: technology.map(|technology| technology.name()),
             signal_dbm: seen.levels.get(name).copied(),
             sent_bps: link.rates[0] as u64,

@@ -43,7 +43,7 @@ const WORDS: [&str; 14] = [
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 /// The fields of docs/configuration.md but the private key, and of the sections around them.
-const FIELDS: [&str; 91] = [
+const FIELDS: [&str; 92] = [
     "accept",
     "addresses",
     "allow_destinations",
@@ -104,6 +104,7 @@ const FIELDS: [&str; 91] = [
     "peers",
     "policies",
     "port",
+    "portal_probe",
     "ports",
     "priority",
     "probe_interval_ms",

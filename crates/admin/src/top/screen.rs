@@ -186,6 +186,7 @@ fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History, cursor: usize) 
 fn figures(name: &str, link: &Link) -> [String; 7] {
     let status = match link.status {
         _ if link.is_paused => "paused",
+        _ if link.has_portal => "portal",
         Some(status) => status.name(),
         None => "no path",
     };

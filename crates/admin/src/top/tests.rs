@@ -205,6 +205,20 @@ fn an_uplink_that_is_unplugged_is_told() {
 }
 
 #[test]
+fn an_uplink_behind_a_portal_is_shown_so_and_both_its_ends_are_told() {
+    let (mut history, now) = (History::new(INTERVAL), Instant::now());
+    history.take(now, client(10.0, 0, "usable"));
+    let mut status = serde_json::to_value(client(11.0, 0, "suspect")).expect("JSON");
+    status["uplinks"][0]["portal"] = json!({ "url": "http://login.example/" });
+    history.take(now, read(status));
+    assert_eq!(history.events[0].1, "wwan0 is behind a portal: somebody has to log in");
+    let rows = screen_of(&history, now, (80, 24));
+    assert!(rows[6].starts_with("  wwan0                portal "), "{rows:#?}");
+    history.take(now, client(12.0, 0, "usable"));
+    assert_eq!(history.events[0].1, "wwan0 is behind no portal any more");
+}
+
+#[test]
 fn a_server_shows_who_fares_worst_first() {
     let mut sessions: Vec<Value> =
         (0..50).map(|bus| session(&format!("bus-{bus:02}"), 0, "usable", 0.0)).collect();

@@ -220,7 +220,7 @@ fn without_a_session_it_says_why() {
     };
     let uplink = |name: &str, heard, servers| {
         let name = name.to_owned();
-        UplinkReport { name, heard, servers }
+        UplinkReport { name, heard, portal: None, servers }
     };
     let client = ClientStatus {
         no_session: Some("no attempt has been welcomed yet".to_owned()),
@@ -235,6 +235,17 @@ fn without_a_session_it_says_why() {
     };
     assert_eq!(row("wwan0"), "wwan0 yes 192.0.2.1:4433 resting 3 8.2 refused by the server");
     assert_eq!(row("wlan0"), "wlan0 no no address known - - - -");
+}
+
+#[test]
+fn an_uplink_with_a_portal_is_named_and_the_address_of_its_page_is_not() {
+    let portal = Some(roadweave_tunnel::Portal { url: Some("http://login.example/".to_owned()) });
+    let uplink =
+        UplinkReport { name: "wlan0".to_owned(), heard: true, portal, servers: Vec::new() };
+    let client = ClientStatus { uplinks: vec![uplink], ..ClientStatus::default() };
+    let client = status("bus", RoleStatus::Client(client));
+    check(&client, &["portal, somebody has to log in: wlan0\n", "wlan0 portal no address known"]);
+    assert!(!page(&client).contains("login.example"));
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod encoders;
 mod fleet;
 pub(super) mod options;
 mod overrides;
+mod portals;
 mod split;
 mod streams;
 mod tell;
@@ -24,6 +25,7 @@ pub use self::options::{
     ReloadClient,
 };
 use self::overrides::Overrides;
+use self::portals::Portals;
 use self::streams::LanStreams;
 use super::client_filters::ClientFilters;
 use super::debounce::Debounce;
@@ -75,6 +77,7 @@ struct ClientRole {
     looks: Debounce,
     options: ClientOptions,
     resolver: Resolvers,
+    portals: Portals,
     routers: RouterNotices,
     state: StateFile,
     next_state: Instant,
@@ -140,6 +143,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let routers = RouterNotices::open()?;
     driver.watch(&routers, ROUTERS)?;
     let resolver = Resolvers::new(&options.servers, || driver.waker());
+    let portals = Portals::new(options.portal_probe.clone(), driver.waker());
     let fleet =
         options.fleet.take().map(|fleet| Fleet::start(fleet, driver.waker())).transpose()?;
     let streams = options.streams.as_ref();
@@ -153,6 +157,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         looks: Debounce::default(),
         options,
         resolver,
+        portals,
         routers,
         state,
         next_state: Instant::ZERO + STATE_INTERVAL,
@@ -241,6 +246,7 @@ impl Role<Client> for ClientRole {
         let timeouts = [
             (!self.joined).then_some(self.next_reminder),
             self.resolver.poll_timeout(),
+            self.portals.poll_timeout(),
             self.next_uplink_retry,
             self.looks.poll_timeout(),
             self.steering.poll_timeout(),
@@ -287,6 +293,7 @@ impl Role<Client> for ClientRole {
         self.take_news(driver, now);
         let changed = self.resolver.poll(now);
         self.use_servers(&mut driver.node, now, &changed);
+        self.take_portals(&mut driver.node, now);
     }
 
     fn on_ready(&mut self, driver: &mut Driver<Client>, now: Instant, event: &Event) {
@@ -342,6 +349,7 @@ impl Role<Client> for ClientRole {
         driver.deliver();
         let changed = self.resolver.handle_timeout(now);
         self.use_servers(&mut driver.node, now, &changed);
+        self.ask_for_portals(driver, now);
         let is_up = self.joined && !driver.node.is_silent();
         if let Some(streams) = &mut self.streams {
             streams.turn(driver, &mut self.steering, now, is_up);

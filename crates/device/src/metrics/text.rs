@@ -327,7 +327,14 @@ mod tests {
             paths: vec![path],
             stats: SessionStats { lanes: vec![lane], ..SessionStats::default() },
         };
-        let role = crate::status::ClientStatus { sessions: vec![session], ..Default::default() };
+        let uplink = roadweave_tunnel::UplinkReport {
+            name: "wlan0".to_owned(),
+            heard: false,
+            portal: Some(roadweave_tunnel::Portal::default()),
+            servers: Vec::new(),
+        };
+        let (sessions, uplinks) = (vec![session], vec![uplink]);
+        let role = crate::status::ClientStatus { sessions, uplinks, ..Default::default() };
         status(RoleStatus::Client(role))
     }
 
@@ -349,6 +356,7 @@ mod tests {
         let labels = "{path=\"2\",interface=\"wwan\\\"0\"}";
         for line in [
             "roadweave_session_up 1.0".to_owned(),
+            "roadweave_uplink_portal{uplink=\"wlan0\"} 1.0".to_owned(),
             format!("roadweave_path_tx_bytes_total{labels} 2500000"),
             format!("roadweave_path_lost_packets_total{labels} 4"),
             format!("roadweave_path_usable{labels} 1.0"),

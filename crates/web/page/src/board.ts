@@ -43,6 +43,7 @@ interface Mood {
 function mood(link: Link, isAway: boolean): Mood {
   if (isAway) return { word: 'Not known', mark: '?', mood: 'idle' };
   if (link.paused) return { word: 'Paused', mark: '❚❚', mood: 'idle' };
+  if (link.portal) return { word: 'Log in there', mark: '▲', mood: 'bad' };
   switch (link.status) {
     case 'usable':
       return { word: 'Carries data', mark: '●', mood: 'good' };

@@ -6,6 +6,7 @@ export interface Link {
   shown: string;
   status: string | null;
   paused: boolean;
+  portal: boolean;
   technology: string | null;
   signal_dbm: number | null;
   sent_bps: number;
