@@ -258,7 +258,7 @@ mod tests {
         wait(&mut portals);
         portals.set_uplink(at(5), &uplink(3, "10.9.0.2/24"));
         portals.sender.send((UplinkId(1), Finding::Open)).expect("it is heard");
-        assert_eq!(portals.poll(at(10)), []);
+        assert!(portals.poll(at(10)).is_empty());
         wait(&mut portals);
         portals.sender.send((UplinkId(1), Finding::Open)).expect("it is heard");
         assert_eq!(portals.poll(at(10)), [(UplinkId(1), Finding::Open)]);
