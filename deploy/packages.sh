@@ -16,8 +16,12 @@ need ffmpeg ffmpeg
 need iperf3 iperf3
 need unshare util-linux
 need tshark tshark
+need dbus-daemon dbus-daemon
+need busctl systemd
 # Debian keeps PostgreSQL's programs out of PATH.
 PATH="$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" need initdb postgresql
+# For the tests' ModemManager.
+/usr/bin/python3 -c 'import gi' 2>/dev/null || missing="$missing python3-gi"
 # A library, which `bench coding` compares with.
 /sbin/ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || missing="$missing libisal2"
 

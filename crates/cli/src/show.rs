@@ -173,6 +173,9 @@ fn render(status: &Status, rates: &Rates, selection: &Selection) -> String {
         if !captive.is_empty() {
             text += &format!("portal, somebody has to log in: {}\n", captive.join(", "));
         }
+        for (uplink, facts) in &client.modems {
+            text += &format!("modem {uplink}: {}\n", facts.in_a_line());
+        }
         if !client.paused.is_empty() {
             text += &format!("paused: {}\n", client.paused.join(", "));
         }

@@ -30,6 +30,7 @@ pub mod history;
 pub mod local;
 mod lookup;
 mod metrics;
+mod modem;
 mod monitor;
 mod netlink;
 pub mod netns;
@@ -66,6 +67,7 @@ pub use driver::{
 pub use error::DeviceError;
 pub use filter::split::{SplitRule, SplitRules};
 pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forward, Forwarding, Interface};
+pub use modem::ModemFacts;
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent};
 pub use netlink::{Netlink, NetworkInterface, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};

@@ -17,8 +17,8 @@ mod subscribers;
 pub use client::{RequestError, request, subscribe};
 pub use requests::{
     Drain, DrainAnswer, EncoderWord, ReloadAnswer, SetAnswer, SetQoe, SetStrategy, SetUplink,
-    Subscribe, Supersede, SupersedeAnswer, TellPlayer, Topic, drain, reload, set_strategy,
-    set_uplink, status, summary,
+    Subscribe, Supersede, SupersedeAnswer, TellModem, TellPlayer, Topic, drain, reload,
+    set_strategy, set_uplink, status, summary, tell_modem,
 };
 pub(crate) use server::RequestSender;
 #[cfg(test)]

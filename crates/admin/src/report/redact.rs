@@ -23,7 +23,7 @@ const PAIRS_MIN: usize = 12;
 /// unknown.
 const PUBLIC_LEN: usize = 8;
 /// In a log what comes behind one of these may be a secret, however short.
-const WORDS: [&str; 14] = [
+const WORDS: [&str; 15] = [
     "api-key",
     "api_key",
     "apikey",
@@ -31,6 +31,7 @@ const WORDS: [&str; 14] = [
     "bearer",
     "cookie",
     "credential",
+    "iccid",
     "passphrase",
     "passw",
     "private",

@@ -2,6 +2,7 @@
 
 mod encoders;
 mod fleet;
+mod modems;
 pub(super) mod options;
 mod overrides;
 mod portals;
@@ -47,6 +48,7 @@ use crate::local::{
 };
 use crate::lookup::RouterNotices;
 use crate::metrics::MetricsListener;
+use crate::modem::Modems;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{ClientStatus, RoleStatus, Status};
@@ -92,6 +94,7 @@ struct ClientRole {
     streams: Option<LanStreams>,
     encoders: Encoders,
     overrides: Overrides,
+    modems: Modems,
     /// The fleet has not been told of the uplinks as they are.
     has_other_uplinks: bool,
     passage: DataPlaneCheck,
@@ -171,6 +174,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         streams,
         encoders: Encoders::default(),
         overrides: Overrides::default(),
+        modems: Modems::default(),
         has_other_uplinks: true,
         passage: DataPlaneCheck::default(),
         granted: Granted::default(),
@@ -383,6 +387,7 @@ impl Role<Client> for ClientRole {
             no_session: client.why_no_session(now),
             uplinks: client.uplinks(now),
             paused: self.overrides.paused(),
+            modems: self.modems.facts(now),
             candidates: client.candidates(now),
             suppressed_notices: client.suppressed_notices(),
             streams: self.streams.as_ref().map(LanStreams::status),
@@ -402,6 +407,7 @@ impl Role<Client> for ClientRole {
         match method {
             "set_strategy" => self.set_strategy(&mut driver.node, now, params),
             "set_uplink" => self.set_uplink(driver, now, params),
+            "tell_modem" => self.tell_modem(now, params),
             "set_qoe" => {
                 let SetQoe { lane, qoe } = settings::parse(params)?;
                 settings::answer(driver.node.set_qoe(now, &lane, qoe))

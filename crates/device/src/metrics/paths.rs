@@ -8,10 +8,11 @@ use std::fmt;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
-use roadweave_tunnel::{LaneStats, LinkStatus, PathStatusReport, UplinkReport};
+use roadweave_tunnel::{LaneStats, LinkStatus, PathStatusReport};
 use roadweave_types::PathStatus;
 
 use super::text::{Family, counters, gauges, one};
+use super::uplinks::uplinks;
 use crate::status::{ClientStatus, RouterRoleStatus};
 
 /// What is told of a path, be it of a client or of a router.
@@ -76,11 +77,7 @@ pub(super) fn of_client(out: &mut DescriptorEncoder<'_>, role: &ClientStatus) ->
     up(out, !role.sessions.is_empty())?;
     let all: Vec<_> = role.sessions.iter().flat_map(|it| &it.paths).map(Path::of_client).collect();
     paths(out, &all)?;
-    let portal = |uplink: &UplinkReport| f64::from(u8::from(uplink.portal.is_some()));
-    let uplinks = role.uplinks.iter();
-    let portals = uplinks.map(|uplink| ([("uplink", uplink.name.as_str())], portal(uplink)));
-    let help = "1 while the network of an uplink wants somebody to log in";
-    gauges(out, ("uplink_portal", help, None), portals)?;
+    uplinks(out, role)?;
     lanes(out, role.sessions.first().map_or(&[][..], |session| &session.stats.lanes[..]))
 }
 

@@ -334,7 +334,13 @@ mod tests {
             servers: Vec::new(),
         };
         let (sessions, uplinks) = (vec![session], vec![uplink]);
-        let role = crate::status::ClientStatus { sessions, uplinks, ..Default::default() };
+        let facts = crate::ModemFacts {
+            operator: Some("Some \"Operator\"".to_owned()),
+            rsrp_dbm: Some(-95.5),
+            ..Default::default()
+        };
+        let modems = [("wwan0".to_owned(), facts)].into();
+        let role = crate::status::ClientStatus { sessions, uplinks, modems, ..Default::default() };
         status(RoleStatus::Client(role))
     }
 
@@ -357,6 +363,10 @@ mod tests {
         for line in [
             "roadweave_session_up 1.0".to_owned(),
             "roadweave_uplink_portal{uplink=\"wlan0\"} 1.0".to_owned(),
+            "roadweave_uplink_rsrp_dbm{uplink=\"wwan0\"} -95.5".to_owned(),
+            "roadweave_uplink_modem_info{uplink=\"wwan0\",operator=\"Some \\\"Operator\\\"\",\
+             technology=\"\",apn=\"\"} 1.0"
+                .to_owned(),
             format!("roadweave_path_tx_bytes_total{labels} 2500000"),
             format!("roadweave_path_lost_packets_total{labels} 4"),
             format!("roadweave_path_usable{labels} 1.0"),

@@ -130,6 +130,7 @@ export class Board {
       item.style.setProperty('--own', place === undefined ? 'var(--soft)' : `var(--link-${place % 6})`);
       write(part(item, 'link-name'), link.shown);
       const kinds = [
+        link.operator,
         technology(link.technology),
         link.signal_dbm === null ? null : `${link.signal_dbm} dBm`,
         link.backup ? 'backup' : null,

@@ -9,6 +9,7 @@ export interface Link {
   portal: boolean;
   technology: string | null;
   signal_dbm: number | null;
+  operator: string | null;
   sent_bps: number;
   received_bps: number;
   round_trip_ms: number | null;
