@@ -20,8 +20,12 @@ need dnsmasq dnsmasq-base
 # The schema of `roadweave show --json` is held against it.
 /usr/bin/python3 -c 'from jsonschema import Draft202012Validator' 2>/dev/null ||
     missing="$missing python3-jsonschema"
+need dbus-daemon dbus-daemon
+need busctl systemd
 # Debian keeps PostgreSQL's programs out of PATH.
 PATH="$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" need initdb postgresql
+# For the tests' ModemManager.
+/usr/bin/python3 -c 'import gi' 2>/dev/null || missing="$missing python3-gi"
 # A library, which `bench coding` compares with.
 /sbin/ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || missing="$missing libisal2"
 
@@ -48,7 +52,6 @@ if [ "${1:-}" = video ]; then
     typelib=/usr/lib/*/girepository-1.0/GstRtspServer-1.0.typelib
     # shellcheck disable=SC2086  # a pattern
     [ -e "$(echo $typelib | cut -d' ' -f1)" ] || missing="$missing gir1.2-gst-rtsp-server-1.0"
-    /usr/bin/python3 -c 'import gi' 2>/dev/null || missing="$missing python3-gi"
 fi
 
 [ -z "$missing" ] && exit 0

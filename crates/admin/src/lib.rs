@@ -1,13 +1,14 @@
 //! The roadweave-admin binary: what people do with a server and a box that runs.
 //!
-//! `roadweave doctor`, `hooks`, `peer`, `report` and `top` run it. It is a program of its own, so
-//! that what a box needs stays small.
+//! `roadweave doctor`, `hooks`, `modems`, `peer`, `report` and `top` run it. It is a program of its
+//! own, so that what a box needs stays small.
 
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: files and the local socket")]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod doctor;
 mod hooks;
+mod modems;
 mod peer;
 mod report;
 mod top;
@@ -31,6 +32,7 @@ struct Arguments {
 enum Command {
     Doctor(doctor::DoctorArgs),
     Hooks(hooks::HooksArgs),
+    Modems(modems::ModemsArgs),
     Peer(Box<peer::PeerArgs>),
     Report(report::ReportArgs),
     Top(top::TopArgs),
@@ -47,6 +49,7 @@ pub fn main() -> ExitCode {
         Ok(Arguments { log, command }) => log.run(|| match command {
             Command::Doctor(args) => args.run(),
             Command::Hooks(args) => args.run(),
+            Command::Modems(args) => args.run(),
             Command::Peer(args) => args.run(),
             Command::Report(args) => args.run(),
             Command::Top(args) => args.run(),

@@ -103,6 +103,7 @@ impl ClientArgs {
             }),
             metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
             memory_max: file.limits.client_memory_mb.bytes(),
+            portal_probe: file.portal_probe(),
             uplinks: file.selector(),
             name: file.name,
             identity,

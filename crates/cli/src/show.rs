@@ -52,6 +52,7 @@ packets that were lost of late, `lost` all that ever were.
 
 Paths: `usable` carries data; `suspect` did not answer and carries data only where
 there is no other; `validating` has not answered yet; `standby` is kept for later.
+An uplink with a `portal` is held back until somebody has logged in; --json has where.
 `window`: bytes that may be in flight; `pacing`: the rate at which packets leave;
 `budget`: bytes of repairs that it may carry now. Uplinks with a cap: bytes of today
 and since the billing day, and those it may have before it is a backup.
@@ -167,6 +168,14 @@ fn render(status: &Status, rates: &Rates, selection: &Selection) -> String {
     text += &sessions.concat();
     if let RoleStatus::Client(client) = &status.role {
         text += &candidates(&client.candidates);
+        let captive = client.uplinks.iter().filter(|uplink| uplink.portal.is_some());
+        let captive: Vec<&str> = captive.map(|uplink| uplink.name.as_str()).collect();
+        if !captive.is_empty() {
+            text += &format!("portal, somebody has to log in: {}\n", captive.join(", "));
+        }
+        for (uplink, facts) in &client.modems {
+            text += &format!("modem {uplink}: {}\n", facts.in_a_line());
+        }
         if !client.paused.is_empty() {
             text += &format!("paused: {}\n", client.paused.join(", "));
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{BILLING_DAY_MAX, Caps, UplinkPolicy};
-use roadweave_types::{Policy, Priority, ServerName, Technology, UplinkSelector};
+use roadweave_types::{Policy, Priority, ProbeUrl, ServerName, Technology, UplinkSelector};
 use serde::{Deserialize, Serialize};
 
 use crate::lane::{LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes};
@@ -156,13 +156,18 @@ pub struct UplinkFields {
     pub policies: Vec<PolicyFields>,
     /// Which technologies are tried first.
     pub order: Vec<Technology>,
+    /// The page that is fetched over an uplink which does not reach the server, to see whether
+    /// somebody has to log in; none: nothing is fetched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub portal_probe: Option<String>,
 }
 
 impl Default for UplinkFields {
     fn default() -> Self {
         let (include, exclude, policies) = (Vec::new(), Vec::new(), Vec::new());
         let order = Technology::ORDER.to_vec();
-        Self { include, exclude, forward: false, local: true, policies, order }
+        let portal_probe = None;
+        Self { include, exclude, forward: false, local: true, policies, order, portal_probe }
     }
 }
 
@@ -342,6 +347,11 @@ impl ClientFile {
         UplinkSelector { include, exclude }
     }
 
+    /// The page by which an uplink shows that its network is open, if there is one.
+    pub fn portal_probe(&self) -> Option<ProbeUrl> {
+        self.uplinks.portal_probe.as_ref().and_then(|text| text.parse().ok())
+    }
+
     /// How uplinks may be used, by patterns of their names.
     pub fn policies(&self) -> Vec<(String, UplinkPolicy)> {
         let policies = self.uplinks.policies.iter();
@@ -375,6 +385,7 @@ impl Validate for ClientFile {
         }
         validate_policies(&self.uplinks.policies)?;
         validate_order(&self.uplinks.order)?;
+        validate_portal_probe(self.uplinks.portal_probe.as_deref())?;
         validate_lanes(LaneNames::PRODUCT, &self.lanes)?;
         validate_deadlines(&self.lanes)?;
         if let Some(streams) = &self.streams {
@@ -425,6 +436,18 @@ impl ClientFile {
             }
         }
         Ok(())
+    }
+}
+
+/// Checks that the page which is to be fetched can be.
+fn validate_portal_probe(text: Option<&str>) -> Result<(), Fault> {
+    let Some(text) = text else { return Ok(()) };
+    match text.parse::<ProbeUrl>() {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let message = format!("uplinks.portal_probe: \"{text}\" is {error}");
+            Err(Fault::new("uplinks.portal_probe", message))
+        }
     }
 }
 

@@ -151,6 +151,18 @@ fn uplinks_have_technologies_and_these_an_order() {
 }
 
 #[test]
+fn a_page_that_tells_of_portals_is_fetched_by_http_and_by_default_there_is_none() {
+    let probe = |text: &str| format!("{}[uplinks]\nportal_probe = \"{text}\"\n", client(""));
+    let file = read::<ClientFile>(&client("")).expect("complete");
+    assert_eq!(file.portal_probe(), None);
+    let file = read::<ClientFile>(&probe("http://probe.example/a")).expect("complete");
+    assert_eq!(file.portal_probe().map(|url| url.target().to_owned()), Some("/a".to_owned()));
+    for wrong in ["https://probe.example/a", "probe.example", ""] {
+        check_client(&probe(wrong), &["line 7", "uplinks.portal_probe", "http://host/path"]);
+    }
+}
+
+#[test]
 fn ports_of_plain_http_are_ports() {
     let ports = |ports: &str| {
         format!("{}[streams]\nlisten = \"192.168.1.1:1080\"\nhttp_ports = {ports}\n", client(""))
@@ -533,7 +545,8 @@ fn the_documentation_names_every_field_with_its_default() {
     let lane = "[[lanes]]\n\
                 expire_after_ms = 300\n\
                 match = { ports = [1, 2], source_ports = 53, destination_ports = [1, 2] }\n";
-    let policy = "[[uplinks.policies]]\nname = \"wwan1\"\ntechnology = \"5g-sa\"\n\
+    let policy = "[uplinks]\nportal_probe = \"http://probe.example/\"\n\
+                  [[uplinks.policies]]\nname = \"wwan1\"\ntechnology = \"5g-sa\"\n\
                   metered = { monthly_cap_mb = 5000, daily_cap_mb = 300, billing_day = 1, \
                   redundancy_percent = 2 }\n";
     let place = "name = \"fra-1\"\nsite = \"frankfurt\"\nto_anchor_ms = 2\n";

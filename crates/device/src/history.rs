@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use roadweave_tunnel::{PathStatusReport, SessionStatus};
 use roadweave_types::PathStatus;
 
+use crate::modem::ModemFacts;
 use crate::status::{ClientStatus, RoleStatus, Status};
 
 /// Readings that are kept of each uplink: a minute of two a second.
@@ -51,6 +52,10 @@ pub struct Link {
     pub status: Option<PathStatus>,
     /// Whether nothing is to go by it.
     pub is_paused: bool,
+    /// Whether its network wants somebody to log in.
+    pub has_portal: bool,
+    /// What its modem tells, where that is told.
+    pub modem: Option<ModemFacts>,
     /// Bits a second, sent and received.
     pub rates: [f64; 2],
     /// The smoothed round trip, ms.
@@ -204,6 +209,16 @@ impl History {
             }
             link.status = status;
             link.is_paused = client.paused.contains(name);
+            let mut uplinks = client.uplinks.iter().filter(|uplink| uplink.name == *name);
+            let has_portal = uplinks.any(|uplink| uplink.portal.is_some());
+            if link.has_portal != has_portal && before.is_some() {
+                events.push(match has_portal {
+                    true => format!("{name} is behind a portal: somebody has to log in"),
+                    false => format!("{name} is behind no portal any more"),
+                });
+            }
+            link.has_portal = has_portal;
+            link.modem = client.modems.get(name).cloned();
             let both = old.get(name).zip(new.get(name)).zip(seconds);
             link.rates = both.map_or([0.0; 2], |((old, new), seconds)| {
                 [rate(old[0], new[0], seconds), rate(old[1], new[1], seconds)]

@@ -17,8 +17,9 @@ mod subscribers;
 pub use client::{RequestError, request, subscribe};
 pub use requests::{
     BeginSpeedtest, Drain, DrainAnswer, EncoderWord, ReloadAnswer, SetAnswer, SetQoe, SetStrategy,
-    SetUplink, Subscribe, Supersede, SupersedeAnswer, TellPlayer, Topic, begin_speedtest, drain,
-    reload, set_strategy, set_uplink, speedtest_report, status, summary,
+    SetUplink, Subscribe, Supersede, SupersedeAnswer, TellModem, TellPlayer, Topic,
+    begin_speedtest, drain, reload, set_strategy, set_uplink, speedtest_report, status, summary,
+    tell_modem,
 };
 pub(crate) use server::RequestSender;
 #[cfg(test)]

@@ -34,7 +34,7 @@ use message::{AddressRecords, ENTROPY, Kind};
 pub(crate) use nat64::Nat64Prefix;
 pub(crate) use radvert::{Advertised, RouterNews, RouterNotices};
 pub(crate) use run::run;
-pub(crate) use servers::Network;
+pub(crate) use servers::{Network, told_portal};
 
 /// The most addresses of one name that count.
 pub(crate) const ADDRESSES_MAX: usize = 8;

@@ -14,6 +14,7 @@ mod http;
 mod load;
 mod paths;
 mod text;
+mod uplinks;
 
 use std::collections::HashMap;
 use std::io;

@@ -14,6 +14,8 @@ use roadweave_tunnel::{
 use roadweave_types::{DropCounters, Instant};
 use serde::{Deserialize, Serialize};
 
+use crate::modem::ModemFacts;
+
 /// The status of one instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -96,6 +98,10 @@ pub struct ClientStatus {
     /// Uplinks by which nothing is to go until they are resumed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paused: Vec<String>,
+    /// What the modems of its uplinks tell, by the uplink's name; nothing that is older than half a
+    /// minute.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub modems: BTreeMap<String, ModemFacts>,
     /// The servers that it chooses from, if there is more than one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<CandidateReport>,

@@ -22,12 +22,16 @@ pub mod seconds;
 pub mod secret;
 
 /// The commands of `roadweave-admin`, which `roadweave` runs as its own, and what each does.
-pub const ADMIN: [(&str, &str); 5] = [
+pub const ADMIN: [(&str, &str); 6] = [
     (
         "doctor",
         "Finds what is wrong on this machine for one configuration, and says how to mend it",
     ),
     ("hooks", "Runs programs when the tunnel has joined, has ended, or an uplink changes"),
+    (
+        "modems",
+        "Tells a client what ModemManager knows of its modems: operator, technology, signal, SIM, APN",
+    ),
     ("peer", "Adds, removes and shows the clients of a server, also while it runs"),
     ("report", "Puts what a maintainer needs into a folder, without secrets"),
     ("top", "Shows a running client or server on one screen, for a crew"),

@@ -50,6 +50,7 @@ mod outages;
 mod pairs;
 mod paths;
 mod patience;
+mod portals;
 mod race;
 mod renewal;
 mod report;
@@ -69,6 +70,8 @@ use notices::NoticeLimiter;
 use outages::Outages;
 use pairs::{Pair, Pairs};
 use patience::Patience;
+use portals::HeldBack;
+pub use portals::Portal;
 use race::{AcceptedConnection, Attempt, PREFERRED_SERVER_DELAY};
 pub use report::{PairReport, PairState, UplinkReport};
 use silence::Flapping;
@@ -155,6 +158,7 @@ struct Uplink {
     since: Instant,
     /// Whether anything has come in over it.
     heard: bool,
+    held_back: Option<HeldBack>,
     next_attempt: Instant,
     next_path: Instant,
     /// How often a path was asked for that came to nothing.
@@ -368,7 +372,7 @@ impl Client {
     /// The uplinks, those that are to be tried first before others.
     fn by_rank(&self) -> Vec<UplinkId> {
         let mut ids: Vec<UplinkId> = self.uplinks.keys().copied().collect();
-        ids.sort_by_key(|id| self.rank_of(*id));
+        ids.sort_by_key(|id| (self.is_held_back(*id), self.rank_of(*id)));
         ids
     }
 

@@ -39,7 +39,7 @@ pub use anchor::{Anchor, AnchorConfig, AnchorEvent, AnchorStatus, AnchorTenant};
 pub use carrier::{Carrier, SendError};
 pub use client::{
     CANDIDATES_MAX, Candidate, CandidatePlace, CandidateReport, Client, ClientConfig, ClientError,
-    ClientEvent, LoadReport, Notice, PairReport, PairState, SPEEDTEST_MAX, SpeedtestError,
+    ClientEvent, LoadReport, Notice, PairReport, PairState, Portal, SPEEDTEST_MAX, SpeedtestError,
     SpeedtestPlan, SpeedtestReport, SpeedtestRow, SpeedtestState, UplinkReport, admit,
 };
 pub use geneve::{LinkCounters, RouterLink, RouterPeer};

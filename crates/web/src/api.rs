@@ -16,8 +16,8 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use roadweave_device::history::encoder_target;
 use roadweave_device::local::{self, RequestError, SetStrategy, SetUplink};
-use roadweave_device::random_bytes;
 use roadweave_device::status::{ClientStatus, RoleStatus};
+use roadweave_device::{ModemFacts, random_bytes};
 use roadweave_tunnel::{PathStatusReport, Strategy};
 use roadweave_types::peer_text;
 use serde::de::DeserializeOwned;
@@ -89,8 +89,12 @@ struct LinkState<'a> {
     /// That of its path.
     status: Option<&'static str>,
     paused: bool,
+    /// Whether its network wants somebody to log in.
+    portal: bool,
     technology: Option<&'static str>,
     signal_dbm: Option<i32>,
+    /// Of its modem.
+    operator: Option<String>,
     sent_bps: u64,
     received_bps: u64,
     round_trip_ms: Option<f64>,
@@ -298,13 +302,16 @@ fn links<'a>(client: &'a ClientStatus, seen: &'a Seen) -> Vec<LinkState<'a>> {
         let mut paths = client.sessions.iter().flat_map(|session| &session.paths);
         let path = paths.find(|path| path.uplink.as_ref() == Some(name));
         let technology = seen.technologies.get(name).copied().flatten();
+        let modem = client.modems.get(name);
         LinkState {
             name,
             shown: shown(name),
             status: link.status.map(|status| status.name()),
             paused: link.is_paused,
+            portal: link.has_portal,
             technology: technology.map(|technology| technology.name()),
-            signal_dbm: seen.levels.get(name).copied(),
+            signal_dbm: seen.levels.get(name).copied().or_else(|| rsrp(modem?)),
+            operator: modem.and_then(|facts| facts.operator.as_deref()).map(shown),
             sent_bps: link.rates[0] as u64,
             received_bps: link.rates[1] as u64,
             round_trip_ms: link.status.map(|_| link.round_trip_ms),
@@ -315,6 +322,11 @@ fn links<'a>(client: &'a ClientStatus, seen: &'a Seen) -> Vec<LinkState<'a>> {
         }
     };
     seen.history.links.iter().take(LIST_MAX).map(of).collect()
+}
+
+/// The power of a modem's reference signal, without its fraction.
+fn rsrp(facts: &ModemFacts) -> Option<i32> {
+    facts.rsrp_dbm.map(|power| power as i32)
 }
 
 /// The cap that has the least left.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_device::status::{ClientStatus, RoleStatus, Status};
-use roadweave_tunnel::PathStatusReport;
+use roadweave_tunnel::{PathStatusReport, UplinkReport};
 use roadweave_types::PathStatus;
 
 /// Seconds by which an answer may be late without telling of another start.
@@ -44,6 +44,8 @@ pub(super) enum UplinkState {
     Down,
     /// It is paused, stands by, or has carried what it may in a day or a month.
     HeldBack,
+    /// Its network wants somebody to log in.
+    Portal,
     /// It is an uplink no more.
     Gone,
 }
@@ -54,6 +56,7 @@ impl UplinkState {
             Self::Up => "up",
             Self::Down => "down",
             Self::HeldBack => "held-back",
+            Self::Portal => "portal",
             Self::Gone => "gone",
         }
     }
@@ -176,8 +179,11 @@ fn uplinks(client: &ClientStatus) -> BTreeMap<String, UplinkState> {
         let own = || paths().filter(|path| path.uplink.as_ref() == Some(name));
         let is_held_back =
             |path: &PathStatusReport| path.status == PathStatus::Standby || is_used_up(path);
+        let has_portal = |uplink: &UplinkReport| uplink.name == *name && uplink.portal.is_some();
         if client.paused.contains(name) || own().any(is_held_back) {
             UplinkState::HeldBack
+        } else if client.uplinks.iter().any(has_portal) {
+            UplinkState::Portal
         } else if own().any(|path| path.status == PathStatus::Usable) {
             UplinkState::Up
         } else {

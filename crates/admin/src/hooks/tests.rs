@@ -120,6 +120,9 @@ fn what_an_uplink_does_is_told() {
     check(&value, "up");
     value["paused"] = json!(["wwan0"]);
     check(&value, "held-back");
+    let mut value = client(2.0, SERVER, &[("wwan0", "validating")]);
+    value["uplinks"][0]["portal"] = json!({ "url": "http://login.example/$(reboot)" });
+    check(&value, "portal");
     check(&client(2.0, SERVER, &[]), "gone");
     let value = client(3.0, SERVER, &[("wwan0", "usable")]);
     check(&value, "up");

@@ -23,7 +23,7 @@ const PAIRS_MIN: usize = 12;
 /// unknown.
 const PUBLIC_LEN: usize = 8;
 /// In a log what comes behind one of these may be a secret, however short.
-const WORDS: [&str; 14] = [
+const WORDS: [&str; 15] = [
     "api-key",
     "api_key",
     "apikey",
@@ -31,6 +31,7 @@ const WORDS: [&str; 14] = [
     "bearer",
     "cookie",
     "credential",
+    "iccid",
     "passphrase",
     "passw",
     "private",
@@ -43,8 +44,7 @@ const WORDS: [&str; 14] = [
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 /// The fields of docs/configuration.md but the private key, and of the sections around them.
-const FIELDS: [&str; 98] = [
-const FIELDS: [&str; 97] = [
+const FIELDS: [&str; 99] = [
     "accept",
     "addresses",
     "allow_destinations",
@@ -109,6 +109,7 @@ const FIELDS: [&str; 97] = [
     "peers",
     "policies",
     "port",
+    "portal_probe",
     "ports",
     "priority",
     "probe_interval_ms",

@@ -44,6 +44,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, history: &History, cursor: Cursor, now
         }
         None => {}
     }
+    // Of the one under the cursor, above what happened.
+    let chosen = history.links.iter().nth(cursor.place(history));
+    let modem = chosen.and_then(|(name, link)| Some((name, link.modem.as_ref()?)));
+    let modem = modem.map(|(name, facts)| {
+        Line::from(format!("modem of {}: {}", harmless(name), harmless(&facts.in_a_line())))
+    });
     let rows = history.events.iter().map(|(at, event)| {
         let ago = now.saturating_duration_since(*at).as_secs();
         Line::from(format!("{ago:>5} s ago  {}", harmless(event)))
@@ -55,7 +61,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, history: &History, cursor: Cursor, now
     };
     let block = Block::new().borders(Borders::TOP).title(" events ");
     let block = block.title_top(Line::from(keys).right_aligned());
-    let rows = Paragraph::new(rows.collect::<Vec<_>>()).block(block);
+    let rows = Paragraph::new(modem.into_iter().chain(rows).collect::<Vec<_>>()).block(block);
     frame.render_widget(rows.wrap(Wrap { trim: false }), events);
 }
 
@@ -186,6 +192,7 @@ fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History, cursor: usize) 
 fn figures(name: &str, link: &Link) -> [String; 7] {
     let status = match link.status {
         _ if link.is_paused => "paused",
+        _ if link.has_portal => "portal",
         Some(status) => status.name(),
         None => "no path",
     };

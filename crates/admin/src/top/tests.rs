@@ -205,6 +205,33 @@ fn an_uplink_that_is_unplugged_is_told() {
 }
 
 #[test]
+fn what_a_modem_tells_stands_above_the_events_while_its_uplink_is_chosen() {
+    let (mut history, now) = (History::new(INTERVAL), Instant::now());
+    let mut status = serde_json::to_value(client(10.0, 0, "usable")).expect("JSON");
+    status["uplinks"] = json!([{ "name": "wwan0", "heard": true, "servers": [] }]);
+    status["modems"] = json!({ "wwan0": { "operator": "Some\u{1b}", "rsrp_dbm": -95.0 } });
+    history.take(now, read(status));
+    let rows = screen_of(&history, now, (80, 24));
+    let expected = "modem of wwan0: Some\\u{1b}, RSRP -95 dBm";
+    assert!(rows.iter().any(|row| row == expected), "{rows:#?}");
+}
+
+#[test]
+fn an_uplink_behind_a_portal_is_shown_so_and_both_its_ends_are_told() {
+    let (mut history, now) = (History::new(INTERVAL), Instant::now());
+    history.take(now, client(10.0, 0, "usable"));
+    let mut status = serde_json::to_value(client(11.0, 0, "suspect")).expect("JSON");
+    status["uplinks"][0]["portal"] = json!({ "url": "http://login.example/" });
+    history.take(now, read(status));
+    assert_eq!(history.events[0].1, "wwan0 is behind a portal: somebody has to log in");
+    let rows = screen_of(&history, now, (80, 24));
+    let is_shown = |row: &String| row.split_whitespace().take(2).eq(["wwan0", "portal"]);
+    assert!(rows.iter().any(is_shown), "{rows:#?}");
+    history.take(now, client(12.0, 0, "usable"));
+    assert_eq!(history.events[0].1, "wwan0 is behind no portal any more");
+}
+
+#[test]
 fn a_server_shows_who_fares_worst_first() {
     let mut sessions: Vec<Value> =
         (0..50).map(|bus| session(&format!("bus-{bus:02}"), 0, "usable", 0.0)).collect();

@@ -21,7 +21,11 @@ pub(super) fn ways(uplinks: &[UplinkReport]) -> String {
     let header = ["uplink", "heard", "server", "state", "attempts", "rests s", "last"];
     let mut table = new_table(&header);
     for uplink in uplinks {
-        let heard = if uplink.heard { "yes" } else { "no" };
+        let heard = match uplink.heard {
+            _ if uplink.portal.is_some() => "portal",
+            true => "yes",
+            false => "no",
+        };
         if uplink.servers.is_empty() {
             table.add_row([&uplink.name, heard, "no address known", "-", "-", "-", "-"]);
         }

@@ -221,7 +221,7 @@ fn without_a_session_it_says_why() {
     };
     let uplink = |name: &str, heard, servers| {
         let name = name.to_owned();
-        UplinkReport { name, heard, servers }
+        UplinkReport { name, heard, portal: None, servers }
     };
     let client = ClientStatus {
         no_session: Some("no attempt has been welcomed yet".to_owned()),
@@ -236,6 +236,20 @@ fn without_a_session_it_says_why() {
     };
     assert_eq!(row("wwan0"), "wwan0 yes 192.0.2.1:4433 resting 3 8.2 refused by the server");
     assert_eq!(row("wlan0"), "wlan0 no no address known - - - -");
+}
+
+#[test]
+fn an_uplink_with_a_portal_is_named_and_the_address_of_its_page_is_not() {
+    let portal = Some(roadweave_tunnel::Portal { url: Some("http://login.example/".to_owned()) });
+    let uplink =
+        UplinkReport { name: "wlan0".to_owned(), heard: true, portal, servers: Vec::new() };
+    let client = ClientStatus { uplinks: vec![uplink], ..ClientStatus::default() };
+    let client = status("bus", RoleStatus::Client(client));
+    let page = page(&client);
+    assert!(page.contains("portal, somebody has to log in: wlan0\n"), "{page}");
+    let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("wlan0 portal no address known"), "{page}");
+    assert!(!page.contains("login.example"), "{page}");
 }
 
 #[test]

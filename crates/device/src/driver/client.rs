@@ -2,8 +2,10 @@
 
 mod encoders;
 mod fleet;
+mod modems;
 pub(super) mod options;
 mod overrides;
+mod portals;
 mod speedtest;
 mod split;
 mod streams;
@@ -25,6 +27,7 @@ pub use self::options::{
     ReloadClient,
 };
 use self::overrides::Overrides;
+use self::portals::Portals;
 use self::streams::LanStreams;
 use super::client_filters::ClientFilters;
 use super::debounce::Debounce;
@@ -46,6 +49,7 @@ use crate::local::{
 };
 use crate::lookup::RouterNotices;
 use crate::metrics::MetricsListener;
+use crate::modem::Modems;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{ClientStatus, RoleStatus, Status};
@@ -76,6 +80,7 @@ struct ClientRole {
     looks: Debounce,
     options: ClientOptions,
     resolver: Resolvers,
+    portals: Portals,
     routers: RouterNotices,
     state: StateFile,
     next_state: Instant,
@@ -90,6 +95,7 @@ struct ClientRole {
     streams: Option<LanStreams>,
     encoders: Encoders,
     overrides: Overrides,
+    modems: Modems,
     /// The fleet has not been told of the uplinks as they are.
     has_other_uplinks: bool,
     passage: DataPlaneCheck,
@@ -141,6 +147,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let routers = RouterNotices::open()?;
     driver.watch(&routers, ROUTERS)?;
     let resolver = Resolvers::new(&options.servers, || driver.waker());
+    let portals = Portals::new(options.portal_probe.clone(), driver.waker());
     let fleet =
         options.fleet.take().map(|fleet| Fleet::start(fleet, driver.waker())).transpose()?;
     let streams = options.streams.as_ref();
@@ -154,6 +161,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         looks: Debounce::default(),
         options,
         resolver,
+        portals,
         routers,
         state,
         next_state: Instant::ZERO + STATE_INTERVAL,
@@ -167,6 +175,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         streams,
         encoders: Encoders::default(),
         overrides: Overrides::default(),
+        modems: Modems::default(),
         has_other_uplinks: true,
         passage: DataPlaneCheck::default(),
         granted: Granted::default(),
@@ -242,6 +251,7 @@ impl Role<Client> for ClientRole {
         let timeouts = [
             (!self.joined).then_some(self.next_reminder),
             self.resolver.poll_timeout(),
+            self.portals.poll_timeout(),
             self.next_uplink_retry,
             self.looks.poll_timeout(),
             self.steering.poll_timeout(),
@@ -288,6 +298,7 @@ impl Role<Client> for ClientRole {
         self.take_news(driver, now);
         let changed = self.resolver.poll(now);
         self.use_servers(&mut driver.node, now, &changed);
+        self.take_portals(&mut driver.node, now);
     }
 
     fn on_ready(&mut self, driver: &mut Driver<Client>, now: Instant, event: &Event) {
@@ -343,6 +354,7 @@ impl Role<Client> for ClientRole {
         driver.deliver();
         let changed = self.resolver.handle_timeout(now);
         self.use_servers(&mut driver.node, now, &changed);
+        self.ask_for_portals(driver, now);
         let is_up = self.joined && !driver.node.is_silent();
         if let Some(streams) = &mut self.streams {
             streams.turn(driver, &mut self.steering, now, is_up);
@@ -376,6 +388,7 @@ impl Role<Client> for ClientRole {
             no_session: client.why_no_session(now),
             uplinks: client.uplinks(now),
             paused: self.overrides.paused(),
+            modems: self.modems.facts(now),
             candidates: client.candidates(now),
             suppressed_notices: client.suppressed_notices(),
             streams: self.streams.as_ref().map(LanStreams::status),
@@ -395,6 +408,7 @@ impl Role<Client> for ClientRole {
         match method {
             "set_strategy" => self.set_strategy(&mut driver.node, now, params),
             "set_uplink" => self.set_uplink(driver, now, params),
+            "tell_modem" => self.tell_modem(now, params),
             "set_qoe" => {
                 let SetQoe { lane, qoe } = settings::parse(params)?;
                 settings::answer(driver.node.set_qoe(now, &lane, qoe))

@@ -200,6 +200,16 @@ impl Resolver {
         !self.threads.is_empty()
     }
 
+    /// What has to be known to look other names up over an uplink; `None` if it is not there.
+    pub(super) fn request(
+        &mut self,
+        now: Instant,
+        uplink: UplinkId,
+        names: Vec<ServerName>,
+    ) -> Option<Request> {
+        self.uplinks.get_mut(&uplink).map(|of| of.request(now, names))
+    }
+
     /// An uplink is gone.
     pub(super) fn remove_uplink(&mut self, uplink: UplinkId) {
         self.uplinks.remove(&uplink);

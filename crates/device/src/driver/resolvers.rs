@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 
 use roadweave_identity::PublicKey;
-use roadweave_types::{Instant, UplinkId};
+use roadweave_types::{Instant, ServerName, UplinkId};
 
 use super::client::options::CandidateOptions;
 use super::resolver::Resolver;
-use crate::lookup::RouterNews;
+use crate::lookup::{Request, RouterNews};
 use crate::{Uplink, Waker};
 
 /// Of which server other addresses are known now, and over which uplink.
@@ -58,6 +58,17 @@ impl Resolvers {
     pub(super) fn found(&self, server: &PublicKey, uplink: UplinkId) -> &[SocketAddr] {
         let of_server = self.0.iter().find(|(key, _)| key == server);
         of_server.map_or(&[], |(_, resolver)| resolver.found(uplink))
+    }
+
+    /// What has to be known to look other names up over an uplink; `None` if it is not there.
+    pub(super) fn request(
+        &mut self,
+        now: Instant,
+        uplink: UplinkId,
+        names: Vec<ServerName>,
+    ) -> Option<Request> {
+        let (_, resolver) = self.0.first_mut()?;
+        resolver.request(now, uplink, names)
     }
 
     /// Whether any uplink knows any server.

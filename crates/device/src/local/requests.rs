@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::client::{RequestError, request};
+use crate::modem::ModemFacts;
 use crate::status::Status;
 
 /// The parameters of `set_strategy`.
@@ -41,6 +42,23 @@ pub struct SetUplink {
     /// Whether the last uplink that is left may be paused.
     #[serde(default)]
     pub force: bool,
+}
+
+/// The parameters of `tell_modem`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TellModem {
+    /// The modem's interface.
+    pub uplink: String,
+    /// What it tells.
+    pub facts: ModemFacts,
+}
+
+/// What is answered to `tell_modem`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ModemAnswer {
+    /// Whether the interface is an uplink.
+    told: bool,
 }
 
 /// The parameters of `set_qoe`.
@@ -228,6 +246,15 @@ pub fn begin_speedtest(path: &Path, begin: &BeginSpeedtest) -> Result<(), Reques
 /// As [`request`]; [`RequestError::Refused`] when there was none.
 pub fn speedtest_report(path: &Path) -> Result<SpeedtestReport, RequestError> {
     read(path, request(path, "speedtest_report", &Value::Null)?)
+}
+
+/// Tells a running client what a modem knows; returns whether its interface is an uplink.
+///
+/// # Errors
+/// As [`request`]; [`RequestError::Refused`] when that is nothing that a modem can know.
+pub fn tell_modem(path: &Path, told: &TellModem) -> Result<bool, RequestError> {
+    let answer: ModemAnswer = read(path, request(path, "tell_modem", &json!(told))?)?;
+    Ok(answer.told)
 }
 
 /// Lets a running server or proxy take no new clients, and ask those that it has to go to another.

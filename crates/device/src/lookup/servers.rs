@@ -64,6 +64,13 @@ pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
     found.servers
 }
 
+/// The address that the DHCP server or a router of an uplink named for its portal (RFC 8910), where
+/// whoever asked them has written it down. `root`: where the files are, `/` but in tests.
+pub(crate) fn told_portal(root: &Path, network: &Network) -> Option<String> {
+    let text = read(&root.join(format!("run/systemd/netif/links/{}", network.index)))?;
+    parse::networkd_portal(&text).map(str::to_owned)
+}
+
 struct Found {
     index: u32,
     servers: Vec<SocketAddr>,

@@ -12,6 +12,7 @@ use roadweave_tunnel::{LaneStats, LinkStatus, PathStatusReport};
 use roadweave_types::{Delays, PathStatus};
 
 use super::text::{Family, counters, gauges, histograms, one};
+use super::uplinks::uplinks;
 use crate::status::{ClientStatus, RouterRoleStatus};
 
 /// What is told of a path, be it of a client or of a router.
@@ -79,6 +80,7 @@ pub(super) fn of_client(out: &mut DescriptorEncoder<'_>, role: &ClientStatus) ->
     up(out, !role.sessions.is_empty())?;
     let all: Vec<_> = role.sessions.iter().flat_map(|it| &it.paths).map(Path::of_client).collect();
     paths(out, &all)?;
+    uplinks(out, role)?;
     lanes(out, role.sessions.first().map_or(&[][..], |session| &session.stats.lanes[..]))
 }
 

@@ -361,7 +361,20 @@ mod tests {
             paths: vec![path],
             stats: SessionStats { lanes: vec![lane], ..SessionStats::default() },
         };
-        let role = crate::status::ClientStatus { sessions: vec![session], ..Default::default() };
+        let uplink = roadweave_tunnel::UplinkReport {
+            name: "wlan0".to_owned(),
+            heard: false,
+            portal: Some(roadweave_tunnel::Portal::default()),
+            servers: Vec::new(),
+        };
+        let (sessions, uplinks) = (vec![session], vec![uplink]);
+        let facts = crate::ModemFacts {
+            operator: Some("Some \"Operator\"".to_owned()),
+            rsrp_dbm: Some(-95.5),
+            ..Default::default()
+        };
+        let modems = [("wwan0".to_owned(), facts)].into();
+        let role = crate::status::ClientStatus { sessions, uplinks, modems, ..Default::default() };
         status(RoleStatus::Client(role))
     }
 
@@ -383,6 +396,11 @@ mod tests {
         let labels = "{path=\"2\",interface=\"wwan\\\"0\"}";
         for line in [
             "roadweave_session_up 1.0".to_owned(),
+            "roadweave_uplink_portal{uplink=\"wlan0\"} 1.0".to_owned(),
+            "roadweave_uplink_rsrp_dbm{uplink=\"wwan0\"} -95.5".to_owned(),
+            "roadweave_uplink_modem_info{uplink=\"wwan0\",operator=\"Some \\\"Operator\\\"\",\
+             technology=\"\",apn=\"\"} 1.0"
+                .to_owned(),
             format!("roadweave_path_tx_bytes_total{labels} 2500000"),
             format!("roadweave_path_lost_packets_total{labels} 4"),
             format!("roadweave_path_usable{labels} 1.0"),

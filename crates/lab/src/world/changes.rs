@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use roadweave_emulate::{Direction, DuplexLink};
-use roadweave_tunnel::{Client, EncoderTarget, Server, SetError, Strategy, Superseded};
+use roadweave_tunnel::{Client, EncoderTarget, Portal, Server, SetError, Strategy, Superseded};
 
 use super::strangers::{Hostile, Neighbour};
 use super::{
@@ -80,6 +80,12 @@ impl World {
     /// The vehicle's interface to a link is gone.
     pub fn remove_uplink(&mut self, link: usize) {
         self.client.end.remove_uplink(self.now, uplink(link));
+        self.flush_client();
+    }
+
+    /// The network of a link answers HTTP with a login page, or does so no more.
+    pub fn set_portal(&mut self, link: usize, portal: Option<Portal>) {
+        self.client.end.set_portal(self.now, uplink(link), portal);
         self.flush_client();
     }
 

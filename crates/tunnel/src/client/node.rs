@@ -42,6 +42,7 @@ impl Node for Client {
         }
         self.give_up_unwelcomed(now);
         self.watch_silence(now);
+        self.release_validated(now);
         self.tend_standby(now);
         self.tend_leaving(now);
         self.measure(now);

@@ -84,6 +84,18 @@ pub enum Notice {
         /// The uplink's name.
         uplink: String,
     },
+    /// The network under an uplink answers HTTP with a login page.
+    Portal {
+        /// The uplink's name.
+        uplink: String,
+    },
+    /// The network under an uplink lets packets through, or says that it does.
+    PortalOver {
+        /// The uplink's name.
+        uplink: String,
+        /// How long it was held back.
+        after: Duration,
+    },
     /// Nothing at all comes in over an uplink, while others are answered.
     Blocked {
         /// The uplink's name.
@@ -118,6 +130,7 @@ impl Notice {
                 | Self::Passes { .. }
                 | Self::Moved { .. }
                 | Self::CapOver { .. }
+                | Self::PortalOver { .. }
                 | Self::LaneServed { .. }
         )
     }
@@ -136,6 +149,8 @@ impl Notice {
             Self::Moved { .. } => "uplink-moved",
             Self::CapReached { .. } => "cap-reached",
             Self::CapOver { .. } => "cap-over",
+            Self::Portal { .. } => "uplink-portal",
+            Self::PortalOver { .. } => "uplink-portal-over",
             Self::Blocked { .. } => "uplink-blocked",
             Self::LaneWaits { .. } => "lane-waits",
             Self::LaneServed { .. } => "lane-served",
@@ -152,6 +167,8 @@ impl Notice {
             | Self::Moved { uplink, .. }
             | Self::CapReached { uplink, .. }
             | Self::CapOver { uplink }
+            | Self::Portal { uplink }
+            | Self::PortalOver { uplink, .. }
             | Self::Blocked { uplink, .. }
             | Self::LaneWaits { uplink, .. }
             | Self::LaneServed { uplink, .. } => Some(uplink),
@@ -164,9 +181,10 @@ impl Notice {
     /// For how long what is over has lasted, if something is.
     pub fn lasted(&self) -> Option<Duration> {
         match self {
-            Self::Back { after, .. } | Self::Answers { after } | Self::Passes { after } => {
-                Some(*after)
-            }
+            Self::Back { after, .. }
+            | Self::Answers { after }
+            | Self::Passes { after }
+            | Self::PortalOver { after, .. } => Some(*after),
             _ => None,
         }
     }
@@ -184,6 +202,7 @@ impl Notice {
             Self::Moved { uplink, addresses } => format!("moved {uplink} {addresses}"),
             Self::CapReached { uplink, .. } => format!("cap {uplink}"),
             Self::CapOver { uplink } => format!("cap over {uplink}"),
+            Self::Portal { uplink } | Self::PortalOver { uplink, .. } => format!("portal {uplink}"),
             Self::Blocked { uplink, .. } => format!("blocked {uplink}"),
             Self::LaneWaits { lane, .. } => format!("lane {lane}"),
             Self::LaneServed { lane, .. } => format!("lane served {lane}"),
@@ -192,7 +211,13 @@ impl Notice {
 
     /// Whether it ends what another notice told.
     fn is_end(&self) -> bool {
-        matches!(self, Self::Back { .. } | Self::Answers { .. } | Self::Passes { .. })
+        matches!(
+            self,
+            Self::Back { .. }
+                | Self::Answers { .. }
+                | Self::Passes { .. }
+                | Self::PortalOver { .. }
+        )
     }
 }
 
@@ -246,6 +271,16 @@ impl fmt::Display for Notice {
             Self::CapOver { uplink } => {
                 write!(f, "{uplink} is below its caps again and used as before")
             }
+            Self::Portal { uplink } => write!(
+                f,
+                "{uplink} is behind a captive portal: somebody has to log in; it is held back until \
+                 it reaches the server, and `roadweave show --json` has the address of the page"
+            ),
+            Self::PortalOver { uplink, after } => write!(
+                f,
+                "{uplink} is held back no more, after {} s: its network is open",
+                secs(after)
+            ),
             Self::Blocked { uplink, since } => write!(
                 f,
                 "nothing has come in over {uplink} in {} s, while other uplinks reach the server; does \

@@ -11,7 +11,7 @@ use std::time::Duration;
 use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
 
 use super::notices::Notice;
-use super::{Client, Current};
+use super::{Client, Current, Uplink};
 use crate::uplink::Span;
 
 /// A path that is silent for less is no news: every handover does it.
@@ -193,7 +193,8 @@ impl Client {
     fn unheard(&self) -> impl Iterator<Item = (UplinkId, Instant)> {
         let is_tried = |id: &UplinkId| !self.servers_of(*id).is_empty();
         let unreported = |id: &UplinkId| !self.outages.blocked.contains(id);
-        let uplinks = self.uplinks.iter().filter(|(_, uplink)| !uplink.heard);
+        let is_news = |uplink: &Uplink| !uplink.heard && uplink.held_back.is_none();
+        let uplinks = self.uplinks.iter().filter(move |(_, uplink)| is_news(uplink));
         uplinks
             .filter(move |(id, _)| is_tried(id) && unreported(id))
             .map(|(id, uplink)| (*id, uplink.since + BLOCKED_AFTER))

@@ -83,6 +83,11 @@ impl Pairs {
             .map_or(Instant::ZERO, |state| state.next_attempt.max(state.resting_until))
     }
 
+    /// When its rest is over; its last attempt may be a moment ago.
+    pub(super) fn rested(&self, pair: Pair) -> Instant {
+        self.pairs.get(&pair).map_or(Instant::ZERO, |state| state.resting_until)
+    }
+
     /// When its rest is over, if it rests.
     pub(super) fn resting_until(&self, now: Instant, pair: Pair) -> Option<Instant> {
         self.pairs.get(&pair).map(|state| state.resting_until).filter(|until| *until > now)
@@ -127,6 +132,13 @@ impl Pairs {
     /// The networks are back for certain: who does not rest may be tried at once.
     pub(super) fn hurry(&mut self, now: Instant) {
         for state in self.pairs.values_mut() {
+            (state.pause, state.next_attempt) = (Duration::ZERO, state.next_attempt.min(now));
+        }
+    }
+
+    /// The same, of one uplink.
+    pub(super) fn hurry_over(&mut self, now: Instant, uplink: UplinkId) {
+        for (_, state) in self.pairs.iter_mut().filter(|(pair, _)| pair.0 == uplink) {
             (state.pause, state.next_attempt) = (Duration::ZERO, state.next_attempt.min(now));
         }
     }

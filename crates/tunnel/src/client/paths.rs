@@ -16,6 +16,7 @@ use roadweave_wire::Control;
 
 use super::node::is_capped;
 use super::notices::Notice;
+use super::portals::HELD_BACK_RETRY;
 use super::{Client, Uplink};
 use crate::node::Node as _;
 use crate::status::PathStatusReport;
@@ -65,7 +66,9 @@ impl Client {
                 Some(_) => continue,
             }
             let server = servers[uplink.path_failures % servers.len()];
-            (uplink.next_path, uplink.path_deadline) = (now + PATH_RETRY, now + PATH_TIMEOUT);
+            let is_held_back = uplink.held_back.is_some();
+            let retry = if is_held_back { HELD_BACK_RETRY } else { PATH_RETRY };
+            (uplink.next_path, uplink.path_deadline) = (now + retry, now + PATH_TIMEOUT);
             match connection.open_path(now, *id, server) {
                 // It counts as one that fails until it is usable.
                 Ok(()) => uplink.path_failures = uplink.path_failures.wrapping_add(1),

@@ -33,6 +33,7 @@ use roadweave_wire::{Control, Role, Welcome};
 
 use super::notices::{Notice, legible};
 use super::pairs::{Pair, Rejection};
+use super::portals::HELD_BACK_RETRY;
 use super::{Client, ClientEvent, Current, MTU_MIN};
 use crate::learned::keep_learned;
 use crate::server::UNUSED;
@@ -122,16 +123,16 @@ pub(super) enum After {
 impl Client {
     /// Begins the attempts that are due, at most one on each uplink, as long as nobody waits.
     pub(super) fn race(&mut self, now: Instant) {
-        if self.waits_until().is_some_and(|until| until > now) {
-            return;
-        }
-        let is_due = |id: &UplinkId| self.uplinks[id].next_attempt <= now;
+        let waits = self.waits_until().is_some_and(|until| until > now);
+        let may_begin = |id: &UplinkId| !waits || self.is_held_back(*id);
+        let is_due = |id: &UplinkId| self.uplinks[id].next_attempt <= now && may_begin(id);
         let mut due: Vec<UplinkId> = self.uplinks.keys().copied().filter(is_due).collect();
         // Where only one may begin it is the turn of who has waited for longest.
         due.sort_by_key(|id| self.uplinks[id].next_attempt);
         for id in due {
-            if self.patience.due() > now {
-                return;
+            let is_held_back = self.is_held_back(id);
+            if !is_held_back && self.patience.due() > now {
+                continue;
             }
             // Each uplink goes through all servers: it may reach those of one family only.
             let servers = self.addresses_due(id).filter(|(_, at)| *at <= now);
@@ -139,11 +140,14 @@ impl Client {
             let Some((server, _)) = next else { continue };
             self.make_room(now, (id, server));
             if let Some(uplink) = self.uplinks.get_mut(&id) {
-                uplink.next_attempt = now + SERVER_STAGGER;
+                let pause = if is_held_back { HELD_BACK_RETRY } else { SERVER_STAGGER };
+                uplink.next_attempt = now + pause;
             }
             self.pairs.on_attempt(now, (id, server));
-            let round = SERVER_STAGGER * self.servers_of(id).len().min(SERVERS_MAX) as u32;
-            self.patience.on_attempt(now, round, &mut self.pairs);
+            if !is_held_back {
+                let round = SERVER_STAGGER * self.servers_of(id).len().min(SERVERS_MAX) as u32;
+                self.patience.on_attempt(now, round, &mut self.pairs);
+            }
             let key = self.home().key;
             match self.endpoint.connect(now, id, server, key) {
                 Ok(connection) => {
@@ -161,12 +165,14 @@ impl Client {
 
     /// When the next attempt is due, if anything is to be tried.
     pub(super) fn race_timeout(&self) -> Option<Instant> {
+        let waits_until = self.waits_until();
         let of_uplink = |id: &UplinkId| {
             let next = self.addresses_due(*id).map(|(_, at)| at).min()?;
-            Some(next.max(self.uplinks[id].next_attempt))
+            let next = next.max(self.uplinks[id].next_attempt);
+            let waits_until = waits_until.filter(|_| !self.is_held_back(*id));
+            Some(waits_until.map_or(next, |until| next.max(until)))
         };
-        let next = self.uplinks.keys().filter_map(of_uplink).min();
-        next.map(|next| self.waits_until().map_or(next, |until| next.max(until)))
+        self.uplinks.keys().filter_map(of_uplink).min()
     }
 
     /// Until when no attempt begins, since one of those under way is being answered, or since
@@ -199,7 +205,16 @@ impl Client {
         };
         servers
             .filter(move |server| !greets(**server))
-            .map(move |server| (*server, self.pairs.due((id, *server))))
+            .map(move |server| (*server, self.pair_due((id, *server))))
+    }
+
+    /// When a pair may be tried next. That nobody answers over an uplink which is held back is no
+    /// news, and lets nothing begin later.
+    fn pair_due(&self, pair: Pair) -> Instant {
+        match self.is_held_back(pair.0) {
+            true => self.pairs.rested(pair),
+            false => self.pairs.due(pair),
+        }
     }
 
     /// Gives up the oldest attempts where there would be too many with one more on `pair`.

@@ -3,7 +3,7 @@
 use roadweave_types::{Instant, UplinkId};
 use serde::{Deserialize, Serialize};
 
-use super::{Client, Uplink};
+use super::{Client, Portal, Uplink};
 
 /// How one uplink does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -12,6 +12,9 @@ pub struct UplinkReport {
     pub name: String,
     /// Whether anything has come in over it since it is up.
     pub heard: bool,
+    /// That its network wants somebody to log in, so that it is held back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub portal: Option<Portal>,
     /// The server's addresses that are tried over it.
     pub servers: Vec<PairReport>,
 }
@@ -67,6 +70,7 @@ impl Client {
             UplinkReport {
                 name: uplink.name.clone(),
                 heard: uplink.heard,
+                portal: uplink.held_back.as_ref().map(|it| it.portal.clone()),
                 servers: servers.collect(),
             }
         };
@@ -96,6 +100,10 @@ impl Client {
         }
         if self.uplinks.is_empty() {
             return Some("no uplink is usable".to_owned());
+        }
+        if self.are_all_held_back() {
+            let names: Vec<&str> = self.uplinks.values().map(|it| it.name.as_str()).collect();
+            return Some(format!("somebody has to log in at the network of {}", names.join(", ")));
         }
         let pairs: Vec<super::Pair> = self
             .uplinks

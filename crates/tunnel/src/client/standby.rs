@@ -422,7 +422,7 @@ impl Client {
     /// which of them carries.
     fn standby_uplinks(&self) -> Vec<UplinkId> {
         match self.is_without_server() {
-            true => self.uplinks.keys().copied().collect(),
+            true => self.open_uplinks().map(|(id, _)| *id).collect(),
             false => self.frugal_uplinks(),
         }
     }
@@ -438,7 +438,7 @@ impl Client {
                 usable.filter_map(|path| path.uplink).any(|uplink| free.contains(&uplink))
             }),
         };
-        if is_of_use { free } else { self.uplinks.keys().copied().collect() }
+        if is_of_use { free } else { self.open_uplinks().map(|(id, _)| *id).collect() }
     }
 
     /// The uplinks without a cap that are not for the worst case alone.
@@ -448,7 +448,7 @@ impl Client {
                 .get(name)
                 .is_none_or(|it| !it.caps.are_there() && it.policy.priority != Priority::Backup)
         };
-        let uplinks = self.uplinks.iter().filter(|(_, uplink)| is_free(&uplink.name));
+        let uplinks = self.open_uplinks().filter(|(_, uplink)| is_free(&uplink.name));
         uplinks.map(|(id, _)| *id).collect()
     }
 

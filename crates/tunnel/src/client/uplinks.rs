@@ -17,13 +17,16 @@ impl Client {
     /// An uplink is there and has an address. Call it again when its address has changed.
     pub fn add_uplink(&mut self, now: Instant, id: UplinkId, name: &str) {
         let rank = self.ranks.get(name).copied().unwrap_or(0);
-        let earlier = self.uplinks.keys().filter(|id| self.rank_of(**id) <= rank).count();
+        let is_earlier = |id: &&UplinkId| !self.is_held_back(**id) && self.rank_of(**id) <= rank;
+        let earlier = self.uplinks.keys().filter(is_earlier).count();
         let stagger = RACE_STAGGER * earlier as u32;
         self.put_off_race(now, rank);
+        let before = self.uplinks.remove(&id);
         let uplink = Uplink {
             name: name.to_owned(),
             since: now,
             heard: false,
+            held_back: before.and_then(|before| before.held_back),
             next_attempt: now + stagger,
             next_path: now,
             path_failures: 0,

@@ -43,6 +43,7 @@ interface Mood {
 function mood(link: Link, isAway: boolean): Mood {
   if (isAway) return { word: 'Not known', mark: '?', mood: 'idle' };
   if (link.paused) return { word: 'Paused', mark: '❚❚', mood: 'idle' };
+  if (link.portal) return { word: 'Log in there', mark: '▲', mood: 'bad' };
   switch (link.status) {
     case 'usable':
       return { word: 'Carries data', mark: '●', mood: 'good' };
@@ -129,6 +130,7 @@ export class Board {
       item.style.setProperty('--own', place === undefined ? 'var(--soft)' : `var(--link-${place % 6})`);
       write(part(item, 'link-name'), link.shown);
       const kinds = [
+        link.operator,
         technology(link.technology),
         link.signal_dbm === null ? null : `${link.signal_dbm} dBm`,
         link.backup ? 'backup' : null,

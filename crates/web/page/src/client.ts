@@ -6,8 +6,10 @@ export interface Link {
   shown: string;
   status: string | null;
   paused: boolean;
+  portal: boolean;
   technology: string | null;
   signal_dbm: number | null;
+  operator: string | null;
   sent_bps: number;
   received_bps: number;
   round_trip_ms: number | null;

@@ -11,7 +11,7 @@ use roadweave_fleet::VerifiedServer;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::TransportConfig;
 use roadweave_tunnel::{LaneConfig, StreamsConfig, UplinkPolicy};
-use roadweave_types::{ServerName, UplinkSelector};
+use roadweave_types::{ProbeUrl, ServerName, UplinkSelector};
 
 use super::super::{Reread, TunSettings};
 use crate::filter::split::SplitRules;
@@ -109,6 +109,8 @@ pub struct ClientOptions {
     pub dns: Vec<IpAddr>,
     /// Which interfaces are uplinks.
     pub uplinks: UplinkSelector,
+    /// The page by which an uplink shows that its network is open; none: nothing is asked.
+    pub portal_probe: Option<ProbeUrl>,
     /// Whether this box forwards from one uplink to another.
     pub forward_between_uplinks: bool,
     /// How uplinks may be used: patterns of names as in [`UplinkSelector`], the first that fits

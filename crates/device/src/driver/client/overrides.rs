@@ -110,7 +110,10 @@ fn is_last(driver: &Driver<Client>, uplinks: &[Uplink], uplink: Option<&Uplink>)
             usable.filter_map(|path| path.uplink).collect()
         }
         None => {
-            let open = |it: &&Uplink| driver.edge.sockets.contains_key(&Some(it.id));
+            let open = |it: &&Uplink| {
+                let is_open = driver.edge.sockets.contains_key(&Some(it.id));
+                is_open && !driver.node.is_held_back(it.id)
+            };
             uplinks.iter().filter(open).map(|it| it.name.clone()).collect()
         }
     };

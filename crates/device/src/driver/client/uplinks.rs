@@ -124,6 +124,9 @@ impl ClientRole {
         }
         self.apply_policy(&mut driver.node, &uplink.name);
         driver.node.add_uplink(now, uplink.id, &uplink.name);
+        if self.portals.set_uplink(now, uplink) {
+            driver.node.set_portal(now, uplink.id, None);
+        }
         if moved && !is_new {
             driver.node.on_new_addresses(now, uplink.id, addresses.join(", "));
         }
@@ -134,6 +137,7 @@ impl ClientRole {
     pub(super) fn drop_uplink(&mut self, driver: &mut Driver<Client>, now: Instant, id: UplinkId) {
         self.has_other_uplinks = true;
         self.resolver.remove_uplink(id);
+        self.portals.remove_uplink(id);
         if driver.edge.sockets.remove(&Some(id)).is_some() {
             driver.node.remove_uplink(now, id);
         }

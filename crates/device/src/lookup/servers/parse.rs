@@ -12,6 +12,11 @@ pub(super) fn networkd(text: &str) -> Vec<(IpAddr, u16)> {
     values.flat_map(str::split_whitespace).filter_map(server).collect()
 }
 
+/// The address of a portal in the state of a link of systemd-networkd: `CAPTIVE_PORTAL=https://..`.
+pub(super) fn networkd_portal(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.trim().strip_prefix("CAPTIVE_PORTAL="))
+}
+
 /// The state of a device of NetworkManager: what DHCP said, in groups of a key file.
 pub(super) fn network_manager(text: &str) -> Vec<(IpAddr, u16)> {
     let keys = ["domain_name_servers=", "dhcp6_name_servers="];

@@ -43,6 +43,21 @@ fn network() -> Network {
 }
 
 #[test]
+fn the_portal_that_dhcp_told_of_an_uplink_is_that_of_its_own_file() {
+    let files = [
+        (
+            "run/systemd/netif/links/7",
+            "ADMIN_STATE=configured\nCAPTIVE_PORTAL=https://a.test/api\n",
+        ),
+        ("run/systemd/netif/links/8", "CAPTIVE_PORTAL=https://b.test/\n"),
+    ];
+    let root = Root::new("portal", &files);
+    let told = |index| told_portal(&root.0, &Network { index, ..network() });
+    assert_eq!(told(7).as_deref(), Some("https://a.test/api"));
+    assert_eq!((told(8).as_deref(), told(9)), (Some("https://b.test/"), None));
+}
+
+#[test]
 fn the_resolvers_of_a_session_are_not_asked_but_those_of_before() {
     let ours = "# Of roadweave (rw0), while its session is up; /var/state/rw0.resolv.json has what was here before.\n\
                 nameserver 10.77.0.1\n";

@@ -1,0 +1,147 @@
+//! ModemManager on D-Bus, asked by `busctl`, which comes with systemd.
+//!
+//! ```text
+//! GetManagedObjects ─► modems, each with its networks and signal
+//!        └─ GetAll ─► its bearers: interfaces and access points; its SIM
+//! ```
+//!
+//! ModemManager is not started by being asked.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+
+use roadweave_device::ModemFacts;
+use serde_json::{Value, json};
+
+use super::facts::{self, Modem};
+
+/// What all modems tell, by their interfaces; `address` is that of a bus, or the machine's.
+///
+/// # Errors
+/// Why nothing is known.
+pub(super) fn modems(address: Option<&str>) -> Result<BTreeMap<String, ModemFacts>, String> {
+    let manager = Manager { address };
+    let objects = manager.call(ROOT, "org.freedesktop.DBus.ObjectManager", &["GetManagedObjects"]);
+    let objects = objects.map_err(|why| format!("ModemManager does not answer: {why}"))?;
+    let mut told = BTreeMap::new();
+    let all = objects.as_object().into_iter().flatten();
+    let modems = all.filter(|(_, interfaces)| interfaces.get(facts::MODEM).is_some());
+    for (path, interfaces) in modems.take(MODEMS_MAX) {
+        let modem = &interfaces[facts::MODEM];
+        if interfaces[facts::SIGNAL]["Rate"] == json!(0) {
+            // Where that is not allowed, the signal stays unknown.
+            let _ = manager.call(path, facts::SIGNAL, &["Setup", "u", MEASURE_SECONDS]);
+        }
+        let bearers = modem["Bearers"].as_array().into_iter().flatten();
+        let bearers = bearers.filter_map(Value::as_str).take(BEARERS_MAX);
+        let bearers: Vec<Value> = bearers.map(|path| manager.all(path, facts::BEARER)).collect();
+        let sim = match modem["Sim"].as_str() {
+            Some(path) if path.len() > 1 => manager.all(path, facts::SIM),
+            _ => Value::Null,
+        };
+        let Modem { interfaces, facts } = facts::of(interfaces, &bearers, &sim);
+        told.extend(interfaces.into_iter().map(|interface| (interface, facts.clone())));
+    }
+    Ok(told)
+}
+
+/// The bus that ModemManager is on.
+struct Manager<'a> {
+    address: Option<&'a str>,
+}
+
+impl Manager<'_> {
+    /// The properties of an object; none of one that has vanished meanwhile.
+    fn all(&self, path: &str, interface: &str) -> Value {
+        let words = ["GetAll", "s", interface];
+        self.call(path, "org.freedesktop.DBus.Properties", &words).unwrap_or_default()
+    }
+
+    /// What is answered to a method with its arguments.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    fn call(&self, path: &str, interface: &str, method: &[&str]) -> Result<Value, String> {
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'/';
+        if !path.starts_with('/') || !path.bytes().all(is_letter) {
+            return Err("an object has a name that none can have".to_owned());
+        }
+        let mut command = Command::new(PROGRAM);
+        command.args(["--json=short", "--no-pager", "--auto-start=no", TIMEOUT]);
+        match self.address {
+            Some(address) => command.arg(format!("--address={address}")),
+            None => command.arg("--system"),
+        };
+        command.args(["call", NAME, path, interface]).args(method).env("LC_ALL", "C");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("{PROGRAM}: {error}"))?;
+        let mut answer = Vec::new();
+        if let Some(output) = child.stdout.take() {
+            let _ = output.take(ANSWER_MAX).read_to_end(&mut answer);
+        }
+        // One that has more to say is told by the end of its output.
+        let mut complaint = String::new();
+        if let Some(output) = child.stderr.take() {
+            let _ = output.take(COMPLAINT_MAX).read_to_string(&mut complaint);
+        }
+        let status = child.wait().map_err(|error| format!("{PROGRAM}: {error}"))?;
+        if !status.success() {
+            return Err(complaint.lines().next().unwrap_or("no reason is known").to_owned());
+        }
+        let whole: Value = match answer.is_empty() {
+            true => Value::Null,
+            false => serde_json::from_slice(&answer)
+                .map_err(|error| format!("the answer is not understood: {error}"))?,
+        };
+        Ok(whole["data"].get(0).cloned().map_or(Value::Null, plain))
+    }
+}
+
+/// A value without the types that stand beside those of D-Bus's variants.
+fn plain(value: Value) -> Value {
+    match value {
+        Value::Object(mut fields) => {
+            let is_variant = fields.len() == 2 && fields.contains_key("type");
+            match fields.remove("data").filter(|_| is_variant) {
+                Some(data) => plain(data),
+                None => fields.into_iter().map(|(name, value)| (name, plain(value))).collect(),
+            }
+        }
+        Value::Array(values) => values.into_iter().map(plain).collect(),
+        other => other,
+    }
+}
+
+const PROGRAM: &str = "busctl";
+/// How long it waits for an answer.
+const TIMEOUT: &str = "--timeout=5";
+/// The most of an answer that is read, bytes.
+const ANSWER_MAX: u64 = 1 << 20;
+/// The same of a complaint.
+const COMPLAINT_MAX: u64 = 4_096;
+/// ModemManager's name on the bus.
+const NAME: &str = "org.freedesktop.ModemManager1";
+/// The object that knows all others.
+const ROOT: &str = "/org/freedesktop/ModemManager1";
+/// How often a modem measures.
+const MEASURE_SECONDS: &str = "5";
+/// Modems that are asked.
+const MODEMS_MAX: usize = 16;
+/// Bearers of one modem that are asked.
+const BEARERS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variants_become_their_values() {
+        let typed = json!({
+            "a": { "type": "u", "data": 7 },
+            "b": { "type": "a{sv}", "data": { "data": { "type": "s", "data": "x" } } },
+            "c": [["w", 2]],
+        });
+        assert_eq!(plain(typed), json!({ "a": 7, "b": { "data": "x" }, "c": [["w", 2]] }));
+    }
+}

@@ -1,0 +1,59 @@
+//! What a client is told of its modems: it keeps what a modem can know, of its uplinks, for a while.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "end-to-end tests start programs, open sockets and wait"
+)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod common;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::*;
+use roadweave_device::ModemFacts;
+use roadweave_device::local::{RequestError, TellModem, request, tell_modem};
+use roadweave_device::netns::run_sandboxed;
+use serde_json::{Value, json};
+
+#[test]
+fn facts_of_a_modem_are_shown_until_nobody_tells_them() {
+    run_sandboxed("facts_of_a_modem_are_shown_until_nobody_tells_them", || {
+        let road = Road::new();
+        let (_server, _client) = road.start_both();
+        let path = socket(CLIENT);
+        let path = Path::new(&path);
+        let operator = Some("Some Operator".to_owned());
+        let facts = ModemFacts { operator, rsrp_dbm: Some(-95.5), ..ModemFacts::default() };
+        let told = |uplink: &str| {
+            tell_modem(path, &TellModem { uplink: uplink.to_owned(), facts: facts.clone() })
+        };
+        assert!(told("eth1").unwrap());
+        let at = Instant::now();
+        assert!(!told("wwan7").unwrap(), "it is no uplink");
+        // Whoever has the socket may still say nothing that harms a terminal.
+        for hostile in [
+            json!({ "operator": "\u{1b}[2J" }),
+            json!({ "operator": "x".repeat(10_000) }),
+            json!({ "rsrp_dbm": 7 }),
+            json!({ "rsrp_dbm": "strong" }),
+            json!({ "technology": "6g" }),
+        ] {
+            let params = json!({ "uplink": "eth2", "facts": hostile });
+            let answer = request(path, "tell_modem", &params);
+            assert!(matches!(answer, Err(RequestError::Refused(_))), "{params}");
+        }
+        let expected = json!({ "eth1": { "operator": "Some Operator", "rsrp_dbm": -95.5 } });
+        assert_eq!(road.show(CLIENT)["modems"], expected);
+        let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
+        let page = String::from_utf8(page.stdout).unwrap();
+        assert!(page.contains("modem eth1: Some Operator, RSRP -96 dBm\n"), "{page}");
+        while at.elapsed() < Duration::from_secs(27) {
+            assert_eq!(road.show(CLIENT)["modems"], expected);
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        std::thread::sleep(Duration::from_secs(5));
+        assert_eq!(road.show(CLIENT)["modems"], Value::Null, "after half a minute it is gone");
+    });
+}

@@ -1,0 +1,192 @@
+//! Networks that want somebody to log in, and networks that say so: each harms its own uplink only.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "end-to-end tests start programs, open sockets and wait"
+)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod common;
+#[path = "common/dns.rs"]
+mod dns;
+#[path = "common/portal.rs"]
+mod portal;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::*;
+use portal::{Answer, cut_off, redirect};
+use roadweave_device::netns::run_sandboxed;
+use serde_json::{Value, json};
+
+/// Where the page is that shows whether a network is open.
+const PAGE: &str = "198.51.100.80";
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A road whose gateways know the host of the page, and whose client asks for it.
+fn road() -> (Road, std::sync::Arc<std::sync::Mutex<portal::Portal>>) {
+    let road = Road::new();
+    road.edit("client.toml", |text| {
+        let probe = "[uplinks]\nportal_probe = \"http://probe.test/generate_204\"\n";
+        text.replace("[uplinks]\n", probe) + "[metrics]\nlisten = \"127.0.0.1:9474\"\n"
+    });
+    road.server.ip(&format!("address add {PAGE}/32 dev lo")).unwrap();
+    fs::write(road.path("resolv.conf"), "nameserver 127.0.0.53\n").unwrap();
+    let mut command = Command::new("mount");
+    command.arg("--bind").arg(road.path("resolv.conf")).arg("/etc/resolv.conf");
+    assert!(command.status().unwrap().success());
+    for gateway in ["10.1.0.1", "10.2.0.1"] {
+        dns::serve(&road.server, gateway, &[("probe.test", PAGE)]);
+    }
+    let portal = portal::serve(&road.server, PAGE);
+    (road, portal)
+}
+
+/// What `show` says of the portal of an uplink.
+fn portal_of(status: &Value, uplink: &str) -> Value {
+    let uplinks = status["uplinks"].as_array().unwrap();
+    uplinks.iter().find(|it| it["name"] == uplink).map_or(Value::Null, |it| it["portal"].clone())
+}
+
+fn metrics(road: &Road) -> String {
+    let get = || {
+        let mut stream = TcpStream::connect("127.0.0.1:9474").unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    road.vehicle.enter(get).unwrap()
+}
+
+#[test]
+fn an_uplink_behind_a_portal_is_held_back_and_comes_back_by_itself() {
+    let name = "an_uplink_behind_a_portal_is_held_back_and_comes_back_by_itself";
+    run_sandboxed(name, || {
+        let (road, portal) = road();
+        cut_off(&road.server, "eth1", true);
+        let login = "https://login.test/welcome?to=probe.test";
+        portal.lock().unwrap().answers.push((address("10.1.0.2"), redirect(login)));
+        let (_server, client) = road.start_both();
+        client.wait_for("uplink-portal");
+        let status = road.show(CLIENT);
+        assert_eq!(portal_of(&status, "eth1"), json!({ "url": login }));
+        assert_eq!(portal_of(&status, "eth2"), Value::Null);
+        road.wait_for_paths(&["eth2"]);
+        let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
+        let page = String::from_utf8(page.stdout).unwrap();
+        assert!(page.contains("portal, somebody has to log in: eth1"), "{page}");
+        let told = metrics(&road);
+        for line in [
+            "roadweave_uplink_portal{uplink=\"eth1\"} 1",
+            "roadweave_uplink_portal{uplink=\"eth2\"} 0",
+        ] {
+            assert!(told.contains(line), "{told}");
+        }
+        // What the network says stands in no line of the log.
+        assert_eq!(client.count("login.test"), 0, "{}", client.log());
+        // An uplink that carries packets is not asked.
+        sleep(Duration::from_secs(12));
+        assert_eq!(portal.lock().unwrap().guests(), [address("10.1.0.2")].into());
+
+        // Somebody logs in.
+        portal.lock().unwrap().answers.clear();
+        cut_off(&road.server, "eth1", false);
+        let login = Instant::now();
+        road.wait_for_paths(&["eth1", "eth2"]);
+        let after = login.elapsed();
+        assert!(after < Duration::from_secs(10), "back after {after:?}\n{}", client.log());
+        assert_eq!(portal_of(&road.show(CLIENT), "eth1"), Value::Null);
+        client.wait_for("uplink-portal-over");
+    });
+}
+
+#[test]
+fn the_only_uplink_has_a_session_soon_after_the_login() {
+    run_sandboxed("the_only_uplink_has_a_session_soon_after_the_login", || {
+        let (road, portal) = road();
+        road.vehicle.ip("link set eth2 down").unwrap();
+        cut_off(&road.server, "eth1", true);
+        let page = Answer::Bytes(b"HTTP/1.1 200 OK\r\n\r\n<html>log in</html>".to_vec());
+        portal.lock().unwrap().answers.push((address("10.1.0.2"), page));
+        let _server = road.start_server();
+        let client = road.start_client("client");
+        client.wait_for("uplink-portal");
+        let status = road.show(CLIENT);
+        assert_eq!(portal_of(&status, "eth1"), json!({}));
+        assert!(status["no_session"].as_str().unwrap().contains("log in"), "{status:#}");
+        sleep(Duration::from_secs(5));
+        cut_off(&road.server, "eth1", false);
+        let login = Instant::now();
+        client.wait_for(" joined ");
+        assert!(login.elapsed() < Duration::from_secs(10), "{}", client.log());
+        // The page still asks to log in, and the path is proof enough.
+        assert_eq!(portal_of(&road.show(CLIENT), "eth1"), Value::Null);
+    });
+}
+
+#[test]
+fn a_network_that_lies_about_a_portal_costs_its_own_uplink_alone() {
+    run_sandboxed("a_network_that_lies_about_a_portal_costs_its_own_uplink_alone", || {
+        let (road, portal) = road();
+        cut_off(&road.server, "eth1", true);
+        let escape = "http://a.test/\u{1b}[2J";
+        let long = format!("http://a.test/{}", "x".repeat(4_000));
+        let many = format!("HTTP/1.1 302 X\r\n{}\r\n", "A: b\r\n".repeat(300));
+        let answers = [
+            Answer::Endless,
+            Answer::Slow,
+            Answer::Silence,
+            Answer::Bytes(many.into_bytes()),
+            Answer::Bytes(vec![0xff; 100_000]),
+            Answer::Bytes(Vec::new()),
+            redirect("javascript:alert(1)"),
+            redirect(escape),
+            redirect(&long),
+        ];
+        let _server = road.start_server();
+        for answer in answers {
+            let name = format!("{answer:?}").chars().take(40).collect::<String>();
+            // An answer with control characters in it is none.
+            let is_redirect = matches!(
+                &answer,
+                Answer::Bytes(it) if it.starts_with(b"HTTP/1.1 302 F") && !it.contains(&0x1b)
+            );
+            portal.lock().unwrap().answers = vec![(address("10.1.0.2"), answer)];
+            let before = portal.lock().unwrap().asked.len();
+            let client = road.start_client("client");
+            client.wait_for(" joined ");
+            road.wait_for_paths(&["eth2"]);
+            let deadline = Instant::now() + WAIT_MAX;
+            while portal.lock().unwrap().asked.len() == before {
+                assert!(Instant::now() < deadline, "{name}: it is never asked");
+                sleep(Duration::from_millis(50));
+            }
+            if is_redirect {
+                // It is a portal, but its address is shown to nobody.
+                client.wait_for("uplink-portal");
+                assert_eq!(portal_of(&road.show(CLIENT), "eth1"), json!({}), "{name}");
+            } else {
+                // As long as a question takes, the loop turns and the session lives.
+                let end = Instant::now() + Duration::from_secs(6);
+                while Instant::now() < end {
+                    let status = road.show(CLIENT);
+                    assert_eq!(portal_of(&status, "eth1"), Value::Null, "{name}");
+                    assert_eq!(usable(&status), ["eth2"], "{name}");
+                    sleep(Duration::from_millis(500));
+                }
+            }
+            assert_eq!(client.count("PANIC") + client.count("panicked"), 0, "{}", client.log());
+            client.interrupt();
+        }
+        assert_eq!(portal.lock().unwrap().guests(), [address("10.1.0.2")].into());
+    });
+}

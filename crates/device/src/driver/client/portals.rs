@@ -1,0 +1,266 @@
+//! When an uplink is asked whether its network wants somebody to log in.
+//!
+//! ```text
+//! uplink is up ─► 1 s ─► its path is validated? ─► no: thread, portal::run ─► Client::set_portal
+//!                   ▲              │ yes: nothing is sent          │
+//!                   └─ 10 s ◄──────┴─ 10 s, doubling to 5 min ◄────┘
+//! ```
+//!
+//! An uplink that works sends no probe at all: what is validated is open. Each has one thread at
+//! most, whose answer counts for it alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use roadweave_tunnel::{Client, Portal};
+use roadweave_types::{Instant, ProbeUrl, UplinkId};
+
+use super::ClientRole;
+use crate::driver::event_loop::Driver;
+use crate::lookup::Request;
+use crate::portal::{self, Finding};
+use crate::{Uplink, Waker};
+
+/// How long an uplink that has come may take to reach the server before it is asked.
+const GRACE: Duration = Duration::from_secs(1);
+/// How soon an uplink is asked, or looked at, again.
+const PAUSE: Duration = Duration::from_secs(10);
+/// The longest time until the next question.
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// Threads at once, of all uplinks.
+const THREADS_MAX: usize = 32;
+
+/// What is asked over which uplink.
+#[derive(Debug)]
+pub(super) struct Portals {
+    /// The page; nothing is asked where there is none.
+    url: Option<ProbeUrl>,
+    waker: Waker,
+    sender: Sender<(UplinkId, Finding)>,
+    findings: Receiver<(UplinkId, Finding)>,
+    uplinks: BTreeMap<UplinkId, OfUplink>,
+    /// The uplinks whose threads have not answered yet.
+    threads: BTreeSet<UplinkId>,
+}
+
+/// Where the questions over one uplink stand.
+#[derive(Debug)]
+struct OfUplink {
+    index: u32,
+    addresses: Vec<IpNet>,
+    due: Instant,
+    pause: Duration,
+    /// The thread that asks gives up when this is gone; none: nobody waits for an answer.
+    interest: Option<Arc<()>>,
+}
+
+impl Portals {
+    /// Asks for `url`; `waker` wakes the loop for the answers.
+    pub(super) fn new(url: Option<ProbeUrl>, waker: Waker) -> Self {
+        let (sender, findings) = channel();
+        let (uplinks, threads) = (BTreeMap::new(), BTreeSet::new());
+        Self { url, waker, sender, findings, uplinks, threads }
+    }
+
+    /// An uplink is there, or has changed. Returns whether it is in another network than before, of
+    /// which nothing is known.
+    pub(super) fn set_uplink(&mut self, now: Instant, uplink: &Uplink) -> bool {
+        let known = self.uplinks.get(&uplink.id);
+        if known.is_some_and(|of| of.index == uplink.index && of.addresses == uplink.addresses) {
+            return false;
+        }
+        let of = OfUplink {
+            index: uplink.index,
+            addresses: uplink.addresses.clone(),
+            due: now + GRACE,
+            pause: PAUSE,
+            interest: None,
+        };
+        self.uplinks.insert(uplink.id, of);
+        true
+    }
+
+    /// An uplink is gone.
+    pub(super) fn remove_uplink(&mut self, uplink: UplinkId) {
+        self.uplinks.remove(&uplink);
+    }
+
+    /// When an uplink is to be looked at.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        // The end of a thread wakes the loop.
+        if self.url.is_none() || self.threads.len() >= THREADS_MAX {
+            return None;
+        }
+        let idle = self.uplinks.iter().filter(|(id, _)| !self.threads.contains(id));
+        idle.map(|(_, of)| of.due).min()
+    }
+
+    /// The uplinks that are to be looked at now.
+    fn due(&self, now: Instant) -> Vec<UplinkId> {
+        if self.poll_timeout().is_none_or(|due| due > now) {
+            return Vec::new();
+        }
+        let is_due =
+            |(id, of): &(&UplinkId, &OfUplink)| of.due <= now && !self.threads.contains(id);
+        self.uplinks.iter().filter(is_due).map(|(id, _)| *id).collect()
+    }
+
+    /// An uplink need not be asked now.
+    fn rest(&mut self, now: Instant, id: UplinkId) {
+        if let Some(of) = self.uplinks.get_mut(&id) {
+            (of.due, of.pause) = (now + PAUSE, PAUSE);
+        }
+    }
+
+    /// Asks over an uplink, with what has to be known to look the page's host up.
+    fn ask(&mut self, now: Instant, id: UplinkId, request: Request) {
+        let (Some(url), Some(of)) = (self.url.clone(), self.uplinks.get_mut(&id)) else { return };
+        (of.due, of.pause) = (now + of.pause, (of.pause * 2).min(PAUSE_MAX));
+        if self.threads.len() >= THREADS_MAX {
+            return;
+        }
+        let interest = Arc::new(());
+        let weak = Arc::downgrade(&interest);
+        of.interest = Some(interest);
+        let (sender, waker) = (self.sender.clone(), self.waker.clone());
+        let thread = std::thread::Builder::new().name("portal".into()).spawn(move || {
+            // The loop may have ended meanwhile.
+            let _ = sender.send((id, portal::run(&url, request, &weak)));
+            waker.wake();
+        });
+        match thread {
+            Ok(_) => _ = self.threads.insert(id),
+            Err(error) => tracing::debug!(%error, "no thread to ask for a login page"),
+        }
+    }
+
+    /// What was found, of those that are in the network that was asked.
+    fn poll(&mut self, now: Instant) -> Vec<(UplinkId, Finding)> {
+        let mut found = Vec::new();
+        while let Ok((id, finding)) = self.findings.try_recv() {
+            self.threads.remove(&id);
+            let Some(of) = self.uplinks.get_mut(&id) else { continue };
+            // Else it is that of another network.
+            if of.interest.take().is_some() {
+                // However long it took, the pause is one.
+                of.due = of.due.max(now + PAUSE);
+                found.push((id, finding));
+            }
+        }
+        found
+    }
+}
+
+impl ClientRole {
+    /// Asks over the uplinks that do not reach the server, where it is time to.
+    pub(super) fn ask_for_portals(&mut self, driver: &Driver<Client>, now: Instant) {
+        for id in self.portals.due(now) {
+            let name = self.portals.url.as_ref().map(|url| url.server().clone());
+            let request = match driver.node.is_validated(id) {
+                true => None,
+                false => self.resolver.request(now, id, name.into_iter().collect()),
+            };
+            match request {
+                Some(request) => self.portals.ask(now, id, request),
+                None => self.portals.rest(now, id),
+            }
+        }
+    }
+
+    /// Takes what was found.
+    pub(super) fn take_portals(&mut self, client: &mut Client, now: Instant) {
+        for (uplink, finding) in self.portals.poll(now) {
+            tracing::debug!(uplink = uplink.0, ?finding, "asked whether somebody has to log in");
+            match finding {
+                Finding::Open => client.set_portal(now, uplink, None),
+                Finding::Portal(url) => client.set_portal(now, uplink, Some(Portal { url })),
+                Finding::Nothing(_) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Gateway;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn uplink(index: u32, address: &str) -> Uplink {
+        Uplink {
+            id: UplinkId(1),
+            index,
+            name: "wlan0".to_owned(),
+            carrier: true,
+            mtu: 1_500,
+            addresses: vec![address.parse().expect("an address")],
+            gateway_v4: Some(Gateway::Direct),
+            gateway_v6: None,
+        }
+    }
+
+    fn portals(url: Option<&str>) -> Portals {
+        let url = url.map(|url| url.parse().expect("an address"));
+        Portals::new(url, Waker::new().expect("a waker"))
+    }
+
+    /// When questions fall due of an uplink that is asked in vain, milliseconds.
+    fn asked(portals: &mut Portals, until: u64) -> Vec<u64> {
+        let mut times = Vec::new();
+        while let Some(due) = portals.poll_timeout().filter(|due| *due < at(until)) {
+            for id in portals.due(due) {
+                times.push(due.since(Instant::ZERO).as_millis() as u64);
+                // As `ask` does, without a thread.
+                let of = portals.uplinks.get_mut(&id).expect("it is there");
+                (of.due, of.pause) = (due + of.pause, (of.pause * 2).min(PAUSE_MAX));
+            }
+        }
+        times
+    }
+
+    #[test]
+    fn questions_become_seldom_and_begin_anew_in_another_network() {
+        let mut portals = portals(Some("http://probe.example/"));
+        assert!(portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24")));
+        assert!(!portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24")), "nothing is new");
+        let seconds = |times: Vec<u64>| times.iter().map(|ms| ms / 1_000).collect::<Vec<_>>();
+        let times = seconds(asked(&mut portals, 1_300_000));
+        assert_eq!(times, [1, 11, 31, 71, 151, 311, 611, 911, 1_211]);
+        assert!(portals.set_uplink(at(1_300_000), &uplink(3, "10.9.0.2/24")));
+        assert_eq!(seconds(asked(&mut portals, 1_320_000)), [1_301, 1_311]);
+        portals.rest(at(1_320_000), UplinkId(1));
+        assert_eq!(portals.poll_timeout(), Some(at(1_330_000)));
+        portals.remove_uplink(UplinkId(1));
+        assert_eq!(portals.poll_timeout(), None);
+    }
+
+    #[test]
+    fn without_a_page_nothing_is_asked() {
+        let mut portals = portals(None);
+        portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24"));
+        assert_eq!((portals.poll_timeout(), portals.due(at(900_000))), (None, Vec::new()));
+    }
+
+    #[test]
+    fn what_was_found_of_another_network_counts_for_nothing() {
+        let mut portals = portals(Some("http://probe.example/"));
+        portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24"));
+        let wait = |portals: &mut Portals| {
+            portals.uplinks.get_mut(&UplinkId(1)).expect("it is there").interest =
+                Some(Arc::new(()));
+        };
+        wait(&mut portals);
+        portals.set_uplink(at(5), &uplink(3, "10.9.0.2/24"));
+        portals.sender.send((UplinkId(1), Finding::Open)).expect("it is heard");
+        assert!(portals.poll(at(10)).is_empty());
+        wait(&mut portals);
+        portals.sender.send((UplinkId(1), Finding::Open)).expect("it is heard");
+        assert_eq!(portals.poll(at(10)), [(UplinkId(1), Finding::Open)]);
+    }
+}

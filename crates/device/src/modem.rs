@@ -1,0 +1,187 @@
+//! What modems tell of their networks: a program beside the client asks them (`roadweave modems`),
+//! and the client keeps what it was told for half a minute.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use roadweave_types::Instant;
+use serde::{Deserialize, Serialize};
+
+/// What a modem knows of its network; what it does not know is left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModemFacts {
+    /// Whose network it is in, as that calls itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
+    /// By what it is connected: `5g-sa`, `5g-nsa`, `lte`, `3g` or `2g`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub technology: Option<String>,
+    /// The power of the reference signal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rsrp_dbm: Option<f64>,
+    /// The quality of the reference signal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rsrq_db: Option<f64>,
+    /// The signal above noise and interference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sinr_db: Option<f64>,
+    /// The number of its SIM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iccid: Option<String>,
+    /// Its access point in the operator's network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub apn: Option<String>,
+}
+
+impl ModemFacts {
+    /// The longest text, letters.
+    pub const TEXT_MAX: usize = 64;
+    /// What a receiver can measure of [`ModemFacts::rsrp_dbm`]: 3GPP TS 38.133 has -156 to -31.
+    pub const RSRP_DBM: RangeInclusive<f64> = -160.0..=-20.0;
+    /// The same of [`ModemFacts::rsrq_db`]: -43 to 20.
+    pub const RSRQ_DB: RangeInclusive<f64> = -50.0..=30.0;
+    /// The same of [`ModemFacts::sinr_db`]: -23 to 40.
+    pub const SINR_DB: RangeInclusive<f64> = -40.0..=60.0;
+    /// The names of technologies.
+    pub const TECHNOLOGIES: [&str; 5] = ["5g-sa", "5g-nsa", "lte", "3g", "2g"];
+
+    /// Whether they may be shown to anybody.
+    ///
+    /// # Errors
+    /// Which of them may not, and what would.
+    pub fn check(&self) -> Result<(), String> {
+        let texts = [("operator", &self.operator), ("apn", &self.apn), ("iccid", &self.iccid)];
+        for (name, text) in texts {
+            let is_plain = |text: &String| {
+                (1..=Self::TEXT_MAX).contains(&text.chars().count())
+                    && !text.chars().any(char::is_control)
+            };
+            if text.as_ref().is_some_and(|text| !is_plain(text)) {
+                let most = Self::TEXT_MAX;
+                return Err(format!("{name} is 1 to {most} letters without control characters"));
+            }
+        }
+        let digits = |text: &String| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if self.iccid.as_ref().is_some_and(|iccid| !digits(iccid)) {
+            return Err("iccid is digits".to_owned());
+        }
+        let known = |name: &String| Self::TECHNOLOGIES.contains(&name.as_str());
+        if self.technology.as_ref().is_some_and(|name| !known(name)) {
+            return Err(format!("technology is one of {}", Self::TECHNOLOGIES.join(", ")));
+        }
+        for (name, figure, range) in [
+            ("rsrp_dbm", self.rsrp_dbm, Self::RSRP_DBM),
+            ("rsrq_db", self.rsrq_db, Self::RSRQ_DB),
+            ("sinr_db", self.sinr_db, Self::SINR_DB),
+        ] {
+            if figure.is_some_and(|figure| !range.contains(&figure)) {
+                return Err(format!("{name} is {} to {}", range.start(), range.end()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Operator, technology, signal and access point in a line.
+    pub fn in_a_line(&self) -> String {
+        let figure = |name: &str, figure: Option<f64>, unit: &str| {
+            figure.map(|figure| format!("{name} {figure:.0} {unit}"))
+        };
+        let parts = [
+            self.operator.clone(),
+            self.technology.clone(),
+            figure("RSRP", self.rsrp_dbm, "dBm"),
+            figure("RSRQ", self.rsrq_db, "dB"),
+            figure("SINR", self.sinr_db, "dB"),
+            self.apn.clone(),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What was told of late, by the modem's interface.
+#[derive(Debug, Default)]
+pub(crate) struct Modems(BTreeMap<String, (Instant, ModemFacts)>);
+
+impl Modems {
+    /// Takes what was told of the modem behind `uplink`.
+    pub(crate) fn tell(&mut self, now: Instant, uplink: String, facts: ModemFacts) {
+        self.0.retain(|_, (at, _)| now.since(*at) < FRESH);
+        if self.0.len() < MODEMS_MAX || self.0.contains_key(&uplink) {
+            self.0.insert(uplink, (now, facts));
+        }
+    }
+
+    /// What still holds.
+    pub(crate) fn facts(&self, now: Instant) -> BTreeMap<String, ModemFacts> {
+        let fresh = self.0.iter().filter(|(_, (at, _))| now.since(*at) < FRESH);
+        fresh.map(|(name, (_, facts))| (name.clone(), facts.clone())).collect()
+    }
+}
+
+/// For how long it holds.
+const FRESH: Duration = Duration::from_secs(30);
+/// Modems that are kept.
+const MODEMS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> ModemFacts {
+        let some = |text: &str| Some(text.to_owned());
+        ModemFacts {
+            operator: some("Some Operator"),
+            technology: some("5g-nsa"),
+            rsrp_dbm: Some(-95.4),
+            rsrq_db: Some(-10.5),
+            sinr_db: Some(12.0),
+            iccid: some("8949020000012345678F"),
+            apn: some("internet"),
+        }
+    }
+
+    #[test]
+    fn only_what_a_modem_can_measure_and_a_terminal_can_show_is_taken() {
+        assert_eq!((facts().check(), ModemFacts::default().check()), (Ok(()), Ok(())));
+        let some = |text: &str| Some(text.to_owned());
+        for (wrong, name) in [
+            (ModemFacts { operator: some("\u{1b}[2J"), ..facts() }, "operator"),
+            (ModemFacts { operator: some(""), ..facts() }, "operator"),
+            (ModemFacts { apn: Some("x".repeat(65)), ..facts() }, "apn"),
+            (ModemFacts { iccid: some("89 49"), ..facts() }, "iccid"),
+            (ModemFacts { technology: some("6g"), ..facts() }, "technology"),
+            (ModemFacts { rsrp_dbm: Some(f64::NAN), ..facts() }, "rsrp_dbm"),
+            (ModemFacts { rsrp_dbm: Some(0.0), ..facts() }, "rsrp_dbm"),
+            (ModemFacts { rsrq_db: Some(f64::NEG_INFINITY), ..facts() }, "rsrq_db"),
+            (ModemFacts { sinr_db: Some(1e300), ..facts() }, "sinr_db"),
+        ] {
+            assert!(wrong.check().is_err_and(|why| why.starts_with(name)), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_tells_again_vanishes_and_names_take_no_room_without_end() {
+        let at = |seconds: u64| Instant::from_millis(seconds * 1_000);
+        let mut modems = Modems::default();
+        modems.tell(at(0), "wwan0".to_owned(), facts());
+        modems.tell(at(20), "wwan1".to_owned(), ModemFacts::default());
+        let names = |modems: &Modems, now| modems.facts(now).into_keys().collect::<Vec<_>>();
+        assert_eq!(names(&modems, at(29)), ["wwan0", "wwan1"]);
+        assert_eq!(names(&modems, at(30)), ["wwan1"]);
+        assert_eq!(modems.facts(at(60)), BTreeMap::new());
+        (0..1_000).for_each(|number| modems.tell(at(40), format!("u{number}"), facts()));
+        assert_eq!(modems.facts(at(41)).len(), MODEMS_MAX);
+    }
+
+    #[test]
+    fn a_line_has_what_is_known() {
+        let line = "Some Operator, 5g-nsa, RSRP -95 dBm, RSRQ -10 dB, SINR 12 dB, internet";
+        assert_eq!(facts().in_a_line(), line);
+        assert_eq!(
+            ModemFacts { rsrp_dbm: Some(-80.0), ..Default::default() }.in_a_line(),
+            "RSRP -80 dBm"
+        );
+    }
+}

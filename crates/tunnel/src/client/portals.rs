@@ -1,0 +1,118 @@
+//! Uplinks whose network wants somebody to log in before it lets anything through.
+//!
+//! ```text
+//! HTTP over it is answered by a login page ─► held back: tried seldom, behind all others, and
+//!     no reason to wait ─► open, or its path is validated ─► as any other, at once
+//! ```
+//!
+//! Who says so is the network under that uplink, which may lie. So it costs that uplink alone, and
+//! never one whose path is validated: that is proof, and what HTTP says is none.
+
+use std::time::Duration;
+
+use roadweave_types::{Instant, PathStatus, UplinkId};
+use serde::{Deserialize, Serialize};
+
+use super::notices::Notice;
+use super::{Client, Uplink};
+use crate::node::Node as _;
+
+/// How often something is tried over an uplink that is held back: once somebody has logged in it
+/// comes back by that, whether HTTP tells of it or not.
+pub(super) const HELD_BACK_RETRY: Duration = Duration::from_secs(4);
+
+/// A network that answers HTTP with a login page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Portal {
+    /// Where that page is, as the network says: letters that belong into an address, by http or
+    /// https, and nothing else is known of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// Why an uplink is held back, and since when.
+#[derive(Clone, Debug)]
+pub(super) struct HeldBack {
+    pub(super) portal: Portal,
+    since: Instant,
+    /// Whether that was told.
+    told: bool,
+}
+
+impl Client {
+    /// The network under `uplink` answers HTTP with a login page, or does so no more. Of an uplink
+    /// whose path is validated this is not believed.
+    pub fn set_portal(&mut self, now: Instant, uplink: UplinkId, portal: Option<Portal>) {
+        match portal {
+            None => self.release(now, uplink),
+            Some(_) if self.is_validated(uplink) => {}
+            Some(portal) => self.hold_back(now, uplink, portal),
+        }
+        self.handle_timeout(now);
+    }
+
+    /// Whether the path over an uplink is validated and has answered what it was asked.
+    pub fn is_validated(&self, uplink: UplinkId) -> bool {
+        let id = self.current.as_ref().map(|current| current.id);
+        let paths = id.and_then(|id| self.endpoint.connection(id)).map_or(&[][..], |it| it.paths());
+        paths.iter().any(|path| {
+            let answers = matches!(path.status, PathStatus::Usable | PathStatus::Standby);
+            path.uplink == Some(uplink) && answers
+        })
+    }
+
+    fn hold_back(&mut self, now: Instant, id: UplinkId, portal: Portal) {
+        let Some(uplink) = self.uplinks.get_mut(&id) else { return };
+        if let Some(held_back) = &mut uplink.held_back {
+            held_back.portal = portal;
+            return;
+        }
+        uplink.held_back = Some(HeldBack { portal, since: now, told: false });
+        uplink.next_path = uplink.next_path.max(now + HELD_BACK_RETRY);
+        let name = uplink.name.clone();
+        let told = self.notify(now, Notice::Portal { uplink: name });
+        let held_back = self.uplinks.get_mut(&id).and_then(|uplink| uplink.held_back.as_mut());
+        held_back.into_iter().for_each(|it| it.told = told);
+    }
+
+    /// An uplink is as any other from now on.
+    fn release(&mut self, now: Instant, id: UplinkId) {
+        let Some(uplink) = self.uplinks.get_mut(&id) else { return };
+        let Some(HeldBack { since, told, .. }) = uplink.held_back.take() else { return };
+        (uplink.next_attempt, uplink.next_path) = (now, now);
+        let name = uplink.name.clone();
+        self.on_new_chance(now, Some(id));
+        self.pairs.hurry_over(now, id);
+        if told {
+            self.notify(now, Notice::PortalOver { uplink: name, after: now.since(since) });
+        }
+    }
+
+    /// Where a path is validated the network lets packets through, whatever it has said.
+    pub(super) fn release_validated(&mut self, now: Instant) {
+        let held_back = self.uplinks.iter().filter(|(_, uplink)| uplink.held_back.is_some());
+        let ids: Vec<UplinkId> = held_back.map(|(id, _)| *id).collect();
+        for id in ids {
+            if self.is_validated(id) {
+                self.release(now, id);
+            }
+        }
+    }
+
+    /// Whether an uplink is held back.
+    pub fn is_held_back(&self, id: UplinkId) -> bool {
+        self.uplinks.get(&id).is_some_and(|uplink| uplink.held_back.is_some())
+    }
+
+    /// The uplinks that are not held back; all of them, if all are.
+    pub(super) fn open_uplinks(&self) -> impl Iterator<Item = (&UplinkId, &Uplink)> {
+        let all = self.are_all_held_back();
+        self.uplinks.iter().filter(move |(_, uplink)| all || uplink.held_back.is_none())
+    }
+
+    /// Whether there are uplinks, and all of them are held back.
+    pub(super) fn are_all_held_back(&self) -> bool {
+        let mut uplinks = self.uplinks.values();
+        !self.uplinks.is_empty() && uplinks.all(|uplink| uplink.held_back.is_some())
+    }
+}
