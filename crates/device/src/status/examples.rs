@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use roadweave_quic::PathStats;
 use roadweave_tunnel::{
-    CandidatePlace, EncoderTarget, LaneStats, LegStatus, LinkCounters, LinkStatus, MemoryStats,
-    PairReport, PairState, PathStatusReport, ReceiveStats, RoundTrips, SendStats, SessionStats,
-    TenantStats,
+    CandidatePlace, EncoderTarget, LaneStats, LegStatus, LinkCounters, LinkStatus, LoadStats,
+    MemoryStats, PairReport, PairState, PathStatusReport, Portal, ReceiveStats, RoundTrips,
+    SendStats, SessionStats, TenantStats,
 };
 use roadweave_types::{Delays, DropReason, PathStatus, Priority, Rate};
 use serde_json::{Map, Value, json};
@@ -64,7 +64,22 @@ fn client() -> ClientStatus {
         rest_seconds: Some(1.5),
         last: Some("nobody answered".to_owned()),
     };
-    let uplink = UplinkReport { name: "wwan0".to_owned(), heard: true, servers: vec![pair] };
+    let portal = Portal { url: Some("http://login.example/".to_owned()) };
+    let uplink = UplinkReport {
+        name: "wwan0".to_owned(),
+        heard: true,
+        portal: Some(portal),
+        servers: vec![pair],
+    };
+    let modem = ModemFacts {
+        operator: Some("An Operator".to_owned()),
+        technology: Some("5g-nsa".to_owned()),
+        rsrp_dbm: Some(-95.0),
+        rsrq_db: Some(-11.0),
+        sinr_db: Some(12.5),
+        iccid: Some("8949020000012345678".to_owned()),
+        apn: Some("internet".to_owned()),
+    };
     let candidate = CandidateReport {
         name: "fra-1".to_owned(),
         site: "frankfurt".to_owned(),
@@ -81,6 +96,7 @@ fn client() -> ClientStatus {
         no_session: Some("no uplink".to_owned()),
         uplinks: vec![uplink],
         paused: vec!["wwan1".to_owned()],
+        modems: [("wwan0".to_owned(), modem)].into(),
         candidates: vec![candidate],
         suppressed_notices: 0,
         streams: Some(streams()),
@@ -98,7 +114,8 @@ fn session() -> SessionStatus {
 }
 
 fn stats() -> SessionStats {
-    SessionStats { lanes: vec![lane()], memory: MemoryStats::default(), drops: drops() }
+    let load = LoadStats { sent_datagrams: 3, ..LoadStats::default() };
+    SessionStats { lanes: vec![lane()], memory: MemoryStats::default(), load, drops: drops() }
 }
 
 fn path() -> PathStatusReport {
