@@ -215,7 +215,7 @@ mod tests {
         let expected = [
             "server 192.0.2.1:4433, 12.3 MB used",
             "",
-            "uplink            down      up  idle    loaded ms   loss %",
+            "uplink            down      up  idle    loaded ms     loss %",
             "                Mbit/s  Mbit/s    ms    down / up  down / up",
             "wwan0            24.13   8.00*  38.2  61.0 / 61.0  1.3 / 1.3",
             "sat0          left out       -     -            -          -",
