@@ -5,9 +5,9 @@
 //! ```
 //!
 //! It is no part of the client, whose program would grow by D-Bus, and which a modem's firmware or
-//! an operator shall not reach by a name they choose. Nothing is kept between two readings: whatever
-//! ends and comes back meanwhile is there again with the next one, and what is told no more vanishes
-//! from the client by itself.
+//! an operator shall not reach by a name they choose. Nothing is kept between two readings:
+//! whatever ends and comes back meanwhile is there again with the next one, and what is told no
+//! more vanishes from the client by itself.
 
 mod bus;
 mod facts;
@@ -26,8 +26,8 @@ use roadweave_types::peer_text;
 
 /// Tells a client what ModemManager knows of its modems: operator, technology, signal, SIM, APN
 ///
-/// It asks over D-Bus every five seconds, waits for a ModemManager and a client that do not run yet,
-/// and starts neither.
+/// It asks over D-Bus every five seconds, waits for a ModemManager and a client that do not run
+/// yet, and starts neither.
 #[derive(Debug, clap::Args)]
 pub struct ModemsArgs {
     /// The socket of the client

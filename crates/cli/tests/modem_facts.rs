@@ -1,4 +1,5 @@
-//! What a client is told of its modems: it keeps what a modem can know, of its uplinks, for a while.
+//! What a client is told of its modems: it keeps what a modem can know, of its uplinks, for a
+//! while.
 
 #![allow(
     clippy::disallowed_methods,
