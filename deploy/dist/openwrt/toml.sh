@@ -13,8 +13,8 @@ config_cb() {
 	case $toml_type in
 	"") ;;
 	client) toml_known="enabled config name private_key_file dns state_directory uplink_include \
-uplink_exclude uplink_forward uplink_local into_tunnel exclude exclude_mark masquerade before_join \
-kill_switch tun_name mtu_bytes memory_mb" ;;
+uplink_exclude uplink_forward uplink_local uplink_portal_probe into_tunnel exclude exclude_mark \
+masquerade before_join kill_switch tun_name mtu_bytes memory_mb" ;;
 	server) toml_known="address public_key name site" ;;
 	policy) toml_known="name priority weight technology monthly_cap_mb billing_day daily_cap_mb \
 redundancy_percent" ;;
@@ -135,6 +135,7 @@ toml_client() {
 	toml_list "$1" uplink_exclude exclude
 	toml_option "$1" uplink_forward truth forward
 	toml_option "$1" uplink_local truth local
+	toml_option "$1" uplink_portal_probe text portal_probe
 	config_foreach toml_policy policy
 	echo "[routes]"
 	toml_list "$1" into_tunnel into_tunnel
