@@ -101,13 +101,13 @@ impl Manager<'_> {
 /// A value without the types that stand beside those of D-Bus's variants.
 fn plain(value: Value) -> Value {
     match value {
-        Value::Object(mut fields) => {
-            let is_variant = fields.len() == 2 && fields.contains_key("type");
-            match fields.remove("data").filter(|_| is_variant) {
-                Some(data) => plain(data),
-                None => fields.into_iter().map(|(name, value)| (name, plain(value))).collect(),
+        Value::Object(mut fields) => match fields.remove("data") {
+            Some(data) if fields.len() == 1 && fields.contains_key("type") => plain(data),
+            data => {
+                fields.extend(data.map(|data| ("data".to_owned(), data)));
+                fields.into_iter().map(|(name, value)| (name, plain(value))).collect()
             }
-        }
+        },
         Value::Array(values) => values.into_iter().map(plain).collect(),
         other => other,
     }

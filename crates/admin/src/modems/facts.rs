@@ -154,7 +154,7 @@ mod tests {
         assert_eq!((signal, told.facts.iccid), ((None, None, None), None));
         let odd = [Value::Null, json!([]), json!("x"), json!({ MODEM: 7, NETWORK: [], SIGNAL: 1 })];
         for odd in odd {
-            assert_eq!(of(&odd, &[odd.clone()], &odd), Modem::default());
+            assert_eq!(of(&odd, std::slice::from_ref(&odd), &odd), Modem::default());
         }
         let ports: Vec<Value> = (0..100).map(|port| json!([format!("w{port}"), 2])).collect();
         let many = of(&json!({ MODEM: { "Ports": ports } }), &[], &Value::Null);
