@@ -11,6 +11,8 @@ cd "$(dirname "$0")/.."
 cargo="${CARGO:-cargo}"
 # Where those lie that wait: one of them, with two tests at a time, takes an eighth of a processor.
 waiting='/crates/((admin|cli|video|web)/tests|device|workshop/tests/(bench_clients|record|stack))[/.]'
+# One of them measures what a link carries.
+alone=/crates/cli/tests/measured.rs
 side_by_side=4
 
 # One program: its package's folder, its source, itself; and where what it prints is kept.
@@ -48,9 +50,9 @@ listed() { grep -E "$@" "$results/programs" || true; }
 # By far the longest comes first.
 {
     listed "$waiting" | grep /placement.rs || true
-    listed "$waiting" | grep -v /placement.rs || true
+    listed "$waiting" | grep -v -e /placement.rs -e $alone || true
 } | run $side_by_side
-listed -v "$waiting" | run 1
+{ listed -v "$waiting" && listed $alone; } | run 1
 
 failed=0
 "$cargo" test --no-fail-fast --doc "$@" || failed=1
