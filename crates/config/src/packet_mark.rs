@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use roadweave_types::{FAILED_MARK, TAKEN_MARK};
 use serde::{Deserialize, Serialize};
 
 /// The bits of a packet's mark that tell which packets are meant: "0x10", or "0x10/0xf0" where
@@ -39,8 +40,8 @@ impl TryFrom<String> for PacketMark {
             let why = "is borne by every packet without a mark, or by none";
             return Err(format!("\"{text}\" {why}; set bits, and the same in the mask"));
         }
-        if TAKEN & mask == bits {
-            return Err(format!("\"{text}\" is the mark {TAKEN:#x} too, which the client sets"));
+        if let Some(own) = [TAKEN_MARK, FAILED_MARK].into_iter().find(|own| own & mask == bits) {
+            return Err(format!("\"{text}\" is the mark {own:#x} too, which the client sets"));
         }
         Ok(Self { bits, mask })
     }
@@ -59,8 +60,6 @@ impl From<PacketMark> for String {
 }
 
 const LOWER: u32 = 0xffff;
-/// That of connections which end at the box (`crates/device/src/filter/split.rs`).
-const TAKEN: u32 = 0x5258;
 
 #[cfg(test)]
 mod tests {
@@ -82,6 +81,7 @@ mod tests {
             ("0x1/0xffffffff", "bits 16 to 31"),
             ("0x5258", "0x5258 too"),
             ("0x8/0xf", "0x5258 too"),
+            ("0x1/0x3", "0x5259 too"),
         ] {
             let refused = read(text).expect_err(text);
             assert!(refused.contains(said), "{text}: {refused}");

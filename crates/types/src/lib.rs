@@ -6,6 +6,7 @@
 mod delays;
 mod drop_reason;
 mod ids;
+mod marks;
 mod name_pattern;
 mod offer;
 mod order;
@@ -26,6 +27,7 @@ mod urgency;
 pub use delays::Delays;
 pub use drop_reason::{DropCounters, DropReason};
 pub use ids::{LaneId, PacketId, PathId, UplinkId};
+pub use marks::{FAILED_MARK, TAKEN_MARK};
 pub use name_pattern::NamePattern;
 pub use offer::PathOffer;
 pub use order::Order;

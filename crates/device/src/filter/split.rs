@@ -31,6 +31,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
+use roadweave_types::{FAILED_MARK, TAKEN_MARK};
 
 use super::chain::{Chain, family, has_family};
 use super::nftables::Nftables;
@@ -40,9 +41,9 @@ use crate::{DeviceError, Instance};
 
 /// The mark of packets and connections that are for sockets of this box which bear addresses of
 /// hosts, with the mask. It is of the lower half, since the upper one tells uplinks apart.
-pub(crate) const TAKEN: (u32, u32) = (0x5258, 0xffff);
+pub(crate) const TAKEN: (u32, u32) = (TAKEN_MARK, 0xffff);
 /// The mark of a socket whose destination does not answer.
-pub(crate) const FAILED: u32 = 0x5259;
+pub(crate) const FAILED: u32 = FAILED_MARK;
 
 /// Which connections may be split.
 #[derive(Clone, Debug, PartialEq, Eq)]

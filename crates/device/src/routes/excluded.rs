@@ -14,6 +14,8 @@
 //! Only the lower half of a mark can be said: the upper one is the instances' own
 //! ([`crate::answers`]).
 
+use std::ops::RangeInclusive;
+
 use ipnet::IpNet;
 
 use super::plan::{METRIC_TUN, Plan, near_table, refusal};
@@ -33,7 +35,13 @@ pub struct Excluded {
 impl Excluded {
     /// Adds what lets it pass by, in one family; `rest` is whether all else belongs into the
     /// tunnel.
-    pub(super) fn plan(&self, plan: &mut Plan, ipv4: bool, tables: Tables, rest: bool) {
+    pub(super) fn plan(
+        &self,
+        plan: &mut Plan,
+        ipv4: bool,
+        tables: &RangeInclusive<u32>,
+        rest: bool,
+    ) {
         let destinations = self.destinations.iter().filter(|it| it.addr().is_ipv4() == ipv4);
         for destination in destinations {
             let whole = rest.then_some(*tables.start());
@@ -53,5 +61,3 @@ impl Excluded {
         }));
     }
 }
-
-type Tables<'a> = &'a std::ops::RangeInclusive<u32>;
