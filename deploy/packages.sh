@@ -2,7 +2,7 @@
 # Installs the Debian packages that demo, tests and benches need; without root it prints
 # the command.
 #
-#   deploy/packages.sh [webrtc|downloads|vod|video|web]    also those of that target
+#   deploy/packages.sh [webrtc|downloads|vod|video|web|prometheus]    also those of that target
 set -eu
 
 missing=""
@@ -34,6 +34,8 @@ case "${1:-}" in web) need npm npm ;; esac
 case "${1:-}" in webrtc | downloads | vod | web) need node nodejs ;; esac
 case "${1:-}" in downloads | vod) need mptcpize mptcpize ;; esac
 case "${1:-}" in vod) need nginx nginx-light ;; esac
+# Not for everybody: where systemd runs, Debian starts a Prometheus for the whole machine.
+case "${1:-}" in prometheus) need promtool prometheus ;; esac
 # Libraries and plugins: what shows that they are there, and the package.
 if [ "${1:-}" = video ]; then
     need pkg-config pkg-config

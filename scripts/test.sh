@@ -1,7 +1,8 @@
 #!/bin/sh
 # `cargo test --no-fail-fast`, but with those test programs side by side that wait for most of their
-# time: they start real programs in namespaces of their own. All others, some of which measure time
-# or take all processors, run one after another, as cargo runs them.
+# time: they start real programs in namespaces of their own. Of those whose time is virtual as many
+# run at once as there are processors. All others, some of which measure time or take all
+# processors, run one after another, as cargo runs them.
 #
 #   scripts/test.sh [--workspace]      which packages, as cargo is told
 #
@@ -10,8 +11,10 @@ set -eu
 cd "$(dirname "$0")/.."
 cargo="${CARGO:-cargo}"
 # Where those lie that wait: one of them, with two tests at a time, takes an eighth of a processor.
-waiting='/crates/((admin|cli|video|web)/tests|device|workshop/tests/(bench_clients|record|stack))[/.]'
-# One of them measures what a link carries.
+waiting='/crates/((admin|cli|video|web)/tests|control|device|workshop/tests/(bench_clients|record|stack))[/.]'
+# Those that know no clock but their own; some have a single test, which takes one processor.
+virtual='/crates/(lab|stream|tunnel|quic|schedule|recovery|coding|wire)[/.]'
+# One of those that wait measures what a link carries.
 alone=/crates/cli/tests/measured.rs
 side_by_side=4
 
@@ -47,12 +50,12 @@ run() {
 }
 listed() { grep -E "$@" "$results/programs" || true; }
 
-# By far the longest comes first.
-{
-    listed "$waiting" | grep /placement.rs || true
-    listed "$waiting" | grep -v -e /placement.rs -e $alone || true
-} | run $side_by_side
-{ listed -v "$waiting" && listed $alone; } | run 1
+# By far the longest of each kind come first.
+first() { listed "$2" | grep "$1" || true; }
+rest() { listed "$2" | grep -v -e "$1" -e $alone || true; }
+{ first /placement.rs "$waiting" && rest /placement.rs "$waiting"; } | run $side_by_side
+{ first /lab/ "$virtual" && rest /lab/ "$virtual"; } | run "$(nproc)"
+{ listed -v "$waiting|$virtual" && listed $alone; } | run 1
 
 failed=0
 "$cargo" test --no-fail-fast --doc "$@" || failed=1

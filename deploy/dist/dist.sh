@@ -80,16 +80,9 @@ case " $PROGRAMS " in
         ;;
 esac
 
-# What tells of commands is the same for all, and made by a program of this machine.
 rm -rf "$OUT/pages" "$OUT/sbom" "$OUT/packages" "$OUT/bin"
 mkdir -p "$OUT/sbom" "$OUT/packages"
 echo "$SOURCE_DATE_EPOCH" >"$OUT/epoch"
-manual=${DIST_BINARIES:-}/roadweave-manual
-if ! "$manual" --version >/dev/null 2>&1; then
-    "$CARGO" build --quiet --package roadweave-manual
-    manual=${CARGO_TARGET_DIR:-target}/debug/roadweave-manual
-fi
-"$manual" pages "$OUT/pages"
 
 # crate PROGRAM: the folder of its crate.
 crate() {
@@ -110,34 +103,60 @@ sbom() {
     find crates -name "$made.json" -delete
 }
 
+# triple ARCH
+triple() {
+    case $1 in
+        armv7) echo armv7-unknown-linux-gnueabihf ;;
+        *) echo "$1-unknown-linux-gnu" ;;
+    esac
+}
+# build ARCH: the programs, each static.
+build() (
+    . deploy/static.sh
+    # static BINARY [arguments of cargo]
+    static() {
+        binary=$1
+        shift
+        dist rustc "$triple" --quiet --locked --bin "$binary" "$@" \
+            --manifest-path "crates/$(crate "$binary")/Cargo.toml" -- -C link-arg=$PAGE
+    }
+    triple=$(triple "$1")
+    for program in $PROGRAMS; do
+        if [ "$program" = roadweave ]; then
+            static roadweave --no-default-features
+            mkdir -p "$FOLDER/$triple/dist/box"
+            cp "$FOLDER/$triple/dist/roadweave" "$FOLDER/$triple/dist/box/roadweave"
+        fi
+        static "$program"
+        [ "$program" != roadweave-admin ] || static roadweave-manual
+    done
+)
+# pages: what tells of commands is the same for all, and made by a program of this machine.
+pages() {
+    for folder in "${DIST_BINARIES:-}" "$FOLDER/$(triple "$(uname -m)")/dist"; do
+        manual=$folder/roadweave-manual
+        if "$manual" --version >/dev/null 2>&1; then break; fi
+    done
+    if ! "$manual" --version >/dev/null 2>&1; then
+        "$CARGO" build --quiet --package roadweave-manual
+        manual=${CARGO_TARGET_DIR:-target}/debug/roadweave-manual
+    fi
+    "$manual" pages "$OUT/pages"
+}
+
+if [ -z "${DIST_BINARIES:-}" ]; then
+    rm -rf "$FOLDER"/*/dist/roadweave-manual
+    for arch in $DIST_ARCHS; do build "$arch"; done
+fi
+pages
 for arch in $DIST_ARCHS; do
+    triple=$(triple "$arch")
     case $arch in
-        x86_64) triple=x86_64-unknown-linux-gnu prefix=x86_64-linux-gnu ;;
-        aarch64) triple=aarch64-unknown-linux-gnu prefix=aarch64-linux-gnu ;;
-        armv7) triple=armv7-unknown-linux-gnueabihf prefix=arm-linux-gnueabihf ;;
+        armv7) prefix=arm-linux-gnueabihf ;;
+        *) prefix=$arch-linux-gnu ;;
     esac
     mkdir -p "$OUT/bin/$arch"
     built=${DIST_BINARIES:-$FOLDER/$triple/dist}
-    if [ -z "${DIST_BINARIES:-}" ]; then
-        (
-            . deploy/static.sh
-            # static BINARY [arguments of cargo]
-            static() {
-                binary=$1
-                shift
-                dist rustc "$triple" --quiet --locked --bin "$binary" "$@" \
-                    --manifest-path "crates/$(crate "$binary")/Cargo.toml" -- -C link-arg=$PAGE
-            }
-            for program in $PROGRAMS; do
-                if [ "$program" = roadweave ]; then
-                    static roadweave --no-default-features
-                    mkdir -p "$built/box" && cp "$built/roadweave" "$built/box/roadweave"
-                fi
-                static "$program"
-                [ "$program" != roadweave-admin ] || static roadweave-manual
-            done
-        )
-    fi
     for program in $PROGRAMS; do
         binaries=$program
         [ "$program" != roadweave-admin ] || binaries="roadweave-admin roadweave-manual"

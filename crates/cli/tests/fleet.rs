@@ -112,17 +112,6 @@ fn connection(road: &Road) -> TcpStream {
     stream
 }
 
-/// What a proxy answers over HTTP: the whole text.
-fn get(road: &Road, port: u16, path: &str) -> String {
-    let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let mut stream = road.server.enter(connect).unwrap();
-    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
 /// Sends a line, and reads it back.
 fn converse(stream: &mut TcpStream, text: &str) {
     stream.write_all(text.as_bytes()).unwrap();
@@ -200,7 +189,7 @@ fn a_drained_proxy_lets_its_clients_go_to_another_and_says_so() {
         let port = |of: &str| PROXIES.iter().find(|(name, ..)| *name == of).unwrap().2;
         let mut stream = connection(&road);
         converse(&mut stream, "before the drain");
-        let ready = get(&road, port(first.0), "/readyz");
+        let ready = http_get(&road.server, port(first.0), "/readyz");
         assert!(ready.starts_with("HTTP/1.1 200 OK\r\n"), "{ready}");
 
         let began = Instant::now();
@@ -214,19 +203,19 @@ fn a_drained_proxy_lets_its_clients_go_to_another_and_says_so() {
         converse(&mut stream, "after the drain");
         assert_eq!((sessions(first.0), sessions(second.0)), (0, 1));
         for path in ["/readyz", "/healthz", "/metrics"] {
-            let answer = get(&road, port(first.0), path);
+            let answer = http_get(&road.server, port(first.0), path);
             let status = if path == "/readyz" { "503 Service Unavailable" } else { "200 OK" };
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{answer}");
         }
-        let figures = get(&road, port(first.0), "/metrics");
+        let figures = http_get(&road.server, port(first.0), "/metrics");
         for line in ["roadweave_draining 1", "roadweave_sessions 0"] {
             assert!(figures.lines().any(|it| it == line), "{line} is not in\n{figures}");
         }
-        let figures = get(&road, port(second.0), "/metrics");
+        let figures = http_get(&road.server, port(second.0), "/metrics");
         for line in ["roadweave_draining 0", "roadweave_sessions 1"] {
             assert!(figures.lines().any(|it| it == line), "{line} is not in\n{figures}");
         }
-        assert!(get(&road, port(first.0), "/").starts_with("HTTP/1.1 404 "));
+        assert!(http_get(&road.server, port(first.0), "/").starts_with("HTTP/1.1 404 "));
 
         // The last one knows of nobody else: it stays, and the command says so.
         let drained = drain(second.0, "1");

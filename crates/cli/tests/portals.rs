@@ -13,8 +13,7 @@ mod dns;
 mod portal;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -56,17 +55,6 @@ fn portal_of(status: &Value, uplink: &str) -> Value {
     uplinks.iter().find(|it| it["name"] == uplink).map_or(Value::Null, |it| it["portal"].clone())
 }
 
-fn metrics(road: &Road) -> String {
-    let get = || {
-        let mut stream = TcpStream::connect("127.0.0.1:9474").unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
-    };
-    road.vehicle.enter(get).unwrap()
-}
-
 #[test]
 fn an_uplink_behind_a_portal_is_held_back_and_comes_back_by_itself() {
     let name = "an_uplink_behind_a_portal_is_held_back_and_comes_back_by_itself";
@@ -84,7 +72,7 @@ fn an_uplink_behind_a_portal_is_held_back_and_comes_back_by_itself() {
         let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
         let page = String::from_utf8(page.stdout).unwrap();
         assert!(page.contains("portal, somebody has to log in: eth1"), "{page}");
-        let told = metrics(&road);
+        let told = http_get(&road.vehicle, 9474, "/metrics");
         for line in [
             "roadweave_uplink_portal{uplink=\"eth1\"} 1",
             "roadweave_uplink_portal{uplink=\"eth2\"} 0",

@@ -92,17 +92,6 @@ fn write_files(road: &Road) {
     road.write("proxy.toml", proxy);
 }
 
-/// The figures at `port` of `namespace`.
-fn figures(namespace: &NetNs, port: u16) -> String {
-    let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let mut stream = namespace.enter(connect).unwrap();
-    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
 /// A line of conversation by UDP with the same ports for all, until it comes back.
 fn ask(socket: &UdpSocket, text: &str) {
     // A box whose leg was away rests before it comes again.
@@ -187,9 +176,9 @@ fn two_tenants_with_the_same_addresses_share_a_proxy_and_a_machine_of_anchors() 
             // Each tenant has its own figures, where they share, and where they do not.
             let page = String::from_utf8(roadweave(&["show", "--socket", &socket("proxy")]).stdout);
             let page = page.unwrap();
-            let at_proxy = figures(&road.server, METRICS);
+            let at_proxy = http_get(&road.server, METRICS, "/metrics");
             for tenant in [&ACME, &BRAVO] {
-                let at_anchor = figures(&road.cloud, tenant.port);
+                let at_anchor = http_get(&road.cloud, tenant.port, "/metrics");
                 let name = tenant.name;
                 let up = format!(
                     "roadweave_tenant_packets_total{{tenant=\"{name}\",direction=\"up\"}} "

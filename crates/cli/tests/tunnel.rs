@@ -82,12 +82,7 @@ fn a_client_tells_how_long_round_trips_and_packets_took() {
         let output = ping(&road.vehicle, GATEWAY_V4, "-c 20 -i 0.05");
         assert!(output.status.success(), "{output:?}");
 
-        let connect = || TcpStream::connect("127.0.0.1:9474").unwrap();
-        let mut stream = road.vehicle.enter(connect).unwrap();
-        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
-        let mut figures = String::new();
-        stream.read_to_string(&mut figures).unwrap();
+        let figures = http_get(&road.vehicle, 9474, "/metrics");
         let count = |name: &str, label: &str| {
             let line = figures.lines().find(|line| line.starts_with(name) && line.contains(label));
             let line = line.unwrap_or_else(|| panic!("no {name} of {label} in\n{figures}"));

@@ -20,7 +20,8 @@ pub mod hosts;
 mod schema;
 
 use std::fs;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -420,6 +421,17 @@ pub fn connect(left: (&NetNs, &str, &[&str]), right: (&NetNs, &str, &[&str])) {
         &CableEnd { namespace: right.0, interface: right.1, addresses: &right_addresses },
     )
     .unwrap();
+}
+
+/// What is answered over HTTP at `port` of the loopback of `namespace`: the whole text.
+pub fn http_get(namespace: &NetNs, port: u16, path: &str) -> String {
+    let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let mut stream = namespace.enter(connect).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 /// Runs `ping` with further words.
