@@ -1,5 +1,6 @@
 //! IP and UDP headers for the payloads that an instance tells of: it hands them to the kernel,
-//! which makes the true ones. What it does not know, such as the hop limit, is what Linux begins with.
+//! which makes the true ones. What it does not know, such as the hop limit, is what Linux begins
+//! with.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
