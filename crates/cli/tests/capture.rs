@@ -202,10 +202,13 @@ fn filters_and_bounds_hold_and_what_is_wrong_is_said() {
         assert!(capture.log().contains("7 packets"), "{}", capture.log());
         let fields = ["frame.interface_name", "frame.len", "frame.cap_len"];
         let Some(lines) = read(&path, &[], &fields) else { return };
-        assert_eq!(lines, vec![["eth2", "84", "60"].map(str::to_owned).to_vec(); 7]);
+        assert_eq!(lines.len(), 7, "{lines:#?}");
+        assert!(lines.iter().all(|line| line[0] == "eth2" && line[2] == "60"), "{lines:#?}");
+        // The box has packets of its own as well.
+        assert!(lines.iter().filter(|line| line[1] == "84").count() >= 4, "{lines:#?}");
 
         // Lines for people, and an end in time.
-        let ping_beside = road
+        let mut ping_beside = road
             .vehicle
             .command("ping")
             .args(["-c", "30", "-i", "0.1", GATEWAY_V4])
@@ -218,7 +221,7 @@ fn filters_and_bounds_hold_and_what_is_wrong_is_said() {
         assert!(text.contains(" vehicle-1 eth1: in, path "), "{text}");
         let none = command(SERVER, "--seconds 1 --peer nobody").output().unwrap();
         assert!(said(&none).contains("0 packets") && none.stdout.is_empty(), "{}", said(&none));
-        drop(ping_beside);
+        assert!(ping_beside.wait().unwrap().success());
 
         // What is wrong with the words.
         for (words, code, why) in [
@@ -285,9 +288,10 @@ fn no_packet_waits_for_a_reader_that_stops_and_one_that_is_killed_makes_room() {
             let all = lines.len() as u64 + missed;
             assert!((4 * 3000..4 * 3000 + 30).contains(&all), "{} {log}", lines.len());
             assert!(missed > 1000, "{log}");
-            let dropped = Command::new("capinfos").arg(&path).output().unwrap();
-            let dropped = String::from_utf8(dropped.stdout).unwrap();
-            assert!(dropped.contains(&format!("{missed}")), "{dropped}");
+            // The statistics of the device's interface have it, in an option of their own.
+            let option = [&[5, 0, 8, 0][..], &missed.to_le_bytes()].concat();
+            let file = fs::read(&path).unwrap();
+            assert!(file.windows(option.len()).any(|bytes| bytes == option), "{log}");
 
             let (capture, _) = start(&road, CLIENT, "killed.pcapng", "");
             capture.kill();
