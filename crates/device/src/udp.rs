@@ -145,6 +145,8 @@ pub struct UplinkSocket {
     socket: Socket,
     state: UdpSocketState,
     local: SocketAddr,
+    /// What it is bound to, if it is an uplink's.
+    interface: Option<String>,
     /// The socket speaks IPv6 and carries IPv4 as mapped addresses.
     dual: bool,
     /// What is known of UDP GSO here.
@@ -163,7 +165,8 @@ impl UplinkSocket {
     pub fn open(options: &UdpOptions) -> Result<Self, DeviceError> {
         let socket = prepare(options)?;
         bind(&socket, options.bind)?;
-        Self::of_bound(socket, options.bind)
+        let interface = options.interface.clone();
+        Ok(Self { interface, ..Self::of_bound(socket, options.bind)? })
     }
 
     /// Another handle of the same socket, with counters of its own.
@@ -172,7 +175,11 @@ impl UplinkSocket {
     /// When the process has no file descriptors left.
     pub fn try_clone(&self) -> Result<Self, DeviceError> {
         let failed = |error| DeviceError::system("share a UDP socket", error);
-        Self::of_bound(self.socket.try_clone().map_err(failed)?, self.local)
+        let interface = self.interface.clone();
+        Ok(Self {
+            interface,
+            ..Self::of_bound(self.socket.try_clone().map_err(failed)?, self.local)?
+        })
     }
 
     /// Takes a socket that is bound to `address`, but for the port if that is 0.
@@ -186,12 +193,18 @@ impl UplinkSocket {
         let _ = ask_for_times(&socket);
         let (gso, receipts) = (GsoState::Works, Receipts::default());
         let statistics = UdpStatistics::default();
-        Ok(Self { socket, state, local, dual, gso, buffers, receipts, statistics })
+        let interface = None;
+        Ok(Self { socket, state, local, interface, dual, gso, buffers, receipts, statistics })
     }
 
     /// The local address and port.
     pub fn local_address(&self) -> SocketAddr {
         self.local
+    }
+
+    /// The interface that it is bound to, if it is an uplink's.
+    pub fn interface(&self) -> Option<&str> {
+        self.interface.as_deref()
     }
 
     /// Counters since it was opened.

@@ -22,7 +22,8 @@ pub mod seconds;
 pub mod secret;
 
 /// The commands of `roadweave-admin`, which `roadweave` runs as its own, and what each does.
-pub const ADMIN: [(&str, &str); 6] = [
+pub const ADMIN: [(&str, &str); 7] = [
+    ("capture", "Writes the packets of a running instance, each with its path, for Wireshark"),
     (
         "doctor",
         "Finds what is wrong on this machine for one configuration, and says how to mend it",

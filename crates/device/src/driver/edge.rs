@@ -1,12 +1,13 @@
 //! A node's edge to this machine: the clock, the TUN and the sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use roadweave_quic::{Ecn as QuicEcn, Outbox};
-use roadweave_tunnel::{Io, Node, RecvMeta};
+use roadweave_tunnel::{Io, Node, RecvMeta, SeenKind, Tap};
 use roadweave_types::{DropCounters, DropReason, Instant, UplinkId};
 
 use super::DriverError;
@@ -28,6 +29,8 @@ pub(super) struct Edge {
     /// Packets that were discarded here, by reason.
     pub(super) drops: DropCounters,
     cut_off: CutOff,
+    /// Who watches what passes the sockets.
+    pub(super) tap: Tap,
 }
 
 /// Cuts an edge off from its machine: who turns it stood still, and another one does its work.
@@ -58,12 +61,18 @@ impl Edge {
             gone: BTreeSet::new(),
             drops: DropCounters::default(),
             cut_off: CutOff::default(),
+            tap: Tap::default(),
         }
     }
 
     /// From now on `cut_off` can cut it off.
     pub(super) fn cut_off_by(self, cut_off: CutOff) -> Self {
         Self { cut_off, ..self }
+    }
+
+    /// From now on whoever watches by `tap` sees what passes its sockets.
+    pub(super) fn watched_by(self, tap: Tap) -> Self {
+        Self { tap, ..self }
     }
 
     /// Whether it is cut off: then nothing can be read, and what is sent is lost.
@@ -126,10 +135,14 @@ impl Edge {
         }
         let Some(socket) = self.sockets.get_mut(&uplink) else { return Ok(()) };
         let clock = self.clock;
+        let watched = self.tap.shows_outer().then(|| Watched::of(&self.tap, socket));
         let received = socket.recv(|incoming| {
             let Incoming { remote, local, ecn, received, payload, .. } = incoming;
             let socket = uplink.unwrap_or(UplinkId(0));
             let received = received.map(|at| clock.at(at));
+            if let Some(watched) = &watched {
+                watched.show(received.unwrap_or(now), false, (remote, local), ecn, payload);
+            }
             let meta = RecvMeta { socket, remote, local, ecn: to_quic_ecn(ecn), received };
             node.handle_packet(now, &meta, payload);
         });
@@ -166,10 +179,47 @@ impl Io for Edge {
                 self.drops.add(DropReason::SendFailed, run.packets().len() as u64);
                 continue;
             };
+            if self.tap.shows_outer() {
+                let (watched, now) = (Watched::of(&self.tap, socket), self.clock.now());
+                let ends = (run.route.destination, run.route.source);
+                for packet in run.packets() {
+                    watched.show(now, true, ends, outgoing.ecn, packet);
+                }
+            }
             if socket.send(&outgoing) == SendOutcome::Failed(SendFailure::NoInterface) {
                 self.gone.extend(run.route.uplink);
             }
         }
+    }
+}
+
+/// A socket whose packets somebody watches.
+struct Watched {
+    tap: Tap,
+    interface: Option<String>,
+    local: SocketAddr,
+}
+
+impl Watched {
+    fn of(tap: &Tap, socket: &UplinkSocket) -> Self {
+        let interface = socket.interface().map(str::to_owned);
+        Self { tap: tap.clone(), interface, local: socket.local_address() }
+    }
+
+    /// Shows a packet between `ends`, the remote one and the local one as far as it is known.
+    fn show(
+        &self,
+        at: Instant,
+        is_out: bool,
+        ends: (SocketAddr, Option<IpAddr>),
+        ecn: Ecn,
+        payload: &[u8],
+    ) {
+        let (remote, local) = ends;
+        let local = SocketAddr::new(local.unwrap_or(self.local.ip()), self.local.port());
+        let (uplink, ecn) = (self.interface.clone(), ecn.bits());
+        let what = SeenKind::Outer { uplink, remote, local, ecn };
+        self.tap.show(at, is_out, payload.len(), payload, what);
     }
 }
 

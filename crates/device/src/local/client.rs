@@ -69,8 +69,7 @@ pub fn subscribe(
     params: &Subscribe,
     mut tell: impl FnMut(Value) -> bool,
 ) -> Result<(), RequestError> {
-    let name = || path.display().to_string();
-    let malformed = |detail: String| RequestError::Malformed { path: name(), detail };
+    let malformed = |detail| malformed(path, detail);
     let stream = send(path, "subscribe", &json!(params)).map_err(|error| failed(path, error))?;
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
@@ -98,7 +97,7 @@ pub fn subscribe(
 }
 
 /// What went wrong on the way.
-fn failed(path: &Path, source: io::Error) -> RequestError {
+pub(super) fn failed(path: &Path, source: io::Error) -> RequestError {
     let path = path.display().to_string();
     match source.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
@@ -109,10 +108,14 @@ fn failed(path: &Path, source: io::Error) -> RequestError {
     }
 }
 
+/// What was said is not understood.
+pub(super) fn malformed(path: &Path, detail: String) -> RequestError {
+    RequestError::Malformed { path: path.display().to_string(), detail }
+}
+
 /// The result in a line of JSON-RPC.
-fn answer(path: &Path, line: &str) -> Result<Value, RequestError> {
-    let malformed =
-        |detail: String| RequestError::Malformed { path: path.display().to_string(), detail };
+pub(super) fn answer(path: &Path, line: &str) -> Result<Value, RequestError> {
+    let malformed = |detail| malformed(path, detail);
     let mut answer: Value =
         serde_json::from_str(line).map_err(|error| malformed(error.to_string()))?;
     if let Some(error) = answer.get_mut("error") {
@@ -134,7 +137,7 @@ fn exchange(path: &Path, method: &str, params: &Value) -> io::Result<String> {
 }
 
 /// Asks; the answer is to be read.
-fn send(path: &Path, method: &str, params: &Value) -> io::Result<UnixStream> {
+pub(super) fn send(path: &Path, method: &str, params: &Value) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(if method == "reload" { RELOAD_TIMEOUT } else { TIMEOUT }))?;
     stream.set_write_timeout(Some(TIMEOUT))?;

@@ -1,0 +1,192 @@
+//! Where captured packets go: a file, a pipe, or lines for people.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+
+use super::frame::Frame;
+use super::pcapng::{self, InterfaceBlock, LinkType, PacketBlock, StatisticsBlock};
+
+/// What is written, and where.
+#[derive(Debug)]
+pub(super) struct Sink {
+    target: Target,
+    snaplen: u32,
+    interfaces: BTreeMap<(String, LinkType), u32>,
+    /// By interface.
+    statistics: Vec<StatisticsBlock>,
+    /// Blocks that wait to be written.
+    buffer: Vec<u8>,
+    /// Bytes that were written.
+    written: u64,
+}
+
+#[derive(Debug)]
+enum Target {
+    Lines,
+    Pipe,
+    File(File, PathBuf),
+}
+
+impl Sink {
+    /// Writes to the file `path`, to standard output where it is `-`, and lines without one.
+    ///
+    /// # Errors
+    /// When the file cannot be made, or standard output is a terminal.
+    pub(super) fn open(path: Option<&Path>, snaplen: usize) -> Result<Self> {
+        let target = match path {
+            None => Target::Lines,
+            Some(path) if path == Path::new("-") => {
+                if io::stdout().is_terminal() {
+                    let why = "standard output is a terminal: send it into a file or to Wireshark, \
+                               or leave --write out for lines";
+                    return Err(BadInput::new(why).into());
+                }
+                Target::Pipe
+            }
+            Some(path) => Target::File(create(path)?, path.to_owned()),
+        };
+        let mut buffer = Vec::new();
+        if !matches!(target, Target::Lines) {
+            pcapng::section(concat!("roadweave ", env!("CARGO_PKG_VERSION")), &mut buffer);
+        }
+        let (interfaces, statistics) = (BTreeMap::new(), Vec::new());
+        let mut sink =
+            Self { target, snaplen: snaplen as u32, interfaces, statistics, buffer, written: 0 };
+        sink.flush()?;
+        Ok(sink)
+    }
+
+    /// Takes a packet; it may wait for [`Sink::flush`].
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn take(&mut self, frame: &Frame) -> Result<()> {
+        let at = self.interface(&frame.interface, frame.link, frame.unix_nanos);
+        let statistics = &mut self.statistics[at as usize];
+        statistics.received += 1;
+        statistics.end_unix_nanos = frame.unix_nanos;
+        if let Target::Lines = self.target {
+            let seconds = frame.unix_nanos / 1_000_000_000;
+            let micros = frame.unix_nanos % 1_000_000_000 / 1000;
+            let Frame { interface, comment, length, .. } = frame;
+            let line = format!("{seconds}.{micros:06} {interface}: {comment}, {length} bytes\n");
+            self.buffer.extend(line.as_bytes());
+        } else {
+            let block = PacketBlock {
+                interface: at,
+                unix_nanos: frame.unix_nanos,
+                length: frame.length,
+                bytes: &frame.bytes,
+                is_out: frame.is_out,
+                comment: &frame.comment,
+            };
+            pcapng::packet(&block, &mut self.buffer);
+        }
+        match self.buffer.len() >= BUFFER {
+            true => self.flush(),
+            false => Ok(()),
+        }
+    }
+
+    /// The number of an interface, which is described if it is new.
+    pub(super) fn interface(&mut self, name: &str, link: LinkType, unix_nanos: u64) -> u32 {
+        let full = self.interfaces.len() >= INTERFACES_MAX;
+        let is_known = self.interfaces.contains_key(&(name.to_owned(), link));
+        let name = if full && !is_known { REST } else { name };
+        if let Some(at) = self.interfaces.get(&(name.to_owned(), link)) {
+            return *at;
+        }
+        let at = self.statistics.len() as u32;
+        self.interfaces.insert((name.to_owned(), link), at);
+        let times = (unix_nanos, unix_nanos);
+        let (begin_unix_nanos, end_unix_nanos) = times;
+        self.statistics.push(StatisticsBlock {
+            interface: at,
+            begin_unix_nanos,
+            end_unix_nanos,
+            ..StatisticsBlock::default()
+        });
+        if !matches!(self.target, Target::Lines) {
+            let description = match link {
+                LinkType::Raw => "a path of Roadweave, or its device",
+                LinkType::User0 => "coded packets of Roadweave on a path",
+            };
+            let snaplen = self.snaplen;
+            let block = InterfaceBlock { name, description, link, snaplen };
+            pcapng::interface(&block, &mut self.buffer);
+        }
+        at
+    }
+
+    /// Writes what waits.
+    ///
+    /// # Errors
+    /// When it cannot be written; the file then ends with what was written before.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        match &mut self.target {
+            Target::Lines | Target::Pipe => out::bytes(&self.buffer)?,
+            Target::File(file, path) => {
+                if let Err(error) = file.write_all(&self.buffer) {
+                    // A reader refuses a file that ends within a block.
+                    let _ = file.set_len(self.written);
+                    return Err(error).with_context(|| {
+                        format!("cannot write to {}; what came before is in it", path.display())
+                    });
+                }
+            }
+        }
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Writes how it went: `missed` packets of all interfaces were not seen, which is told of the
+    /// one called `device`.
+    ///
+    /// # Errors
+    /// As [`Sink::flush`].
+    pub(super) fn end(&mut self, device: &str, missed: u64, unix_nanos: u64) -> Result<()> {
+        if matches!(self.target, Target::Lines) {
+            return self.flush();
+        }
+        let at = self.interface(device, LinkType::Raw, unix_nanos);
+        self.statistics[at as usize].dropped = missed;
+        for statistics in &mut self.statistics {
+            statistics.end_unix_nanos = statistics.end_unix_nanos.max(unix_nanos);
+            pcapng::statistics(statistics, &mut self.buffer);
+        }
+        self.flush()
+    }
+
+    /// Bytes that were written or wait.
+    pub(super) fn bytes(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+}
+
+/// Makes a file that is this user's alone: what people said to each other is in it.
+fn create(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let file = options.open(path);
+    let file =
+        file.map_err(|error| BadInput::new(format!("cannot make {}: {error}", path.display())))?;
+    Ok(file)
+}
+
+/// Interfaces of a file at most: a server's clients may come and go for ever.
+const INTERFACES_MAX: usize = 4096;
+/// The interface of all beyond these.
+const REST: &str = "further paths";
+/// Bytes that wait until they are written anyhow.
+const BUFFER: usize = 1 << 16;
