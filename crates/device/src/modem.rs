@@ -27,6 +27,9 @@ pub struct ModemFacts {
     /// The signal above noise and interference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sinr_db: Option<f64>,
+    /// The power of all that is received, of WiFi too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rssi_dbm: Option<f64>,
     /// The number of its SIM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iccid: Option<String>,
@@ -44,6 +47,8 @@ impl ModemFacts {
     pub const RSRQ_DB: RangeInclusive<f64> = -50.0..=30.0;
     /// The same of [`ModemFacts::sinr_db`]: -23 to 40.
     pub const SINR_DB: RangeInclusive<f64> = -40.0..=60.0;
+    /// The same of [`ModemFacts::rssi_dbm`].
+    pub const RSSI_DBM: RangeInclusive<f64> = -140.0..=0.0;
     /// The names of technologies.
     pub const TECHNOLOGIES: [&str; 5] = ["5g-sa", "5g-nsa", "lte", "3g", "2g"];
 
@@ -75,6 +80,7 @@ impl ModemFacts {
             ("rsrp_dbm", self.rsrp_dbm, Self::RSRP_DBM),
             ("rsrq_db", self.rsrq_db, Self::RSRQ_DB),
             ("sinr_db", self.sinr_db, Self::SINR_DB),
+            ("rssi_dbm", self.rssi_dbm, Self::RSSI_DBM),
         ] {
             if figure.is_some_and(|figure| !range.contains(&figure)) {
                 return Err(format!("{name} is {} to {}", range.start(), range.end()));
@@ -103,6 +109,8 @@ impl ModemFacts {
 /// What was told of late, by the modem's interface.
 #[derive(Debug, Default)]
 pub(crate) struct Modems(BTreeMap<String, (Instant, ModemFacts)>);
+            // What the reference signal tells better.
+            figure("RSSI", self.rssi_dbm.filter(|_| self.rsrp_dbm.is_none()), "dBm"),
 
 impl Modems {
     /// Takes what was told of the modem behind `uplink`.
@@ -164,6 +172,7 @@ mod tests {
     #[test]
     fn what_nobody_tells_again_vanishes_and_names_take_no_room_without_end() {
         let at = |seconds: u64| Instant::from_millis(seconds * 1_000);
+            rssi_dbm: Some(-61.0),
         let mut modems = Modems::default();
         modems.tell(at(0), "wwan0".to_owned(), facts());
         modems.tell(at(20), "wwan1".to_owned(), ModemFacts::default());
@@ -183,5 +192,8 @@ mod tests {
             ModemFacts { rsrp_dbm: Some(-80.0), ..Default::default() }.in_a_line(),
             "RSRP -80 dBm"
         );
+            (ModemFacts { rssi_dbm: Some(1.0), ..facts() }, "rssi_dbm"),
     }
 }
+        let wifi = ModemFacts { rssi_dbm: Some(-55.0), ..Default::default() };
+        assert_eq!(wifi.in_a_line(), "RSSI -55 dBm");

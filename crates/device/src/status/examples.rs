@@ -78,6 +78,7 @@ fn client() -> ClientStatus {
         rsrq_db: Some(-11.0),
         sinr_db: Some(12.5),
         iccid: Some("8949020000012345678".to_owned()),
+        rssi_dbm: Some(-63.0),
         apn: Some("internet".to_owned()),
     };
     let candidate = CandidateReport {
