@@ -471,7 +471,8 @@ impl ClientRole {
         now: Instant,
         reloaded: ClientReload,
     ) -> Option<String> {
-        let ClientReload { lanes, policies, technologies, mut uplinks, excluded } = reloaded;
+        let ClientReload { lanes, policies, technologies, mut uplinks, portal_probe, excluded } =
+            reloaded;
         let left_out = driver.node.set_lanes(now, lanes).err().map(|error| {
             tracing::error!("the lanes are still those from before: {error}");
             error.to_string()
@@ -484,6 +485,7 @@ impl ClientRole {
         self.monitor.set_selector(uplinks);
         // A connection keeps the source address that its first packet left with.
         self.filters.set_excluded(excluded.clone());
+        self.set_portal_probe(&mut driver.node, now, portal_probe);
         self.steering.set_excluded(now, excluded);
         self.look_at_uplinks(driver, now);
         for uplink in self.monitor.uplinks().cloned().collect::<Vec<Uplink>>() {
