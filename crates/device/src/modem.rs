@@ -89,6 +89,15 @@ impl ModemFacts {
         Ok(())
     }
 
+    /// Whether it hardly hears its network, as far as it tells.
+    pub(crate) fn is_weak(&self) -> bool {
+        match (self.rsrp_dbm, self.rssi_dbm) {
+            (Some(rsrp), _) => rsrp <= WEAK_RSRP_DBM,
+            (None, Some(rssi)) => rssi <= WEAK_RSSI_DBM,
+            (None, None) => false,
+        }
+    }
+
     /// Operator, technology, signal and access point in a line.
     pub fn in_a_line(&self) -> String {
         let figure = |name: &str, figure: Option<f64>, unit: &str| {
@@ -100,6 +109,8 @@ impl ModemFacts {
             figure("RSRP", self.rsrp_dbm, "dBm"),
             figure("RSRQ", self.rsrq_db, "dB"),
             figure("SINR", self.sinr_db, "dB"),
+            // What the reference signal tells better.
+            figure("RSSI", self.rssi_dbm.filter(|_| self.rsrp_dbm.is_none()), "dBm"),
             self.apn.clone(),
         ];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -109,16 +120,28 @@ impl ModemFacts {
 /// What was told of late, by the modem's interface.
 #[derive(Debug, Default)]
 pub(crate) struct Modems(BTreeMap<String, (Instant, ModemFacts)>);
-            // What the reference signal tells better.
-            figure("RSSI", self.rssi_dbm.filter(|_| self.rsrp_dbm.is_none()), "dBm"),
 
 impl Modems {
     /// Takes what was told of the modem behind `uplink`.
     pub(crate) fn tell(&mut self, now: Instant, uplink: String, facts: ModemFacts) {
-        self.0.retain(|_, (at, _)| now.since(*at) < FRESH);
         if self.0.len() < MODEMS_MAX || self.0.contains_key(&uplink) {
             self.0.insert(uplink, (now, facts));
         }
+    }
+
+    /// When something is to be forgotten.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.0.values().map(|(at, _)| *at + FRESH).min()
+    }
+
+    /// Forgets what nobody has told for long, and returns of whom.
+    pub(crate) fn forget(&mut self, now: Instant) -> Vec<String> {
+        self.0.extract_if(.., |_, (at, _)| now.since(*at) >= FRESH).map(|(name, _)| name).collect()
+    }
+
+    /// What was told of one.
+    pub(crate) fn of(&self, uplink: &str) -> Option<&ModemFacts> {
+        self.0.get(uplink).map(|(_, facts)| facts)
     }
 
     /// What still holds.
@@ -128,6 +151,10 @@ impl Modems {
     }
 }
 
+/// A reference signal below this is lost at the next bend: cells are planned for -110 dBm and more.
+const WEAK_RSRP_DBM: f64 = -120.0;
+/// The same of all that is received: WiFi's lowest rate needs -82 dBm (IEEE 802.11, 17.3.10.2).
+const WEAK_RSSI_DBM: f64 = -90.0;
 /// For how long it holds.
 const FRESH: Duration = Duration::from_secs(30);
 /// Modems that are kept.
@@ -145,6 +172,7 @@ mod tests {
             rsrp_dbm: Some(-95.4),
             rsrq_db: Some(-10.5),
             sinr_db: Some(12.0),
+            rssi_dbm: Some(-61.0),
             iccid: some("8949020000012345678F"),
             apn: some("internet"),
         }
@@ -164,6 +192,7 @@ mod tests {
             (ModemFacts { rsrp_dbm: Some(0.0), ..facts() }, "rsrp_dbm"),
             (ModemFacts { rsrq_db: Some(f64::NEG_INFINITY), ..facts() }, "rsrq_db"),
             (ModemFacts { sinr_db: Some(1e300), ..facts() }, "sinr_db"),
+            (ModemFacts { rssi_dbm: Some(1.0), ..facts() }, "rssi_dbm"),
         ] {
             assert!(wrong.check().is_err_and(|why| why.starts_with(name)), "{wrong:?}");
         }
@@ -172,7 +201,6 @@ mod tests {
     #[test]
     fn what_nobody_tells_again_vanishes_and_names_take_no_room_without_end() {
         let at = |seconds: u64| Instant::from_millis(seconds * 1_000);
-            rssi_dbm: Some(-61.0),
         let mut modems = Modems::default();
         modems.tell(at(0), "wwan0".to_owned(), facts());
         modems.tell(at(20), "wwan1".to_owned(), ModemFacts::default());
@@ -180,6 +208,11 @@ mod tests {
         assert_eq!(names(&modems, at(29)), ["wwan0", "wwan1"]);
         assert_eq!(names(&modems, at(30)), ["wwan1"]);
         assert_eq!(modems.facts(at(60)), BTreeMap::new());
+        assert_eq!(modems.poll_timeout(), Some(at(30)));
+        assert_eq!(modems.forget(at(29)), [""; 0]);
+        assert_eq!(modems.forget(at(30)), ["wwan0"]);
+        assert_eq!((modems.of("wwan0"), modems.poll_timeout()), (None, Some(at(50))));
+        assert!(modems.of("wwan1").is_some());
         (0..1_000).for_each(|number| modems.tell(at(40), format!("u{number}"), facts()));
         assert_eq!(modems.facts(at(41)).len(), MODEMS_MAX);
     }
@@ -192,8 +225,7 @@ mod tests {
             ModemFacts { rsrp_dbm: Some(-80.0), ..Default::default() }.in_a_line(),
             "RSRP -80 dBm"
         );
-            (ModemFacts { rssi_dbm: Some(1.0), ..facts() }, "rssi_dbm"),
-    }
-}
         let wifi = ModemFacts { rssi_dbm: Some(-55.0), ..Default::default() };
         assert_eq!(wifi.in_a_line(), "RSSI -55 dBm");
+    }
+}
