@@ -301,7 +301,7 @@ mod tests {
             "+QENG: \"NR5G-NSA\",1,1,1,NaN,inf,-1e400",
             "+CGDCONT: 1,\"IP\",\"\"",
             "+CGDCONT: 1",
-            "+CCID: 89; reboot",
+            "+CCID: 89490200; reboot now",
             "8949020000123456789012345678",
         ]);
         assert!(told.operator.as_ref().is_some_and(|it| it.starts_with("[2Jüü")), "{told:?}");
