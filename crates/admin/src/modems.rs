@@ -1,33 +1,44 @@
-//! `roadweave modems`: tells a client what ModemManager knows of the modems under its uplinks.
+//! `roadweave modems`: tells a client what is known of the modems under its uplinks.
 //!
 //! ```text
-//! ModemManager ─ busctl, every 5 s ─► facts, bounded and in range ─► the client's local socket
+//! ModemManager ─ busctl ─┐
+//! a modem itself ─ AT ───┼─ every 5 s ─► facts, bounded and in range ─► the client's local socket
+//! uqmi, the kernel ──────┘
 //! ```
 //!
 //! It is no part of the client, whose program would grow by D-Bus, and which a modem's firmware or
-//! an operator shall not reach by a name they choose. Nothing is kept between two readings:
-//! whatever ends and comes back meanwhile is there again with the next one, and what is told no
-//! more vanishes from the client by itself.
+//! an operator shall not reach by a name they choose. Of what a modem says nothing is kept between
+//! two readings: whatever ends and comes back meanwhile is there again with the next one, and what
+//! is told no more vanishes from the client by itself.
 
+mod at;
 mod bus;
 mod facts;
+mod program;
+mod reader;
+mod sysfs;
+mod uqmi;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use roadweave_device::local::{RequestError, TellModem, tell_modem};
 use roadweave_device::{ModemFacts, Signal, Signals, wait_readable};
+use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_types::peer_text;
 
-/// Tells a client what ModemManager knows of its modems: operator, technology, signal, SIM, APN
+use self::reader::{Reader, Reading};
+
+/// Tells a client of its modems: operator, technology, signal, SIM, APN
 ///
-/// It asks over D-Bus every five seconds, waits for a ModemManager and a client that do not run
-/// yet, and starts neither.
+/// Every five seconds it asks ModemManager over D-Bus, or, where none answers, each modem itself,
+/// by AT commands or by uqmi. It waits for a ModemManager, modems and a client that are not there
+/// yet, and starts none.
 #[derive(Debug, clap::Args)]
 pub struct ModemsArgs {
     /// The socket of the client
@@ -36,46 +47,40 @@ pub struct ModemsArgs {
     /// The D-Bus that ModemManager is on, as `unix:path=..`; default: the machine's
     #[arg(long, value_name = "ADDRESS")]
     bus: Option<String>,
+    /// The serial device for AT commands of the modem behind INTERFACE, in place of ModemManager
+    /// and of those that are found; once for each modem
+    #[arg(long, value_name = "INTERFACE=DEVICE", value_parser = parse_port)]
+    at: Vec<(String, PathBuf)>,
+    /// Where /sys, /proc and /dev are, for tests
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
 }
 
 impl ModemsArgs {
     /// # Errors
-    /// When D-Bus is silent for so long that only another start helps.
+    /// When an option is wrong, or something hangs for so long that only another start helps.
     pub fn run(&self) -> Result<()> {
+        let mut named = BTreeMap::new();
+        for (interface, port) in &self.at {
+            if named.insert(interface.clone(), port.clone()).is_some() {
+                return Err(BadInput::new(format!("--at: `{interface}` occurs twice")).into());
+            }
+        }
+        let mut reader = Reader::new(self.bus.clone(), self.root.clone(), named);
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
-        let mut complaint = Complaint::default();
+        let mut complaints = Complaints::default();
         while signals.take().is_none() {
             let began = Instant::now();
-            match self.read()? {
-                Ok(modems) => complaint.set(self.tell(modems)),
-                Err(why) => complaint.set(Some(why)),
-            }
+            let Some((back, mut reading)) = read(reader, &mut signals)? else { break };
+            reader = back;
+            reading.complaints.extend(self.tell(reading.facts));
+            complaints.set(reading.complaints);
             let left = INTERVAL.saturating_sub(began.elapsed());
             if wait_readable(&signals, left).is_err() {
                 sleep(left);
             }
         }
         Ok(())
-    }
-
-    /// What all modems tell, by their interfaces, or why nothing is known.
-    ///
-    /// # Errors
-    /// When the answer takes too long.
-    fn read(&self) -> Result<Result<BTreeMap<String, ModemFacts>, String>> {
-        let (sender, receiver) = channel();
-        let bus = self.bus.clone();
-        // A bus that takes a connection and says nothing is waited for without end.
-        spawn(move || _ = sender.send(bus::modems(bus.as_deref())));
-        match receiver.recv_timeout(READ_TIMEOUT) {
-            Ok(read) => Ok(read),
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
-                Ok(Err("the modems could not be asked".to_owned()))
-            }
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                bail!("D-Bus has not answered within {} s", READ_TIMEOUT.as_secs())
-            }
-        }
     }
 
     /// Tells the client; returns what went wrong.
@@ -91,24 +96,56 @@ impl ModemsArgs {
     }
 }
 
-/// What is wrong, which is told once for as long as it lasts.
-#[derive(Debug, Default)]
-struct Complaint(Option<String>);
+/// Reads once; `None` when a signal says that this is not waited for.
+///
+/// # Errors
+/// When it takes too long.
+fn read(mut reader: Reader, signals: &mut Signals) -> Result<Option<(Reader, Reading)>> {
+    let (sender, receiver) = channel();
+    // A bus that takes a connection and says nothing is waited for without end, and so may be a
+    // device whose driver hangs.
+    spawn(move || {
+        let reading = reader.read();
+        _ = sender.send((reader, reading));
+    });
+    let deadline = Instant::now() + READ_TIMEOUT;
+    while Instant::now() < deadline {
+        match receiver.recv_timeout(SIGNAL_INTERVAL) {
+            Ok(read) => return Ok(Some(read)),
+            Err(RecvTimeoutError::Disconnected) => bail!("the modems could not be asked"),
+            Err(RecvTimeoutError::Timeout) if signals.take().is_some() => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+    bail!("D-Bus or a modem has not answered within {} s", READ_TIMEOUT.as_secs())
+}
 
-impl Complaint {
-    fn set(&mut self, why: Option<String>) {
-        if self.0 == why {
-            return;
+fn parse_port(text: &str) -> Result<(String, PathBuf), String> {
+    let parts = text.split_once('=');
+    let parts = parts.filter(|(name, port)| facts::is_interface(name) && port.starts_with('/'));
+    let (name, port) = parts.ok_or("that is no INTERFACE=DEVICE, as in wwan0=/dev/ttyUSB2")?;
+    Ok((name.to_owned(), port.into()))
+}
+
+/// What is wrong, each of which is told once for as long as it lasts.
+#[derive(Debug, Default)]
+struct Complaints(BTreeSet<String>);
+
+impl Complaints {
+    fn set(&mut self, now: BTreeSet<String>) {
+        for why in now.difference(&self.0) {
+            out::note(format_args!("{}; trying again", peer_text(why.as_bytes())));
         }
-        match &why {
-            Some(why) => out::note(format_args!("{}; trying again", peer_text(why.as_bytes()))),
-            None => out::note("the modems are told of again"),
+        if now.is_empty() && !self.0.is_empty() {
+            out::note("the modems are told of again");
         }
-        self.0 = why;
+        self.0 = now;
     }
 }
 
 /// How often the modems are asked.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// How long that may take.
-const READ_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long that may take: the bus, and then the slowest modem with all of its ports.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a reading looks whether it is waited for.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(200);

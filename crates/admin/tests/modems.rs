@@ -95,6 +95,8 @@ impl World {
     fn start_modems(&self) -> Process {
         let mut command = Command::new(PROGRAM);
         command.args(["modems", "--bus", &self.bus(), "--socket"]).arg(self.path("rw0.sock"));
+        // None of this machine's own modems.
+        command.arg("--root").arg(self.folder.path());
         self.start(&mut command, "said")
     }
 

@@ -169,6 +169,7 @@ pub fn reload_of(file: &ClientFile) -> ClientReload {
         policies: file.policies(),
         technologies: technologies_of(file),
         uplinks: file.selector(),
+        portal_probe: file.portal_probe(),
         excluded: excluded_of(file),
     }
 }

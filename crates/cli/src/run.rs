@@ -168,11 +168,13 @@ fn router_socket(LinkSocket { listen, interface }: LinkSocket) -> RouterSocket {
 }
 
 /// What a client reads again.
-const CLIENT_RELOADS: [&str; 6] = [
+const CLIENT_RELOADS: [&str; 8] = [
     "lanes",
     "uplinks.include",
     "uplinks.exclude",
+    "uplinks.order",
     "uplinks.policies",
+    "uplinks.portal_probe",
     "routes.exclude",
     "routes.exclude_mark",
 ];

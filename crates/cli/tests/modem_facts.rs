@@ -58,3 +58,46 @@ fn facts_of_a_modem_are_shown_until_nobody_tells_them() {
         assert_eq!(road.show(CLIENT)["modems"], Value::Null, "after half a minute it is gone");
     });
 }
+
+/// The place of an uplink among those that are tried first.
+fn rank(road: &Road, uplink: &str) -> u64 {
+    let status = road.show(CLIENT);
+    let mut uplinks = status["uplinks"].as_array().unwrap().iter();
+    uplinks.find(|it| it["name"] == uplink).unwrap()["rank"].as_u64().unwrap()
+}
+
+#[test]
+fn what_a_modem_tells_decides_who_is_tried_first_for_as_long_as_it_is_told() {
+    run_sandboxed(
+        "what_a_modem_tells_decides_who_is_tried_first_for_as_long_as_it_is_told",
+        || {
+            let road = Road::new();
+            road.edit("client.toml", |text| {
+                text + "[[uplinks.policies]]\nname = \"eth2\"\ntechnology = \"wifi\"\n"
+            });
+            let (_server, client) = road.start_both();
+            let path = socket(CLIENT);
+            let tell = |uplink: &str, technology: &str, rsrp_dbm: f64| {
+                let facts = ModemFacts {
+                    technology: Some(technology.to_owned()),
+                    rsrp_dbm: Some(rsrp_dbm),
+                    ..ModemFacts::default()
+                };
+                let told = TellModem { uplink: uplink.to_owned(), facts };
+                assert!(tell_modem(Path::new(&path), &told).unwrap());
+                rank(&road, uplink)
+            };
+            assert_eq!((rank(&road, "eth1"), rank(&road, "eth2")), (0, 3));
+            assert_eq!(tell("eth1", "5g-sa", -90.0), 1);
+            assert_eq!(tell("eth2", "5g-sa", -90.0), 3, "its owner knows better");
+            let lte = tell("eth1", "lte", -90.0);
+            assert!(lte > 3 && tell("eth1", "5g-sa", -125.0) > lte);
+            // It stays so when the file is read again, and the uplink comes back.
+            client.signal(rustix::process::Signal::HUP);
+            client.wait_for("were read again");
+            assert!(rank(&road, "eth1") > lte);
+            std::thread::sleep(Duration::from_secs(31));
+            assert_eq!(rank(&road, "eth1"), 0, "nobody tells it any more");
+        },
+    );
+}

@@ -178,3 +178,35 @@ fn a_network_that_lies_about_a_portal_costs_its_own_uplink_alone() {
         assert_eq!(portal.lock().unwrap().guests(), [address("10.1.0.2")].into());
     });
 }
+
+#[test]
+fn another_page_counts_when_the_file_is_read_again() {
+    run_sandboxed("another_page_counts_when_the_file_is_read_again", || {
+        let (road, portal) = road();
+        let probe = "portal_probe = \"http://probe.test/generate_204\"\n";
+        road.edit("client.toml", |text| text.replace(probe, ""));
+        cut_off(&road.server, "eth1", true);
+        portal.lock().unwrap().answers.push((address("10.1.0.2"), redirect("http://login.test/")));
+        let (_server, client) = road.start_both();
+        sleep(Duration::from_secs(5));
+        assert!(portal.lock().unwrap().asked.is_empty(), "there is no page to ask for");
+        let reload = |before: &str, after: &str| {
+            road.edit("client.toml", |text| text.replace(before, after));
+            let output = roadweave(&["reload", "--socket", &socket(CLIENT)]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success() && !said.contains("portal_probe"), "{said}");
+        };
+        reload("[uplinks]\n", &format!("[uplinks]\n{probe}"));
+        client.wait_for("uplink-portal");
+        let login = json!({ "url": "http://login.test/" });
+        assert_eq!(portal_of(&road.show(CLIENT), "eth1"), login);
+        assert_eq!(portal_of(&road.show(CLIENT), "eth2"), Value::Null);
+        // What that page says is not to count any more.
+        let asked = portal.lock().unwrap().asked.len();
+        reload(probe, "");
+        client.wait_for("uplink-portal-over");
+        sleep(Duration::from_secs(15));
+        assert_eq!(portal_of(&road.show(CLIENT), "eth1"), Value::Null);
+        assert_eq!(portal.lock().unwrap().asked.len(), asked);
+    });
+}

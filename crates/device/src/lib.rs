@@ -44,6 +44,7 @@ mod program;
 mod random;
 mod reset_salt;
 mod routes;
+mod serial;
 mod signals;
 mod state;
 pub mod status;
@@ -76,6 +77,7 @@ pub use random::random_bytes;
 pub use routes::{
     AnchorTun, ClientRoutes, ClientSockets, Excluded, Grant, RouteKeeper, RouteSettings, Routes,
 };
+pub use serial::is_exclusive;
 pub use signals::{Signal, Signals};
 pub use state::{Kept, StateFile};
 pub use technology::Technologies;

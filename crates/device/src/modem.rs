@@ -27,6 +27,9 @@ pub struct ModemFacts {
     /// The signal above noise and interference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sinr_db: Option<f64>,
+    /// The power of all that is received, of WiFi too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rssi_dbm: Option<f64>,
     /// The number of its SIM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iccid: Option<String>,
@@ -44,6 +47,8 @@ impl ModemFacts {
     pub const RSRQ_DB: RangeInclusive<f64> = -50.0..=30.0;
     /// The same of [`ModemFacts::sinr_db`]: -23 to 40.
     pub const SINR_DB: RangeInclusive<f64> = -40.0..=60.0;
+    /// The same of [`ModemFacts::rssi_dbm`].
+    pub const RSSI_DBM: RangeInclusive<f64> = -140.0..=0.0;
     /// The names of technologies.
     pub const TECHNOLOGIES: [&str; 5] = ["5g-sa", "5g-nsa", "lte", "3g", "2g"];
 
@@ -75,12 +80,22 @@ impl ModemFacts {
             ("rsrp_dbm", self.rsrp_dbm, Self::RSRP_DBM),
             ("rsrq_db", self.rsrq_db, Self::RSRQ_DB),
             ("sinr_db", self.sinr_db, Self::SINR_DB),
+            ("rssi_dbm", self.rssi_dbm, Self::RSSI_DBM),
         ] {
             if figure.is_some_and(|figure| !range.contains(&figure)) {
                 return Err(format!("{name} is {} to {}", range.start(), range.end()));
             }
         }
         Ok(())
+    }
+
+    /// Whether it hardly hears its network, as far as it tells.
+    pub(crate) fn is_weak(&self) -> bool {
+        match (self.rsrp_dbm, self.rssi_dbm) {
+            (Some(rsrp), _) => rsrp <= WEAK_RSRP_DBM,
+            (None, Some(rssi)) => rssi <= WEAK_RSSI_DBM,
+            (None, None) => false,
+        }
     }
 
     /// Operator, technology, signal and access point in a line.
@@ -94,6 +109,8 @@ impl ModemFacts {
             figure("RSRP", self.rsrp_dbm, "dBm"),
             figure("RSRQ", self.rsrq_db, "dB"),
             figure("SINR", self.sinr_db, "dB"),
+            // What the reference signal tells better.
+            figure("RSSI", self.rssi_dbm.filter(|_| self.rsrp_dbm.is_none()), "dBm"),
             self.apn.clone(),
         ];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -107,10 +124,24 @@ pub(crate) struct Modems(BTreeMap<String, (Instant, ModemFacts)>);
 impl Modems {
     /// Takes what was told of the modem behind `uplink`.
     pub(crate) fn tell(&mut self, now: Instant, uplink: String, facts: ModemFacts) {
-        self.0.retain(|_, (at, _)| now.since(*at) < FRESH);
         if self.0.len() < MODEMS_MAX || self.0.contains_key(&uplink) {
             self.0.insert(uplink, (now, facts));
         }
+    }
+
+    /// When something is to be forgotten.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.0.values().map(|(at, _)| *at + FRESH).min()
+    }
+
+    /// Forgets what nobody has told for long, and returns of whom.
+    pub(crate) fn forget(&mut self, now: Instant) -> Vec<String> {
+        self.0.extract_if(.., |_, (at, _)| now.since(*at) >= FRESH).map(|(name, _)| name).collect()
+    }
+
+    /// What was told of one.
+    pub(crate) fn of(&self, uplink: &str) -> Option<&ModemFacts> {
+        self.0.get(uplink).map(|(_, facts)| facts)
     }
 
     /// What still holds.
@@ -120,6 +151,10 @@ impl Modems {
     }
 }
 
+/// A reference signal below this is lost at the next bend: cells are planned for -110 dBm and more.
+const WEAK_RSRP_DBM: f64 = -120.0;
+/// The same of all that is received: WiFi's lowest rate needs -82 dBm (IEEE 802.11, 17.3.10.2).
+const WEAK_RSSI_DBM: f64 = -90.0;
 /// For how long it holds.
 const FRESH: Duration = Duration::from_secs(30);
 /// Modems that are kept.
@@ -137,6 +172,7 @@ mod tests {
             rsrp_dbm: Some(-95.4),
             rsrq_db: Some(-10.5),
             sinr_db: Some(12.0),
+            rssi_dbm: Some(-61.0),
             iccid: some("8949020000012345678F"),
             apn: some("internet"),
         }
@@ -156,6 +192,7 @@ mod tests {
             (ModemFacts { rsrp_dbm: Some(0.0), ..facts() }, "rsrp_dbm"),
             (ModemFacts { rsrq_db: Some(f64::NEG_INFINITY), ..facts() }, "rsrq_db"),
             (ModemFacts { sinr_db: Some(1e300), ..facts() }, "sinr_db"),
+            (ModemFacts { rssi_dbm: Some(1.0), ..facts() }, "rssi_dbm"),
         ] {
             assert!(wrong.check().is_err_and(|why| why.starts_with(name)), "{wrong:?}");
         }
@@ -171,6 +208,11 @@ mod tests {
         assert_eq!(names(&modems, at(29)), ["wwan0", "wwan1"]);
         assert_eq!(names(&modems, at(30)), ["wwan1"]);
         assert_eq!(modems.facts(at(60)), BTreeMap::new());
+        assert_eq!(modems.poll_timeout(), Some(at(30)));
+        assert_eq!(modems.forget(at(29)), [""; 0]);
+        assert_eq!(modems.forget(at(30)), ["wwan0"]);
+        assert_eq!((modems.of("wwan0"), modems.poll_timeout()), (None, Some(at(50))));
+        assert!(modems.of("wwan1").is_some());
         (0..1_000).for_each(|number| modems.tell(at(40), format!("u{number}"), facts()));
         assert_eq!(modems.facts(at(41)).len(), MODEMS_MAX);
     }
@@ -183,5 +225,7 @@ mod tests {
             ModemFacts { rsrp_dbm: Some(-80.0), ..Default::default() }.in_a_line(),
             "RSRP -80 dBm"
         );
+        let wifi = ModemFacts { rssi_dbm: Some(-55.0), ..Default::default() };
+        assert_eq!(wifi.in_a_line(), "RSSI -55 dBm");
     }
 }

@@ -6,12 +6,14 @@
 //!                             DEVTYPE=wwan    a modem: LTE, unless the owner knows it to be more
 //! ```
 //!
-//! Which generation a modem uses only its own programs know, and a router on a cable hides what is
-//! behind it.
+//! Which generation a modem uses only its own programs know, which may tell it (`roadweave
+//! modems`); a router on a cable hides what is behind it.
 
 use std::path::Path;
 
 use roadweave_types::{Technology, glob};
+
+use crate::modem::ModemFacts;
 
 /// Which technologies uplinks have, and which are tried first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,14 +37,39 @@ impl Technologies {
         self.of_in(uplink, Path::new(INTERFACES))
     }
 
-    /// Where an uplink stands in the order.
-    pub fn rank(&self, uplink: &str) -> u8 {
-        Technology::rank(self.of(uplink), &self.order)
+    /// Where an uplink stands in the order, with what its modem tells, which counts less than what
+    /// the owner says. One that hardly hears its network stands behind all others.
+    pub fn rank(&self, uplink: &str, modem: Option<&ModemFacts>) -> u8 {
+        self.rank_in(uplink, modem, Path::new(INTERFACES))
+    }
+
+    fn rank_in(&self, uplink: &str, modem: Option<&ModemFacts>, interfaces: &Path) -> u8 {
+        let last = u8::try_from(self.order.len()).unwrap_or(u8::MAX);
+        let by_modem = modem.and_then(|modem| modem.technology.as_deref());
+        let rank = |technology| Technology::rank(Some(technology), &self.order);
+        let rank = match (self.told(uplink), by_modem) {
+            (Some(told), _) => rank(told),
+            (None, Some("5g-sa")) => rank(Technology::FiveGSa),
+            (None, Some("5g-nsa")) => rank(Technology::FiveGNsa),
+            (None, Some("lte")) => rank(Technology::Lte),
+            // Slower than whatever has a place.
+            (None, Some("3g" | "2g")) => last,
+            (None, _) => Technology::rank(detected(uplink, interfaces), &self.order),
+        };
+        match modem.is_some_and(ModemFacts::is_weak) {
+            true => rank.saturating_add(last).saturating_add(1),
+            false => rank,
+        }
     }
 
     fn of_in(&self, uplink: &str, interfaces: &Path) -> Option<Technology> {
+        self.told(uplink).or_else(|| detected(uplink, interfaces))
+    }
+
+    /// What the owner says.
+    fn told(&self, uplink: &str) -> Option<Technology> {
         let told = self.told.iter().find(|(pattern, _)| glob(pattern, uplink));
-        told.and_then(|(_, technology)| *technology).or_else(|| detected(uplink, interfaces))
+        told.and_then(|(_, technology)| *technology)
     }
 }
 
@@ -104,5 +131,38 @@ mod tests {
         for none in ["", ".", "..", "../wwan0", "usb0"] {
             check(none, None);
         }
+    }
+
+    #[test]
+    fn what_a_modem_tells_counts_before_the_kernel_and_a_weak_signal_is_behind_all() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for name in ["wwan0", "wwan1"] {
+            fs::create_dir(directory.path().join(name)).expect("a directory");
+            let uevent = directory.path().join(name).join("uevent");
+            fs::write(uevent, "DEVTYPE=wwan\n").expect("a file");
+        }
+        let told = vec![("wwan1".to_owned(), Some(Technology::Lte))];
+        let technologies = Technologies { told, ..Technologies::default() };
+        let modem = |technology: &str, rsrp_dbm: f64| ModemFacts {
+            technology: Some(technology.to_owned()),
+            rsrp_dbm: Some(rsrp_dbm),
+            ..ModemFacts::default()
+        };
+        let rank = |name: &str, modem: Option<&ModemFacts>| {
+            technologies.rank_in(name, modem, directory.path())
+        };
+        let of = |technology| Technology::rank(Some(technology), &Technology::ORDER);
+        assert_eq!(rank("wwan0", None), of(Technology::Lte));
+        assert_eq!(rank("wwan0", Some(&modem("5g-sa", -90.0))), of(Technology::FiveGSa));
+        assert_eq!(rank("wwan0", Some(&ModemFacts::default())), of(Technology::Lte));
+        let owner = "a modem that lies is told off by its owner";
+        assert_eq!(rank("wwan1", Some(&modem("5g-sa", -90.0))), of(Technology::Lte), "{owner}");
+        let slow = rank("wwan0", Some(&modem("3g", -90.0)));
+        assert!(slow > of(Technology::Satellite));
+        assert!(rank("wwan0", Some(&modem("5g-sa", -125.0))) > slow);
+        assert!(rank("wwan1", Some(&modem("lte", -125.0))) > slow);
+        let order = vec![Technology::Lte; 1_000];
+        let long = Technologies { order, ..Technologies::default() };
+        assert_eq!(long.rank_in("wwan0", Some(&modem("3g", -125.0)), directory.path()), u8::MAX);
     }
 }

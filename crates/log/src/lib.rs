@@ -22,11 +22,12 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 /// Lines on their way to a file or pipe; a clone leads to the same.
@@ -40,6 +41,8 @@ struct Shared {
     pushed: Condvar,
     /// Everything was written.
     idle: Condvar,
+    /// Where the lines go, if that tells whether it has room.
+    target: Option<OwnedFd>,
 }
 
 #[derive(Debug, Default)]
@@ -47,6 +50,8 @@ struct State {
     queue: VecDeque<Vec<u8>>,
     queue_bytes: usize,
     is_writing: bool,
+    /// How many lines were taken up to be written.
+    taken: u64,
     lost: u64,
     /// How many of the lost the reader has been told of.
     told: u64,
@@ -61,7 +66,15 @@ impl Lines {
     /// # Errors
     /// When there can be no thread.
     pub fn start(target: impl Write + Send + 'static, notice: Notice) -> io::Result<Self> {
-        let lines = Self(Arc::default());
+        Self::begin(target, None, notice)
+    }
+
+    fn begin(
+        target: impl Write + Send + 'static,
+        descriptor: Option<OwnedFd>,
+        notice: Notice,
+    ) -> io::Result<Self> {
+        let lines = Self(Arc::new(Shared { target: descriptor, ..Shared::default() }));
         let shared = Arc::clone(&lines.0);
         let work = move || {
             // Whoever writes lines needs no rights. Without the right to change rights there are
@@ -94,11 +107,28 @@ impl Lines {
         self.0.lock().lost
     }
 
-    /// Waits until all that was pushed is written or lost, for `timeout` at most.
-    pub fn flush(&self, timeout: Duration) {
-        let is_busy = |state: &mut State| state.is_writing || !state.queue.is_empty();
-        // Whether it was in time changes nothing for a caller who leaves anyway.
-        let _ = self.0.idle.wait_timeout_while(self.0.lock(), timeout, is_busy);
+    /// Waits until all that was pushed is written or lost: for `patience` while the reader takes
+    /// nothing, and for `longest` while only this machine is slow, which has no time for the thread
+    /// that writes.
+    pub fn flush(&self, patience: Duration, longest: Duration) {
+        let began = Instant::now();
+        let mut state = self.0.lock();
+        let (mut taken, mut moved) = (state.taken, began);
+        while state.is_writing || !state.queue.is_empty() {
+            let now = Instant::now();
+            if state.taken != taken || self.0.has_room() {
+                (taken, moved) = (state.taken, now);
+            }
+            // Whether it was in time changes nothing for a caller who leaves anyway.
+            if now - moved >= patience || now - began >= longest {
+                return;
+            }
+            let left = patience.saturating_sub(now - moved).min(NAP);
+            state = match self.0.idle.wait_timeout(state, left) {
+                Ok((state, _)) => state,
+                Err(poison) => poison.into_inner().0,
+            };
+        }
     }
 }
 
@@ -106,6 +136,16 @@ impl Shared {
     /// Nothing in here can panic half way, so a poisoned state is whole.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Whether a write would find room at once: who does not write then waits for nobody but the
+    /// processor.
+    fn has_room(&self) -> bool {
+        let Some(target) = &self.target else { return false };
+        let mut target = [PollFd::new(target, PollFlags::OUT)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ready = poll(&mut target, Some(&at_once));
+        ready.is_ok() && target[0].revents().contains(PollFlags::OUT)
     }
 
     /// The next line, when there is one; `None` when what was lost should be told.
@@ -128,6 +168,7 @@ impl Shared {
             if let Some(line) = state.queue.pop_front() {
                 state.queue_bytes -= line.len();
                 state.is_writing = true;
+                state.taken += 1;
                 return Some(line);
             }
             state = match left {
@@ -231,7 +272,8 @@ pub fn standard_error(notice: Notice) -> io::Result<Lines> {
     let ignored = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored)?;
     let descriptor = io::stderr().as_fd().try_clone_to_owned()?;
-    let lines = Lines::start(File::from(descriptor), notice)?;
+    let room = descriptor.try_clone()?;
+    let lines = Lines::begin(File::from(descriptor), Some(room), notice)?;
     Ok(PROCESS.get_or_init(|| lines).clone())
 }
 

@@ -46,7 +46,7 @@ impl Test {
     }
 
     fn text(&self) -> String {
-        self.lines.flush(Duration::from_secs(20));
+        self.lines.flush(LONG, LONG);
         String::from_utf8(self.arrived.lock().unwrap().clone()).unwrap()
     }
 
@@ -59,6 +59,7 @@ impl Test {
     }
 }
 
+const LONG: Duration = Duration::from_secs(20);
 const WHOLE: io::Result<usize> = Ok(usize::MAX);
 
 #[test]
@@ -82,7 +83,7 @@ fn a_reader_who_does_not_read_stops_nobody_and_is_told_what_was_lost() {
     for _ in 0..300 {
         test.push(&line);
     }
-    test.lines.flush(Duration::from_millis(20));
+    test.lines.flush(Duration::from_millis(20), LONG);
     assert!(begun.elapsed() < Duration::from_secs(10), "nothing waits for the reader");
     let lost = test.lines.lost();
     // One is being written.
@@ -120,7 +121,7 @@ fn what_cannot_be_written_is_counted_and_told_once_it_works_again() {
     test.push("one\n");
     test.push("two\n");
     test.push("three\n");
-    test.lines.flush(Duration::from_secs(20));
+    test.lines.flush(LONG, LONG);
     assert_eq!((test.text().as_str(), test.lines.lost()), ("one", 3));
     // Nothing is tried while nothing is to be said, as a pipe without a reader never heals.
     std::thread::sleep(Duration::from_millis(50));
@@ -131,4 +132,50 @@ fn what_cannot_be_written_is_counted_and_told_once_it_works_again() {
     test.push("five\n");
     test.wait_for("one\nfour\n3 lost\nfive\n");
     assert_eq!(test.lines.lost(), 3);
+}
+
+/// A pipe, written by a thread for which the machine has no time for this long before each line.
+fn starved(delay: Duration) -> (Lines, io::PipeReader) {
+    struct Starved(io::PipeWriter, Duration);
+    impl Write for Starved {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            std::thread::sleep(self.1);
+            self.0.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let (reader, writer) = io::pipe().unwrap();
+    let room = writer.try_clone().unwrap().into();
+    let notice = Box::new(|_: u64| Vec::new());
+    (Lines::begin(Starved(writer, delay), Some(room), notice).unwrap(), reader)
+}
+
+#[test]
+fn the_last_words_are_waited_for_while_only_the_machine_is_slow() {
+    let (lines, mut reader) = starved(Duration::from_millis(400));
+    lines.push(b"first\n".to_vec());
+    lines.push(b"last\n".to_vec());
+    lines.flush(Duration::from_millis(50), LONG);
+    let mut said = [0; 64];
+    let length = io::Read::read(&mut reader, &mut said).unwrap();
+    assert_eq!(&said[..length], b"first\nlast\n");
+}
+
+#[test]
+fn a_machine_that_never_gets_to_it_and_a_reader_who_takes_nothing_hold_no_program_up() {
+    let (lines, _reader) = starved(Duration::from_secs(60));
+    lines.push(b"first\n".to_vec());
+    let begun = Instant::now();
+    lines.flush(Duration::from_millis(50), Duration::from_millis(300));
+    assert!((300..10_000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    let (lines, _reader) = starved(Duration::ZERO);
+    (0..100).for_each(|_| lines.push(vec![b'x'; 4_096]));
+    // It is full by then.
+    lines.flush(Duration::from_millis(500), Duration::from_millis(500));
+    let begun = Instant::now();
+    lines.flush(Duration::from_millis(50), LONG);
+    assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
 }

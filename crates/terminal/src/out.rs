@@ -91,13 +91,15 @@ pub fn open_log(notice: Notice) -> anyhow::Result<Lines> {
 /// Waits a moment until all that was said on standard error is written.
 pub fn flush() {
     if let Some(lines) = LINES.get() {
-        lines.flush(LAST_WORDS);
+        lines.flush(LAST_WORDS, LAST_WORDS_MAX);
     }
 }
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 /// How long the end of the program waits for a reader of standard error.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// The same for a machine that is too busy to write what the reader has room for.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

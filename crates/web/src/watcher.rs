@@ -181,6 +181,12 @@ pub(crate) mod testing {
 
     /// An uplink of which nothing else is known.
     pub(crate) fn uplink(name: &str) -> UplinkReport {
-        UplinkReport { name: name.to_owned(), heard: false, portal: None, servers: Vec::new() }
+        UplinkReport {
+            name: name.to_owned(),
+            heard: false,
+            rank: 0,
+            portal: None,
+            servers: Vec::new(),
+        }
     }
 }

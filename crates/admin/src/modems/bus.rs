@@ -8,13 +8,14 @@
 //! ModemManager is not started by being asked.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use roadweave_device::ModemFacts;
 use serde_json::{Value, json};
 
 use super::facts::{self, Modem};
+use super::program;
 
 /// What all modems tell, by their interfaces; `address` is that of a bus, or the machine's.
 ///
@@ -74,21 +75,7 @@ impl Manager<'_> {
             None => command.arg("--system"),
         };
         command.args(["call", NAME, path, interface]).args(method).env("LC_ALL", "C");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("{PROGRAM}: {error}"))?;
-        let mut answer = Vec::new();
-        if let Some(output) = child.stdout.take() {
-            let _ = output.take(ANSWER_MAX).read_to_end(&mut answer);
-        }
-        // One that has more to say is told by the end of its output.
-        let mut complaint = String::new();
-        if let Some(output) = child.stderr.take() {
-            let _ = output.take(COMPLAINT_MAX).read_to_string(&mut complaint);
-        }
-        let status = child.wait().map_err(|error| format!("{PROGRAM}: {error}"))?;
-        if !status.success() {
-            return Err(complaint.lines().next().unwrap_or("no reason is known").to_owned());
-        }
+        let answer = program::output(command, CALL_TIMEOUT)?;
         let whole: Value = match answer.is_empty() {
             true => Value::Null,
             false => serde_json::from_slice(&answer)
@@ -116,10 +103,8 @@ fn plain(value: Value) -> Value {
 const PROGRAM: &str = "busctl";
 /// How long it waits for an answer.
 const TIMEOUT: &str = "--timeout=5";
-/// The most of an answer that is read, bytes.
-const ANSWER_MAX: u64 = 1 << 20;
-/// The same of a complaint.
-const COMPLAINT_MAX: u64 = 4_096;
+/// How long it may take itself.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// ModemManager's name on the bus.
 const NAME: &str = "org.freedesktop.ModemManager1";
 /// The object that knows all others.

@@ -47,6 +47,7 @@ pub(super) fn of(modem: &Value, bearers: &[Value], sim: &Value) -> Modem {
         rsrp_dbm: signal("rsrp", ModemFacts::RSRP_DBM),
         rsrq_db: signal("rsrq", ModemFacts::RSRQ_DB),
         sinr_db: signal("snr", ModemFacts::SINR_DB),
+        rssi_dbm: signal("rssi", ModemFacts::RSSI_DBM),
         iccid: text(&sim["SimIdentifier"]).filter(digits),
         apn: connected().find_map(|bearer| text(&bearer["Properties"]["apn"])),
     };
@@ -56,14 +57,24 @@ pub(super) fn of(modem: &Value, bearers: &[Value], sim: &Value) -> Modem {
 /// The name of an interface that the kernel could have given.
 fn interface(value: &Value) -> Option<String> {
     let name = value.as_str()?;
+    is_interface(name).then(|| name.to_owned())
+}
+
+/// Whether the kernel could have called an interface so.
+pub(super) fn is_interface(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
     let is_name = (1..=INTERFACE_MAX).contains(&name.len()) && name.bytes().all(is_letter);
-    is_name.then(|| name.to_owned())
+    is_name && !name.starts_with('.')
 }
 
 /// A text without control characters, as long as one may be; `None` without any.
 fn text(value: &Value) -> Option<String> {
-    let letters = value.as_str()?.chars().filter(|letter| !letter.is_control());
+    legible(value.as_str()?)
+}
+
+/// The same of what anybody said.
+pub(super) fn legible(text: &str) -> Option<String> {
+    let letters = text.chars().filter(|letter| !letter.is_control());
     let text: String = letters.take(ModemFacts::TEXT_MAX).collect();
     let text = text.trim();
     (!text.is_empty()).then(|| text.to_owned())
@@ -127,6 +138,7 @@ mod tests {
             rsrp_dbm: Some(-95.5),
             rsrq_db: Some(-11.0),
             sinr_db: Some(7.5),
+            rssi_dbm: Some(-60.0),
             iccid: some("8949020000012345678"),
             apn: some("internet"),
         };

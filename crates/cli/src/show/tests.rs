@@ -221,7 +221,7 @@ fn without_a_session_it_says_why() {
     };
     let uplink = |name: &str, heard, servers| {
         let name = name.to_owned();
-        UplinkReport { name, heard, portal: None, servers }
+        UplinkReport { name, heard, rank: 0, portal: None, servers }
     };
     let client = ClientStatus {
         no_session: Some("no attempt has been welcomed yet".to_owned()),
@@ -241,8 +241,13 @@ fn without_a_session_it_says_why() {
 #[test]
 fn an_uplink_with_a_portal_is_named_and_the_address_of_its_page_is_not() {
     let portal = Some(roadweave_tunnel::Portal { url: Some("http://login.example/".to_owned()) });
-    let uplink =
-        UplinkReport { name: "wlan0".to_owned(), heard: true, portal, servers: Vec::new() };
+    let uplink = UplinkReport {
+        name: "wlan0".to_owned(),
+        heard: true,
+        rank: 0,
+        portal,
+        servers: Vec::new(),
+    };
     let client = ClientStatus { uplinks: vec![uplink], ..ClientStatus::default() };
     let client = status("bus", RoleStatus::Client(client));
     let page = page(&client);

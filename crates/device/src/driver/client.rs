@@ -257,6 +257,7 @@ impl Role<Client> for ClientRole {
             self.steering.poll_timeout(),
             self.streams.as_ref().and_then(LanStreams::poll_timeout),
             self.encoders.poll_timeout(),
+            self.modems.poll_timeout(),
             Some(self.next_state),
             self.counts_bytes().then_some(self.next_time_of_day),
         ];
@@ -345,6 +346,7 @@ impl Role<Client> for ClientRole {
             self.next_state = now + STATE_INTERVAL;
             self.state.write(driver.node.learned());
         }
+        self.forget_modems(&mut driver.node, now);
         self.steering.handle_timeout(now);
         // Nobody beyond the tunnel may speak as a host behind this box.
         let networks = self.steering.local_networks();
@@ -408,7 +410,7 @@ impl Role<Client> for ClientRole {
         match method {
             "set_strategy" => self.set_strategy(&mut driver.node, now, params),
             "set_uplink" => self.set_uplink(driver, now, params),
-            "tell_modem" => self.tell_modem(now, params),
+            "tell_modem" => self.tell_modem(&mut driver.node, now, params),
             "set_qoe" => {
                 let SetQoe { lane, qoe } = settings::parse(params)?;
                 settings::answer(driver.node.set_qoe(now, &lane, qoe))
@@ -471,7 +473,8 @@ impl ClientRole {
         now: Instant,
         reloaded: ClientReload,
     ) -> Option<String> {
-        let ClientReload { lanes, policies, technologies, mut uplinks, excluded } = reloaded;
+        let ClientReload { lanes, policies, technologies, mut uplinks, portal_probe, excluded } =
+            reloaded;
         let left_out = driver.node.set_lanes(now, lanes).err().map(|error| {
             tracing::error!("the lanes are still those from before: {error}");
             error.to_string()
@@ -482,6 +485,7 @@ impl ClientRole {
         self.options.uplinks = uplinks.clone();
         self.steering.set_selector(now, uplinks.clone());
         self.monitor.set_selector(uplinks);
+        self.set_portal_probe(&mut driver.node, now, portal_probe);
         // A connection keeps the source address that its first packet left with.
         self.filters.set_excluded(excluded.clone());
         self.steering.set_excluded(now, excluded);

@@ -364,6 +364,7 @@ mod tests {
         let uplink = roadweave_tunnel::UplinkReport {
             name: "wlan0".to_owned(),
             heard: false,
+            rank: 0,
             portal: Some(roadweave_tunnel::Portal::default()),
             servers: Vec::new(),
         };

@@ -38,5 +38,6 @@ pub(super) fn uplinks(out: &mut DescriptorEncoder<'_>, role: &ClientStatus) -> f
     };
     signal("uplink_rsrp_dbm", "The power of a modem's reference signal", |it| it.rsrp_dbm)?;
     signal("uplink_rsrq_db", "The quality of a modem's reference signal", |it| it.rsrq_db)?;
-    signal("uplink_sinr_db", "A modem's signal above noise and interference", |it| it.sinr_db)
+    signal("uplink_sinr_db", "A modem's signal above noise and interference", |it| it.sinr_db)?;
+    signal("uplink_rssi_dbm", "The power of all that an uplink receives", |it| it.rssi_dbm)
 }

@@ -68,6 +68,7 @@ fn client() -> ClientStatus {
     let uplink = UplinkReport {
         name: "wwan0".to_owned(),
         heard: true,
+        rank: 2,
         portal: Some(portal),
         servers: vec![pair],
     };
@@ -77,6 +78,7 @@ fn client() -> ClientStatus {
         rsrp_dbm: Some(-95.0),
         rsrq_db: Some(-11.0),
         sinr_db: Some(12.5),
+        rssi_dbm: Some(-63.0),
         iccid: Some("8949020000012345678".to_owned()),
         apn: Some("internet".to_owned()),
     };

@@ -12,6 +12,9 @@ pub struct UplinkReport {
     pub name: String,
     /// Whether anything has come in over it since it is up.
     pub heard: bool,
+    /// Its place among those that are tried first, while no round trip is measured: 0 is the first.
+    #[serde(default)]
+    pub rank: u8,
     /// That its network wants somebody to log in, so that it is held back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub portal: Option<Portal>,
@@ -70,6 +73,7 @@ impl Client {
             UplinkReport {
                 name: uplink.name.clone(),
                 heard: uplink.heard,
+                rank: self.rank_of(*id),
                 portal: uplink.held_back.as_ref().map(|it| it.portal.clone()),
                 servers: servers.collect(),
             }

@@ -30,6 +30,8 @@ pub struct ClientReload {
     pub technologies: Technologies,
     /// Which interfaces are uplinks.
     pub uplinks: UplinkSelector,
+    /// The page by which an uplink shows that its network is open, if one is to be asked.
+    pub portal_probe: Option<ProbeUrl>,
     /// What leaves outside the tunnel though it belongs into it.
     pub excluded: Excluded,
 }

@@ -65,6 +65,19 @@ impl Portals {
         Self { url, waker, sender, findings, uplinks, threads }
     }
 
+    /// Asks for another page from now on, or for none; what is being asked counts for nothing then.
+    /// Returns whether it is another.
+    pub(super) fn set_url(&mut self, now: Instant, url: Option<ProbeUrl>) -> bool {
+        if self.url == url {
+            return false;
+        }
+        self.url = url;
+        for of in self.uplinks.values_mut() {
+            (of.due, of.pause, of.interest) = (now, PAUSE, None);
+        }
+        true
+    }
+
     /// An uplink is there, or has changed. Returns whether it is in another network than before, of
     /// which nothing is known.
     pub(super) fn set_uplink(&mut self, now: Instant, uplink: &Uplink) -> bool {
@@ -170,6 +183,19 @@ impl ClientRole {
         }
     }
 
+    /// Another page is to be asked for: what the one before has said counts no more.
+    pub(super) fn set_portal_probe(
+        &mut self,
+        client: &mut Client,
+        now: Instant,
+        url: Option<ProbeUrl>,
+    ) {
+        if self.portals.set_url(now, url) {
+            let uplinks = self.portals.uplinks.keys();
+            uplinks.for_each(|uplink| client.set_portal(now, *uplink, None));
+        }
+    }
+
     /// Takes what was found.
     pub(super) fn take_portals(&mut self, client: &mut Client, now: Instant) {
         for (uplink, finding) in self.portals.poll(now) {
@@ -245,6 +271,22 @@ mod tests {
         let mut portals = portals(None);
         portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24"));
         assert_eq!((portals.poll_timeout(), portals.due(at(900_000))), (None, Vec::new()));
+    }
+
+    #[test]
+    fn another_page_is_asked_for_at_once_and_what_the_first_says_then_counts_for_nothing() {
+        let mut portals = portals(Some("http://probe.example/"));
+        portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24"));
+        assert_eq!(asked(&mut portals, 200_000).len(), 5);
+        portals.uplinks.get_mut(&UplinkId(1)).expect("it is there").interest = Some(Arc::new(()));
+        let other = Some("http://other.example/".parse().expect("an address"));
+        assert!(portals.set_url(at(200_000), other.clone()));
+        assert!(!portals.set_url(at(200_000), other), "nothing is new");
+        portals.sender.send((UplinkId(1), Finding::Portal(None))).expect("it is heard");
+        assert!(portals.poll(at(200_000)).is_empty());
+        assert_eq!(asked(&mut portals, 215_000), [200_000, 210_000]);
+        assert!(portals.set_url(at(215_000), None));
+        assert_eq!(portals.poll_timeout(), None);
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl ClientRole {
         };
         for run in events.chunk_by_mut(have_come) {
             run.sort_by_key(|event| match event {
-                UplinkEvent::Appeared(uplink) => self.options.technologies.rank(&uplink.name),
+                UplinkEvent::Appeared(uplink) => self.rank_of(&uplink.name),
                 _ => 0,
             });
         }
@@ -177,7 +177,7 @@ impl ClientRole {
         let policy = policies.find(|(pattern, _)| glob(pattern, uplink));
         let policy = policy.map_or_else(UplinkPolicy::default, |(_, policy)| *policy);
         client.set_policy(uplink, self.overrides.over(uplink, policy));
-        client.set_rank(uplink, self.options.technologies.rank(uplink));
+        self.apply_rank(client, uplink);
     }
 }
 

@@ -1,0 +1,231 @@
+//! A modem's own words, by AT commands over a serial device.
+//!
+//! ```text
+//! AT+COPS? ─► device ─► echo, unsolicited codes, +COPS: 0,0,"Some",7, OK ─► answers
+//! ```
+//!
+//! A device is opened for a reading alone and closed after it: whoever dials by it is kept away for
+//! a moment at most, and one that was unplugged is a new one next time. Whatever hangs, says too
+//! much or nothing ends by the clock.
+//!
+//! Source: ITU-T V.250 section 5 for lines and result codes, 3GPP TS 27.007 for the commands.
+
+pub(super) mod answers;
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use roadweave_device::{ModemFacts, is_exclusive, wait_readable};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use rustix::termios::{
+    ControlModes, OptionalActions, QueueSelector, ioctl_tiocexcl, ioctl_tiocnxcl, tcflush,
+    tcgetattr, tcsetattr,
+};
+
+/// What the modem behind a device tells.
+///
+/// # Errors
+/// Why it tells nothing.
+pub(super) fn facts(path: &Path) -> Result<ModemFacts, String> {
+    let mut port = Port::open(path)?;
+    let deadline = Instant::now() + DIALOGUE_TIMEOUT;
+    let until = |timeout: Duration| deadline.min(Instant::now() + timeout);
+    if port.ask("AT", until(GREETING_TIMEOUT))?.is_none() {
+        return Err(SILENT.to_owned());
+    }
+    let mut said = Vec::new();
+    for alternatives in QUESTIONS {
+        for question in *alternatives {
+            let lines = port.ask(question, until(ANSWER_TIMEOUT))?.unwrap_or_default();
+            let is_answered = lines.iter().any(|line| answers::is_answer(line, question));
+            said.extend(lines);
+            if is_answered {
+                break;
+            }
+        }
+    }
+    answers::of(&said)
+}
+
+/// A serial device that is ours for now.
+#[derive(Debug)]
+struct Port {
+    device: File,
+    /// The line that is read, without its end.
+    line: Vec<u8>,
+}
+
+impl Port {
+    /// # Errors
+    /// When there is none, or another program has it.
+    fn open(path: &Path) -> Result<Self, String> {
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let device = match open(path, flags, Mode::empty()) {
+            Ok(device) => File::from(device),
+            Err(Errno::BUSY) => return Err(HELD.to_owned()),
+            Err(error) => return Err(error.to_string()),
+        };
+        let kind = device.metadata().map_err(|error| error.to_string())?.file_type();
+        if !kind.is_char_device() {
+            return Err("it is no serial device".to_owned());
+        }
+        // Root's open passes by another's exclusive one.
+        if is_exclusive(&device)
+            || flock(&device, FlockOperation::NonBlockingLockExclusive).is_err()
+        {
+            return Err(HELD.to_owned());
+        }
+        // A port that is no terminal carries bytes as they are, and cannot be kept from others so.
+        let _ = ioctl_tiocexcl(&device);
+        if let Ok(mut settings) = tcgetattr(&device) {
+            settings.make_raw();
+            settings.control_modes |= ControlModes::CLOCAL | ControlModes::CREAD;
+            // To hang up would end a call that somebody else has made.
+            settings.control_modes.remove(ControlModes::HUPCL);
+            tcsetattr(&device, OptionalActions::Now, &settings).map_err(|it| it.to_string())?;
+        }
+        // What is an answer to another program's question.
+        let _ = tcflush(&device, QueueSelector::IOFlush);
+        Ok(Self { device, line: Vec::new() })
+    }
+
+    /// The lines that answer `command`; `None` where the modem refuses it.
+    ///
+    /// # Errors
+    /// When there is no answer by `deadline`, or one without end.
+    fn ask(&mut self, command: &str, deadline: Instant) -> Result<Option<Vec<String>>, String> {
+        // A few bytes fit into any buffer, unless the device takes none at all.
+        match self.device.write(format!("{command}\r").as_bytes()) {
+            Ok(length) if length == command.len() + 1 => {}
+            Ok(_) => return Err(SILENT.to_owned()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(SILENT.to_owned()),
+            Err(error) => return Err(error.to_string()),
+        }
+        let (mut lines, mut bytes) = (Vec::new(), 0);
+        let mut buffer = [0; 1_024];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(SILENT.to_owned());
+            }
+            match wait_readable(&self.device, left) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) => return Err(error.to_string()),
+            }
+            let length = match self.device.read(&mut buffer) {
+                Ok(0) => return Err(GONE.to_owned()),
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return Err(GONE.to_owned()),
+            };
+            bytes += length;
+            if bytes > ANSWER_MAX {
+                return Err("it says more than an answer has".to_owned());
+            }
+            for byte in &buffer[..length] {
+                let Some(line) = self.take(*byte) else { continue };
+                match Line::of(&line, command) {
+                    Line::Ok => return Ok(Some(lines)),
+                    Line::Refused => return Ok(None),
+                    Line::Echo => {}
+                    Line::Text if lines.len() < LINES_MAX => lines.push(line),
+                    Line::Text => {}
+                }
+            }
+        }
+    }
+
+    /// A line that ends with `byte`. What is too long for a line is cut.
+    fn take(&mut self, byte: u8) -> Option<String> {
+        if !matches!(byte, b'\r' | b'\n') {
+            if self.line.len() < LINE_MAX {
+                self.line.push(byte);
+            }
+            return None;
+        }
+        let line = String::from_utf8_lossy(&std::mem::take(&mut self.line)).trim().to_owned();
+        (!line.is_empty()).then_some(line)
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // A close waits for what a device that hangs has not taken.
+        let _ = tcflush(&self.device, QueueSelector::IOFlush);
+        let _ = ioctl_tiocnxcl(&self.device);
+    }
+}
+
+/// What a line is, in an answer to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Ok,
+    Refused,
+    Echo,
+    Text,
+}
+
+impl Line {
+    fn of(line: &str, command: &str) -> Self {
+        match line {
+            "OK" => Self::Ok,
+            "ERROR" | "COMMAND NOT SUPPORT" => Self::Refused,
+            // 3GPP TS 27.007 section 9.2, 27.005 section 3.2.5.
+            _ if line.starts_with("+CME ERROR") || line.starts_with("+CMS ERROR") => Self::Refused,
+            _ if line == command => Self::Echo,
+            _ => Self::Text,
+        }
+    }
+}
+
+/// What is asked; of those in a row the first that has an answer.
+const QUESTIONS: &[&[&str]] = &[
+    &["AT+CPIN?"],
+    // No standard has the number of the SIM.
+    &["AT+CCID", "AT+QCCID", "AT+ICCID"],
+    &["AT+COPS?"],
+    &["AT+CSQ"],
+    &["AT+CESQ"],
+    // What the network has given counts more than what was asked for.
+    &["AT+CGCONTRDP", "AT+CGDCONT?"],
+    // Quectel's: 5G in numbers where the modem is older than those of AT+CESQ.
+    &["AT+QENG=\"servingcell\""],
+];
+const HELD: &str = "another program has it";
+/// It is no modem, or hangs.
+pub(super) const SILENT: &str = "it does not answer AT commands";
+const GONE: &str = "it is gone";
+/// How long a modem may take to say that it is one.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long it may take for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long for all of them.
+const DIALOGUE_TIMEOUT: Duration = Duration::from_secs(8);
+/// The longest line that is kept, bytes.
+const LINE_MAX: usize = 512;
+/// Lines of an answer that are kept.
+const LINES_MAX: usize = 32;
+/// The most that is read until an answer ends, bytes.
+const ANSWER_MAX: usize = 16_384;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_end_answers_echo_commands_or_say_something() {
+        let check = |line: &str, expected| assert_eq!(Line::of(line, "AT+CSQ"), expected, "{line}");
+        check("OK", Line::Ok);
+        check("ERROR", Line::Refused);
+        check("+CME ERROR: 10", Line::Refused);
+        check("AT+CSQ", Line::Echo);
+        check("+CSQ: 20,99", Line::Text);
+        check("NO CARRIER", Line::Text);
+    }
+}

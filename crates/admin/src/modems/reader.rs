@@ -1,0 +1,129 @@
+//! Who is asked about which interface: ModemManager where it runs, else each modem itself.
+//!
+//! ```text
+//! ModemManager ──────────────── answers ─► its modems
+//!       └─ has never answered ─► devices of the same USB device ─► AT, else uqmi
+//! --at INTERFACE=DEVICE ───────────────────────────────────────► AT
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::thread::scope;
+
+use roadweave_device::ModemFacts;
+
+use super::sysfs::Devices;
+use super::{at, bus, sysfs, uqmi};
+
+/// What is known of all modems now.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// By interface.
+    pub(super) facts: BTreeMap<String, ModemFacts>,
+    /// What went wrong.
+    pub(super) complaints: BTreeSet<String>,
+}
+
+/// Reads all modems, again and again.
+#[derive(Debug)]
+pub(super) struct Reader {
+    /// The address of the bus that ModemManager is on; none: the machine's.
+    pub(super) bus: Option<String>,
+    /// Where `/sys`, `/proc` and `/dev` are.
+    pub(super) root: PathBuf,
+    /// Devices for AT commands that the user has named, by interface.
+    pub(super) named: BTreeMap<String, PathBuf>,
+    /// Devices that took AT commands last time, by interface.
+    known: BTreeMap<String, PathBuf>,
+    /// ModemManager has answered: the modems are its own, though it may be away for a while.
+    has_manager: bool,
+}
+
+impl Reader {
+    pub(super) fn new(
+        bus: Option<String>,
+        root: PathBuf,
+        named: BTreeMap<String, PathBuf>,
+    ) -> Self {
+        Self { bus, root, named, known: BTreeMap::new(), has_manager: false }
+    }
+
+    pub(super) fn read(&mut self) -> Reading {
+        let mut reading = Reading { facts: sysfs::wifi(&self.root), ..Reading::default() };
+        let managed = bus::modems(self.bus.as_deref());
+        self.has_manager |= managed.is_ok();
+        let mut devices = match self.has_manager {
+            true => BTreeMap::new(),
+            false => sysfs::devices(&self.root),
+        };
+        devices.extend(self.named.iter().map(|(interface, port)| {
+            (interface.clone(), Devices { serial: vec![port.clone()], control: None })
+        }));
+        match managed {
+            Ok(facts) => reading.facts.extend(facts),
+            Err(why) if self.has_manager || devices.is_empty() => {
+                reading.complaints.insert(why);
+            }
+            Err(_) => {}
+        }
+        self.known.retain(|interface, port| {
+            devices.get(interface).is_some_and(|devices| devices.serial.contains(port))
+        });
+        let known = &self.known;
+        let asked = scope(|scope| {
+            let ask = |(interface, devices): (String, Devices)| {
+                let known = known.get(&interface);
+                (interface, scope.spawn(move || ask(&devices, known.map(PathBuf::as_path))))
+            };
+            // All at once: one that hangs costs the others nothing.
+            let threads: Vec<_> = devices.into_iter().map(ask).collect();
+            let joined = threads.into_iter().map(|(interface, thread)| (interface, thread.join()));
+            joined.collect::<Vec<_>>()
+        });
+        for (interface, answer) in asked {
+            match answer.unwrap_or_else(|_| Err("it could not be asked".to_owned())) {
+                Ok(told) => {
+                    self.known.extend(told.port.map(|port| (interface.clone(), port)));
+                    reading.facts.insert(interface, told.facts);
+                }
+                Err(why) => _ = reading.complaints.insert(format!("{interface}: {why}")),
+            }
+        }
+        reading
+    }
+}
+
+/// What a modem tells, and by which serial device.
+#[derive(Debug)]
+struct Told {
+    port: Option<PathBuf>,
+    facts: ModemFacts,
+}
+
+/// Asks a modem by its devices.
+///
+/// # Errors
+/// Why it tells nothing.
+fn ask(devices: &Devices, known: Option<&Path>) -> Result<Told, String> {
+    let mut ports: Vec<&PathBuf> = devices.serial.iter().collect();
+    ports.sort_by_key(|port| known != Some(port.as_path()));
+    let mut complaint = None;
+    for port in ports {
+        let why = match at::facts(port) {
+            Ok(facts) => return Ok(Told { port: Some(port.clone()), facts }),
+            Err(why) => why,
+        };
+        // Most of a modem's ports are for something else, and say nothing.
+        if complaint.is_none() || why != at::SILENT {
+            complaint = Some(format!("{}: {why}", port.display()));
+        }
+    }
+    match &devices.control {
+        Some(control) => match (uqmi::facts(control), complaint) {
+            (Ok(facts), _) => Ok(Told { port: None, facts }),
+            (Err(why), None) => Err(format!("{}: {why}", control.display())),
+            (Err(_), Some(why)) => Err(why),
+        },
+        None => Err(complaint.unwrap_or_else(|| "it has no device that could be asked".to_owned())),
+    }
+}

@@ -1,0 +1,128 @@
+//! A modem by OpenWrt's `uqmi`, which prints JSON.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use roadweave_device::ModemFacts;
+use serde_json::Value;
+
+use super::facts::legible;
+use super::program;
+
+/// What the modem behind a device of QMI tells.
+///
+/// # Errors
+/// Why it tells nothing.
+pub(super) fn facts(device: &Path) -> Result<ModemFacts, String> {
+    let ask = |question: &str| {
+        let mut command = Command::new("uqmi");
+        command.args(["--single", "--device"]).arg(device).arg(question).env("LC_ALL", "C");
+        let answer = program::output(command, TIMEOUT)?;
+        let value: Result<Value, _> = serde_json::from_slice(&answer);
+        value.map_err(|error| format!("uqmi's answer is not understood: {error}"))
+    };
+    let signal = ask("--get-signal-info")?;
+    // One of them may be unknown to a modem.
+    let network = ask("--get-serving-system").unwrap_or_default();
+    let sim = ask("--get-iccid").unwrap_or_default();
+    Ok(of(&signal, &network, &sim))
+}
+
+/// Reads what is printed.
+///
+/// Source: uqmi's `commands-nas.c` and `commands-dms.c`.
+fn of(signal: &Value, network: &Value, sim: &Value) -> ModemFacts {
+    // With a cell of LTE and one of 5G there are two, of which the latter carries most.
+    let cells = match signal {
+        Value::Array(cells) => cells.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    let by_type = |name: &str| cells.iter().find(|cell| cell["type"] == name);
+    let (five, four) = (by_type("5gnr"), by_type("lte"));
+    let technology = match (five, four) {
+        (Some(_), Some(_)) => Some("5g-nsa"),
+        (Some(_), None) => Some("5g-sa"),
+        (None, Some(_)) => Some("lte"),
+        _ if by_type("wcdma").is_some() => Some("3g"),
+        _ if by_type("gsm").is_some() => Some("2g"),
+        _ => None,
+    };
+    let figure = |read: &dyn Fn(&Value) -> Option<f64>, range: std::ops::RangeInclusive<f64>| {
+        let figures = [five, four].into_iter().flatten().chain(cells).filter_map(read);
+        figures.into_iter().find(|figure| range.contains(figure))
+    };
+    // Earlier versions print tenths of a decibel, without a point.
+    let sinr = |cell: &Value| match &cell["snr"] {
+        Value::Number(tenths) if tenths.is_i64() => tenths.as_f64().map(|tenths| tenths / 10.0),
+        other => other.as_f64(),
+    };
+    let digits = |text: &String| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    ModemFacts {
+        operator: network["plmn_description"].as_str().and_then(legible),
+        technology: technology.map(str::to_owned),
+        rsrp_dbm: figure(&|cell| cell["rsrp"].as_f64(), ModemFacts::RSRP_DBM),
+        rsrq_db: figure(&|cell| cell["rsrq"].as_f64(), ModemFacts::RSRQ_DB),
+        sinr_db: figure(&sinr, ModemFacts::SINR_DB),
+        rssi_dbm: figure(
+            &|cell| cell["rssi"].as_f64().or_else(|| cell["signal"].as_f64()),
+            ModemFacts::RSSI_DBM,
+        ),
+        iccid: sim.as_str().and_then(legible).filter(digits),
+        apn: None,
+    }
+}
+
+/// How long one question may take.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_uqmi_prints_is_read_of_both_its_generations() {
+        let network = json!({
+            "registration": "registered", "plmn_mcc": 262, "plmn_mnc": 1,
+            "plmn_description": "Some Operator", "roaming": false,
+        });
+        let lte = json!({ "type": "lte", "rssi": -58, "rsrq": -9, "rsrp": -87, "snr": 17.5 });
+        let told = of(&lte, &network, &json!("8949020000012345678"));
+        let some = |text: &str| Some(text.to_owned());
+        let expected = ModemFacts {
+            operator: some("Some Operator"),
+            technology: some("lte"),
+            rsrp_dbm: Some(-87.0),
+            rsrq_db: Some(-9.0),
+            sinr_db: Some(17.5),
+            rssi_dbm: Some(-58.0),
+            iccid: some("8949020000012345678"),
+            apn: None,
+        };
+        assert_eq!(told, expected);
+        let old = json!({ "type": "lte", "rssi": -58, "rsrq": -9, "rsrp": -87, "snr": 175 });
+        assert_eq!(of(&old, &Value::Null, &Value::Null).sinr_db, Some(17.5));
+        let both = json!([lte, { "type": "5gnr", "rsrp": -80, "snr": 3.5 }]);
+        let told = of(&both, &Value::Null, &Value::Null);
+        assert_eq!(
+            (told.rsrp_dbm, told.rsrq_db, told.sinr_db),
+            (Some(-80.0), Some(-9.0), Some(3.5))
+        );
+        assert_eq!(told.technology.as_deref(), Some("5g-nsa"));
+    }
+
+    #[test]
+    fn what_may_not_be_shown_is_left_out() {
+        let network = json!({ "plmn_description": format!("\u{1b}[2J{}", "x".repeat(1_000)) });
+        let signal = json!({ "type": ["lte"], "rsrp": "x", "rsrq": 1e300, "snr": null, "rssi": 7 });
+        let told = of(&signal, &network, &json!("89\u{1b}; reboot"));
+        assert_eq!(told.check(), Ok(()));
+        let operator = told.operator.clone();
+        assert_eq!(told, ModemFacts { operator, ..ModemFacts::default() });
+        for odd in [json!([]), json!(7), json!([[[]]]), json!("x"), Value::Null] {
+            assert_eq!(of(&odd, &odd, &Value::Null), ModemFacts::default());
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Serial devices: whether another program has one for itself.
+
+use std::os::fd::{AsFd, AsRawFd as _};
+
+/// Whether a terminal was opened for one program alone (`TIOCEXCL`), which root's own opening does
+/// not tell.
+///
+/// Source: ioctl_tty(2).
+#[allow(unsafe_code, reason = "rustix has no TIOCGEXCL")]
+pub fn is_exclusive(device: impl AsFd) -> bool {
+    let mut exclusive: libc::c_int = 0;
+    // SAFETY: TIOCGEXCL writes one int, which outlives the call, for a descriptor that is open.
+    let done =
+        unsafe { libc::ioctl(device.as_fd().as_raw_fd(), libc::TIOCGEXCL, &raw mut exclusive) };
+    done == 0 && exclusive != 0
+}
