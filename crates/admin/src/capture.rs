@@ -145,7 +145,7 @@ impl CaptureArgs {
             locals: BTreeMap::new(),
         };
         sink.interface(&framing.device, LinkType::Raw, unix_nanos());
-        Run { args: self, capture, framing, sink, packets: 0, missed: 0 }.to_end(&mut signals)
+        Run { args: self, capture, framing, sink, packets: 0, missed: 0 }.finish(&mut signals)
     }
 
     /// Whether a packet is one of those that were asked for.
@@ -180,7 +180,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn to_end(mut self, signals: &mut Signals) -> Result<()> {
+    fn finish(mut self, signals: &mut Signals) -> Result<()> {
         let ending = self.run(signals)?;
         self.sink.end(&self.framing.device, self.missed, unix_nanos())?;
         let Self { packets, missed, .. } = self;
@@ -211,12 +211,13 @@ impl Run<'_> {
             }
             if !self.capture.is_ready() {
                 self.sink.flush()?;
-                let patience = deadline.map_or(TICK, |deadline| deadline.duration_since(now));
+                let until = deadline.filter(|_| stopped.is_none());
+                let patience = until.map_or(TICK, |until| until.duration_since(now));
                 if !self.wait(signals, patience.min(TICK))? {
                     continue;
                 }
             }
-            match self.capture.next()? {
+            match self.capture.hear()? {
                 Heard::Packet(packet) => {
                     let frame = self.framing.frame(packet);
                     if self.args.wants(&frame) && self.has_room() {

@@ -13,7 +13,7 @@ mod session;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Duration;
 
@@ -187,10 +187,7 @@ impl Tap {
 impl Watch<'_> {
     /// The next packet, if one comes within `patience`.
     pub fn next(&self, patience: Duration) -> Option<Seen> {
-        match self.queue.recv_timeout(patience) {
-            Ok(seen) => Some(seen),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.queue.recv_timeout(patience).ok()
     }
 
     /// Shows nothing more; what waits can still be taken.

@@ -105,12 +105,10 @@ impl Sink {
         }
         let at = self.statistics.len() as u32;
         self.interfaces.insert((name.to_owned(), link), at);
-        let times = (unix_nanos, unix_nanos);
-        let (begin_unix_nanos, end_unix_nanos) = times;
         self.statistics.push(StatisticsBlock {
             interface: at,
-            begin_unix_nanos,
-            end_unix_nanos,
+            begin_unix_nanos: unix_nanos,
+            end_unix_nanos: unix_nanos,
             ..StatisticsBlock::default()
         });
         if !matches!(self.target, Target::Lines) {

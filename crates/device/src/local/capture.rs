@@ -165,7 +165,7 @@ impl Capture {
         &self.start
     }
 
-    /// Whether [`Capture::next`] need not wait for the instance.
+    /// Whether [`Capture::hear`] need not wait for the instance.
     pub fn is_ready(&self) -> bool {
         !self.reader.buffer().is_empty()
     }
@@ -182,7 +182,7 @@ impl Capture {
     ///
     /// # Errors
     /// When what it says is not understood, or it stops within a packet.
-    pub fn next(&mut self) -> Result<Heard, RequestError> {
+    pub fn hear(&mut self) -> Result<Heard, RequestError> {
         let io = |error: io::Error| match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => Ok(Heard::Gone),
             _ => Err(failed(&self.path, error)),
