@@ -21,7 +21,9 @@ fn at_a_beginning(one_way_ms: [u64; 2], first: usize) -> World {
     for (link, name) in names.collect::<Vec<_>>().into_iter().enumerate() {
         world.inner.ends_mut().0.set_rank(&name, if link == first { 0 } else { 4 });
     }
-    [0, 1].map(|link| world.set_dead(link, true));
+    for link in [0, 1] {
+        world.set_dead(link, true);
+    }
     let has_left = |world: &World| {
         world.client_events.iter().any(|(_, event)| matches!(event, ClientEvent::Left { .. }))
     };
@@ -32,7 +34,9 @@ fn at_a_beginning(one_way_ms: [u64; 2], first: usize) -> World {
         world.run(ms(1));
     }
     assert!(has_left(&world), "a session over dead links ends");
-    [0, 1].map(|link| world.set_dead(link, false));
+    for link in [0, 1] {
+        world.set_dead(link, false);
+    }
     world
 }
 
