@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!  record client  RecordClient per interface <> UplinkSocket ~~ links ~~ UplinkSocket <> RecordServer  record server
-//!       └> DIR/NAME.csv, NAME.down.csv, recording.json (docs/traces.md)
+//!       └> DIR/NAME.csv, NAME.down.csv, NAME.modem.jsonl, recording.json (docs/traces.md)
 //! ```
 
 mod client;
 mod display;
 mod files;
 mod link;
+mod modems;
 mod outbox;
 mod run;
 mod server;

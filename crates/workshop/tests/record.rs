@@ -14,6 +14,8 @@
 mod daemon;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -22,7 +24,7 @@ use daemon::Daemon;
 use roadweave_device::netns::{NetNs, run_sandboxed};
 use roadweave_emulate::Drive;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-lab");
@@ -128,13 +130,33 @@ fn help_says_what_is_measured_and_wrong_options_what_would_be_right() {
     check(&[&nowhere[..], &["--interfaces", "lo"]].concat(), 2, &["--server nowhere.invalid"]);
 }
 
+/// A client of which nothing but its socket is there, and what it is told of `interface`.
+fn serve_facts(socket: &Path, interface: &str, rsrp_dbm: f64) {
+    let listener = UnixListener::bind(socket).unwrap();
+    let status = json!({
+        "role": "client", "modems": { interface: { "technology": "lte", "rsrp_dbm": rsrp_dbm } },
+    });
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": status });
+            let _ = stream.write_all(format!("{answer}\n").as_bytes());
+        }
+    });
+}
+
 #[test]
 fn two_links_are_recorded_at_once_and_emulate_replays_them() {
     run_sandboxed("two_links_are_recorded_at_once_and_emulate_replays_them", || {
         let rig = Rig::new();
         let start = Instant::now();
-        let client = rig
-            .start_client("--server 10.201.1.1 --interfaces slow,modem=fast --seconds 8 --cycle 4");
+        let socket = rig.folder.path().join("rw0.sock");
+        serve_facts(&socket, "fast", -95.5);
+        let client = rig.start_client(&format!(
+            "--server 10.201.1.1 --interfaces slow,modem=fast --seconds 8 --cycle 4 --modems {}",
+            socket.display()
+        ));
         let summary = summary(client);
         assert!(start.elapsed() < Duration::from_secs(16), "{:?}", start.elapsed());
 
@@ -149,6 +171,19 @@ fn two_links_are_recorded_at_once_and_emulate_replays_them() {
         assert_eq!(slow["entries_missing"], 0);
         let kept = fs::read(rig.drive().join("recording.json")).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&kept).unwrap(), summary);
+
+        // What was told of the modem is beside the trace, and harms no reader of the drive.
+        assert_eq!(
+            (&slow["modem"], &fast["modem"]["file"]),
+            (&Value::Null, &"modem.modem.jsonl".into())
+        );
+        let told = fs::read_to_string(rig.drive().join("modem.modem.jsonl")).unwrap();
+        let told: Vec<Value> = told.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+        assert!(told.len() >= 2, "{told:?}");
+        assert!(told.is_sorted_by_key(|it| it["seconds"].as_f64()), "{told:?}");
+        let expected = json!({ "technology": "lte", "rsrp_dbm": -95.5 });
+        assert!(told.iter().all(|it| it["facts"] == expected), "{told:?}");
+        assert!(!rig.drive().join("slow.modem.jsonl").exists());
 
         let drive = Drive::read(&rig.drive()).unwrap();
         assert_eq!(

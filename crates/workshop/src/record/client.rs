@@ -15,6 +15,7 @@ use tracing::warn;
 use super::display::Display;
 use super::files::{Recorded, Recording};
 use super::link::{LinkName, LinkRecorder};
+use super::modems::ModemLog;
 use super::run::Run;
 use super::{PORT, parse_rate, token, unix_epoch};
 
@@ -65,6 +66,9 @@ pub struct ClientArgs {
     /// set
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// The socket of a client that runs beside: what it is told of the modems is recorded too
+    #[arg(long, value_name = "SOCKET")]
+    modems: Option<PathBuf>,
     /// Print a summary as JSON
     #[arg(long)]
     json: bool,
@@ -112,10 +116,12 @@ impl ClientArgs {
             LinkRecorder::open(link.clone(), server, client)
         });
         let links = links.collect::<anyhow::Result<Vec<LinkRecorder>>>()?;
+        let modems =
+            self.modems.clone().map(|socket| ModemLog::start(socket, clock)).transpose()?;
         let mut run = Run::new(clock, server, links);
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate])?;
         run.carry(&mut signals, &mut Display::new(&self.interfaces))?;
-        self.write(&recording, run.links())
+        self.write(&recording, run.links(), modems.as_ref())
     }
 
     fn plans(&self) -> Result<Vec<RecordPlan>, BadInput> {
@@ -160,7 +166,12 @@ impl ClientArgs {
         Ok(plan)
     }
 
-    fn write(&self, recording: &Recording, links: &[LinkRecorder]) -> anyhow::Result<()> {
+    fn write(
+        &self,
+        recording: &Recording,
+        links: &[LinkRecorder],
+        modems: Option<&ModemLog>,
+    ) -> anyhow::Result<()> {
         let delay_clock = match self.synchronized_clocks {
             true => DelayClock::Synchronized,
             false => DelayClock::HalfRoundTrip,
@@ -170,7 +181,11 @@ impl ClientArgs {
             match link.client.recording(delay_clock) {
                 Ok(recording) => {
                     let LinkName { name, interface } = link.name.clone();
-                    recorded.push(Recorded { name, interface, recording });
+                    let modem = modems.and_then(|modems| modems.of(&interface));
+                    if modems.is_some() && modem.is_none() {
+                        warn!("{name}: nothing was told of a modem behind {interface}");
+                    }
+                    recorded.push(Recorded { name, interface, recording, modem });
                 }
                 Err(error) => warn!("{}: {error}{}", link.name.name, link.cause()),
             }

@@ -29,6 +29,8 @@ pub struct Recorded {
     pub interface: String,
     /// What was recorded of the link.
     pub recording: LinkRecording,
+    /// What was told of its modem over time, if anything was: lines of JSON.
+    pub modem: Option<String>,
 }
 
 impl Recording {
@@ -48,26 +50,37 @@ impl Recording {
         Ok(Self { directory: directory.to_owned(), is_vain })
     }
 
-    /// Writes a file per link and direction, and `recording.json`, which it returns.
+    /// Writes a file per link and direction, what was told of the modems, and `recording.json`,
+    /// which it returns.
     ///
     /// # Errors
     /// When a file cannot be written.
     pub fn write(&self, mode: &str, links: &[Recorded]) -> anyhow::Result<Value> {
-        let mut described = Vec::new();
+        let (mut described, mut of_modems) = (Vec::new(), Vec::new());
         for link in links {
             let LinkRecording { up, down, delay_clock, .. } = &link.recording;
             let (up_file, down_file) =
                 (format!("{}.csv", link.name), format!("{}.down.csv", link.name));
             self.write_file(&up_file, &csv(&link.name, "uplink", *delay_clock, up))?;
             self.write_file(&down_file, &csv(&link.name, "downlink", *delay_clock, down))?;
-            described.push(json!({
+            let mut description = json!({
                 "name": link.name,
                 "interface": link.interface,
                 "delay_clock": delay_clock,
                 "entries_missing": link.recording.entries_missing,
                 "up": with_file(&up.summary, &up_file)?,
                 "down": with_file(&down.summary, &down_file)?,
-            }));
+            });
+            if let Some(lines) = &link.modem {
+                let file = format!("{}.modem.jsonl", link.name);
+                description["modem"] = json!({ "file": file });
+                of_modems.push((file, lines));
+            }
+            described.push(description);
+        }
+        // Where the disk is full the traces come first.
+        for (file, lines) in of_modems {
+            self.write_file(&file, lines)?;
         }
         let summary = json!({ "mode": mode, "links": described });
         let text = serde_json::to_string_pretty(&summary).context("cannot write JSON")?;

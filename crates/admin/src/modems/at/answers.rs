@@ -1,4 +1,4 @@
-//! What a modem's answers to AT commands mean: a firmware wrote them, and its operator part of them.
+//! What a modem's answers to AT commands mean: a firmware wrote them, and its operator a part.
 
 use std::ops::RangeInclusive;
 
