@@ -31,7 +31,7 @@ pub const ADMIN: [(&str, &str); 7] = [
     ("hooks", "Runs programs when the tunnel has joined, has ended, or an uplink changes"),
     (
         "modems",
-        "Tells a client what ModemManager knows of its modems: operator, technology, signal, SIM, APN",
+        "Tells a client of its modems: operator, technology, signal, SIM, APN",
     ),
     ("peer", "Adds, removes and shows the clients of a server, also while it runs"),
     ("report", "Puts what a maintainer needs into a folder, without secrets"),
