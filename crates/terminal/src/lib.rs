@@ -29,10 +29,7 @@ pub const ADMIN: [(&str, &str); 7] = [
         "Finds what is wrong on this machine for one configuration, and says how to mend it",
     ),
     ("hooks", "Runs programs when the tunnel has joined, has ended, or an uplink changes"),
-    (
-        "modems",
-        "Tells a client of its modems: operator, technology, signal, SIM, APN",
-    ),
+    ("modems", "Tells a client of its modems: operator, technology, signal, SIM, APN"),
     ("peer", "Adds, removes and shows the clients of a server, also while it runs"),
     ("report", "Puts what a maintainer needs into a folder, without secrets"),
     ("top", "Shows a running client or server on one screen, for a crew"),
