@@ -62,7 +62,7 @@ fn a_login_is_not_asked_in_place_of_the_controller_that_is_named() {
     for words in [
         &["--url", elsewhere, "device", "list"][..],
         &["--url", elsewhere, "--fingerprint", &world.fingerprint, "device", "list"],
-        &["--url", &world.url.replace("127.0.0.1", "127.0.0.2"), "logout"],
+        &["--url", &format!("https://127.0.0.1:{}", world.listens_at.port()), "logout"],
         &["device", "revoke", "bus-17", "--reason", "stolen", "--url", elsewhere],
         &["--fingerprint", &["00"; 32].join(":"), "device", "list"],
         &["--fingerprint", "00:11", "device", "list"],

@@ -1,9 +1,10 @@
 //! A controller that runs, and somebody before a terminal.
 
 use std::io::Write as _;
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -14,7 +15,7 @@ pub struct World {
     pub url: String,
     pub fingerprint: String,
     pub password: String,
-    port: u16,
+    pub listens_at: SocketAddr,
     controller: Option<Child>,
 }
 
@@ -39,6 +40,15 @@ pub fn program(name: &str) -> Option<PathBuf> {
     None
 }
 
+/// Where nobody else of this machine listens, nor will before the controller does: a port that was
+/// found free is anybody's again until then.
+fn address_of_its_own() -> SocketAddr {
+    static WORLDS: AtomicU8 = AtomicU8::new(2);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, WORLDS.fetch_add(1, Ordering::Relaxed), high, low);
+    TcpListener::bind((host, 0)).unwrap().local_addr().unwrap()
+}
+
 impl World {
     /// One that runs.
     pub fn new() -> Option<Self> {
@@ -50,8 +60,8 @@ impl World {
     /// One that `init` has made in a home, with these options beside.
     pub fn made(home: tempfile::TempDir, options: &[&str]) -> Option<Self> {
         let program = program("roadweave-controller")?;
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let address = format!("127.0.0.1:{port}");
+        let listens_at = address_of_its_own();
+        let address = listens_at.to_string();
         let init = Command::new(&program)
             .args(["init", "--address", &address, "--listen", &address, "--folder"])
             .arg(home.path().join("controller"))
@@ -65,7 +75,7 @@ impl World {
         };
         let (fingerprint, password) = (after("--fingerprint "), after("password: "));
         let url = format!("https://{address}");
-        Some(Self { home, url, fingerprint, password, port, controller: None })
+        Some(Self { home, url, fingerprint, password, listens_at, controller: None })
     }
 
     /// Starts it, and waits until it listens.
@@ -74,7 +84,7 @@ impl World {
         controller.arg("run").arg("--folder").arg(self.home.path().join("controller"));
         self.controller = Some(controller.stderr(Stdio::null()).spawn().unwrap());
         let end = Instant::now() + Duration::from_secs(30);
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        while TcpStream::connect(self.listens_at).is_err() {
             assert!(Instant::now() < end, "the controller does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
