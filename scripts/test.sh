@@ -1,8 +1,8 @@
 #!/bin/sh
 # `cargo test --no-fail-fast`, but with those test programs side by side that wait for most of their
-# time: they start real programs in namespaces of their own. Of those whose time is virtual as many
-# run at once as there are processors. All others, some of which measure time or take all
-# processors, run one after another, as cargo runs them.
+# time: they start real programs in namespaces of their own. Those whose time is virtual take what
+# these leave of the processors, and as many run at once as there are processors. All others, some
+# of which measure time or take all processors, run one after another, as cargo runs them.
 #
 #   scripts/test.sh [--workspace]      which packages, as cargo is told
 #
@@ -13,7 +13,7 @@ cargo="${CARGO:-cargo}"
 # Where those lie that wait: one of them, with two tests at a time, takes an eighth of a processor.
 waiting='/crates/((admin|cli|video|web)/tests|device|workshop/tests/(bench_clients|record|stack))[/.]'
 # Those that know no clock but their own; some have a single test, which takes one processor.
-virtual='/crates/(lab|stream|tunnel|quic|schedule|recovery|coding|wire)[/.]'
+virtual='/crates/(lab|stream|tunnel|quic|schedule|recovery|coding|wire|fleet)[/.]'
 # One of those that wait measures what a link carries.
 alone=/crates/cli/tests/measured.rs
 side_by_side=4
@@ -35,27 +35,35 @@ fi
 results=$(mktemp -d)
 export results
 trap 'rm -rf "$results"' EXIT
-trap 'exit 130' INT TERM
+# What runs in the background hears of no Ctrl-C.
+trap 'trap "" TERM && kill 0; exit 130' INT TERM
 "$cargo" test --no-run --message-format=json-render-diagnostics "$@" >"$results/built"
 # Of each test program the three that --one wants, in a line.
 sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo\.toml".*"src_path":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1\t\2\t\3/p' \
     "$results/built" >"$results/programs"
 [ -s "$results/programs" ] || { echo "cargo names no test program" >&2 && exit 1; }
 
-# Runs the programs that standard input lists, so many at a time.
+# Runs the programs that standard input lists, so many at a time, by what else is given.
 run() {
+    at_a_time=$1
+    shift
     # shellcheck disable=SC2016  # that shell expands it
-    tr '\t' '\n' | xargs -d '\n' -r -P "$1" -n 3 \
+    tr '\t' '\n' | "$@" xargs -d '\n' -r -P "$at_a_time" -n 3 \
         sh -c '"$0" --one "$@" "$results"' scripts/test.sh
 }
+when_idle="chrt --idle 0"
+$when_idle true 2>/dev/null || when_idle="nice -n 19"
 listed() { grep -E "$@" "$results/programs" || true; }
 
 # By far the longest of each kind come first.
 first() { listed "$2" | grep "$1" || true; }
 rest() { listed "$2" | grep -v -e "$1" -e $alone || true; }
+{ first /lab/ "$virtual" && rest /lab/ "$virtual"; } | run "$(nproc)" $when_idle &
 { first /placement.rs "$waiting" && rest /placement.rs "$waiting"; } | run $side_by_side
-{ first /lab/ "$virtual" && rest /lab/ "$virtual"; } | run "$(nproc)"
-{ listed -v "$waiting|$virtual" && listed $alone; } | run 1
+# These start a PostgreSQL, and have stopwatches for whoever guesses.
+listed /control/ | run 1
+wait
+{ listed -v "$waiting|$virtual|/control/" && listed $alone; } | run 1
 
 failed=0
 "$cargo" test --no-fail-fast --doc "$@" || failed=1

@@ -25,7 +25,7 @@ use std::panic::catch_unwind;
 use plan::Plan;
 
 /// Worlds in one run of the test.
-const SEEDS: u64 = 240;
+const SEEDS: u64 = 120;
 /// Failures that are told before the test ends.
 const FAILURES_MAX: usize = 3;
 

@@ -78,7 +78,7 @@ impl Seen {
     }
 }
 
-/// Reasons that strike in any few hundred worlds.
+/// Reasons that strike in any hundred worlds.
 const SEEN: [DropReason; 11] = [
     DropReason::QueueFull,
     DropReason::QueueExpired,
