@@ -165,8 +165,7 @@ fn action(key: KeyEvent) -> Action {
 /// Has the uplink under the cursor paused, or resumed.
 fn pause(reader: &Reader, history: &mut History, cursor: Cursor) {
     let Some((uplink, is_paused)) = cursor.uplink(history) else { return };
-    let (priority, weight) = (None, None);
-    let change = SetUplink { uplink, paused: Some(!is_paused), priority, weight, force: false };
+    let change = SetUplink { uplink, paused: Some(!is_paused), ..SetUplink::default() };
     if reader.changes.try_send(change).is_err() {
         history.tell(Instant::now(), "the change before waits for its answer".to_owned());
     }

@@ -38,15 +38,23 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
+    .args(["priority", "weight", "monthly_cap_mb", "daily_cap_mb"]))]
 struct SetArgs {
     /// Its interface
     name: String,
     /// When it is used
-    #[arg(long, required_unless_present = "weight")]
+    #[arg(long)]
     priority: Option<Priority>,
     /// Its share of the traffic among uplinks of equal priority
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     weight: Option<u8>,
+    /// Megabytes of a month, both ways, beyond which it is a backup; 0 for no such cap
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(..=CAP_MB_MAX))]
+    monthly_cap_mb: Option<u64>,
+    /// Megabytes of a day in UTC, both ways, beyond which it is a backup; 0 for no such cap
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(..=CAP_MB_MAX))]
+    daily_cap_mb: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -63,13 +71,7 @@ impl UplinkArgs {
     /// # Errors
     /// When nothing runs behind the socket, or it refuses.
     pub fn run(&self) -> Result<()> {
-        let change = |name: &String| SetUplink {
-            uplink: name.clone(),
-            paused: None,
-            priority: None,
-            weight: None,
-            force: false,
-        };
+        let change = |name: &String| SetUplink { uplink: name.clone(), ..SetUplink::default() };
         let (change, done) = match &self.command {
             Command::Pause { name, force } => (
                 SetUplink { paused: Some(true), force: *force, ..change(name) },
@@ -78,10 +80,14 @@ impl UplinkArgs {
             Command::Resume { name } => {
                 (SetUplink { paused: Some(false), ..change(name) }, format!("{name} is used again"))
             }
-            Command::Set(SetArgs { name, priority, weight }) => {
+            Command::Set(args) => {
+                let SetArgs { name, priority, weight, monthly_cap_mb, daily_cap_mb } = args;
                 let (priority, weight) = (priority.map(Into::into), *weight);
+                let (monthly_cap_mb, daily_cap_mb) = (*monthly_cap_mb, *daily_cap_mb);
                 let done = format!("{name} is used otherwise, until the client is started anew");
-                (SetUplink { priority, weight, ..change(name) }, done)
+                let change =
+                    SetUplink { priority, weight, monthly_cap_mb, daily_cap_mb, ..change(name) };
+                (change, done)
             }
         };
         match set_uplink(&self.socket, &change) {
@@ -107,3 +113,6 @@ impl From<Priority> for roadweave_types::Priority {
         }
     }
 }
+
+/// As in a configuration.
+const CAP_MB_MAX: u64 = 1_000_000_000;

@@ -10,7 +10,11 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::*;
+use roadweave_device::ModemFacts;
+use roadweave_device::local::{TellModem, tell_modem};
 use roadweave_device::netns::run_sandboxed;
 use serde_json::Value;
 
@@ -108,11 +112,18 @@ fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
         wait_for_priorities(&road, "backup", "primary");
         assert_eq!(path(&road.show(CLIENT), "eth1")["weight"], 7);
         exchange(&road, 5);
+        assert_eq!(uplink(&["set", "eth2", "--daily-cap-mb", "1"]).0, Some(0));
+        assert_eq!(path(&road.show(CLIENT), "eth2")["daily_cap_bytes"], CAP);
+        exchange(&road, 500);
+        wait_for_priorities(&road, "backup", "backup");
+        assert_eq!(uplink(&["set", "eth2", "--daily-cap-mb", "0"]).0, Some(0));
+        wait_for_priorities(&road, "backup", "primary");
 
         // No such uplink, nothing said, and no such weight.
         assert_eq!(uplink(&["pause", "rw0"]).0, Some(2));
         assert_eq!(uplink(&["set", "eth1"]).0, Some(2));
         assert_eq!(uplink(&["set", "eth1", "--weight", "0"]).0, Some(2));
+        assert_eq!(uplink(&["set", "eth1", "--monthly-cap-mb", "1000000001"]).0, Some(2));
 
         assert_eq!(uplink(&["pause", "eth2"]).0, Some(0));
         assert_eq!(uplink(&["pause", "eth1", "--force"]).0, Some(0));
@@ -123,6 +134,59 @@ fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
         assert_eq!((client.count("joined"), server.count("joined")), (1, 1), "{}", client.log());
         client.interrupt();
         server.interrupt();
+    });
+}
+
+#[test]
+fn the_cap_of_a_sim_stays_its_own_under_another_name() {
+    run_sandboxed("the_cap_of_a_sim_stays_its_own_under_another_name", || {
+        let road = Road::new();
+        let iccid = "8949020000012345678";
+        road.edit("client.toml", |text| {
+            format!(
+                "{text}\n[[uplinks.policies]]\niccid = \"{iccid}\"\nmetered.monthly_cap_mb = 1\n\
+                 [[uplinks.policies]]\nname = \"modem*\"\npriority = \"secondary\"\n"
+            )
+        });
+        let (_server, _client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_paths(&UPLINKS);
+        let tell = |uplink: &str| {
+            let facts = ModemFacts { iccid: Some(format!("{iccid}F")), ..ModemFacts::default() };
+            let told = TellModem { uplink: uplink.to_owned(), facts };
+            assert!(tell_modem(Path::new(&socket(CLIENT)), &told).unwrap());
+        };
+        assert_eq!(path(&road.show(CLIENT), "eth1")["monthly_cap_bytes"], Value::Null);
+        tell("eth1");
+        assert_eq!(path(&road.show(CLIENT), "eth1")["monthly_cap_bytes"], CAP);
+        assert_eq!(path(&road.show(CLIENT), "eth2")["monthly_cap_bytes"], Value::Null);
+        let uplink = |words: &[&str]| {
+            let told = roadweave(&[&["uplink", "--socket", &socket(CLIENT)], words].concat());
+            assert!(told.status.success(), "{told:?}");
+        };
+        uplink(&["pause", "eth2"]);
+        road.wait_for_paths(&["eth1"]);
+        exchange(&road, 100);
+        let month = |uplink: &str| path(&road.show(CLIENT), uplink)["month_bytes"].as_u64();
+        let before = month("eth1").unwrap();
+        assert!((200_000..CAP).contains(&before), "{before}");
+        uplink(&["resume", "eth2"]);
+        road.wait_for_paths(&UPLINKS);
+
+        // It is plugged in again, and the kernel counts on.
+        for words in ["set eth1 down", "set eth1 name modem7", "set modem7 up"] {
+            road.vehicle.ip(&format!("link {words}")).unwrap();
+        }
+        road.vehicle.ip("route replace default via 10.1.0.1 dev modem7 metric 100").unwrap();
+        road.wait_for_paths(&["eth2", "modem7"]);
+        let unknown = path(&road.show(CLIENT), "modem7");
+        assert_eq!(
+            (&unknown["priority"], &unknown["month_bytes"]),
+            (&"secondary".into(), &Value::Null)
+        );
+        tell("modem7");
+        assert_eq!(path(&road.show(CLIENT), "modem7")["priority"], "primary");
+        assert!(month("modem7").unwrap() >= before);
     });
 }
 

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{BILLING_DAY_MAX, Caps, UplinkPolicy};
-use roadweave_types::{Policy, Priority, ProbeUrl, ServerName, Technology, UplinkSelector};
+use roadweave_types::{
+    Policy, Priority, ProbeUrl, ServerName, Technology, UplinkMatch, UplinkSelector,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::lane::{LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes};
@@ -176,7 +178,14 @@ impl Default for UplinkFields {
 #[serde(deny_unknown_fields)]
 pub struct PolicyFields {
     /// The names of its interfaces, `*` stands for anything.
-    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Where their hardware is, as the kernel numbers ports, `*` stands for anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// The number of their SIM (ICCID), as their modem tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iccid: Option<String>,
     /// `primary`, `secondary` or `backup`.
     #[serde(default)]
     pub priority: Priority,
@@ -216,6 +225,11 @@ impl MeteredFields {
 }
 
 impl PolicyFields {
+    fn to_match(&self) -> UplinkMatch {
+        let name = self.name.clone().unwrap_or_else(|| "*".to_owned());
+        UplinkMatch { name, device: self.device.clone(), iccid: self.iccid.clone() }
+    }
+
     fn to_policy(&self) -> UplinkPolicy {
         let MeteredFields {
             monthly_cap_mb,
@@ -352,16 +366,16 @@ impl ClientFile {
         self.uplinks.portal_probe.as_ref().and_then(|text| text.parse().ok())
     }
 
-    /// How uplinks may be used, by patterns of their names.
-    pub fn policies(&self) -> Vec<(String, UplinkPolicy)> {
+    /// How which uplinks may be used.
+    pub fn policies(&self) -> Vec<(UplinkMatch, UplinkPolicy)> {
         let policies = self.uplinks.policies.iter();
-        policies.map(|policy| (policy.name.clone(), policy.to_policy())).collect()
+        policies.map(|policy| (policy.to_match(), policy.to_policy())).collect()
     }
 
-    /// The technologies of uplinks, by patterns of their names, and their order.
-    pub fn technologies(&self) -> (Vec<(String, Option<Technology>)>, Vec<Technology>) {
+    /// The technologies of which uplinks, and their order.
+    pub fn technologies(&self) -> (Vec<(UplinkMatch, Option<Technology>)>, Vec<Technology>) {
         let policies = self.uplinks.policies.iter();
-        let told = policies.map(|policy| (policy.name.clone(), policy.technology)).collect();
+        let told = policies.map(|policy| (policy.to_match(), policy.technology)).collect();
         (told, self.uplinks.order.clone())
     }
 }
@@ -466,21 +480,48 @@ fn validate_order(order: &[Technology]) -> Result<(), Fault> {
 /// Checks that each policy is for some uplink.
 fn validate_policies(policies: &[PolicyFields]) -> Result<(), Fault> {
     for (position, policy) in policies.iter().enumerate() {
-        let at = format!("uplinks.policies.{position}.name");
-        if policy.name.is_empty() {
-            let message = "uplinks.policies.name is empty; write the name of an interface, \
-                           or a pattern as \"wwan*\"";
-            return Err(Fault::new(at, message));
+        let at = |field: &str| format!("uplinks.policies.{position}{field}");
+        let PolicyFields { name, device, iccid, .. } = policy;
+        if name.is_none() && device.is_none() && iccid.is_none() {
+            let message = "uplinks.policies: for which uplinks? Write name, the name of an \
+                           interface or a pattern as \"wwan*\"; or device; or iccid";
+            return Err(Fault::new(at(""), message));
         }
-        validate_pattern(&at, &policy.name)?;
-        let mut before = policies[..position].iter().map(|other| other.name.as_str());
-        if let Some(other) = before.find(|name| *name == policy.name || *name == "*") {
+        for (field, pattern, example) in
+            [("name", name, "\"wwan*\""), ("device", device, "\"*/usb1/1-2/*\"")]
+        {
+            let Some(pattern) = pattern else { continue };
+            if pattern.is_empty() {
+                let message = format!(
+                    "uplinks.policies.{field} is empty; write all of it, or a pattern as {example}"
+                );
+                return Err(Fault::new(at(&format!(".{field}")), message));
+            }
+            validate_pattern(&at(&format!(".{field}")), pattern)?;
+        }
+        if let Some(iccid) = iccid
+            && !((18..=22).contains(&iccid.len()) && iccid.bytes().all(|it| it.is_ascii_hexdigit()))
+        {
             let message = format!(
-                "uplinks.policies: \"{}\" never counts, since \"{other}\" stands before it; \
-                 the first that fits does",
-                policy.name
+                "uplinks.policies.iccid: \"{iccid}\" is no number of a SIM (ICCID), which has 18 to 22 \
+                 digits; `roadweave modems` and `roadweave show` tell it"
             );
-            return Err(Fault::new(at, message));
+            return Err(Fault::new(at(".iccid"), message));
+        }
+        let this = policy.to_match();
+        if let Some(before) = policies[..position].iter().find(|it| it.to_match().covers(&this)) {
+            let said = |it: &PolicyFields| {
+                let parts = [&it.name, &it.device, &it.iccid].into_iter().flatten();
+                format!("\"{}\"", parts.map(String::as_str).collect::<Vec<_>>().join("\", \""))
+            };
+            let message = format!(
+                "uplinks.policies: {} never counts, since {} stands before it; the first that fits \
+                 does",
+                said(policy),
+                said(before)
+            );
+            let field = if name.is_some() { ".name" } else { "" };
+            return Err(Fault::new(at(field), message));
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_tunnel::{Caps, FlowClass, Strategy, UplinkPolicy};
-use roadweave_types::{Order, Policy, Priority, Technology};
+use roadweave_types::{Order, Policy, Priority, Technology, UplinkMatch};
 use serde::de::DeserializeOwned;
 
 use super::*;
@@ -92,7 +92,8 @@ fn uplinks_may_have_priorities_weights_and_caps() {
     let text = "[[uplinks.policies]]\nname = \"wwan1\"\npriority = \"backup\"\nweight = 3\n\
                 metered = { monthly_cap_mb = 5000, daily_cap_mb = 300, billing_day = 15, \
                 redundancy_percent = 2 }\n\
-                [[uplinks.policies]]\nname = \"wwan*\"\n";
+                [[uplinks.policies]]\ndevice = \"*/usb1/1-2/*\"\n\
+                [[uplinks.policies]]\nname = \"wwan*\"\niccid = \"8949020000012345678\"\n";
     let file = read::<ClientFile>(&format!("{}{text}", client(""))).expect("complete");
     let policy = Policy {
         priority: Priority::Backup,
@@ -106,7 +107,16 @@ fn uplinks_may_have_priorities_weights_and_caps() {
         billing_day: 15,
     };
     let metered = UplinkPolicy { policy, caps };
-    let expected = [("wwan1".to_owned(), metered), ("wwan*".to_owned(), UplinkPolicy::default())];
+    let of = |name: &str, device: Option<&str>, iccid: Option<&str>| UplinkMatch {
+        name: name.to_owned(),
+        device: device.map(str::to_owned),
+        iccid: iccid.map(str::to_owned),
+    };
+    let expected = [
+        (of("wwan1", None, None), metered),
+        (of("*", Some("*/usb1/1-2/*"), None), UplinkPolicy::default()),
+        (of("wwan*", None, Some("8949020000012345678")), UplinkPolicy::default()),
+    ];
     assert_eq!(file.policies(), expected);
 }
 
@@ -142,7 +152,7 @@ fn uplinks_have_technologies_and_these_an_order() {
              [[uplinks.policies]]\nname = \"a\"\ntechnology = \"{technology}\"\n"
         );
         let file = read::<ClientFile>(&format!("{}{text}", client(""))).expect("complete");
-        let told = vec![("a".to_owned(), Some(technology))];
+        let told = vec![(UplinkMatch::by_name("a"), Some(technology))];
         assert_eq!(file.technologies(), (told, vec![technology]));
     }
     let order = |order: &str| format!("{}[uplinks]\norder = [{order}]\n", client(""));
@@ -261,8 +271,13 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
     check_client(&lane("match = { source_ports = [5, 3] }"), &["line 7", "match.source_ports"]);
     check_client(&lane("match = { source = [\"10.0.0.1/8\"] }"), &["line 7", "10.0.0.0/8"]);
     let policy = |fields: &str| format!("{}[[uplinks.policies]]\n{fields}\n", client(""));
-    check_client(&policy("weight = 2"), &["line 6", "missing field `name`"]);
+    check_client(&policy("weight = 2"), &["line 6", "for which uplinks?", "or iccid"]);
     check_client(&policy("name = \"\""), &["line 7", "uplinks.policies.name is empty"]);
+    check_client(&policy("device = \"\""), &["line 7", "uplinks.policies.device is empty"]);
+    check_client(&policy("device = \"usb[12]\""), &["line 7", "brackets"]);
+    for number in ["", "wwan0", "89490200000123456", "89490200000123456789012"] {
+        check_client(&policy(&format!("iccid = \"{number}\"")), &["line 7", "18 to 22 digits"]);
+    }
     check_client(&policy("name = \"a\"\npriority = \"first\""), &["line 8", "`secondary`"]);
     check_client(&policy("name = \"a\"\nweight = 0"), &["line 8", "1 to 100"]);
     let metered = |field: &str| policy(&format!("name = \"a\"\nmetered.{field}"));
@@ -273,6 +288,9 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
     check_client(&metered("cap = 5"), &["line 8", "`monthly_cap_mb`"]);
     let behind_all = format!("{}[[uplinks.policies]]\nname = \"a\"\n", policy("name = \"*\""));
     check_client(&behind_all, &["line 9", "\"a\" never counts"]);
+    let by_iccid = policy("iccid = \"8949020000012345678F\"");
+    let twice = format!("{by_iccid}[[uplinks.policies]]\niccid = \"8949020000012345678\"\n");
+    check_client(&twice, &["line 8", "\"8949020000012345678\" never counts"]);
     check_client("= broken", &["line 1"]);
 }
 
@@ -547,6 +565,7 @@ fn the_documentation_names_every_field_with_its_default() {
                 match = { ports = [1, 2], source_ports = 53, destination_ports = [1, 2] }\n";
     let policy = "[uplinks]\nportal_probe = \"http://probe.example/\"\n\
                   [[uplinks.policies]]\nname = \"wwan1\"\ntechnology = \"5g-sa\"\n\
+                  device = \"*/usb1/*\"\niccid = \"8949020000012345678\"\n\
                   metered = { monthly_cap_mb = 5000, daily_cap_mb = 300, billing_day = 1, \
                   redundancy_percent = 2 }\n";
     let place = "name = \"fra-1\"\nsite = \"frankfurt\"\nto_anchor_ms = 2\n";

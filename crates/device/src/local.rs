@@ -19,7 +19,7 @@ mod subscribers;
 pub(crate) use capture::Watched;
 pub use capture::{
     CAPTURE_BYTES_MAX, Capture, CaptureEnd, CapturePlan, CaptureStart, CaptureView, Captured,
-    CapturedKind, Heard, begin_capture,
+    Heard, begin_capture,
 };
 pub use client::{RequestError, request, subscribe};
 pub use requests::{

@@ -119,34 +119,56 @@ impl ModemFacts {
 
 /// What was told of late, by the modem's interface.
 #[derive(Debug, Default)]
-pub(crate) struct Modems(BTreeMap<String, (Instant, ModemFacts)>);
+pub(crate) struct Modems {
+    told: BTreeMap<String, (Instant, ModemFacts)>,
+    /// The SIMs of interfaces, as told last: they stay while nobody tells, as do their caps.
+    iccids: BTreeMap<String, String>,
+}
 
 impl Modems {
     /// Takes what was told of the modem behind `uplink`.
     pub(crate) fn tell(&mut self, now: Instant, uplink: String, facts: ModemFacts) {
-        if self.0.len() < MODEMS_MAX || self.0.contains_key(&uplink) {
-            self.0.insert(uplink, (now, facts));
+        let has_room = |known: usize, is_known| known < MODEMS_MAX || is_known;
+        if let Some(iccid) = &facts.iccid
+            && has_room(self.iccids.len(), self.iccids.contains_key(&uplink))
+        {
+            self.iccids.insert(uplink.clone(), iccid.clone());
         }
+        if has_room(self.told.len(), self.told.contains_key(&uplink)) {
+            self.told.insert(uplink, (now, facts));
+        }
+    }
+
+    /// The interface is gone, or is another one.
+    pub(crate) fn remove(&mut self, uplink: &str) {
+        self.told.remove(uplink);
+        self.iccids.remove(uplink);
     }
 
     /// When something is to be forgotten.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.0.values().map(|(at, _)| *at + FRESH).min()
+        self.told.values().map(|(at, _)| *at + FRESH).min()
     }
 
     /// Forgets what nobody has told for long, and returns of whom.
     pub(crate) fn forget(&mut self, now: Instant) -> Vec<String> {
-        self.0.extract_if(.., |_, (at, _)| now.since(*at) >= FRESH).map(|(name, _)| name).collect()
+        let old = self.told.extract_if(.., |_, (at, _)| now.since(*at) >= FRESH);
+        old.map(|(name, _)| name).collect()
     }
 
     /// What was told of one.
     pub(crate) fn of(&self, uplink: &str) -> Option<&ModemFacts> {
-        self.0.get(uplink).map(|(_, facts)| facts)
+        self.told.get(uplink).map(|(_, facts)| facts)
+    }
+
+    /// The SIM of one, as told last.
+    pub(crate) fn iccid(&self, uplink: &str) -> Option<&str> {
+        self.iccids.get(uplink).map(String::as_str)
     }
 
     /// What still holds.
     pub(crate) fn facts(&self, now: Instant) -> BTreeMap<String, ModemFacts> {
-        let fresh = self.0.iter().filter(|(_, (at, _))| now.since(*at) < FRESH);
+        let fresh = self.told.iter().filter(|(_, (at, _))| now.since(*at) < FRESH);
         fresh.map(|(name, (_, facts))| (name.clone(), facts.clone())).collect()
     }
 }
@@ -213,6 +235,9 @@ mod tests {
         assert_eq!(modems.forget(at(30)), ["wwan0"]);
         assert_eq!((modems.of("wwan0"), modems.poll_timeout()), (None, Some(at(50))));
         assert!(modems.of("wwan1").is_some());
+        assert_eq!(modems.iccid("wwan0"), Some("8949020000012345678F"), "its cap holds on");
+        modems.remove("wwan0");
+        assert_eq!(modems.iccid("wwan0"), None, "another one may be plugged in there");
         (0..1_000).for_each(|number| modems.tell(at(40), format!("u{number}"), facts()));
         assert_eq!(modems.facts(at(41)).len(), MODEMS_MAX);
     }

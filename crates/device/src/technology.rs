@@ -9,18 +9,17 @@
 //! Which generation a modem uses only its own programs know, which may tell it (`roadweave
 //! modems`); a router on a cable hides what is behind it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use roadweave_types::{Technology, glob};
+use roadweave_types::{Technology, UplinkMatch, UplinkTraits};
 
 use crate::modem::ModemFacts;
 
 /// Which technologies uplinks have, and which are tried first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Technologies {
-    /// What the owner says: patterns of names as in
-    /// [`UplinkSelector`](roadweave_types::UplinkSelector), the first that fits counts.
-    pub told: Vec<(String, Option<Technology>)>,
+    /// What the owner says; the first that fits counts.
+    pub told: Vec<(UplinkMatch, Option<Technology>)>,
     /// The order.
     pub order: Vec<Technology>,
 }
@@ -33,17 +32,17 @@ impl Default for Technologies {
 
 impl Technologies {
     /// What an uplink has, if anybody says.
-    pub fn of(&self, uplink: &str) -> Option<Technology> {
+    pub fn of(&self, uplink: &UplinkTraits) -> Option<Technology> {
         self.of_in(uplink, Path::new(INTERFACES))
     }
 
     /// Where an uplink stands in the order, with what its modem tells, which counts less than what
     /// the owner says. One that hardly hears its network stands behind all others.
-    pub fn rank(&self, uplink: &str, modem: Option<&ModemFacts>) -> u8 {
+    pub fn rank(&self, uplink: &UplinkTraits, modem: Option<&ModemFacts>) -> u8 {
         self.rank_in(uplink, modem, Path::new(INTERFACES))
     }
 
-    fn rank_in(&self, uplink: &str, modem: Option<&ModemFacts>, interfaces: &Path) -> u8 {
+    fn rank_in(&self, uplink: &UplinkTraits, modem: Option<&ModemFacts>, interfaces: &Path) -> u8 {
         let last = u8::try_from(self.order.len()).unwrap_or(u8::MAX);
         let by_modem = modem.and_then(|modem| modem.technology.as_deref());
         let rank = |technology| Technology::rank(Some(technology), &self.order);
@@ -54,7 +53,7 @@ impl Technologies {
             (None, Some("lte")) => rank(Technology::Lte),
             // Slower than whatever has a place.
             (None, Some("3g" | "2g")) => last,
-            (None, _) => Technology::rank(detected(uplink, interfaces), &self.order),
+            (None, _) => Technology::rank(detected(uplink.name, interfaces), &self.order),
         };
         match modem.is_some_and(ModemFacts::is_weak) {
             true => rank.saturating_add(last).saturating_add(1),
@@ -62,24 +61,37 @@ impl Technologies {
         }
     }
 
-    fn of_in(&self, uplink: &str, interfaces: &Path) -> Option<Technology> {
-        self.told(uplink).or_else(|| detected(uplink, interfaces))
+    fn of_in(&self, uplink: &UplinkTraits, interfaces: &Path) -> Option<Technology> {
+        self.told(uplink).or_else(|| detected(uplink.name, interfaces))
     }
 
     /// What the owner says.
-    fn told(&self, uplink: &str) -> Option<Technology> {
-        let told = self.told.iter().find(|(pattern, _)| glob(pattern, uplink));
+    fn told(&self, uplink: &UplinkTraits) -> Option<Technology> {
+        let told = self.told.iter().find(|(uplinks, _)| uplinks.fits(uplink));
         told.and_then(|(_, technology)| *technology)
     }
 }
 
+/// Where the hardware of an interface is, as [`UplinkTraits::device`] tells it.
+pub(crate) fn hardware(uplink: &str) -> Option<String> {
+    hardware_in(uplink, Path::new(INTERFACES), Path::new(DEVICES))
+}
+
+fn hardware_in(uplink: &str, interfaces: &Path, devices: &Path) -> Option<String> {
+    let device = folder(uplink, interfaces)?.join("device").canonicalize().ok()?;
+    Some(device.strip_prefix(devices).ok()?.to_str()?.to_owned())
+}
+
+/// What the kernel says of an interface.
+fn folder(uplink: &str, interfaces: &Path) -> Option<PathBuf> {
+    // No interface is called so (`dev_valid_name` in the kernel's net/core/dev.c).
+    let is_none = uplink.is_empty() || uplink.starts_with('.') || uplink.contains('/');
+    (!is_none).then(|| interfaces.join(uplink))
+}
+
 /// What the kernel says.
 fn detected(uplink: &str, interfaces: &Path) -> Option<Technology> {
-    // No interface is called so (`dev_valid_name` in the kernel's net/core/dev.c).
-    if uplink.is_empty() || uplink.starts_with('.') || uplink.contains('/') {
-        return None;
-    }
-    let interface = interfaces.join(uplink);
+    let interface = folder(uplink, interfaces)?;
     if ["wireless", "phy80211"].iter().any(|name| interface.join(name).exists()) {
         return Some(Technology::Wifi);
     }
@@ -92,12 +104,33 @@ fn detected(uplink: &str, interfaces: &Path) -> Option<Technology> {
 }
 
 const INTERFACES: &str = "/sys/class/net";
+const DEVICES: &str = "/sys/devices";
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn hardware_is_told_as_the_kernel_numbers_ports() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let root = folder.path().canonicalize().expect("a path");
+        let (interfaces, devices) = (root.join("class/net"), root.join("devices"));
+        let port = "pci0000:00/0000:00:14.0/usb1/1-2/1-2:1.4";
+        for path in [interfaces.join("wwan0"), interfaces.join("lo"), devices.join(port)] {
+            fs::create_dir_all(path).expect("a directory");
+        }
+        let device = interfaces.join("wwan0/device");
+        std::os::unix::fs::symlink(devices.join(port), &device).expect("a link");
+        let check = |name: &str, expected: Option<&str>| {
+            assert_eq!(hardware_in(name, &interfaces, &devices).as_deref(), expected, "{name}");
+        };
+        check("wwan0", Some(port));
+        for none in ["lo", "wwan1", "", "..", "../net/wwan0"] {
+            check(none, None);
+        }
+    }
 
     #[test]
     fn what_the_owner_says_counts_before_what_the_kernel_does() {
@@ -114,13 +147,17 @@ mod tests {
         interface("mlan0", "INTERFACE=mlan0\n");
         fs::create_dir(interfaces.join("mlan0/phy80211")).expect("a directory");
         let told = vec![
-            ("wwan1".to_owned(), Some(Technology::FiveGSa)),
-            ("wwan*".to_owned(), None),
-            ("eth1".to_owned(), Some(Technology::Satellite)),
+            (UplinkMatch::by_name("wwan1"), Some(Technology::FiveGSa)),
+            (UplinkMatch::by_name("wwan*"), None),
+            (UplinkMatch::by_name("eth1"), Some(Technology::Satellite)),
         ];
         let technologies = Technologies { told, ..Technologies::default() };
         let check = |name: &str, expected| {
-            assert_eq!(technologies.of_in(name, interfaces), expected, "{name}");
+            assert_eq!(
+                technologies.of_in(&UplinkTraits::by_name(name), interfaces),
+                expected,
+                "{name}"
+            );
         };
         check("eth0", None);
         check("wwan0", Some(Technology::Lte));
@@ -141,7 +178,7 @@ mod tests {
             let uevent = directory.path().join(name).join("uevent");
             fs::write(uevent, "DEVTYPE=wwan\n").expect("a file");
         }
-        let told = vec![("wwan1".to_owned(), Some(Technology::Lte))];
+        let told = vec![(UplinkMatch::by_name("wwan1"), Some(Technology::Lte))];
         let technologies = Technologies { told, ..Technologies::default() };
         let modem = |technology: &str, rsrp_dbm: f64| ModemFacts {
             technology: Some(technology.to_owned()),
@@ -149,7 +186,7 @@ mod tests {
             ..ModemFacts::default()
         };
         let rank = |name: &str, modem: Option<&ModemFacts>| {
-            technologies.rank_in(name, modem, directory.path())
+            technologies.rank_in(&UplinkTraits::by_name(name), modem, directory.path())
         };
         let of = |technology| Technology::rank(Some(technology), &Technology::ORDER);
         assert_eq!(rank("wwan0", None), of(Technology::Lte));
@@ -163,6 +200,13 @@ mod tests {
         assert!(rank("wwan1", Some(&modem("lte", -125.0))) > slow);
         let order = vec![Technology::Lte; 1_000];
         let long = Technologies { order, ..Technologies::default() };
-        assert_eq!(long.rank_in("wwan0", Some(&modem("3g", -125.0)), directory.path()), u8::MAX);
+        assert_eq!(
+            long.rank_in(
+                &UplinkTraits::by_name("wwan0"),
+                Some(&modem("3g", -125.0)),
+                directory.path()
+            ),
+            u8::MAX
+        );
     }
 }

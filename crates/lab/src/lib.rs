@@ -19,6 +19,7 @@ pub mod compare;
 pub mod crowd;
 pub mod delays;
 pub mod downloads;
+pub mod drive_set;
 pub mod event;
 pub mod failover;
 pub mod figures;

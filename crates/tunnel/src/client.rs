@@ -240,6 +240,8 @@ pub struct Client {
     learned: Learned,
     /// How uplinks may be used that are not as any other, by their names.
     policies: BTreeMap<String, UplinkPolicy>,
+    /// Under which name is kept what an uplink carries, if not under its own.
+    accounts: BTreeMap<String, String>,
     /// Which uplinks are tried first, by their names.
     ranks: BTreeMap<String, u8>,
     usage: Usage,
@@ -309,6 +311,7 @@ impl Client {
             tap: Tap::default(),
             learned: Learned::new(),
             policies: BTreeMap::new(),
+            accounts: BTreeMap::new(),
             ranks: BTreeMap::new(),
             usage: Usage::default(),
             path_policies: BTreeMap::new(),
@@ -365,6 +368,12 @@ impl Client {
     pub fn set_policy(&mut self, name: &str, policy: UplinkPolicy) {
         self.policies.insert(name.to_owned(), policy);
         self.apply_policies();
+    }
+
+    /// From now on what the uplink called `name` carries counts for `account`, and no longer for
+    /// its name.
+    pub fn set_account(&mut self, name: &str, account: String) {
+        self.accounts.insert(name.to_owned(), account);
     }
 
     /// From now on the uplink called `name` is tried before those of a higher `rank`, until round

@@ -68,12 +68,13 @@ pub struct Seen {
 }
 
 /// What a packet that passed was.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SeenKind {
     /// What a lane sent or got.
     Inner {
-        /// The other end of the session.
-        peer: Arc<str>,
+        /// The other end of the session: the client's name, or the server's address.
+        peer: String,
         /// The path that it took.
         path: PathId,
         /// The uplink that the path runs over, if that is known.

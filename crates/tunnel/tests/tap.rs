@@ -123,9 +123,8 @@ fn copies_are_told_from_packets_at_both_ends_and_nothing_is_seen_unasked() {
         (false, 5, None, copy),
     ];
     assert_eq!(told(&got), expected);
-    let peers = got
-        .iter()
-        .all(|seen| matches!(&seen.what, SeenKind::Inner { peer, .. } if **peer == *"bus"));
+    let peers =
+        got.iter().all(|seen| matches!(&seen.what, SeenKind::Inner { peer, .. } if peer == "bus"));
     assert!(peers, "{got:?}");
 }
 

@@ -123,7 +123,8 @@ fn the_rate_follows_the_link_and_a_stock_receiver_decodes_all_that_follows() {
     let frames = number(&whole(&sent), "frames");
     let said = fs::read_to_string(&complaints).unwrap();
     assert!(decoded(&received) as f64 > 0.8 * frames - 10.0, "{frames} {said}");
-    let later = &said[before.len()..];
+    // The last picture is cut off where the sender leaves.
+    let later = said[before.len()..].split("Input/output error").next().unwrap_or_default();
     assert!(!later.contains("DROPPED") && !later.contains("[h264"), "{later}");
 }
 

@@ -262,8 +262,7 @@ impl Api {
 
     async fn set_uplink(&self, body: Incoming) -> Result<Answer, Answer> {
         let UplinkChange { uplink, paused } = content(body).await?;
-        let (priority, weight) = (None, None);
-        let change = SetUplink { uplink, paused: Some(paused), priority, weight, force: false };
+        let change = SetUplink { uplink, paused: Some(paused), ..SetUplink::default() };
         let socket = self.watcher.socket().to_owned();
         self.change(move || local::set_uplink(&socket, &change)).await
     }

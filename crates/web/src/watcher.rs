@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use roadweave_device::history::History;
 use roadweave_device::{Technologies, local};
-use roadweave_types::Technology;
+use roadweave_types::{Technology, UplinkTraits};
 
 use crate::samples::Samples;
 use crate::signal;
@@ -151,7 +151,8 @@ impl Seen {
         self.technologies.retain(|name, _| links.contains_key(name));
         for name in links.keys().filter(|name| !name.is_empty()) {
             if !self.technologies.contains_key(name) {
-                self.technologies.insert(name.clone(), Technologies::default().of(name));
+                let technology = Technologies::default().of(&UplinkTraits::by_name(name));
+                self.technologies.insert(name.clone(), technology);
             }
         }
         let has_wifi = self.technologies.values().any(|it| *it == Some(Technology::Wifi));

@@ -16,8 +16,8 @@ config_cb() {
 uplink_exclude uplink_forward uplink_local uplink_portal_probe into_tunnel exclude exclude_mark \
 masquerade before_join kill_switch tun_name mtu_bytes memory_mb" ;;
 	server) toml_known="address public_key name site" ;;
-	policy) toml_known="name priority weight technology monthly_cap_mb billing_day daily_cap_mb \
-redundancy_percent" ;;
+	policy) toml_known="name device iccid priority weight technology monthly_cap_mb billing_day \
+daily_cap_mb redundancy_percent" ;;
 	*) toml_unknown="no section is called $toml_type; there are client, server and policy" toml_known="" ;;
 	esac
 }
@@ -105,6 +105,8 @@ toml_names_server() {
 toml_policy() {
 	echo "[[uplinks.policies]]"
 	toml_option "$1" name text name
+	toml_option "$1" device text device
+	toml_option "$1" iccid text iccid
 	toml_option "$1" priority text priority
 	toml_option "$1" weight number weight
 	toml_option "$1" technology text technology

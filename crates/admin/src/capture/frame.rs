@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use roadweave_device::local::{Captured, CapturedKind};
-use roadweave_tunnel::InnerRole;
+use roadweave_device::local::Captured;
+use roadweave_tunnel::{InnerRole, SeenKind};
 use roadweave_types::peer_text;
 
 use super::headers::UdpPacket;
@@ -45,7 +45,8 @@ impl Framing {
         let Captured { unix_nanos, is_out, length, what, bytes, .. } = packet;
         let direction = if is_out { "out" } else { "in" };
         match what {
-            CapturedKind::Inner { peer, path, uplink, lane, lane_name, role } => {
+            SeenKind::Inner { peer, path, uplink, lane, lane_name, role } => {
+                let (path, lane) = (path.0, lane.0);
                 let place = Place { peer, path, uplink };
                 let (link, by_path) = match role {
                     InnerRole::Coded { .. } => (LinkType::User0, true),
@@ -64,7 +65,7 @@ impl Framing {
                 let (uplink, peer) = (place.uplink.filter(|_| by_path), Some(place.peer));
                 Frame { interface, link, uplink, peer, unix_nanos, is_out, length, bytes, comment }
             }
-            CapturedKind::Outer { uplink, remote, local, ecn } => {
+            SeenKind::Outer { uplink, remote, local, ecn } => {
                 let place = self.places.find(uplink.as_deref(), remote).cloned();
                 let local = self.known(&uplink, local);
                 let (source, destination) = if is_out { (local, remote) } else { (remote, local) };

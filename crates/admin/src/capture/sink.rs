@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::frame::Frame;
 use super::pcapng::{self, InterfaceBlock, LinkType, PacketBlock, StatisticsBlock};
@@ -172,13 +175,25 @@ impl Sink {
     }
 }
 
-/// Makes a file that is this user's alone: what people said to each other is in it.
-fn create(path: &Path) -> Result<File> {
+/// Makes a file that is this user's alone: what people said to each other is in it. One that is
+/// there has to be this user's as well; so where others may write, they cannot say beforehand what
+/// root writes over, or who reads it.
+fn create(path: &Path) -> Result<File, BadInput> {
+    let wrong = |why: &str| BadInput::new(format!("cannot make {}: {why}", path.display()));
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let file = options.open(path);
-    let file =
-        file.map_err(|error| BadInput::new(format!("cannot make {}: {error}", path.display())))?;
+    options.write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    let file = options.open(path).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::LOOP) => wrong("it is a link; name the file that it leads to"),
+        _ => wrong(&error.to_string()),
+    })?;
+    let found = file.metadata().map_err(|error| wrong(&error.to_string()))?;
+    if !found.file_type().is_char_device() && found.uid() != geteuid().as_raw() {
+        return Err(wrong(&format!("it is there, and belongs to user {}", found.uid())));
+    }
+    if found.is_file() {
+        file.set_len(0).map_err(|error| wrong(&error.to_string()))?;
+    }
     Ok(file)
 }
 
@@ -188,3 +203,36 @@ const INTERFACES_MAX: usize = 4096;
 const REST: &str = "further paths";
 /// Bytes that wait until they are written anyhow.
 const BUFFER: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn only_a_file_of_ones_own_is_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let [new, own, link, foreign] =
+            ["new", "own", "link", "foreign"].map(|name| folder.path().join(name));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        create(&new).unwrap();
+        assert_eq!(mode(&new), 0o600);
+        fs::write(&own, "what was there before").unwrap();
+        create(&own).unwrap();
+        assert_eq!(fs::read(&own).unwrap(), b"");
+        fs::write(&own, "of importance").unwrap();
+        symlink(&own, &link).unwrap();
+        assert!(create(&link).unwrap_err().to_string().ends_with("name the file that it leads to"));
+        fs::write(&foreign, "of importance").unwrap();
+        // Only root can give files away.
+        if chown(&foreign, Some(4711), None).is_ok() {
+            let said = create(&foreign).unwrap_err().to_string();
+            assert!(said.ends_with("belongs to user 4711"), "{said}");
+            assert_eq!(fs::read(&foreign).unwrap(), b"of importance");
+        }
+        assert_eq!(fs::read(&own).unwrap(), b"of importance");
+        assert!(create(folder.path()).is_err());
+    }
+}

@@ -44,7 +44,7 @@ const WORDS: [&str; 15] = [
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 /// The fields of docs/configuration.md but the private key, and of the sections around them.
-const FIELDS: [&str; 99] = [
+const FIELDS: [&str; 100] = [
     "accept",
     "addresses",
     "allow_destinations",
@@ -63,6 +63,7 @@ const FIELDS: [&str; 99] = [
     "deny_destinations",
     "destination",
     "destination_ports",
+    "device",
     "dns",
     "dscp",
     "enabled",

@@ -443,7 +443,8 @@ impl Role<Client> for ClientRole {
 impl ClientRole {
     /// Whether an uplink has a cap.
     fn counts_bytes(&self) -> bool {
-        self.options.policies.iter().any(|(_, policy)| policy.caps.are_there())
+        self.overrides.have_caps()
+            || self.options.policies.iter().any(|(_, policy)| policy.caps.are_there())
     }
 
     fn tell_time_of_day(&mut self, client: &mut Client, now: Instant) {

@@ -14,12 +14,12 @@
 mod serve;
 
 use std::io::{self, BufRead as _, BufReader, Read as _};
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use roadweave_tunnel::InnerRole;
+use roadweave_tunnel::SeenKind;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -71,42 +71,10 @@ pub struct Captured {
     /// How many of its bytes follow.
     captured: usize,
     /// What it was.
-    pub what: CapturedKind,
+    pub what: SeenKind,
     /// These bytes.
     #[serde(skip)]
     pub bytes: Vec<u8>,
-}
-
-/// What a packet that passed was.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CapturedKind {
-    /// What a lane sent or got.
-    Inner {
-        /// The other end of the session: the client's name, or the server's address.
-        peer: String,
-        /// The path that it took.
-        path: u32,
-        /// The uplink that the path runs over, if that is known.
-        uplink: Option<String>,
-        /// The lane.
-        lane: u8,
-        /// The lane's name, at the end that sends.
-        lane_name: Option<String>,
-        /// What it was to the lane.
-        role: InnerRole,
-    },
-    /// A UDP payload of the carrier.
-    Outer {
-        /// The interface whose socket had it; none at a server.
-        uplink: Option<String>,
-        /// The address at the other end.
-        remote: SocketAddr,
-        /// The address at this end; unspecified as far as it is not known.
-        local: SocketAddr,
-        /// The bits for congestion (RFC 3168).
-        ecn: u8,
-    },
 }
 
 /// How a capture went.

@@ -25,7 +25,7 @@ pub struct SetStrategy {
 }
 
 /// The parameters of `set_uplink`; what is not told stays as it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetUplink {
     /// The uplink's interface.
@@ -39,6 +39,12 @@ pub struct SetUplink {
     /// Its share of the traffic among uplinks of equal priority, 1 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u8>,
+    /// Megabytes of a month beyond which it is a backup; 0: no such cap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub monthly_cap_mb: Option<u64>,
+    /// The same of a day in UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daily_cap_mb: Option<u64>,
     /// Whether the last uplink that is left may be paused.
     #[serde(default)]
     pub force: bool,

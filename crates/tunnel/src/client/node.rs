@@ -84,7 +84,7 @@ impl Node for Client {
             {
                 let lengths = run.packets().map(<[u8]>::len);
                 let bytes = lengths.map(|length| ip_bytes(run.route.destination, length)).sum();
-                self.usage.add(name, bytes);
+                self.usage.add(account(&self.accounts, name), bytes);
             }
         }
         Some(packets)
@@ -120,6 +120,11 @@ impl Node for Client {
             self.streams.as_ref().and_then(ClientStreams::poll_timeout),
         ])
     }
+}
+
+/// For what it counts what the uplink called `name` carries.
+pub(super) fn account<'a>(accounts: &'a BTreeMap<String, String>, name: &'a str) -> &'a str {
+    accounts.get(name).map_or(name, String::as_str)
 }
 
 pub(super) fn is_capped(policies: &BTreeMap<String, UplinkPolicy>, name: &str) -> bool {

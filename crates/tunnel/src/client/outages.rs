@@ -215,7 +215,8 @@ impl Client {
     pub(super) fn watch_caps(&mut self, now: Instant) {
         let mut news = Vec::new();
         for (name, policy) in &self.policies {
-            let Some(carried) = policy.caps.carried(&self.usage, name) else { continue };
+            let account = super::node::account(&self.accounts, name);
+            let Some(carried) = policy.caps.carried(&self.usage, account) else { continue };
             let reached = policy.caps.reached(carried);
             let told = self.outages.capped.get(name).copied();
             if reached.map(|(span, _)| span) != told {

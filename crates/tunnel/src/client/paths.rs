@@ -14,7 +14,7 @@ use roadweave_quic::{ConnectionId, PathError};
 use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, Policy, UplinkId};
 use roadweave_wire::Control;
 
-use super::node::is_capped;
+use super::node::{account, is_capped};
 use super::notices::Notice;
 use super::portals::HELD_BACK_RETRY;
 use super::{Client, Uplink};
@@ -169,7 +169,7 @@ impl Client {
         let Some(connection) = self.endpoint.connection(id) else { return };
         let wanted = |path: &PathSnapshot| {
             let name = &self.uplinks.get(&path.uplink?)?.name;
-            let policy = self.policies.get(name)?.after(&self.usage, name);
+            let policy = self.policies.get(name)?.after(&self.usage, account(&self.accounts, name));
             (path.status != PathStatus::Validating).then_some((path.id, policy))
         };
         let wanted: BTreeMap<PathId, Policy> =
@@ -192,7 +192,7 @@ impl Client {
         let Some(Uplink { name, heard, .. }) = self.uplinks.get_mut(&uplink) else { return };
         *heard = true;
         if is_capped(&self.policies, name) {
-            self.usage.add(name, bytes);
+            self.usage.add(account(&self.accounts, name), bytes);
         }
     }
 
@@ -211,7 +211,7 @@ impl Client {
         for report in &mut reports {
             let Some(name) = &report.uplink else { continue };
             let Some(UplinkPolicy { caps, .. }) = self.policies.get(name) else { continue };
-            let carried = caps.carried(&self.usage, name);
+            let carried = caps.carried(&self.usage, account(&self.accounts, name));
             report.daily_cap_bytes = caps.daily_bytes;
             report.monthly_cap_bytes = caps.monthly_bytes;
             report.day_bytes = carried.map(|carried| carried.day_bytes);

@@ -128,7 +128,7 @@ impl SessionTap {
         let uplinks = self.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
         let uplink = uplinks.get(&path).cloned();
         drop(uplinks);
-        let (peer, lane_name) = (Arc::clone(&self.peer), lane_name.map(str::to_owned));
+        let (peer, lane_name) = (self.peer.to_string(), lane_name.map(str::to_owned));
         let what = SeenKind::Inner { peer, path, uplink, lane, lane_name, role };
         self.tap.show(at, is_out, length, bytes, what);
     }

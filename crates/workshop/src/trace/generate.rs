@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use roadweave_emulate::{Direction, Drive, DriveLink, DriveSet, Operator, format_csv};
+use roadweave_lab::drive_set::DrivesByClass;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_types::Rate;
@@ -29,8 +30,8 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "att,verizon,tmobile,lte",
         value_parser = parse_operator)]
     operators: Vec<Operator>,
-    /// A set like the recorded drives, whose links are good or bad for all of a drive: 59 drives of
-    /// att, lte, tmobile and verizon, unless --drives says otherwise
+    /// A set like the recorded drives, whose links are good or bad for all of a drive, with as many
+    /// of each class: 59 drives of att, lte, tmobile and verizon, unless --drives says otherwise
     #[arg(long, conflicts_with = "operators")]
     set: bool,
     /// Decides all that is random
@@ -70,11 +71,11 @@ impl GenerateArgs {
         let mut recordings = Vec::new();
         match (self.set, self.drives) {
             (true, count) => {
-                let set = DriveSet { seed: self.seed, length };
-                for index in 0..count.unwrap_or(DriveSet::DRIVES) {
+                let drives = DrivesByClass::of(DriveSet { seed: self.seed, length });
+                for (index, drive) in (0..count.unwrap_or(DriveSet::DRIVES)).zip(drives) {
                     let directory = self.out.join(format!("drive-{index:03}"));
                     let told = format!("drive {index} of set {}", self.seed);
-                    recordings.push(self.write(set.drive(index), &told, &directory)?);
+                    recordings.push(self.write(drive, &told, &directory)?);
                 }
             }
             (false, None) => recordings.push(self.write_seed(self.seed, &self.out)?),

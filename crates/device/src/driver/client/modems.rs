@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::ClientRole;
 use crate::driver::settings;
 use crate::local::{RpcError, TellModem};
+use crate::technology::hardware;
 
 impl ClientRole {
     /// Keeps what was told of a modem, if its interface is an uplink.
@@ -22,7 +23,8 @@ impl ClientRole {
         if is_told {
             self.forget_modems(client, now);
             self.modems.tell(now, uplink.clone(), facts);
-            self.apply_rank(client, &uplink);
+            // It may be by its SIM.
+            self.apply_policy(client, &uplink);
         }
         Ok(json!({ "told": is_told }))
     }
@@ -42,6 +44,8 @@ impl ClientRole {
 
     /// Where an uplink stands in the order of technologies.
     pub(super) fn rank_of(&self, uplink: &str) -> u8 {
-        self.options.technologies.rank(uplink, self.modems.of(uplink))
+        let hardware = hardware(uplink);
+        let traits = self.traits_of(uplink, &hardware);
+        self.options.technologies.rank(&traits, self.modems.of(uplink))
     }
 }

@@ -11,7 +11,7 @@ use roadweave_fleet::VerifiedServer;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::TransportConfig;
 use roadweave_tunnel::{LaneConfig, StreamsConfig, UplinkPolicy};
-use roadweave_types::{ProbeUrl, ServerName, UplinkSelector};
+use roadweave_types::{ProbeUrl, ServerName, UplinkMatch, UplinkSelector};
 
 use super::super::{Reread, TunSettings};
 use crate::filter::split::SplitRules;
@@ -25,7 +25,7 @@ pub struct ClientReload {
     /// The lanes of the uplink direction.
     pub lanes: Vec<LaneConfig>,
     /// How uplinks may be used.
-    pub policies: Vec<(String, UplinkPolicy)>,
+    pub policies: Vec<(UplinkMatch, UplinkPolicy)>,
     /// Which uplinks are tried first.
     pub technologies: Technologies,
     /// Which interfaces are uplinks.
@@ -115,9 +115,8 @@ pub struct ClientOptions {
     pub portal_probe: Option<ProbeUrl>,
     /// Whether this box forwards from one uplink to another.
     pub forward_between_uplinks: bool,
-    /// How uplinks may be used: patterns of names as in [`UplinkSelector`], the first that fits
-    /// counts.
-    pub policies: Vec<(String, UplinkPolicy)>,
+    /// How uplinks may be used: the first that fits counts.
+    pub policies: Vec<(UplinkMatch, UplinkPolicy)>,
     /// Which uplinks are tried first.
     pub technologies: Technologies,
     /// Where what strategies have learned is kept, and what metered uplinks have carried.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_tunnel::{Client, UplinkPolicy};
+use roadweave_tunnel::{Caps, Client, UplinkPolicy};
 use roadweave_types::{Instant, PathStatus, Policy, Priority};
 use serde_json::{Value, json};
 
@@ -23,6 +23,9 @@ struct Override {
     is_paused: bool,
     priority: Option<Priority>,
     weight: Option<u8>,
+    /// Megabytes; 0: no cap.
+    monthly_cap_mb: Option<u64>,
+    daily_cap_mb: Option<u64>,
 }
 
 impl Overrides {
@@ -39,10 +42,27 @@ impl Overrides {
 
     /// How an uplink may be used for which the configuration says `policy`.
     pub(super) fn over(&self, uplink: &str, policy: UplinkPolicy) -> UplinkPolicy {
-        let Override { priority, weight, .. } = self.0.get(uplink).copied().unwrap_or_default();
-        let UplinkPolicy { policy: Policy { priority: first, weight: share, .. }, .. } = policy;
-        let (priority, weight) = (priority.unwrap_or(first), weight.unwrap_or(share));
-        UplinkPolicy { policy: Policy { priority, weight, ..policy.policy }, ..policy }
+        let Some(said) = self.0.get(uplink) else { return policy };
+        let UplinkPolicy { policy, caps } = policy;
+        let priority = said.priority.unwrap_or(policy.priority);
+        let weight = said.weight.unwrap_or(policy.weight);
+        let cap = |said: Option<u64>, before| match said {
+            None => before,
+            Some(0) => None,
+            Some(megabytes) => Some(megabytes.saturating_mul(1_000_000)),
+        };
+        let caps = Caps {
+            daily_bytes: cap(said.daily_cap_mb, caps.daily_bytes),
+            monthly_bytes: cap(said.monthly_cap_mb, caps.monthly_bytes),
+            ..caps
+        };
+        UplinkPolicy { policy: Policy { priority, weight, ..policy }, caps }
+    }
+
+    /// Whether some uplink has a cap by what was said.
+    pub(super) fn have_caps(&self) -> bool {
+        let caps = self.0.values().flat_map(|it| [it.monthly_cap_mb, it.daily_cap_mb]);
+        caps.flatten().any(|megabytes| megabytes > 0)
     }
 
     fn set(&mut self, change: &SetUplink) -> Result<(), RpcError> {
@@ -54,6 +74,8 @@ impl Overrides {
         it.is_paused = change.paused.unwrap_or(it.is_paused);
         it.priority = change.priority.or(it.priority);
         it.weight = change.weight.or(it.weight);
+        it.monthly_cap_mb = change.monthly_cap_mb.or(it.monthly_cap_mb);
+        it.daily_cap_mb = change.daily_cap_mb.or(it.daily_cap_mb);
         self.0.retain(|_, it| *it != Override::default());
         Ok(())
     }
@@ -75,6 +97,10 @@ impl ClientRole {
         if change.weight.is_some_and(|weight| !(1..=Policy::WEIGHT_MAX).contains(&weight)) {
             return refuse(format!("a weight is 1 to {}", Policy::WEIGHT_MAX));
         }
+        let mut caps = [change.monthly_cap_mb, change.daily_cap_mb].into_iter().flatten();
+        if caps.any(|megabytes| megabytes > CAP_MB_MAX) {
+            return refuse(format!("a cap is {CAP_MB_MAX} MB at most"));
+        }
         let uplinks: Vec<Uplink> = self.monitor.uplinks().cloned().collect();
         let uplink = uplinks.iter().find(|uplink| uplink.name == change.uplink);
         if change.paused == Some(true) && !change.force && is_last(driver, &uplinks, uplink) {
@@ -85,9 +111,22 @@ impl ClientRole {
             ));
         }
         self.overrides.set(&change)?;
-        let SetUplink { uplink: name, paused, priority, weight, .. } = &change;
+        let SetUplink {
+            uplink: name, paused, priority, weight, monthly_cap_mb, daily_cap_mb, ..
+        } = &change;
         let priority = priority.map(tracing::field::debug);
-        tracing::info!(uplink = name, paused, priority, weight, "an uplink is used otherwise");
+        tracing::info!(
+            uplink = name,
+            paused,
+            priority,
+            weight,
+            monthly_cap_mb,
+            daily_cap_mb,
+            "an uplink is used otherwise"
+        );
+        if self.overrides.have_caps() {
+            self.tell_time_of_day(&mut driver.node, now);
+        }
         self.apply_policy(&mut driver.node, name);
         let notice = match uplink {
             Some(uplink) => {
@@ -120,18 +159,17 @@ fn is_last(driver: &Driver<Client>, uplinks: &[Uplink], uplink: Option<&Uplink>)
     carrying.contains(&uplink.name) && carrying.iter().all(|name| *name == uplink.name)
 }
 
+/// The largest cap.
+const CAP_MB_MAX: u64 = 1_000_000_000;
 /// Of how many uplinks something may be said: names are for free.
 const NAMES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use roadweave_tunnel::Caps;
-
     use super::*;
 
     fn change(uplink: &str) -> SetUplink {
-        let uplink = uplink.to_owned();
-        SetUplink { uplink, paused: None, priority: None, weight: None, force: false }
+        SetUplink { uplink: uplink.to_owned(), ..SetUplink::default() }
     }
 
     #[test]
@@ -154,6 +192,13 @@ mod tests {
         let expected = UplinkPolicy { policy: expected, caps };
         assert_eq!(overrides.over("wwan0", policy), expected);
         assert_eq!(overrides.over("wwan1", policy), policy);
+        assert!(!overrides.have_caps());
+        let capped =
+            SetUplink { monthly_cap_mb: Some(0), daily_cap_mb: Some(2), ..change("wwan0") };
+        overrides.set(&capped).expect("room");
+        let caps = Caps { daily_bytes: Some(2_000_000), monthly_bytes: None, ..caps };
+        assert_eq!(overrides.over("wwan0", policy), UplinkPolicy { caps, ..expected });
+        assert!(overrides.have_caps());
         overrides.set(&SetUplink { paused: Some(true), ..change("wwan1") }).expect("room");
         assert_eq!(overrides.paused(), ["wwan1"]);
         overrides.set(&SetUplink { paused: Some(false), ..change("wwan1") }).expect("room");

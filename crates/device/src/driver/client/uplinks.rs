@@ -1,10 +1,11 @@
 //! The uplinks of a client: which interfaces are some, and their sockets.
 
 use roadweave_tunnel::{Client, UplinkPolicy};
-use roadweave_types::{Instant, UplinkId, glob, peer_text};
+use roadweave_types::{Instant, UplinkId, UplinkTraits, peer_text};
 
 use super::{ClientRole, UPLINK_RETRY};
 use crate::driver::event_loop::Driver;
+use crate::technology::hardware;
 use crate::{DeviceError, Gateway, UdpOptions, Uplink, UplinkEvent, UplinkSocket};
 
 impl ClientRole {
@@ -37,7 +38,9 @@ impl ClientRole {
         for event in events {
             match event {
                 UplinkEvent::Appeared(uplink) => {
-                    // A replugged interface is a new one under an old name: its socket is dead.
+                    // A replugged interface is a new one under an old name: its socket is dead, and
+                    // its SIM may be another.
+                    self.modems.remove(&uplink.name);
                     self.drop_uplink(driver, now, uplink.id);
                     // Its routers are heard before it has an address: it may get one by them.
                     self.filters.on_new_uplink();
@@ -45,6 +48,7 @@ impl ClientRole {
                 }
                 UplinkEvent::Changed(uplink) => self.use_uplink(driver, now, &uplink),
                 UplinkEvent::Vanished(uplink) => {
+                    self.modems.remove(&uplink.name);
                     self.tell_gone(&uplink);
                     self.drop_uplink(driver, now, uplink.id);
                 }
@@ -110,13 +114,15 @@ impl ClientRole {
         let addresses: Vec<String> = uplink.addresses.iter().map(ToString::to_string).collect();
         let is_new = !driver.edge.sockets.contains_key(&Some(uplink.id));
         if is_new {
+            let hardware = hardware(&uplink.name);
             driver.add_socket(Some(uplink.id), open_socket(&uplink.name)?)?;
-            let technology = self.options.technologies.of(&uplink.name);
+            let technology = self.options.technologies.of(&self.traits_of(&uplink.name, &hardware));
             let technology = technology.map(tracing::field::display);
             let addresses = addresses.join(",");
             tracing::info!(
                 uplink = uplink.name,
                 technology,
+                device = hardware,
                 addresses,
                 event = "uplink-up",
                 "uplink is up"
@@ -173,11 +179,25 @@ impl ClientRole {
 
     /// Lets an uplink be used as the configuration says.
     pub(super) fn apply_policy(&self, client: &mut Client, uplink: &str) {
+        let hardware = hardware(uplink);
+        let traits = self.traits_of(uplink, &hardware);
         let mut policies = self.options.policies.iter();
-        let policy = policies.find(|(pattern, _)| glob(pattern, uplink));
-        let policy = policy.map_or_else(UplinkPolicy::default, |(_, policy)| *policy);
+        let (account, policy) = match policies.find(|(uplinks, _)| uplinks.fits(&traits)) {
+            Some((uplinks, policy)) => (uplinks.account(&traits), *policy),
+            None => (uplink.to_owned(), UplinkPolicy::default()),
+        };
+        client.set_account(uplink, account);
         client.set_policy(uplink, self.overrides.over(uplink, policy));
         self.apply_rank(client, uplink);
+    }
+
+    /// What is known of an uplink whose interface is of this `hardware`.
+    pub(super) fn traits_of<'a>(
+        &'a self,
+        name: &'a str,
+        hardware: &'a Option<String>,
+    ) -> UplinkTraits<'a> {
+        UplinkTraits { name, device: hardware.as_deref(), iccid: self.modems.iccid(name) }
     }
 }
 

@@ -4,14 +4,13 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use roadweave_tunnel::{Seen, SeenKind, Tap, View, Watch};
+use roadweave_tunnel::{Seen, Tap, View, Watch};
 use roadweave_types::Instant;
 use rustix::net::RecvFlags;
 use serde_json::{Value, json};
 
 use super::{
-    CAPTURE_BYTES_MAX, CaptureEnd, CapturePlan, CaptureStart, CaptureView, Captured, CapturedKind,
-    Line,
+    CAPTURE_BYTES_MAX, CaptureEnd, CapturePlan, CaptureStart, CaptureView, Captured, Line,
 };
 use crate::callers::Callers;
 use crate::clock::Clock;
@@ -120,15 +119,6 @@ fn has_enough(stream: &UnixStream) -> io::Result<bool> {
 
 fn write(out: &mut impl Write, unix_nanos: u64, seen: Seen) -> io::Result<()> {
     let Seen { is_out, length, bytes, what, .. } = seen;
-    let what = match what {
-        SeenKind::Inner { peer, path, uplink, lane, lane_name, role } => {
-            let (peer, path, lane) = (peer.to_string(), path.0, lane.0);
-            CapturedKind::Inner { peer, path, uplink, lane, lane_name, role }
-        }
-        SeenKind::Outer { uplink, remote, local, ecn } => {
-            CapturedKind::Outer { uplink, remote, local, ecn }
-        }
-    };
     let captured = bytes.len();
     let packet = Captured { unix_nanos, is_out, length, captured, what, bytes: Vec::new() };
     serde_json::to_writer(&mut *out, &Line::Packet(packet))?;
