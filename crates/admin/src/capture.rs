@@ -103,6 +103,8 @@ Examples:
 enum Ending {
     /// It has what was asked for, or a signal came.
     Enough,
+    /// The same, and the instance had not said all when its time was over.
+    Cut,
     /// The instance is gone.
     Gone,
 }
@@ -117,7 +119,7 @@ impl CaptureArgs {
                 roadweave_device::Instance::new(&self.name).map_err(BadInput::new)?.socket_path()
             }
         };
-        let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
+        let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         let status = local::status(&socket)?;
         let has_sessions = !matches!(status.role, RoleStatus::Proxy(_) | RoleStatus::Anchor(_));
         if !self.outer && !has_sessions {
@@ -145,7 +147,10 @@ impl CaptureArgs {
             locals: BTreeMap::new(),
         };
         sink.interface(&framing.device, LinkType::Raw, unix_nanos());
-        Run { args: self, capture, framing, sink, packets: 0, missed: 0 }.finish(&mut signals)
+        let deadline = self.seconds.map(|seconds| Instant::now() + seconds);
+        let stop = Stop { signals, deadline, at: None };
+        let missed = None;
+        Run { args: self, capture, framing, sink, stop, packets: 0, missed }.finish()
     }
 
     /// Whether a packet is one of those that were asked for.
@@ -169,51 +174,82 @@ fn begun(error: RequestError) -> anyhow::Error {
     }
 }
 
+/// When it is to end.
+struct Stop {
+    signals: Signals,
+    deadline: Option<Instant>,
+    /// Since when it is.
+    at: Option<Instant>,
+}
+
+impl Stop {
+    /// Looks whether it is to end by now.
+    fn look(&mut self) {
+        let is_over = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if self.at.is_none() && (is_over || self.signals.take().is_some()) {
+            self.at = Some(Instant::now());
+        }
+    }
+
+    /// Whether it should have ended: whoever else is slow, this does.
+    fn is_late(&mut self) -> bool {
+        self.look();
+        self.at.is_some_and(|at| at.elapsed() > LAST_WORDS)
+    }
+}
+
 /// A capture that runs.
 struct Run<'a> {
     args: &'a CaptureArgs,
     capture: Capture,
     framing: Framing,
     sink: Sink,
+    stop: Stop,
     packets: u64,
-    missed: u64,
+    /// What was not seen, once the instance has said.
+    missed: Option<u64>,
 }
 
 impl Run<'_> {
-    fn finish(mut self, signals: &mut Signals) -> Result<()> {
-        let ending = self.run(signals)?;
-        self.sink.end(&self.framing.device, self.missed, unix_nanos())?;
-        let Self { packets, missed, .. } = self;
-        let mut said = format!("{packets} packets");
-        if missed > 0 {
-            said += &format!("; {missed} more came too fast to be seen");
-        }
-        out::note(said);
-        match ending {
+    fn finish(mut self) -> Result<()> {
+        let ending = self.run();
+        let Self { mut sink, mut stop, framing, packets, missed, .. } = self;
+        // Whoever reads has some more time for the end.
+        stop.at = Some(Instant::now());
+        sink.end(&framing.device, missed, unix_nanos(), || stop.is_late())?;
+        let more = match missed {
+            Some(0) => String::new(),
+            Some(missed) => format!("; {missed} more came too fast to be seen"),
+            None => "; how many more were not seen is not known".to_owned(),
+        };
+        out::note(format_args!("{packets} packets{more}"));
+        match ending? {
             Ending::Enough => Ok(()),
+            Ending::Cut => Err(anyhow!("the instance had more to say at the end")),
             Ending::Gone => Err(anyhow!("the instance has ended; what came before is written")),
         }
     }
 
-    fn run(&mut self, signals: &mut Signals) -> Result<Ending> {
-        let deadline = self.args.seconds.map(|seconds| Instant::now() + seconds);
-        let mut stopped: Option<Instant> = None;
+    fn run(&mut self) -> Result<Ending> {
+        let mut is_told = false;
         loop {
-            let now = Instant::now();
-            let is_over = deadline.is_some_and(|deadline| deadline <= now);
-            if stopped.is_none() && (is_over || signals.take().is_some()) {
+            self.stop.look();
+            if self.stop.at.is_some() && !is_told {
                 self.capture.stop();
-                stopped = Some(now);
+                is_told = true;
             }
             // Whatever the instance does then, the file comes to its end.
-            if stopped.is_some_and(|at| now.duration_since(at) > LAST_WORDS) {
-                return Ok(Ending::Enough);
+            if self.stop.is_late() {
+                return Ok(Ending::Cut);
+            }
+            if self.sink.is_full() || !self.capture.is_ready() {
+                self.sink.flush(|| self.stop.is_late())?;
             }
             if !self.capture.is_ready() {
-                self.sink.flush()?;
-                let until = deadline.filter(|_| stopped.is_none());
-                let patience = until.map_or(TICK, |until| until.duration_since(now));
-                if !self.wait(signals, patience.min(TICK))? {
+                let until = self.stop.deadline.filter(|_| !is_told);
+                let patience =
+                    until.map_or(TICK, |until| until.saturating_duration_since(Instant::now()));
+                if !self.wait(patience.min(TICK))? {
                     continue;
                 }
             }
@@ -221,17 +257,16 @@ impl Run<'_> {
                 Heard::Packet(packet) => {
                     let frame = self.framing.frame(packet);
                     if self.args.wants(&frame) && self.has_room() {
-                        self.sink.take(&frame)?;
+                        self.sink.take(&frame);
                         self.packets += 1;
                     }
-                    if stopped.is_none() && !self.has_room() {
-                        self.capture.stop();
-                        stopped = Some(now);
+                    if !self.has_room() {
+                        self.stop.at.get_or_insert_with(Instant::now);
                     }
                 }
                 Heard::End(end) => {
-                    self.missed = end.missed;
-                    return Ok(if stopped.is_some() { Ending::Enough } else { Ending::Gone });
+                    self.missed = Some(end.missed);
+                    return Ok(if is_told { Ending::Enough } else { Ending::Gone });
                 }
                 Heard::Gone => return Ok(Ending::Gone),
             }
@@ -245,9 +280,11 @@ impl Run<'_> {
     }
 
     /// Waits for the instance or a signal; whether the instance has something to say.
-    fn wait(&self, signals: &Signals, patience: Duration) -> Result<bool> {
-        let mut fds =
-            [PollFd::new(&self.capture, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+    fn wait(&self, patience: Duration) -> Result<bool> {
+        let mut fds = [
+            PollFd::new(&self.capture, PollFlags::IN),
+            PollFd::new(&self.stop.signals, PollFlags::IN),
+        ];
         match poll(&mut fds, Some(&Timespec::try_from(patience)?)) {
             Ok(_) => Ok(!fds[0].revents().is_empty()),
             Err(Errno::INTR) => Ok(false),

@@ -9,7 +9,7 @@
 //! subscribing to events, so that whichever of both starts anew, nothing is missed.
 
 mod changes;
-mod program;
+pub(crate) mod program;
 
 use std::path::{Path, PathBuf};
 use std::thread::sleep;

@@ -1,7 +1,7 @@
 //! The roadweave-admin binary: what people do with a server and a box that runs.
 //!
-//! `roadweave capture`, `doctor`, `hooks`, `modems`, `peer`, `report` and `top` run it. It is a
-//! program of its own, so that what a box needs stays small.
+//! `roadweave capture`, `doctor`, `hooks`, `modems`, `peer`, `qlog`, `report` and `top` run it. It
+//! is a program of its own, so that what a box needs stays small.
 
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: files and the local socket")]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -11,6 +11,7 @@ mod doctor;
 mod hooks;
 mod modems;
 mod peer;
+mod qlog;
 mod report;
 mod top;
 
@@ -36,6 +37,7 @@ enum Command {
     Hooks(hooks::HooksArgs),
     Modems(modems::ModemsArgs),
     Peer(Box<peer::PeerArgs>),
+    Qlog(qlog::QlogArgs),
     Report(report::ReportArgs),
     Top(top::TopArgs),
 }
@@ -54,6 +56,7 @@ pub fn main() -> ExitCode {
             Command::Hooks(args) => args.run(),
             Command::Modems(args) => args.run(),
             Command::Peer(args) => args.run(),
+            Command::Qlog(args) => args.run(),
             Command::Report(args) => args.run(),
             Command::Top(args) => args.run(),
         }),

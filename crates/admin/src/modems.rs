@@ -145,7 +145,7 @@ impl Complaints {
 
 /// How often the modems are asked.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// How long that may take: the bus, and then the slowest modem with all of its ports.
+/// How long that may take: more than the bus, and then the slowest modem.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a reading looks whether it is waited for.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(200);

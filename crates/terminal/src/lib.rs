@@ -22,7 +22,7 @@ pub mod seconds;
 pub mod secret;
 
 /// The commands of `roadweave-admin`, which `roadweave` runs as its own, and what each does.
-pub const ADMIN: [(&str, &str); 7] = [
+pub const ADMIN: [(&str, &str); 8] = [
     ("capture", "Writes the packets of a running instance, each with its path, for Wireshark"),
     (
         "doctor",
@@ -31,6 +31,7 @@ pub const ADMIN: [(&str, &str); 7] = [
     ("hooks", "Runs programs when the tunnel has joined, has ended, or an uplink changes"),
     ("modems", "Tells a client of its modems: operator, technology, signal, SIM, APN"),
     ("peer", "Adds, removes and shows the clients of a server, also while it runs"),
+    ("qlog", "Writes how the sessions and paths of a running client or server do, as qlog"),
     ("report", "Puts what a maintainer needs into a folder, without secrets"),
     ("top", "Shows a running client or server on one screen, for a crew"),
 ];

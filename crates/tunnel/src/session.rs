@@ -456,6 +456,12 @@ impl Session {
         self.senders.iter_mut().for_each(|sender| sender.name_path(path, name));
     }
 
+    /// `path` is closed, and its name is of no more use.
+    pub fn forget_path(&mut self, path: PathId) {
+        self.exit.tap.forget_path(path);
+        self.senders.iter_mut().for_each(|sender| sender.forget_path(path));
+    }
+
     /// What the lanes' strategies have learned of the networks, as JSON by the lane's name.
     pub fn learned(&self) -> BTreeMap<String, String> {
         let lane = |sender: &LaneSender| Some((sender.config().name.clone(), sender.learned()?));

@@ -1,5 +1,5 @@
-//! Which uplinks something is said of: by what they are called, where they are plugged in, and whose
-//! SIM they have.
+//! Which uplinks something is said of: by what they are called, where they are plugged in, and
+//! whose SIM they have.
 
 use crate::glob;
 
@@ -8,8 +8,8 @@ use crate::glob;
 pub struct UplinkTraits<'a> {
     /// What its interface is called.
     pub name: &'a str,
-    /// Where its hardware is, as the kernel numbers ports: `pci0000:00/0000:00:14.0/usb1/1-2/1-2:1.4`.
-    /// Virtual interfaces are nowhere.
+    /// Where its hardware is, as the kernel numbers ports, such as
+    /// `pci0000:00/0000:00:14.0/usb1/1-2/1-2:1.4`. Virtual interfaces are nowhere.
     pub device: Option<&'a str>,
     /// The number of its SIM, once its modem has told.
     pub iccid: Option<&'a str>,

@@ -48,7 +48,7 @@ pub(super) struct StatisticsBlock {
     pub(super) end_unix_nanos: u64,
     pub(super) received: u64,
     /// Packets that were not seen for want of room.
-    pub(super) dropped: u64,
+    pub(super) dropped: Option<u64>,
 }
 
 /// The beginning of a file that `program` writes.
@@ -101,7 +101,9 @@ pub(super) fn statistics(statistics: &StatisticsBlock, out: &mut Vec<u8>) {
             option(code, &halves, body);
         }
         option(4, &received.to_le_bytes(), body);
-        option(5, &dropped.to_le_bytes(), body);
+        if let Some(dropped) = dropped {
+            option(5, &dropped.to_le_bytes(), body);
+        }
         end_options(body);
     });
 }

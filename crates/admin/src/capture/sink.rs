@@ -6,9 +6,10 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -62,15 +63,12 @@ impl Sink {
         let (interfaces, statistics) = (BTreeMap::new(), Vec::new());
         let mut sink =
             Self { target, snaplen: snaplen as u32, interfaces, statistics, buffer, written: 0 };
-        sink.flush()?;
+        sink.flush(|| false)?;
         Ok(sink)
     }
 
-    /// Takes a packet; it may wait for [`Sink::flush`].
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub(super) fn take(&mut self, frame: &Frame) -> Result<()> {
+    /// Takes a packet, which waits for [`Sink::flush`].
+    pub(super) fn take(&mut self, frame: &Frame) {
         let at = self.interface(&frame.interface, frame.link, frame.unix_nanos);
         let statistics = &mut self.statistics[at as usize];
         statistics.received += 1;
@@ -92,10 +90,11 @@ impl Sink {
             };
             pcapng::packet(&block, &mut self.buffer);
         }
-        match self.buffer.len() >= BUFFER {
-            true => self.flush(),
-            false => Ok(()),
-        }
+    }
+
+    /// Whether so much waits that it should be written before more is taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.buffer.len() >= BUFFER
     }
 
     /// The number of an interface, which is described if it is new.
@@ -112,6 +111,7 @@ impl Sink {
             interface: at,
             begin_unix_nanos: unix_nanos,
             end_unix_nanos: unix_nanos,
+            dropped: Some(0),
             ..StatisticsBlock::default()
         });
         if !matches!(self.target, Target::Lines) {
@@ -126,16 +126,27 @@ impl Sink {
         at
     }
 
-    /// Writes what waits.
+    /// Writes what waits. A reader of standard output who takes nothing is waited for until
+    /// `is_over` says that it is enough.
     ///
     /// # Errors
     /// When it cannot be written; the file then ends with what was written before.
-    pub(super) fn flush(&mut self) -> Result<()> {
+    pub(super) fn flush(&mut self, mut is_over: impl FnMut() -> bool) -> Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
         }
         match &mut self.target {
-            Target::Lines | Target::Pipe => out::bytes(&self.buffer)?,
+            Target::Lines | Target::Pipe => {
+                // A pipe that is ready takes as much without waiting (pipe(7), PIPE_BUF).
+                for some in self.buffer.chunks(PIPE_BUF) {
+                    while !takes_more()? {
+                        if is_over() {
+                            bail!("who reads standard output takes nothing; the rest is lost");
+                        }
+                    }
+                    out::bytes(some)?;
+                }
+            }
             Target::File(file, path) => {
                 if let Err(error) = file.write_all(&self.buffer) {
                     // A reader refuses a file that ends within a block.
@@ -151,14 +162,20 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes how it went: `missed` packets of all interfaces were not seen, which is told of the
-    /// one called `device`.
+    /// Writes how it went: `missed` packets of all interfaces were not seen, if that is known; it
+    /// is told of the one called `device`.
     ///
     /// # Errors
     /// As [`Sink::flush`].
-    pub(super) fn end(&mut self, device: &str, missed: u64, unix_nanos: u64) -> Result<()> {
+    pub(super) fn end(
+        &mut self,
+        device: &str,
+        missed: Option<u64>,
+        unix_nanos: u64,
+        is_over: impl FnMut() -> bool,
+    ) -> Result<()> {
         if matches!(self.target, Target::Lines) {
-            return self.flush();
+            return self.flush(is_over);
         }
         let at = self.interface(device, LinkType::Raw, unix_nanos);
         self.statistics[at as usize].dropped = missed;
@@ -166,12 +183,23 @@ impl Sink {
             statistics.end_unix_nanos = statistics.end_unix_nanos.max(unix_nanos);
             pcapng::statistics(statistics, &mut self.buffer);
         }
-        self.flush()
+        self.flush(is_over)
     }
 
     /// Bytes that were written or wait.
     pub(super) fn bytes(&self) -> u64 {
         self.written + self.buffer.len() as u64
+    }
+}
+
+/// Whether standard output takes something now, or within [`NAP`].
+fn takes_more() -> io::Result<bool> {
+    let output = io::stdout();
+    let mut fds = [PollFd::new(&output, PollFlags::OUT)];
+    match poll(&mut fds, Some(&NAP)) {
+        Ok(_) => Ok(!fds[0].revents().is_empty()),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -182,16 +210,23 @@ fn create(path: &Path) -> Result<File, BadInput> {
     let wrong = |why: &str| BadInput::new(format!("cannot make {}: {why}", path.display()));
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
-    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
     let file = options.open(path).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::LOOP) => wrong("it is a link; name the file that it leads to"),
+        Some(Errno::NXIO) => wrong("it is a pipe that nobody reads"),
         _ => wrong(&error.to_string()),
     })?;
     let found = file.metadata().map_err(|error| wrong(&error.to_string()))?;
     if !found.file_type().is_char_device() && found.uid() != geteuid().as_raw() {
         return Err(wrong(&format!("it is there, and belongs to user {}", found.uid())));
     }
+    if !found.is_file() && !found.file_type().is_char_device() {
+        return Err(wrong("it is no file; send the capture through standard output: --write -"));
+    }
     if found.is_file() {
+        if found.nlink() > 1 {
+            return Err(wrong("it has other names, which may be somebody else's"));
+        }
         file.set_len(0).map_err(|error| wrong(&error.to_string()))?;
     }
     Ok(file)
@@ -203,11 +238,15 @@ const INTERFACES_MAX: usize = 4096;
 const REST: &str = "further paths";
 /// Bytes that wait until they are written anyhow.
 const BUFFER: usize = 1 << 16;
+const PIPE_BUF: usize = 4096;
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    use rustix::fs::{FileType, Mode};
 
     use super::*;
 
@@ -232,7 +271,13 @@ mod tests {
             assert!(said.ends_with("belongs to user 4711"), "{said}");
             assert_eq!(fs::read(&foreign).unwrap(), b"of importance");
         }
+        let second = folder.path().join("second");
+        fs::hard_link(&own, &second).unwrap();
+        assert!(create(&second).unwrap_err().to_string().contains("it has other names"));
         assert_eq!(fs::read(&own).unwrap(), b"of importance");
         assert!(create(folder.path()).is_err());
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert!(create(&pipe).unwrap_err().to_string().ends_with("nobody reads"));
     }
 }

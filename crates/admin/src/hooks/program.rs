@@ -31,7 +31,7 @@ pub(super) enum Outcome {
 ///
 /// # Errors
 /// That it is no folder, or that others could have chosen it.
-pub(super) fn folder(path: &Path) -> Result<PathBuf, String> {
+pub(crate) fn folder(path: &Path) -> Result<PathBuf, String> {
     let failed = |error: io::Error| format!("{}: {error}", path.display());
     let (given, folder) =
         (std::path::absolute(path).map_err(failed)?, fs::canonicalize(path).map_err(failed)?);

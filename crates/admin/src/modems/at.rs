@@ -22,7 +22,7 @@ use roadweave_device::{ModemFacts, is_exclusive, wait_readable};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use rustix::termios::{
-    ControlModes, OptionalActions, QueueSelector, ioctl_tiocexcl, ioctl_tiocnxcl, tcflush,
+    ControlModes, OptionalActions, QueueSelector, Termios, ioctl_tiocexcl, ioctl_tiocnxcl, tcflush,
     tcgetattr, tcsetattr,
 };
 
@@ -55,6 +55,8 @@ pub(super) fn facts(path: &Path) -> Result<ModemFacts, String> {
 #[derive(Debug)]
 struct Port {
     device: File,
+    /// How it was set, if it is a terminal.
+    before: Option<Termios>,
     /// The line that is read, without its end.
     line: Vec<u8>,
 }
@@ -81,7 +83,8 @@ impl Port {
         }
         // A port that is no terminal carries bytes as they are, and cannot be kept from others so.
         let _ = ioctl_tiocexcl(&device);
-        if let Ok(mut settings) = tcgetattr(&device) {
+        let before = tcgetattr(&device).ok();
+        if let Some(mut settings) = before.clone() {
             settings.make_raw();
             settings.control_modes |= ControlModes::CLOCAL | ControlModes::CREAD;
             // To hang up would end a call that somebody else has made.
@@ -90,7 +93,7 @@ impl Port {
         }
         // What is an answer to another program's question.
         let _ = tcflush(&device, QueueSelector::IOFlush);
-        Ok(Self { device, line: Vec::new() })
+        Ok(Self { device, before, line: Vec::new() })
     }
 
     /// The lines that answer `command`; `None` where the modem refuses it.
@@ -158,6 +161,10 @@ impl Drop for Port {
     fn drop(&mut self) {
         // A close waits for what a device that hangs has not taken.
         let _ = tcflush(&self.device, QueueSelector::IOFlush);
+        if let Some(before) = &mut self.before {
+            before.control_modes.remove(ControlModes::HUPCL);
+            let _ = tcsetattr(&self.device, OptionalActions::Now, before);
+        }
         let _ = ioctl_tiocnxcl(&self.device);
     }
 }

@@ -1,8 +1,9 @@
 //! What another program prints, bounded in bytes and in time.
 
-use std::io::Read as _;
-use std::os::fd::AsFd as _;
-use std::process::{Child, Command, Stdio};
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use roadweave_device::wait_readable;
@@ -16,39 +17,48 @@ pub(super) fn output(mut command: Command, timeout: Duration) -> Result<Vec<u8>,
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
     let deadline = Instant::now() + timeout;
-    let answer = read(&mut child, deadline);
-    if answer.is_none() {
+    let ended = (|| {
+        // One that has more to say is told by the end of its output.
+        let answer = read(child.stdout.take()?, ANSWER_MAX, deadline)?;
+        let complaint = read(child.stderr.take()?, COMPLAINT_MAX, deadline)?;
+        Some((answer, complaint, wait(&mut child, deadline)?))
+    })();
+    let Some((answer, complaint, status)) = ended else {
         let _ = child.kill();
-    }
-    let mut complaint = String::new();
-    let status = match answer {
-        Some(_) => {
-            let output = child.stderr.take();
-            let _ = output.map(|output| output.take(COMPLAINT_MAX).read_to_string(&mut complaint));
-            child.wait()
-        }
-        None => child.wait(),
+        // Not even that ends one whose driver hangs.
+        spawn(move || child.wait());
+        return Err(format!("{name} takes longer than {} s", timeout.as_secs()));
     };
-    let status = status.map_err(|error| format!("{name}: {error}"))?;
-    match answer {
-        None => Err(format!("{name} takes longer than {} s", timeout.as_secs())),
-        Some(answer) if status.success() => Ok(answer),
-        Some(_) => Err(complaint.lines().next().unwrap_or("no reason is known").to_owned()),
+    match status.success() {
+        true => Ok(answer),
+        false => {
+            let complaint = String::from_utf8_lossy(&complaint);
+            Err(complaint.lines().next().unwrap_or("no reason is known").to_owned())
+        }
+    }
+}
+
+/// How a child has ended; `None` if it takes too long.
+fn wait(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
+    loop {
+        match child.try_wait().ok()? {
+            Some(status) => return Some(status),
+            None if Instant::now() >= deadline => return None,
+            None => sleep(NAP),
+        }
     }
 }
 
 /// What a child prints until it ends or has said enough; `None` if it takes too long.
-fn read(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
+fn read(mut output: impl Read + AsFd, most: usize, deadline: Instant) -> Option<Vec<u8>> {
     let mut answer = Vec::new();
-    // One that has more to say is told by the end of its output.
-    let mut output = child.stdout.take()?;
     let mut buffer = [0; 4_096];
-    while answer.len() < ANSWER_MAX {
+    while answer.len() < most {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return None;
         }
-        if !wait_readable(output.as_fd(), left).ok()? {
+        if !wait_readable(&output, left).ok()? {
             continue;
         }
         match output.read(&mut buffer).ok()? {
@@ -62,7 +72,9 @@ fn read(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
 /// The most of an answer that is read, bytes.
 const ANSWER_MAX: usize = 1 << 20;
 /// The same of a complaint.
-const COMPLAINT_MAX: u64 = 4_096;
+const COMPLAINT_MAX: usize = 4_096;
+/// How often it is looked whether a child that says nothing more has ended.
+const NAP: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
@@ -85,6 +97,10 @@ mod tests {
         let hanging = output(shell("printf half; exec sleep 60"), second);
         assert_eq!(hanging, Err("sh takes longer than 1 s".to_owned()));
         assert!(began.elapsed() < Duration::from_secs(30), "it is not waited for");
+        let began = Instant::now();
+        let silent = output(shell("exec >&-; sleep 60"), second);
+        assert_eq!(silent, Err("sh takes longer than 1 s".to_owned()));
+        assert!(began.elapsed() < Duration::from_secs(30), "nor is one that says no more");
         let endless = output(shell("exec yes"), long).map(|answer| answer.len());
         assert!(endless.is_err(), "it ends by a signal, with nothing to say: {endless:?}");
         assert!(output(Command::new("no-such-program"), long).is_err());

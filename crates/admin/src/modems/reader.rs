@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::thread::scope;
+use std::time::{Duration, Instant};
 
 use roadweave_device::ModemFacts;
 
@@ -75,7 +76,7 @@ impl Reader {
                 let known = known.get(&interface);
                 (interface, scope.spawn(move || ask(&devices, known.map(PathBuf::as_path))))
             };
-            // All at once: one that hangs costs the others nothing.
+            // All at once: one that hangs takes the others no more than its own time.
             let threads: Vec<_> = devices.into_iter().map(ask).collect();
             let joined = threads.into_iter().map(|(interface, thread)| (interface, thread.join()));
             joined.collect::<Vec<_>>()
@@ -100,7 +101,7 @@ struct Told {
     facts: ModemFacts,
 }
 
-/// Asks a modem by its devices.
+/// Asks a modem by its devices, as far as [`ASK_MAX`] goes: the others wait for the slowest.
 ///
 /// # Errors
 /// Why it tells nothing.
@@ -108,7 +109,11 @@ fn ask(devices: &Devices, known: Option<&Path>) -> Result<Told, String> {
     let mut ports: Vec<&PathBuf> = devices.serial.iter().collect();
     ports.sort_by_key(|port| known != Some(port.as_path()));
     let mut complaint = None;
+    let deadline = Instant::now() + ASK_MAX;
     for port in ports {
+        if Instant::now() >= deadline {
+            return Err("it takes too long; name its device with --at".to_owned());
+        }
         let why = match at::facts(port) {
             Ok(facts) => return Ok(Told { port: Some(port.clone()), facts }),
             Err(why) => why,
@@ -118,7 +123,7 @@ fn ask(devices: &Devices, known: Option<&Path>) -> Result<Told, String> {
             complaint = Some(format!("{}: {why}", port.display()));
         }
     }
-    match &devices.control {
+    match devices.control.as_ref().filter(|_| Instant::now() < deadline) {
         Some(control) => match (uqmi::facts(control), complaint) {
             (Ok(facts), _) => Ok(Told { port: None, facts }),
             (Err(why), None) => Err(format!("{}: {why}", control.display())),
@@ -127,3 +132,7 @@ fn ask(devices: &Devices, known: Option<&Path>) -> Result<Told, String> {
         None => Err(complaint.unwrap_or_else(|| "it has no device that could be asked".to_owned())),
     }
 }
+
+/// After which time no other device of a modem is asked: with the last dialogue, what was told of
+/// the others is still fresh.
+const ASK_MAX: Duration = Duration::from_secs(8);

@@ -39,6 +39,7 @@ impl Client {
                 current.session.on_acknowledged(now, token, &acknowledged);
             }
             Event::Lost { path, token } => current.session.on_lost(now, path, token),
+            Event::PathClosed(path, _) => current.session.forget_path(path),
             Event::PathUsable(path) => {
                 let id = current.id;
                 self.on_path_usable(id, path);

@@ -100,7 +100,10 @@ impl Server {
                 joined.session.on_acknowledged(now, token, &acknowledged);
             }
             Event::Lost { path, token } => joined.session.on_lost(now, path, token),
-            Event::PathClosed(path, _) => _ = joined.path_names.remove(&path),
+            Event::PathClosed(path, _) => {
+                joined.path_names.remove(&path);
+                joined.session.forget_path(path);
+            }
             _ => {}
         }
     }

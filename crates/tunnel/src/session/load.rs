@@ -125,8 +125,9 @@ impl Session {
         });
     }
 
-    /// Sends no more load for `test`; the other end is told what was.
+    /// Sends no more load for `test`, and waits for none; the other end is told what was sent.
     pub(crate) fn stop_load(&mut self, now: Instant, test: TestId) {
+        self.loads.receiving.take_if(|receiving| receiving.expected.test == test);
         let of_test = |sending: &&mut Sending| sending.plan.test == test;
         if let Some(sending) = self.loads.sending.as_mut().filter(of_test) {
             sending.plan.until = now;

@@ -57,10 +57,15 @@ impl SessionTap {
     /// The name of the network that `path` runs over.
     pub(crate) fn name_path(&self, path: PathId, name: &str) {
         let mut uplinks = self.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
-        if uplinks.len() >= UPLINKS_MAX {
+        if uplinks.len() >= UPLINKS_MAX && !uplinks.contains_key(&path) {
             uplinks.pop_first();
         }
         uplinks.insert(path, name.to_owned());
+    }
+
+    /// `path` is closed.
+    pub(crate) fn forget_path(&self, path: PathId) {
+        self.uplinks.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
     }
 
     /// Shows a symbol that left, or what became of one that came.

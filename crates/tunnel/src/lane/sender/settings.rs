@@ -101,11 +101,16 @@ impl LaneSender {
 
     /// The name of the network that `path` runs over.
     pub(crate) fn name_path(&mut self, path: PathId, name: &str) {
-        if self.path_names.len() >= PATH_NAMES_MAX {
+        if self.path_names.len() >= PATH_NAMES_MAX && !self.path_names.contains_key(&path) {
             self.path_names.pop_first();
         }
         self.path_names.insert(path, name.to_owned());
         self.scheduler.name_path(path, name);
+    }
+
+    /// `path` is closed.
+    pub(crate) fn forget_path(&mut self, path: PathId) {
+        self.path_names.remove(&path);
     }
 
     /// Takes up what the strategy has learned in an earlier life.

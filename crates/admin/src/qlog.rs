@@ -1,0 +1,284 @@
+//! `roadweave qlog`: how the sessions and paths of a running instance do, as qlog.
+//!
+//! ```text
+//! instance ◄─ status, ten times a second ─ trace of each session: what is new? ─► its file
+//!                                                                 full: another one, which begins
+//!                                                                 with all that holds
+//! ```
+//!
+//! It is no part of the instance, so that no packet waits for a disk; what it costs is the status,
+//! in which all of this stands already. Single packets are not in it: `roadweave capture` has them.
+
+mod files;
+mod trace;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, anyhow};
+use roadweave_device::local::{self, RequestError};
+use roadweave_device::status::{RoleStatus, Status};
+use roadweave_device::{Instance, Signal, Signals, wait_readable};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+use roadweave_terminal::seconds::parse_seconds;
+use roadweave_tunnel::SessionStatus;
+
+use self::files::{Appended, Files, Limits, Part};
+use self::trace::{About, Beginning, Reading, Trace, uplinks};
+
+/// Writes how the sessions and paths of a running client or server do, as qlog
+///
+/// A file for each session, in JSON text sequences: paths that open, are validated, fall silent and
+/// go, their round trips, congestion windows, bytes in flight, MTU and losses, and the counters of
+/// lanes. It waits for an instance that does not run yet, or not any more.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct QlogArgs {
+    /// The name of the instance: that of its TUN device
+    #[arg(value_name = "NAME", default_value = "rw0", conflicts_with = "socket")]
+    name: String,
+    /// The socket of the running instance, in the place of its name
+    #[arg(long)]
+    socket: Option<PathBuf>,
+    /// The folder for the files, which is there and nobody but root and this user may write to
+    #[arg(long, value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Only the session with this peer: at a server the name of a client
+    #[arg(long, value_name = "NAME")]
+    peer: Option<String>,
+    /// Ends after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = |text: &str| parse_seconds(text, &(0.1..=1e8)))]
+    seconds: Option<Duration>,
+    /// The most bytes of a file; the session goes on in another one
+    #[arg(long, value_name = "NUMBER", default_value_t = 16 << 20,
+          value_parser = clap::value_parser!(u64).range(200_000..))]
+    bytes: u64,
+    /// The most files in the folder; the oldest goes
+    #[arg(long, value_name = "NUMBER", default_value_t = 64,
+          value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    files: u64,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  roadweave qlog --folder /var/log/roadweave-qlog
+  roadweave qlog rws --folder traces --peer bus-17 --seconds 600";
+
+impl QlogArgs {
+    /// # Errors
+    /// When FOLDER is none, what runs behind the socket may not be asked or has no paths, or
+    /// something could not be written.
+    pub fn run(&self) -> Result<()> {
+        let socket = match &self.socket {
+            Some(socket) => socket.clone(),
+            None => Instance::new(&self.name).map_err(BadInput::new)?.socket_path(),
+        };
+        let limits = Limits { bytes_max: self.bytes, files_max: self.files as usize };
+        let files = Files::open(&self.folder, limits).map_err(BadInput::new)?;
+        let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
+        let mut log = Log::new(files, self.peer.clone(), SESSIONS_MAX.min(self.files as usize));
+        let (began, mut is_quiet) = (Instant::now(), false);
+        while signals.take().is_none() && self.seconds.is_none_or(|most| began.elapsed() < most) {
+            let asked = Instant::now();
+            let answer = local::status(&socket);
+            let took = asked.elapsed();
+            let now = Now { run: began.elapsed(), wall: SystemTime::now() };
+            match answer {
+                Ok(status) => {
+                    is_quiet = false;
+                    log.take(now, &status)?;
+                }
+                Err(error @ RequestError::NoPermission { .. }) => return Err(error.into()),
+                Err(error) => {
+                    if matches!(error, RequestError::NotRunning { .. }) {
+                        log.instance_is_gone(now);
+                    }
+                    // Once is enough until it answers again.
+                    if !std::mem::replace(&mut is_quiet, true) {
+                        out::note(format_args!("{error}; trying again"));
+                    }
+                }
+            }
+            log.files.notices().for_each(out::note);
+            // An instance that has much to tell is not to be busy with that.
+            let left = INTERVAL.saturating_sub(asked.elapsed()).max(took * PATIENCE);
+            if wait_readable(&signals, left).is_err() {
+                sleep(left);
+            }
+        }
+        match log.files.lost() {
+            0 => Ok(()),
+            lost => Err(anyhow!("{lost} readings could not be written and are missing")),
+        }
+    }
+}
+
+/// A moment, on the clock of this run and on that of the system.
+#[derive(Clone, Copy, Debug)]
+struct Now {
+    run: Duration,
+    wall: SystemTime,
+}
+
+/// All that is written.
+struct Log {
+    files: Files,
+    /// Whose session alone is wanted.
+    peer: Option<String>,
+    sessions_max: usize,
+    /// By the peer's name and key.
+    sessions: BTreeMap<(String, String), Written>,
+    /// Whether the instance was seen before.
+    has_read: bool,
+    /// Whether it was told that there are more sessions than are written.
+    is_crowd_told: bool,
+}
+
+/// A session that is written.
+struct Written {
+    trace: Trace,
+    part: Option<Part>,
+    /// Files that it has.
+    parts: u64,
+    /// Readings that are in no file, of which the next one tells.
+    lost: u64,
+}
+
+impl Log {
+    fn new(files: Files, peer: Option<String>, sessions_max: usize) -> Self {
+        let sessions = BTreeMap::new();
+        Self { files, peer, sessions_max, sessions, has_read: false, is_crowd_told: false }
+    }
+
+    /// Writes what is new, begins and ends traces.
+    ///
+    /// # Errors
+    /// When the instance has no paths.
+    fn take(&mut self, now: Now, status: &Status) -> Result<()> {
+        let (role, sessions) = sessions(status)?;
+        let wanted =
+            |session: &&SessionStatus| self.peer.as_ref().is_none_or(|peer| *peer == session.peer);
+        let by_peer: BTreeMap<_, &SessionStatus> = sessions
+            .iter()
+            .filter(wanted)
+            .map(|session| ((session.peer.clone(), session.public_key.clone()), session))
+            .collect();
+        let is_over = |(key, written): (&(String, String), &Written)| {
+            let goes_on = by_peer.get(key).is_some_and(|session| written.trace.is_of(session));
+            (!goes_on).then(|| key.clone())
+        };
+        let over: Vec<_> = self.sessions.iter().filter_map(is_over).collect();
+        for key in over {
+            let reason = (!by_peer.contains_key(&key)).then(|| reason(status, &key)).flatten();
+            self.end(now, &key, reason.as_deref());
+        }
+        let uplinks = uplinks(status);
+        let mut left_out = 0;
+        for (key, session) in by_peer {
+            if !self.sessions.contains_key(&key) {
+                if self.sessions.len() >= self.sessions_max {
+                    left_out += 1;
+                    continue;
+                }
+                let about = About { role, instance: status.name.clone(), is_new: self.has_read };
+                let trace = Trace::new(about, session, now);
+                let written = Written { trace, part: None, parts: 0, lost: 0 };
+                self.sessions.insert(key.clone(), written);
+            }
+            if let Some(written) = self.sessions.get_mut(&key) {
+                written.take(&mut self.files, now, &Reading { session, uplinks: &uplinks });
+            }
+        }
+        if left_out > 0 && !std::mem::replace(&mut self.is_crowd_told, true) {
+            let most = self.sessions_max;
+            out::note(format_args!(
+                "{left_out} sessions are not written: {most} at a time are; --peer chooses one"
+            ));
+        }
+        self.has_read = true;
+        Ok(())
+    }
+
+    /// Ends all traces: nothing runs any more.
+    fn instance_is_gone(&mut self, now: Now) {
+        let keys: BTreeSet<_> = self.sessions.keys().cloned().collect();
+        keys.iter().for_each(|key| self.end(now, key, Some("the instance has ended")));
+        // Whatever comes has begun while somebody watched.
+        self.has_read = true;
+    }
+
+    fn end(&mut self, now: Now, key: &(String, String), reason: Option<&str>) {
+        let Some(mut written) = self.sessions.remove(key) else { return };
+        let records = written.trace.close(now, reason);
+        if let Some(mut part) = written.part {
+            self.files.append_last(now.run, &mut part, &records);
+            self.files.end(part);
+        }
+    }
+}
+
+impl Written {
+    fn take(&mut self, files: &mut Files, now: Now, reading: &Reading<'_>) {
+        if let Some(mut part) = self.part.take() {
+            let records = self.trace.news(now, reading);
+            match files.append(now.run, &mut part, &records) {
+                Appended::Done => {
+                    self.part = Some(part);
+                    return;
+                }
+                Appended::Full | Appended::Failed => files.end(part),
+            }
+        }
+        let how = Beginning { part: self.parts + 1, readings_lost: self.lost };
+        let records = self.trace.begin(now, reading, how);
+        let unix_ms = now.wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        self.part = files.begin(now.run, unix_ms, &reading.session.peer, &records);
+        match self.part {
+            Some(_) => (self.parts, self.lost) = (how.part, 0),
+            None => self.lost += 1,
+        }
+    }
+}
+
+/// The sessions of an instance, and whether it is the side of the clients or of the server.
+///
+/// # Errors
+/// When it is one that has none.
+fn sessions(status: &Status) -> Result<(&'static str, &[SessionStatus])> {
+    match &status.role {
+        RoleStatus::Client(client) => Ok(("client", &client.sessions)),
+        RoleStatus::Server(server) => Ok(("server", &server.sessions)),
+        RoleStatus::Proxy(proxy) => Ok(("server", &proxy.sessions)),
+        other => {
+            let role = other.name();
+            let why = format!("this instance is of the role {role}, which has no QUIC paths");
+            Err(BadInput::new(why).into())
+        }
+    }
+}
+
+/// Why a session is over, if the instance says so.
+fn reason(status: &Status, (peer, public_key): &(String, String)) -> Option<String> {
+    match &status.role {
+        RoleStatus::Client(client) => client.no_session.clone(),
+        RoleStatus::Server(server) => server
+            .absent
+            .iter()
+            .find(|absent| absent.peer == *peer && absent.public_key == *public_key)
+            .map(|absent| absent.reason.clone()),
+        _ => None,
+    }
+}
+
+/// How often the instance is asked.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// How many times as long as its answer took it is left alone.
+const PATIENCE: u32 = 5;
+/// Sessions that are written at a time, at most.
+const SESSIONS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests;

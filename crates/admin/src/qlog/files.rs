@@ -1,0 +1,264 @@
+//! The folder with the files: how many there may be, how large, and what a full disk costs.
+//!
+//! ```text
+//! records ─► room in the file? ─► written, or the file is cut to whole records and given up
+//!                 └ none: the next file; the oldest goes first
+//! ```
+//!
+//! Whoever chose a peer's name has no say in where files are, and only files of this user that are
+//! named as these are ever go.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, open, openat, statat, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use crate::hooks::program;
+
+/// How much there may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Bytes of one file.
+    pub(super) bytes_max: u64,
+    /// Files in the folder.
+    pub(super) files_max: usize,
+}
+
+/// What became of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Appended {
+    Done,
+    /// There is no room in this file.
+    Full,
+    /// They are lost, and the file takes no more.
+    Failed,
+}
+
+/// A file that is written.
+#[derive(Debug)]
+pub(super) struct Part {
+    file: File,
+    name: String,
+    bytes: u64,
+}
+
+/// The folder.
+#[derive(Debug)]
+pub(super) struct Files {
+    folder: OwnedFd,
+    path: PathBuf,
+    limits: Limits,
+    /// Files that were begun.
+    begun: u64,
+    /// Names of those that are written.
+    open: BTreeSet<String>,
+    /// When it failed last, while it does.
+    failed: Option<Duration>,
+    /// Readings that are in no file.
+    lost: u64,
+    notices: VecDeque<String>,
+}
+
+impl Files {
+    /// # Errors
+    /// In words: that it is no folder, that others could write to it, or that another one writes
+    /// there.
+    pub(super) fn open(path: &Path, limits: Limits) -> Result<Self, String> {
+        let path = program::folder(path)?;
+        let failed = |error: Errno| format!("{}: {}", path.display(), io::Error::from(error));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = open(&path, flags, Mode::empty()).map_err(failed)?;
+        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let path = path.display();
+                return Err(format!("another `roadweave qlog` writes to {path}: choose another"));
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        let (open, notices) = (BTreeSet::new(), VecDeque::new());
+        Ok(Self { folder, path, limits, begun: 0, open, failed: None, lost: 0, notices })
+    }
+
+    /// Begins a file with `records`. `now` is on the clock of the run; `unix_ms` and `peer` are for
+    /// its name. Returns `None` when they are lost.
+    pub(super) fn begin(
+        &mut self,
+        now: Duration,
+        unix_ms: u128,
+        peer: &str,
+        records: &[u8],
+    ) -> Option<Part> {
+        if self.failed.is_some_and(|at| now.saturating_sub(at) < RETRY) {
+            self.lost += 1;
+            return None;
+        }
+        self.begun += 1;
+        let name = format!("{PREFIX}{unix_ms:013}-{:06}-{}{SUFFIX}", self.begun, safe(peer));
+        match self.create(&name, records) {
+            Ok(file) => {
+                self.open.insert(name.clone());
+                if self.failed.take().is_some() {
+                    let lost = self.lost;
+                    self.notices.push_back(format!(
+                        "files can be written again; {lost} readings are missing"
+                    ));
+                }
+                Some(Part { file, name, bytes: records.len() as u64 })
+            }
+            Err(error) => {
+                self.lost += 1;
+                self.fail(now, &name, &error);
+                None
+            }
+        }
+    }
+
+    /// Writes records to a file, all of them or none.
+    pub(super) fn append(&mut self, now: Duration, part: &mut Part, records: &[u8]) -> Appended {
+        if part.bytes + records.len() as u64 > self.limits.bytes_max.saturating_sub(LAST) {
+            return Appended::Full;
+        }
+        self.append_last(now, part, records)
+    }
+
+    /// The same for the last records of a session, [`LAST`] bytes at most, for which there always
+    /// is room.
+    pub(super) fn append_last(
+        &mut self,
+        now: Duration,
+        part: &mut Part,
+        records: &[u8],
+    ) -> Appended {
+        match part.file.write_all(records) {
+            Ok(()) => {
+                part.bytes += records.len() as u64;
+                Appended::Done
+            }
+            Err(error) => {
+                // A record that is cut off says nothing.
+                let _ = part.file.set_len(part.bytes);
+                self.fail(now, &part.name, &error);
+                Appended::Failed
+            }
+        }
+    }
+
+    /// A file is written no more, and may go when it is the oldest.
+    pub(super) fn end(&mut self, part: Part) {
+        self.open.remove(&part.name);
+    }
+
+    /// Readings that are in no file.
+    pub(super) const fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// What there is to say to people.
+    pub(super) fn notices(&mut self) -> impl Iterator<Item = String> {
+        self.notices.drain(..)
+    }
+
+    fn create(&self, name: &str, records: &[u8]) -> io::Result<File> {
+        self.make_room()?;
+        let flags = OFlags::WRONLY
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::APPEND
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&self.folder, name, flags, Mode::RUSR | Mode::WUSR)?);
+        let written = file.write_all(records);
+        if written.is_err() {
+            // Half of a beginning is of no use, and takes room.
+            let _ = unlinkat(&self.folder, name, AtFlags::empty());
+        }
+        written.map(|()| file)
+    }
+
+    /// Removes the oldest files until there is room for one more.
+    fn make_room(&self) -> io::Result<()> {
+        let mut names = self.own_names()?;
+        while names.len() >= self.limits.files_max {
+            let oldest = names.iter().find(|name| !self.open.contains(*name)).cloned();
+            let oldest = oldest.ok_or_else(|| io::Error::other("all files are written to"))?;
+            match unlinkat(&self.folder, &oldest, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+            names.remove(&oldest);
+        }
+        Ok(())
+    }
+
+    /// The files of this user that are named as these are, the oldest first.
+    fn own_names(&self) -> io::Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        for entry in Dir::read_from(&self.folder)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if !is_own(name) {
+                continue;
+            }
+            match statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(there) => {
+                    let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
+                    if is_file && there.st_uid == geteuid().as_raw() {
+                        names.insert(name.to_owned());
+                    }
+                }
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(names)
+    }
+
+    /// Once is enough until it works again.
+    fn fail(&mut self, now: Duration, name: &str, error: &io::Error) {
+        if self.failed.replace(now).is_none() {
+            let path = self.path.join(name);
+            self.notices.push_back(format!(
+                "cannot write {}: {error}; what is new is lost until it can be written",
+                path.display()
+            ));
+        }
+    }
+}
+
+/// Whether a file is named as these are.
+fn is_own(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix(PREFIX) else { return false };
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    digits >= 13 && rest[digits..].starts_with('-') && rest.ends_with(SUFFIX)
+}
+
+/// A peer's name as a part of a file's: letters, digits and what is harmless, not too long.
+fn safe(peer: &str) -> String {
+    let is_harmless = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    peer.chars()
+        .map(|letter| if is_harmless(letter) { letter } else { '_' })
+        .take(PEER_MAX)
+        .collect()
+}
+
+const PREFIX: &str = "roadweave-";
+const SUFFIX: &str = ".sqlog";
+/// Letters of a peer's name in a file's.
+const PEER_MAX: usize = 40;
+/// Bytes of a file that are kept for the last records of a session: the counters of 32 paths and
+/// as many lanes with long names, and its end.
+pub(super) const LAST: u64 = 65_536;
+/// After a failure it is tried again so much later.
+const RETRY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

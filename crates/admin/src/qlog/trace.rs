@@ -1,0 +1,327 @@
+//! One session as qlog: what is new in a reading becomes events.
+//!
+//! ```text
+//! reading ─► differs from what was told? ─► records: RS, an event in JSON, a line feed (RFC 7464)
+//! ```
+//!
+//! Each file begins with all that holds, so that it can be read by itself. Events of the namespace
+//! `quic` are those of draft-ietf-quic-qlog-quic-events-13, the file is that of
+//! draft-ietf-quic-qlog-main-schema-14; docs/qlog.md defines those of the namespace `roadweave`.
+
+mod events;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use roadweave_device::status::{RoleStatus, Status};
+use roadweave_tunnel::{LaneStats, PathStatusReport, SessionStatus};
+use roadweave_types::peer_text;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Now;
+
+/// What `quic` means in a file.
+const QUIC_EVENTS: &str = "urn:ietf:params:qlog:events:quic-13";
+/// What `roadweave` means in a file: docs/qlog.md.
+pub(super) const ROADWEAVE_EVENTS: &str = "urn:uuid:7eb38b91-2d14-4e82-9bd4-54f522e857c2";
+/// How often counters are told.
+const COUNTERS_EVERY: Duration = Duration::from_secs(1);
+/// Paths, lanes and uplinks of a session that are told of, each; what is more is left out, so that
+/// a file holds the beginning of any session.
+const THINGS_MAX: usize = 32;
+
+/// What an uplink of a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum UplinkState {
+    /// It may be used.
+    Present,
+    /// Somebody wants nothing to go by it.
+    Paused,
+    /// Its network wants somebody to log in.
+    Portal,
+    /// It is an uplink no more.
+    Gone,
+}
+
+/// The uplinks of a client, by name.
+pub(super) type Uplinks = BTreeMap<String, UplinkState>;
+
+/// The uplinks of an instance; a server has none.
+pub(super) fn uplinks(status: &Status) -> Uplinks {
+    let RoleStatus::Client(client) = &status.role else { return Uplinks::new() };
+    let all = client.uplinks.iter().map(|uplink| {
+        let state = match uplink.portal {
+            Some(_) => UplinkState::Portal,
+            None => UplinkState::Present,
+        };
+        (uplink.name.clone(), state)
+    });
+    let paused = client.paused.iter().map(|name| (name.clone(), UplinkState::Paused));
+    let all: Uplinks = all.chain(paused).collect();
+    all.into_iter().take(THINGS_MAX).collect()
+}
+
+/// What is known of a session at one time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading<'a> {
+    pub(super) session: &'a SessionStatus,
+    pub(super) uplinks: &'a Uplinks,
+}
+
+/// What does not change in a trace.
+#[derive(Clone, Debug)]
+pub(super) struct About {
+    /// `client` or `server`.
+    pub(super) role: &'static str,
+    /// The name of the instance.
+    pub(super) instance: String,
+    /// Whether the session has begun while somebody watched.
+    pub(super) is_new: bool,
+}
+
+/// How a file begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beginning {
+    /// Which file of the session it is, from 1 on.
+    pub(super) part: u64,
+    /// Readings before it that are in no file.
+    pub(super) readings_lost: u64,
+}
+
+/// A session, and what was told of it.
+#[derive(Debug)]
+pub(super) struct Trace {
+    about: About,
+    peer: String,
+    /// Who the peer is, and when the session was first seen.
+    group: String,
+    /// When time is zero, in all files of the session.
+    zero: Now,
+    told: Told,
+    /// Packets sent and received on each path, by the last reading.
+    seen: BTreeMap<u32, (u64, u64)>,
+}
+
+/// What a file says already.
+#[derive(Debug, Default)]
+struct Told {
+    paths: BTreeMap<u32, PathStatusReport>,
+    /// By the last reading, of which the last second may not be told yet.
+    lanes: Vec<LaneStats>,
+    uplinks: Uplinks,
+    path_counters: BTreeMap<u32, Value>,
+    lane_counters: BTreeMap<usize, Value>,
+    counted: Option<Duration>,
+}
+
+impl Trace {
+    pub(super) fn new(about: About, session: &SessionStatus, now: Now) -> Self {
+        let who = match session.public_key.as_str() {
+            "" => &session.peer,
+            key => key,
+        };
+        let group = format!("{}@{}", peer_text(who.as_bytes()), timestamp(now.wall));
+        let peer = peer_text(session.peer.as_bytes());
+        let (told, seen) = (Told::default(), BTreeMap::new());
+        Self { about, peer, group, zero: now, told, seen }
+    }
+
+    /// Whether what the instance tells is the same session still. A session has no number of its
+    /// own there, but within one nothing counts backwards, and its first path, whose number is 0,
+    /// does not come back once it is gone.
+    pub(super) fn is_of(&self, session: &SessionStatus) -> bool {
+        let goes_on = |path: &PathStatusReport| match self.seen.get(&path.id) {
+            Some((sent, received)) => {
+                path.counters.packets_sent >= *sent && path.counters.packets_received >= *received
+            }
+            None => path.id != 0 || self.seen.is_empty(),
+        };
+        session.paths.iter().all(goes_on)
+    }
+
+    /// All that holds, as the records of a file that begins.
+    pub(super) fn begin(&mut self, now: Now, reading: &Reading<'_>, how: Beginning) -> Vec<u8> {
+        self.told = Told::default();
+        let mut records = Records::at(self.time(now));
+        records.push(&self.header(how.part));
+        let began = match (how.part, self.about.is_new) {
+            (1, true) => "joined",
+            (1, false) => "running",
+            _ => "continued",
+        };
+        let mut data = json!({ "reason": began, "part": how.part });
+        if how.readings_lost > 0 {
+            data["readings_lost"] = json!(how.readings_lost);
+        }
+        records.event("roadweave:trace_started", None, data);
+        if began == "joined" {
+            records.event("quic:connection_started", None, events::started(reading.session));
+        }
+        self.tell(now, reading, &mut records);
+        records.bytes
+    }
+
+    /// What is new, as records.
+    pub(super) fn news(&mut self, now: Now, reading: &Reading<'_>) -> Vec<u8> {
+        let mut records = Records::at(self.time(now));
+        self.tell(now, reading, &mut records);
+        records.bytes
+    }
+
+    /// The last records: what was counted in the end, and that the session is over.
+    pub(super) fn close(&mut self, now: Now, reason: Option<&str>) -> Vec<u8> {
+        let mut records = Records::at(self.time(now));
+        self.tell_counters(&mut records);
+        let mut data = json!({ "trigger": "unspecified" });
+        if let Some(reason) = reason {
+            data["reason"] = json!(peer_text(reason.as_bytes()));
+        }
+        records.event("quic:connection_closed", None, data);
+        records.bytes
+    }
+
+    /// Milliseconds since the session was first seen; the clock of the run never goes back.
+    fn time(&self, now: Now) -> f64 {
+        events::millis(now.run.saturating_sub(self.zero.run).as_secs_f64() * 1000.0)
+    }
+
+    /// The first record of a file.
+    fn header(&self, part: u64) -> Value {
+        let title = match part {
+            1 => self.peer.clone(),
+            _ => format!("{}, part {part}", self.peer),
+        };
+        let instance = peer_text(self.about.instance.as_bytes());
+        json!({
+            "file_schema": "urn:ietf:params:qlog:file:sequential",
+            "serialization_format": "application/qlog+json-seq",
+            "title": title,
+            "description": concat!("roadweave qlog ", env!("CARGO_PKG_VERSION")),
+            "trace": {
+                "title": title,
+                "common_fields": {
+                    "group_id": self.group,
+                    "time_format": "relative_to_epoch",
+                    "reference_time": {
+                        "clock_type": "monotonic",
+                        "epoch": "unknown",
+                        "wall_clock_time": timestamp(self.zero.wall),
+                    },
+                },
+                "vantage_point": { "name": instance, "type": self.about.role },
+                "event_schemas": [QUIC_EVENTS, ROADWEAVE_EVENTS],
+            },
+        })
+    }
+
+    fn tell(&mut self, now: Now, reading: &Reading<'_>, records: &mut Records) {
+        let paths = &reading.session.paths[..reading.session.paths.len().min(THINGS_MAX)];
+        self.tell_uplinks(reading.uplinks, records);
+        let gone = |id: &u32| !paths.iter().any(|path| path.id == *id);
+        let gone: Vec<u32> = self.told.paths.keys().copied().filter(gone).collect();
+        for id in gone {
+            if let Some(before) = self.told.paths.remove(&id) {
+                self.told.tell_path_counters(&before, records);
+                events::path_is_gone(&before, records);
+            }
+            self.told.path_counters.remove(&id);
+        }
+        for path in paths {
+            let before = self.told.paths.insert(path.id, path.clone());
+            events::path(before.as_ref(), path, records);
+        }
+        let lanes = &reading.session.stats.lanes;
+        self.told.lanes = lanes[..lanes.len().min(THINGS_MAX)].to_vec();
+        let is_due = |at: Duration| now.run.saturating_sub(at) >= COUNTERS_EVERY;
+        if self.told.counted.is_none_or(is_due) {
+            self.told.counted = Some(now.run);
+            self.tell_counters(records);
+        }
+        let packets = |path: &PathStatusReport| {
+            (path.id, (path.counters.packets_sent, path.counters.packets_received))
+        };
+        self.seen = paths.iter().map(packets).collect();
+    }
+
+    fn tell_uplinks(&mut self, uplinks: &Uplinks, records: &mut Records) {
+        let before = std::mem::replace(&mut self.told.uplinks, uplinks.clone());
+        let is_gone = |name: &&String| !uplinks.contains_key(*name);
+        let gone = before.keys().filter(is_gone).map(|name| (name, &UplinkState::Gone));
+        for (name, state) in gone.chain(uplinks) {
+            if before.get(name) != Some(state) {
+                let data = json!({ "uplink": peer_text(name.as_bytes()), "state": state });
+                records.event("roadweave:uplink_updated", None, data);
+            }
+        }
+    }
+
+    /// Counters since the session began, of paths and lanes where something has passed.
+    fn tell_counters(&mut self, records: &mut Records) {
+        let paths = std::mem::take(&mut self.told.paths);
+        paths.values().for_each(|path| self.told.tell_path_counters(path, records));
+        self.told.paths = paths;
+        for (number, lane) in self.told.lanes.iter().enumerate() {
+            let data = events::lane_counters(number, lane);
+            if self.told.lane_counters.get(&number) != Some(&data) {
+                records.event("roadweave:lane_counters", None, data.clone());
+                self.told.lane_counters.insert(number, data);
+            }
+        }
+    }
+}
+
+impl Told {
+    fn tell_path_counters(&mut self, path: &PathStatusReport, records: &mut Records) {
+        let data = events::path_counters(path);
+        if self.path_counters.get(&path.id) != Some(&data) {
+            records.event("roadweave:path_counters", Some(path.id), data.clone());
+            self.path_counters.insert(path.id, data);
+        }
+    }
+}
+
+/// A moment as RFC 3339 has it, to the millisecond.
+fn timestamp(wall: SystemTime) -> String {
+    let at = Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{at:.3}")
+}
+
+/// Records of one moment.
+#[derive(Debug)]
+pub(super) struct Records {
+    /// Milliseconds.
+    time: f64,
+    bytes: Vec<u8>,
+}
+
+#[derive(Serialize)]
+struct Event<'a> {
+    time: f64,
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tuple: Option<String>,
+    data: Value,
+}
+
+impl Records {
+    const fn at(time: f64) -> Self {
+        Self { time, bytes: Vec::new() }
+    }
+
+    /// An event, of a path if it is one's.
+    fn event(&mut self, name: &str, path: Option<u32>, data: Value) {
+        let tuple = path.map(|id| id.to_string());
+        self.push(&Event { time: self.time, name, tuple, data });
+    }
+
+    /// What is no control character in JSON's texts separates records.
+    fn push(&mut self, record: &impl Serialize) {
+        let text = serde_json::to_vec(record).expect("keys are texts");
+        self.bytes.push(0x1e);
+        self.bytes.extend(text);
+        self.bytes.push(b'\n');
+    }
+}
