@@ -34,5 +34,5 @@ pub(crate) use server::testing;
 pub use server::{LocalRequest, LocalServer, RpcError};
 pub(crate) use subscribers::{SEND_BUFFER, Subscribers};
 
-/// Longest line, bytes; a longer one ends the connection.
+/// Longest line of a caller, bytes; a longer one ends the connection.
 const LINE_MAX: usize = 1024 * 1024;

@@ -5,9 +5,8 @@
 //!                                                          └─> enough of them: left out
 //! ```
 //!
-//! Chance alone makes too few easy drives: of the seven that were recorded, six follow each other,
-//! on a stretch where T-Mobile's cells were strong and calm for ten minutes. A set that shall stand
-//! for the recorded one needs them all the same.
+//! Chance alone makes too few easy drives: it seems that the recorded ones were chosen by their
+//! class (docs/experiments/synthetic-drives.md). A set that shall stand for them needs as many.
 
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ pub struct DrivesByClass {
 }
 
 impl DrivesByClass {
-    /// Those of `set`. Their classes are those of their first [`LENGTH`], whatever its length is.
+    /// Those of `set`. Their classes are those of their first 90 s, whatever its length is.
     pub fn of(set: DriveSet) -> Self {
         Self { set, next: 0, wanted: RECORDED, looked_at: 0 }
     }

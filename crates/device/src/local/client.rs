@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{LINE_MAX, RpcError, Subscribe};
+use super::{RpcError, Subscribe};
 
 /// A request to a running instance failed.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ pub fn subscribe(
     let mut line = String::new();
     for number in 0_u64.. {
         line.clear();
-        match (&mut reader).take(LINE_MAX as u64).read_line(&mut line) {
+        match (&mut reader).take(ANSWER_MAX).read_line(&mut line) {
             Ok(0) => break,
             Ok(_) => {}
             Err(error) => return Err(failed(path, error)),
@@ -132,7 +132,7 @@ pub(super) fn answer(path: &Path, line: &str) -> Result<Value, RequestError> {
 fn exchange(path: &Path, method: &str, params: &Value) -> io::Result<String> {
     let mut answer = String::new();
     let stream = send(path, method, params)?;
-    BufReader::new(stream).take(LINE_MAX as u64).read_line(&mut answer)?;
+    BufReader::new(stream).take(ANSWER_MAX).read_line(&mut answer)?;
     Ok(answer)
 }
 
@@ -148,3 +148,29 @@ pub(super) fn send(path: &Path, method: &str, params: &Value) -> io::Result<Unix
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(25);
+/// The longest answer, bytes: a server tells some 6 KB of each of its clients.
+const ANSWER_MAX: u64 = 256 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread::spawn;
+
+    use super::*;
+
+    #[test]
+    fn a_server_with_thousands_of_clients_can_be_asked() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("rws.sock");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let told = json!({ "clients": "c".repeat(6_000 * 5_000) });
+        let answer = format!("{}\n", json!({ "jsonrpc": "2.0", "id": 1, "result": told }));
+        let serving = spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a caller");
+            BufReader::new(&stream).read_line(&mut String::new()).expect("a request");
+            stream.write_all(answer.as_bytes())
+        });
+        assert_eq!(request(&path, "status", &Value::Null).expect("an answer"), told);
+        serving.join().expect("no panic").expect("it is read to its end");
+    }
+}
