@@ -47,7 +47,7 @@ pub(super) struct StatisticsBlock {
     pub(super) begin_unix_nanos: u64,
     pub(super) end_unix_nanos: u64,
     pub(super) received: u64,
-    /// Packets that were not seen for want of room.
+    /// Packets that were not seen for want of room, if their number is known.
     pub(super) dropped: Option<u64>,
 }
 

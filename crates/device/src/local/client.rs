@@ -148,7 +148,7 @@ pub(super) fn send(path: &Path, method: &str, params: &Value) -> io::Result<Unix
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(25);
-/// The longest answer, bytes: a server tells some 6 KB of each of its clients.
+/// The longest answer, bytes: a server tells several KB of each of its clients.
 const ANSWER_MAX: u64 = 256 << 20;
 
 #[cfg(test)]
