@@ -1,7 +1,7 @@
 //! What modems tell, by the local socket, and what it says about who is tried first.
 
 use roadweave_tunnel::Client;
-use roadweave_types::Instant;
+use roadweave_types::{Instant, UplinkTraits};
 use serde_json::{Value, json};
 
 use super::ClientRole;
@@ -45,7 +45,10 @@ impl ClientRole {
     /// Where an uplink stands in the order of technologies.
     pub(super) fn rank_of(&self, uplink: &str) -> u8 {
         let hardware = hardware(uplink);
-        let traits = self.traits_of(uplink, &hardware);
-        self.options.technologies.rank(&traits, self.modems.of(uplink))
+        self.rank(&self.traits_of(uplink, &hardware))
+    }
+
+    pub(super) fn rank(&self, uplink: &UplinkTraits) -> u8 {
+        self.options.technologies.rank(uplink, self.modems.of(uplink.name))
     }
 }

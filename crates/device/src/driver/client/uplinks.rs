@@ -188,7 +188,7 @@ impl ClientRole {
         };
         client.set_account(uplink, account);
         client.set_policy(uplink, self.overrides.over(uplink, policy));
-        self.apply_rank(client, uplink);
+        client.set_rank(uplink, self.rank(&traits));
     }
 
     /// What is known of an uplink whose interface is of this `hardware`.
