@@ -39,7 +39,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
-    .args(["priority", "weight", "monthly_cap_mb", "daily_cap_mb"]))]
+    .args(["priority", "weight", "rate_limit_kbps", "monthly_cap_mb", "daily_cap_mb"]))]
 struct SetArgs {
     /// Its interface
     name: String,
@@ -49,6 +49,9 @@ struct SetArgs {
     /// Its share of the traffic among uplinks of equal priority
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     weight: Option<u8>,
+    /// Kilobits per second that it carries each way at most; 0 for as many as it can
+    #[arg(long, value_name = "KBPS")]
+    rate_limit_kbps: Option<u64>,
     /// Megabytes of a month, both ways, beyond which it is a backup; 0 for no such cap
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(..=CAP_MB_MAX))]
     monthly_cap_mb: Option<u64>,
@@ -81,12 +84,16 @@ impl UplinkArgs {
                 (SetUplink { paused: Some(false), ..change(name) }, format!("{name} is used again"))
             }
             Command::Set(args) => {
-                let SetArgs { name, priority, weight, monthly_cap_mb, daily_cap_mb } = args;
-                let (priority, weight) = (priority.map(Into::into), *weight);
-                let (monthly_cap_mb, daily_cap_mb) = (*monthly_cap_mb, *daily_cap_mb);
+                let SetArgs { name, .. } = args;
                 let done = format!("{name} is used otherwise, until the client is started anew");
-                let change =
-                    SetUplink { priority, weight, monthly_cap_mb, daily_cap_mb, ..change(name) };
+                let change = SetUplink {
+                    priority: args.priority.map(Into::into),
+                    weight: args.weight,
+                    rate_limit_kbps: args.rate_limit_kbps,
+                    monthly_cap_mb: args.monthly_cap_mb,
+                    daily_cap_mb: args.daily_cap_mb,
+                    ..change(name)
+                };
                 (change, done)
             }
         };

@@ -112,6 +112,17 @@ fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
         wait_for_priorities(&road, "backup", "primary");
         assert_eq!(path(&road.show(CLIENT), "eth1")["weight"], 7);
         exchange(&road, 5);
+        assert_eq!(uplink(&["set", "eth1", "--rate-limit-kbps", "2500"]).0, Some(0));
+        for end in [CLIENT, SERVER] {
+            let is_told = |status: &Value| {
+                let paths = status["sessions"][0]["paths"].as_array().unwrap();
+                let limits = paths.iter().map(|it| it["rate_limit_bps"].as_u64());
+                limits.flatten().eq([2_500_000])
+            };
+            road.wait_for_status(end, "one path with a limit", is_told);
+        }
+        assert_eq!(uplink(&["set", "eth1", "--rate-limit-kbps", "0"]).0, Some(0));
+        assert_eq!(path(&road.show(CLIENT), "eth1")["rate_limit_bps"], Value::Null);
         assert_eq!(uplink(&["set", "eth2", "--daily-cap-mb", "1"]).0, Some(0));
         assert_eq!(path(&road.show(CLIENT), "eth2")["daily_cap_bytes"], CAP);
         exchange(&road, 500);
@@ -124,6 +135,8 @@ fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
         assert_eq!(uplink(&["set", "eth1"]).0, Some(2));
         assert_eq!(uplink(&["set", "eth1", "--weight", "0"]).0, Some(2));
         assert_eq!(uplink(&["set", "eth1", "--monthly-cap-mb", "1000000001"]).0, Some(2));
+        let (code, said) = uplink(&["set", "eth1", "--rate-limit-kbps", "99"]);
+        assert!(code == Some(2) && said.contains("100 to 100000000"), "{code:?} {said}");
 
         assert_eq!(uplink(&["pause", "eth2"]).0, Some(0));
         assert_eq!(uplink(&["pause", "eth1", "--force"]).0, Some(0));

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{BILLING_DAY_MAX, Caps, UplinkPolicy};
 use roadweave_types::{
-    Policy, Priority, ProbeUrl, ServerName, Technology, UplinkMatch, UplinkSelector,
+    Policy, Priority, ProbeUrl, Rate, ServerName, Technology, UplinkMatch, UplinkSelector,
 };
 use serde::{Deserialize, Serialize};
 
@@ -192,6 +192,9 @@ pub struct PolicyFields {
     /// The share of the traffic among uplinks of equal priority.
     #[serde(default = "default_weight")]
     pub weight: Within<1, 100>,
+    /// The most that it carries, each way, in thousands of bits per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit_kbps: Option<Within<100, 100_000_000>>,
     /// What costs money on it.
     #[serde(default, skip_serializing_if = "MeteredFields::is_empty")]
     pub metered: MeteredFields,
@@ -248,6 +251,9 @@ impl PolicyFields {
                 weight: self.weight.get() as u8,
                 redundancy_percent: redundancy_percent.map(|percent| percent.get() as u8),
                 takes_insurance: insurance || !is_metered,
+                rate_max: self
+                    .rate_limit_kbps
+                    .map(|rate| Rate::from_kbps(rate.get().unsigned_abs())),
             },
             caps: Caps {
                 daily_bytes: bytes(daily_cap_mb),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_tunnel::{Caps, FlowClass, Strategy, UplinkPolicy};
-use roadweave_types::{Order, Policy, Priority, Technology, UplinkMatch};
+use roadweave_types::{Order, Policy, Priority, Rate, Technology, UplinkMatch};
 use serde::de::DeserializeOwned;
 
 use super::*;
@@ -90,6 +90,7 @@ fn a_lane_of_frames_has_its_own_deadline() {
 #[test]
 fn uplinks_may_have_priorities_weights_and_caps() {
     let text = "[[uplinks.policies]]\nname = \"wwan1\"\npriority = \"backup\"\nweight = 3\n\
+                rate_limit_kbps = 2500\n\
                 metered = { monthly_cap_mb = 5000, daily_cap_mb = 300, billing_day = 15, \
                 redundancy_percent = 2 }\n\
                 [[uplinks.policies]]\ndevice = \"*/usb1/1-2/*\"\n\
@@ -100,6 +101,7 @@ fn uplinks_may_have_priorities_weights_and_caps() {
         weight: 3,
         redundancy_percent: Some(2),
         takes_insurance: false,
+        rate_max: Some(Rate::from_kbps(2_500)),
     };
     let caps = Caps {
         daily_bytes: Some(300_000_000),
@@ -280,6 +282,10 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
     }
     check_client(&policy("name = \"a\"\npriority = \"first\""), &["line 8", "`secondary`"]);
     check_client(&policy("name = \"a\"\nweight = 0"), &["line 8", "1 to 100"]);
+    for rate in ["99", "100000001"] {
+        let limit = policy(&format!("name = \"a\"\nrate_limit_kbps = {rate}"));
+        check_client(&limit, &["line 8", "100 to 100000000"]);
+    }
     let metered = |field: &str| policy(&format!("name = \"a\"\nmetered.{field}"));
     check_client(&metered("monthly_cap_mb = 0"), &["line 8", "1 to 1000000000"]);
     check_client(&metered("daily_cap_mb = 0"), &["line 8", "1 to 1000000000"]);
@@ -566,6 +572,7 @@ fn the_documentation_names_every_field_with_its_default() {
     let policy = "[uplinks]\nportal_probe = \"http://probe.example/\"\n\
                   [[uplinks.policies]]\nname = \"wwan1\"\ntechnology = \"5g-sa\"\n\
                   device = \"*/usb1/*\"\niccid = \"8949020000012345678\"\n\
+                  rate_limit_kbps = 8000\n\
                   metered = { monthly_cap_mb = 5000, daily_cap_mb = 300, billing_day = 1, \
                   redundancy_percent = 2 }\n";
     let place = "name = \"fra-1\"\nsite = \"frankfurt\"\nto_anchor_ms = 2\n";

@@ -3,10 +3,11 @@
 mod world;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use roadweave_emulate::{Direction, GilbertElliott};
 use roadweave_tunnel::{Caps, PathStatusReport, UplinkPolicy};
-use roadweave_types::{PathStatus, Policy, Priority};
+use roadweave_types::{PathStatus, Policy, Priority, Rate};
 use world::{
     LinkPlan, Plan, World, arrivals, delays, link, ms, name, packet_down, percentile, stream,
     stream_with,
@@ -119,6 +120,52 @@ fn weights_show_in_what_similar_paths_carry() {
         let [_, server] = paths(&world);
         assert!((2.7..3.3).contains(&ratio), "{strategy}: {ratio}");
         assert_eq!((server["wwan0"].weight, server["wwan1"].weight), (3, 1));
+    }
+}
+
+#[test]
+fn a_rate_limit_holds_both_ways_and_the_others_carry_what_is_beyond_it() {
+    let limit = Rate::from_kbps(2_000);
+    let limited = UplinkPolicy {
+        policy: Policy { rate_max: Some(limit), ..Policy::default() },
+        ..UplinkPolicy::default()
+    };
+    let bytes = |world: &World| paths(world).map(|paths| paths["wwan0"].counters.bytes_sent as f64);
+    let allowed = |time: Duration| limit.bytes_per_second() * time.as_secs_f64();
+    for strategy in ["xnc", "minrtt", "ecf", "raven", "pluribus", "redundant"] {
+        // Without the limit the first one would be first.
+        let links = vec![link(20, 20), link(20, 40)];
+        let mut world = plan(strategy, links, &[limited]).build().join();
+        let down = |world: &mut World, frame: u64| {
+            (0..20).for_each(|part| world.send_down(&packet_down(frame * 20 + part, 1000)));
+        };
+        stream_with(&mut world, 60, 5, down); // the windows grow
+        world.up.clear();
+        world.down.clear();
+        let (before, began) = (bytes(&world), world.now);
+        let sent = stream_with(&mut world, 300, 5, down);
+        let may = allowed(world.now.since(began));
+        let after = bytes(&world);
+        for (after, before) in after.into_iter().zip(before) {
+            let share = (after - before) / may;
+            assert!((0.4..1.05).contains(&share), "{strategy}: {share} of what it may carry");
+        }
+        let delays = delays(&sent, &arrivals(&world.up));
+        let arrived = (delays.len(), world.down.len());
+        assert_eq!(arrived, (sent.len(), 300 * 20), "{strategy}: all of it arrives");
+        let p99 = percentile(&delays, 0.99);
+        assert!(p99 < 100.0, "{strategy}: {p99} ms");
+        for paths in paths(&world) {
+            let limits = ["wwan0", "wwan1"].map(|uplink| paths[uplink].rate_limit_bps);
+            assert_eq!(limits, [Some(limit.as_bps()), None]);
+        }
+        // Where there is no other, it is used to the full.
+        let mut world = plan(strategy, vec![link(20, 20)], &[limited]).build().join();
+        stream(&mut world, 60, 5);
+        let (before, began) = (bytes(&world), world.now);
+        stream(&mut world, 300, 5);
+        let share = (bytes(&world)[0] - before[0]) / allowed(world.now.since(began));
+        assert!((0.9..1.05).contains(&share), "{strategy}, alone: {share}");
     }
 }
 

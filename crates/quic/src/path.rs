@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_types::{
-    Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy, UplinkId, earliest,
+    Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy, Rate, UplinkId, earliest,
 };
 
 use crate::gate::{Gate, GateState};
@@ -238,7 +238,7 @@ impl Path {
     /// Brings a pacer up to `now` and takes a snapshot for packets that are paced as `pacing` says.
     pub(crate) fn snapshot(&mut self, now: Instant, pacing: Pacing) -> PathSnapshot {
         let meter = self.gate.meter();
-        let input = pacer_input(&meter, now, pacing);
+        let input = pacer_input(&meter, now, pacing, self.policy.rate_max);
         self.pacers[pacing as usize].update(now, &input);
         let pacer = &self.pacers[pacing as usize];
         PathSnapshot {
@@ -297,7 +297,7 @@ impl Path {
         for (pacing, waits) in Pacing::ALL.into_iter().zip(&mut self.waiting) {
             if *waits {
                 let pacer = &mut self.pacers[pacing as usize];
-                pacer.update(now, &pacer_input(&meter, now, pacing));
+                pacer.update(now, &pacer_input(&meter, now, pacing, self.policy.rate_max));
                 *waits = pacer.budget() < u64::from(meter.mtu);
             }
         }
@@ -308,23 +308,32 @@ impl Path {
     }
 }
 
-/// What the pacer of packets goes by that are paced as `pacing` says.
-fn pacer_input(meter: &Meter, now: Instant, pacing: Pacing) -> PacerInput {
+/// What the pacer of packets goes by that are paced as `pacing` says, at `most` by the path's policy.
+fn pacer_input(meter: &Meter, now: Instant, pacing: Pacing, most: Option<Rate>) -> PacerInput {
     let ramp = match pacing {
         Pacing::Controller => Ramp::default(),
         Pacing::Window | Pacing::Rate => meter.ramp(now),
     };
+    let window = meter.window.max(ramp.window);
     PacerInput {
         pacing,
         controller_rate: meter.pacing_rate.map(|rate| rate.max(ramp.rate)),
-        window: meter.window.max(ramp.window),
+        window: most.map_or(window, |most| window.min(window_at(most, meter))),
         smoothed_rtt: meter.rtt.smoothed(),
         delivered_rate: meter.delivery.best(),
         mtu: meter.mtu,
-        rate_max: meter.order_rate(),
+        rate_max: [meter.order_rate(), most].into_iter().flatten().min(),
     }
 }
 
+/// The window of a path that carries no more than `rate`: what is on the way in a round trip then.
+/// With more, one whose pacer holds it back would seem to have room to those who ask windows alone.
+fn window_at(rate: Rate, meter: &Meter) -> u64 {
+    rate.bytes_in(meter.rtt.smoothed()).max(u64::from(meter.mtu) * WINDOW_PACKETS_MIN)
+}
+
+/// The least window, packets: that of BBR.
+const WINDOW_PACKETS_MIN: u64 = 4;
 /// A path is quiet when so many packets are overdue.
 const QUIET_INTERVALS: u32 = 16;
 /// No path is quiet sooner: video comes in frames.

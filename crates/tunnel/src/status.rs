@@ -39,6 +39,9 @@ pub struct PathStatusReport {
     pub priority: Priority,
     /// Its share among paths of equal priority.
     pub weight: u8,
+    /// The most that leaves on it by its policy.
+    #[serde(default)]
+    pub rate_limit_bps: Option<u64>,
     /// Bytes that its uplink has carried today (UTC), both ways, if it has a cap; the server does
     /// not know it.
     pub day_bytes: Option<u64>,
@@ -94,6 +97,7 @@ pub(crate) fn path_reports(
         mtu_bytes: path.mtu,
         priority: path.policy.priority,
         weight: path.policy.weight,
+        rate_limit_bps: path.policy.rate_max.map(Rate::as_bps),
         day_bytes: None,
         daily_cap_bytes: None,
         month_bytes: None,

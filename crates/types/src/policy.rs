@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Rate;
+
 /// When a path is used.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -29,6 +31,9 @@ pub struct Policy {
     pub redundancy_percent: Option<u8>,
     /// Whether it may carry insurance: coded packets that nobody may ever need.
     pub takes_insurance: bool,
+    /// The most that leaves on it, however much it could carry; `None` for as much as it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_max: Option<Rate>,
 }
 
 impl Policy {
@@ -51,6 +56,7 @@ impl Default for Policy {
             weight: 1,
             redundancy_percent: None,
             takes_insurance: true,
+            rate_max: None,
         }
     }
 }

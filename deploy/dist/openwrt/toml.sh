@@ -16,7 +16,7 @@ config_cb() {
 uplink_exclude uplink_forward uplink_local uplink_portal_probe into_tunnel exclude exclude_mark \
 masquerade before_join kill_switch tun_name mtu_bytes memory_mb" ;;
 	server) toml_known="address public_key name site" ;;
-	policy) toml_known="name device iccid priority weight technology monthly_cap_mb billing_day \
+	policy) toml_known="name device iccid priority weight rate_limit_kbps technology monthly_cap_mb billing_day \
 daily_cap_mb redundancy_percent" ;;
 	*) toml_unknown="no section is called $toml_type; there are client, server and policy" toml_known="" ;;
 	esac
@@ -109,6 +109,7 @@ toml_policy() {
 	toml_option "$1" iccid text iccid
 	toml_option "$1" priority text priority
 	toml_option "$1" weight number weight
+	toml_option "$1" rate_limit_kbps number rate_limit_kbps
 	toml_option "$1" technology text technology
 	toml_option "$1" monthly_cap_mb number metered.monthly_cap_mb
 	toml_option "$1" billing_day number metered.billing_day

@@ -76,6 +76,7 @@ set_option policy.a iccid 8949020000012345678
 set_option policy.a priority backup
 set_option policy.a monthly_cap_mb 50000
 set_option policy.a daily_cap_mb 2000
+set_option policy.a rate_limit_kbps 8000
 set_option policy.a billing_day 15
 start
 told '^instance client.client$'
@@ -87,7 +88,7 @@ told 'public key: "'
 grep -q 'log.*'"$(cat "$tests/keys/client.key")" "$tests/log" && fail "the private key is in the log"
 [ ! -e "$tests/run" ] || fail "a value was run"
 grep -qF 'name = "bus \"12\" \\ $(touch' "$tests/written/client.client.toml" || fail "a name is lost"
-for cap in 'iccid = "8949020000012345678"' 'metered.daily_cap_mb = 2000' 'metered.billing_day = 15'; do
+for cap in 'iccid = "8949020000012345678"' 'metered.daily_cap_mb = 2000' 'rate_limit_kbps = 8000' 'metered.billing_day = 15'; do
     grep -qxF "$cap" "$tests/written/client.client.toml" || fail "$cap is lost"
 done
 grep -qF 'include = ["wwan*", "eth1"]' "$tests/written/client.client.toml" || fail "uplinks are lost"

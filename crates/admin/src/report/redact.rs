@@ -44,7 +44,7 @@ const WORDS: [&str; 15] = [
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 /// The fields of docs/configuration.md but the private key, and of the sections around them.
-const FIELDS: [&str; 101] = [
+const FIELDS: [&str; 102] = [
     "accept",
     "addresses",
     "allow_destinations",
@@ -121,6 +121,7 @@ const FIELDS: [&str; 101] = [
     "public_key",
     "queue_max_bytes",
     "rank",
+    "rate_limit_kbps",
     "rate_limit_mbps",
     "redundancy_percent",
     "routes",

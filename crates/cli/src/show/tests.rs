@@ -74,6 +74,7 @@ fn path() -> PathStatusReport {
         mtu_bytes: 1_200,
         priority: Priority::Backup,
         weight: 7,
+        rate_limit_bps: None,
         day_bytes: Some(23_450_000),
         daily_cap_bytes: None,
         month_bytes: Some(123_450_000),

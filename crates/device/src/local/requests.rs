@@ -39,6 +39,9 @@ pub struct SetUplink {
     /// Its share of the traffic among uplinks of equal priority, 1 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u8>,
+    /// The most that it carries each way, thousands of bits per second; 0: as much as it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit_kbps: Option<u64>,
     /// Megabytes of a month beyond which it is a backup; 0: no such cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub monthly_cap_mb: Option<u64>,

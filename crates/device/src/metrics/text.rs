@@ -344,6 +344,7 @@ mod tests {
             mtu_bytes: 1_200,
             priority: roadweave_types::Priority::Primary,
             weight: 7,
+            rate_limit_bps: None,
             day_bytes: Some(30),
             daily_cap_bytes: Some(40),
             month_bytes: Some(50),

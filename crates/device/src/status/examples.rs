@@ -136,6 +136,7 @@ fn path() -> PathStatusReport {
         mtu_bytes: 1_400,
         priority: Priority::Primary,
         weight: 1,
+        rate_limit_bps: Some(2_500_000),
         day_bytes: Some(30),
         daily_cap_bytes: Some(40),
         month_bytes: Some(50),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ipnet::IpNet;
-use roadweave_types::{Order, Policy, Priority, Promise, peer_text};
+use roadweave_types::{Order, Policy, Priority, Promise, Rate, peer_text};
 
 use super::error::ControlError;
 use super::values::{PlayerReport, Reason, Role, TenantAnchor};
@@ -34,6 +34,7 @@ pub(super) const FIELD_RELAYS: u16 = 25;
 pub(super) const FIELD_FRAMES: u16 = 26;
 pub(super) const FIELD_EVEN: u16 = 27;
 pub(super) const FIELD_UNINSURED: u16 = 28;
+pub(super) const FIELD_RATE: u16 = 33;
 
 /// The redundancy of a path that may have any.
 pub(super) const REDUNDANCY_ANY: u8 = 255;
@@ -163,6 +164,9 @@ pub(super) fn put_policy(out: &mut BytesMut, policy: &Policy) {
     put_field(out, FIELD_POLICY, &[priority, weight, redundancy]);
     if !policy.takes_insurance {
         put_field(out, FIELD_UNINSURED, &[]);
+    }
+    if let Some(rate) = policy.rate_max {
+        put_field(out, FIELD_RATE, &rate.as_bps().max(1).to_be_bytes());
     }
 }
 
@@ -366,7 +370,11 @@ impl Fields {
             return Err(bad);
         }
         let takes_insurance = self.all(FIELD_UNINSURED).next().is_none();
-        Ok(Policy { priority, weight, redundancy_percent, takes_insurance })
+        let rate_max = match self.optional(FIELD_RATE)?.map(u64::from_be_bytes) {
+            Some(0) => return Err(ControlError::BadField(FIELD_RATE)),
+            bits => bits.map(Rate::from_bps),
+        };
+        Ok(Policy { priority, weight, redundancy_percent, takes_insurance, rate_max })
     }
 
     pub(super) fn networks(&self, kind: u16) -> Result<Vec<IpNet>, ControlError> {

@@ -1,7 +1,7 @@
 //! Control messages: each reads back, and what breaks the format is refused.
 
 use proptest::prelude::*;
-use roadweave_types::{Order, Priority};
+use roadweave_types::{Order, Priority, Rate};
 
 use super::fields::{FIELD_AGE, FIELD_EVEN, FIELD_FRAMES, FIELD_ORDER, FIELD_POLICY};
 use super::*;
@@ -64,6 +64,7 @@ fn samples() -> Vec<Control> {
                 weight: 100,
                 redundancy_percent: Some(0),
                 takes_insurance: false,
+                rate_max: Some(Rate::from_bps(u64::MAX)),
             },
         },
         promise(0, Promise::default()),

@@ -2,9 +2,10 @@
 //! comes before what the configuration says.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use roadweave_tunnel::{Caps, Client, UplinkPolicy};
-use roadweave_types::{Instant, PathStatus, Policy, Priority};
+use roadweave_types::{Instant, PathStatus, Policy, Priority, Rate};
 use serde_json::{Value, json};
 
 use super::ClientRole;
@@ -23,6 +24,8 @@ struct Override {
     is_paused: bool,
     priority: Option<Priority>,
     weight: Option<u8>,
+    /// Thousands of bits per second; 0: no limit.
+    rate_limit_kbps: Option<u64>,
     /// Megabytes; 0: no cap.
     monthly_cap_mb: Option<u64>,
     daily_cap_mb: Option<u64>,
@@ -46,6 +49,11 @@ impl Overrides {
         let UplinkPolicy { policy, caps } = policy;
         let priority = said.priority.unwrap_or(policy.priority);
         let weight = said.weight.unwrap_or(policy.weight);
+        let rate_max = match said.rate_limit_kbps {
+            None => policy.rate_max,
+            Some(0) => None,
+            Some(kilobits) => Some(Rate::from_kbps(kilobits)),
+        };
         let cap = |said: Option<u64>, before| match said {
             None => before,
             Some(0) => None,
@@ -56,7 +64,7 @@ impl Overrides {
             monthly_bytes: cap(said.monthly_cap_mb, caps.monthly_bytes),
             ..caps
         };
-        UplinkPolicy { policy: Policy { priority, weight, ..policy }, caps }
+        UplinkPolicy { policy: Policy { priority, weight, rate_max, ..policy }, caps }
     }
 
     /// Whether some uplink has a cap by what was said.
@@ -74,6 +82,7 @@ impl Overrides {
         it.is_paused = change.paused.unwrap_or(it.is_paused);
         it.priority = change.priority.or(it.priority);
         it.weight = change.weight.or(it.weight);
+        it.rate_limit_kbps = change.rate_limit_kbps.or(it.rate_limit_kbps);
         it.monthly_cap_mb = change.monthly_cap_mb.or(it.monthly_cap_mb);
         it.daily_cap_mb = change.daily_cap_mb.or(it.daily_cap_mb);
         self.0.retain(|_, it| *it != Override::default());
@@ -97,6 +106,10 @@ impl ClientRole {
         if change.weight.is_some_and(|weight| !(1..=Policy::WEIGHT_MAX).contains(&weight)) {
             return refuse(format!("a weight is 1 to {}", Policy::WEIGHT_MAX));
         }
+        if change.rate_limit_kbps.is_some_and(|rate| rate != 0 && !RATES_KBPS.contains(&rate)) {
+            let (least, most) = (RATES_KBPS.start(), RATES_KBPS.end());
+            return refuse(format!("a rate limit is {least} to {most} kbit/s, or 0 for none"));
+        }
         let mut caps = [change.monthly_cap_mb, change.daily_cap_mb].into_iter().flatten();
         if caps.any(|megabytes| megabytes > CAP_MB_MAX) {
             return refuse(format!("a cap is {CAP_MB_MAX} MB at most"));
@@ -112,7 +125,14 @@ impl ClientRole {
         }
         self.overrides.set(&change)?;
         let SetUplink {
-            uplink: name, paused, priority, weight, monthly_cap_mb, daily_cap_mb, ..
+            uplink: name,
+            paused,
+            priority,
+            weight,
+            rate_limit_kbps,
+            monthly_cap_mb,
+            daily_cap_mb,
+            ..
         } = &change;
         let priority = priority.map(tracing::field::debug);
         tracing::info!(
@@ -120,6 +140,7 @@ impl ClientRole {
             paused,
             priority,
             weight,
+            rate_limit_kbps,
             monthly_cap_mb,
             daily_cap_mb,
             "an uplink is used otherwise"
@@ -159,6 +180,8 @@ fn is_last(driver: &Driver<Client>, uplinks: &[Uplink], uplink: Option<&Uplink>)
     carrying.contains(&uplink.name) && carrying.iter().all(|name| *name == uplink.name)
 }
 
+/// The rates that an uplink may be held to.
+const RATES_KBPS: RangeInclusive<u64> = 100..=100_000_000;
 /// The largest cap.
 const CAP_MB_MAX: u64 = 1_000_000_000;
 /// Of how many uplinks something may be said: names are for free.
@@ -179,6 +202,7 @@ mod tests {
             priority: Priority::Secondary,
             weight: 7,
             redundancy_percent: Some(3),
+            rate_max: Some(Rate::from_kbps(500)),
             ..Policy::default()
         };
         let caps = Caps { monthly_bytes: Some(5), ..Caps::default() };
@@ -188,8 +212,7 @@ mod tests {
         let first = Priority::Backup;
         overrides.set(&SetUplink { priority: Some(first), ..change("wwan0") }).expect("room");
         let expected =
-            Policy { priority: first, weight: 9, redundancy_percent: Some(3), ..Policy::default() };
-        let expected = UplinkPolicy { policy: expected, caps };
+            UplinkPolicy { policy: Policy { priority: first, weight: 9, ..policy.policy }, caps };
         assert_eq!(overrides.over("wwan0", policy), expected);
         assert_eq!(overrides.over("wwan1", policy), policy);
         assert!(!overrides.have_caps());
@@ -199,6 +222,13 @@ mod tests {
         let caps = Caps { daily_bytes: Some(2_000_000), monthly_bytes: None, ..caps };
         assert_eq!(overrides.over("wwan0", policy), UplinkPolicy { caps, ..expected });
         assert!(overrides.have_caps());
+        let rate_after = |overrides: &mut Overrides, kilobits| {
+            let change = SetUplink { rate_limit_kbps: Some(kilobits), ..change("wwan0") };
+            overrides.set(&change).expect("room");
+            overrides.over("wwan0", policy).policy.rate_max
+        };
+        assert_eq!(rate_after(&mut overrides, 2_500), Some(Rate::from_kbps(2_500)));
+        assert_eq!(rate_after(&mut overrides, 0), None);
         overrides.set(&SetUplink { paused: Some(true), ..change("wwan1") }).expect("room");
         assert_eq!(overrides.paused(), ["wwan1"]);
         overrides.set(&SetUplink { paused: Some(false), ..change("wwan1") }).expect("room");
