@@ -4,7 +4,9 @@ mod world;
 
 use std::time::Duration;
 
-use roadweave_tunnel::{Caps, ClientEvent, LaneConfig, LaneRule, Notice, Span, UplinkPolicy};
+use roadweave_tunnel::{
+    Caps, ClientEvent, LaneConfig, LaneRule, Notice, PathStatusReport, Span, UplinkPolicy,
+};
 use roadweave_types::{DropReason, Instant};
 use world::*;
 
@@ -226,4 +228,29 @@ fn a_session_that_answers_for_a_moment_now_and_then_keeps_nothing_from_being_tri
     assert_eq!(attempts(&world), settled, "it is of use again");
     let left = |(_, event): &(Instant, ClientEvent)| matches!(event, ClientEvent::Left { .. });
     assert!(!world.client_events.iter().any(left), "{:?}", world.client_events);
+}
+
+#[test]
+fn an_uplink_that_comes_and_goes_all_day_is_known_by_its_name_at_both_ends() {
+    let lane = |strategy: &str| vec![LaneConfig::new("default", strategy.parse().expect("known"))];
+    let plan = Plan::new("xnc", vec![link(20, 20), link(20, 30)]);
+    let mut world = plan.build_with(lane("single:wwan1"), lane("xnc")).join();
+    let names = |paths: Vec<PathStatusReport>| {
+        paths.into_iter().map(|path| path.uplink.expect("it is named")).collect::<Vec<_>>()
+    };
+    // More often than names of one client are kept.
+    for time in 0..80 {
+        world.inner.remove_uplink(1);
+        world.run(ms(1_500));
+        world.inner.add_uplink(1);
+        world.run(ms(1_500));
+        let server = world.inner.server_status().remove(0).paths;
+        for paths in [world.client_status().paths, server] {
+            assert_eq!(names(paths), ["wwan0", "wwan1"], "after {time} times");
+        }
+        let before = world.up.len();
+        world.send_up(&packet_up(time, 300));
+        world.run(ms(100));
+        assert_eq!(world.up.len(), before + 1, "after {time} times");
+    }
 }

@@ -308,7 +308,8 @@ impl Path {
     }
 }
 
-/// What the pacer of packets goes by that are paced as `pacing` says, at `most` by the path's policy.
+/// What the pacer of packets goes by that are paced as `pacing` says; by its policy a path carries
+/// no more than `most`.
 fn pacer_input(meter: &Meter, now: Instant, pacing: Pacing, most: Option<Rate>) -> PacerInput {
     let ramp = match pacing {
         Pacing::Controller => Ramp::default(),

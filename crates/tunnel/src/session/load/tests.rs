@@ -169,6 +169,18 @@ fn what_was_not_agreed_is_counted_and_no_load() {
 }
 
 #[test]
+fn an_upload_that_is_broken_off_takes_up_no_place() {
+    let mut session = session();
+    session.expect_load(at(0), expected(1 << 30));
+    session.stop_load(at(10), TestId(2));
+    assert!(session.has_load(), "that was the end of another one");
+    session.stop_load(at(20), TestId(1));
+    assert!(!session.has_load());
+    session.handle_datagram(at(30), PathId(0), Load::datagram(TestId(1), 0, 1_000));
+    assert_eq!(unasked(&session), 1, "nobody waits for it any more");
+}
+
+#[test]
 fn what_came_is_told_once_all_is_there_or_nothing_more_comes() {
     let mut session = session();
     let load = || Load::datagram(TestId(1), 0, 1_000);
