@@ -64,10 +64,38 @@ has_tunnel() {
 both() { debian "$ROOT/server" && debian "$ROOT/box"; }
 copy() { cp -p "$ROOT/server/etc/roadweave/client.toml" "$ROOT/box/etc/roadweave/"; }
 
-keys() { in_server roadweave init --server 198.51.100.1:4433 /etc/roadweave >/dev/null; }
+keys() {
+    in_server roadweave init --server 198.51.100.1:4433 /etc/roadweave >/dev/null
+    printf '\n[speedtest]\nenabled = true\n' >>"$ROOT/server/etc/roadweave/server.toml"
+}
 serve() { start "$server" "$ROOT/server" roadweave-server.service server; }
 tunnel() { start "$box" "$ROOT/box" roadweave-client@.service client && has_tunnel; }
 seen() { in_box roadweave show >"$ROOT/show"; }
+# asks PATTERN COMMAND...: on the box, whose answer has PATTERN in it. A doctor may find something.
+asks() {
+    pattern=$1
+    shift
+    in_box "$@" >"$ROOT/said" 2>&1 || [ "$2" = doctor ] || fail "$*: $(tail -n 3 "$ROOT/said")"
+    grep -q "$pattern" "$ROOT/said" || fail "$*: no $pattern: $(tail -n 3 "$ROOT/said")"
+}
+tools() { install "$ROOT/box" "roadweave-admin_$version-1_$arch.deb"; }
+doctor() { asks wan roadweave doctor /etc/roadweave/client.toml; }
+paused() { asks 'nothing goes by wan' roadweave uplink pause wan --force; }
+reloaded() { asks . roadweave reload; }
+resumed() { asks 'used again' roadweave uplink resume wan && has_tunnel; }
+limited() { asks otherwise roadweave uplink set wan --rate-limit-kbps 8000; }
+speedtest() { asks wan roadweave speedtest --seconds 1; }
+captured() {
+    ip netns exec "$box" ping -c 20 -i 0.1 10.77.0.1 >/dev/null &
+    asks . roadweave capture --seconds 1
+    wait $!
+}
+qlog() {
+    mkdir -p "$ROOT/box/root/qlog"
+    asks '' roadweave qlog --folder /root/qlog --seconds 1
+    grep -q tuple_assigned "$ROOT"/box/root/qlog/* || fail "qlog has no path"
+}
+report() { asks report roadweave report /etc/roadweave/client.toml --out /root/report; }
 second() {
     in_server roadweave peer --config /etc/roadweave/server.toml add bus-2 \
         --server 198.51.100.1:4433 >"$ROOT/peer"
@@ -77,7 +105,7 @@ step "two bare roots of Debian, no step of the user" both
 began=$(now)
 step "server: apt-get install ./roadweave ./roadweave-admin" install "$ROOT/server" \
     "roadweave_$version-1_$arch.deb" "roadweave-admin_$version-1_$arch.deb"
-step "server: roadweave init --server HOST:PORT" keys
+step "server: roadweave init, [speedtest] enabled = true" keys
 step "server: start roadweave-server" serve
 step "box: apt-get install ./roadweave" install "$ROOT/box" "roadweave_$version-1_$arch.deb"
 step "box: client.toml copied from the server" copy
@@ -87,3 +115,13 @@ grep -q 198.51.100.1 "$ROOT/show" || fail "show does not know the server: $(cat 
 took=$(($(now) - began))
 echo "$((took / 100)) s from two bare roots to a tunnel"
 step "server: roadweave peer add, while it runs" second
+step "box: apt-get install ./roadweave-admin" tools
+step "box: roadweave doctor" doctor
+step "box: roadweave uplink pause" paused
+step "box: roadweave uplink resume, to the first ping" resumed
+step "box: roadweave reload" reloaded
+step "box: roadweave speedtest --seconds 1" speedtest
+step "box: roadweave uplink set --rate-limit-kbps" limited
+step "box: roadweave capture --seconds 1" captured
+step "box: roadweave qlog --seconds 1" qlog
+step "box: roadweave report" report

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use roadweave_tunnel::{Node, deliver, flush, turn};
 use roadweave_types::{DropCounters, Instant, UplinkId};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::DriverError;
 use super::cadence::Cadence;
@@ -427,8 +427,8 @@ impl<N: Node> Driver<N> {
         let request = self.outside.as_mut().and_then(|it| it.local.poll_request());
         if let Some(request) = request {
             match request.method.as_str() {
-                "status" => request.answer(Ok(json!(role.status(self)))),
-                "summary" => request.answer(Ok(json!(role.summary(self)))),
+                "status" => request.answer_status(role.status(self)),
+                "summary" => request.answer_status(role.summary(self)),
                 "reload" => role.on_reload(self, now, request),
                 method => {
                     let answer = role.handle_request(self, now, method, &request.params);

@@ -19,6 +19,7 @@ use super::subscribers::{SEND_BUFFER, Subscribers};
 use super::{LINE_MAX, Subscribe};
 use crate::callers::Callers;
 use crate::process::own_directory;
+use crate::status::Status;
 use crate::{DeviceError, Instance, Waker};
 
 /// Takes requests for the event loop. Dropping it closes and removes the socket.
@@ -40,7 +41,16 @@ pub struct LocalRequest {
     pub method: String,
     /// The parameters; null where there are none.
     pub params: Value,
-    answer: SyncSender<Result<Value, RpcError>>,
+    answer: SyncSender<Result<Answer, RpcError>>,
+}
+
+/// What the event loop answers.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Value(Value),
+    /// Of thousands of clients it takes far longer to write than to gather, so that whoever asks
+    /// writes it.
+    Status(Box<Status>),
 }
 
 /// An error of JSON-RPC 2.0 (section 5.1).
@@ -129,7 +139,10 @@ impl RequestSender {
             }
         }
         let patience = if method == "reload" { RELOAD_MAX } else { ANSWER_MAX };
-        answers.recv_timeout(patience).unwrap_or_else(|_| Err(RpcError::busy()))
+        match answers.recv_timeout(patience).unwrap_or_else(|_| Err(RpcError::busy()))? {
+            Answer::Value(value) => Ok(value),
+            Answer::Status(status) => serde_json::to_value(status).map_err(RpcError::internal),
+        }
     }
 }
 
@@ -216,7 +229,12 @@ impl Drop for LocalServer {
 impl LocalRequest {
     /// Answers it; the caller may have left.
     pub fn answer(self, answer: Result<Value, RpcError>) {
-        let _ = self.answer.try_send(answer);
+        let _ = self.answer.try_send(answer.map(Answer::Value));
+    }
+
+    /// Answers it with how this instance is.
+    pub(crate) fn answer_status(self, status: Status) {
+        let _ = self.answer.try_send(Ok(Answer::Status(Box::new(status))));
     }
 }
 
@@ -336,7 +354,7 @@ pub(crate) mod testing {
     use super::*;
 
     /// A request, and where its answer comes.
-    pub(crate) fn question(method: &str) -> (LocalRequest, Receiver<Result<Value, RpcError>>) {
+    pub(crate) fn question(method: &str) -> (LocalRequest, Receiver<Result<Answer, RpcError>>) {
         let (answer, answers) = sync_channel(1);
         let request = LocalRequest { method: method.to_owned(), params: Value::Null, answer };
         (request, answers)
