@@ -238,7 +238,11 @@ impl Path {
     /// Brings a pacer up to `now` and takes a snapshot for packets that are paced as `pacing` says.
     pub(crate) fn snapshot(&mut self, now: Instant, pacing: Pacing) -> PathSnapshot {
         let meter = self.gate.meter();
-        let input = pacer_input(&meter, now, pacing, self.policy.rate_max);
+        let most = self.policy.rate_max;
+        let input = pacer_input(&meter, now, pacing, most);
+        // A link of no more than that rate would take so long for what is under way.
+        let at_least = |bytes| most.map_or(Duration::ZERO, |most| most.time_for(bytes));
+        let under_way = meter.in_flight() + u64::from(meter.mtu);
         self.pacers[pacing as usize].update(now, &input);
         let pacer = &self.pacers[pacing as usize];
         PathSnapshot {
@@ -249,8 +253,8 @@ impl Path {
             bytes_in_flight: meter.in_flight(),
             pacing_budget: pacer.budget(),
             pacing_rate: Some(pacer.rate()),
-            smoothed_rtt: meter.rtt.smoothed(),
-            expected_rtt: meter.expected_rtt(now, pacing),
+            smoothed_rtt: meter.rtt.smoothed().max(at_least(input.window)),
+            expected_rtt: meter.expected_rtt(now, pacing).max(at_least(under_way)),
             min_rtt: meter.rtt.least(),
             latest_rtt: meter.rtt.latest(),
             rtt_deviation: meter.rtt.deviation(),

@@ -24,7 +24,7 @@ impl Scheduler for Earliest {
         let Some(status) = best_status(paths) else { return Decision::Wait };
         let bytes = packet.bytes as u64;
         let has_window =
-            |path: &PathOffer<'_>| path.has_status(status) && path.snapshot.window_room() >= bytes;
+            |path: &PathOffer<'_>| path.has_status(status) && !path.snapshot.is_full(bytes);
         let best = paths
             .iter()
             .enumerate()

@@ -4,7 +4,7 @@
 //! Paths" (CoNEXT 2017). One of the yardsticks of CellFusion section 8.3.
 //!
 //! ```text
-//! x_f, the fastest path, has window ─► x_f
+//! x_f, the fastest path, has window ─► x_f                 (one with a rate limit: and its pacer room)
 //! it has none; x_s, the next with window:
 //!   k bytes wait, n = 1 + k/cwnd_f rounds on x_f, delta = max(sigma_f, sigma_s)
 //!   n·rtt_f < (1 + waiting·beta)·(rtt_s + delta)   x_f would be done before x_s answers,
@@ -45,10 +45,10 @@ impl Scheduler for Ecf {
             true => Decision::Send(PathSet::one(position)),
             false => Decision::Wait,
         };
-        if fast.window_room() >= bytes {
+        if !fast.is_full(bytes) {
             return send_on(fastest);
         }
-        let with_window = candidates().filter(|(_, path)| path.window_room() >= bytes);
+        let with_window = candidates().filter(|(_, path)| !path.is_full(bytes));
         match with_window.min_by_key(speed) {
             Some((next, slow)) if !self.waits(packet.backlog_bytes, fast, slow) => send_on(next),
             _ => Decision::Wait,

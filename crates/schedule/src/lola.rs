@@ -172,6 +172,7 @@ impl Scheduler for Lola {
             .iter()
             .enumerate()
             .filter(|(_, path)| status.is_some_and(|status| path.has_status(status)))
+            .filter(|(_, path)| !path.snapshot.is_held_back(bytes))
             .map(|(position, path)| self.estimate(now, position, path, bytes))
             .filter(|estimate| estimate.has_place)
             .min_by(|a, b| a.arrival.total_cmp(&b.arrival));

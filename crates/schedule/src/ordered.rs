@@ -95,7 +95,9 @@ fn rate_beside(far: &PathSnapshot, path: &PathSnapshot, bytes: u64) -> Option<f6
 fn passed_within(path: &PathSnapshot, rate: f64, lead: Duration) -> f64 {
     let round = path.smoothed_rtt.min(path.expected_rtt).as_secs_f64().max(1e-3);
     let rounds = (lead.as_secs_f64() / round).min(ROUNDS_MAX);
-    rate * round / std::f64::consts::LN_2 * (rounds.exp2() - 1.0)
+    let passed = rate * round / std::f64::consts::LN_2 * (rounds.exp2() - 1.0);
+    let most = path.policy.rate_max.map(|most| most.bytes_per_second() * lead.as_secs_f64());
+    most.map_or(passed, |most| passed.min(most))
 }
 
 #[cfg(test)]

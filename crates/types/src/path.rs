@@ -114,6 +114,18 @@ impl PathSnapshot {
         self.congestion_window.saturating_sub(self.bytes_in_flight)
     }
 
+    /// Whether the path is used to its rate limit, so that nothing of `bytes` can leave now. Other
+    /// than for a pacer without one, which only spreads what a window lets through, it is not to be
+    /// waited for while others have room: the wait has no end.
+    pub fn is_held_back(&self, bytes: u64) -> bool {
+        self.policy.rate_max.is_some() && self.pacing_budget < bytes
+    }
+
+    /// Whether neither window nor rate limit lets `bytes` through.
+    pub fn is_full(&self, bytes: u64) -> bool {
+        self.window_room() < bytes || self.is_held_back(bytes)
+    }
+
     /// Whether the path may carry data.
     pub fn is_usable(&self) -> bool {
         self.status == PathStatus::Usable

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use roadweave_types::{Order, Priority, Rate};
 
-use super::fields::{FIELD_AGE, FIELD_EVEN, FIELD_FRAMES, FIELD_ORDER, FIELD_POLICY};
+use super::fields::{FIELD_AGE, FIELD_EVEN, FIELD_FRAMES, FIELD_ORDER, FIELD_POLICY, FIELD_RATE};
 use super::*;
 use crate::stream::StreamsEpoch;
 
@@ -320,4 +320,14 @@ proptest! {
     fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         let _ = Control::parse(Bytes::from(bytes));
     }
+}
+
+#[test]
+fn a_path_of_no_rate_at_all_is_refused() {
+    let policy = Policy { rate_max: Some(Rate::from_bps(1)), ..Policy::default() };
+    let message = Control::PathPolicy { path: PathId(1), policy };
+    let mut bytes = message.to_bytes().to_vec();
+    assert_eq!(Control::parse(bytes.clone().into()), Ok(message));
+    *bytes.last_mut().expect("the rate is its last field") = 0;
+    assert_eq!(Control::parse(bytes.into()), Err(ControlError::BadField(FIELD_RATE)));
 }
