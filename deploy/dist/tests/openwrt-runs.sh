@@ -1,7 +1,7 @@
 #!/bin/sh
-# A client that runs by the scripts of OpenWrt's package, in a namespace of its own, and what becomes
-# of it when its configuration changes. tests/openwrt-runs.sh PROGRAM ROOT, the root of an unpacked
-# package. Fails with 77, and says why, where it cannot be tried.
+# A client that runs by the scripts of OpenWrt's package, in a namespace of its own, and what
+# becomes of it when its configuration changes. tests/openwrt-runs.sh PROGRAM ROOT, the root of an
+# unpacked package. Fails with 77, and says why, where it cannot be tried.
 set -eu
 if [ -z "${inside:-}" ]; then
     unable() { echo "openwrt: not tried with a client that runs: $1" && exit 77; }
