@@ -4,40 +4,79 @@
 # Values are written as strings, numbers or truth values of TOML by what the field is, and are never
 # run: there is no eval here. What cannot be written is refused; the program judges the rest.
 
-toml_unknown="" toml_known=""
+# Lists are apart from options: config_get sees no list, and config_list_foreach no option.
+toml_wrong="" toml_type="" toml_options="" toml_lists=""
 
-# Called for every section, option and list that config_load reads: what is not known here would be
-# ignored, and is refused instead.
+# Called for every section, option and list that config_load reads: what is not known here, or is of
+# the other kind, would be ignored, and is refused instead.
 config_cb() {
-	toml_type=${1:-}
+	toml_type=${1:-} toml_options="" toml_lists=""
 	case $toml_type in
 	"") ;;
-	client) toml_known="enabled config name private_key_file dns state_directory uplink_include \
-uplink_exclude uplink_forward uplink_local uplink_portal_probe into_tunnel exclude exclude_mark \
-masquerade before_join kill_switch tun_name mtu_bytes memory_mb" ;;
-	server) toml_known="address public_key name site" ;;
-	policy) toml_known="name device iccid priority weight rate_limit_kbps technology monthly_cap_mb billing_day \
-daily_cap_mb redundancy_percent" ;;
-	*) toml_unknown="no section is called $toml_type; there are client, server and policy" toml_known="" ;;
+	client)
+		toml_options="enabled config name private_key_file state_directory uplink_forward \
+uplink_local uplink_portal_probe exclude_mark masquerade before_join kill_switch tun_name mtu_bytes \
+memory_mb"
+		toml_lists="uplink_include uplink_exclude into_tunnel exclude dns"
+		;;
+	server) toml_options="public_key name site" toml_lists="address" ;;
+	policy) toml_options="name device iccid priority weight rate_limit_kbps technology \
+monthly_cap_mb billing_day daily_cap_mb redundancy_percent" ;;
+	*) toml_refuse "no section is called $toml_type; there are client, server and policy; $toml_way" ;;
+	esac
+}
+
+# What is here is a part of a client.toml.
+toml_way="what only a file in TOML has (lanes, streams, transport, routes.accept, uplinks.order, \
+metered.insurance and more) goes there: option config FILE"
+
+# Of what is wrong the first is told: of names and kinds, and then of values.
+toml_refuse() {
+	toml_wrong=${toml_wrong:-$1}
+}
+toml_fail() {
+	toml_failed=${toml_failed:-$1}
+}
+
+# toml_has NAMES NAME
+toml_has() {
+	case " $1 " in
+	*" $2 "*) ;;
+	*) return 1 ;;
 	esac
 }
 
 option_cb() {
-	[ -n "$toml_known" ] || return 0
-	case " $toml_known " in
-	*" $1 "*) ;;
-	*) toml_unknown="$toml_type: no option is called $1; there are $toml_known" ;;
-	esac
+	[ -n "$toml_options" ] || return 0
+	if toml_has "$toml_lists" "$1"; then
+		toml_refuse "$toml_type: $1 is a list: write \`list $1 '$2'\`, a line for each"
+	elif ! toml_has "$toml_options" "$1"; then
+		toml_refuse_name "$1"
+	elif [ -z "$2" ]; then
+		toml_refuse "$toml_type: $1 is empty: give it a value, or leave the line out"
+	fi
 }
 
 list_cb() {
-	option_cb "$@"
+	[ -n "$toml_options" ] || return 0
+	if toml_has "$toml_options" "$1"; then
+		toml_refuse "$toml_type: $1 is no list: write \`option $1 '$2'\`"
+	elif ! toml_has "$toml_lists" "$1"; then
+		toml_refuse_name "$1"
+	elif [ -z "$2" ]; then
+		toml_refuse "$toml_type: an item of $1 is empty: give it a value, or leave the line out"
+	fi
+}
+
+toml_refuse_name() {
+	toml_refuse "$toml_type: no option or list is called $1; there are the options $toml_options\
+${toml_lists:+, and the lists $toml_lists}; $toml_way"
 }
 
 # toml_check TEXT: refuses what has no place in a string.
 toml_check() {
 	case $1 in
-	*[[:cntrl:]]*) toml_failed="a value has a control character" ;;
+	*[[:cntrl:]]*) toml_fail "a value has a control character" ;;
 	esac
 }
 
@@ -53,7 +92,7 @@ toml_put() {
 	text) toml_check "$3" && printf '%s = %s\n' "$2" "$(toml_string "$3")" ;;
 	number)
 		case $3 in
-		*[!0-9]*) toml_failed="$2: not a number" ;;
+		*[!0-9]*) toml_fail "$2: not a number" ;;
 		*) printf '%s = %s\n' "$2" "$3" ;;
 		esac
 		;;
@@ -61,7 +100,7 @@ toml_put() {
 		case $3 in
 		1 | yes | on | true | enabled) printf '%s = true\n' "$2" ;;
 		0 | no | off | false | disabled) printf '%s = false\n' "$2" ;;
-		*) toml_failed="$2: neither 0 nor 1" ;;
+		*) toml_fail "$2: neither 0 nor 1" ;;
 		esac
 		;;
 	esac
@@ -97,9 +136,15 @@ toml_server() {
 
 # Whether a server is named: without one it is the fleet's.
 toml_names_server() {
+	local key
 	toml_items=""
 	config_list_foreach "$1" address toml_item
-	[ -z "$toml_items" ] || toml_server "$1"
+	config_get key "$1" public_key
+	if [ -n "$toml_items" ]; then
+		toml_server "$1"
+	elif [ -n "$key" ]; then
+		toml_fail "server: public_key is of no use without \`list address\`"
+	fi
 }
 
 toml_policy() {
@@ -117,16 +162,19 @@ toml_policy() {
 	toml_option "$1" redundancy_percent number metered.redundancy_percent
 }
 
+# The last line, without which a file is not whole.
+toml_end="# written by /etc/init.d/roadweave from /etc/config/roadweave"
+
 # toml_client SECTION KEY_FILE: the whole file on standard output. Fails, with the reason in
 # toml_failed, when a value cannot be written.
 toml_client() {
 	local key=""
-	toml_failed="$toml_unknown" toml_count=0
+	toml_failed="$toml_wrong" toml_count=0
 	toml_option "$1" name text name
 	# Read by the shell itself: no other process has it among its arguments.
 	[ ! -f "$2" ] || IFS= read -r key <"$2" || [ -n "$key" ]
 	case $key in
-	*[!A-Za-z0-9+/=]*) toml_failed="$2: no private key" ;;
+	*[!A-Za-z0-9+/=]*) toml_fail "$2: no private key" ;;
 	?*) printf 'private_key = "%s"\n' "$key" ;;
 	esac
 	toml_list "$1" dns dns
@@ -153,5 +201,6 @@ toml_client() {
 	echo "[limits]"
 	toml_option "$1" memory_mb number client_memory_mb
 	config_foreach toml_names_server server
+	echo "$toml_end"
 	[ -z "$toml_failed" ]
 }

@@ -2,75 +2,76 @@
 # The scripts of OpenWrt's package under busybox, with stubs for what OpenWrt has: uci, procd and
 # logger. tests/openwrt-scripts.sh PROGRAM ROOT, the root of an unpacked package.
 set -eu
-PROGRAM=$1 root=$2
+real=$1 root=$2
 tests=$(mktemp -d)
 trap 'rm -rf "$tests"' EXIT
 fail() { echo "openwrt: $1" >&2 && cat "$tests/log" >&2 2>/dev/null; exit 1; }
 
-# Stubs: sections and options are files, a list has an item a line.
-cat >"$tests/stubs.sh" <<'EOF'
-config_load() {
-	local section option
-	for section in "$CONFIG"/*.*; do
-		[ -d "$section" ] || continue
-		section=${section##*/}
-		config_cb "${section%.*}" "$section"
-		for option in "$CONFIG/$section"/*; do
-			[ ! -f "$option" ] || option_cb "${option##*/}" ""
-		done
-	done
-	config_cb
-}
-config_foreach() {
-	local each
-	for each in "$CONFIG"/"$2".*; do
-		[ ! -d "$each" ] || "$1" "${each##*/}"
-	done
-}
-config_get() {
-	local text=""
-	[ ! -f "$CONFIG/$2/$3" ] || text=$(cat "$CONFIG/$2/$3"; echo .) text=${text%??}
-	export -n "$1=$text"
-}
-config_get_bool() { config_get "$@"; }
-config_list_foreach() {
-	[ -f "$CONFIG/$1/$2" ] || return 0
-	local item
-	while IFS= read -r item; do "$3" "$item"; done <"$CONFIG/$1/$2"
-}
+{ cat "$(dirname "$0")/openwrt-stubs.sh" - >"$tests/stubs.sh"; } <<'EOF'
+# What is asked of procd meanwhile takes the place of the message that is being written. An instance
+# runs if it has a file in $RUNS.
 procd_open_instance() { echo "instance $*" >>"$LOG"; }
 procd_set_param() { echo "param $*" >>"$LOG"; }
-procd_close_instance() { :; }
-procd_add_reload_trigger() { echo "trigger $*" >>"$LOG"; }
-logger() { echo "log $*" >>"$LOG"; }
-start() { echo "start" >>"$LOG"; }
-EOF
-# start [reload_service]: runs that of the init script on the sections of $tests/config.
+procd_running() { lost=1 && [ "$1" = roadweave ] && [ -e "$RUNS/$2" ]; }
+procd_send_signal() { lost=1 && echo "signal $*" >>"$LOG"; }
+stop() { echo stop >>"$LOG"; }
 start() {
-    : >"$tests/log"
-    CONFIG="$tests/config" LOG="$tests/log" PROGRAM="$PROGRAM" LIBRARY="$root/usr/lib/roadweave" \
-        WRITTEN="$tests/written" busybox sh -euc '. "$1"; . "$2"; set +e; "$3"; service_triggers' \
-        sh "$tests/stubs.sh" "$root/etc/init.d/roadweave" "${1:-start_service}" || true
+	lost=""
+	start_service "$@"
+	[ -z "$lost" ] || echo "the message to procd is lost" >>"$LOG"
 }
-set_option() { mkdir -p "$tests/config/$1" && printf '%s\n' "$3" >"$tests/config/$1/$2"; }
+EOF
+# The program, but for `reload`: that has its answer and its code from files.
+cat >"$tests/roadweave" <<'EOF'
+#!/bin/sh
+[ "$1" = reload ] || exec "$REAL" "$@"
+echo "$*" >>"$LOG"
+cat "$RUNS/answer"
+exit "$(cat "$RUNS/code")"
+EOF
+chmod 755 "$tests/roadweave"
+mkdir "$tests/runs"
+# run [start|reload_service|restart]: runs that of the init script on the sections of $tests/config.
+run() {
+    : >"$tests/log"
+    REAL="$real" CONFIG="$tests/config" LOG="$tests/log" RUNS="$tests/runs" \
+        PROGRAM="$tests/roadweave" LIBRARY="$root/usr/lib/roadweave" WRITTEN="$tests/written" \
+        SOCKETS=/run/of busybox sh -euc '. "$1"; . "$2"; set +e; "$3"; echo "code $?" >>"$LOG"; service_triggers' \
+        sh "$tests/stubs.sh" "$root/etc/init.d/roadweave" "${1:-start}" || true
+    ! grep -q 'message to procd is lost' "$tests/log" || fail "procd is asked while it is told"
+}
+# as procd_running has it, what was started runs by what it was told.
+run_on() { : >"$tests/runs/client.client"; }
+answers() { echo "$1" >"$tests/runs/code" && printf '%s\n' "$2" >"$tests/runs/answer"; }
+set_option() { mkdir -p "$tests/config/$1/options" && printf '%s\n' "$3" >"$tests/config/$1/options/$2"; }
+set_list() { mkdir -p "$tests/config/$1/lists" && printf '%s\n' "$3" >"$tests/config/$1/lists/$2"; }
 told() { grep -q -- "$1" "$tests/log" || fail "not told: $1"; }
+untold() { ! grep -q -- "$1" "$tests/log" || fail "told: $1"; }
+written=$tests/written/client.client.toml
+writes() { grep -qF -- "$1" "$written" || fail "$1 is lost"; }
 
 busybox sh -n "$root/etc/init.d/roadweave" || fail "the init script cannot be read"
-# As installed: nothing is started.
+# As installed: nothing is started, and nothing is wrong.
 set_option client.client enabled 0
-start
-! grep -q '^instance' "$tests/log" || fail "it starts what is not enabled"
+run
+untold '^instance'
+untold '^log'
 
 set_option client.client enabled 1
 set_option client.client name 'bus "12" \ $(touch '"$tests"'/run)'
 set_option client.client private_key_file "$tests/keys/client.key"
-set_option client.client uplink_include 'wwan*
+set_list client.client uplink_include 'wwan*
 eth1'
+set_list client.client uplink_exclude eth2
+set_list client.client into_tunnel 10.0.0.0/8
+set_list client.client exclude 203.0.113.0/24
+set_list client.client dns 10.77.0.1
 set_option client.client kill_switch 1
+set_option client.client tun_name rw7
 set_option client.client state_directory "$tests/state"
-set_option server.a address 'vpn.example:4433
+set_list server.a address 'vpn.example:4433
 [2001:db8::1]:4433'
-set_option server.a public_key "$("$PROGRAM" keygen | sed -n 's/^public_key *= *"\(.*\)"/\1/p')"
+set_option server.a public_key "$("$real" keygen | sed -n 's/^public_key *= *"\(.*\)"/\1/p')"
 set_option policy.a name 'wwan1'
 set_option policy.a iccid 8949020000012345678
 set_option policy.a priority backup
@@ -78,65 +79,189 @@ set_option policy.a monthly_cap_mb 50000
 set_option policy.a daily_cap_mb 2000
 set_option policy.a rate_limit_kbps 8000
 set_option policy.a billing_day 15
-start
+run
 told '^instance client.client$'
-told "^param command $PROGRAM client --config $tests/written/client.client.toml$"
+told "^param command $tests/roadweave client --config $written\$"
+told '^param term_timeout 15$'
+# procd would stop what runs for a file that was changed.
+untold '^param file'
 told '^trigger roadweave$'
 told 'public key: "'
-[ "$(stat -c %a "$tests/keys/client.key" "$tests/written/client.client.toml" | sort -u)" = 600 ] ||
+[ "$(stat -c %a "$tests/keys/client.key" "$written" | sort -u)" = 600 ] ||
     fail "others may read the key"
 grep -q 'log.*'"$(cat "$tests/keys/client.key")" "$tests/log" && fail "the private key is in the log"
 [ ! -e "$tests/run" ] || fail "a value was run"
-grep -qF 'name = "bus \"12\" \\ $(touch' "$tests/written/client.client.toml" || fail "a name is lost"
-for cap in 'iccid = "8949020000012345678"' 'metered.daily_cap_mb = 2000' 'rate_limit_kbps = 8000' 'metered.billing_day = 15'; do
-    grep -qxF "$cap" "$tests/written/client.client.toml" || fail "$cap is lost"
+writes 'name = "bus \"12\" \\ $(touch'
+for line in 'iccid = "8949020000012345678"' 'metered.daily_cap_mb = 2000' 'rate_limit_kbps = 8000' \
+    'metered.billing_day = 15' 'include = ["wwan*", "eth1"]' 'exclude = ["eth2"]' \
+    'into_tunnel = ["10.0.0.0/8"]' 'exclude = ["203.0.113.0/24"]' 'dns = ["10.77.0.1"]' \
+    'kill_switch = true' 'addresses = ["vpn.example:4433", "[2001:db8::1]:4433"]'; do
+    grep -qxF -- "$line" "$written" || fail "$line is lost"
 done
-grep -qF 'include = ["wwan*", "eth1"]' "$tests/written/client.client.toml" || fail "uplinks are lost"
 # The key stays, and the file is equal.
-before=$(sha256sum "$tests/keys/client.key" "$tests/written/client.client.toml")
-start
-[ "$before" = "$(sha256sum "$tests/keys/client.key" "$tests/written/client.client.toml")" ] ||
+before=$(sha256sum "$tests/keys/client.key" "$written")
+parameters=$(grep '^param' "$tests/log")
+run
+[ "$before" = "$(sha256sum "$tests/keys/client.key" "$written")" ] ||
     fail "another key or file at the second start"
 
-# A right change is taken at a reload; a wrong one tells procd nothing, so that what runs goes on.
-start reload_service
-told '^start$'
-set_option client.client mtu_bytes many
-start reload_service
-! grep -q '^start$' "$tests/log" || fail "a wrong value ends what runs"
-told 'not a number'
-rm "$tests/config/client.client/mtu_bytes"
+# What runs takes a change up; procd is told the same as before.
+run_on
+answers 0 'the configuration was read again'
+for action in reload_service start; do
+    set_list client.client exclude "198.51.100.${#action}/32"
+    run "$action"
+    writes "exclude = [\"198.51.100.${#action}/32\"]"
+    told '^reload --socket /run/of/rw7.sock$'
+    told '^code 0$'
+    untold '^signal'
+    [ "$parameters" = "$(grep '^param' "$tests/log")" ] || fail "$action: other parameters"
+done
+# What counts from the next start on: it is killed, so that nothing is let out.
+answers 0 'the configuration was read again
+not before the next start: tun.mtu_bytes'
+run reload_service
+told 'log .*client.client: begins anew, for tun.mtu_bytes; .* is refused'
+told '^signal roadweave client.client KILL$'
+told '^instance client.client$'
+# What the program refuses is told, and ends nothing.
+answers 2 'roadweave: nothing was changed: unknown field'
+run reload_service
+told 'log .*client.client: goes on as it was: .*unknown field'
+untold '^signal'
+# It starts still, or hangs.
+answers 1 'roadweave: nobody listens'
+run reload_service
+told '^signal roadweave client.client HUP$'
+told 'log .*nobody listens'
+# Another name: what is refused under the old one would stay so for good.
+answers 0 'the configuration was read again
+not before the next start: tun.name'
+set_option client.client tun_name rw8
+run reload_service
+told '^reload --socket /run/of/rw7.sock$'
+told 'log .*as rw8 in place of rw7; .*in the clear'
+told '^signal roadweave client.client TERM$'
+answers 0 'the configuration was read again'
+run reload_service
+told '^reload --socket /run/of/rw8.sock$'
+untold '^signal'
 
+# What is wrong ends nothing that runs, and changes nothing of it.
+before=$(sha256sum "$written")
+set_option client.client mtu_bytes many
+for action in reload_service start restart; do
+    run "$action"
+    told 'log .*client.client: goes on as it was: .*not a number'
+    untold '^reload'
+    untold '^signal'
+    untold '^stop$'
+    [ "$parameters" = "$(grep '^param' "$tests/log")" ] || fail "$action: other parameters"
+    [ "$before" = "$(sha256sum "$written")" ] || fail "$action: another file"
+done
+run reload_service
+told '^code 1$'
+rm "$tests/config/client.client/options/mtu_bytes"
+mv "$tests/config" "$tests/away"
+run reload_service
+told 'log .*client.client: goes on as it was: '
+[ "$parameters" = "$(grep '^param' "$tests/log")" ] || fail "no configuration: other parameters"
+mv "$tests/away" "$tests/config"
+set_option client.client enabled 0
+run reload_service
+untold '^instance'
+set_option client.client enabled 1
+# An ordered stop comes first, and is not waited for.
+run restart
+told '^stop$'
+told '^instance client.client$'
+untold '^reload'
+rm "$tests/runs/client.client"
+
+# refused SECTION option|list NAME VALUE WHAT_IS_TOLD
 refused() {
-    set_option client.client "$1" "$2"
-    start
-    ! grep -q '^instance' "$tests/log" || fail "$1 $2 is not refused"
-    told "not started: .*$3"
-    rm "$tests/config/client.client/$1"
+    kept=$(cat "$tests/config/$1/$2s/$3" 2>/dev/null) || true
+    "set_$2" "$1" "$3" "$4"
+    run
+    untold '^instance'
+    told "client.client: not started: .*$5"
+    rm "$tests/config/$1/$2s/$3"
+    [ -z "$kept" ] || "set_$2" "$1" "$3" "$kept"
 }
-refused mtu_bytes '1300
+# Of what is wrong the first is told, and no file with the key is left.
+refused client.client option tun_name "$(printf 'rw0\001')" 'control character'
+[ ! -e "$written.new" ] || fail "a file with the key is left"
+set_option client.client masquerade perhaps
+refused client.client option exclude 10.0.0.0/8 'client: exclude is a list'
+rm "$tests/config/client.client/options/masquerade"
+refused client.client option mtu_bytes '1300
 x = 1' 'not a number'
-refused tun_name "$(printf 'rw0\001')" 'control character'
-refused kill_switch maybe 'neither'
-set_option client.client kill_switch 1
-refused before_join sometimes 'client.client.toml'
-refused uplink_exlude eth2 'no option is called uplink_exlude; there are .*uplink_exclude'
-set_option uplink.a name wwan1
-start
-told 'not started: no section is called uplink; there are client, server and policy'
-rm -r "$tests/config/uplink.a"
-set_option client.client private_key_file "$tests/keys/client.key"
+refused client.client option kill_switch maybe 'neither'
+refused client.client option before_join sometimes 'client.client.toml'
+refused client.client option uplink_exlude eth2 'no option or list is called uplink_exlude; there are .*uplink_exclude'
+refused client.client list uplink_exlude eth2 'no option or list is called uplink_exlude; there are .*uplink_exclude'
+# Of the other kind.
+for list in uplink_include uplink_exclude into_tunnel exclude dns; do
+    refused client.client option $list 10.0.0.0/8 "client: $list is a list: write .list $list '10.0.0.0/8'."
+done
+refused server.b option address 198.51.100.1:4433 'server: address is a list: write .list address'
+for option in name kill_switch before_join enabled; do
+    refused client.client list $option 1 "client: $option is no list: write .option $option '1'."
+done
+refused policy.a list rate_limit_kbps 8000 'policy: rate_limit_kbps is no list'
+refused server.b option public_key x 'public_key is of no use without .list address'
+# Empty.
+for option in kill_switch tun_name config enabled; do
+    refused client.client option $option '' "client: $option is empty"
+done
+refused client.client list exclude '10.0.0.0/8
+
+10.1.0.0/16' 'client: an item of exclude is empty'
+# Neither a yes nor a no.
+refused client.client option enabled ture "enabled: 'ture' is neither 0 nor 1"
+# A word that was to enable it.
+mv "$tests/config/client.client/options/enabled" "$tests/enabled"
+refused client.client option enable 1 'no option or list is called enable;'
+mv "$tests/enabled" "$tests/config/client.client/options/enabled"
+# What only a file in TOML has.
+for name in lanes streams transport accept order insurance; do
+    refused client.client option $name x "no option or list is called $name; .*option config FILE"
+done
+set_option lanes.a name x
+run
+untold '^instance'
+told 'not started: no section is called lanes; there are client, server and policy; .*option config FILE'
+rm -r "$tests/config/lanes.a"
+run
+told '^instance client.client$'
 printf 'AAAA"\nlisten = 1\n' >"$tests/keys/client.key"
-start
+run
 told 'no private key'
 
 # A key of which nothing is left is not replaced.
 : >"$tests/keys/client.key"
-start
+run
 told 'not started: no key in'
 
 # A file in TOML instead.
 set_option client.client config "$tests/own.toml"
-start
+run
 told 'not started: .*own.toml'
+printf '%s\n' 'private_key = "'"$("$real" keygen | sed -n 's/^private_key *= *"\(.*\)"/\1/p')"'"' \
+    '[server]' 'addresses = ["192.0.2.1:4433"]' \
+    "public_key = \"$(cat "$tests/config/server.a/options/public_key")\"" \
+    '[tun] # of its own' "name = 'own0'" 'mtu_bytes = 1300' >"$tests/own.toml"
+chmod 600 "$tests/own.toml"
+# Another file than that by which it runs.
+run_on
+run reload_service
+told '^signal roadweave client.client TERM$'
+told "^param command $tests/roadweave client --config $tests/own.toml\$"
+run reload_service
+told '^reload --socket /run/of/own0.sock$'
+untold '^signal'
+rm "$tests/own.toml"
+run reload_service
+told 'goes on as it was: .*own.toml'
+told "^param command $tests/roadweave client --config $tests/own.toml\$"
 echo "the scripts of OpenWrt are in order"

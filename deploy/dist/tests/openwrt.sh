@@ -1,5 +1,6 @@
 #!/bin/sh
-# ipk and apk: unpacked, and their scripts run under busybox with stubs for what OpenWrt has.
+# ipk and apk: unpacked, and their scripts run under busybox with stubs for what OpenWrt has, also
+# with a client that runs.
 . "$(dirname "$0")/lib.sh"
 needs busybox
 package "roadweave_$version-1_$(uname -m).ipk"
@@ -24,3 +25,10 @@ for tree in "$ipk/root" "$apk"; do
     [ "$(stat -c %a "$tree/etc/roadweave")" = 700 ] || fail "/etc/roadweave is open"
     deploy/dist/tests/openwrt-scripts.sh "$tree/usr/bin/roadweave" "$tree"
 done
+code=0
+deploy/dist/tests/openwrt-runs.sh "$ipk/root/usr/bin/roadweave" "$ipk/root" || code=$?
+case $code in
+    0) ;;
+    77) [ "${ROADWEAVE_REQUIRE_TOOLS:-}" != 1 ] || fail "no client ran by its scripts" ;;
+    *) exit "$code" ;;
+esac
