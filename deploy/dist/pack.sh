@@ -107,6 +107,17 @@ squeeze_ipk() {
         --mtime="@$SOURCE_DATE_EPOCH" -cf - ./debian-binary ./data.tar.gz ./control.tar.gz |
         gzip -1 --no-name >"$1"
 }
+# squeeze_apk FILE: the same. It is two archives, one behind the other: the first has files with a dot
+# and the sum of the second, in as many letters as before; the second begins with a folder.
+squeeze_apk() {
+    gzip -dc "$1" >both.tar
+    files=$(tar -tRf both.tar 2>/dev/null | sed -n '/: \./d; s/^block \([0-9]*\): .*/\1/p' | head -n 1)
+    tail -c +$((files * 512 + 1)) both.tar | gzip -9 --no-name >data.tar.gz
+    sum=$(sha256sum data.tar.gz | cut -d ' ' -f 1)
+    head -c $((files * 512)) both.tar | sed "s/^datahash = .*/datahash = $sum/" |
+        gzip -9 --no-name >control.tar.gz
+    cat control.tar.gz data.tar.gz >"$1"
+}
 # package TYPE ARCHITECTURE FILE SCRIPTS DEPENDS
 package() {
     scripts=""
@@ -143,7 +154,7 @@ EOF
     nfpm package --config "$work/nfpm.yaml" --packager "$1" --target "$out/packages/$3" >"$work/said" ||
         { cat "$work/said" >&2 && exit 1; }
     case $1 in
-        deb | ipk) mkdir "$work/$1" && (cd "$work/$1" && "squeeze_$1" "$out/packages/$3") ;;
+        deb | ipk | apk) mkdir "$work/$1" && (cd "$work/$1" && "squeeze_$1" "$out/packages/$3") ;;
     esac
 }
 of_box="" of_deb="" of_rpm=""
