@@ -318,6 +318,53 @@ fn what_is_excluded_makes_the_box_no_exit_for_its_server() {
     });
 }
 
+/// Whoever fills the sets of marked addresses, a foreign network's resolver among them, makes
+/// nothing that is meant for the server leave in the clear.
+#[test]
+fn the_inner_addresses_of_the_server_stay_in_the_tunnel() {
+    run_sandboxed("the_inner_addresses_of_the_server_stay_in_the_tunnel", || {
+        let world = world(&format!(
+            "exclude = [\"{GATEWAY_V4}/32\", \"{GATEWAY_V6}/128\"]\n\
+             exclude_mark = \"0x10/0xff\"\n"
+        ));
+        let World { road, camera, .. } = &world;
+        let (_server, mut client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        count(&road.server, &format!("ip daddr {GATEWAY_V4}"));
+        let check = |when: &str| {
+            road.wait_for_traffic();
+            for from in [&road.vehicle, camera] {
+                let answer = ping(from, GATEWAY_V4, "-c 1");
+                assert!(answer.status.success(), "{when}: {answer:?}");
+            }
+            let answer = ping(&road.vehicle, GATEWAY_V6, "-c 1");
+            assert!(answer.status.success(), "{when}: {answer:?}");
+            assert_eq!(counted(&road.server), 0, "{when}: left in the clear");
+        };
+        check("excluded");
+        let mark = format!(
+            "ip daddr {GATEWAY_V4} meta mark set 0x10; ip6 daddr {GATEWAY_V6} meta mark set 0x10;"
+        );
+        nft(
+            &road.vehicle,
+            &format!(
+                "table inet own {{ chain in {{ type filter hook prerouting priority mangle; {mark} }}; \
+                 chain out {{ type route hook output priority mangle; {mark} }}; }}"
+            ),
+        );
+        check("marked");
+        // What is not the server's leaves, marked from the socket on.
+        let mut marked = connect_marked(&road.vehicle, 0x10).unwrap().into();
+        let seen = seen_from(&mut marked).unwrap().ip();
+        assert!(UPLINKS.iter().any(|uplink| seen == *uplink), "{seen}");
+        client.signal(Signal::KILL);
+        client.wait();
+        let lost = ping(&road.vehicle, GATEWAY_V4, "-c 1 -W 1");
+        assert!(!lost.status.success(), "{lost:?}");
+        assert_eq!(counted(&road.server), 0, "after a crash");
+    });
+}
+
 /// Counts in a namespace what comes in by the uplinks and matches.
 fn count(namespace: &NetNs, matching: &str) {
     let rule = format!("iifname {{ \"eth1\", \"eth2\" }} {matching} counter name seen");
