@@ -13,8 +13,8 @@ mod common;
 #[path = "common/dns.rs"]
 mod dns;
 
-use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -55,10 +55,16 @@ fn world(routes: &str) -> World {
 }
 
 impl World {
+    /// A connection to the host, and whom that sees.
+    fn open(&self, from: &NetNs, host: Ipv4Addr) -> std::io::Result<(TcpStream, IpAddr)> {
+        let mut socket = connect(from, SocketAddr::from((host, PORT)))?;
+        let seen = seen_from(&mut socket)?;
+        Ok((socket, seen.ip()))
+    }
+
     /// Whom the host sees, if it can be reached from there.
     fn seen(&self, from: &NetNs, host: Ipv4Addr) -> std::io::Result<IpAddr> {
-        let mut socket = connect(from, SocketAddr::from((host, PORT)))?;
-        seen_from(&mut socket).map(|address| address.ip())
+        self.open(from, host).map(|(_, seen)| seen)
     }
 
     /// The host is reached outside the tunnel, with the address of an uplink.
@@ -150,6 +156,8 @@ fn what_is_marked_leaves_outside_the_tunnel_by_name_and_by_program() {
         for from in [&road.vehicle, camera] {
             world.check_inside(from, OUTSIDE, "nothing is marked yet");
         }
+        let open = || [&road.vehicle, camera].map(|from| world.open(from, OUTSIDE).unwrap().0);
+        let mut inside = open();
         let _zone = dns::serve(&road.vehicle, "127.0.0.2", &[("video.example", "203.0.113.2")]);
         let mut resolver = road.vehicle.command("dnsmasq");
         resolver.args(["--no-daemon", "--no-resolv", "--no-hosts", "--port=5353", "--user=root"]);
@@ -165,6 +173,28 @@ fn what_is_marked_leaves_outside_the_tunnel_by_name_and_by_program() {
             world.check_outside(from, OUTSIDE, "its name was looked up");
             world.check_inside(from, INSIDE, "its name was not looked up");
         }
+        // What is open goes on as it began.
+        inside.iter_mut().for_each(echo);
+        let mut outside = open();
+        nft(&road.vehicle, "flush set inet outside names4");
+        outside.iter_mut().for_each(echo);
+        world.check_inside(camera, OUTSIDE, "its name was looked up long ago");
+        // The server may mean the same address, and whoever answers for a name a private one.
+        nft(
+            &road.vehicle,
+            &format!("add element inet outside names4 {{ {GATEWAY_V4}, {INSIDE} }}"),
+        );
+        nft(
+            &road.vehicle,
+            "table ip own { counter marked { }; chain late { type filter hook prerouting priority 0; \
+             iifname rw0 meta mark & 0xff == 0x10 counter name marked; \
+             ip daddr 10.77.0.1 meta mark & 0xff == 0x10 counter name marked; }; }",
+        );
+        let answer = ping(camera, GATEWAY_V4, "-c 1");
+        assert!(answer.status.success(), "{answer:?}");
+        world.check_outside(camera, INSIDE, "in a set");
+        assert_eq!(packets(&road.vehicle, "ip own marked"), 0);
+        nft(&road.vehicle, "flush set inet outside names4");
         // A program is told by its user.
         nft(&road.vehicle, "add rule inet outside output meta skuid 0 goto leave");
         world.check_outside(&road.vehicle, INSIDE, "a program of that user");
@@ -181,15 +211,9 @@ fn a_mark_leads_out_before_a_session_and_what_has_none_is_refused() {
         let World { road, camera, .. } = &world;
         let client = road.start_client("client");
         client.wait_for("uplink is up");
-        let connect_marked = |mark| {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-            socket.set_mark(mark).unwrap();
-            let host = SocketAddr::from((OUTSIDE, PORT));
-            socket.connect_timeout(&host.into(), Duration::from_secs(4)).map(|()| socket)
-        };
-        let refused = road.vehicle.enter(|| connect_marked(0x11)).unwrap().expect_err("not it");
+        let refused = connect_marked(&road.vehicle, 0x11).expect_err("not it");
         assert_eq!(refused.kind(), ErrorKind::HostUnreachable);
-        let mut marked = road.vehicle.enter(|| connect_marked(0x10)).unwrap().unwrap().into();
+        let mut marked = connect_marked(&road.vehicle, 0x10).unwrap().into();
         let seen = seen_from(&mut marked).unwrap().ip();
         assert!(UPLINKS.iter().any(|uplink| seen == *uplink), "{seen}");
         // From behind the box too, if it forwards already.
@@ -211,7 +235,7 @@ fn a_mark_leads_out_before_a_session_and_what_has_none_is_refused() {
 fn prefixes_of_ipv6_are_excluded_too() {
     run_sandboxed("prefixes_of_ipv6_are_excluded_too", || {
         let world = world(&format!("exclude = [\"{OUTSIDE_V6}/128\"]\n"));
-        let World { road, .. } = &world;
+        let World { road, camera, .. } = &world;
         road.server.ip("address add 2001:db8:10::1/64 dev eth1 nodad").unwrap();
         road.vehicle.ip("address add 2001:db8:10::2/64 dev eth1 nodad").unwrap();
         road.vehicle.ip("-6 route add default via 2001:db8:10::1 dev eth1").unwrap();
@@ -225,7 +249,163 @@ fn prefixes_of_ipv6_are_excluded_too() {
         send(OUTSIDE_V6).unwrap();
         let refused = send("2001:db8:1::3").expect_err("it belongs into the tunnel");
         assert_eq!(refused.kind(), ErrorKind::HostUnreachable, "{refused}");
+        // During a session too, and from behind the box.
+        road.cloud.ip("address add 2001:db8:1::3/64 dev eth0 nodad").unwrap();
+        road.cloud.ip("-6 route add default via 2001:db8:1::1").unwrap();
+        road.vehicle.ip("address add fd50::1/64 dev lan0 nodad").unwrap();
+        camera.ip("address add fd50::2/64 dev eth0 nodad").unwrap();
+        camera.ip("-6 route add default via fd50::1").unwrap();
+        let hosts =
+            [OUTSIDE_V6, "2001:db8:1::3"].map(|it| SocketAddr::new(it.parse().unwrap(), PORT));
+        let _hosts = hosts.map(|host| Host::start(&road.cloud, host));
+        let _server = road.start_server();
+        client.wait_for("joined");
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        let uplink: IpAddr = "2001:db8:10::2".parse().unwrap();
+        for from in [&road.vehicle, camera] {
+            for (host, is_outside) in hosts.into_iter().zip([true, false]) {
+                let seen = seen_from(&mut connect(from, host).unwrap()).unwrap().ip();
+                assert_eq!(seen == uplink, is_outside, "{host} from {}: {seen}", from.name());
+            }
+        }
     });
+}
+
+/// A server that leads into its TUN what is excluded, or marked, reaches what is behind the box,
+/// and nobody by its uplinks.
+#[test]
+fn what_is_excluded_makes_the_box_no_exit_for_its_server() {
+    run_sandboxed("what_is_excluded_makes_the_box_no_exit_for_its_server", || {
+        let world = world(&format!("exclude = [\"{OUTSIDE}/32\"]\nexclude_mark = \"0x10/0xff\"\n"));
+        let World { road, camera, .. } = &world;
+        let own = "\"10.77.0.2/32\"";
+        let more = format!("{own}, \"192.168.50.0/24\", \"{OUTSIDE}/32\", \"{INSIDE}/32\"");
+        road.edit("server.toml", |text| text.replace(own, &more));
+        // As a rule that knows no interface has it.
+        nft(
+            &road.vehicle,
+            &format!(
+                "table ip own {{ chain in {{ type filter hook prerouting priority mangle; \
+                 ip daddr {INSIDE} meta mark set 0x10; }}; }}"
+            ),
+        );
+        let _daemons = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        // What comes by the uplinks goes on to the hosts; the server's own goes into the TUN.
+        road.server.ip("route add 203.0.113.0/24 dev lan0 table 78").unwrap();
+        for uplink in ["eth1", "eth2"] {
+            let rule = format!("rule add priority 100 iif {uplink} to 203.0.113.0/24 lookup 78");
+            road.server.ip(&rule).unwrap();
+        }
+        count(&road.server, "ip daddr 203.0.113.0/24");
+        let reaches =
+            |to: Ipv4Addr| ping(&road.server, &to.to_string(), "-c 2 -i 0.2 -W 1 -I 10.77.0.1");
+        assert!(reaches(Ipv4Addr::new(192, 168, 50, 2)).status.success(), "what is behind the box");
+        let refused = || road.show(CLIENT)["drops"]["forward-refused"].as_u64().unwrap_or(0);
+        for host in [OUTSIDE, INSIDE] {
+            let before = refused();
+            assert!(!reaches(host).status.success(), "{host} by an uplink of the box");
+            assert_eq!(counted(&road.server), 0, "{host}: left by an uplink");
+            assert!(refused() >= before + 2, "{host}: not counted");
+        }
+        for from in [&road.vehicle, camera] {
+            world.check_outside(from, OUTSIDE, "from this side of the box");
+        }
+        world.check_outside(camera, INSIDE, "marked");
+        assert!(counted(&road.server) > 0, "nothing is counted");
+    });
+}
+
+/// Whoever fills the sets of marked addresses, a foreign network's resolver among them, makes
+/// nothing that is meant for the server leave in the clear.
+#[test]
+fn the_inner_addresses_of_the_server_stay_in_the_tunnel() {
+    run_sandboxed("the_inner_addresses_of_the_server_stay_in_the_tunnel", || {
+        let world = world(&format!(
+            "exclude = [\"{GATEWAY_V4}/32\", \"{GATEWAY_V6}/128\"]\n\
+             exclude_mark = \"0x10/0xff\"\n"
+        ));
+        let World { road, camera, .. } = &world;
+        let (_server, mut client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        count(&road.server, &format!("ip daddr {GATEWAY_V4}"));
+        let check = |when: &str| {
+            road.wait_for_traffic();
+            for from in [&road.vehicle, camera] {
+                let answer = ping(from, GATEWAY_V4, "-c 1");
+                assert!(answer.status.success(), "{when}: {answer:?}");
+            }
+            let answer = ping(&road.vehicle, GATEWAY_V6, "-c 1");
+            assert!(answer.status.success(), "{when}: {answer:?}");
+            assert_eq!(counted(&road.server), 0, "{when}: left in the clear");
+        };
+        check("excluded");
+        let mark = format!(
+            "ip daddr {GATEWAY_V4} meta mark set 0x10; ip6 daddr {GATEWAY_V6} meta mark set 0x10;"
+        );
+        nft(
+            &road.vehicle,
+            &format!(
+                "table inet own {{ chain in {{ type filter hook prerouting priority mangle; {mark} }}; \
+                 chain out {{ type route hook output priority mangle; {mark} }}; }}"
+            ),
+        );
+        check("marked");
+        // What is not the server's leaves, marked from the socket on.
+        let mut marked = connect_marked(&road.vehicle, 0x10).unwrap().into();
+        let seen = seen_from(&mut marked).unwrap().ip();
+        assert!(UPLINKS.iter().any(|uplink| seen == *uplink), "{seen}");
+        client.signal(Signal::KILL);
+        client.wait();
+        let lost = ping(&road.vehicle, GATEWAY_V4, "-c 1 -W 1");
+        assert!(!lost.status.success(), "{lost:?}");
+        assert_eq!(counted(&road.server), 0, "after a crash");
+    });
+}
+
+/// Counts in a namespace what comes in by the uplinks and matches.
+fn count(namespace: &NetNs, matching: &str) {
+    let rule = format!("iifname {{ \"eth1\", \"eth2\" }} {matching} counter name seen");
+    nft(
+        namespace,
+        &format!(
+            "table inet count {{ counter seen {{ }}; chain in {{ type filter hook prerouting priority \
+             raw; {rule}; }}; }}"
+        ),
+    );
+}
+
+/// What was counted since.
+fn counted(namespace: &NetNs) -> u64 {
+    packets(namespace, "inet count seen")
+}
+
+/// What a counter of nftables has counted.
+fn packets(namespace: &NetNs, counter: &str) -> u64 {
+    let words = ["list", "counter"].into_iter().chain(counter.split(' '));
+    let output = namespace.command("nft").args(words).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let packets = text.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
+    packets.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count in {text}"))
+}
+
+/// Sends something to a [`Host`], and it comes back.
+fn echo(socket: &mut TcpStream) {
+    socket.write_all(b"x").unwrap();
+    socket.read_exact(&mut [0]).unwrap();
+}
+
+/// Connects to [`OUTSIDE`] by a socket with this mark.
+fn connect_marked(namespace: &NetNs, mark: u32) -> std::io::Result<Socket> {
+    let connect = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_mark(mark).unwrap();
+        let host = SocketAddr::from((OUTSIDE, PORT));
+        socket.connect_timeout(&host.into(), Duration::from_secs(4)).map(|()| socket)
+    };
+    namespace.enter(connect).unwrap()
 }
 
 /// A file of the recipes.

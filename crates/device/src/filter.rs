@@ -58,9 +58,9 @@ pub struct FilterOptions {
     /// Whether what enters the tunnel gets the TUN's own address, and the prefixes that keep
     /// theirs.
     pub masquerade_into_tun: Option<Vec<IpNet>>,
-    /// What leaves a box outside the tunnel, and gets the address of the interface by which it
-    /// does.
-    pub masquerade_outside: Excluded,
+    /// What leaves a box outside the tunnel, unless it came out of that. With `masquerade_into_tun`
+    /// it gets the address of the interface by which it does.
+    pub excluded: Excluded,
     /// Ports of a server's machine that lead to devices behind its clients.
     pub forwards: Vec<Forward>,
     /// Whether sockets of this machine bear addresses of `inner`.

@@ -7,6 +7,7 @@
 //! 520       socket bound to uplink (oif)    -> of the uplink: its networks, default by its gateway
 //! 521       socket bound to another interface with a default route -> copies of its main routes
 //! 522       from inside, marked: ends here  -> this machine (see `filter::split`)
+//! 523       marked: excluded                -> inner addresses of the server, into the TUN
 //! 524       marked: excluded                -> on with main (see [`self::excluded`])
 //! 525       anything                        -> near: networks behind this box, prefixes led into the TUN
 //! 526       anything                        -> private networks of the uplinks' own addresses    (*)
@@ -349,6 +350,7 @@ const PRIORITY_INWARD: u32 = 518;
 const PRIORITY_ANSWERS: u32 = 519;
 const PRIORITY_UPLINK: u32 = 520;
 const PRIORITY_BOUND: u32 = 521;
+const PRIORITY_INNER: u32 = 523;
 const PRIORITY_EXCLUDED: u32 = 524;
 const PRIORITY_NEAR: u32 = 525;
 const PRIORITY_NEIGHBOURS: u32 = 526;

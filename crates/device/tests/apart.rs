@@ -123,7 +123,7 @@ impl<'a> Anchor<'a> {
                 inner: prefixes(&[networks, behind].concat()),
                 masquerade: true,
                 masquerade_into_tun: None,
-                masquerade_outside: Excluded::default(),
+                excluded: Excluded::default(),
                 forwards: Vec::new(),
                 client_sockets: false,
                 forwarding: Forwarding::Server {

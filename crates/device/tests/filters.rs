@@ -142,7 +142,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         inner: Vec::new(),
         masquerade: false,
         masquerade_into_tun: None,
-        masquerade_outside: Excluded::default(),
+        excluded: Excluded::default(),
         forwards: Vec::new(),
         client_sockets: false,
         forwarding,

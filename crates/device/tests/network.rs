@@ -49,7 +49,7 @@ fn filters(tun: &str, inner: &str) -> FilterOptions {
         inner: vec![prefix(inner)],
         masquerade: true,
         masquerade_into_tun: None,
-        masquerade_outside: Excluded::default(),
+        excluded: Excluded::default(),
         forwards: Vec::new(),
         client_sockets: false,
         forwarding: Forwarding::Open,

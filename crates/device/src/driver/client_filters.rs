@@ -39,7 +39,7 @@ impl ClientFilters {
             inner: Vec::new(),
             masquerade: false,
             masquerade_into_tun: options.masquerade.then(Vec::new),
-            masquerade_outside: outside(options.masquerade, options.routes.excluded.clone()),
+            excluded: options.routes.excluded.clone(),
             forwards: Vec::new(),
             client_sockets: false,
             forwarding: Forwarding::Box {
@@ -69,11 +69,10 @@ impl ClientFilters {
 
     /// Something else leaves outside the tunnel; returns when that has its source addresses.
     pub(super) fn set_excluded(&mut self, excluded: Excluded) {
-        let excluded = outside(self.options.masquerade_into_tun.is_some(), excluded);
-        if self.options.masquerade_outside == excluded {
+        if self.options.excluded == excluded {
             return;
         }
-        self.options.masquerade_outside = excluded;
+        self.options.excluded = excluded;
         if self.keeper.is_set()
             && let Err(error) = self.keeper.set_and_wait(self.options.clone())
         {
@@ -109,9 +108,4 @@ impl ClientFilters {
     pub(super) fn drops(&mut self) -> DropCounters {
         self.keeper.drops()
     }
-}
-
-/// What gets the address of an uplink as it leaves by one.
-fn outside(masquerade: bool, excluded: Excluded) -> Excluded {
-    if masquerade { excluded } else { Excluded::default() }
 }

@@ -288,7 +288,7 @@ fn filter_options(tun: &Tun) -> FilterOptions {
         inner: Vec::new(),
         masquerade: false,
         masquerade_into_tun: None,
-        masquerade_outside: Excluded::default(),
+        excluded: Excluded::default(),
         forwards: Vec::new(),
         client_sockets: false,
         forwarding: Forwarding::Open,

@@ -21,6 +21,8 @@ use roadweave_types::DropReason;
 
 use super::chain::{Chain, count_and_drop, counter, family, has_family};
 use super::{Allowed, FilterOptions, Forwarding, Interface, Opened, apart, forwards, sockets};
+use crate::Excluded;
+use crate::routes::ANSWER_MASK;
 
 /// What the kernel counts for us.
 pub(super) const COUNTED: [DropReason; 3] =
@@ -104,7 +106,7 @@ fn sets(options: &FilterOptions) -> String {
             let near = apart::near(options);
             add(&format!("near{family}"), kind, of_family(&near, family == 4));
         }
-        let excluded = &options.masquerade_outside.destinations;
+        let excluded = &options.excluded.destinations;
         add(&format!("excluded{family}"), kind, of_family(excluded, family == 4));
         if let Forwarding::Server { denied, .. } = &options.forwarding {
             add(&format!("denied{family}"), kind, of_family(denied, family == 4));
@@ -202,6 +204,7 @@ fn forward(options: &FilterOptions) -> Vec<String> {
     match forwarding {
         Forwarding::Open => {}
         Forwarding::Box { inside, .. } => {
+            rules.extend(no_exit(options));
             rules.push(format!("iifname \"{tun}\" return"));
             rules.extend(matches_inside(inside, "iif", "").map(|rule| rule + " return"));
             rules.push("goto answers".to_owned());
@@ -263,15 +266,43 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
 /// What leaves a box outside the tunnel has an address of its network, or of the tunnel if it was
 /// marked after the first choice of a way.
 fn masquerade_outside(options: &FilterOptions) -> Vec<String> {
-    let FilterOptions { tun, masquerade_outside: outside, forwarding, .. } = options;
+    let excluded = excluded(options);
+    if options.masquerade_into_tun.is_none() || excluded.is_empty() {
+        return Vec::new();
+    }
+    // Before Linux 5.7 nobody is known here by the interface; what came out of the tunnel does not
+    // get here.
+    let mut rules = vec![format!("iifname \"{}\" return", options.tun)];
+    rules.extend(excluded.into_iter().map(|which| which + " masquerade"));
+    rules
+}
+
+/// A box is no exit for its server: what came out of the tunnel leaves by no uplink because of what
+/// is excluded for others. Answers to what came in by an uplink are marked as such.
+fn no_exit(options: &FilterOptions) -> impl Iterator<Item = String> {
+    let (tun, drop) = (&options.tun, count_and_drop(DropReason::ForwardRefused));
+    let unmarked = format!("meta mark & {ANSWER_MASK:#x} == 0");
+    let rule = move |which| format!("iifname \"{tun}\" {unmarked} {which} {drop}");
+    excluded(options).into_iter().map(rule)
+}
+
+/// Matches what leaves a box by an uplink because it is excluded from the tunnel, by destination
+/// and by mark.
+fn excluded(options: &FilterOptions) -> Vec<String> {
+    let FilterOptions { tun, excluded, forwarding, .. } = options;
     let Forwarding::Box { inside, .. } = forwarding else { return Vec::new() };
     let behind: Vec<String> = matches_inside(inside, "oif", "!= ").collect();
     let leaves = format!("oifname != {{ \"{tun}\", \"lo\" }} {}", behind.join(" "));
-    let excluded = [(true, "excluded4"), (false, "excluded6")].into_iter();
-    let excluded = excluded.filter(|(ipv4, _)| has_family(&outside.destinations, *ipv4));
-    let excluded = excluded.map(|(ipv4, set)| format!("{} daddr @{set}", family(ipv4)));
-    let marked = outside.mark.map(|(mark, mask)| format!("meta mark & {mask:#x} == {mark:#x}"));
-    excluded.chain(marked).map(|which| format!("{leaves} {which} masquerade")).collect()
+    matches_excluded(excluded).map(|which| format!("{leaves} {which}")).collect()
+}
+
+/// Matches what is excluded; its destinations are sets of the table.
+pub(super) fn matches_excluded(excluded: &Excluded) -> impl Iterator<Item = String> {
+    let sets = [(true, "excluded4"), (false, "excluded6")].into_iter();
+    let sets = sets.filter(|(ipv4, _)| has_family(&excluded.destinations, *ipv4));
+    let sets = sets.map(|(ipv4, set)| format!("{} daddr @{set}", family(ipv4)));
+    let mark = excluded.mark.map(|(mark, mask)| format!("meta mark & {mask:#x} == {mark:#x}"));
+    sets.chain(mark)
 }
 
 /// Closes on a server what it has opened by turning forwarding on: between interfaces of others

@@ -10,7 +10,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         inner: vec!["10.8.0.1/24".parse().unwrap(), "fd08::1/64".parse().unwrap()],
         masquerade: true,
         masquerade_into_tun: Some(vec!["192.168.50.0/24".parse().unwrap()]),
-        masquerade_outside: Excluded::default(),
+        excluded: Excluded::default(),
         forwards: Vec::new(),
         client_sockets: false,
         forwarding,
@@ -303,8 +303,8 @@ fn what_leaves_a_box_outside_the_tunnel_has_an_address_of_the_uplink() {
     let inside = named(&["lan0"]);
     let mut options = options(Forwarding::Box { inside, between_uplinks: false });
     let excluded = ["203.0.113.0/25", "203.0.113.128/25", "2001:db8::/32"];
-    options.masquerade_outside.destinations = excluded.map(|it| it.parse().unwrap()).into();
-    options.masquerade_outside.mark = Some((0x10, 0xf0));
+    options.excluded.destinations = excluded.map(|it| it.parse().unwrap()).into();
+    options.excluded.mark = Some((0x10, 0xf0));
     let leaves = "oifname != { \"rw0\", \"lo\" } oifname != @inside";
     check(
         &text(&options, NONE),
@@ -313,11 +313,36 @@ fn what_leaves_a_box_outside_the_tunnel_has_an_address_of_the_uplink() {
             "set excluded6 { type ipv6_addr; flags interval; elements = { 2001:db8::/32 }; }",
             "type nat hook postrouting priority srcnat; policy accept;",
             "oifname \"rw0\" masquerade",
+            "iifname \"rw0\" return",
             &format!("{leaves} ip daddr @excluded4 masquerade"),
             &format!("{leaves} ip6 daddr @excluded6 masquerade"),
             &format!("{leaves} meta mark & 0xf0 == 0x10 masquerade"),
         ],
     );
+    let kept = FilterOptions { masquerade_into_tun: None, ..options.clone() };
+    assert!(!text(&kept, NONE).contains("@excluded4 masquerade"), "its networks are known outside");
     options.forwarding = Forwarding::Open;
     assert!(!text(&options, NONE).contains("@excluded"), "it is for boxes alone");
+}
+
+#[test]
+fn what_came_out_of_the_tunnel_leaves_no_box_because_it_is_excluded() {
+    let inside = named(&["lan0"]);
+    let mut options = options(Forwarding::Box { inside, between_uplinks: true });
+    options.masquerade_into_tun = None;
+    options.excluded.destinations =
+        ["203.0.113.0/24", "2001:db8::/32"].map(|it| it.parse().unwrap()).into();
+    options.excluded.mark = Some((0x10, 0xf0));
+    let leaves = "iifname \"rw0\" meta mark & 0xffff0000 == 0 oifname != { \"rw0\", \"lo\" } oifname != @inside";
+    let drop = "counter name \"forward_refused\" drop";
+    check(
+        &text(&options, NONE),
+        &[
+            "set excluded4 { type ipv4_addr; flags interval; elements = { 203.0.113.0/24 }; }",
+            &format!("{leaves} ip daddr @excluded4 {drop}"),
+            &format!("{leaves} ip6 daddr @excluded6 {drop}"),
+            &format!("{leaves} meta mark & 0xf0 == 0x10 {drop}"),
+            "iifname \"rw0\" return",
+        ],
+    );
 }

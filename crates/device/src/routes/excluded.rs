@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! priority  rule                               table
-//! 524       bears the mark of the excluded  -> on with 32766
+//! 523       bears the mark of the excluded  -> inner: addresses of the server, into the TUN
+//! 524       the same                        -> on with 32766
 //! 525       anything                        -> near:          excluded: pass by ─┐
 //! 532       anything                        -> of the tunnel: excluded: pass by ─┴─► main
 //! ```
@@ -11,15 +12,19 @@
 //! between it and what is led into the tunnel. All lies in the instance's own tables, and goes with
 //! them; what has no way in the main table is refused by the kernel, as ever.
 //!
+//! The server's inner addresses are in the tunnel whatever is said: those who mark may do so by
+//! addresses that a stranger has told them, by an answer of DNS for one.
+//!
 //! Only the lower half of a mark can be said: the upper one is the instances' own
 //! ([`crate::answers`]).
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
-use super::plan::{METRIC_TUN, Plan, near_table, refusal};
-use super::{PRIORITY_EXCLUDED, PRIORITY_MAIN_TABLE};
+use super::plan::{METRIC_TUN, Plan, inner_table, near_table, refusal};
+use super::{PRIORITY_EXCLUDED, PRIORITY_INNER, PRIORITY_MAIN_TABLE};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{Route, Rule};
 
@@ -32,32 +37,39 @@ pub struct Excluded {
     pub mark: Option<(u32, u32)>,
 }
 
+/// What belongs into the tunnel in one family.
+pub(super) struct Tunnel<'a> {
+    pub(super) ipv4: bool,
+    pub(super) tables: &'a RangeInclusive<u32>,
+    /// All that has no other way does.
+    pub(super) whole: bool,
+    /// The server's inner addresses do whatever is excluded.
+    pub(super) inner: &'a BTreeSet<IpNet>,
+}
+
 impl Excluded {
-    /// Adds what lets it pass by, in one family; `rest` is whether all else belongs into the
-    /// tunnel.
-    pub(super) fn plan(
-        &self,
-        plan: &mut Plan,
-        ipv4: bool,
-        tables: &RangeInclusive<u32>,
-        rest: bool,
-    ) {
+    /// Adds what lets it pass by the tunnel, in one family.
+    pub(super) fn plan(&self, plan: &mut Plan, tunnel: &Tunnel<'_>) {
+        let Tunnel { ipv4, tables, whole, inner } = *tunnel;
         let destinations = self.destinations.iter().filter(|it| it.addr().is_ipv4() == ipv4);
-        for destination in destinations {
-            let whole = rest.then_some(*tables.start());
-            for table in [Some(near_table(tables)), whole].into_iter().flatten() {
-                let route = refusal(destination.trunc(), table, METRIC_TUN);
+        for destination in destinations.map(IpNet::trunc).filter(|it| !inner.contains(it)) {
+            let rest = whole.then_some(*tables.start());
+            for table in [Some(near_table(tables)), rest].into_iter().flatten() {
+                let route = refusal(destination, table, METRIC_TUN);
                 plan.routes.insert(Route { passes_by: true, ..route });
             }
         }
-        plan.rules.extend(self.mark.map(|mark| Rule {
-            ipv4,
+        let Some(mark) = self.mark else { return };
+        let rule = Rule { ipv4, mark: Some(mark), protocol: ROUTE_PROTOCOL, ..Rule::default() };
+        if !inner.is_empty() {
+            let (priority, table) = (PRIORITY_INNER, inner_table(tables));
+            plan.rules.insert(Rule { priority, table, ..rule.clone() });
+        }
+        plan.rules.insert(Rule {
             priority: PRIORITY_EXCLUDED,
-            mark: Some(mark),
             goto: Some(PRIORITY_MAIN_TABLE),
             table: *tables.start(),
-            protocol: ROUTE_PROTOCOL,
-            ..Rule::default()
-        }));
+            ..rule
+        });
     }
 }

@@ -15,6 +15,7 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 use roadweave_types::{UplinkId, UplinkSelector, glob};
 
+use super::excluded::Tunnel;
 use super::sockets::{LOOPBACK, METRIC, PRIORITY_SOCKETS};
 use super::{
     Grant, MAIN_TABLE, PRIORITY_ANSWERS, PRIORITY_BOUND, PRIORITY_INWARD, PRIORITY_NEAR,
@@ -181,8 +182,9 @@ impl Planner<'_> {
         let of_family = |prefix: &&IpNet| prefix.addr().is_ipv4() == ipv4;
         let wanted = self.settings.into_tunnel.iter().filter(of_family).map(IpNet::trunc);
         let (whole, named): (Vec<_>, Vec<_>) = wanted.partition(|prefix| prefix.prefix_len() == 0);
-        let gateways = self.grant.iter().flat_map(|grant| &grant.gateways).filter(of_family);
-        let named: BTreeSet<IpNet> = named.into_iter().chain(gateways.copied()).collect();
+        let inner = self.grant.iter().flat_map(|grant| &grant.gateways).filter(of_family);
+        let inner: BTreeSet<IpNet> = inner.copied().collect();
+        let named: BTreeSet<IpNet> = named.into_iter().chain(inner.iter().copied()).collect();
         let is_open = self
             .grant
             .is_some_and(|grant| grant.addresses.iter().any(|own| own.addr().is_ipv4() == ipv4));
@@ -207,18 +209,23 @@ impl Planner<'_> {
                 look(PRIORITY_NEIGHBOURS, neighbours);
             }
         }
-        for (prefix, table) in
-            named.into_iter().map(|prefix| (prefix, near)).chain(whole.iter().map(|w| (*w, rest)))
-        {
+        let excluded = &self.settings.excluded;
+        let marked = inner.iter().filter(|_| excluded.mark.is_some());
+        let into_tunnel = named.into_iter().map(|prefix| (prefix, near));
+        let into_tunnel = into_tunnel.chain(whole.iter().map(|prefix| (*prefix, rest)));
+        let into_tunnel =
+            into_tunnel.chain(marked.map(|prefix| (*prefix, inner_table(&self.tables))));
+        for (prefix, table) in into_tunnel {
             plan.routes.insert(refusal(prefix, table, METRIC_REFUSAL));
             if is_open {
                 let route = refusal(prefix, table, METRIC_TUN);
                 plan.routes.insert(Route { interface: Some(self.tun), ..route });
             }
         }
-        self.settings.excluded.plan(plan, ipv4, &self.tables, !whole.is_empty());
+        let (tables, whole) = (&self.tables, !whole.is_empty());
+        excluded.plan(plan, &Tunnel { ipv4, tables, whole, inner: &inner });
         self.plan_near(plan, ipv4, near);
-        if !whole.is_empty() {
+        if whole {
             if self.settings.uplink_neighbours {
                 self.plan_neighbours(plan, ipv4, neighbours);
             }
@@ -373,10 +380,10 @@ fn link_local_v6() -> IpNet {
     IpNet::new_assert(IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0]), 64)
 }
 
-/// The table of an uplink. The others of an instance are the tunnel's; more than 251 uplinks would
+/// The table of an uplink. The others of an instance are the tunnel's; more than 250 uplinks would
 /// share tables, not fail.
 pub(super) fn uplink_table(tables: &RangeInclusive<u32>, id: UplinkId) -> u32 {
-    tables.start() + 1 + id.0 % 251
+    tables.start() + 1 + id.0 % 250
 }
 
 /// What lies behind this box, and what is led into the tunnel by name.
@@ -397,6 +404,11 @@ fn bound_table(tables: &RangeInclusive<u32>) -> u32 {
 /// For connections that end at this box.
 pub(super) fn split_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 3
+}
+
+/// The server's inner addresses, for what is marked as excluded.
+pub(super) fn inner_table(tables: &RangeInclusive<u32>) -> u32 {
+    tables.end() - 4
 }
 
 fn is_host(network: IpNet) -> bool {

@@ -176,7 +176,7 @@ fn filter_options(tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
         inner: addresses.to_vec(),
         masquerade,
         masquerade_into_tun: None,
-        masquerade_outside: Excluded::default(),
+        excluded: Excluded::default(),
         forwards: Vec::new(),
         client_sockets: false,
         forwarding: Forwarding::Server {

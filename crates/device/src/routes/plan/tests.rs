@@ -124,13 +124,26 @@ impl World {
     fn own_way(&mut self, destination: &str) -> Option<Option<u32>> {
         let destination: IpAddr = destination.parse().unwrap();
         let plan = self.planner().plan();
+        Self::look(&plan, destination, None)
+    }
+
+    /// The same of a packet with the mark of what is excluded.
+    fn marked_way(&mut self, destination: &str) -> Option<Option<u32>> {
+        let mark = self.settings.excluded.mark;
+        Self::look(&self.planner().plan(), destination.parse().unwrap(), mark)
+    }
+
+    fn look(plan: &Plan, destination: IpAddr, mark: Option<(u32, u32)>) -> Option<Option<u32>> {
         let rules = plan.rules.iter().filter(|rule| {
             rule.ipv4 == destination.is_ipv4()
                 && rule.output_interface.is_none()
                 && rule.input_interface.is_none()
-                && rule.mark.is_none()
+                && (rule.mark.is_none() || rule.mark == mark)
         });
         for rule in rules {
+            if rule.goto.is_some() {
+                return None;
+            }
             let fitting = plan.routes.iter().filter(|route| {
                 route.table == rule.table && route.destination.contains(&destination)
             });
@@ -299,10 +312,10 @@ fn the_longest_prefix_decides_between_the_tunnel_and_what_is_excluded_from_it() 
         assert_eq!(world.way("192.168.50.200"), Some(LAN));
         for ipv4 in [true, false] {
             let plan = world.planner().plan();
-            let marked =
-                plan.rules.iter().find(|it| it.mark == Some((0x10, 0xff)) && it.ipv4 == ipv4);
-            let marked = marked.unwrap();
-            assert_eq!((marked.priority, marked.goto), (524, Some(32766)));
+            let marked = |it: &&Rule| it.mark.is_some() && it.goto.is_some() && it.ipv4 == ipv4;
+            let marked = plan.rules.iter().find(marked).unwrap();
+            assert_eq!((marked.mark, marked.priority), (Some((0x10, 0xff)), 524));
+            assert_eq!(marked.goto, Some(32766));
             assert!(TABLES.contains(&marked.table));
             let leads_in = |rule: &&Rule| rule.ipv4 == ipv4 && [525, 532].contains(&rule.priority);
             assert_eq!(plan.rules.iter().filter(leads_in).count(), 2);
@@ -323,4 +336,27 @@ fn prefixes_are_excluded_from_wider_ones_where_not_all_belongs_into_the_tunnel()
     assert_eq!(world.own_way("203.0.113.8"), None);
     let plan = world.planner().plan();
     assert!(plan.routes.iter().all(|route| route.table != *TABLES.start()), "{plan:?}");
+}
+
+#[test]
+fn the_server_s_inner_addresses_are_in_the_tunnel_whatever_is_excluded() {
+    let mut world = World::new(&["wwan*"], "10.9.0.2/24", &[]);
+    world.settings.excluded.destinations = ["10.77.0.1/32", "fd77::1/128"].map(prefix).into();
+    world.settings.excluded.mark = Some((0x10, 0xff));
+    assert_eq!(world.marked_way("10.77.0.1"), None, "it is not known yet");
+    let mut world = world.grant();
+    world.grant.as_mut().unwrap().gateways.push(prefix("fd77::1/128"));
+    // No IPv6 was granted.
+    for (inner, way) in [("10.77.0.1", Some(TUN)), ("fd77::1", None)] {
+        assert_eq!(world.way(inner), way);
+        assert_eq!(world.marked_way(inner), Some(way));
+    }
+    for outside in ["10.77.0.3", "8.8.8.8", "2001:db8::1"] {
+        assert_eq!(world.marked_way(outside), None, "{outside}");
+    }
+    world.settings.into_tunnel.clear();
+    assert_eq!(world.marked_way("10.77.0.1"), Some(Some(TUN)), "named by the grant alone");
+    world.settings.excluded.mark = None;
+    let plan = world.planner().plan();
+    assert!(plan.routes.iter().all(|route| route.table != inner_table(&TABLES)), "{plan:?}");
 }
