@@ -107,8 +107,8 @@ squeeze_ipk() {
         --mtime="@$SOURCE_DATE_EPOCH" -cf - ./debian-binary ./data.tar.gz ./control.tar.gz |
         gzip -1 --no-name >"$1"
 }
-# squeeze_apk FILE: the same. It is two archives, one behind the other: the first has files with a dot
-# and the sum of the second, in as many letters as before; the second begins with a folder.
+# squeeze_apk FILE: the same. It is two archives, one behind the other: the first has files with a
+# dot and the sum of the second, in as many letters as before; the second begins with a folder.
 squeeze_apk() {
     gzip -dc "$1" >both.tar
     files=$(tar -tRf both.tar 2>/dev/null | sed -n '/: \./d; s/^block \([0-9]*\): .*/\1/p' | head -n 1)
