@@ -365,6 +365,57 @@ fn the_inner_addresses_of_the_server_stay_in_the_tunnel() {
     });
 }
 
+/// What is split keeps to what a reload, or a mark, excludes.
+#[test]
+fn connections_of_the_lan_are_not_taken_if_they_are_excluded() {
+    run_sandboxed("connections_of_the_lan_are_not_taken_if_they_are_excluded", || {
+        let world = world("exclude = []\n");
+        let World { road, camera, .. } = &world;
+        road.edit("client.toml", |text| format!("{text}\n[streams]\ntcp = \"split\"\n"));
+        road.edit("server.toml", |text| text + "[streams]\n");
+        let _daemons = road.start_both();
+        let split = |status: &serde_json::Value| status["streams"]["split"].clone();
+        let taken = || split(&road.show(CLIENT))["taken"].as_u64().unwrap();
+        // The first is a packet's way to learn who answers, the second is taken.
+        let take = |host: Ipv4Addr| {
+            road.wait_for_status(CLIENT, "connections are split", |status| {
+                split(status).is_object() && split(status)["obstacle"].is_null()
+            });
+            let before = taken();
+            world.check_inside(camera, host, "as packets");
+            world.check_inside(camera, host, "as a stream");
+            assert!(taken() > before, "{host} is not taken");
+        };
+        take(OUTSIDE);
+        let reload = |from: &str, to: &str| {
+            road.edit("client.toml", |text| text.replace(from, to));
+            let reloaded = roadweave(&["reload", "--socket", &socket(CLIENT)]);
+            assert!(reloaded.status.success(), "{reloaded:?}");
+        };
+        let excluded = format!("exclude = [\"{OUTSIDE}/32\"]\n");
+        reload("exclude = []\n", &excluded);
+        let before = taken();
+        for _ in 0..3 {
+            world.check_outside(camera, OUTSIDE, "excluded by a reload");
+        }
+        assert_eq!(taken(), before);
+        reload(&excluded, "exclude_mark = \"0x10/0xff\"\n");
+        take(INSIDE);
+        let before = taken();
+        nft(
+            &road.vehicle,
+            &format!(
+                "table ip own {{ chain in {{ type filter hook prerouting priority mangle; \
+                 ip daddr {INSIDE} meta mark set 0x10; }}; }}"
+            ),
+        );
+        for _ in 0..3 {
+            world.check_outside(camera, INSIDE, "marked");
+        }
+        assert_eq!(taken(), before);
+    });
+}
+
 /// Counts in a namespace what comes in by the uplinks and matches.
 fn count(namespace: &NetNs, matching: &str) {
     let rule = format!("iifname {{ \"eth1\", \"eth2\" }} {matching} counter name seen");

@@ -151,10 +151,13 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let fleet =
         options.fleet.take().map(|fleet| Fleet::start(fleet, driver.waker())).transpose()?;
     let streams = options.streams.as_ref();
-    let streams =
+    let mut streams =
         streams.map(|streams| LanStreams::open(&instance, streams, &driver)).transpose()?;
     // Last: a client that cannot start refuses nothing.
-    let steering = Steering::start(&instance, options.route_settings(), tun_index, dns)?;
+    let mut steering = Steering::start(&instance, options.route_settings(), tun_index, dns)?;
+    if let Some(streams) = &mut streams {
+        streams.set_excluded(&mut steering, Instant::ZERO, &options.routes.excluded);
+    }
     tracing::info!(tun = driver.edge.tun_name(), ?offload, "the client runs");
     let role = ClientRole {
         monitor,
@@ -488,6 +491,9 @@ impl ClientRole {
         self.monitor.set_selector(uplinks);
         self.set_portal_probe(&mut driver.node, now, portal_probe);
         // A connection keeps the source address that its first packet left with.
+        if let Some(streams) = &mut self.streams {
+            streams.set_excluded(&mut self.steering, now, &excluded);
+        }
         self.filters.set_excluded(excluded.clone());
         self.steering.set_excluded(now, excluded);
         self.look_at_uplinks(driver, now);

@@ -106,14 +106,13 @@ fn sets(options: &FilterOptions) -> String {
             let near = apart::near(options);
             add(&format!("near{family}"), kind, of_family(&near, family == 4));
         }
-        let excluded = &options.excluded.destinations;
-        add(&format!("excluded{family}"), kind, of_family(excluded, family == 4));
         if let Forwarding::Server { denied, .. } = &options.forwarding {
             add(&format!("denied{family}"), kind, of_family(denied, family == 4));
         }
     }
     if let Forwarding::Box { inside, .. } = &options.forwarding {
         text += &inside_sets(inside);
+        text += &excluded_sets(&options.excluded);
     }
     text
 }
@@ -135,6 +134,12 @@ pub(super) fn inside_sets(inside: &[Interface]) -> String {
     let named = named.iter().map(|interface| format!("\"{}\"", interface.name)).collect();
     let odd = odd.iter().map(|it| it.index.to_string()).collect();
     set("inside", "ifname", named) + &set("inside_odd", "iface_index", odd)
+}
+
+/// The sets of what is excluded from the tunnel, for [`matches_excluded`].
+pub(super) fn excluded_sets(Excluded { destinations, .. }: &Excluded) -> String {
+    let set = |name, kind, ipv4| set(name, kind, of_family(destinations, ipv4));
+    set("excluded4", "ipv4_addr", true) + &set("excluded6", "ipv6_addr", false)
 }
 
 /// Nobody but this machine speaks to its inner addresses from beside the tunnel (CVE-2019-14899).
@@ -296,7 +301,7 @@ fn excluded(options: &FilterOptions) -> Vec<String> {
     matches_excluded(excluded).map(|which| format!("{leaves} {which}")).collect()
 }
 
-/// Matches what is excluded; its destinations are sets of the table.
+/// Matches what is excluded; its destinations are in [`excluded_sets`].
 pub(super) fn matches_excluded(excluded: &Excluded) -> impl Iterator<Item = String> {
     let sets = [(true, "excluded4"), (false, "excluded6")].into_iter();
     let sets = sets.filter(|(ipv4, _)| has_family(&excluded.destinations, *ipv4));
