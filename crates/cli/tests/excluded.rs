@@ -16,6 +16,7 @@ mod dns;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -413,6 +414,54 @@ fn connections_of_the_lan_are_not_taken_if_they_are_excluded() {
             world.check_outside(camera, INSIDE, "marked");
         }
         assert_eq!(taken(), before);
+    });
+}
+
+/// Neither when something is excluded by a reload, nor when it no longer is.
+#[test]
+fn addresses_of_the_lan_never_leave_by_an_uplink() {
+    run_sandboxed("addresses_of_the_lan_never_leave_by_an_uplink", || {
+        let excluded = format!("exclude = [\"{OUTSIDE}/32\"]\n");
+        let world = world("exclude = []\n");
+        let World { road, camera, .. } = &world;
+        // In the tunnel the camera has its own address.
+        let own = "\"10.77.0.2/32\"";
+        let more = format!("{own}, \"192.168.50.0/24\"");
+        road.edit("server.toml", |text| text.replace(own, &more));
+        let _daemons = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        count(&road.server, "ip saddr 192.168.50.0/24");
+        // One flow that lasts, and new ones all the time.
+        let lasting = camera.enter(|| UdpSocket::bind("0.0.0.0:5000").unwrap()).unwrap();
+        let is_over = AtomicBool::new(false);
+        let (from, to) = (camera, SocketAddr::from((OUTSIDE, 9)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let send = || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        let _ = lasting.send_to(b"x", to);
+                        let _ = UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", to);
+                        sleep(Duration::from_micros(300));
+                    }
+                };
+                from.enter(send).unwrap();
+            });
+            let swap = |from: &str, to: &str| {
+                sleep(Duration::from_millis(200));
+                road.edit("client.toml", |text| text.replace(from, to));
+                let reloaded = roadweave(&["reload", "--socket", &socket(CLIENT)]);
+                assert!(reloaded.status.success(), "{reloaded:?}");
+                sleep(Duration::from_millis(300));
+            };
+            for _ in 0..3 {
+                swap("exclude = []\n", &excluded);
+                swap(&excluded, "exclude = []\n");
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(counted(&road.server), 0, "left with an address of the LAN");
+        world.check_inside(camera, OUTSIDE, "in the end");
     });
 }
 

@@ -4,7 +4,7 @@
 //! prerouting   own_addresses (before conntrack) ─► destinations (before the machine's own DNAT)
 //!              ─► forwards (before it as well) ─► sockets (after NAT, see super::sockets)
 //! forward      forward ─► answers, forwarded (see super::forwards)
-//! postrouting  postrouting (source NAT) ─► opened (after it)
+//! postrouting  postrouting (source NAT) ─► opened (a server), outside (a box)
 //! ```
 //!
 //! The chains of [`super::apart`] come beside where neighbours may have the same inner addresses.
@@ -82,6 +82,8 @@ fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
             self::opened(options, opened),
         ),
     ];
+    let hook = "filter hook postrouting priority srcnat + 10";
+    chains.push(base("outside", hook, outside(options)));
     if let Some(own) = options.apart {
         chains.extend(apart::chains(options, own));
     }
@@ -282,6 +284,22 @@ fn masquerade_outside(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
+/// What is behind a box leaves by no uplink with its own address: a connection that began in the
+/// tunnel with that keeps it, and is over.
+fn outside(options: &FilterOptions) -> Vec<String> {
+    let excluded = excluded(options);
+    if options.masquerade_into_tun.is_none() || excluded.is_empty() {
+        return Vec::new();
+    }
+    let drop = count_and_drop(DropReason::ForwardRefused);
+    // This machine's own, and neighbour discovery: see `opened`.
+    let mut rules = ["iif 0 return", "ip6 saddr :: return", "ct status snat return"]
+        .map(str::to_owned)
+        .to_vec();
+    rules.extend(excluded.iter().map(|which| format!("{which} fib saddr type != local {drop}")));
+    rules
+}
+
 /// A box is no exit for its server: what came out of the tunnel leaves by no uplink because of what
 /// is excluded for others. Answers to what came in by an uplink are marked as such.
 fn no_exit(options: &FilterOptions) -> impl Iterator<Item = String> {
@@ -306,8 +324,8 @@ pub(super) fn matches_excluded(excluded: &Excluded) -> impl Iterator<Item = Stri
     let sets = [(true, "excluded4"), (false, "excluded6")].into_iter();
     let sets = sets.filter(|(ipv4, _)| has_family(&excluded.destinations, *ipv4));
     let sets = sets.map(|(ipv4, set)| format!("{} daddr @{set}", family(ipv4)));
-    let mark = excluded.mark.map(|(mark, mask)| format!("meta mark & {mask:#x} == {mark:#x}"));
-    sets.chain(mark)
+    let marked = |(mark, mask): &(u32, u32)| format!("meta mark & {mask:#x} == {mark:#x}");
+    sets.chain(excluded.marks.iter().map(marked))
 }
 
 /// Closes on a server what it has opened by turning forwarding on: between interfaces of others

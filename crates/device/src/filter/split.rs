@@ -448,7 +448,7 @@ mod tests {
         let mut options = options(&["lan0"], all);
         options.excluded = Excluded {
             destinations: ["203.0.113.0/24", "2001:db8::/32"].map(|it| it.parse().unwrap()).into(),
-            mark: Some((0x10, 0xff)),
+            marks: vec![(0x10, 0xff)],
         };
         let (text, _) = text("t", &options);
         let chain = text.split("chain inside_out {\n").nth(1).unwrap().split("  }").next().unwrap();
