@@ -178,6 +178,6 @@ pub fn reload_of(file: &ClientFile) -> ClientReload {
 pub fn excluded_of(file: &ClientFile) -> Excluded {
     Excluded {
         destinations: file.routes.exclude.clone(),
-        mark: file.routes.exclude_mark.map(PacketMark::bits),
+        marks: file.routes.exclude_mark.map(PacketMark::bits).into_iter().collect(),
     }
 }

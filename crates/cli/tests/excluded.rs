@@ -16,6 +16,7 @@ mod dns;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -362,6 +363,105 @@ fn the_inner_addresses_of_the_server_stay_in_the_tunnel() {
         let lost = ping(&road.vehicle, GATEWAY_V4, "-c 1 -W 1");
         assert!(!lost.status.success(), "{lost:?}");
         assert_eq!(counted(&road.server), 0, "after a crash");
+    });
+}
+
+/// What is split keeps to what a reload, or a mark, excludes.
+#[test]
+fn connections_of_the_lan_are_not_taken_if_they_are_excluded() {
+    run_sandboxed("connections_of_the_lan_are_not_taken_if_they_are_excluded", || {
+        let world = world("exclude = []\n");
+        let World { road, camera, .. } = &world;
+        road.edit("client.toml", |text| format!("{text}\n[streams]\ntcp = \"split\"\n"));
+        road.edit("server.toml", |text| text + "[streams]\n");
+        let _daemons = road.start_both();
+        let split = |status: &serde_json::Value| status["streams"]["split"].clone();
+        let taken = || split(&road.show(CLIENT))["taken"].as_u64().unwrap();
+        // The first is a packet's way to learn who answers, the second is taken.
+        let take = |host: Ipv4Addr| {
+            road.wait_for_status(CLIENT, "connections are split", |status| {
+                split(status).is_object() && split(status)["obstacle"].is_null()
+            });
+            let before = taken();
+            world.check_inside(camera, host, "as packets");
+            world.check_inside(camera, host, "as a stream");
+            assert!(taken() > before, "{host} is not taken");
+        };
+        take(OUTSIDE);
+        let reload = |from: &str, to: &str| {
+            road.edit("client.toml", |text| text.replace(from, to));
+            let reloaded = roadweave(&["reload", "--socket", &socket(CLIENT)]);
+            assert!(reloaded.status.success(), "{reloaded:?}");
+        };
+        let excluded = format!("exclude = [\"{OUTSIDE}/32\"]\n");
+        reload("exclude = []\n", &excluded);
+        let before = taken();
+        for _ in 0..3 {
+            world.check_outside(camera, OUTSIDE, "excluded by a reload");
+        }
+        assert_eq!(taken(), before);
+        reload(&excluded, "exclude_mark = \"0x10/0xff\"\n");
+        take(INSIDE);
+        let before = taken();
+        nft(
+            &road.vehicle,
+            &format!(
+                "table ip own {{ chain in {{ type filter hook prerouting priority mangle; \
+                 ip daddr {INSIDE} meta mark set 0x10; }}; }}"
+            ),
+        );
+        for _ in 0..3 {
+            world.check_outside(camera, INSIDE, "marked");
+        }
+        assert_eq!(taken(), before);
+    });
+}
+
+/// Neither when something is excluded by a reload, nor when it no longer is.
+#[test]
+fn addresses_of_the_lan_never_leave_by_an_uplink() {
+    run_sandboxed("addresses_of_the_lan_never_leave_by_an_uplink", || {
+        let excluded = format!("exclude = [\"{OUTSIDE}/32\"]\n");
+        let world = world("exclude = []\n");
+        let World { road, camera, .. } = &world;
+        // In the tunnel the camera has its own address.
+        let own = "\"10.77.0.2/32\"";
+        let more = format!("{own}, \"192.168.50.0/24\"");
+        road.edit("server.toml", |text| text.replace(own, &more));
+        let _daemons = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        count(&road.server, "ip saddr 192.168.50.0/24");
+        // One flow that lasts, and new ones all the time.
+        let lasting = camera.enter(|| UdpSocket::bind("0.0.0.0:5000").unwrap()).unwrap();
+        let is_over = AtomicBool::new(false);
+        let (from, to) = (camera, SocketAddr::from((OUTSIDE, 9)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let send = || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        let _ = lasting.send_to(b"x", to);
+                        let _ = UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", to);
+                        sleep(Duration::from_micros(300));
+                    }
+                };
+                from.enter(send).unwrap();
+            });
+            let swap = |from: &str, to: &str| {
+                sleep(Duration::from_millis(200));
+                road.edit("client.toml", |text| text.replace(from, to));
+                let reloaded = roadweave(&["reload", "--socket", &socket(CLIENT)]);
+                assert!(reloaded.status.success(), "{reloaded:?}");
+                sleep(Duration::from_millis(300));
+            };
+            for _ in 0..3 {
+                swap("exclude = []\n", &excluded);
+                swap(&excluded, "exclude = []\n");
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(counted(&road.server), 0, "left with an address of the LAN");
+        world.check_inside(camera, OUTSIDE, "in the end");
     });
 }
 

@@ -54,7 +54,7 @@ use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{ClientStatus, RoleStatus, Status};
 use crate::time_of_day::ClockReading;
-use crate::{Clock, Event, Monitor, StateFile, Tun, TunOptions, Uplink};
+use crate::{Clock, Event, Excluded, Monitor, StateFile, Tun, TunOptions, Uplink};
 
 /// How long a server may stay silent before the user is told.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -151,10 +151,13 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let fleet =
         options.fleet.take().map(|fleet| Fleet::start(fleet, driver.waker())).transpose()?;
     let streams = options.streams.as_ref();
-    let streams =
+    let mut streams =
         streams.map(|streams| LanStreams::open(&instance, streams, &driver)).transpose()?;
     // Last: a client that cannot start refuses nothing.
-    let steering = Steering::start(&instance, options.route_settings(), tun_index, dns)?;
+    let mut steering = Steering::start(&instance, options.route_settings(), tun_index, dns)?;
+    if let Some(streams) = &mut streams {
+        streams.set_excluded(&mut steering, Instant::ZERO, &options.routes.excluded);
+    }
     tracing::info!(tun = driver.edge.tun_name(), ?offload, "the client runs");
     let role = ClientRole {
         monitor,
@@ -487,9 +490,7 @@ impl ClientRole {
         self.steering.set_selector(now, uplinks.clone());
         self.monitor.set_selector(uplinks);
         self.set_portal_probe(&mut driver.node, now, portal_probe);
-        // A connection keeps the source address that its first packet left with.
-        self.filters.set_excluded(excluded.clone());
-        self.steering.set_excluded(now, excluded);
+        self.exclude(now, excluded);
         self.look_at_uplinks(driver, now);
         for uplink in self.monitor.uplinks().cloned().collect::<Vec<Uplink>>() {
             self.apply_policy(&mut driver.node, &uplink.name);
@@ -498,6 +499,22 @@ impl ClientRole {
         }
         tracing::info!("lanes, policies, uplinks and what is excluded were read again");
         left_out
+    }
+
+    /// Lets something else leave outside the tunnel. A connection keeps the source address that its
+    /// first packet left with, so the filters come before the routes that need them, and go after.
+    fn exclude(&mut self, now: Instant, excluded: Excluded) {
+        if self.options.routes.excluded == excluded {
+            return;
+        }
+        let before = std::mem::replace(&mut self.options.routes.excluded, excluded.clone());
+        self.filters.set_excluded(excluded.and(&before));
+        if self.steering.set_excluded(now, excluded.clone()) {
+            self.filters.set_excluded(excluded.clone());
+        }
+        if let Some(streams) = &mut self.streams {
+            streams.set_excluded(&mut self.steering, now, &excluded);
+        }
     }
 
     /// Lets the uplinks try the addresses that were found over them.

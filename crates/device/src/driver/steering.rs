@@ -102,9 +102,12 @@ impl Steering {
                 Err(error) => self.tell_unmarked(&error),
             }
         }
-        if !self.repairs.take_due(now) {
-            return;
+        if self.repairs.take_due(now) {
+            self.sync(now);
         }
+    }
+
+    fn sync(&mut self, now: Instant) {
         match self.routes.sync() {
             Ok(lost) => {
                 if let Some(text) = self.repairs.on_repair(now, lost) {
@@ -125,10 +128,12 @@ impl Steering {
         self.repairs.on_notice(now);
     }
 
-    /// Something else leaves outside the tunnel.
-    pub(super) fn set_excluded(&mut self, now: Instant, excluded: Excluded) {
+    /// Something else leaves outside the tunnel, from now on. Returns whether all routes are as
+    /// they should be then; if not it is tried again.
+    pub(super) fn set_excluded(&mut self, now: Instant, excluded: Excluded) -> bool {
         self.routes.set_excluded(excluded);
-        self.repairs.on_notice(now);
+        self.sync(now);
+        !self.failed
     }
 
     /// Makes an uplink reach everything by its own gateway, and answers by it what comes in by it.

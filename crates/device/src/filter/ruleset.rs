@@ -4,7 +4,7 @@
 //! prerouting   own_addresses (before conntrack) ─► destinations (before the machine's own DNAT)
 //!              ─► forwards (before it as well) ─► sockets (after NAT, see super::sockets)
 //! forward      forward ─► answers, forwarded (see super::forwards)
-//! postrouting  postrouting (source NAT) ─► opened (after it)
+//! postrouting  postrouting (source NAT) ─► opened (a server), outside (a box)
 //! ```
 //!
 //! The chains of [`super::apart`] come beside where neighbours may have the same inner addresses.
@@ -82,6 +82,8 @@ fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
             self::opened(options, opened),
         ),
     ];
+    let hook = "filter hook postrouting priority srcnat + 10";
+    chains.push(base("outside", hook, outside(options)));
     if let Some(own) = options.apart {
         chains.extend(apart::chains(options, own));
     }
@@ -106,14 +108,13 @@ fn sets(options: &FilterOptions) -> String {
             let near = apart::near(options);
             add(&format!("near{family}"), kind, of_family(&near, family == 4));
         }
-        let excluded = &options.excluded.destinations;
-        add(&format!("excluded{family}"), kind, of_family(excluded, family == 4));
         if let Forwarding::Server { denied, .. } = &options.forwarding {
             add(&format!("denied{family}"), kind, of_family(denied, family == 4));
         }
     }
     if let Forwarding::Box { inside, .. } = &options.forwarding {
         text += &inside_sets(inside);
+        text += &excluded_sets(&options.excluded);
     }
     text
 }
@@ -135,6 +136,12 @@ pub(super) fn inside_sets(inside: &[Interface]) -> String {
     let named = named.iter().map(|interface| format!("\"{}\"", interface.name)).collect();
     let odd = odd.iter().map(|it| it.index.to_string()).collect();
     set("inside", "ifname", named) + &set("inside_odd", "iface_index", odd)
+}
+
+/// The sets of what is excluded from the tunnel, for [`matches_excluded`].
+pub(super) fn excluded_sets(Excluded { destinations, .. }: &Excluded) -> String {
+    let set = |name, kind, ipv4| set(name, kind, of_family(destinations, ipv4));
+    set("excluded4", "ipv4_addr", true) + &set("excluded6", "ipv6_addr", false)
 }
 
 /// Nobody but this machine speaks to its inner addresses from beside the tunnel (CVE-2019-14899).
@@ -277,6 +284,22 @@ fn masquerade_outside(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
+/// What is behind a box leaves by no uplink with its own address: a connection that began in the
+/// tunnel with that keeps it, and is over.
+fn outside(options: &FilterOptions) -> Vec<String> {
+    let excluded = excluded(options);
+    if options.masquerade_into_tun.is_none() || excluded.is_empty() {
+        return Vec::new();
+    }
+    let drop = count_and_drop(DropReason::ForwardRefused);
+    // This machine's own, and neighbour discovery: see `opened`.
+    let mut rules = ["iif 0 return", "ip6 saddr :: return", "ct status snat return"]
+        .map(str::to_owned)
+        .to_vec();
+    rules.extend(excluded.iter().map(|which| format!("{which} fib saddr type != local {drop}")));
+    rules
+}
+
 /// A box is no exit for its server: what came out of the tunnel leaves by no uplink because of what
 /// is excluded for others. Answers to what came in by an uplink are marked as such.
 fn no_exit(options: &FilterOptions) -> impl Iterator<Item = String> {
@@ -296,13 +319,13 @@ fn excluded(options: &FilterOptions) -> Vec<String> {
     matches_excluded(excluded).map(|which| format!("{leaves} {which}")).collect()
 }
 
-/// Matches what is excluded; its destinations are sets of the table.
+/// Matches what is excluded; its destinations are in [`excluded_sets`].
 pub(super) fn matches_excluded(excluded: &Excluded) -> impl Iterator<Item = String> {
     let sets = [(true, "excluded4"), (false, "excluded6")].into_iter();
     let sets = sets.filter(|(ipv4, _)| has_family(&excluded.destinations, *ipv4));
     let sets = sets.map(|(ipv4, set)| format!("{} daddr @{set}", family(ipv4)));
-    let mark = excluded.mark.map(|(mark, mask)| format!("meta mark & {mask:#x} == {mark:#x}"));
-    sets.chain(mark)
+    let marked = |(mark, mask): &(u32, u32)| format!("meta mark & {mask:#x} == {mark:#x}");
+    sets.chain(excluded.marks.iter().map(marked))
 }
 
 /// Closes on a server what it has opened by turning forwarding on: between interfaces of others

@@ -18,6 +18,9 @@
 //! answered by RST. A SYN that was sent on as a packet is not taken when it is sent again, since
 //! conntrack has given it another source.
 //!
+//! What is excluded from the tunnel is not taken, since a stream goes through that; and the mark of
+//! what is taken would hide the one that excludes.
+//!
 //! Whether what is handed over comes in at all is counted, since a firewall of the box's own may
 //! drop it at `INPUT`, and rules of others may lead it elsewhere.
 //!
@@ -35,9 +38,9 @@ use roadweave_types::{FAILED_MARK, TAKEN_MARK};
 
 use super::chain::{Chain, family, has_family};
 use super::nftables::Nftables;
-use super::ruleset::{inside_sets, matches_inside, of_family};
+use super::ruleset::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};
 use super::{Interface, Table, run_nft};
-use crate::{DeviceError, Instance};
+use crate::{DeviceError, Excluded, Instance};
 
 /// The mark of packets and connections that are for sockets of this box which bear addresses of
 /// hosts, with the mask. It is of the lower half, since the upper one tells uplinks apart.
@@ -84,6 +87,7 @@ struct Options {
     /// Where connections are handed over, at most one of each family.
     listeners: Vec<(IpAddr, u16)>,
     inside: Vec<Interface>,
+    excluded: Excluded,
 }
 
 impl SplitTable {
@@ -94,7 +98,8 @@ impl SplitTable {
         rules: SplitRules,
         listeners: Vec<(IpAddr, u16)>,
     ) -> Self {
-        let options = Options { tun: tun.to_owned(), rules, listeners, inside: Vec::new() };
+        let (inside, excluded) = (Vec::new(), Excluded::default());
+        let options = Options { tun: tun.to_owned(), rules, listeners, inside, excluded };
         Self { instance: instance.clone(), options, table: None, is_stale: true }
     }
 
@@ -102,6 +107,15 @@ impl SplitTable {
     pub(crate) fn set_inside(&mut self, inside: Vec<Interface>) {
         if self.options.inside != inside {
             self.options.inside = inside;
+            self.is_stale = true;
+        }
+    }
+
+    /// Something else leaves outside the tunnel, and is not taken from the next
+    /// [`SplitTable::mend`] on.
+    pub(crate) fn set_excluded(&mut self, excluded: Excluded) {
+        if self.options.excluded != excluded {
+            self.options.excluded = excluded;
             self.is_stale = true;
         }
     }
@@ -173,6 +187,7 @@ fn text(table: &str, options: &Options) -> (String, usize) {
         let _ = writeln!(text, "  counter {counter} {{ packets 0 bytes 0 }}");
     }
     text += &inside_sets(&options.inside);
+    text += &excluded_sets(&options.excluded);
     let mut rules = 0;
     for Chain { name, hook, rules: lines } in chains(options) {
         rules += lines.len();
@@ -200,7 +215,7 @@ fn chains(options: &Options) -> Vec<Chain> {
         chains.extend(listener.map(|listener| plain(name, begin(listener))));
     }
     chains.extend([
-        plain("inside_out", inside_out(&options.listeners)),
+        plain("inside_out", inside_out(options)),
         base(
             "prerouting",
             // After destination NAT: what the machine's own rules lead elsewhere is theirs.
@@ -271,7 +286,7 @@ fn joined(ranges: &[RangeInclusive<u16>]) -> String {
 }
 
 /// What came in from inside.
-fn inside_out(listeners: &[(IpAddr, u16)]) -> Vec<String> {
+fn inside_out(Options { listeners, excluded, .. }: &Options) -> Vec<String> {
     let (mark, mask) = TAKEN;
     let mut rules = vec![
         format!("ct mark & {mask:#x} == {mark:#x} goto taken"),
@@ -280,6 +295,7 @@ fn inside_out(listeners: &[(IpAddr, u16)]) -> Vec<String> {
         "ct state != new return".to_owned(),
         "ct status & (confirmed | dnat) != 0 return".to_owned(),
     ];
+    rules.extend(matches_excluded(excluded).map(|which| which + " return"));
     for (listener, of) in of_families(listeners).into_iter().zip([4, 6]) {
         let Some((address, _)) = listener else { continue };
         let to = format!("{} daddr . tcp dport", family(address.is_ipv4()));
@@ -381,6 +397,7 @@ mod tests {
             rules,
             listeners: vec![("127.0.0.1".parse().unwrap(), 4000), ("::1".parse().unwrap(), 6000)],
             inside: inside.iter().map(interface).collect(),
+            excluded: Excluded::default(),
         }
     }
 
@@ -423,5 +440,26 @@ mod tests {
         let all = SplitRules { rules: Vec::new(), others: true };
         let (text, _) = text("t", &options(&[], all));
         assert!(!text.contains("goto inside_out") && !text.contains("goto choose"), "{text}");
+    }
+
+    #[test]
+    fn what_is_excluded_from_the_tunnel_is_not_taken() {
+        let all = SplitRules { rules: Vec::new(), others: true };
+        let mut options = options(&["lan0"], all);
+        options.excluded = Excluded {
+            destinations: ["203.0.113.0/24", "2001:db8::/32"].map(|it| it.parse().unwrap()).into(),
+            marks: vec![(0x10, 0xff)],
+        };
+        let (text, _) = text("t", &options);
+        let chain = text.split("chain inside_out {\n").nth(1).unwrap().split("  }").next().unwrap();
+        let rules: Vec<_> = chain.lines().map(str::trim).collect();
+        let expected = [
+            "ip daddr @excluded4 return",
+            "ip6 daddr @excluded6 return",
+            "meta mark & 0xff == 0x10 return",
+            "ip daddr . tcp dport @answered4 ip daddr . tcp dport != @failed4 goto begin4",
+        ];
+        assert_eq!(rules[5..9], expected, "{text}");
+        assert!(text.contains("set excluded6 { type ipv6_addr; flags interval;"), "{text}");
     }
 }

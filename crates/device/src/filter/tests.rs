@@ -304,8 +304,9 @@ fn what_leaves_a_box_outside_the_tunnel_has_an_address_of_the_uplink() {
     let mut options = options(Forwarding::Box { inside, between_uplinks: false });
     let excluded = ["203.0.113.0/25", "203.0.113.128/25", "2001:db8::/32"];
     options.excluded.destinations = excluded.map(|it| it.parse().unwrap()).into();
-    options.excluded.mark = Some((0x10, 0xf0));
+    options.excluded.marks = vec![(0x10, 0xf0)];
     let leaves = "oifname != { \"rw0\", \"lo\" } oifname != @inside";
+    let drop = "counter name \"forward_refused\" drop";
     check(
         &text(&options, NONE),
         &[
@@ -317,6 +318,11 @@ fn what_leaves_a_box_outside_the_tunnel_has_an_address_of_the_uplink() {
             &format!("{leaves} ip daddr @excluded4 masquerade"),
             &format!("{leaves} ip6 daddr @excluded6 masquerade"),
             &format!("{leaves} meta mark & 0xf0 == 0x10 masquerade"),
+            "type filter hook postrouting priority srcnat + 10; policy accept;",
+            "ct status snat return",
+            &format!("{leaves} ip daddr @excluded4 fib saddr type != local {drop}"),
+            &format!("{leaves} ip6 daddr @excluded6 fib saddr type != local {drop}"),
+            &format!("{leaves} meta mark & 0xf0 == 0x10 fib saddr type != local {drop}"),
         ],
     );
     let kept = FilterOptions { masquerade_into_tun: None, ..options.clone() };
@@ -332,7 +338,7 @@ fn what_came_out_of_the_tunnel_leaves_no_box_because_it_is_excluded() {
     options.masquerade_into_tun = None;
     options.excluded.destinations =
         ["203.0.113.0/24", "2001:db8::/32"].map(|it| it.parse().unwrap()).into();
-    options.excluded.mark = Some((0x10, 0xf0));
+    options.excluded.marks = vec![(0x10, 0xf0)];
     let leaves = "iifname \"rw0\" meta mark & 0xffff0000 == 0 oifname != { \"rw0\", \"lo\" } oifname != @inside";
     let drop = "counter name \"forward_refused\" drop";
     check(

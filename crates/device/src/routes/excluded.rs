@@ -34,7 +34,7 @@ pub struct Excluded {
     /// Destinations.
     pub destinations: Vec<IpNet>,
     /// What the machine's own rules have marked: the bits, and the mask under which they count.
-    pub mark: Option<(u32, u32)>,
+    pub marks: Vec<(u32, u32)>,
 }
 
 /// What belongs into the tunnel in one family.
@@ -48,6 +48,16 @@ pub(super) struct Tunnel<'a> {
 }
 
 impl Excluded {
+    /// This, and what the other excludes beyond it.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let mut both = self.clone();
+        let of_other = other.destinations.iter().filter(|it| !self.destinations.contains(it));
+        both.destinations.extend(of_other);
+        both.marks.extend(other.marks.iter().filter(|it| !self.marks.contains(it)));
+        both
+    }
+
     /// Adds what lets it pass by the tunnel, in one family.
     pub(super) fn plan(&self, plan: &mut Plan, tunnel: &Tunnel<'_>) {
         let Tunnel { ipv4, tables, whole, inner } = *tunnel;
@@ -59,17 +69,19 @@ impl Excluded {
                 plan.routes.insert(Route { passes_by: true, ..route });
             }
         }
-        let Some(mark) = self.mark else { return };
-        let rule = Rule { ipv4, mark: Some(mark), protocol: ROUTE_PROTOCOL, ..Rule::default() };
-        if !inner.is_empty() {
-            let (priority, table) = (PRIORITY_INNER, inner_table(tables));
-            plan.rules.insert(Rule { priority, table, ..rule.clone() });
+        for mark in &self.marks {
+            let (mark, protocol) = (Some(*mark), ROUTE_PROTOCOL);
+            let rule = Rule { ipv4, mark, protocol, ..Rule::default() };
+            if !inner.is_empty() {
+                let (priority, table) = (PRIORITY_INNER, inner_table(tables));
+                plan.rules.insert(Rule { priority, table, ..rule.clone() });
+            }
+            plan.rules.insert(Rule {
+                priority: PRIORITY_EXCLUDED,
+                goto: Some(PRIORITY_MAIN_TABLE),
+                table: *tables.start(),
+                ..rule
+            });
         }
-        plan.rules.insert(Rule {
-            priority: PRIORITY_EXCLUDED,
-            goto: Some(PRIORITY_MAIN_TABLE),
-            table: *tables.start(),
-            ..rule
-        });
     }
 }

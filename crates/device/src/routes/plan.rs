@@ -210,7 +210,7 @@ impl Planner<'_> {
             }
         }
         let excluded = &self.settings.excluded;
-        let marked = inner.iter().filter(|_| excluded.mark.is_some());
+        let marked = inner.iter().filter(|_| !excluded.marks.is_empty());
         let into_tunnel = named.into_iter().map(|prefix| (prefix, near));
         let into_tunnel = into_tunnel.chain(whole.iter().map(|prefix| (*prefix, rest)));
         let into_tunnel =

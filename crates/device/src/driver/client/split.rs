@@ -16,7 +16,7 @@ use roadweave_types::Instant;
 
 use crate::driver::steering::Steering;
 use crate::filter::split::{self, SplitRules, SplitTable};
-use crate::{DeviceError, Instance, Interface};
+use crate::{DeviceError, Excluded, Instance, Interface};
 
 /// What leads connections to the entrance, kept so while the client runs.
 pub(super) struct Split {
@@ -54,6 +54,19 @@ impl Split {
     pub(super) fn set_inside(&mut self, steering: &mut Steering, now: Instant, to: &[Interface]) {
         if self.inside != to {
             to.clone_into(&mut self.inside);
+            self.look(steering, now);
+        }
+    }
+
+    /// What leaves outside the tunnel is not led here from now on.
+    pub(super) fn set_excluded(
+        &mut self,
+        steering: &mut Steering,
+        now: Instant,
+        excluded: Excluded,
+    ) {
+        self.table.set_excluded(excluded);
+        if !self.inside.is_empty() {
             self.look(steering, now);
         }
     }

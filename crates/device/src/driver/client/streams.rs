@@ -11,7 +11,7 @@ use crate::driver::steering::Steering;
 use crate::poll::Event;
 use crate::status::{SplitStatus, StreamsStatus};
 use crate::streams::{Entrance, EventStreams, LOOPBACK, PlayerTold};
-use crate::{DeviceError, Instance, Interface};
+use crate::{DeviceError, Excluded, Instance, Interface};
 
 /// Where connections come in, and whose streams they go by.
 pub(super) struct LanStreams {
@@ -61,6 +61,18 @@ impl LanStreams {
         self.entrance.set_inside(indexes.chain([LOOPBACK]).collect());
         if let Some(split) = &mut self.split {
             split.set_inside(steering, now, inside);
+        }
+    }
+
+    /// Something else leaves outside the tunnel, and does not end here.
+    pub(super) fn set_excluded(
+        &mut self,
+        steering: &mut Steering,
+        now: Instant,
+        excluded: &Excluded,
+    ) {
+        if let Some(split) = &mut self.split {
+            split.set_excluded(steering, now, excluded.clone());
         }
     }
 

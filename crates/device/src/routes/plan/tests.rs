@@ -129,7 +129,7 @@ impl World {
 
     /// The same of a packet with the mark of what is excluded.
     fn marked_way(&mut self, destination: &str) -> Option<Option<u32>> {
-        let mark = self.settings.excluded.mark;
+        let mark = self.settings.excluded.marks.first().copied();
         Self::look(&self.planner().plan(), destination.parse().unwrap(), mark)
     }
 
@@ -303,7 +303,7 @@ fn the_longest_prefix_decides_between_the_tunnel_and_what_is_excluded_from_it() 
     world.settings.into_tunnel.push(prefix("203.0.113.128/25"));
     world.settings.excluded.destinations =
         ["203.0.113.0/24", "10.77.0.0/16", "192.168.50.0/28", "2001:db8::/32"].map(prefix).into();
-    world.settings.excluded.mark = Some((0x10, 0xff));
+    world.settings.excluded.marks = vec![(0x10, 0xff)];
     let check = |world: &mut World, inside: Option<u32>| {
         for outside in ["203.0.113.1", "10.77.1.1", "192.168.50.2", "2001:db8::1"] {
             assert_eq!(world.own_way(outside), None, "{outside}");
@@ -342,7 +342,7 @@ fn prefixes_are_excluded_from_wider_ones_where_not_all_belongs_into_the_tunnel()
 fn the_server_s_inner_addresses_are_in_the_tunnel_whatever_is_excluded() {
     let mut world = World::new(&["wwan*"], "10.9.0.2/24", &[]);
     world.settings.excluded.destinations = ["10.77.0.1/32", "fd77::1/128"].map(prefix).into();
-    world.settings.excluded.mark = Some((0x10, 0xff));
+    world.settings.excluded.marks = vec![(0x10, 0xff)];
     assert_eq!(world.marked_way("10.77.0.1"), None, "it is not known yet");
     let mut world = world.grant();
     world.grant.as_mut().unwrap().gateways.push(prefix("fd77::1/128"));
@@ -356,7 +356,7 @@ fn the_server_s_inner_addresses_are_in_the_tunnel_whatever_is_excluded() {
     }
     world.settings.into_tunnel.clear();
     assert_eq!(world.marked_way("10.77.0.1"), Some(Some(TUN)), "named by the grant alone");
-    world.settings.excluded.mark = None;
+    world.settings.excluded.marks.clear();
     let plan = world.planner().plan();
     assert!(plan.routes.iter().all(|route| route.table != inner_table(&TABLES)), "{plan:?}");
 }
