@@ -23,7 +23,7 @@ debian() {
     codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
     base=$OUT/debian-$codename.tar
     if [ ! -f "$base" ]; then
-        mmdebstrap --quiet --variant=minbase "$codename" "$base.new" >"$ROOT/mmdebstrap" 2>&1 ||
+        mmdebstrap --quiet --format=tar --variant=minbase "$codename" "$base.new" >"$ROOT/mmdebstrap" 2>&1 ||
             skip "no mirror of Debian $codename was reached: $(tail -n 1 "$ROOT/mmdebstrap")"
         mv "$base.new" "$base"
     fi
