@@ -78,7 +78,7 @@ impl Crossing {
         nft(
             &this.tunnel,
             "table ip6 quiet { chain out { type filter hook output priority 0; \
-             ip6 daddr ff00::/8 meta l4proto ipv6-icmp drop; }; }",
+             ip6 daddr ff00::/8 meta l4proto icmpv6 drop; }; }",
         );
         this
     }

@@ -65,6 +65,15 @@ const SETTINGS: [&str; 13] = [
 /// Private to the sandbox.
 const FOLDER: &str = "/run/road";
 
+/// Makes this sandbox as bare as a new machine, which has no names of protocols and services.
+fn forget_names() {
+    let known = ["/etc/protocols", "/etc/services"].into_iter();
+    for file in known.filter(|file| Path::new(file).exists()) {
+        let mut mount = Command::new("mount");
+        assert!(mount.args(["--bind", "/dev/null", file]).status().unwrap().success());
+    }
+}
+
 /// The namespaces and the folder with the configuration files.
 pub struct Road {
     pub vehicle: NetNs,
@@ -83,6 +92,7 @@ impl Road {
 
     /// Builds all but the uplinks.
     pub fn without_uplinks() -> Self {
+        forget_names();
         let create = |name| NetNs::create(name).unwrap();
         let road =
             Self { vehicle: create("box"), server: create("server"), cloud: create("cloud") };

@@ -125,7 +125,7 @@ pub(super) fn forwarded(options: &FilterOptions) -> Vec<String> {
             )
         }));
     }
-    rules.push("ct state related meta l4proto { icmp, ipv6-icmp } return".to_owned());
+    rules.push("ct state related meta l4proto { icmp, icmpv6 } return".to_owned());
     rules.push(count_and_drop(DropReason::ForwardRefused));
     rules
 }

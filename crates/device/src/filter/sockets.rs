@@ -69,7 +69,7 @@ fn rules_for(near: &[IpNet], has_neighbours: bool) -> Vec<String> {
     if has_neighbours {
         rules.push(format!("iifgroup {GROUP} return"));
     }
-    for (ipv4, set, icmp) in [(true, "near4", "icmp"), (false, "near6", "ipv6-icmp")] {
+    for (ipv4, set, icmp) in [(true, "near4", "icmp"), (false, "near6", "icmpv6")] {
         if has_family(near, ipv4) {
             let destination = format!("{} daddr @{set}", family(ipv4));
             rules.push(format!("{destination} tcp flags & (syn | ack) != syn {found}"));

@@ -180,7 +180,7 @@ fn ports_lead_to_clients_past_what_is_denied() {
     let mut options = options(forwarding);
     let without = text(&options, NONE);
     assert!(!without.contains("dnat ip") && !without.contains(&format!("{marked} return")));
-    let errors = "ct state related meta l4proto { icmp, ipv6-icmp } return";
+    let errors = "ct state related meta l4proto { icmp, icmpv6 } return";
     let judged = judged.each_ref().map(String::as_str);
     check(&without, &[&["chain forwarded {", errors, refused], &judged[..]].concat());
     options.forwards = vec![one, range, renumbered];
