@@ -92,7 +92,7 @@ captured() {
 }
 qlog() {
     mkdir -p "$ROOT/box/root/qlog"
-    asks '' roadweave qlog --folder /root/qlog --seconds 1
+    in_box roadweave qlog --folder /root/qlog --seconds 1 || fail "qlog: exit code $?"
     grep -q tuple_assigned "$ROOT"/box/root/qlog/* || fail "qlog has no path"
 }
 report() { asks report roadweave report /etc/roadweave/client.toml --out /root/report; }
