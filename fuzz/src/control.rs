@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise, peer_text};
+use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise, Rate, peer_text};
 use roadweave_wire::{
     Binding, Control, Detached, Hello, LegMessage, LoadCounts, LoadDirection, Reason, Role,
     Speedtest, StreamsEpoch, StreamsOffer, TenantAnchor, TestBounds, TestId, TestRefusal, TestWord,
@@ -60,6 +60,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
                 weight: 7,
                 redundancy_percent: Some(5),
                 takes_insurance: false,
+                rate_max: Some(Rate::from_kbps(2_500)),
             },
         },
         Control::LanePromise {
