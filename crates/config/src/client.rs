@@ -194,7 +194,8 @@ pub struct PolicyFields {
     pub weight: Within<1, 100>,
     /// The most that it carries, each way, in thousands of bits per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate_limit_kbps: Option<Within<100, 100_000_000>>,
+    pub rate_limit_kbps:
+        Option<Within<{ Policy::RATE_KBPS_MIN as i64 }, { Policy::RATE_KBPS_MAX as i64 }>>,
     /// What costs money on it.
     #[serde(default, skip_serializing_if = "MeteredFields::is_empty")]
     pub metered: MeteredFields,

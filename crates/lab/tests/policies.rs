@@ -173,8 +173,8 @@ fn a_rate_limit_holds_both_ways_and_the_others_carry_what_is_beyond_it() {
 fn a_near_link_with_a_small_limit_delays_nothing() {
     for strategy in ["xnc", "xnc-patient", "minrtt", "ecf", "raven", "pluribus", "lola", "xlink"] {
         for (near, far) in [(2, 22), (5, 60), (20, 40)] {
-            for kilobits in [100, 1_000] {
-                let rate_max = Some(Rate::from_kbps(kilobits));
+            for limit in [Policy::RATE_KBPS_MIN, 1_000].map(Rate::from_kbps) {
+                let rate_max = Some(limit);
                 let policy = Policy { rate_max, ..Policy::default() };
                 let limited = UplinkPolicy { policy, ..UplinkPolicy::default() };
                 let links = vec![link(20, near), link(20, far)];
@@ -184,7 +184,7 @@ fn a_near_link_with_a_small_limit_delays_nothing() {
                 let sent = stream(&mut world, 150, 4);
                 let delays = delays(&sent, &arrivals(&world.up));
                 let median = percentile(&delays, 0.5);
-                let case = format!("{strategy}, {near} and {far} ms, {kilobits} kbit/s");
+                let case = format!("{strategy}, {near} and {far} ms, {limit}");
                 let arrived = delays.len() * 100 / sent.len();
                 // LoLa gives up what it holds to be too late.
                 let least = if strategy == "lola" { 95 } else { 100 };

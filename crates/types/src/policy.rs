@@ -39,6 +39,10 @@ pub struct Policy {
 impl Policy {
     /// The largest weight.
     pub const WEIGHT_MAX: u8 = 100;
+    /// The least rate that a user may hold an uplink to, kbit/s.
+    pub const RATE_KBPS_MIN: u64 = 100;
+    /// The largest one.
+    pub const RATE_KBPS_MAX: u64 = 100_000_000;
 
     /// Bytes of redundancy that may leave on a path which has carried so many bytes of first
     /// transmissions and of redundancy.

@@ -166,7 +166,7 @@ pub(super) fn put_policy(out: &mut BytesMut, policy: &Policy) {
         put_field(out, FIELD_UNINSURED, &[]);
     }
     if let Some(rate) = policy.rate_max {
-        put_field(out, FIELD_RATE, &rate.as_bps().max(1).to_be_bytes());
+        put_field(out, FIELD_RATE, &rate.as_bps().to_be_bytes());
     }
 }
 
@@ -371,7 +371,9 @@ impl Fields {
         }
         let takes_insurance = self.all(FIELD_UNINSURED).next().is_none();
         let rate_max = match self.optional(FIELD_RATE)?.map(u64::from_be_bytes) {
-            Some(0) => return Err(ControlError::BadField(FIELD_RATE)),
+            Some(bits) if bits < Policy::RATE_KBPS_MIN * 1_000 => {
+                return Err(ControlError::BadField(FIELD_RATE));
+            }
             bits => bits.map(Rate::from_bps),
         };
         Ok(Policy { priority, weight, redundancy_percent, takes_insurance, rate_max })

@@ -323,11 +323,12 @@ proptest! {
 }
 
 #[test]
-fn a_path_of_no_rate_at_all_is_refused() {
-    let policy = Policy { rate_max: Some(Rate::from_bps(1)), ..Policy::default() };
+fn a_path_of_next_to_no_rate_is_refused() {
+    let rate_max = Some(Rate::from_kbps(Policy::RATE_KBPS_MIN));
+    let policy = Policy { rate_max, ..Policy::default() };
     let message = Control::PathPolicy { path: PathId(1), policy };
     let mut bytes = message.to_bytes().to_vec();
     assert_eq!(Control::parse(bytes.clone().into()), Ok(message));
-    *bytes.last_mut().expect("the rate is its last field") = 0;
+    *bytes.last_mut().expect("the rate is its last field") -= 1;
     assert_eq!(Control::parse(bytes.into()), Err(ControlError::BadField(FIELD_RATE)));
 }

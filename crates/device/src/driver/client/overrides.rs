@@ -2,7 +2,6 @@
 //! comes before what the configuration says.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 use roadweave_tunnel::{Caps, Client, UplinkPolicy};
 use roadweave_types::{Instant, PathStatus, Policy, Priority, Rate};
@@ -106,8 +105,8 @@ impl ClientRole {
         if change.weight.is_some_and(|weight| !(1..=Policy::WEIGHT_MAX).contains(&weight)) {
             return refuse(format!("a weight is 1 to {}", Policy::WEIGHT_MAX));
         }
-        if change.rate_limit_kbps.is_some_and(|rate| rate != 0 && !RATES_KBPS.contains(&rate)) {
-            let (least, most) = (RATES_KBPS.start(), RATES_KBPS.end());
+        let (least, most) = (Policy::RATE_KBPS_MIN, Policy::RATE_KBPS_MAX);
+        if change.rate_limit_kbps.is_some_and(|rate| rate != 0 && !(least..=most).contains(&rate)) {
             return refuse(format!("a rate limit is {least} to {most} kbit/s, or 0 for none"));
         }
         let mut caps = [change.monthly_cap_mb, change.daily_cap_mb].into_iter().flatten();
@@ -124,25 +123,15 @@ impl ClientRole {
             ));
         }
         self.overrides.set(&change)?;
-        let SetUplink {
-            uplink: name,
-            paused,
-            priority,
-            weight,
-            rate_limit_kbps,
-            monthly_cap_mb,
-            daily_cap_mb,
-            ..
-        } = &change;
-        let priority = priority.map(tracing::field::debug);
+        let name = &change.uplink;
         tracing::info!(
             uplink = name,
-            paused,
-            priority,
-            weight,
-            rate_limit_kbps,
-            monthly_cap_mb,
-            daily_cap_mb,
+            paused = change.paused,
+            priority = change.priority.map(tracing::field::debug),
+            weight = change.weight,
+            rate_limit_kbps = change.rate_limit_kbps,
+            monthly_cap_mb = change.monthly_cap_mb,
+            daily_cap_mb = change.daily_cap_mb,
             "an uplink is used otherwise"
         );
         if self.overrides.have_caps() {
@@ -180,8 +169,6 @@ fn is_last(driver: &Driver<Client>, uplinks: &[Uplink], uplink: Option<&Uplink>)
     carrying.contains(&uplink.name) && carrying.iter().all(|name| *name == uplink.name)
 }
 
-/// The rates that an uplink may be held to.
-const RATES_KBPS: RangeInclusive<u64> = 100..=100_000_000;
 /// The largest cap.
 const CAP_MB_MAX: u64 = 1_000_000_000;
 /// Of how many uplinks something may be said: names are for free.
