@@ -17,6 +17,7 @@ use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -508,41 +509,96 @@ fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
     });
 }
 
+/// A folder of programs for [`start_with`], whose `nft` waits as long as the file `hold` is there.
+fn slow_nft(road: &Road) -> PathBuf {
+    let folder = road.path("bin");
+    fs::create_dir(&folder).unwrap();
+    let script = "#!/bin/sh\nwhile [ -e /run/road/hold ]; do sleep 0.02; done\n\
+                  PATH=/usr/sbin:/usr/bin:/sbin:/bin exec nft \"$@\"\n";
+    fs::write(folder.join("nft"), script).unwrap();
+    fs::set_permissions(folder.join("nft"), fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+/// A client that finds its programs in `path`.
+fn start_with(road: &Road, path: &str) -> Daemon {
+    let mut command = road.vehicle.command(PROGRAM);
+    command.arg("client").arg("--config").arg(road.path("client.toml")).env("PATH", path);
+    Daemon::start(command, road.path("client.log"))
+}
+
 #[test]
-fn without_nft_a_closed_client_that_no_answer_could_reach_says_so() {
-    run_sandboxed("without_nft_a_closed_client_that_no_answer_could_reach_says_so", || {
+fn no_uplink_is_used_before_the_filters_hold_and_nothing_waits_for_nft() {
+    run_sandboxed("no_uplink_is_used_before_the_filters_hold_and_nothing_waits_for_nft", || {
+        let road = Road::new();
+        road.connect_camera();
+        let (hold, folder) = (road.path("hold"), slow_nft(&road));
+        let reached = "table netdev reached { chain in { type filter hook ingress device eth1 \
+                       priority 0; udp dport 4433 counter; }; }";
+        nft(&road.server, reached);
+        let packets = || {
+            let list = ["list", "table", "netdev", "reached"];
+            let output = road.server.command("nft").args(list).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        fs::write(&hold, "").unwrap();
+        let server = road.start_server();
+        let client = start_with(&road, &format!("{}:/usr/bin:/bin", folder.display()));
+        client.wait_for("the client runs");
+        // The event loop answers while nft is under way.
+        road.wait_for_status(CLIENT, "a reason", |status| {
+            let why = status["no_session"].as_str().unwrap_or_default();
+            why == "no uplink is used until the packet filters are in place"
+        });
+        assert!(packets().contains("packets 0 "), "{}", packets());
+        assert_eq!(client.count("uplink is up"), 0, "{}", client.log());
+        fs::remove_file(&hold).unwrap();
+        client.wait_for(" joined");
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        // The tunnel carries on while other filters, marks and split tables are put in place.
+        fs::write(&hold, "").unwrap();
+        road.edit("client.toml", |text| {
+            text.replace("[routes]\n", "[routes]\nexclude = [\"203.0.113.0/24\"]\n")
+        });
+        let reloaded = roadweave(&["reload", "--socket", &socket(CLIENT)]);
+        assert!(reloaded.status.success(), "{reloaded:?}");
+        road.wait_for_traffic();
+        let rules = || road.vehicle.command("nft").args(["list", "ruleset"]).output().unwrap();
+        let excludes = || String::from_utf8_lossy(&rules().stdout).contains("set excluded4");
+        assert!(!excludes(), "nft is under way");
+        fs::remove_file(&hold).unwrap();
+        let begun = Instant::now();
+        while !excludes() {
+            assert!(begun.elapsed() < WAIT_MAX, "{}", client.log());
+            sleep(Duration::from_millis(20));
+        }
+        client.interrupt();
+        server.interrupt();
+    });
+}
+
+#[test]
+fn without_nft_no_uplink_is_used_and_the_log_says_what_to_install() {
+    run_sandboxed("without_nft_no_uplink_is_used_and_the_log_says_what_to_install", || {
         let road = Road::without_uplinks();
         road.connect_uplink(1);
         // What starts a program in its namespace is there, and nothing else.
         let folder = road.path("bin");
         fs::create_dir(&folder).unwrap();
         std::os::unix::fs::symlink("/usr/bin/nsenter", folder.join("nsenter")).unwrap();
-        let start = |rp_filter: &str| {
-            for (interface, value) in [("all", "0"), ("eth1", rp_filter)] {
-                let key = format!("net.ipv4.conf.{interface}.rp_filter");
-                road.vehicle.set_sysctl(&key, value).unwrap();
-            }
-            let mut command = road.vehicle.command(PROGRAM);
-            command.arg("client").arg("--config").arg(road.path("client.toml"));
-            Daemon::start(
-                {
-                    command.env("PATH", &folder);
-                    command
-                },
-                road.path("client.log"),
-            )
-        };
-        let _server = road.start_server();
-        let cure = "install nftables. Without it no session can begin over eth1";
-        let client = start("1");
+        let server = road.start_server();
+        let client = start_with(&road, folder.to_str().unwrap());
+        let cure = "install nftables";
         client.wait_for(cure);
-        client.wait_for("no answer from");
-        let lines = ["WARN", cure].map(|text| client.count(text));
-        assert_eq!(lines, [3, 1], "one line for each trouble: {}", client.log());
+        client.wait_for("no uplink is used until the packet filters are in place");
+        assert_eq!(client.count("uplink is up"), 0, "{}", client.log());
+        let shown = road.show(CLIENT);
+        assert!(shown["no_session"].as_str().unwrap().contains(cure), "{shown:#}");
+        // Once it is installed, the client goes on.
+        std::os::unix::fs::symlink("/usr/sbin/nft", folder.join("nft")).unwrap();
+        client.wait_for(" joined");
         client.interrupt();
-        let client = start("0");
-        client.wait_for(" joined ");
-        assert_eq!(client.count(cure), 0, "{}", client.log());
-        client.interrupt();
+        server.interrupt();
     });
 }

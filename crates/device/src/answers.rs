@@ -22,11 +22,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use roadweave_types::UplinkId;
+use roadweave_types::{Instant, UplinkId};
 
-use crate::filter::{Table, is_quotable, run_nft};
+use crate::filter::{KeptTable, Turn, is_quotable, run_nft};
 use crate::routes::{ANSWER_MASK, answer_mark};
-use crate::{DeviceError, Instance, Uplink, sysctl};
+use crate::{DeviceError, Instance, Uplink, Waker, sysctl};
 
 /// The marks of one client's uplinks. They outlive it: `cleanup` removes them.
 #[derive(Debug)]
@@ -34,10 +34,9 @@ pub struct Answers {
     instance: Instance,
     /// All that were uplinks at any time: one may come back before it is noticed.
     uplinks: BTreeMap<String, Marked>,
-    /// Once it is installed.
-    table: Option<Table>,
-    /// There are uplinks that the table does not know.
-    stale: bool,
+    table: KeptTable,
+    /// The last attempt to put the table in place failed.
+    has_failed: bool,
 }
 
 /// What is marked by which uplink's mark.
@@ -50,65 +49,60 @@ struct Marked {
 
 impl Answers {
     /// No answers are led yet; what an earlier run left is kept until the first uplink comes.
-    pub fn new(instance: &Instance) -> Self {
-        Self { instance: instance.clone(), uplinks: BTreeMap::new(), table: None, stale: false }
+    /// `waker` wakes for the next [`Answers::turn`].
+    pub(crate) fn new(instance: &Instance, waker: Waker) -> Self {
+        let table = KeptTable::new(instance.answers_table(), waker);
+        Self { instance: instance.clone(), uplinks: BTreeMap::new(), table, has_failed: false }
     }
 
-    /// Marks what comes in by an uplink, from the next [`Answers::install`] on. Call it again when
-    /// the uplink is a new interface.
+    /// Marks what comes in by an uplink, once [`Answers::are_ready`]. Call it again when the uplink
+    /// is a new interface.
     ///
     /// # Errors
     /// What the kernel says of the settings.
-    pub fn add_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
+    pub(crate) fn add_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         let marked = Marked { id: uplink.id, index: uplink.index };
         // A number that stood for another name stands for this one now.
         self.uplinks.retain(|name, other| {
             other.index != marked.index || is_quotable(name) || *name == uplink.name
         });
         let before = self.uplinks.insert(uplink.name.clone(), marked);
-        self.stale |= before.is_none_or(|before| {
+        if before.is_none_or(|before| {
             before.id != marked.id || before != marked && !is_quotable(&uplink.name)
-        });
+        }) {
+            self.table.set_stale();
+        }
         self.mend_settings().map(drop)
     }
 
-    /// Installs the table if there are uplinks that it does not know.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unavailable`] without the program `nft`, or what it says; [`Answers::mend`]
-    /// tries again.
-    pub fn install(&mut self) -> Result<(), DeviceError> {
-        if !std::mem::take(&mut self.stale) {
-            return Ok(());
-        }
-        let mut table = match self.table.take() {
-            Some(table) => table,
-            None => Table::open(self.instance.answers_table())?,
-        };
-        let (text, rules) = ruleset(&self.instance, &self.uplinks);
-        table.replace(&text, rules)?;
-        self.table = Some(table);
-        Ok(())
+    /// Whether the table knows all uplinks, or cannot be had.
+    pub(crate) fn are_ready(&self) -> bool {
+        self.uplinks.is_empty() || self.has_failed || self.table.is_in_place()
     }
 
-    /// Looks whether table and settings are still as they were, and sets them again if not; returns
+    /// When [`Answers::turn`] has something to do.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.table.poll_timeout()
+    }
+
+    /// Keeps the table in place.
+    pub(crate) fn turn(&mut self, now: Instant) -> Turn {
+        let (instance, uplinks) = (&self.instance, &self.uplinks);
+        let turn = self.table.turn(now, || ruleset(instance, uplinks));
+        match turn {
+            Turn::Unchanged => {}
+            Turn::Replaced { .. } => self.has_failed = false,
+            Turn::Failed(_) => self.has_failed = true,
+        }
+        turn
+    }
+
+    /// Looks whether the settings are still as they were, and sets them again if not; returns
     /// whether they were not.
     ///
     /// # Errors
-    /// As [`Answers::install`].
-    pub fn mend(&mut self) -> Result<bool, DeviceError> {
-        let mut gone = self.mend_settings()?;
-        let was_there = self.table.is_some();
-        let is_there = self.table.as_mut().is_some_and(Table::is_in_place);
-        if !self.uplinks.is_empty() && !is_there {
-            self.stale = true;
-            self.install()?;
-            gone |= was_there;
-        }
-        Ok(gone)
-    }
-
-    fn mend_settings(&self) -> Result<bool, DeviceError> {
+    /// What the kernel says.
+    pub(crate) fn mend_settings(&self) -> Result<bool, DeviceError> {
         let valid =
             |name: &String| format!("net.ipv4.conf.{}.src_valid_mark", name.replace('.', "/"));
         let mut gone = false;

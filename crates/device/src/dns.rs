@@ -5,6 +5,8 @@
 //! left, stop, next start after a kill, release ─► as it was
 //! ```
 //!
+//! A thread does this, since these programs may wait for a daemon: no event loop waits for them.
+//!
 //! The file is replaced as a whole, and what was there is kept in the state directory before: after
 //! a crash or a power cut the next start, or `release`, puts it back. What somebody else has
 //! written since is theirs, and stays. `/run/roadweave/NAME.dns` says where the state directory is.
@@ -18,6 +20,8 @@ use std::net::IpAddr;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::program::{self, Failure};
@@ -26,17 +30,27 @@ use crate::{DeviceError, Instance, files};
 use file::ResolvConf;
 pub(crate) use file::{before, nameservers};
 
-/// The resolvers of one client's sessions.
+/// The resolvers of one client's sessions. Dropping it ends the thread after its last change.
 #[derive(Debug)]
 pub(crate) struct Dns {
+    servers: Vec<IpAddr>,
+    /// Whether a session is up that wants them; none without `servers`.
+    due: Option<Sender<bool>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread does.
+#[derive(Debug)]
+struct Worker {
     instance: Instance,
     tun: String,
     servers: Vec<IpAddr>,
     state_directory: PathBuf,
     /// How they were set, while they are.
     backend: Option<DnsBackend>,
-    /// A session is up that wants them.
     is_due: bool,
+    /// The last failure that was logged.
+    told: String,
 }
 
 /// What keeps the machine's resolvers.
@@ -49,29 +63,87 @@ enum DnsBackend {
 
 impl Dns {
     /// Changes nothing yet; without `servers` it never does.
-    pub(crate) fn new(
+    ///
+    /// # Errors
+    /// When the process has no threads left.
+    pub(crate) fn start(
         instance: &Instance,
         tun: &str,
         servers: Vec<IpAddr>,
         state_directory: &Path,
-    ) -> Self {
-        let (instance, tun) = (instance.clone(), tun.to_owned());
-        let state_directory = state_directory.to_owned();
-        Self { instance, tun, servers, state_directory, backend: None, is_due: false }
+    ) -> Result<Self, DeviceError> {
+        if servers.is_empty() {
+            return Ok(Self { servers, due: None, thread: None });
+        }
+        let mut worker = Worker {
+            instance: instance.clone(),
+            tun: tun.to_owned(),
+            servers: servers.clone(),
+            state_directory: state_directory.to_owned(),
+            backend: None,
+            is_due: false,
+            told: String::new(),
+        };
+        let (due, told) = channel();
+        let thread = std::thread::Builder::new()
+            .name("resolvers".to_owned())
+            .spawn(move || worker.run(&told))
+            .map_err(|error| DeviceError::system("start a thread", error))?;
+        Ok(Self { servers, due: Some(due), thread: Some(thread) })
     }
 
-    /// Whether the file names resolvers.
-    pub(crate) fn is_wanted(&self) -> bool {
-        !self.servers.is_empty()
+    /// The resolvers that the file names.
+    pub(crate) fn servers(&self) -> &[IpAddr] {
+        &self.servers
     }
 
-    /// Sets them.
-    ///
-    /// # Errors
-    /// What a program or the system says; the resolvers are those of before then.
-    pub(crate) fn set(&mut self) -> Result<(), DeviceError> {
-        self.is_due = self.is_wanted();
-        if !self.is_due || self.backend.is_some() {
+    /// Sets them soon. A failure is logged and tried again.
+    pub(crate) fn set(&self) {
+        self.ask(true);
+    }
+
+    /// Puts back soon what was there before.
+    pub(crate) fn unset(&self) {
+        self.ask(false);
+    }
+
+    fn ask(&self, due: bool) {
+        if let Some(thread) = &self.due {
+            // One that is gone has panicked, which is in the log.
+            let _ = thread.send(due);
+        }
+    }
+}
+
+impl Drop for Dns {
+    fn drop(&mut self) {
+        self.due = None;
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Worker {
+    /// Works until nothing more can be asked for.
+    fn run(&mut self, due: &Receiver<bool>) {
+        loop {
+            let result = match due.recv_timeout(LOOK) {
+                Ok(true) => self.set(),
+                Ok(false) => self.unset(),
+                Err(RecvTimeoutError::Timeout) => self.mend(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let text = result.err().map(|error| error.to_string()).unwrap_or_default();
+            if !text.is_empty() && text != self.told {
+                tracing::warn!("{text}");
+            }
+            self.told = text;
+        }
+    }
+
+    /// Sets them; after an error the resolvers are those of before.
+    fn set(&mut self) -> Result<(), DeviceError> {
+        self.is_due = true;
+        if self.backend.is_some() {
             return Ok(());
         }
         let backend = DnsBackend::of_this_machine();
@@ -96,10 +168,7 @@ impl Dns {
     }
 
     /// Puts back what was there before.
-    ///
-    /// # Errors
-    /// What a program or the system says.
-    pub(crate) fn unset(&mut self) -> Result<(), DeviceError> {
+    fn unset(&mut self) -> Result<(), DeviceError> {
         self.is_due = false;
         match self.backend {
             None => return Ok(()),
@@ -114,19 +183,17 @@ impl Dns {
     }
 
     /// Sets them if that could not be done before, or again if another program has changed the
-    /// file; returns whether one had.
-    ///
-    /// # Errors
-    /// As [`Dns::set`].
-    pub(crate) fn mend(&mut self) -> Result<bool, DeviceError> {
+    /// file.
+    fn mend(&mut self) -> Result<(), DeviceError> {
         if self.is_due && self.backend.is_none() {
-            return self.set().map(|()| false);
+            return self.set();
         }
         if self.backend != Some(DnsBackend::File) || self.file().is_ours() {
-            return Ok(false);
+            return Ok(());
         }
         self.file().set(&self.servers)?;
-        Ok(true)
+        tracing::warn!("another program changed the resolvers of the session; they are set again");
+        Ok(())
     }
 
     fn file(&self) -> ResolvConf {
@@ -218,9 +285,10 @@ fn run(program: &str, words: &[&str], input: &str) -> Result<(), DeviceError> {
     })
 }
 
-/// How long a program may take: the tunnel waits for it, and one that waits for a daemon may wait
-/// long.
-const LIMIT: Duration = Duration::from_secs(3);
+/// How long a program may take that waits for a daemon.
+const LIMIT: Duration = Duration::from_secs(10);
+/// How often the file is looked at, and a failure tried again.
+const LOOK: Duration = Duration::from_secs(4);
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Where clients keep their state unless told otherwise.

@@ -55,7 +55,6 @@ mod time_of_day;
 mod tun;
 mod udp;
 
-pub use answers::Answers;
 pub use apart::Apart;
 pub use cleanup::cleanup;
 pub use clock::Clock;

@@ -414,7 +414,7 @@ fn inner_addresses_answer_in_the_tunnel_alone() {
             own_addresses: own.map(|address| address.parse().unwrap()).to_vec(),
             ..a_box(false)
         };
-        let mut keeper = machine.enter(|| FilterKeeper::start(&instance).unwrap()).unwrap();
+        let mut keeper = machine.enter(|| FilterKeeper::start(&instance, None).unwrap()).unwrap();
         keeper.set_and_wait(options).unwrap();
         for address in own {
             assert!(!road.reaches(wifi, machine, address), "{address} from the wifi");
@@ -464,7 +464,7 @@ fn clients_do_not_reach_what_a_server_denies() {
         };
         let own = ["10.1.0.1", "fd01::1"].map(|address| address.parse().unwrap());
         let options = FilterOptions { own_addresses: own.to_vec(), ..options(forwarding) };
-        let mut keeper = machine.enter(|| FilterKeeper::start(&instance).unwrap()).unwrap();
+        let mut keeper = machine.enter(|| FilterKeeper::start(&instance, None).unwrap()).unwrap();
         keeper.set_and_wait(options).unwrap();
 
         let reaches_port = |from: &NetNs, port| {
@@ -509,7 +509,7 @@ fn what_others_remove_or_change_is_put_back() {
         let Crossing { machine, lan, wifi, .. } = &road;
         machine.set_forwarding().unwrap();
         let instance = Instance::new("client").unwrap();
-        let mut keeper = machine.enter(|| FilterKeeper::start(&instance).unwrap()).unwrap();
+        let mut keeper = machine.enter(|| FilterKeeper::start(&instance, None).unwrap()).unwrap();
         keeper.set_and_wait(a_box(false)).unwrap();
         let table = || {
             let list = ["-a", "list", "table", "inet", "roadweave_client"];

@@ -11,6 +11,7 @@ mod split;
 mod streams;
 mod tell;
 mod uplinks;
+mod waiting;
 
 use std::time::Duration;
 
@@ -29,13 +30,13 @@ pub use self::options::{
 use self::overrides::Overrides;
 use self::portals::Portals;
 use self::streams::LanStreams;
+use self::waiting::Waiting;
 use super::client_filters::ClientFilters;
 use super::debounce::Debounce;
 use super::edge::Edge;
 use super::event_loop::{Driver, MONITOR, ROUTERS, Role, Running, take_instance};
 use super::granted::Granted;
 use super::repeat_limiter::RepeatLimiter;
-use super::reread;
 use super::resolvers::{Changed, Resolvers};
 use super::settings;
 use super::steering::Steering;
@@ -54,7 +55,7 @@ use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{ClientStatus, RoleStatus, Status};
 use crate::time_of_day::ClockReading;
-use crate::{Clock, Event, Excluded, Monitor, StateFile, Tun, TunOptions, Uplink};
+use crate::{Clock, Event, Monitor, StateFile, Tun, TunOptions, Uplink};
 
 /// How long a server may stay silent before the user is told.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -99,6 +100,7 @@ struct ClientRole {
     /// The fleet has not been told of the uplinks as they are.
     has_other_uplinks: bool,
     passage: DataPlaneCheck,
+    waiting: Waiting,
     // Dropped in this order.
     granted: Granted,
     filters: ClientFilters,
@@ -132,16 +134,17 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     options.uplinks.exclude.push(tun.name().to_owned());
     let mut monitor = Monitor::open(options.uplinks.clone())?;
     monitor.leave_out(tun.index());
-    let filters = ClientFilters::start(&instance, &tun, &options)?;
     let mut client = new_client(clock, &options)?;
     options.servers.retain(|server| client.servers().iter().any(|it| it.key == server.key));
     let mut state = StateFile::new(&options.state_directory, instance.name());
     client.restore(state.read());
     let mut usage = StateFile::new(&options.state_directory, instance.name());
     client.restore_usage(usage.read());
-    let dns = Dns::new(&instance, tun.name(), options.dns.clone(), &options.state_directory);
+    let dns = Dns::start(&instance, tun.name(), options.dns.clone(), &options.state_directory)?;
     let (tun_index, offload) = (tun.index(), tun.offload());
     let driver = Driver::new(&instance, signals, Edge::new(clock, tun), client)?;
+    let tun = driver.edge.tun().expect("it has just been given one");
+    let filters = ClientFilters::start(&instance, tun, &options, driver.waker())?;
     driver.serve_metrics(metrics)?;
     driver.watch(&monitor, MONITOR)?;
     let routers = RouterNotices::open()?;
@@ -154,7 +157,8 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let mut streams =
         streams.map(|streams| LanStreams::open(&instance, streams, &driver)).transpose()?;
     // Last: a client that cannot start refuses nothing.
-    let mut steering = Steering::start(&instance, options.route_settings(), tun_index, dns)?;
+    let routes = options.route_settings();
+    let mut steering = Steering::start(&instance, routes, tun_index, dns, driver.waker())?;
     if let Some(streams) = &mut streams {
         streams.set_excluded(&mut steering, Instant::ZERO, &options.routes.excluded);
     }
@@ -181,6 +185,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         modems: Modems::default(),
         has_other_uplinks: true,
         passage: DataPlaneCheck::default(),
+        waiting: Waiting::default(),
         granted: Granted::default(),
         filters,
         steering,
@@ -294,7 +299,8 @@ impl Role<Client> for ClientRole {
     }
 
     fn on_reload(&mut self, driver: &mut Driver<Client>, now: Instant, request: LocalRequest) {
-        request.answer(reread::answer(self.reload(driver, now)));
+        let reloaded = self.reload(driver, now);
+        self.waiting.add_reload(request, reloaded);
     }
 
     /// The resolver has answers, or the fleet has news.
@@ -351,6 +357,7 @@ impl Role<Client> for ClientRole {
         }
         self.forget_modems(&mut driver.node, now);
         self.steering.handle_timeout(now);
+        self.take_filters(driver, now);
         // Nobody beyond the tunnel may speak as a host behind this box.
         let networks = self.steering.local_networks();
         driver.node.set_local_networks(networks.iter().copied());
@@ -364,6 +371,7 @@ impl Role<Client> for ClientRole {
         if let Some(streams) = &mut self.streams {
             streams.turn(driver, &mut self.steering, now, is_up);
         }
+        self.answer_reloads();
     }
 
     fn handle_events(&mut self, driver: &mut Driver<Client>, now: Instant) {
@@ -390,7 +398,7 @@ impl Role<Client> for ClientRole {
         drops.merge(&self.filters.drops());
         let role = ClientStatus {
             sessions: client.status().into_iter().collect(),
-            no_session: client.why_no_session(now),
+            no_session: self.filters.obstacle().or_else(|| client.why_no_session(now)),
             uplinks: client.uplinks(now),
             paused: self.overrides.paused(),
             modems: self.modems.facts(now),
@@ -499,22 +507,6 @@ impl ClientRole {
         }
         tracing::info!("lanes, policies, uplinks and what is excluded were read again");
         left_out
-    }
-
-    /// Lets something else leave outside the tunnel. A connection keeps the source address that its
-    /// first packet left with, so the filters come before the routes that need them, and go after.
-    fn exclude(&mut self, now: Instant, excluded: Excluded) {
-        if self.options.routes.excluded == excluded {
-            return;
-        }
-        let before = std::mem::replace(&mut self.options.routes.excluded, excluded.clone());
-        self.filters.set_excluded(excluded.and(&before));
-        if self.steering.set_excluded(now, excluded.clone()) {
-            self.filters.set_excluded(excluded.clone());
-        }
-        if let Some(streams) = &mut self.streams {
-            streams.set_excluded(&mut self.steering, now, &excluded);
-        }
     }
 
     /// Lets the uplinks try the addresses that were found over them.

@@ -2,17 +2,22 @@
 //!
 //! ```text
 //! start ─► nothing from what may be an uplink       welcome ─► forwarding, source NAT into the TUN
+//!                │ in place                                         │ in place
+//!                └─► uplinks are used                               └─► inner addresses are used
 //! ```
 //!
 //! The filters know the interfaces that are no uplinks, and shut out all others: one that is
 //! plugged in later, or after this program died, is an uplink until the contrary is seen.
+//!
+//! `nft` runs in the keeper's thread, which tries without end. What needs the filters waits for
+//! them: see [`ClientFilters::have_held`] and [`ClientFilters::are_in_place`].
 
 use ipnet::IpNet;
 use roadweave_types::DropCounters;
 
 use super::ClientOptions;
 use crate::{
-    DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Tun,
+    DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Tun, Waker,
 };
 
 /// The filters of a client. Dropping it removes them.
@@ -20,10 +25,12 @@ use crate::{
 pub(super) struct ClientFilters {
     keeper: FilterKeeper,
     options: FilterOptions,
+    /// They were in place once.
+    have_held: bool,
 }
 
 impl ClientFilters {
-    /// Filters nothing until [`ClientFilters::set_inside`].
+    /// Filters nothing until [`ClientFilters::set_inside`]. `done` is woken after each attempt.
     ///
     /// # Errors
     /// As [`FilterKeeper::start`].
@@ -31,6 +38,7 @@ impl ClientFilters {
         instance: &Instance,
         tun: &Tun,
         options: &ClientOptions,
+        done: Waker,
     ) -> Result<Self, DeviceError> {
         let options = FilterOptions {
             tun: tun.name().to_owned(),
@@ -50,34 +58,48 @@ impl ClientFilters {
             apart: None,
             forward: false,
         };
-        Ok(Self { keeper: FilterKeeper::start(instance)?, options })
+        let keeper = FilterKeeper::start(instance, Some(done))?;
+        Ok(Self { keeper, options, have_held: false })
     }
 
-    /// Keeps out what comes in by any interface but these, and the TUN, from now on. The first time
-    /// it returns when that holds: no uplink is used before.
+    /// Whether the filters have kept out what comes in by uplinks: no uplink is used before.
+    pub(super) fn have_held(&mut self) -> bool {
+        self.have_held |= self.keeper.is_in_place();
+        self.have_held
+    }
+
+    /// Whether the filters are those that were set last.
+    pub(super) fn are_in_place(&self) -> bool {
+        self.keeper.is_in_place()
+    }
+
+    /// Why no uplink can be used yet, if the filters are the reason.
+    pub(super) fn obstacle(&mut self) -> Option<String> {
+        if self.have_held() {
+            return None;
+        }
+        let failure = self.keeper.failure().map(|why| format!(": {why}")).unwrap_or_default();
+        Some(format!("no uplink is used until the packet filters are in place{failure}"))
+    }
+
+    /// Keeps out what comes in by any interface but these and the TUN.
     pub(super) fn set_inside(&mut self, interfaces: Vec<Interface>) {
         if let Forwarding::Box { inside, .. } = &mut self.options.forwarding {
             *inside = interfaces;
             inside.retain(|interface| interface.name != self.options.tun);
         }
-        if self.keeper.is_set() {
-            self.keeper.set(self.options.clone());
-        } else if let Err(error) = self.keeper.set_and_wait(self.options.clone()) {
-            tracing::warn!("what comes in by uplinks is not kept out: {error}");
-        }
+        self.keeper.set(self.options.clone());
     }
 
-    /// Something else leaves outside the tunnel; returns when that has its source addresses.
+    /// Gives what leaves outside the tunnel its source addresses, beside what leaves already.
+    pub(super) fn add_excluded(&mut self, excluded: &Excluded) {
+        self.set_excluded(excluded.and(&self.options.excluded));
+    }
+
+    /// Gives what leaves outside the tunnel its source addresses, and nothing else.
     pub(super) fn set_excluded(&mut self, excluded: Excluded) {
-        if self.options.excluded == excluded {
-            return;
-        }
         self.options.excluded = excluded;
-        if self.keeper.is_set()
-            && let Err(error) = self.keeper.set_and_wait(self.options.clone())
-        {
-            tracing::warn!("what is behind this box may not get out beside the tunnel: {error}");
-        }
+        self.keeper.set(self.options.clone());
     }
 
     /// Lets a new uplink hear its routers although the box forwards, whether it has an address yet
@@ -88,8 +110,8 @@ impl ClientFilters {
         }
     }
 
-    /// Lets through what is behind the box, once the server has granted `addresses`; before they
-    /// can be used.
+    /// Lets through what is behind the box. The `addresses`, which the server has granted, are used
+    /// once the filters are in place, so that they are never reached from beside the tunnel.
     pub(super) fn on_granted(&mut self, mtu: u16, addresses: &[IpNet]) {
         // Prefixes behind the box are granted too; its own addresses are the whole ones.
         let own = addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());
@@ -99,9 +121,7 @@ impl ClientFilters {
             *keep = addresses.to_vec();
         }
         self.options.forward = true;
-        if let Err(error) = self.keeper.set_and_wait(self.options.clone()) {
-            tracing::warn!("what is behind this box may not get through: {error}");
-        }
+        self.keeper.set(self.options.clone());
     }
 
     /// The packets that were not forwarded, by reason.

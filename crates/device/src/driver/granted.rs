@@ -1,7 +1,8 @@
 //! What a client sets up for what its server granted: addresses and routes, after the filters.
 //!
 //! ```text
-//! welcome ─► within bounds? ─► filters ─► addresses of the TUN ─► routes of the families that have one
+//! welcome ─► within bounds? ─► filters ─► in place ─► addresses of the TUN ─► routes of the families
+//!            begin                        take_due    set                    that have one
 //! ```
 //!
 //! Another welcome may grant other addresses: what is no longer granted goes first. Nothing that
@@ -10,6 +11,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use roadweave_tunnel::ClientEvent;
 use roadweave_wire::Welcome;
 
 use super::ClientOptions;
@@ -22,18 +24,28 @@ use crate::{Gateway, Grant, Netlink, Tun, Uplink};
 #[derive(Debug, Default)]
 pub(super) struct Granted {
     addresses: Vec<IpNet>,
+    due: Option<Due>,
+}
+
+/// What a server granted, until the filters are in place.
+#[derive(Debug)]
+pub(super) struct Due {
+    /// What brought it.
+    pub(super) event: ClientEvent,
+    mtu: u16,
+    grant: Grant,
 }
 
 impl Granted {
-    /// Sets up what `welcome` grants, in place of what another granted. What it may not grant is
-    /// told and left out.
-    pub(super) fn apply(
+    /// Sets the filters for what `welcome` grants. What is out of bounds is logged and left out.
+    /// The rest is due once the filters are in place.
+    pub(super) fn begin(
         &mut self,
-        steering: &mut Steering,
-        tun: &Tun,
+        steering: &Steering,
         filters: &mut ClientFilters,
         options: &ClientOptions,
         welcome: &Welcome,
+        event: ClientEvent,
     ) {
         let mtu = welcome.mtu.min(options.tun.mtu);
         let uplinks: Vec<&Uplink> = steering.uplinks().collect();
@@ -62,7 +74,23 @@ impl Granted {
         let all: Vec<_> = addresses.iter().copied().chain(behind.copied()).collect();
         // First, so that nobody beside the tunnel ever reaches an inner address.
         filters.on_granted(mtu, &all);
-        self.set_addresses(tun, mtu, addresses);
+        self.due = Some(Due { event, mtu, grant: Grant { addresses, gateways } });
+    }
+
+    /// What was granted, once the filters are in place.
+    pub(super) fn take_due(&mut self, filters: &ClientFilters) -> Option<Due> {
+        self.due.take_if(|_| filters.are_in_place())
+    }
+
+    /// The session that granted it is over.
+    pub(super) fn forget_due(&mut self) {
+        self.due = None;
+    }
+
+    /// Sets up what was granted, in place of what another welcome granted.
+    pub(super) fn set(&mut self, steering: &mut Steering, tun: &Tun, due: &Due) {
+        self.set_addresses(tun, due.mtu, due.grant.addresses.clone());
+        let gateways = due.grant.gateways.clone();
         steering.set_grant(Grant { addresses: self.addresses.clone(), gateways });
     }
 

@@ -91,7 +91,7 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     lead_into_tun(&mut routes, &tun, &options.into_tunnel);
     routes.keep_addresses(tun.index(), &options.addresses);
     let routes = RouteKeeper::start(routes)?;
-    let mut filters = FilterKeeper::start(&instance)?;
+    let mut filters = FilterKeeper::start(&instance, None)?;
     filters.set_and_wait(filter_options(&tun))?;
     let (mtu, offload) = (tun.mtu(), tun.offload());
     let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), router)?;

@@ -16,9 +16,11 @@ use std::time::Duration;
 use ipnet::IpNet;
 use roadweave_types::{Instant, UplinkSelector};
 
+use crate::answers::Answers;
 use crate::dns::{Dns, nameservers};
+use crate::filter::Turn;
 use crate::routes::{Repairs, has_reverse_path_filter};
-use crate::{Answers, ClientRoutes, DeviceError, Excluded, Grant, Instance, RouteSettings, Uplink};
+use crate::{ClientRoutes, DeviceError, Excluded, Grant, Instance, RouteSettings, Uplink, Waker};
 
 /// How often it is looked at whether answers still find their uplinks.
 const LOOK: Duration = Duration::from_secs(4);
@@ -49,12 +51,13 @@ impl Steering {
         settings: RouteSettings,
         tun: u32,
         dns: Dns,
+        waker: Waker,
     ) -> Result<Self, DeviceError> {
         let mut routes = ClientRoutes::open(instance, settings, tun)?;
         routes.close()?;
         let mut this = Self {
             routes,
-            answers: Answers::new(instance),
+            answers: Answers::new(instance, waker),
             dns,
             outside: BTreeSet::new(),
             repairs: Repairs::default(),
@@ -68,7 +71,8 @@ impl Steering {
 
     /// When [`Steering::handle_timeout`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.repairs.poll_timeout().into_iter().chain([self.next_look]).min()
+        let timeouts = [self.repairs.poll_timeout(), self.answers.poll_timeout()];
+        timeouts.into_iter().flatten().chain([self.next_look]).min()
     }
 
     /// Interfaces, addresses, routes or rules changed.
@@ -76,29 +80,27 @@ impl Steering {
         self.repairs.on_notice(now);
     }
 
+    /// Whether answers to what comes in by an uplink find back, for all uplinks: none is used
+    /// before.
+    pub(super) fn are_answers_ready(&self) -> bool {
+        self.answers.are_ready()
+    }
+
     /// Looks and mends what is due.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
-        // Once for all uplinks that came together, and before anything is sent over them.
-        if let Err(error) = self.answers.install() {
-            self.tell_unmarked(&error);
+        match self.answers.turn(now) {
+            Turn::Replaced { was_changed: true } => tell_marks(),
+            Turn::Failed(error) => self.tell_unmarked(&error),
+            Turn::Unchanged | Turn::Replaced { was_changed: false } => {}
         }
         if self.next_look <= now {
             self.next_look = now + LOOK;
-            match self.dns.mend() {
-                Ok(false) => {}
-                Ok(true) => self.tell_text(
-                    "another program changed the resolvers of the session; they are set again",
-                ),
-                Err(error) => self.tell(&error),
-            }
             if self.failed {
                 self.repairs.on_notice(now);
             }
-            match self.answers.mend() {
+            match self.answers.mend_settings() {
                 Ok(false) => {}
-                Ok(true) => tracing::warn!(
-                    "another program changed or removed the marks of what comes in by uplinks; they are set again"
-                ),
+                Ok(true) => tell_marks(),
                 Err(error) => self.tell_unmarked(&error),
             }
         }
@@ -169,22 +171,22 @@ impl Steering {
             self.tell(&error);
         }
         self.tell_failures();
-        if let Err(error) = self.dns.set() {
-            self.tell(&error);
-        }
+        self.dns.set();
         self.tell_resolvers();
     }
 
     /// The session is over: names are asked where they were asked before.
     pub(super) fn end_session(&mut self) {
-        if let Err(error) = self.dns.unset() {
-            self.tell(&error);
-        }
+        self.dns.unset();
     }
 
     /// Says which resolvers see what is asked although the rest is in the tunnel.
     fn tell_resolvers(&mut self) {
-        for resolver in nameservers(Path::new("/etc/resolv.conf")) {
+        let resolvers = match self.dns.servers() {
+            [] => nameservers(Path::new("/etc/resolv.conf")),
+            servers => servers.to_vec(),
+        };
+        for resolver in resolvers {
             let Some(uplink) = self.routes.neighbour_over(resolver) else { continue };
             if self.outside.insert(resolver) {
                 tracing::info!(
@@ -240,4 +242,10 @@ impl Steering {
             text.clone_into(&mut self.told);
         }
     }
+}
+
+fn tell_marks() {
+    tracing::warn!(
+        "another program changed or removed the marks of what comes in by uplinks; they are set again"
+    );
 }

@@ -2,12 +2,14 @@
 //! data plane.
 //!
 //! ```text
-//! set(options) ──► newest wins ──► replace          notices, or every 2 s ──► look ──► put back
+//! set(options) ──► newest wins ──► replace ──► is_in_place, and the waker of the event loop
+//!                  notices, or every 2 s ──► look ──► put back
 //! ```
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,7 @@ use roadweave_types::DropCounters;
 use super::chain::counter;
 use super::nftables::{Nftables, drain_notices, open_notices};
 use super::ruleset::COUNTED;
-use super::{FilterOptions, Filters};
+use super::{FilterOptions, Filters, LIMIT};
 use crate::{DeviceError, Instance, Interest, Poller, Token, Waker};
 
 /// Keeps the filters of one instance in place: what another program removes or changes is put back.
@@ -28,23 +30,37 @@ pub struct FilterKeeper {
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     wanted: Option<FilterOptions>,
+    /// The number of the last request.
+    number: u64,
+    progress: Arc<Mutex<Progress>>,
     nftables: Nftables,
     /// What was counted when it could last be read.
     counted: BTreeMap<String, u64>,
 }
 
+/// How far the thread is.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The newest request that is in place.
+    in_place: u64,
+    /// Why the last attempt failed, until one succeeds.
+    failure: Option<String>,
+}
+
 /// Other filters, and who waits for them.
 struct Request {
+    number: u64,
     options: FilterOptions,
     answer: Option<Sender<Result<(), DeviceError>>>,
 }
 
 impl FilterKeeper {
-    /// Starts without any filters, in the network namespace of the calling thread.
+    /// Starts without any filters, in the network namespace of the calling thread. `done` is woken
+    /// after each attempt to put a request in place.
     ///
     /// # Errors
     /// When the kernel lacks netfilter, or the process file descriptors or threads.
-    pub fn start(instance: &Instance) -> Result<Self, DeviceError> {
+    pub fn start(instance: &Instance, done: Option<Waker>) -> Result<Self, DeviceError> {
         let (requests, receiver) = mpsc::channel();
         let waker = Waker::new()?;
         let nftables = Nftables::open()?;
@@ -55,9 +71,11 @@ impl FilterKeeper {
             )
             .ok();
         let (at_work, woken) = (instance.clone(), waker.clone());
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let report = Report { progress: progress.clone(), done };
         let thread = std::thread::Builder::new()
             .name("filters".to_owned())
-            .spawn(move || match Worker::new(at_work, receiver, woken, notices) {
+            .spawn(move || match Worker::new(at_work, receiver, woken, notices, report) {
                 Ok(mut worker) => worker.run(),
                 Err(error) => tracing::error!("the packet filters are not kept: {error}"),
             })
@@ -69,14 +87,21 @@ impl FilterKeeper {
             waker,
             thread: Some(thread),
             wanted: None,
+            number: 0,
+            progress,
             nftables,
             counted: BTreeMap::new(),
         })
     }
 
-    /// Whether filters were ever wanted.
-    pub fn is_set(&self) -> bool {
-        self.wanted.is_some()
+    /// Whether the filters of the last request are in place.
+    pub fn is_in_place(&self) -> bool {
+        self.number > 0 && lock(&self.progress).in_place == self.number
+    }
+
+    /// Why the last attempt failed, while none has succeeded since.
+    pub fn failure(&self) -> Option<String> {
+        lock(&self.progress).failure.clone()
     }
 
     /// Puts others in the place of the filters, soon; a failure is logged and tried again.
@@ -86,8 +111,8 @@ impl FilterKeeper {
         }
     }
 
-    /// Puts others in the place of the filters and waits until they are there. While inner packets
-    /// flow use [`FilterKeeper::set`].
+    /// Puts others in the place of the filters and waits until they are there: for the start alone,
+    /// since an event loop must not wait for `nft`.
     ///
     /// # Errors
     /// As [`Filters::install`]; it is tried again all the same, as long as this lives.
@@ -97,8 +122,8 @@ impl FilterKeeper {
         }
         let (sender, answer) = mpsc::channel();
         self.request(options, Some(sender));
-        answer.recv_timeout(TIMEOUT).unwrap_or_else(|_| {
-            let why = format!("packet filters were not in place within {} s", TIMEOUT.as_secs());
+        answer.recv_timeout(LIMIT + SETTLE).unwrap_or_else(|_| {
+            let why = format!("packet filters were not in place within {} s", LIMIT.as_secs());
             Err(DeviceError::Unavailable { why })
         })
     }
@@ -127,9 +152,10 @@ impl FilterKeeper {
 
     fn request(&mut self, options: FilterOptions, answer: Option<Sender<Result<(), DeviceError>>>) {
         self.wanted = Some(options.clone());
+        self.number += 1;
         if let Some(requests) = &self.requests {
-            // A worker that could not start has said so, and nobody waits long for it.
-            let _ = requests.send(Request { options, answer });
+            // A worker that could not start has logged why; nothing is in place then.
+            let _ = requests.send(Request { number: self.number, options, answer });
         }
         self.waker.wake();
     }
@@ -146,8 +172,21 @@ impl Drop for FilterKeeper {
     }
 }
 
+/// Where the worker reports.
+struct Report {
+    progress: Arc<Mutex<Progress>>,
+    done: Option<Waker>,
+}
+
+fn lock(progress: &Mutex<Progress>) -> std::sync::MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Worker {
     instance: Instance,
+    report: Report,
+    /// The number of the newest request.
+    number: u64,
     requests: Receiver<Request>,
     waker: Waker,
     notices: Option<OwnedFd>,
@@ -167,6 +206,7 @@ impl Worker {
         requests: Receiver<Request>,
         waker: Waker,
         notices: Option<OwnedFd>,
+        report: Report,
     ) -> Result<Self, DeviceError> {
         let poller = Poller::new()?;
         poller.add(&waker, WAKER, Interest::Read)?;
@@ -175,6 +215,8 @@ impl Worker {
         }
         Ok(Self {
             instance,
+            report,
+            number: 0,
             requests,
             waker,
             notices,
@@ -198,7 +240,8 @@ impl Worker {
             let (mut newest, mut answers) = (None, Vec::new());
             let ended = loop {
                 match self.requests.try_recv() {
-                    Ok(Request { options, answer }) => {
+                    Ok(Request { number, options, answer }) => {
+                        self.number = number;
                         newest = Some(options);
                         answers.extend(answer);
                     }
@@ -228,6 +271,7 @@ impl Worker {
         // Our own change is no news.
         self.notices.as_ref().map(drain_notices);
         let again = std::mem::replace(&mut self.failed, result.is_err());
+        self.report(result.as_ref().err());
         match (result, answers.into_iter().next_back()) {
             (Ok(()), answer) => {
                 if again {
@@ -247,6 +291,17 @@ impl Worker {
             }
             (Err(_), None) => {}
         }
+    }
+
+    fn report(&self, failure: Option<&DeviceError>) {
+        let Report { progress, done } = &self.report;
+        let mut progress = lock(progress);
+        progress.failure = failure.map(ToString::to_string);
+        if failure.is_none() {
+            progress.in_place = self.number;
+        }
+        drop(progress);
+        done.iter().for_each(Waker::wake);
     }
 
     /// Puts back what somebody has changed.
@@ -299,5 +354,3 @@ const REPAIR_INTERVAL: Duration = Duration::from_secs(1);
 const REPAIR_REMINDER: Duration = Duration::from_secs(10);
 /// The least time between two lines about failures.
 const FAILURE_REMINDER: Duration = Duration::from_secs(600);
-/// How long to wait for `nft`.
-const TIMEOUT: Duration = Duration::from_secs(10);

@@ -34,13 +34,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_types::{FAILED_MARK, TAKEN_MARK};
+use roadweave_types::{FAILED_MARK, Instant, TAKEN_MARK};
 
 use super::chain::{Chain, family, has_family};
 use super::nftables::Nftables;
 use super::ruleset::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};
-use super::{Interface, Table, run_nft};
-use crate::{DeviceError, Excluded, Instance};
+use super::{Interface, KeptTable, Turn, run_nft};
+use crate::{DeviceError, Excluded, Instance, Waker};
 
 /// The mark of packets and connections that are for sockets of this box which bear addresses of
 /// hosts, with the mask. It is of the lower half, since the upper one tells uplinks apart.
@@ -71,12 +71,9 @@ pub struct SplitRule {
 /// The table of one client. It outlives it: `cleanup` removes it.
 #[derive(Debug)]
 pub(crate) struct SplitTable {
-    instance: Instance,
+    name: String,
     options: Options,
-    /// Once it is installed.
-    table: Option<Table>,
-    /// The table is not what it should be.
-    is_stale: bool,
+    table: KeptTable,
 }
 
 /// What the table shall do.
@@ -91,55 +88,51 @@ struct Options {
 }
 
 impl SplitTable {
-    /// Nothing is taken yet; `listeners` are those to which connections are handed over.
+    /// Nothing is taken yet; `listeners` are those to which connections are handed over. `waker`
+    /// wakes for the next [`SplitTable::turn`].
     pub(crate) fn new(
         instance: &Instance,
         tun: &str,
         rules: SplitRules,
         listeners: Vec<(IpAddr, u16)>,
+        waker: Waker,
     ) -> Self {
         let (inside, excluded) = (Vec::new(), Excluded::default());
         let options = Options { tun: tun.to_owned(), rules, listeners, inside, excluded };
-        Self { instance: instance.clone(), options, table: None, is_stale: true }
+        let name = instance.split_table();
+        Self { table: KeptTable::new(name.clone(), waker), name, options }
     }
 
-    /// What comes in by these interfaces may be taken from the next [`SplitTable::mend`] on.
+    /// What comes in by these interfaces may be taken once the table is in place.
     pub(crate) fn set_inside(&mut self, inside: Vec<Interface>) {
         if self.options.inside != inside {
             self.options.inside = inside;
-            self.is_stale = true;
+            self.table.set_stale();
         }
     }
 
-    /// Something else leaves outside the tunnel, and is not taken from the next
-    /// [`SplitTable::mend`] on.
+    /// Something else leaves outside the tunnel, and is not taken once the table is in place.
     pub(crate) fn set_excluded(&mut self, excluded: Excluded) {
         if self.options.excluded != excluded {
             self.options.excluded = excluded;
-            self.is_stale = true;
+            self.table.set_stale();
         }
     }
 
-    /// Looks whether the table is as it should be, and installs it if not; returns whether somebody
-    /// had changed it. What was noted begins anew then.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unavailable`] without the program `nft`, or what it says.
-    pub(crate) fn mend(&mut self) -> Result<bool, DeviceError> {
-        let is_changed = self.table.as_mut().is_some_and(|table| !table.is_in_place());
-        if !is_changed && !self.is_stale {
-            return Ok(false);
-        }
-        self.is_stale = true;
-        let mut table = match self.table.take() {
-            Some(table) => table,
-            None => Table::open(self.instance.split_table())?,
-        };
-        let (text, rules) = text(&self.instance.split_table(), &self.options);
-        table.replace(&text, rules)?;
-        self.table = Some(table);
-        self.is_stale = false;
-        Ok(is_changed)
+    /// When [`SplitTable::turn`] has something to do.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.table.poll_timeout()
+    }
+
+    /// Whether the table is in place as it is wanted now.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.table.is_in_place()
+    }
+
+    /// Keeps the table in place. What it has noted is lost when it is replaced.
+    pub(crate) fn turn(&mut self, now: Instant) -> Turn {
+        let (name, options) = (&self.name, &self.options);
+        self.table.turn(now, || text(name, options))
     }
 
     /// How many SYNs were handed over since the table was installed and did not come in.
@@ -147,8 +140,7 @@ impl SplitTable {
     /// # Errors
     /// When the kernel does not tell.
     pub(crate) fn astray(&mut self) -> io::Result<u64> {
-        let Some(table) = &mut self.table else { return Ok(0) };
-        let counts = table.counters()?;
+        let counts = self.table.counters()?;
         let count = |name| counts.get(name).copied().unwrap_or_default();
         Ok(count(BEGUN).saturating_sub(count(COME_IN)))
     }

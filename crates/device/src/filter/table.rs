@@ -1,11 +1,21 @@
 //! A table of our own: put in place as a whole, and looked at whether it still is what it was.
+//!
+//! ```text
+//! stale, or changed by others ─► thread: nft ─► waker of the event loop ─► Turn::Replaced, Failed
+//!            ▲ every 4 s                                │ failed
+//!            └───────────────────────────────────────────┘
+//! ```
 
 use std::collections::BTreeMap;
 use std::io;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use roadweave_types::Instant;
 
 use super::nftables::{Contents, Nftables};
 use super::run_nft;
-use crate::DeviceError;
+use crate::{DeviceError, Waker};
 
 /// One table of the family `inet`, in the network namespace where it was opened. It outlives its
 /// owner.
@@ -89,4 +99,128 @@ impl Table {
     }
 }
 
+/// A table that a thread puts in place, so that no event loop waits for `nft`. The thread ends
+/// before this is dropped.
+#[derive(Debug)]
+pub(crate) struct KeptTable {
+    name: String,
+    /// Wakes the event loop when the thread ends.
+    waker: Waker,
+    table: Option<Table>,
+    work: Option<JoinHandle<Done>>,
+    /// The table is not what it should be.
+    is_stale: bool,
+    /// Another program has changed it.
+    is_changed: bool,
+    next_look: Instant,
+}
+
+type Done = (Option<Table>, Result<(), DeviceError>);
+
+/// What became of a table in a turn.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// Nothing, or not yet.
+    Unchanged,
+    /// It was put in place; another program may have changed it before.
+    Replaced { was_changed: bool },
+    /// It was not put in place; it is tried again at the next look.
+    Failed(DeviceError),
+}
+
+impl KeptTable {
+    /// Installs nothing before the first [`KeptTable::turn`] after [`KeptTable::set_stale`].
+    pub(crate) fn new(name: String, waker: Waker) -> Self {
+        let next_look = Instant::ZERO;
+        let (table, work, is_stale, is_changed) = (None, None, false, false);
+        Self { name, waker, table, work, is_stale, is_changed, next_look }
+    }
+
+    /// The table is to be replaced at the next turn.
+    pub(crate) fn set_stale(&mut self) {
+        self.is_stale = true;
+        self.next_look = Instant::ZERO;
+    }
+
+    /// Whether the table was put in place as it is wanted now.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.table.is_some() && self.work.is_none() && !self.is_stale
+    }
+
+    /// When [`KeptTable::turn`] has something to do.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        // The end of the thread wakes the loop.
+        self.work.is_none().then_some(self.next_look)
+    }
+
+    /// Takes what the thread has done, or looks from time to time whether the table is as it should
+    /// be, and begins to replace it if not. `text` is that of the table, and how many rules it has.
+    pub(crate) fn turn(&mut self, now: Instant, text: impl FnOnce() -> (String, usize)) -> Turn {
+        if let Some(work) = self.work.take_if(|work| work.is_finished()) {
+            return self.take_done(work);
+        }
+        if self.work.is_some() || now < self.next_look {
+            return Turn::Unchanged;
+        }
+        self.next_look = now + LOOK;
+        self.is_changed |= self.table.as_mut().is_some_and(|table| !table.is_in_place());
+        if !self.is_stale && !self.is_changed {
+            return Turn::Unchanged;
+        }
+        let (table, name, waker) = (self.table.take(), self.name.clone(), self.waker.clone());
+        let (text, rules) = text();
+        let work = move || {
+            let done = replaced(table, name, &text, rules);
+            waker.wake();
+            done
+        };
+        match std::thread::Builder::new().name("table".to_owned()).spawn(work) {
+            Ok(thread) => {
+                self.is_stale = false;
+                self.work = Some(thread);
+                Turn::Unchanged
+            }
+            Err(error) => Turn::Failed(DeviceError::system("start a thread", error)),
+        }
+    }
+
+    fn take_done(&mut self, work: JoinHandle<Done>) -> Turn {
+        let died =
+            |_| (None, Err(DeviceError::system("put a table in place", io::ErrorKind::Other)));
+        let (table, result) = work.join().unwrap_or_else(died);
+        self.table = table;
+        match result {
+            Ok(()) => Turn::Replaced { was_changed: std::mem::take(&mut self.is_changed) },
+            Err(error) => {
+                self.is_stale = true;
+                Turn::Failed(error)
+            }
+        }
+    }
+
+    /// The packets that each of its named counters has seen; none while it is being replaced.
+    pub(super) fn counters(&mut self) -> io::Result<BTreeMap<String, u64>> {
+        self.table.as_mut().map_or_else(|| Ok(BTreeMap::new()), Table::counters)
+    }
+}
+
+impl Drop for KeptTable {
+    fn drop(&mut self) {
+        // Else it could put the table in place after it was removed.
+        self.work.take().map(JoinHandle::join);
+    }
+}
+
+fn replaced(table: Option<Table>, name: String, text: &str, rules: usize) -> Done {
+    match table.map_or_else(|| Table::open(name), Ok) {
+        Ok(mut table) => {
+            let result = table.replace(text, rules);
+            (Some(table), result)
+        }
+        Err(error) => (None, Err(error)),
+    }
+}
+
 const TRIES: usize = 5;
+/// How often it is looked at whether the table is as it should be, and a failure is tried again.
+const LOOK: Duration = Duration::from_secs(4);

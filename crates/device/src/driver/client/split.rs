@@ -15,8 +15,9 @@ use std::time::Duration;
 use roadweave_types::Instant;
 
 use crate::driver::steering::Steering;
+use crate::filter::Turn;
 use crate::filter::split::{self, SplitRules, SplitTable};
-use crate::{DeviceError, Excluded, Instance, Interface};
+use crate::{DeviceError, Excluded, Instance, Interface, Waker};
 
 /// What leads connections to the entrance, kept so while the client runs.
 pub(super) struct Split {
@@ -38,10 +39,11 @@ impl Split {
         tun: &str,
         rules: SplitRules,
         listeners: impl Iterator<Item = SocketAddr>,
+        waker: Waker,
     ) -> Self {
         let listeners = listeners.map(|address| (address.ip(), address.port())).collect();
         Self {
-            table: SplitTable::new(instance, tun, rules, listeners),
+            table: SplitTable::new(instance, tun, rules, listeners, waker),
             inside: Vec::new(),
             next_look: Instant::ZERO,
             astray: 0,
@@ -71,16 +73,23 @@ impl Split {
         }
     }
 
-    /// When [`Split::handle_timeout`] looks.
+    /// When [`Split::handle_timeout`] has something to do.
     pub(super) fn poll_timeout(&self) -> Instant {
-        self.next_look
+        self.table.poll_timeout().map_or(self.next_look, |at| at.min(self.next_look))
     }
 
     /// Looks from time to time whether all is as it should be, and mends what is not.
     pub(super) fn handle_timeout(&mut self, steering: &mut Steering, now: Instant) {
         if self.next_look <= now {
             self.look(steering, now);
+        } else {
+            self.turn_table(now);
         }
+    }
+
+    /// Whether connections are led as was last set, or cannot be.
+    pub(super) fn is_settled(&self) -> bool {
+        self.inside.is_empty() || self.failure.is_some() || self.table.is_in_place()
     }
 
     /// Why connections are not led to the entrance, if they are not.
@@ -93,23 +102,35 @@ impl Split {
         if self.goes_astray(now) {
             return;
         }
-        match self.mend(steering) {
-            Ok(false) => self.failure = None,
-            Ok(true) => {
-                self.failure = None;
-                tracing::warn!(
-                    "another program changed or removed the table of split connections; it is set \
-                     again"
-                );
+        // Nothing is marked before routes lead it here.
+        match steering.take_split(self.inside.iter().map(|it| it.name.clone()).collect()) {
+            Ok(()) => {
+                self.table.set_inside(self.inside.clone());
+                self.turn_table(now);
             }
-            Err(error) => {
-                let text = error.to_string();
-                if self.failure.as_ref() != Some(&text) {
-                    tracing::warn!("connections go by the tunnel, and are not split: {text}");
-                }
-                self.failure = Some(text);
-            }
+            Err(error) => self.fail(&error),
         }
+    }
+
+    fn turn_table(&mut self, now: Instant) {
+        match self.table.turn(now) {
+            Turn::Unchanged | Turn::Replaced { was_changed: false } => {}
+            Turn::Replaced { was_changed: true } => tracing::warn!(
+                "another program changed or removed the table of split connections; it is set again"
+            ),
+            Turn::Failed(error) => return self.fail(&error),
+        }
+        if self.table.is_in_place() && self.rests_until.is_none() {
+            self.failure = None;
+        }
+    }
+
+    fn fail(&mut self, error: &DeviceError) {
+        let text = error.to_string();
+        if self.failure.as_ref() != Some(&text) {
+            tracing::warn!("connections go by the tunnel, and are not split: {text}");
+        }
+        self.failure = Some(text);
     }
 
     /// Whether what is handed over does not come in, or did not a while ago. A single one may be
@@ -129,12 +150,6 @@ impl Split {
         self.rests_until = Some(now + REST);
         self.failure = Some(ASTRAY.to_owned());
         true
-    }
-
-    fn mend(&mut self, steering: &mut Steering) -> Result<bool, DeviceError> {
-        steering.take_split(self.inside.iter().map(|it| it.name.clone()).collect())?;
-        self.table.set_inside(self.inside.clone());
-        self.table.mend()
     }
 }
 

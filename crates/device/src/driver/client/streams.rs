@@ -44,7 +44,8 @@ impl LanStreams {
         }
         let split = options.split.as_ref().map(|rules| {
             let listeners = entrance.transparent_addresses();
-            Split::new(instance, driver.edge.tun_name(), rules.clone(), listeners)
+            let tun = driver.edge.tun_name();
+            Split::new(instance, tun, rules.clone(), listeners, driver.waker())
         });
         let event_streams = EventStreams::default();
         Ok(Self { entrance, event_streams, owner: None, nowhere, split, is_up: false })
@@ -81,6 +82,11 @@ impl LanStreams {
         if self.entrance.owns(event.token) {
             self.entrance.on_ready(event);
         }
+    }
+
+    /// Whether what leads connections here is as it was last set, or cannot be had.
+    pub(super) fn is_settled(&self) -> bool {
+        self.split.as_ref().is_none_or(Split::is_settled)
     }
 
     /// When [`LanStreams::turn`] has something to do.

@@ -14,27 +14,18 @@ impl ClientRole {
     pub(super) fn take_events(&mut self, driver: &mut Driver<Client>) {
         while let Some(event) = driver.node.poll_event() {
             match event {
-                ClientEvent::Joined { welcome, server } => {
+                ClientEvent::Joined { ref welcome, .. }
+                | ClientEvent::Moved { ref welcome, .. } => {
                     self.joined = true;
                     self.tell_session(&driver.node);
-                    let (steering, filters) = (&mut self.steering, &mut self.filters);
-                    if let Some(tun) = driver.edge.tun() {
-                        self.granted.apply(steering, tun, filters, &self.options, &welcome);
-                    }
-                    // Whoever reads this may use the tunnel.
-                    tracing::info!(%server, addresses = ?welcome.addresses, event = "joined", "joined");
-                }
-                ClientEvent::Moved { welcome, server, name, reason } => {
-                    self.joined = true;
-                    self.tell_session(&driver.node);
-                    let (steering, filters) = (&mut self.steering, &mut self.filters);
-                    if let Some(tun) = driver.edge.tun() {
-                        self.granted.apply(steering, tun, filters, &self.options, &welcome);
-                    }
-                    tracing::warn!(%server, name, event = "moved", "went to another server: {reason}");
+                    let (steering, filters) = (&self.steering, &mut self.filters);
+                    let welcome = welcome.clone();
+                    self.granted.begin(steering, filters, &self.options, &welcome, event);
+                    self.use_granted(driver);
                 }
                 ClientEvent::Left { reason, rest } => {
                     self.joined = false;
+                    self.granted.forget_due();
                     self.tell_session(&driver.node);
                     self.steering.end_session();
                     let now = driver.edge.clock.now();
@@ -51,6 +42,24 @@ impl ClientRole {
                 }
                 ClientEvent::Notice(notice) => self.tell(driver.edge.clock.now(), &notice),
             }
+        }
+    }
+
+    /// Uses what the server granted, once the filters are in place.
+    pub(super) fn use_granted(&mut self, driver: &Driver<Client>) {
+        let Some(due) = self.granted.take_due(&self.filters) else { return };
+        if let Some(tun) = driver.edge.tun() {
+            self.granted.set(&mut self.steering, tun, &due);
+        }
+        // From this line on the tunnel can be used.
+        match due.event {
+            ClientEvent::Joined { welcome, server } => {
+                tracing::info!(%server, addresses = ?welcome.addresses, event = "joined", "joined");
+            }
+            ClientEvent::Moved { server, name, reason, .. } => {
+                tracing::warn!(%server, name, event = "moved", "went to another server: {reason}");
+            }
+            _ => {}
         }
     }
 
@@ -80,7 +89,10 @@ impl ClientRole {
             return;
         }
         self.next_reminder = now + REMINDER;
-        // The resolver tells by itself that there is no server yet.
+        if let Some(why) = self.filters.obstacle() {
+            return tracing::warn!("{why}");
+        }
+        // The resolver logs that there is no server yet.
         if !driver.edge.sockets.is_empty() && !self.resolver.has_found() {
             return;
         }

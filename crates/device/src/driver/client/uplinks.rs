@@ -87,6 +87,10 @@ impl ClientRole {
             self.drop_uplink(driver, now, uplink.id);
             return;
         }
+        if !self.filters.have_held() {
+            self.waiting.uplinks = true;
+            return;
+        }
         match self.open_uplink(driver, now, uplink) {
             Ok(()) => self.repeat_limiter.settle(uplink.id.0),
             Err(error) => {
@@ -110,9 +114,13 @@ impl ClientRole {
             .any(|known| known.id == uplink.id && known.addresses != uplink.addresses);
         self.has_other_uplinks = true;
         self.steering.set_uplink(uplink)?;
+        let is_new = !driver.edge.sockets.contains_key(&Some(uplink.id));
+        if is_new && !self.steering.are_answers_ready() {
+            self.waiting.uplinks = true;
+            return Ok(());
+        }
         self.resolver.set_uplink(now, uplink);
         let addresses: Vec<String> = uplink.addresses.iter().map(ToString::to_string).collect();
-        let is_new = !driver.edge.sockets.contains_key(&Some(uplink.id));
         if is_new {
             let hardware = hardware(&uplink.name);
             driver.add_socket(Some(uplink.id), open_socket(&uplink.name)?)?;

@@ -90,7 +90,7 @@ impl Host {
         let (keeper, machine) = Machine::start(routes, tun.index(), options.addresses, clients)?;
         let filter_options =
             FilterOptions { apart, client_sockets, ..filter_options(tun, &options) };
-        let mut filters = FilterKeeper::start(instance)?;
+        let mut filters = FilterKeeper::start(instance, None)?;
         filters.set_and_wait(with_clients(&filter_options, machine.routed()))?;
         let sources = Sources { clients: client_sockets, own };
         Ok((Self { filter_options, sources, filters, _routes: keeper }, machine))

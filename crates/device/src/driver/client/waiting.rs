@@ -1,0 +1,90 @@
+//! What waits for tables of nftables, which threads put in place.
+//!
+//! ```text
+//! filters, marks ─► uplinks are used
+//! filters ────────► what the server granted (see `granted`), routes of what is excluded
+//! all of them ────► the answer to who asked for a reload
+//! ```
+
+use roadweave_tunnel::Client;
+use roadweave_types::Instant;
+
+use super::ClientRole;
+use super::streams::LanStreams;
+use crate::Excluded;
+use crate::driver::event_loop::Driver;
+use crate::driver::reread::Askers;
+use crate::local::{LocalRequest, ReloadAnswer};
+
+/// What waits, besides what was granted.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// There are uplinks that are not used yet.
+    pub(super) uplinks: bool,
+    /// The routes of what is excluded.
+    exclusion: bool,
+    askers: Askers,
+    /// What became of the last reload.
+    reloaded: Option<Result<ReloadAnswer, String>>,
+}
+
+impl Waiting {
+    /// The configuration was read again; `request` is answered once it holds.
+    pub(super) fn add_reload(
+        &mut self,
+        request: LocalRequest,
+        reloaded: Result<ReloadAnswer, String>,
+    ) {
+        self.askers.add(0, request);
+        self.reloaded = Some(reloaded);
+    }
+}
+
+impl ClientRole {
+    /// Goes on with what waited for filters and marks, once they are in place.
+    pub(super) fn take_filters(&mut self, driver: &mut Driver<Client>, now: Instant) {
+        if self.waiting.uplinks && self.filters.have_held() && self.steering.are_answers_ready() {
+            self.waiting.uplinks = false;
+            self.retry_uplinks(driver, now);
+        }
+        self.use_granted(driver);
+        self.use_excluded(now);
+    }
+
+    /// Lets something else leave outside the tunnel. A connection keeps the source address that its
+    /// first packet left with, so the filters come before the routes that need them, and go after.
+    pub(super) fn exclude(&mut self, now: Instant, excluded: Excluded) {
+        if self.options.routes.excluded == excluded {
+            return;
+        }
+        self.filters.add_excluded(&excluded);
+        self.options.routes.excluded = excluded;
+        self.waiting.exclusion = true;
+        self.use_excluded(now);
+    }
+
+    fn use_excluded(&mut self, now: Instant) {
+        if !self.waiting.exclusion || !self.filters.are_in_place() {
+            return;
+        }
+        self.waiting.exclusion = false;
+        let excluded = &self.options.routes.excluded;
+        if self.steering.set_excluded(now, excluded.clone()) {
+            self.filters.set_excluded(excluded.clone());
+        }
+        if let Some(streams) = &mut self.streams {
+            streams.set_excluded(&mut self.steering, now, excluded);
+        }
+    }
+
+    /// Answers who asked for a reload, once it holds.
+    pub(super) fn answer_reloads(&mut self) {
+        let is_settled = self.streams.as_ref().is_none_or(LanStreams::is_settled);
+        if self.waiting.exclusion || !is_settled {
+            return;
+        }
+        if let Some(reloaded) = self.waiting.reloaded.take() {
+            self.waiting.askers.on_read(0, &reloaded);
+        }
+    }
+}
