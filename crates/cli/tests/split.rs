@@ -495,11 +495,11 @@ fn more_than_a_server_takes_in_a_second_goes_as_packets() {
         learn(&road, &camera, host(PORT));
         let before = taken(&road);
         let burst = |connections: usize| {
-            let each = || connect(&camera, host(PORT)).unwrap();
+            let each = || connect(&camera, host(PORT));
             std::iter::repeat_with(each).take(connections).collect::<Vec<_>>()
         };
-        for mut socket in burst(120) {
-            seen_from(&mut socket).unwrap();
+        for socket in burst(120) {
+            seen_from(&mut socket.unwrap()).unwrap();
         }
         let split = taken(&road) - before;
         assert!((50..120).contains(&split), "{split} of 120 were split");
@@ -513,7 +513,10 @@ fn more_than_a_server_takes_in_a_second_goes_as_packets() {
         let _server = road.start_server();
         wait_until_on(&road);
         // Few, so that this is over before that while is, however busy the machine.
-        let reset = burst(20).into_iter().filter_map(|mut socket| seen_from(&mut socket).err());
+        // A reset may come while the connection is still being made.
+        let reset = burst(20)
+            .into_iter()
+            .filter_map(|socket| socket.and_then(|mut socket| seen_from(&mut socket)).err());
         assert!(reset.count() > 0, "all were taken");
         wait_until_off(&road, "the server has refused one as too many");
         let before = taken(&road);

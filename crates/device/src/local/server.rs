@@ -274,15 +274,22 @@ fn serve(
                 Err(error) => (&*stream).write_all(format!("{}\n", failure(id, &error)).as_bytes()),
             };
         }
+        // The place counts before the answer, so that no other caller takes it meanwhile.
+        let mut place = None;
         let answer = if too_long {
             Some(failure(Value::Null, &RpcError::parse("the line is too long")))
         } else {
-            handle_line(&line, sender, subscribers)
+            handle_line(&line, sender, || {
+                place = subscribers.subscribe();
+                place.is_some()
+            })
         };
         if let Some(answer) = &answer {
             (&*stream).write_all(format!("{answer}\n").as_bytes())?;
         }
-        if let Some(subscribe) = answer.as_ref().and_then(|it| subscribed(&line, it)) {
+        if let Some(subscribe) = answer.as_ref().and_then(|it| subscribed(&line, it))
+            && let Some(subscription) = place
+        {
             let interval = Duration::from_millis(subscribe.interval_ms);
             let tell = |word: &str| {
                 let topic = json!(subscribe.topic);
@@ -290,7 +297,7 @@ fn serve(
                 (&*stream).write_all(format!("{begin}{word}}}\n").as_bytes())
             };
             let _ = SockRef::from(stream).set_send_buffer_size(SEND_BUFFER);
-            return subscribers.subscribe().tell_all(interval, tell);
+            return subscription.tell_all(interval, tell);
         }
         if too_long {
             return Ok(());
@@ -298,8 +305,13 @@ fn serve(
     }
 }
 
-/// Handles one request; `None` for a notification, which wants no answer.
-fn handle_line(line: &[u8], sender: &RequestSender, subscribers: &Subscribers) -> Option<Value> {
+/// Handles one request; `None` for a notification, which wants no answer. `take_place` takes the
+/// place of a subscriber, if there is one.
+fn handle_line(
+    line: &[u8],
+    sender: &RequestSender,
+    take_place: impl FnOnce() -> bool,
+) -> Option<Value> {
     let request: Value = match serde_json::from_slice(line) {
         Ok(request) => request,
         Err(error) => return Some(failure(Value::Null, &RpcError::parse(error))),
@@ -311,7 +323,7 @@ fn handle_line(line: &[u8], sender: &RequestSender, subscribers: &Subscribers) -
         return Some(failure(id.unwrap_or(Value::Null), &RpcError::invalid_request()));
     };
     let params = request.get("params").cloned().unwrap_or(Value::Null);
-    let result = match method == "subscribe" && subscribers.is_full() {
+    let result = match method == "subscribe" && !take_place() {
         true => Err(RpcError::busy_with("there are as many subscribers as may be")),
         false => sender.ask(method, params),
     };

@@ -57,24 +57,21 @@ impl Subscribers {
         Self { shared: Arc::new(shared), waker }
     }
 
-    /// Another one; it is told the next word that is published.
-    pub(crate) fn subscribe(&self) -> Subscription {
+    /// Another subscriber, which gets the next word that is published. `None`: there are as many
+    /// as may be, since other callers need room.
+    pub(crate) fn subscribe(&self) -> Option<Subscription> {
         let shared = Arc::clone(&self.shared);
+        let one_more = |count| (count < SUBSCRIBERS_MAX).then_some(count + 1);
+        shared.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
         let heard = shared.lock().number;
-        shared.count.fetch_add(1, Ordering::AcqRel);
         shared.has_new.store(true, Ordering::Release);
         self.waker.wake();
-        Subscription { shared, heard }
+        Some(Subscription { shared, heard })
     }
 
     /// Whether anybody listens.
     pub(crate) fn is_empty(&self) -> bool {
         self.shared.count.load(Ordering::Acquire) == 0
-    }
-
-    /// Whether there are as many as may be: other callers need room, too.
-    pub(crate) fn is_full(&self) -> bool {
-        self.shared.count.load(Ordering::Acquire) >= SUBSCRIBERS_MAX
     }
 
     /// Whether one has come since the last call.
@@ -163,7 +160,7 @@ mod tests {
     fn whoever_reads_slowly_misses_words_and_hears_the_newest() {
         let subscribers = Subscribers::new(Waker::new().expect("an eventfd"));
         subscribers.publish("before");
-        let mut subscription = subscribers.subscribe();
+        let mut subscription = subscribers.subscribe().expect("room");
         assert!(subscribers.take_new() && !subscribers.take_new());
         for number in 0..1000 {
             subscribers.publish(&number.to_string());
@@ -178,9 +175,20 @@ mod tests {
     }
 
     #[test]
+    fn a_place_counts_from_the_question_on() {
+        let subscribers = Subscribers::new(Waker::new().expect("an eventfd"));
+        let mut places: Vec<_> =
+            std::iter::repeat_with(|| subscribers.subscribe()).take(SUBSCRIBERS_MAX + 1).collect();
+        assert!(places.pop().expect("the last").is_none());
+        assert!(places.iter().all(Option::is_some));
+        places.pop();
+        assert!(subscribers.subscribe().is_some());
+    }
+
+    #[test]
     fn words_keep_their_distance_and_end_with_the_one_who_listens() {
         let subscribers = Subscribers::new(Waker::new().expect("an eventfd"));
-        let subscription = subscribers.subscribe();
+        let subscription = subscribers.subscribe().expect("room");
         let began = Instant::now();
         let listener = std::thread::spawn(move || {
             let mut heard = 0;

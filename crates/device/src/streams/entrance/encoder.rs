@@ -104,13 +104,13 @@ impl EventStreams {
     /// Tells `listening` what is published, until it leaves.
     pub(crate) fn begin(&self, listening: Listening, subscribers: &Subscribers) {
         let Listening { socket, request } = listening;
-        if subscribers.is_full() || self.callers.is_full() {
+        let place = (!self.callers.is_full()).then(|| subscribers.subscribe()).flatten();
+        let Some(subscription) = place else {
             // So few bytes have room.
             let _ = (&socket).write(&answer(503, "there are as many listeners as may be"));
             let _ = socket.shutdown(Shutdown::Write);
             return;
-        }
-        let subscription = subscribers.subscribe();
+        };
         self.callers.begin(socket, move |socket| {
             // One that breaks off harms itself only.
             let _ = socket.set_nonblocking(false);
