@@ -14,10 +14,10 @@ mod dns;
 use std::fs;
 use std::net::UdpSocket;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::run_sandboxed;
+use roadweave_device::netns::{Watch, run_sandboxed};
 use roadweave_identity::Identity;
 
 const BOX: u8 = 1;
@@ -63,13 +63,13 @@ fn anchor(road: &Road, seed: u8, address: &str, tun: &str) -> Daemon {
 
 /// Waits until the proxy's leg is up, to this address.
 fn wait_for_leg(road: &Road, remote: &str) {
-    let deadline = Instant::now() + LOOKED_UP;
+    let watch = Watch::start();
     loop {
         let leg = road.show("proxy")["legs"][0].clone();
         if leg["is_up"] == true && leg["remote"] == format!("{remote}:4434") {
             return;
         }
-        assert!(Instant::now() < deadline, "{leg:#}");
+        assert!(watch.elapsed() < LOOKED_UP, "{leg:#}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -134,8 +134,8 @@ fn an_anchor_is_found_by_its_name_wherever_it_goes() {
 
 /// A box that was sent away rests before it comes again.
 fn wait_for_answer(socket: &UdpSocket) {
-    let deadline = Instant::now() + LOOKED_UP;
-    while Instant::now() < deadline {
+    let watch = Watch::start();
+    while watch.elapsed() < LOOKED_UP {
         // While there is no tunnel, the kernel may refuse.
         let _ = socket.send(b"is anybody there?");
         if socket.recv(&mut [0; 100]).is_ok() {

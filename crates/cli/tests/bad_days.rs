@@ -15,10 +15,10 @@ use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::chown;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::run_sandboxed;
+use roadweave_device::netns::{Watch, run_sandboxed};
 
 #[test]
 fn what_keeps_a_daemon_from_starting_is_told_in_one_line() {
@@ -78,7 +78,7 @@ fn a_server_that_cannot_be_reached_is_told_within_seconds() {
             road.write("nowhere.toml", rest + "[tun]\nname = \"rwb\"\n");
             text
         });
-        let start = Instant::now();
+        let start = Watch::start();
         let client = road.start_client("client");
         let nowhere = road.start_client("nowhere");
         client.wait_for("no answer from 198.51.100.1:4433; is the server running");
@@ -151,7 +151,7 @@ fn a_restarted_server_has_its_client_back_within_seconds() {
             }
             sleep(Duration::from_millis(200));
             server = road.start_server();
-            let restarted = Instant::now();
+            let restarted = Watch::start();
             client.wait_for_count(" joined ", round);
             road.wait_for_traffic();
             let after = restarted.elapsed();
@@ -166,7 +166,7 @@ fn the_first_uplink_may_be_dead_at_the_start() {
         let road = Road::new();
         let server = road.start_server();
         road.silence("eth1", true);
-        let start = Instant::now();
+        let start = Watch::start();
         let client = road.start_client("client");
         client.wait_for(" joined ");
         let after = start.elapsed();

@@ -15,11 +15,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::disk::Disk;
 use common::*;
-use roadweave_device::netns::run_sandboxed;
+use roadweave_device::netns::{Watch, run_sandboxed};
 use rustix::process::Signal;
 
 /// What tshark finds in a file, by packet and field; `None` where it is not installed.
@@ -58,9 +58,9 @@ fn start(road: &Road, instance: &str, name: &str, words: &str) -> (Daemon, PathB
     let mut command = command(instance, words);
     command.arg("--write").arg(&path);
     let daemon = Daemon::start(command, road.path(&format!("{name}.log")));
-    let deadline = Instant::now() + WAIT_MAX;
+    let watch = Watch::start();
     while fs::metadata(&path).map_or(0, |file| file.len()) == 0 {
-        assert!(Instant::now() < deadline, "it does not begin:\n{}", daemon.log());
+        assert!(watch.elapsed() < WAIT_MAX, "it does not begin:\n{}", daemon.log());
         sleep(Duration::from_millis(20));
     }
     (daemon, path)
@@ -295,9 +295,9 @@ fn no_packet_waits_for_a_reader_that_stops_and_one_that_is_killed_makes_room() {
 
             let (capture, _) = start(&road, CLIENT, "killed.pcapng", "");
             capture.kill();
-            let deadline = Instant::now() + WAIT_MAX;
+            let watch = Watch::start();
             while !command(CLIENT, "--seconds 0.1").output().unwrap().status.success() {
-                assert!(Instant::now() < deadline, "one that was killed keeps its place");
+                assert!(watch.elapsed() < WAIT_MAX, "one that was killed keeps its place");
                 sleep(Duration::from_millis(50));
             }
             assert!(ping(&road.vehicle, GATEWAY_V4, "-c 3 -i 0.05").status.success());
@@ -308,9 +308,9 @@ fn no_packet_waits_for_a_reader_that_stops_and_one_that_is_killed_makes_room() {
                 stalled.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let flood = "-c 500 -i 0.002 -s 1000";
             assert!(ping(&road.vehicle, GATEWAY_V4, flood).status.success());
-            let deadline = Instant::now() + WAIT_MAX;
+            let watch = Watch::start();
             while stalled.try_wait().unwrap().is_none() {
-                assert!(Instant::now() < deadline, "nothing but KILL ends it");
+                assert!(watch.elapsed() < WAIT_MAX, "nothing but KILL ends it");
                 sleep(Duration::from_millis(50));
             }
             let (status, mut why) = (stalled.wait().unwrap(), String::new());
@@ -330,9 +330,9 @@ fn a_full_disk_ends_a_capture_with_a_line_and_leaves_a_whole_file() {
         let mut command = command(CLIENT, "--seconds 60");
         command.arg("--write").arg(&path);
         let mut capture = Daemon::start(command, road.path("full.log"));
-        let deadline = Instant::now() + WAIT_MAX;
+        let watch = Watch::start();
         while !path.exists() {
-            assert!(Instant::now() < deadline, "it does not begin:\n{}", capture.log());
+            assert!(watch.elapsed() < WAIT_MAX, "it does not begin:\n{}", capture.log());
             sleep(Duration::from_millis(20));
         }
         assert!(ping(&road.vehicle, GATEWAY_V4, "-c 100 -i 0.02 -s 1000").status.success());

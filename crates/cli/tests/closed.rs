@@ -20,10 +20,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread::{sleep, spawn};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use rustix::process::Signal;
 
 /// Beyond the server: to be reached through the tunnel alone.
@@ -230,7 +230,7 @@ fn what_others_remove_comes_back_within_seconds() {
         }
         road.vehicle.ip("address del 10.77.0.2/32 dev rw0").unwrap();
         nft(&road.vehicle, "delete table inet roadweave_rw0_answers");
-        let start = Instant::now();
+        let start = Watch::start();
         while ours() != settled {
             assert!(start.elapsed() < Duration::from_secs(6), "{:#?}\nwas\n{settled:#?}", ours());
             sleep(Duration::from_millis(100));
@@ -253,7 +253,7 @@ fn what_others_remove_comes_back_within_seconds() {
         // A network that comes up behind the box is reached as before.
         road.vehicle.ip("address add 192.168.51.1/24 dev lan0").unwrap();
         camera.ip("address add 192.168.51.2/24 dev eth0").unwrap();
-        let start = Instant::now();
+        let start = Watch::start();
         while !ping(&road.vehicle, "192.168.51.2", "-c 1").status.success() {
             assert!(start.elapsed() < Duration::from_secs(5), "{}", client.log());
             sleep(Duration::from_millis(100));

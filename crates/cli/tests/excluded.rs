@@ -18,11 +18,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::hosts::{Host, connect, seen_from};
 use common::*;
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 
@@ -116,7 +116,7 @@ fn excluded_destinations_leave_outside_the_tunnel_whatever_becomes_of_it() {
                 let seen = world.seen(&road.vehicle, to);
                 seen.is_ok_and(|seen| UPLINKS.iter().any(|uplink| seen == *uplink))
             };
-            let begun = Instant::now();
+            let begun = Watch::start();
             while !is_outside() {
                 assert!(begun.elapsed() < WAIT_MAX, "{to} is not excluded by a reload");
                 sleep(Duration::from_millis(50));

@@ -16,10 +16,10 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::run_sandboxed;
+use roadweave_device::netns::{Watch, run_sandboxed};
 use roadweave_identity::Identity;
 
 const ANCHOR_TUN: &str = "rwa";
@@ -150,7 +150,7 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
 
         // The client starts anew with the other proxy's file, and has forgotten its number.
         first.kill();
-        let gone = Instant::now();
+        let gone = Watch::start();
         client.kill();
         let client = road.start_client("at_proxy_b");
         client.wait_for("joined");
@@ -192,7 +192,7 @@ fn a_drained_proxy_lets_its_clients_go_to_another_and_says_so() {
         let ready = http_get(&road.server, port(first.0), "/readyz");
         assert!(ready.starts_with("HTTP/1.1 200 OK\r\n"), "{ready}");
 
-        let began = Instant::now();
+        let began = Watch::start();
         let drain = |name, wait: &str| {
             roadweave(&["drain", "--socket", &socket(name), "--over", "1", "--wait", wait])
         };

@@ -7,10 +7,10 @@ mod common;
 
 use std::fs;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::run_sandboxed;
+use roadweave_device::netns::{Watch, run_sandboxed};
 
 /// What a daemon in the server's namespace has set up, by name, in order.
 fn ours(road: &Road) -> Vec<String> {
@@ -25,7 +25,7 @@ fn ours(road: &Road) -> Vec<String> {
 
 /// Waits until all is as it was.
 fn wait_for(road: &Road, settled: &[String], server: &Daemon) {
-    let start = Instant::now();
+    let start = Watch::start();
     while ours(road) != settled {
         let waited = start.elapsed();
         let now = ours(road);

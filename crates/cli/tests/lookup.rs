@@ -15,10 +15,10 @@ use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Where the server is at first, as `init` wrote it.
@@ -74,7 +74,7 @@ fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
         lease(&road, "eth2", "198.51.100.54");
         resolv_conf(&road, "nameserver 127.0.0.53\n");
 
-        let start = Instant::now();
+        let start = Watch::start();
         let server = road.start_server();
         let client = road.start_client("client");
         client.wait_for(" joined ");
@@ -93,7 +93,7 @@ fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
             zone.alias = Some(("edge.test".to_owned(), "new.edge.test".to_owned()));
             zone.truncates = true;
         }
-        let moved = Instant::now();
+        let moved = Watch::start();
         let _server = road.start_server();
         client.wait_for_count(" joined ", 2);
         let after = moved.elapsed();
@@ -284,7 +284,7 @@ fn an_uplink_without_ipv4_that_comes_during_a_session_gets_an_address() {
         connect((&road.vehicle, "eth3", &[]), (&road.server, "eth3", &["2001:db8:c::1/64"]));
         advertise(&road.server, "eth3", &PREFIX);
         let words = ["-6", "address", "show", "dev", "eth3", "scope", "global"];
-        let start = Instant::now();
+        let start = Watch::start();
         loop {
             let output = road.vehicle.command("ip").args(words).output().unwrap();
             let text = String::from_utf8(output.stdout).unwrap();

@@ -10,12 +10,12 @@
 mod common;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
 use roadweave_device::ModemFacts;
 use roadweave_device::local::{RequestError, TellModem, request, tell_modem};
-use roadweave_device::netns::run_sandboxed;
+use roadweave_device::netns::{Watch, run_sandboxed};
 use serde_json::{Value, json};
 
 #[test]
@@ -31,7 +31,7 @@ fn facts_of_a_modem_are_shown_until_nobody_tells_them() {
             tell_modem(path, &TellModem { uplink: uplink.to_owned(), facts: facts.clone() })
         };
         assert!(told("eth1").unwrap());
-        let at = Instant::now();
+        let at = Watch::start();
         assert!(!told("wwan7").unwrap(), "it is no uplink");
         // Whoever has the socket may still say nothing that harms a terminal.
         for hostile in [

@@ -11,10 +11,10 @@ mod common;
 #[path = "common/world.rs"]
 mod world;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::NetNs;
+use roadweave_device::netns::{NetNs, Watch};
 use serde_json::Value;
 use world::*;
 
@@ -110,10 +110,10 @@ impl<'a> Gates<'a> {
     }
 
     fn wait_for_offer(&self, bus: &Bus, expected: &[usize]) {
-        let deadline = Instant::now() + JUDGED_MAX;
+        let watch = Watch::start();
         while self.offered(bus) != expected {
             let log = bus.client.log();
-            assert!(Instant::now() < deadline, "{} not offered {expected:?}:\n{log}", bus.name);
+            assert!(watch.elapsed() < JUDGED_MAX, "{} not offered {expected:?}:\n{log}", bus.name);
             std::thread::sleep(Duration::from_millis(200));
         }
     }

@@ -16,11 +16,11 @@ use std::fs;
 use std::net::IpAddr;
 use std::process::Command;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
 use portal::{Answer, cut_off, redirect};
-use roadweave_device::netns::run_sandboxed;
+use roadweave_device::netns::{Watch, run_sandboxed};
 use serde_json::{Value, json};
 
 /// Where the page is that shows whether a network is open.
@@ -88,7 +88,7 @@ fn an_uplink_behind_a_portal_is_held_back_and_comes_back_by_itself() {
         // Somebody logs in.
         portal.lock().unwrap().answers.clear();
         cut_off(&road.server, "eth1", false);
-        let login = Instant::now();
+        let login = Watch::start();
         road.wait_for_paths(&["eth1", "eth2"]);
         let after = login.elapsed();
         assert!(after < Duration::from_secs(10), "back after {after:?}\n{}", client.log());
@@ -113,7 +113,7 @@ fn the_only_uplink_has_a_session_soon_after_the_login() {
         assert!(status["no_session"].as_str().unwrap().contains("log in"), "{status:#}");
         sleep(Duration::from_secs(5));
         cut_off(&road.server, "eth1", false);
-        let login = Instant::now();
+        let login = Watch::start();
         client.wait_for(" joined ");
         assert!(login.elapsed() < Duration::from_secs(10), "{}", client.log());
         // The page still asks to log in, and the path is proof enough.
@@ -153,9 +153,9 @@ fn a_network_that_lies_about_a_portal_costs_its_own_uplink_alone() {
             let client = road.start_client("client");
             client.wait_for(" joined ");
             road.wait_for_paths(&["eth2"]);
-            let deadline = Instant::now() + WAIT_MAX;
+            let watch = Watch::start();
             while portal.lock().unwrap().asked.len() == before {
-                assert!(Instant::now() < deadline, "{name}: it is never asked");
+                assert!(watch.elapsed() < WAIT_MAX, "{name}: it is never asked");
                 sleep(Duration::from_millis(50));
             }
             if is_redirect {
@@ -164,8 +164,8 @@ fn a_network_that_lies_about_a_portal_costs_its_own_uplink_alone() {
                 assert_eq!(portal_of(&road.show(CLIENT), "eth1"), json!({}), "{name}");
             } else {
                 // As long as a question takes, the loop turns and the session lives.
-                let end = Instant::now() + Duration::from_secs(6);
-                while Instant::now() < end {
+                let end = Watch::start();
+                while end.elapsed() < Duration::from_secs(6) {
                     let status = road.show(CLIENT);
                     assert_eq!(portal_of(&status, "eth1"), Value::Null, "{name}");
                     assert_eq!(usable(&status), ["eth2"], "{name}");

@@ -16,10 +16,10 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use serde_json::Value;
 
 const BOARD: &str = include_str!("../../../deploy/prometheus/roadweave.grafana.json");
@@ -174,9 +174,9 @@ fn check_rules(road: &Road) {
 }
 
 fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + WAIT_MAX;
+    let watch = Watch::start();
     while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(watch.elapsed() < WAIT_MAX, "waited in vain: {what}");
         sleep(Duration::from_millis(100));
     }
 }

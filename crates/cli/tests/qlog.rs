@@ -13,11 +13,11 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::disk::Disk;
 use common::*;
-use roadweave_device::netns::run_sandboxed;
+use roadweave_device::netns::{Watch, run_sandboxed};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -69,14 +69,14 @@ fn statuses<'a>(file: &'a [Value], uplink: &str) -> Vec<&'a str> {
 
 /// Waits until the files hold something.
 fn wait_for(folder: &Path, daemon: &Daemon, what: &str, is_there: impl Fn(&[Vec<Value>]) -> bool) {
-    let deadline = Instant::now() + WAIT_MAX;
+    let watch = Watch::start();
     loop {
         // A record may be half written while it is read.
         let files = std::panic::catch_unwind(|| files(folder)).unwrap_or_default();
         if is_there(&files) {
             return;
         }
-        assert!(Instant::now() < deadline, "{what}: {}\n{files:#?}", daemon.log());
+        assert!(watch.elapsed() < WAIT_MAX, "{what}: {}\n{files:#?}", daemon.log());
         sleep(Duration::from_millis(100));
     }
 }

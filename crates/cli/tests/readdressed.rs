@@ -16,7 +16,7 @@ use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
 use common::*;
-use roadweave_device::netns::run_sandboxed;
+use roadweave_device::netns::{Watch, run_sandboxed};
 
 /// Packets to the server's inner side and back, one every 20 ms, until it is asked for the longest
 /// time in which none came back.
@@ -105,9 +105,9 @@ fn prepare(road: &Road) {
     road.vehicle.set_sysctl("net.ipv4.conf.all.promote_secondaries", "1").unwrap();
 }
 
-fn renew(road: &Road, renewal: &Renewal) -> Instant {
+fn renew(road: &Road, renewal: &Renewal) -> Watch {
     renewal.commands.iter().for_each(|command| road.vehicle.ip(command).unwrap());
-    Instant::now()
+    Watch::start()
 }
 
 /// Waits until the server sees the path of an uplink come from `address`.
@@ -163,7 +163,7 @@ fn the_server_learns_other_addresses_though_nothing_is_sent_to_it() {
         let (_server, _client) = road.start_both();
         road.wait_for_paths(&["eth1", "eth2"]);
         sleep(Duration::from_secs(2));
-        let renewed = Instant::now();
+        let renewed = Watch::start();
         // Of both, one is the path that is kept warm least.
         for number in [1, 2] {
             road.vehicle.ip(&format!("address add 10.{number}.0.88/24 dev eth{number}")).unwrap();

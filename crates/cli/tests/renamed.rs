@@ -13,10 +13,10 @@ mod common;
 
 use std::ffi::OsStr;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 
 /// Somebody beyond the uplinks, in none of their networks.
 const OPERATOR: &str = "198.51.100.77";
@@ -139,7 +139,7 @@ fn a_tunnel_whose_interface_is_renamed_has_its_name_back_within_seconds() {
         let check = |when: &str| {
             // What the tunnel carries to the box's own address, once its routes are there, and from
             // behind it.
-            let began = Instant::now();
+            let began = Watch::start();
             while !ping(&road.vehicle, GATEWAY_V4, "-c 1 -W 1").status.success() {
                 assert!(began.elapsed() < Duration::from_secs(4), "{when}");
                 sleep(Duration::from_millis(50));

@@ -14,10 +14,10 @@ mod common;
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use serde_json::Value;
 
 /// Writes the file of the router in the box, and of that in the server's namespace.
@@ -54,9 +54,9 @@ fn start_both(road: &Road) -> (Daemon, Daemon) {
     let far = road.start(&road.server, "router", "far");
     let near = road.start(&road.vehicle, "router", "near");
     for instance in [CLIENT, SERVER] {
-        let deadline = Instant::now() + WAIT_MAX;
+        let watch = Watch::start();
         while !fs::exists(socket(instance)).unwrap() {
-            assert!(Instant::now() < deadline, "{}{}", near.log(), far.log());
+            assert!(watch.elapsed() < WAIT_MAX, "{}{}", near.log(), far.log());
             sleep(Duration::from_millis(20));
         }
         road.wait_for_status(instance, "both links", |status| usable(status) == ["eth1", "eth2"]);
@@ -166,7 +166,7 @@ fn a_router_that_starts_anew_is_heard_within_a_second() {
         let far = road.start(&road.server, "router", "far");
         far.wait_for("the router runs");
         // Its sequence begins at 0 again: the first answer must get through.
-        let begin = Instant::now();
+        let begin = Watch::start();
         socket_to_echo.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         while {
             let _ = socket_to_echo.send(b"?");

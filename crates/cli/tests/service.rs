@@ -10,10 +10,9 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
 
 use common::{Daemon, PROGRAM, Road, WAIT_MAX};
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 
 /// The units, what may stand for the instance of each, and what the program is started with.
 const UNITS: [(&str, &str, &str); 5] = [
@@ -140,7 +139,7 @@ fn the_service_manager_hears_that_both_ends_are_up_and_what_they_do() {
             (Daemon::start(command, road.path(&format!("{role}.log"))), manager)
         };
         let wait_for = |manager: &UnixDatagram, wanted: &str| {
-            let deadline = Instant::now() + WAIT_MAX;
+            let watch = Watch::start();
             let mut buffer = [0; 256];
             loop {
                 let length = manager.recv(&mut buffer).unwrap();
@@ -148,7 +147,7 @@ fn the_service_manager_hears_that_both_ends_are_up_and_what_they_do() {
                 if heard == wanted {
                     return;
                 }
-                assert!(Instant::now() < deadline, "not {wanted}, but {heard}");
+                assert!(watch.elapsed() < WAIT_MAX, "not {wanted}, but {heard}");
             }
         };
         let (server, server_manager) = start("server", &road.server);

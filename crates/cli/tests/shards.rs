@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use roadweave_device::local::request;
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -108,9 +108,9 @@ impl Fleet {
 
     /// Starts the last client again until each shard has at least one.
     fn spread(&mut self) {
-        let deadline = Instant::now() + WAIT_MAX;
+        let watch = Watch::start();
         while sessions_of_shards(&self.road.show(SERVER)).contains(&0) {
-            assert!(Instant::now() < deadline, "all of them are at one shard");
+            assert!(watch.elapsed() < WAIT_MAX, "all of them are at one shard");
             self.restart_last(Signal::KILL);
         }
     }
@@ -418,9 +418,9 @@ fn streams_end_at_the_shard_of_their_client_and_one_that_fails_takes_its_own() {
         fleet.server.signal(Signal::HUP);
         fleet.server.wait_for("the destinations that clients may reach were read again");
         for namespace in &fleet.boxes {
-            let deadline = Instant::now() + WAIT_MAX;
+            let watch = Watch::start();
             while socks(namespace).0 != 2 {
-                assert!(Instant::now() < deadline, "it is reached although that is denied");
+                assert!(watch.elapsed() < WAIT_MAX, "it is reached although that is denied");
             }
         }
         drop(again);

@@ -16,10 +16,10 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use roadweave_identity::Identity;
 
 const SITE: &str = "192.0.2.2";
@@ -95,8 +95,8 @@ fn write_files(road: &Road) {
 /// A line of conversation by UDP with the same ports for all, until it comes back.
 fn ask(socket: &UdpSocket, text: &str) {
     // A box whose leg was away rests before it comes again.
-    let (deadline, mut buffer) = (Instant::now() + 4 * WAIT_MAX, [0; 100]);
-    while Instant::now() < deadline {
+    let (watch, mut buffer) = (Watch::start(), [0; 100]);
+    while watch.elapsed() < 4 * WAIT_MAX {
         // While there is no tunnel, the kernel may refuse.
         let _ = socket.send(text.as_bytes());
         while let Ok(length) = socket.recv(&mut buffer) {

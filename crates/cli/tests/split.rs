@@ -14,11 +14,11 @@ mod common;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::hosts::{Host, bytes, connect, read_head, seen_from, there_and_back};
 use common::*;
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use serde_json::Value;
 
 /// A host beyond the server.
@@ -155,7 +155,7 @@ fn only_open_ports_look_open_and_a_host_that_is_gone_costs_one_reset() {
 
         open.end(&road.cloud);
         let before = taken(&road);
-        let begun = Instant::now();
+        let begun = Watch::start();
         assert_eq!(attempt(&camera, host(PORT)), Err(ErrorKind::ConnectionReset));
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
         assert_eq!(taken(&road), before + 1);
@@ -204,7 +204,7 @@ fn an_application_with_two_addresses_finds_the_one_that_is_alive() {
             &road.cloud,
             &format!("add rule inet dead in ip6 daddr {HOST_V6} tcp dport {PORT} drop"),
         );
-        let begun = Instant::now();
+        let begun = Watch::start();
         assert_eq!(eyeballs().unwrap_err().kind(), ErrorKind::ConnectionReset);
         assert!(begun.elapsed() < Duration::from_secs(13), "{:?}", begun.elapsed());
         assert!(!eyeballs().unwrap());
@@ -394,7 +394,7 @@ fn a_laptop_that_falls_asleep_holds_up_the_others_for_seconds_only() {
         });
         assert!(unread["streams"]["ends"]["unread"].as_u64() < Some(6), "all were");
         let mut awake = download();
-        let begun = Instant::now();
+        let begun = Watch::start();
         read_some(&mut awake, 5_000_000);
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         road.wait_for_status(SERVER, "the server counts them as well", |status| {

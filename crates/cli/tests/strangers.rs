@@ -13,10 +13,10 @@ mod common;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use rustix::process::Signal;
 
 /// The camera behind the box.
@@ -69,9 +69,9 @@ fn forwarding(namespace: &NetNs) -> [String; 2] {
 }
 
 fn await_true(what: &str, wait_max: Duration, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + wait_max;
+    let watch = Watch::start();
     while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(watch.elapsed() < wait_max, "waited in vain: {what}");
         sleep(Duration::from_millis(20));
     }
 }

@@ -12,10 +12,10 @@
 mod common;
 
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::run_sandboxed;
+use roadweave_device::netns::{Watch, run_sandboxed};
 use rustix::process::Signal;
 
 /// The time of silence after which both ends give a session up.
@@ -32,11 +32,11 @@ fn road_with_short_sessions() -> Road {
 }
 
 /// Stops a daemon for so long; returns when it went on.
-fn pause(daemon: &Daemon, time: Duration) -> Instant {
+fn pause(daemon: &Daemon, time: Duration) -> Watch {
     daemon.signal(Signal::STOP);
     sleep(time);
     daemon.signal(Signal::CONT);
-    Instant::now()
+    Watch::start()
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_client_that_stood_still_is_back_within_seconds_and_sends_nothing_old() {
             socket.send(b"steer left").unwrap();
             sleep(time);
             client.signal(Signal::CONT);
-            let resumed = Instant::now();
+            let resumed = Watch::start();
             client.wait_for_count("this program stood still for ", round);
             assert!(resumed.elapsed() < Duration::from_secs(1), "{:?}", resumed.elapsed());
             let took = road.wait_for_traffic();

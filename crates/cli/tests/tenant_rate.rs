@@ -22,6 +22,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use common::*;
+use roadweave_device::netns::Watch;
 use rustix::process::Signal;
 use world::*;
 
@@ -118,7 +119,7 @@ impl<'a> Stream<'a> {
     }
 
     fn send_until(&self, what: &str, is_so: impl Fn(&Part) -> bool) {
-        let started = Instant::now();
+        let started = Watch::start();
         loop {
             let part = self.send(750);
             if is_so(&part) {

@@ -10,9 +10,11 @@
 
 mod sandbox;
 mod testing;
+mod watch;
 
 pub use sandbox::Sandbox;
 pub use testing::{run_sandboxed, sandbox_is_there};
+pub use watch::Watch;
 
 use std::fs::File;
 use std::os::fd::AsFd;

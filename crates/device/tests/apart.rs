@@ -11,10 +11,10 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
+use roadweave_device::netns::{CableEnd, NetNs, Watch, run_sandboxed};
 use roadweave_device::{
     Allowed, AnchorTun, Apart, Excluded, FilterOptions, Filters, Forwarding, Instance, RouteKeeper,
     Routes, Tun, TunOptions, cleanup, wait_readable,
@@ -169,13 +169,13 @@ impl<'a> Anchor<'a> {
 
     /// Waits until its clients were told `text`.
     fn hear(&mut self, text: &str) {
-        let deadline = Instant::now() + WAIT_MAX;
+        let watch = Watch::start();
         loop {
             self.listen();
             if self.heard.iter().any(|it| it == text) {
                 return;
             }
-            assert!(Instant::now() < deadline, "{text:?} never came: {:?}", self.heard);
+            assert!(watch.elapsed() < WAIT_MAX, "{text:?} never came: {:?}", self.heard);
             wait_readable(self.tun.as_ref().unwrap(), Duration::from_millis(50)).unwrap();
         }
     }
@@ -492,9 +492,9 @@ fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
         let table = before.0.iter().find(|line| line.contains("iif rwb")).unwrap();
         let table = table.split("lookup ").nth(1).unwrap().split(' ').next().unwrap();
         run(&format!("route flush table {table}"));
-        let deadline = Instant::now() + WAIT_MAX;
+        let watch = Watch::start();
         while state() != before {
-            assert!(Instant::now() < deadline, "{:?}\n{before:?}", state());
+            assert!(watch.elapsed() < WAIT_MAX, "{:?}\n{before:?}", state());
             std::thread::sleep(Duration::from_millis(50));
         }
         b.ask_site("b again");

@@ -4,10 +4,10 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
+use roadweave_device::netns::{CableEnd, NetNs, Watch, run_sandboxed};
 use roadweave_device::{
     Allowed, Excluded, FilterKeeper, FilterOptions, Filters, Forwarding, Instance, Interface,
     Monitor, cleanup,
@@ -548,7 +548,7 @@ fn what_others_remove_or_change_is_put_back() {
             keeper.refresh();
             std::thread::sleep(WAIT);
             nft(machine, change);
-            let changed = Instant::now();
+            let changed = Watch::start();
             while rules() != before {
                 assert!(
                     changed.elapsed() < Duration::from_millis(1400),
@@ -565,7 +565,7 @@ fn what_others_remove_or_change_is_put_back() {
         let prefixes = (0..4000_u32)
             .map(|at| IpNet::new_assert(IpAddr::V4((0x0a00_0000 + at * 512).into()), 24));
         let many = FilterOptions { inner: prefixes.collect(), ..a_server(false, false) };
-        let asked = Instant::now();
+        let asked = Watch::start();
         keeper.set(many.clone());
         assert!(asked.elapsed() < Duration::from_millis(5), "{:?}", asked.elapsed());
         while !table().contains("10.30.64.0/24") {

@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
+use roadweave_device::netns::{CableEnd, NetNs, Watch, run_sandboxed};
 use roadweave_device::{
     ClientRoutes, DeviceError, Ecn, Excluded, FilterOptions, Filters, Forwarding, Gateway, Grant,
     Instance, Monitor, Netlink, Outgoing, ROUTE_PROTOCOL, RouteSettings, Routes, SendOutcome, Tun,
@@ -83,9 +83,9 @@ fn await_uplinks<T>(
     monitor: &mut Monitor,
     mut found: impl FnMut(&[UplinkEvent], &Monitor) -> Option<T>,
 ) -> T {
-    let deadline = Instant::now() + WAIT_MAX;
+    let watch = Watch::start();
     let mut all = Vec::new();
-    while Instant::now() < deadline {
+    while watch.elapsed() < WAIT_MAX {
         all.extend(monitor.poll().unwrap());
         if let Some(result) = found(&all, monitor) {
             return result;

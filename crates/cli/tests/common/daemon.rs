@@ -4,8 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use roadweave_device::netns::Watch;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything may take that is not timed: the machine may be slow and busy.
@@ -48,9 +49,9 @@ impl Daemon {
 
     /// Waits for `count` lines that hold `text`.
     pub fn wait_for_count(&self, text: &str, count: usize) {
-        let deadline = Instant::now() + WAIT_MAX;
+        let watch = Watch::start();
         while self.count(text) < count {
-            assert!(Instant::now() < deadline, "it never said {text:?}:\n{}", self.log());
+            assert!(watch.elapsed() < WAIT_MAX, "it never said {text:?}:\n{}", self.log());
             sleep(Duration::from_millis(20));
         }
     }
@@ -62,12 +63,12 @@ impl Daemon {
 
     /// Waits until it has ended by itself; returns its exit code.
     pub fn wait(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + WAIT_MAX;
+        let watch = Watch::start();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(Instant::now() < deadline, "it does not end:\n{}", self.log());
+            assert!(watch.elapsed() < WAIT_MAX, "it does not end:\n{}", self.log());
             sleep(Duration::from_millis(20));
         }
     }

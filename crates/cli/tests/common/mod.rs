@@ -26,9 +26,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread::{sleep, spawn};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use roadweave_device::netns::{CableEnd, NetNs};
+use roadweave_device::netns::{CableEnd, NetNs, Watch};
 use serde_json::Value;
 
 pub use daemon::{Daemon, WAIT_MAX};
@@ -258,14 +258,14 @@ impl Road {
     /// What `roadweave show --json` says of an instance, which is asked again while it is busy: on
     /// a loaded machine it may wait for `nft` longer than a caller waits for it.
     pub fn show(&self, instance: &str) -> Value {
-        let deadline = Instant::now() + WAIT_MAX;
+        let watch = Watch::start();
         loop {
             let output = roadweave(&["show", "--json", "--socket", &socket(instance)]);
             if output.status.success() {
                 return serde_json::from_slice(&output.stdout).unwrap();
             }
             let is_busy = String::from_utf8_lossy(&output.stderr).contains("ask again");
-            assert!(is_busy && Instant::now() < deadline, "{output:?}");
+            assert!(is_busy && watch.elapsed() < WAIT_MAX, "{output:?}");
         }
     }
 
@@ -283,13 +283,13 @@ impl Road {
         what: &str,
         condition: impl Fn(&Value) -> bool,
     ) -> Value {
-        let deadline = Instant::now() + WAIT_MAX;
+        let watch = Watch::start();
         loop {
             let status = self.show(instance);
             if condition(&status) {
                 return status;
             }
-            assert!(Instant::now() < deadline, "waited in vain: {what}\n{status:#}");
+            assert!(watch.elapsed() < WAIT_MAX, "waited in vain: {what}\n{status:#}");
             sleep(Duration::from_millis(50));
         }
     }
@@ -326,7 +326,7 @@ impl Road {
     pub fn wait_for_traffic(&self) -> Duration {
         let socket = self.socket_to(GATEWAY_V4);
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        let start = Instant::now();
+        let start = Watch::start();
         while start.elapsed() < WAIT_MAX {
             // While there is no tunnel, the kernel may refuse.
             let _ = socket.send(b"is anybody there?");

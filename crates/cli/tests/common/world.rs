@@ -9,9 +9,9 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use serde_json::Value;
 
 use crate::common::*;
@@ -75,9 +75,9 @@ impl World {
         command.arg("run").arg("--folder").arg(self.road.path("controller"));
         self.controller = Some(Daemon::start(command, self.road.path("controller.log")));
         let listens = || std::net::TcpStream::connect(CONTROLLER).is_ok();
-        let deadline = Instant::now() + WAIT_MAX;
+        let watch = Watch::start();
         while !self.road.server.enter(listens).unwrap() {
-            assert!(Instant::now() < deadline, "the controller does not listen");
+            assert!(watch.elapsed() < WAIT_MAX, "the controller does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

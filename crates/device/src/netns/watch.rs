@@ -1,0 +1,74 @@
+//! A stopwatch for tests on machines that do something else.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{Builder, sleep};
+use std::time::{Duration, Instant};
+
+/// A stopwatch that leaves out for how long threads were ready to run and had no processor: all
+/// threads of the processes that it sees, which inside a [`Sandbox`](super::Sandbox) are those of
+/// the test. On an idle machine it shows the time; on a busy one it shows no more than that.
+///
+/// Source: Linux Documentation/scheduler/sched-stats.rst, `/proc/PID/schedstat`.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    begun: Instant,
+    /// What was withheld before.
+    withheld: Duration,
+}
+
+impl Watch {
+    /// Starts now.
+    pub fn start() -> Self {
+        Self { withheld: withheld(), begun: Instant::now() }
+    }
+
+    /// How long it has run, without what the scheduler withheld.
+    pub fn elapsed(&self) -> Duration {
+        self.begun.elapsed().saturating_sub(withheld().saturating_sub(self.withheld))
+    }
+}
+
+/// How long threads have waited for a processor since the first call.
+fn withheld() -> Duration {
+    static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
+    static SAMPLER: OnceLock<()> = OnceLock::new();
+    SAMPLER.get_or_init(|| {
+        let mut known = waits(&BTreeMap::new()).1;
+        let sample = move || {
+            loop {
+                sleep(SAMPLE);
+                let (more, now) = waits(&known);
+                known = now;
+                NANOSECONDS.fetch_add(more, Ordering::Relaxed);
+            }
+        };
+        // Without it the stopwatch shows the time.
+        let _ = Builder::new().name("watch".to_owned()).spawn(sample);
+    });
+    Duration::from_nanos(NANOSECONDS.load(Ordering::Relaxed))
+}
+
+/// By how many nanoseconds the waits of all threads exceed those `known`, and what they are now.
+fn waits(known: &BTreeMap<PathBuf, u64>) -> (u64, BTreeMap<PathBuf, u64>) {
+    let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
+    let processes = entries("/proc".into()).map(|entry| entry.path());
+    let of_number = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes()[0].is_ascii_digit())
+    };
+    let threads = processes.filter(of_number).flat_map(|process| entries(process.join("task")));
+    let wait = |path: PathBuf| {
+        let text = fs::read_to_string(path.join("schedstat")).ok()?;
+        Some((path, text.split(' ').nth(1)?.parse().ok()?))
+    };
+    let now: BTreeMap<PathBuf, u64> = threads.filter_map(|it| wait(it.path())).collect();
+    let before = |path| known.get(path).copied().unwrap_or_default();
+    let more = now.iter().map(|(path, wait)| wait.saturating_sub(before(path))).sum();
+    (more, now)
+}
+
+/// A program that ends sooner has not waited for long.
+const SAMPLE: Duration = Duration::from_millis(20);
