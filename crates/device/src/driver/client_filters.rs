@@ -12,7 +12,7 @@ use roadweave_types::DropCounters;
 
 use super::ClientOptions;
 use crate::{
-    DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Tun,
+    DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Share, Tun,
 };
 
 /// The filters of a client. Dropping it removes them.
@@ -48,6 +48,7 @@ impl ClientFilters {
             },
             // Nothing leads into the tunnel yet.
             apart: None,
+            share: Some(Share::default()),
             forward: false,
         };
         Ok(Self { keeper: FilterKeeper::start(instance)?, options })
