@@ -149,6 +149,7 @@ impl AnchorArgs {
             addresses: file.addresses,
             accepted: file.fleet.accept,
             masquerade: file.masquerade,
+            client_connections: file.client_connections.get() as u32,
             clients_reach_clients: file.clients_reach_clients,
             state_directory: file.state_directory,
             files,

@@ -80,6 +80,7 @@ impl ServerArgs {
             accepted: file.fleet.accept,
             tun,
             masquerade: file.masquerade,
+            client_connections: file.client_connections.get() as u32,
             destinations,
             state_directory: file.state_directory,
             files,

@@ -15,7 +15,7 @@ use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::proxy::{rate, validate_tenant_name};
 use crate::secret::PrivateKey;
-use crate::server::{default_addresses, default_masquerade};
+use crate::server::{default_addresses, default_client_connections, default_masquerade};
 use crate::streams::AnchorStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
@@ -50,6 +50,9 @@ pub struct AnchorFile {
     /// Where clients may go all the same: addresses, prefixes, or an address with a port.
     #[serde(default)]
     pub allow_destinations: Vec<AllowedDestination>,
+    /// The connections through this machine that a client may have at a time.
+    #[serde(default = "default_client_connections")]
+    pub client_connections: Within<64, 1_000_000>,
     /// The TUN device.
     #[serde(default)]
     pub tun: TunFields,

@@ -53,6 +53,9 @@ pub struct ServerFile {
     /// Ports of this machine that lead to devices behind clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forwards: Vec<ForwardFields>,
+    /// The connections through this machine that a client may have at a time.
+    #[serde(default = "default_client_connections")]
+    pub client_connections: Within<64, 1_000_000>,
     /// How many threads share the clients.
     #[serde(default = "default_shards")]
     pub shards: Within<1, 64>,
@@ -114,6 +117,10 @@ pub(crate) fn default_addresses() -> Vec<IpNet> {
 
 const fn default_shards() -> Within<1, 64> {
     Within::of(1)
+}
+
+pub(crate) const fn default_client_connections() -> Within<64, 1_000_000> {
+    Within::of(8192)
 }
 
 pub(crate) const fn default_masquerade() -> bool {

@@ -15,10 +15,13 @@
 
 mod apart;
 mod chain;
+mod flows;
 mod forwards;
 mod keeper;
+mod netfilter;
 mod nftables;
 mod ruleset;
+mod shares;
 mod sockets;
 pub(crate) mod split;
 mod table;
@@ -35,10 +38,13 @@ pub use keeper::FilterKeeper;
 use crate::program::{self, Failure};
 use crate::{Apart, DeviceError, Excluded, Instance, sysctl};
 use chain::counter;
+pub(crate) use flows::{FlowRemover, Left};
 pub use forwards::Forward;
 use ipnet::IpNet;
 pub(crate) use ruleset::is_quotable;
 use ruleset::ruleset;
+pub use shares::Share;
+use shares::Shares;
 pub(crate) use sockets::check_sockets;
 use table::Table;
 pub(crate) use table::{KeptTable, Turn};
@@ -71,6 +77,8 @@ pub struct FilterOptions {
     /// What tells it from neighbours on the same machine that may have the same inner addresses, if
     /// there can be such. Between the interfaces of those nothing passes.
     pub apart: Option<Apart>,
+    /// What each client of a server, or each host behind a box, may take of the kernel's tables.
+    pub share: Option<Share>,
     /// Turn forwarding on, as a server, or a box with a network behind it, needs.
     pub forward: bool,
 }
@@ -135,6 +143,7 @@ pub struct Filters {
     instance: Instance,
     settings: Vec<String>,
     table: Table,
+    shares: Shares,
     /// There is a table of ours to remove.
     exists: bool,
 }
@@ -148,8 +157,9 @@ impl Filters {
     /// it said.
     pub fn install(instance: &Instance, options: &FilterOptions) -> Result<Self, DeviceError> {
         let table = Table::open(instance.filter_table())?;
+        let shares = Shares::open(instance)?;
         let instance = instance.clone();
-        let mut this = Self { instance, settings: Vec::new(), table, exists: false };
+        let mut this = Self { instance, settings: Vec::new(), table, shares, exists: false };
         this.replace(options)?;
         Ok(this)
     }
@@ -165,12 +175,25 @@ impl Filters {
         let ruleset = ruleset(&self.instance.filter_table(), options, opened, count);
         self.table.replace(&ruleset.text, ruleset.rules)?;
         self.exists = true;
+        if options.share.is_some() {
+            self.make_room();
+            self.shares.replace(options)?;
+        }
         if options.forward { self.set_forwarding() } else { Ok(()) }
     }
 
     /// Whether the table is as it was installed. Cheap while nobody changes any table.
     pub fn is_in_place(&mut self) -> bool {
-        self.table.is_in_place()
+        self.table.is_in_place() && self.shares.is_in_place()
+    }
+
+    /// Gives fragments more room; where the system refuses, a source may take less.
+    fn make_room(&mut self) {
+        for (key, value) in shares::room() {
+            if let Err(error) = self.change_setting(key, &value) {
+                tracing::info!(%error, "fragments have no more room");
+            }
+        }
     }
 
     /// The families that are closed again between interfaces of others.
@@ -242,11 +265,12 @@ pub(crate) fn remove_unless_needed(
     remove(instance)
 }
 
-/// Removes the table of an instance; that there is none is no error.
+/// Removes the tables of an instance; that there are none is no error.
 fn remove(instance: &Instance) -> Result<(), DeviceError> {
-    let table = instance.filter_table();
     // "add" first, so that "delete" finds one.
-    run_nft(&format!("add table inet {table}\ndelete table inet {table}\n"))
+    let removed = [instance.filter_table(), instance.shares_table()]
+        .map(|table| format!("add table inet {table}\ndelete table inet {table}\n"));
+    run_nft(&removed.concat())
 }
 
 pub(crate) fn run_nft(script: &str) -> Result<(), DeviceError> {

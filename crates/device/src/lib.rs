@@ -66,7 +66,9 @@ pub use driver::{
 };
 pub use error::DeviceError;
 pub use filter::split::{SplitRule, SplitRules};
-pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forward, Forwarding, Interface};
+pub use filter::{
+    Allowed, FilterKeeper, FilterOptions, Filters, Forward, Forwarding, Interface, Share,
+};
 pub use modem::ModemFacts;
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent};
 pub use netlink::{Netlink, NetworkInterface, Route, Rule};

@@ -82,6 +82,11 @@ impl Instance {
         format!("roadweave_{}", self.name)
     }
 
+    /// The name of its table that bounds what one source takes of the kernel's tables.
+    pub(crate) fn shares_table(&self) -> String {
+        format!("roadweave_{}_shares", self.name)
+    }
+
     /// The name of its table that marks what comes in by uplinks.
     pub(crate) fn answers_table(&self) -> String {
         format!("roadweave_{}_answers", self.name)

@@ -137,6 +137,7 @@ impl<'a> Anchor<'a> {
                         .collect(),
                 },
                 apart: Some(apart),
+                share: None,
                 forward: true,
             };
             let filters = Filters::install(&instance, &filters).unwrap();

@@ -14,6 +14,9 @@ use roadweave_device::{
 };
 use roadweave_types::{DropReason, UplinkSelector};
 
+#[path = "filters/shares.rs"]
+mod shares;
+
 const WAIT: Duration = Duration::from_millis(300);
 
 fn prefix(text: &str) -> IpNet {
@@ -147,6 +150,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         client_sockets: false,
         forwarding,
         apart: None,
+        share: None,
         forward: true,
     }
 }

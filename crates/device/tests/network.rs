@@ -54,6 +54,7 @@ fn filters(tun: &str, inner: &str) -> FilterOptions {
         client_sockets: false,
         forwarding: Forwarding::Open,
         apart: None,
+        share: None,
         forward: true,
     }
 }

@@ -44,7 +44,7 @@ const WORDS: [&str; 15] = [
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 /// The fields of docs/configuration.md but the private key, and of the sections around them.
-const FIELDS: [&str; 102] = [
+const FIELDS: [&str; 103] = [
     "accept",
     "addresses",
     "allow_destinations",
@@ -52,6 +52,7 @@ const FIELDS: [&str; 102] = [
     "before_join",
     "billing_day",
     "classes",
+    "client_connections",
     "client_memory_mb",
     "clients_reach_clients",
     "congestion",

@@ -60,6 +60,8 @@ pub struct AnchorOptions {
     pub masquerade: bool,
     /// Whether clients may reach one another.
     pub clients_reach_clients: bool,
+    /// The connections through this machine that a client may have at a time.
+    pub client_connections: u32,
     /// Where clients may go.
     pub destinations: Destinations,
     /// Networks, besides those of `addresses`, in which members of a fleet may have addresses.
@@ -120,6 +122,7 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
         masquerade: options.masquerade,
         clients_reach_clients: options.clients_reach_clients,
         destinations: &options.destinations,
+        client_connections: options.client_connections,
         has_neighbours: true,
         takes_streams: options.config.streams.is_some(),
         files: &options.files,

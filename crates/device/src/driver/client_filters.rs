@@ -17,7 +17,8 @@ use roadweave_types::DropCounters;
 
 use super::ClientOptions;
 use crate::{
-    DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Tun, Waker,
+    DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Share,
+    Tun, Waker,
 };
 
 /// The filters of a client. Dropping it removes them.
@@ -56,6 +57,7 @@ impl ClientFilters {
             },
             // Nothing leads into the tunnel yet.
             apart: None,
+            share: Some(Share::default()),
             forward: false,
         };
         let keeper = FilterKeeper::start(instance, Some(done))?;

@@ -293,6 +293,7 @@ fn filter_options(tun: &Tun) -> FilterOptions {
         client_sockets: false,
         forwarding: Forwarding::Open,
         apart: None,
+        share: None,
         forward: true,
     }
 }

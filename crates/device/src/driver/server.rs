@@ -48,6 +48,8 @@ pub struct ServerOptions {
     pub tun: TunSettings,
     /// Whether what clients send leaves with this machine's own address.
     pub masquerade: bool,
+    /// The connections through this machine that a client may have at a time.
+    pub client_connections: u32,
     /// Where clients may go through this server.
     pub destinations: Destinations,
     /// Networks, besides those of `addresses`, in which members of a fleet may have addresses.
@@ -94,6 +96,7 @@ impl ServerOptions {
             masquerade: self.masquerade,
             clients_reach_clients: self.config.clients_reach_clients,
             destinations: &self.destinations,
+            client_connections: self.client_connections,
             has_neighbours: false,
             takes_streams: self.config.streams.is_some(),
             files: &self.files,

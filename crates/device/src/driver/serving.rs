@@ -184,6 +184,9 @@ impl Serving {
         if let Some(fleet) = &mut self.fleet {
             fleet.tell_away(now, &self.tables.clients);
         }
+        if let Some(host) = &self.host {
+            host.forget(self.tables.clients.peers(), self.absent.take_long_gone(now));
+        }
         while let Some((peer, times)) = self.presence_log.poll_suppressed(now) {
             tracing::warn!(peer, times, "came and went more often than is told one by one");
         }
@@ -251,8 +254,9 @@ impl Serving {
                 tracing::info!(peers, changed, proxies, "clients and proxies were read again");
             }
         }
-        if let Some(host) = &mut self.host {
-            host.lead(&destinations, self.reloader.routed());
+        if let (Some(host), Some(leads)) = (&mut self.host, self.reloader.leads()) {
+            host.lead(&destinations, leads);
+            host.forget(self.tables.clients.peers(), change.changed.clone());
         }
         let former = node.replace(now, change, proxies, &self.tables);
         self.anchors.set_of_file(now, node, led);

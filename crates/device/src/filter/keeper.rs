@@ -17,15 +17,14 @@ use roadweave_types::DropCounters;
 
 use super::chain::counter;
 use super::nftables::{Nftables, drain_notices, open_notices};
-use super::ruleset::COUNTED;
-use super::{FilterOptions, Filters, LIMIT};
+use super::{FilterOptions, Filters, LIMIT, ruleset, shares};
 use crate::{DeviceError, Instance, Interest, Poller, Token, Waker};
 
 /// Keeps the filters of one instance in place: what another program removes or changes is put back.
 /// Dropping it removes them, as [`Filters`] does.
 #[derive(Debug)]
 pub struct FilterKeeper {
-    table: String,
+    tables: [String; 2],
     requests: Option<Sender<Request>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
@@ -80,9 +79,9 @@ impl FilterKeeper {
                 Err(error) => tracing::error!("the packet filters are not kept: {error}"),
             })
             .map_err(|error| DeviceError::system("start a thread", error))?;
-        let table = instance.filter_table();
+        let tables = [instance.filter_table(), instance.shares_table()];
         Ok(Self {
-            table,
+            tables,
             requests: Some(requests),
             waker,
             thread: Some(thread),
@@ -138,13 +137,11 @@ impl FilterKeeper {
     /// The packets that the filters have dropped, by reason.
     pub fn drops(&mut self) -> DropCounters {
         // Others may keep the kernel from telling, or have taken the table away for a moment.
-        if let Ok(counts) = self.nftables.counters(&self.table)
-            && !counts.is_empty()
-        {
-            self.counted = counts;
+        for table in &self.tables {
+            self.counted.extend(self.nftables.counters(table).unwrap_or_default());
         }
         let mut drops = DropCounters::default();
-        for reason in COUNTED {
+        for reason in ruleset::COUNTED.into_iter().chain(shares::COUNTED) {
             drops.add(reason, self.counted.get(&counter(reason)).copied().unwrap_or(0));
         }
         drops

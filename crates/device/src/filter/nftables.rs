@@ -8,23 +8,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::OwnedFd;
 
-use netlink_packet_core::{
-    DecodeError, NLA_HEADER_SIZE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
-    NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
-    NlasIterator,
-};
-use rustix::net::{RecvFlags, SendFlags};
+use netlink_packet_core::NLM_F_DUMP;
+use rustix::net::RecvFlags;
 
+use super::netfilter::{Message, Netfilter, attribute, find};
 use crate::DeviceError;
-use crate::netlink::{open_socket_of, take_message, with_timeout};
+use crate::netlink::open_socket_of;
 
 /// A connection to the kernel's tables of packet filters.
 #[derive(Debug)]
-pub(super) struct Nftables {
-    socket: OwnedFd,
-    sequence: u32,
-    buffer: Vec<u8>,
-}
+pub(super) struct Nftables(Netfilter);
 
 /// What a table held at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +35,8 @@ impl Nftables {
     /// # Errors
     /// When the kernel lacks netfilter's netlink or the process file descriptors.
     pub(super) fn open() -> Result<Self, DeviceError> {
-        let socket = open_socket_of(Some(rustix::net::netlink::NETFILTER), 0)
-            .and_then(with_timeout)
-            .map_err(|error| DeviceError::system("look at the packet filters", error))?;
-        Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
+        let opened = Netfilter::open().map(Self);
+        opened.map_err(|error| DeviceError::system("look at the packet filters", error))
     }
 
     /// The number of the last change, by anybody.
@@ -69,7 +60,7 @@ impl Nftables {
             found.hash(&mut digest);
         }
         for set in &sets {
-            if set.is_dynamic() {
+            if is_dynamic(set) {
                 set.attribute(SET_NAME).hash(&mut digest);
                 continue;
             }
@@ -121,44 +112,11 @@ impl Nftables {
         Err(io::ErrorKind::Interrupted.into())
     }
 
-    /// Sends a request and takes what comes in answer.
     fn ask(&mut self, kind: u8, flags: u16, attributes: Vec<u8>) -> io::Result<Vec<Message>> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        header.sequence_number = self.sequence;
-        let payload = NetlinkPayload::InnerMessage(Message { kind, attributes });
-        let mut message = NetlinkMessage::new(header, payload);
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        rustix::net::send(&self.socket, &bytes, SendFlags::empty())?;
-        let (mut found, mut changed) = (Vec::new(), false);
-        loop {
-            let (length, _) =
-                rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?;
-            let mut rest = &self.buffer[..length];
-            while let Some(bytes) = take_message(&mut rest) {
-                let Ok(message) = NetlinkMessage::<Message>::deserialize(bytes) else { continue };
-                if message.header.sequence_number != self.sequence {
-                    continue;
-                }
-                changed |= message.header.flags & NLM_F_DUMP_INTR != 0;
-                match message.payload {
-                    NetlinkPayload::InnerMessage(inner) => found.push(inner),
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    NetlinkPayload::Done(_) if changed => {
-                        return Err(io::ErrorKind::Interrupted.into());
-                    }
-                    NetlinkPayload::Done(_) => return Ok(found),
-                    _ => {}
-                }
-            }
-            // Only dumps have an end.
-            if flags == 0 && !found.is_empty() {
-                return Ok(found);
-            }
-        }
+        let request = Message { subsystem: SUBSYSTEM, family: FAMILY_INET, kind, attributes };
+        let mut found = Vec::new();
+        self.0.ask(request, flags, |message| found.push(message))?;
+        Ok(found)
     }
 }
 
@@ -185,73 +143,17 @@ pub(super) fn drain_notices(notices: &OwnedFd) -> bool {
     }
 }
 
-/// A message of nf_tables: what it is about, and its attributes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Message {
-    kind: u8,
-    attributes: Vec<u8>,
-}
-
-impl Message {
-    fn attribute(&self, kind: u16) -> Option<&[u8]> {
-        find(&self.attributes, kind)
-    }
-
-    /// Whether it is about a set whose elements packets put there.
-    fn is_dynamic(&self) -> bool {
-        let flags = self.attribute(SET_FLAGS).and_then(|bytes| bytes.try_into().ok());
-        flags.is_some_and(|bytes| u32::from_be_bytes(bytes) & SET_EVAL != 0)
-    }
-}
-
-impl NetlinkSerializable for Message {
-    fn message_type(&self) -> u16 {
-        SUBSYSTEM << 8 | u16::from(self.kind)
-    }
-
-    fn buffer_len(&self) -> usize {
-        HEADER + self.attributes.len()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        // The family, the version and the resource, which are zero.
-        buffer[..HEADER].copy_from_slice(&[FAMILY_INET, 0, 0, 0]);
-        buffer[HEADER..].copy_from_slice(&self.attributes);
-    }
-}
-
-impl NetlinkDeserializable for Message {
-    type Error = DecodeError;
-
-    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
-        let attributes = payload.get(HEADER..).unwrap_or_default().to_vec();
-        Ok(Self { kind: (header.message_type & 0xff) as u8, attributes })
-    }
-}
-
-/// The value of the first attribute of this kind.
-fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    let mut found = NlasIterator::new(attributes).map_while(Result::ok);
-    let found = found.find(|attribute| attribute.kind() == kind)?;
-    let length = usize::from(found.length());
-    found.into_inner().get(NLA_HEADER_SIZE..length)
-}
-
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(value.len() + NLA_HEADER_SIZE).expect("names and numbers are short");
-    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-    bytes.extend_from_slice(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
+/// Whether it is about a set whose elements packets put there.
+fn is_dynamic(set: &Message) -> bool {
+    let flags = set.attribute(SET_FLAGS).and_then(|bytes| bytes.try_into().ok());
+    flags.is_some_and(|bytes| u32::from_be_bytes(bytes) & SET_EVAL != 0)
 }
 
 // linux/netfilter/nfnetlink.h and nf_tables.h.
-const SUBSYSTEM: u16 = 10;
+const SUBSYSTEM: u8 = 10;
 const FAMILY_INET: u8 = 1;
 /// NFNLGRP_NFTABLES is 7; groups are bits that count from 1.
 const GROUP_NFTABLES: u32 = 1 << 6;
-/// The size of `struct nfgenmsg`.
-const HEADER: usize = 4;
 const GET_TABLES: u8 = 1;
 const GET_CHAINS: u8 = 4;
 const GET_RULES: u8 = 7;
@@ -272,4 +174,3 @@ const OBJECT_DATA: u16 = 4;
 const COUNTER: u32 = 1;
 const COUNTER_PACKETS: u16 = 2;
 const TRIES: usize = 8;
-const RECEIVE_BUFFER: usize = 64 * 1024;

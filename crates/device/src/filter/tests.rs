@@ -15,6 +15,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         client_sockets: false,
         forwarding,
         apart: None,
+        share: None,
         forward: true,
     }
 }

@@ -1,6 +1,7 @@
 //! Clients that were here and went: when, and why.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use roadweave_identity::PublicKey;
 use roadweave_types::Instant;
@@ -9,6 +10,9 @@ use crate::status::AbsentClient;
 
 /// The most that are remembered; the one that went first is forgotten for another.
 const ABSENT_MAX: usize = 4_096;
+
+/// How long the connections of a client that went are kept for its return.
+const KEPT: Duration = Duration::from_secs(60);
 
 /// Those that went last, each once.
 #[derive(Debug, Default)]
@@ -19,6 +23,8 @@ struct Gone {
     name: String,
     at: Instant,
     reason: String,
+    /// Its connections are kept.
+    kept: bool,
 }
 
 impl Absent {
@@ -33,7 +39,13 @@ impl Absent {
             let first = self.0.iter().min_by_key(|(_, gone)| gone.at).map(|(key, _)| *key);
             first.into_iter().for_each(|key| drop(self.0.remove(&key)));
         }
-        self.0.insert(key, Gone { name, at: now, reason });
+        self.0.insert(key, Gone { name, at: now, reason, kept: true });
+    }
+
+    /// Those whose connections are kept no longer, each once.
+    pub(super) fn take_long_gone(&mut self, now: Instant) -> Vec<PublicKey> {
+        let due = self.0.iter_mut().filter(|(_, gone)| gone.kept && now.since(gone.at) >= KEPT);
+        due.map(|(key, gone)| (*key, gone.kept = false).0).collect()
     }
 
     /// All of them, the one that went last first.
@@ -52,8 +64,6 @@ impl Absent {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -80,6 +90,8 @@ mod tests {
             ("bus-4096", 904.0, "it was silent")
         );
         assert!(told.iter().all(|client| client.peer != "bus-0"), "the first is forgotten");
+        assert_eq!(absent.take_long_gone(at(100)).len(), 40, "the first is forgotten");
+        assert_eq!(absent.take_long_gone(at(101)), [key(41)], "each once");
         absent.on_joined(&key(4_096));
         assert_eq!(absent.status(at(5_000))[0].peer, "bus-4095");
     }

@@ -3,20 +3,22 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ipnet::IpNet;
+use roadweave_identity::PublicKey;
 use roadweave_tunnel::Peers;
 use roadweave_types::DropCounters;
 
 use super::super::{DriverError, TunSettings, needed_files};
-use super::machine::Machine;
+use super::machine::{Leads, Machine};
 use super::reload::Destinations;
-use crate::filter::check_sockets;
+use crate::filter::{FlowRemover, Left, check_sockets};
 use crate::privileges::{self, Needs};
 use crate::streams::{Sources, check_rights};
 use crate::{
     Allowed, AnchorTun, Apart, DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding,
-    Instance, RouteKeeper, Routes, Tun, TunOptions,
+    Instance, RouteKeeper, Routes, Share, Tun, TunOptions,
 };
 
 /// What there is to be held.
@@ -28,6 +30,8 @@ pub(in crate::driver) struct HostOptions<'a> {
     pub(in crate::driver) masquerade: bool,
     pub(in crate::driver) clients_reach_clients: bool,
     pub(in crate::driver) destinations: &'a Destinations,
+    /// The connections that a client may have at a time.
+    pub(in crate::driver) client_connections: u32,
     /// Whether neighbours on this machine may have the same inner addresses.
     pub(in crate::driver) has_neighbours: bool,
     /// Whether streams of clients are to end here.
@@ -45,6 +49,7 @@ pub(in crate::driver) struct Host {
     sources: Sources,
     // Dropped in this order.
     filters: FilterKeeper,
+    flows: FlowRemover,
     _routes: RouteKeeper,
 }
 
@@ -91,14 +96,14 @@ impl Host {
         let filter_options =
             FilterOptions { apart, client_sockets, ..filter_options(tun, &options) };
         let mut filters = FilterKeeper::start(instance, None)?;
-        filters.set_and_wait(with_clients(&filter_options, machine.routed()))?;
+        filters.set_and_wait(with_clients(&filter_options, machine.leads()))?;
+        let flows = FlowRemover::start(apart)?;
         let sources = Sources { clients: client_sockets, own };
-        Ok((Self { filter_options, sources, filters, _routes: keeper }, machine))
+        Ok((Self { filter_options, sources, filters, flows, _routes: keeper }, machine))
     }
 
-    /// Lets clients reach other `destinations`; what lies behind them, beyond the own inner
-    /// networks, is in `routed`.
-    pub(super) fn lead(&mut self, destinations: &Destinations, routed: &[IpNet]) {
+    /// Lets clients reach other `destinations`; `leads`: what they have of addresses.
+    pub(super) fn lead(&mut self, destinations: &Destinations, leads: &Leads) {
         if set_destinations(&mut self.filter_options, destinations) {
             let Destinations { denied, allowed, forwards } = destinations;
             tracing::info!(
@@ -108,7 +113,14 @@ impl Host {
                 "the destinations that clients may reach were read again"
             );
         }
-        self.filters.set(with_clients(&self.filter_options, routed));
+        self.filters.set(with_clients(&self.filter_options, leads));
+    }
+
+    /// Removes the connections of clients that left, soon.
+    pub(super) fn forget(&self, peers: Arc<Peers>, keys: Vec<PublicKey>) {
+        if !keys.is_empty() {
+            self.flows.remove(Left { peers, keys });
+        }
     }
 
     /// Where clients may go.
@@ -187,6 +199,7 @@ fn filter_options(tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
             allowed: Vec::new(),
         },
         apart: None,
+        share: Some(Share { connections: options.client_connections, prefixes: Vec::new() }),
         forward: true,
     };
     set_destinations(&mut filters, destinations);
@@ -207,9 +220,9 @@ fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) ->
     others
 }
 
-/// The filters that `options` describe, with what lies behind clients, beyond the own inner
-/// networks, in `routed`.
-fn with_clients(options: &FilterOptions, routed: &[IpNet]) -> FilterOptions {
+/// The filters that `options` describe, with what clients have of addresses.
+fn with_clients(options: &FilterOptions, Leads { routed, shared }: &Leads) -> FilterOptions {
     let inner = options.inner.iter().chain(routed).copied().collect();
-    FilterOptions { inner, ..options.clone() }
+    let share = options.share.clone().map(|share| Share { prefixes: shared.clone(), ..share });
+    FilterOptions { inner, share, ..options.clone() }
 }

@@ -15,8 +15,16 @@ pub(in crate::driver) struct Machine {
     routes: Arc<Mutex<Routes>>,
     tun_index: u32,
     addresses: Vec<IpNet>,
-    /// What of the clients lies beyond the own inner networks, and is led into the TUN.
-    routed: Vec<IpNet>,
+    leads: Leads,
+}
+
+/// What filters have to know of the clients' addresses.
+#[derive(Debug, Default)]
+pub(super) struct Leads {
+    /// What lies beyond the own inner networks, and is led into the TUN.
+    pub(super) routed: Vec<IpNet>,
+    /// The prefixes of which each has one share of the kernel's tables.
+    pub(super) shared: Vec<IpNet>,
 }
 
 impl Machine {
@@ -35,18 +43,20 @@ impl Machine {
         lead_into(&mut routes, tun_index, &routed);
         let keeper = RouteKeeper::start(routes)?;
         let routes = keeper.share();
-        Ok((keeper, Self { routes, tun_index, addresses: addresses.to_vec(), routed }))
+        let leads = Leads { routed, shared: shared(clients) };
+        Ok((keeper, Self { routes, tun_index, addresses: addresses.to_vec(), leads }))
     }
 
-    /// What of the clients lies beyond the own inner networks, and is led into the TUN.
-    pub(super) fn routed(&self) -> &[IpNet] {
-        &self.routed
+    /// What the clients have of addresses.
+    pub(super) fn leads(&self) -> &Leads {
+        &self.leads
     }
 
     /// Changes what is different with `clients` in the place of those before.
     pub(super) fn lead(&mut self, clients: &Peers) {
+        self.leads.shared = shared(clients);
         let is_in = |list: &[IpNet]| -> BTreeSet<IpNet> { list.iter().copied().collect() };
-        let (before, after) = (is_in(&self.routed), is_in(&beyond(clients, &self.addresses)));
+        let (before, after) = (is_in(&self.leads.routed), is_in(&beyond(clients, &self.addresses)));
         let gone: Vec<IpNet> = before.difference(&after).copied().collect();
         // What a neighbour had the last time is among them.
         let new: Vec<IpNet> = after.difference(&before).copied().collect();
@@ -60,7 +70,7 @@ impl Machine {
         let new = without_clashes(&mut routes, &new);
         lead_into(&mut routes, self.tun_index, &new);
         drop(routes);
-        self.routed = before.intersection(&after).copied().chain(new).collect();
+        self.leads.routed = before.intersection(&after).copied().chain(new).collect();
     }
 }
 
@@ -78,6 +88,17 @@ fn without_clashes(routes: &mut Routes, prefixes: &[IpNet]) -> Vec<IpNet> {
     }
     let clashes: BTreeSet<IpNet> = clashes.into_iter().map(|(prefix, _)| prefix).collect();
     prefixes.iter().filter(|prefix| !clashes.contains(prefix)).copied().collect()
+}
+
+/// The clients' prefixes that are no single addresses, and the single addresses that lie in one.
+fn shared(clients: &Peers) -> Vec<IpNet> {
+    let all = clients.iter().flat_map(|(_, peer)| &peer.addresses);
+    let (single, mut shared): (Vec<IpNet>, Vec<IpNet>) =
+        all.partition(|prefix| prefix.prefix_len() == prefix.max_prefix_len());
+    let is_inside = |address: &IpNet| shared.iter().any(|prefix| prefix.contains(address));
+    let inside: Vec<IpNet> = single.into_iter().filter(is_inside).collect();
+    shared.extend(inside);
+    shared
 }
 
 /// The clients' prefixes that need routes of their own: those outside the own inner networks.

@@ -20,7 +20,7 @@ use roadweave_tunnel::{Forwarded, Peer, Peers, PeersChange, ProxyTenant};
 
 use super::anchor_names::AnchorPlace;
 use super::anchors::TenantRoutes;
-use super::machine::Machine;
+use super::machine::{Leads, Machine};
 use crate::driver::Reread;
 use crate::fleet::{LeftOut, Members, Space, beside};
 use crate::{DeviceError, Forward, Waker};
@@ -180,9 +180,9 @@ impl Reloader {
         Ok(Self { jobs, outcomes, thread, begun: 0, is_busy: false, again: None, machine })
     }
 
-    /// What of the clients lies beyond the own inner networks.
-    pub(super) fn routed(&self) -> &[IpNet] {
-        self.machine.as_ref().map_or(&[], Machine::routed)
+    /// What the clients have of addresses; `None` at a proxy, and while the thread is at work.
+    pub(super) fn leads(&self) -> Option<&Leads> {
+        self.machine.as_ref().map(Machine::leads)
     }
 
     /// Begins to bring the clients in line; if that is under way, it is done once more afterwards.

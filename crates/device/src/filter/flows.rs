@@ -1,0 +1,235 @@
+//! Removes the connections of clients that left from the kernel's table, in a thread.
+//!
+//! ```text
+//! a client left ─► its key ─► thread: dump of the table ─► each connection that began at, or is
+//!                                                          answered from, its address: deleted
+//! ```
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
+use roadweave_identity::PublicKey;
+use roadweave_tunnel::Peers;
+
+use super::netfilter::{Message, Netfilter, attribute, find};
+use crate::{Apart, DeviceError};
+
+/// Removes connections, one request after the other. Its thread ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct FlowRemover(Sender<Left>);
+
+/// Clients that left.
+#[derive(Debug)]
+pub(crate) struct Left {
+    /// All clients when these were among them.
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) keys: Vec<PublicKey>,
+}
+
+impl Left {
+    /// Whether an address is one of theirs. The default route of a client is also that of others.
+    fn has(&self, address: IpAddr) -> bool {
+        let owner = self.peers.route(address).filter(|key| self.keys.contains(key));
+        let peer = owner.and_then(|key| self.peers.get(&key));
+        let mut own = peer.iter().flat_map(|peer| &peer.addresses);
+        own.any(|own| own.prefix_len() > 0 && own.contains(&address))
+    }
+}
+
+impl FlowRemover {
+    /// Starts in the network namespace of the calling thread, for connections in the zone of
+    /// `apart`, or in that of all others.
+    ///
+    /// # Errors
+    /// When there can be no more threads.
+    pub(crate) fn start(apart: Option<Apart>) -> Result<Self, DeviceError> {
+        let (sender, requests) = channel();
+        let zone = apart.map_or(0, Apart::zone);
+        std::thread::Builder::new()
+            .name("flows".to_owned())
+            .spawn(move || run(&requests, zone))
+            .map_err(|error| DeviceError::system("start a thread", error))?;
+        Ok(Self(sender))
+    }
+
+    /// Removes the connections of these clients, soon.
+    pub(crate) fn remove(&self, left: Left) {
+        // The thread ends with this alone.
+        let _ = self.0.send(left);
+    }
+}
+
+fn run(requests: &Receiver<Left>, zone: u16) {
+    while let Ok(first) = requests.recv() {
+        // One dump is enough for all that wait.
+        let left: Vec<Left> = [first].into_iter().chain(requests.try_iter()).collect();
+        match remove(&left, zone) {
+            Ok(0) => {}
+            Ok(removed) => tracing::debug!(removed, "connections of clients that left are removed"),
+            Err(error) => tracing::warn!(
+                "connections of clients that left stay in the kernel's table until they are idle \
+                 for long enough: {error}"
+            ),
+        }
+    }
+}
+
+/// Removes the connections of those that left; returns how many there were.
+fn remove(left: &[Left], zone: u16) -> io::Result<usize> {
+    let mut netfilter = Netfilter::open()?;
+    let mut removed = 0;
+    for family in [FAMILY_IPV4, FAMILY_IPV6] {
+        let mut found = Vec::new();
+        let all = Message { subsystem: SUBSYSTEM, family, kind: GET, attributes: Vec::new() };
+        let dumped = netfilter.ask(all, NLM_F_DUMP, |message| {
+            found.extend(key_of(&message, left, zone));
+        });
+        // What has changed meanwhile is what began since.
+        dumped.or_else(|error| match error.kind() {
+            io::ErrorKind::Interrupted => Ok(()),
+            _ => Err(error),
+        })?;
+        for attributes in found {
+            let delete = Message { subsystem: SUBSYSTEM, family, kind: DELETE, attributes };
+            match netfilter.ask(delete, NLM_F_ACK, drop) {
+                Ok(()) => removed += 1,
+                // It is over by itself.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(removed)
+}
+
+/// What names the connection, if it is in `zone` and of one that left.
+fn key_of(message: &Message, left: &[Left], zone: u16) -> Option<Vec<u8>> {
+    let original = message.attribute(TUPLE_ORIGINAL)?;
+    let sources = [Some(original), message.attribute(TUPLE_REPLY)].into_iter().flatten();
+    if !sources.filter_map(source_of).any(|source| left.iter().any(|left| left.has(source))) {
+        return None;
+    }
+    let both = message.attribute(ZONE);
+    let of_zone = both.or_else(|| find(original, TUPLE_ZONE)).and_then(|it| it.try_into().ok());
+    if of_zone.map_or(0, u16::from_be_bytes) != zone {
+        return None;
+    }
+    let mut key = attribute(TUPLE_ORIGINAL | NESTED, original);
+    key.extend(both.into_iter().flat_map(|zone| attribute(ZONE, zone)));
+    key.extend(message.attribute(ID).into_iter().flat_map(|id| attribute(ID, id)));
+    Some(key)
+}
+
+fn source_of(tuple: &[u8]) -> Option<IpAddr> {
+    let ip = find(tuple, TUPLE_IP)?;
+    let v4 = || find(ip, IPV4_SOURCE).and_then(|it| <[u8; 4]>::try_from(it).ok());
+    let v6 = || find(ip, IPV6_SOURCE).and_then(|it| <[u8; 16]>::try_from(it).ok());
+    v4().map(IpAddr::from).or_else(|| v6().map(IpAddr::from))
+}
+
+// linux/netfilter/nfnetlink.h and nfnetlink_conntrack.h.
+const SUBSYSTEM: u8 = 1;
+const FAMILY_IPV4: u8 = 2;
+const FAMILY_IPV6: u8 = 10;
+const GET: u8 = 1;
+const DELETE: u8 = 2;
+const NESTED: u16 = 1 << 15;
+const TUPLE_ORIGINAL: u16 = 1;
+const TUPLE_REPLY: u16 = 2;
+const ID: u16 = 12;
+const ZONE: u16 = 18;
+const TUPLE_IP: u16 = 1;
+const TUPLE_ZONE: u16 = 3;
+const IPV4_SOURCE: u16 = 1;
+const IPV6_SOURCE: u16 = 3;
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::time::{Duration, Instant};
+
+    use roadweave_identity::Identity;
+    use roadweave_tunnel::Peer;
+
+    use super::*;
+    use crate::netns::{NetNs, run_sandboxed};
+
+    fn peer(seed: u8, addresses: &[&str]) -> (PublicKey, Peer) {
+        let peer = Peer {
+            name: format!("bus-{seed}"),
+            tenant: String::new(),
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            expires_unix: None,
+            rate_limit: None,
+            offline_max: None,
+        };
+        (Identity::from_seed([seed; 32]).public_key(), peer)
+    }
+
+    fn left(peers: &[(PublicKey, Peer)], key: PublicKey) -> Left {
+        Left { peers: Arc::new(peers.iter().cloned().collect()), keys: vec![key] }
+    }
+
+    #[test]
+    fn the_longest_prefix_says_whose_a_connection_is() {
+        let peers = [peer(1, &["0.0.0.0/0", "10.0.0.0/8"]), peer(2, &["10.9.0.2/32"])];
+        let first = left(&peers, peers[0].0);
+        let has = |text: &str| first.has(text.parse().unwrap());
+        assert!(has("10.9.0.3"));
+        assert!(!has("10.9.0.2"), "another's");
+        assert!(!has("203.0.113.1"), "the machine has such addresses too");
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "a test of sockets")]
+    fn connections_of_a_client_that_left_are_removed() {
+        let name = "filter::flows::tests::connections_of_a_client_that_left_are_removed";
+        run_sandboxed(name, || {
+            let machine = NetNs::create("machine").unwrap();
+            machine.ip("link set lo up").unwrap();
+            let clients = ["10.9.0.2", "10.9.0.3", "fd09::2", "fd09::3"];
+            for address in clients.into_iter().chain(["10.9.0.9", "fd09::9"]) {
+                machine.ip(&format!("address add {address} dev lo nodad")).unwrap();
+            }
+            let tracked = "table inet x { chain y { type filter hook output priority 0; \
+                           ct state new accept; }; }";
+            assert!(machine.command("nft").arg(tracked).status().unwrap().success());
+            let entries = |of: &str| {
+                let of: IpAddr = of.parse().unwrap();
+                let source = match of {
+                    IpAddr::V4(v4) => format!("src={v4} "),
+                    IpAddr::V6(v6) => {
+                        let words = v6.segments().map(|word| format!("{word:04x}"));
+                        format!("src={} ", words.join(":"))
+                    }
+                };
+                let text = std::fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
+                text.lines().filter(|line| line.contains(&source)).count()
+            };
+            let peers = [peer(1, &["10.9.0.2/32", "fd09::2/128"]), peer(2, &["10.9.0.3/32"])];
+            machine
+                .enter(|| {
+                    for client in clients {
+                        let to = if client.contains('.') { "10.9.0.9" } else { "fd09::9" };
+                        for _ in 0..300 {
+                            let socket = UdpSocket::bind((client, 0)).unwrap();
+                            let _ = socket.send_to(b"there", (to, 9));
+                        }
+                    }
+                    assert!(clients.iter().all(|client| entries(client) >= 250));
+                    let remover = FlowRemover::start(None).unwrap();
+                    remover.remove(left(&peers, peers[0].0));
+                    let begun = Instant::now();
+                    while entries("10.9.0.2") + entries("fd09::2") > 0 {
+                        assert!(begun.elapsed() < Duration::from_secs(60));
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    assert!(entries("10.9.0.3") >= 250 && entries("fd09::3") >= 250);
+                })
+                .unwrap();
+        });
+    }
+}

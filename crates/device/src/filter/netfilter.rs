@@ -1,0 +1,139 @@
+//! Requests to the kernel's netfilter over netlink.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use netlink_packet_core::{
+    DecodeError, NLA_HEADER_SIZE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
+    NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
+    NlasIterator,
+};
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::netlink::{open_socket_of, take_message, with_timeout};
+
+/// A connection to netfilter, in the network namespace where it was opened.
+#[derive(Debug)]
+pub(super) struct Netfilter {
+    socket: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Netfilter {
+    pub(super) fn open() -> io::Result<Self> {
+        let socket = open_socket_of(Some(rustix::net::netlink::NETFILTER), 0)?;
+        let socket = with_timeout(socket)?;
+        Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
+    }
+
+    /// Sends a request and gives `each` what comes in answer. `Interrupted` says that something
+    /// changed during a dump.
+    pub(super) fn ask(
+        &mut self,
+        request: Message,
+        flags: u16,
+        mut each: impl FnMut(Message),
+    ) -> io::Result<()> {
+        let is_dump = flags & NLM_F_DUMP == NLM_F_DUMP;
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        rustix::net::send(&self.socket, &bytes, SendFlags::empty())?;
+        let (mut is_answered, mut changed) = (false, false);
+        loop {
+            let (length, _) =
+                rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?;
+            let mut rest = &self.buffer[..length];
+            while let Some(bytes) = take_message(&mut rest) {
+                let Ok(message) = NetlinkMessage::<Message>::deserialize(bytes) else { continue };
+                if message.header.sequence_number != self.sequence {
+                    continue;
+                }
+                changed |= message.header.flags & NLM_F_DUMP_INTR != 0;
+                is_answered = true;
+                match message.payload {
+                    NetlinkPayload::InnerMessage(inner) => each(inner),
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(()),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    NetlinkPayload::Done(_) if changed => {
+                        return Err(io::ErrorKind::Interrupted.into());
+                    }
+                    NetlinkPayload::Done(_) => return Ok(()),
+                    _ => is_answered = false,
+                }
+            }
+            // Only dumps have an end.
+            if !is_dump && is_answered {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A message of netfilter: what it is about, and its attributes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Message {
+    pub(super) subsystem: u8,
+    pub(super) family: u8,
+    pub(super) kind: u8,
+    pub(super) attributes: Vec<u8>,
+}
+
+impl Message {
+    pub(super) fn attribute(&self, kind: u16) -> Option<&[u8]> {
+        find(&self.attributes, kind)
+    }
+}
+
+impl NetlinkSerializable for Message {
+    fn message_type(&self) -> u16 {
+        u16::from(self.subsystem) << 8 | u16::from(self.kind)
+    }
+
+    fn buffer_len(&self) -> usize {
+        HEADER + self.attributes.len()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        // The family, the version and the resource, which are zero.
+        buffer[..HEADER].copy_from_slice(&[self.family, 0, 0, 0]);
+        buffer[HEADER..].copy_from_slice(&self.attributes);
+    }
+}
+
+impl NetlinkDeserializable for Message {
+    type Error = DecodeError;
+
+    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
+        let [subsystem, kind] = header.message_type.to_be_bytes();
+        let family = payload.first().copied().unwrap_or_default();
+        let attributes = payload.get(HEADER..).unwrap_or_default().to_vec();
+        Ok(Self { subsystem, family, kind, attributes })
+    }
+}
+
+/// The value of the first attribute of this kind.
+pub(super) fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    let mut found = NlasIterator::new(attributes).map_while(Result::ok);
+    let found = found.find(|attribute| attribute.kind() == kind)?;
+    let length = usize::from(found.length());
+    found.into_inner().get(NLA_HEADER_SIZE..length)
+}
+
+pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(value.len() + NLA_HEADER_SIZE).expect("names and numbers are short");
+    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend_from_slice(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// The size of `struct nfgenmsg`.
+const HEADER: usize = 4;
+const RECEIVE_BUFFER: usize = 64 * 1024;
