@@ -372,12 +372,17 @@ impl LaneSender {
         }
     }
 
-    /// Lets go of packets that the peer has and that were kept for repairs.
+    /// Lets go of packets that were kept for repairs, and of those that another session need not
+    /// send on.
     fn forget_done(&mut self) {
+        while let Some((start, arrived)) = self.recovery.poll_arrived() {
+            for id in start.of_mask(arrived) {
+                self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
+            }
+        }
         let insurance = |it: &mut Self| it.insurance.as_mut().and_then(Insurance::poll_done);
         while let Some((start, count)) = self.recovery.poll_done().or_else(|| insurance(self)) {
             for id in (0..count).map(|at| start.plus(at)) {
-                self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
                 if !self.needs(id) {
                     self.encoder.forget(id);
                 }

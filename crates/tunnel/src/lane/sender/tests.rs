@@ -580,6 +580,46 @@ fn what_leaves_in_parts_for_the_first_time_is_no_redundancy() {
 }
 
 #[test]
+fn what_was_repaired_and_not_acknowledged_is_sent_on_by_another_session() {
+    let unfinished = |acknowledge_repair: bool, later: u64| {
+        let mut carrier = TwoPaths::new([100_000, 100_000]);
+        let config = LaneConfig::new("default", crate::Strategy::xnc());
+        let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+        sender.keep_unfinished();
+        for number in 0..10 {
+            sender.handle_inner(at(0), &[0x45, number, 7, 7], 1, None);
+        }
+        sender.transmit(at(0), &mut carrier);
+        (0..7).for_each(|id| acknowledge(&mut sender, at(40), PathId(0), id));
+        (7..10).for_each(|id| {
+            sender.on_lost(at(41), TokenKind::Source, PacketId(id), PathId(0));
+        });
+        sender.transmit(at(60), &mut carrier);
+        let repairs = sender.stats().coded_datagrams;
+        assert!(repairs >= 3, "{repairs} coded packets left");
+        if acknowledge_repair {
+            let acknowledged = AcknowledgedDatagram {
+                path: PathId(0),
+                sent: at(60),
+                bytes: 100,
+                rtt: at(100).since(at(60)),
+            };
+            for _ in 0..3 {
+                sender.on_acknowledged(at(100), TokenKind::Repair, PacketId(7), &acknowledged);
+            }
+        }
+        for ms in (60..later).step_by(10) {
+            sender.transmit(at(ms), &mut carrier);
+        }
+        let packets = sender.take_unfinished(at(later));
+        packets.iter().map(|unfinished| unfinished.packet[1]).collect::<Vec<_>>()
+    };
+    assert_eq!(unfinished(false, 80), [7, 8, 9], "the repair is on its way");
+    assert_eq!(unfinished(false, 600), [7, 8, 9], "the repair's time is over");
+    assert_eq!(unfinished(true, 110), [0_u8; 0], "the repair has arrived");
+}
+
+#[test]
 fn an_expiry_that_is_changed_holds_for_what_is_under_way_and_is_promised() {
     let none = LaneConfig::new("default", "minrtt".parse().expect("known"));
     let with = |ms| LaneConfig { expire_after: Some(Duration::from_millis(ms)), ..none.clone() };
