@@ -20,8 +20,8 @@
 //!   the greedy one's last: greed took a sooner place while there was one. So the better spread's
 //!   last packet is no sooner.
 //! - What finds no place waits in the lane's queue, which is in the order of deadlines since all
-//!   packets have the same time, until it is late. While nothing is under way, one packet leaves all
-//!   the same, and its acknowledgement tells how the path does.
+//!   packets have the same time, until it is late. While nothing is under way, one packet leaves
+//!   all the same, and its acknowledgement tells how the path does.
 //! - A path that got no two packets in a row for `min(1 s, 2 * iat)` gets copies of the first two
 //!   of the next frame, so that its pace is known (section 3.6); not while others of the lane are
 //!   under way on it, which tell as much. Only a packet that has a place elsewhere is copied.

@@ -19,8 +19,8 @@
 //! window's worth of a flow's data under way or waiting, its packets go out once, by min-RTT that
 //! waits for a fast path rather than use a slow one (`ordered`); when fewer than two packets of it
 //! wait anywhere or are under way on the best path, its copies begin again. In the time between,
-//! copies wait for their paths, and the lane withdraws those of packets that have arrived. Each flow
-//! has its own mode ([`flows`]), as each connection has in the paper.
+//! copies wait for their paths, and the lane withdraws those of packets that have arrived. Each
+//! flow has its own mode ([`flows`]), as each connection has in the paper.
 //!
 //! A paced flow never fills a window, however much it sends. So whatever has sent [`LARGE`] bytes,
 //! or [`LARGE_OF_STREAMS`] of streams, without an end is a large transfer as well, and stays one

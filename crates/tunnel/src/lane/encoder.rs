@@ -6,9 +6,9 @@
 //!                            rates by path ─┘                                        └► smoothed: rate
 //! ```
 //!
-//! Where the route of every path that answers takes the deadline or longer, nothing would arrive in
-//! time and a target of zero would stop the video. The target is then what the paths bring within a
-//! deadline after the nearest route.
+//! Where the route of every path that the lane uses takes the deadline or longer, nothing would
+//! arrive in time and a target of zero would stop the video. The target is then what the paths
+//! bring within a deadline after the nearest route.
 //!
 //! What lies on a path that falls silent has to go by the others before anything new. Where that is
 //! more than they bring within the deadline, an encoder does better to begin anew with a key frame,
@@ -96,7 +96,7 @@ impl Targets {
         under_way: u64,
     ) -> EncoderTarget {
         self.windows.look_at(paths);
-        self.windows.set_delta(self.reach(paths));
+        self.set_reach(now, scheduler, paths);
         let room = scheduler.share_of(paths, &self.windows.rooms(now, paths));
         let rate = scheduler.share_of(paths, &self.windows.rates(now, paths));
         // While a path answers, zero would be taken for dead links.
@@ -126,12 +126,24 @@ impl Targets {
         self.told
     }
 
-    /// How long after it was sent the last byte of a frame is to arrive: the deadline, or one
-    /// deadline beyond the nearest route where that alone takes as long.
-    fn reach(&self, paths: &[PathOffer<'_>]) -> Duration {
+    /// Sets how long after it was sent the last byte of a frame is to arrive: the deadline, or one
+    /// deadline beyond the nearest route on which the scheduler's paths bring anything.
+    fn set_reach(&mut self, now: Instant, scheduler: &dyn Scheduler, paths: &[PathOffer<'_>]) {
         let answering = paths.iter().filter(|path| path.takes_data() && path.is_usable());
-        let nearest = answering.map(|path| path.snapshot.min_rtt / 2).min().unwrap_or_default();
-        if nearest < self.deadline { self.deadline } else { nearest + self.deadline }
+        let routes = answering.map(|path| path.snapshot.min_rtt / 2);
+        let mut reaches: Vec<Duration> = routes
+            .filter(|route| *route >= self.deadline)
+            .map(|route| route + self.deadline)
+            .chain([self.deadline])
+            .collect();
+        reaches.sort_unstable();
+        let brings = |reach: &Duration| {
+            self.windows.set_delta(*reach);
+            scheduler.share_of(paths, &self.windows.rates(now, paths)) > 0.0
+        };
+        if !reaches.iter().any(brings) {
+            self.windows.set_delta(self.deadline);
+        }
     }
 
     /// Bytes in flight on the paths that have fallen silent, or are gone, since the last call.
@@ -164,8 +176,8 @@ const ROUNDING: f64 = 1e-3;
 
 #[cfg(test)]
 mod tests {
-    use roadweave_schedule::MinRtt;
-    use roadweave_types::PathSnapshot;
+    use roadweave_schedule::{MinRtt, Policed};
+    use roadweave_types::{PathSnapshot, Policy, Priority};
 
     use super::*;
 
@@ -228,6 +240,14 @@ mod tests {
             assert!(target.bitrate.as_bps().abs_diff(carried) < 1_000, "{rtt_ms}: {target:?}");
             assert!(target.frame_bytes > 5_000, "{rtt_ms}: {target:?}");
         }
+        // A backup that is nearer carries nothing while the satellite answers.
+        let policy = Policy { priority: Priority::Backup, ..Policy::default() };
+        let near = PathSnapshot { policy, ..PathSnapshot::idle(PathId(1), MS * 50, 60_000) };
+        let far = PathSnapshot::idle(PathId(0), MS * 600, 60_000);
+        let scheduler = Policed::new(Box::new(MinRtt::default()));
+        let paths = [PathOffer::free(&far), PathOffer::free(&near)];
+        let target = Targets::new(MS * 100).take(Instant::ZERO, &scheduler, &paths, 0, 0);
+        assert!(target.frame_bytes > 5_000 && target.bitrate.as_bps() > 600_000, "{target:?}");
         // A queue that delays all for a moment is no long route.
         let queued =
             PathSnapshot { latest_rtt: MS * 400, ..PathSnapshot::idle(PathId(0), MS * 40, 60_000) };
