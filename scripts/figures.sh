@@ -66,7 +66,7 @@ encoder() { "$lab" lab encoder --drives "$drives" --seconds $seconds --json "$@"
 draw() {
     case $1 in
     cellfusion-9) compare minrtt,bonding,xnc ;;
-    cellfusion-11) compare xnc,minrtt,ecf,xlink,xnc-sigcomm23 ;;
+    cellfusion-11) compare xnc,minrtt,ecf,xlink,redundant,xnc-sigcomm23 ;;
     cellfusion-12) compare xnc,pluribus ;;
     cellfusion-13) compare xnc,xnc-no-coding,xnc-no-qoe,xnc-no-spread ;;
     cellfusion-theorem) $CARGO bench --quiet --package roadweave-coding --bench theorem ;;

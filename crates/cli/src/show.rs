@@ -23,7 +23,7 @@ use self::fleet::fleet;
 use self::page::{CLIENTS_ON_A_PAGE, Selection, fit, in_place};
 use self::rates::Rates;
 use self::tables::{
-    candidates, clients, counts, drops, lanes, links, passing, paths, shards, ways,
+    candidates, clients, counts, drops, lanes, links, out_of_reach, passing, paths, shards, ways,
 };
 
 /// Shows paths, lanes and statistics of a running client, server or router.
@@ -263,7 +263,7 @@ fn of_clients(
 fn session(session: &SessionStatus, rates: &Rates) -> String {
     let SessionStatus { peer, addresses, stats, .. } = session;
     let title = format!("\nsession with {peer}: {}\n", addresses.join(", "));
-    title + &paths(session, rates) + &lanes(stats)
+    title + &paths(session, rates) + &lanes(stats) + &out_of_reach(session)
 }
 
 fn router_session(session: &RouterSession, rates: &Rates) -> String {

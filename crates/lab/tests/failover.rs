@@ -1,13 +1,17 @@
 //! A client with several servers: crashes, drains and cuts that a viewer hardly sees, and tunnels
 //! in which nothing moves.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::time::Duration;
 
-use roadweave_emulate::{Drive, DuplexLink};
+use roadweave_emulate::{Direction, Drive, DuplexLink, GilbertElliott};
 use roadweave_lab::failover::{Failover, Seen};
+use roadweave_lab::inner;
 use roadweave_lab::world::servers::{Fault, Servers};
-use roadweave_tunnel::{CandidatePlace, ClientEvent, DrainReason, ServerEvent};
+use roadweave_tunnel::{
+    CandidatePlace, ClientEvent, DrainReason, LaneConfig, ServerEvent, Strategy,
+};
 use roadweave_types::{Instant, SplitMix64};
 
 fn at(millis: u64) -> Instant {
@@ -50,6 +54,57 @@ fn after_a_crash_the_viewer_waits_half_a_second_at_most_in_most_cases() {
     let [p50, p99] = percentiles(&seen);
     assert!(p50 <= 500.0 && p99 <= 1000.0, "p50 {p50} ms, p99 {p99} ms");
     assert!(seen.iter().all(|seen| seen.moves == 1), "{seen:?}");
+}
+
+/// How many numbers of a constant stream of 9.6 Mbit/s never come out, where the server in use
+/// crashes in the middle.
+fn numbers_lost(failover: &Failover) -> usize {
+    let mut fleet = failover.fleet(&["a", "b"], &[]).expect("it can be made");
+    let begin = at(6_000);
+    let crash = 3_000 + SplitMix64::word(failover.seed, 7) % 1_000;
+    let mut seen = BTreeSet::new();
+    let mut note = |fleet: &mut Servers| {
+        while let Some(arrival) = fleet.poll_arrival() {
+            let number = arrival.packet[inner::HEADERS..].first_chunk().expect("it is numbered");
+            seen.insert(u64::from_be_bytes(*number));
+        }
+    };
+    for number in 0..NUMBERS {
+        fleet.run_until(begin + Duration::from_millis(number));
+        if number == crash {
+            fleet.befall(fleet.home(), Fault::Crash);
+        }
+        let mut payload = [0; 1_172];
+        payload[..8].copy_from_slice(&number.to_be_bytes());
+        fleet.handle_inner(Direction::Up, &inner::udp(Direction::Up, 5_000, &payload));
+        fleet.flush();
+        note(&mut fleet);
+    }
+    fleet.run_until(begin + Duration::from_millis(NUMBERS + 2_000));
+    note(&mut fleet);
+    assert_eq!(fleet.moves(), 1, "seed {}", failover.seed);
+    NUMBERS as usize - seen.len()
+}
+
+const NUMBERS: u64 = 6_000;
+
+#[test]
+fn a_crash_loses_nothing_of_a_constant_stream() {
+    for seed in 1..=seeds() {
+        for strategy in ["xnc", "minrtt"] {
+            for loss in [0.0, 0.03] {
+                let strategy: Strategy = strategy.parse().expect("known");
+                let lanes = vec![LaneConfig::new("all", strategy.clone())];
+                let mut failover = Failover { lanes, ..Failover::new(Fault::Crash, seed) };
+                let ways = failover.links.iter_mut().flat_map(|it| [&mut it.up, &mut it.down]);
+                for way in ways.filter(|_| loss > 0.0) {
+                    way.burst_loss = Some(GilbertElliott::bursts(loss, 2.0));
+                }
+                let lost = numbers_lost(&failover);
+                assert_eq!(lost, 0, "seed {seed}, {strategy}, loss {loss}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -55,10 +55,12 @@ fn lossy(mut plan: LinkPlan) -> LinkPlan {
 
 #[test]
 fn a_backup_carries_nothing_until_the_others_die_and_then_takes_over_at_once() {
-    for strategy in ["xnc", "minrtt", "raven", "ecf", "pluribus", "redundant"] {
+    let strategies = ["xnc", "minrtt", "raven", "ecf", "pluribus", "redundant"];
+    for (strategy, budget) in strategies.iter().flat_map(|it| [(*it, None), (*it, Some(0))]) {
         let links = vec![link(20, 40), link(20, 50), link(20, 5)];
-        let policies =
+        let mut policies =
             [with(Priority::Primary, 1), with(Priority::Secondary, 1), with(Priority::Backup, 1)];
+        policies[2].policy.redundancy_percent = budget;
         let mut world = plan(strategy, links, &policies).build().join();
         let before = datagrams(&world, "wwan2");
         let mut outage = None;
@@ -220,9 +222,7 @@ fn redundancy_stays_within_the_budget_of_a_metered_uplink() {
         let mut world = plan(strategy, links, &[metered]).build().join();
         let sent = stream(&mut world, 180, 6);
         let arrived = arrivals(&world.up).len();
-        // Where copies are all there is, most packets of the other link have none.
-        let least = if strategy == "redundant" { 90 } else { 97 };
-        assert!(arrived * 100 > sent.len() * least, "{strategy}: {arrived} of {}", sent.len());
+        assert!(arrived * 100 > sent.len() * 97, "{strategy}: {arrived} of {}", sent.len());
         for paths in paths(&world) {
             let PathStatusReport { counters, redundancy_left_bytes, .. } = &paths["wwan0"];
             let (source, redundant) = (counters.source_bytes, counters.redundant_bytes);
@@ -231,10 +231,7 @@ fn redundancy_stays_within_the_budget_of_a_metered_uplink() {
             assert_eq!(paths["wwan1"].redundancy_left_bytes, None);
         }
         let [client, _] = paths(&world);
-        // A link whose copies are not paid for is the only one that `redundant` uses.
-        let other = client["wwan1"].counters;
-        let carried =
-            if strategy == "redundant" { other.source_bytes } else { other.redundant_bytes };
+        let carried = client["wwan1"].counters.redundant_bytes;
         assert!(carried > 10_000, "{strategy}: the other repairs");
     }
 }

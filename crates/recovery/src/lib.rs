@@ -156,10 +156,16 @@ pub trait Recovery: Send + std::fmt::Debug {
         false
     }
 
-    /// Packets that it needed although the peer has them, and that it needs no more unless
-    /// [`Recovery::needs`] says so: the first, and how many. Call until `None`, after
-    /// acknowledgements and repairs.
+    /// Packets that it kept for repairs and needs no more unless [`Recovery::needs`] says so: the
+    /// first, and how many. The peer has each of them, or a repair was sent for it. Call until
+    /// `None`, after acknowledgements and repairs.
     fn poll_done(&mut self) -> Option<(PacketId, u32)> {
+        None
+    }
+
+    /// Lost packets that the peer has by acknowledged repairs: the first, and bit i for the i-th
+    /// from it on. Call until `None`, after acknowledgements.
+    fn poll_arrived(&mut self) -> Option<(PacketId, u64)> {
         None
     }
 

@@ -177,6 +177,10 @@ impl Recovery for Xnc {
         self.done.pop_front().or_else(ended)
     }
 
+    fn poll_arrived(&mut self) -> Option<(PacketId, u64)> {
+        self.pending_repairs.poll_arrived().map(|group| (group.start, group.mask))
+    }
+
     fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {
         self.pending_repairs.on_acknowledged(id);
         self.note_arrived(id);

@@ -35,14 +35,15 @@ fn select(criterion: &mut Criterion) {
             for (turn, path) in (0..200).zip(paths.iter().cycle()) {
                 now += Duration::from_millis(1);
                 let (sent, rtt) = (now, path.smoothed_rtt + Duration::from_micros(turn));
-                scheduler.on_sent(now, path.id, 1200);
+                scheduler.on_sent(now, path.id, 1200, turn);
                 let acknowledged = AcknowledgedDatagram { path: path.id, sent, bytes: 1200, rtt };
-                scheduler.on_acknowledged(now + rtt, &acknowledged);
+                scheduler.on_acknowledged(now + rtt, &acknowledged, turn);
             }
             let packet = |flow| PacketInfo {
                 bytes: 1200,
                 backlog_bytes: 12_000,
                 flow,
+                flow_bytes: 1200,
                 waited: Duration::ZERO,
                 is_of_streams: false,
             };

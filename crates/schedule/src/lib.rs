@@ -49,6 +49,9 @@ pub struct PacketInfo {
     pub backlog_bytes: u64,
     /// A hash of the packet's 5-tuple: equal within a flow.
     pub flow: u64,
+    /// The bytes of its flow that wait to be sent, those of the packet included; in a long queue
+    /// only those near its front.
+    pub flow_bytes: u64,
     /// How long it has waited for a path.
     pub waited: Duration,
     /// Whether it is of streams: they put in order what comes, and so no path comes too early for
@@ -89,14 +92,15 @@ pub trait Scheduler: Send + std::fmt::Debug {
     fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision;
 
     /// A datagram of the lane left on `path`: a source packet, a copy or a coded packet of `bytes`
-    /// bytes.
-    fn on_sent(&mut self, _now: Instant, _path: PathId, _bytes: u32) {}
+    /// bytes. `flow`: that of the packet, as [`PacketInfo::flow`]; 0 for coded packets and parts.
+    fn on_sent(&mut self, _now: Instant, _path: PathId, _bytes: u32, _flow: u64) {}
 
     /// The peer has a datagram of the lane.
-    fn on_acknowledged(&mut self, _now: Instant, _acknowledged: &AcknowledgedDatagram) {}
+    fn on_acknowledged(&mut self, _now: Instant, _acknowledged: &AcknowledgedDatagram, _flow: u64) {
+    }
 
     /// A datagram of the lane was lost on `path`.
-    fn on_lost(&mut self, _now: Instant, _path: PathId) {}
+    fn on_lost(&mut self, _now: Instant, _path: PathId, _flow: u64) {}
 
     /// The name of the network that `path` runs over, by which it is known again after a restart.
     fn name_path(&mut self, _path: PathId, _name: &str) {}
@@ -177,6 +181,7 @@ mod testing {
             bytes,
             backlog_bytes: bytes as u64,
             flow: 0,
+            flow_bytes: bytes as u64,
             waited: Duration::ZERO,
             is_of_streams: false,
         }

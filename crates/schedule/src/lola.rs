@@ -20,10 +20,11 @@
 //!   the greedy one's last: greed took a sooner place while there was one. So the better spread's
 //!   last packet is no sooner.
 //! - What finds no place waits in the lane's queue, which is in the order of deadlines since all
-//!   packets have the same time, until it is late.
+//!   packets have the same time, until it is late. While nothing is under way, one packet leaves
+//!   all the same, and its acknowledgement tells how the path does.
 //! - A path that got no two packets in a row for `min(1 s, 2 * iat)` gets copies of the first two
 //!   of the next frame, so that its pace is known (section 3.6); not while others of the lane are
-//!   under way on it, which tell as much.
+//!   under way on it, which tell as much. Only a packet that has a place elsewhere is copied.
 //!
 //! The path's congestion window and pacer hold as well; where they make a packet wait, that counts
 //! into its arrival.
@@ -124,7 +125,7 @@ impl Lola {
         }
     }
 
-    /// Adds the paths that are probed with this packet.
+    /// Adds the paths that are probed with copies of this packet.
     fn probe(&mut self, chosen: &mut PathSet, bytes: u64, paths: &[PathOffer<'_>]) {
         for (position, offer) in paths.iter().enumerate() {
             let path = offer.snapshot;
@@ -168,28 +169,29 @@ impl Scheduler for Lola {
         self.windows.on_packet(bytes);
         self.look_at(now, paths);
         let status = best_status(paths);
-        let soonest = paths
-            .iter()
-            .enumerate()
-            .filter(|(_, path)| status.is_some_and(|status| path.has_status(status)))
+        let answering = || {
+            let paths = paths.iter().enumerate();
+            paths.filter(|(_, path)| status.is_some_and(|status| path.has_status(status)))
+        };
+        // With nothing under way no acknowledgement would tell that a path has become faster.
+        let is_idle = answering().all(|(_, path)| under_way(path) == 0.0);
+        let soonest = answering()
             .filter(|(_, path)| !path.snapshot.is_held_back(bytes))
             .map(|(position, path)| self.estimate(now, position, path, bytes))
-            .filter(|estimate| estimate.has_place)
+            .filter(|estimate| estimate.has_place || is_idle)
             .min_by(|a, b| a.arrival.total_cmp(&b.arrival));
         self.plan_probes(now, packet, paths);
-        let mut chosen = match soonest {
-            Some(estimate) if estimate.has_room => PathSet::one(estimate.position),
-            _ => PathSet::EMPTY,
-        };
-        if chosen.is_empty() && soonest.is_some() {
-            // To wait a moment for the pacer of that path is sooner than any other path.
+        // Without a place it waits for one; without room it waits a moment for the pacer of that
+        // path, which is sooner than any other path.
+        let Some(estimate) = soonest.filter(|estimate| estimate.has_room) else {
             return Decision::Wait;
-        }
+        };
+        let mut chosen = PathSet::one(estimate.position);
         self.probe(&mut chosen, bytes, paths);
-        if chosen.is_empty() { Decision::Wait } else { Decision::Send(chosen) }
+        Decision::Send(chosen)
     }
 
-    fn on_sent(&mut self, now: Instant, path: PathId, _bytes: u32) {
+    fn on_sent(&mut self, now: Instant, path: PathId, _bytes: u32, _flow: u64) {
         let pause = self.windows.pause(path);
         let Some(state) = self.paths.iter_mut().find(|state| state.id == path) else { return };
         if state.last_sent.is_some_and(|last| now.since(last) <= pause) {
@@ -199,14 +201,14 @@ impl Scheduler for Lola {
         state.flying += 1;
     }
 
-    fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
+    fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram, _flow: u64) {
         self.windows.on_acknowledged(now, acknowledged);
         if let Some(state) = self.paths.iter_mut().find(|state| state.id == acknowledged.path) {
             state.flying = state.flying.saturating_sub(1);
         }
     }
 
-    fn on_lost(&mut self, _now: Instant, path: PathId) {
+    fn on_lost(&mut self, _now: Instant, path: PathId, _flow: u64) {
         if let Some(state) = self.paths.iter_mut().find(|state| state.id == path) {
             state.flying = state.flying.saturating_sub(1);
         }

@@ -1,5 +1,7 @@
 //! A set of paths, as positions in the slice of snapshots that a decision was made from.
 
+use roadweave_types::PathOffer;
+
 /// A set of positions below [`PathSet::CAPACITY`], without an allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathSet(u32);
@@ -39,6 +41,17 @@ impl PathSet {
         self.0.count_ones() as usize
     }
 
+    /// The position of the path that carries the packet itself, of `bytes` bytes; on the others
+    /// leave copies. Of the paths that answer it is the fastest that is not full.
+    pub fn first_choice(self, bytes: u64, paths: &[PathOffer<'_>]) -> Option<usize> {
+        let rank = |at: usize| {
+            let PathOffer { snapshot, queued_bytes, .. } = paths.get(at)?;
+            let is_full = snapshot.is_full(queued_bytes.saturating_add(bytes));
+            Some((!snapshot.is_usable(), is_full, snapshot.expected_rtt, at))
+        };
+        self.iter().filter_map(rank).min().map(|(.., at)| at)
+    }
+
     /// The positions, ascending.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let mut left = self.0;
@@ -60,7 +73,23 @@ impl FromIterator<usize> for PathSet {
 
 #[cfg(test)]
 mod tests {
+    use roadweave_types::{PathSnapshot, PathStatus};
+
     use super::*;
+    use crate::testing::{free, path};
+
+    #[test]
+    fn a_packet_leaves_first_on_the_fastest_path_that_answers_and_has_room() {
+        let silent = PathSnapshot { status: PathStatus::Suspect, ..path(0, 10, 9000) };
+        let paths = [silent, path(1, 20, 1199), path(2, 40, 9000), path(3, 30, 9000)];
+        let first = |chosen: &[usize]| {
+            chosen.iter().copied().collect::<PathSet>().first_choice(1200, &free(&paths))
+        };
+        assert_eq!(first(&[0, 1, 2, 3]), Some(3));
+        assert_eq!(first(&[0, 1, 2]), Some(2));
+        assert_eq!(first(&[0, 1]), Some(1), "it answers");
+        assert_eq!((first(&[0]), first(&[9]), first(&[])), (Some(0), None, None));
+    }
 
     #[test]
     fn a_set_holds_what_was_put_in() {

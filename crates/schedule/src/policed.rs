@@ -17,8 +17,9 @@
 //!   that the scheduler would send on one of them goes to the one whose turn it is, if its window
 //!   has room; it waits some milliseconds for its pacer, since a frame comes as a burst. They are
 //!   taken in turn as in a smooth weighted round robin, so that 3:1 is a b a a and not a a a b.
-//! - Of a packet that goes out on several paths, those that have spent their budget of redundancy
-//!   get no copy, unless all of them have: then the fastest gets it. Weights do not count here.
+//! - A budget of redundancy bounds copies: a packet that goes out on several paths leaves on the
+//!   best of them ([`PathSet::first_choice`]) whatever its budget, and is copied to those that have
+//!   budget left. Weights do not count here.
 //! - A scheduler that keeps each flow on its path knows no weights, and waits for its path instead
 //!   of helping itself to secondary ones.
 
@@ -96,16 +97,16 @@ impl Scheduler for Policed {
         }
     }
 
-    fn on_sent(&mut self, now: Instant, path: PathId, bytes: u32) {
-        self.inner.on_sent(now, path, bytes);
+    fn on_sent(&mut self, now: Instant, path: PathId, bytes: u32, flow: u64) {
+        self.inner.on_sent(now, path, bytes, flow);
     }
 
-    fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
-        self.inner.on_acknowledged(now, acknowledged);
+    fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram, flow: u64) {
+        self.inner.on_acknowledged(now, acknowledged, flow);
     }
 
-    fn on_lost(&mut self, now: Instant, path: PathId) {
-        self.inner.on_lost(now, path);
+    fn on_lost(&mut self, now: Instant, path: PathId, flow: u64) {
+        self.inner.on_lost(now, path, flow);
     }
 
     fn name_path(&mut self, path: PathId, name: &str) {
@@ -171,15 +172,14 @@ fn is_slow(first: Priority, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> boo
     wait >= MARGIN && rtt(Priority::Secondary) <= rtt(first).saturating_add(wait)
 }
 
-/// The paths among `chosen` that may carry a copy; the fastest if none may.
+/// The path among `chosen` that carries the packet itself, and those that may carry a copy.
 fn within_budgets(chosen: PathSet, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> PathSet {
-    let may = |position: &usize| {
-        paths.get(*position).is_some_and(|path| path.redundancy_left() >= packet.bytes as u64)
+    let bytes = packet.bytes as u64;
+    let first = chosen.first_choice(bytes, paths);
+    let may = |at: &usize| {
+        Some(*at) == first || paths.get(*at).is_some_and(|path| path.redundancy_left() >= bytes)
     };
-    let within: PathSet = chosen.iter().filter(may).collect();
-    let expected_rtt = |at: &usize| paths.get(*at).map(|path| path.snapshot.expected_rtt);
-    let fastest = chosen.iter().min_by_key(expected_rtt);
-    if within.is_empty() { fastest.map_or(chosen, PathSet::one) } else { within }
+    chosen.iter().filter(may).collect()
 }
 
 /// Whose turn it is among paths of equal priority.
@@ -284,7 +284,7 @@ mod tests {
 
     use super::*;
     use crate::testing::{Among, packet, path};
-    use crate::{Bonding, MinRtt, Redundant};
+    use crate::{Bonding, MinRtt, Raven, RavenConfig, Redundant};
 
     fn policed() -> Policed {
         Policed::new(Box::new(MinRtt::default()))
@@ -366,8 +366,27 @@ mod tests {
             let decision = scheduler.select_among(Instant::ZERO, &packet(1200), paths);
             assert_eq!(decision, Decision::Send(expected.iter().copied().collect()));
         };
-        check(&[metered(0, 1200), metered(1, 1199), path(2, 90, 9000)], &[0, 2]);
+        check(&[metered(0, 1200), metered(1, 1199), path(2, 20, 9000)], &[0, 2]);
+        check(&[metered(0, 1200), metered(1, 1199), path(2, 90, 9000)], &[0, 1, 2]);
         check(&[metered(0, 0), metered(1, 0)], &[1]);
+    }
+
+    #[test]
+    fn a_packet_leaves_on_a_path_that_answers_whatever_its_budget() {
+        let spent = |path: PathSnapshot| {
+            let policy = Policy { redundancy_percent: Some(0), ..path.policy };
+            PathSnapshot { policy, redundancy_left: 0, ..path }
+        };
+        let mut dead = with(Primary, 1, path(0, 20, 9000));
+        dead.status = PathStatus::Suspect;
+        let paths = [dead, spent(with(Backup, 1, path(1, 90, 9000)))];
+        let schedulers: [Box<dyn Scheduler>; 2] =
+            [Box::new(Redundant), Box::new(Raven::new(RavenConfig::default()))];
+        for scheduler in schedulers {
+            let decision =
+                Policed::new(scheduler).select_among(Instant::ZERO, &packet(1200), &paths);
+            assert_eq!(decision, Decision::Send([0, 1].into_iter().collect()));
+        }
     }
 
     #[test]

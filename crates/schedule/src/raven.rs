@@ -16,10 +16,11 @@
 //! copy of everything.
 //!
 //! Large transfers must not be doubled. When all paths but one, or all that would be chosen, have a
-//! window's worth of the lane's data under way or waiting, packets go out once, by min-RTT that
-//! waits for a fast path rather than use a slow one (`ordered`); when fewer than two packets wait
-//! anywhere or are under way on the best path, the copies begin again. In the time between, copies
-//! wait for their paths, and the lane withdraws those of packets that have arrived.
+//! window's worth of a flow's data under way or waiting, its packets go out once, by min-RTT that
+//! waits for a fast path rather than use a slow one (`ordered`); when fewer than two packets of it
+//! wait anywhere or are under way on the best path, its copies begin again. In the time between,
+//! copies wait for their paths, and the lane withdraws those of packets that have arrived. Each
+//! flow has its own mode ([`flows`]), as each connection has in the paper.
 //!
 //! A paced flow never fills a window, however much it sends. So whatever has sent [`LARGE`] bytes,
 //! or [`LARGE_OF_STREAMS`] of streams, without an end is a large transfer as well, and stays one
@@ -30,6 +31,7 @@
 //!
 //! Source: RAVEN section 4; docs/deviations.md.
 
+mod flows;
 mod forecast;
 mod log;
 mod networks;
@@ -40,6 +42,7 @@ use std::time::Duration;
 
 use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, PathStatus};
 
+use self::flows::{Flows, Mode};
 use self::forecast::Forecast;
 use self::networks::{NETWORKS_MAX, Network};
 use self::tables::{Interval, Tables};
@@ -84,11 +87,7 @@ impl RavenConfig {
 #[derive(Debug)]
 pub struct Raven {
     config: RavenConfig,
-    mode: Mode,
-    /// Bytes of packets since a transfer has ended.
-    busy_bytes: u64,
-    /// When a datagram left last.
-    sent_at: Option<Instant>,
+    flows: Flows,
     paths: Vec<PathState>,
     networks: Vec<Network>,
     names: Vec<(PathId, String)>,
@@ -99,14 +98,6 @@ pub struct Raven {
     pooled_at: Option<Instant>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// Copies are sent where intervals overlap.
-    Redundant,
-    /// Packets are sent once: this is a large transfer.
-    Striping,
-}
-
 /// A path of this session.
 #[derive(Debug)]
 struct PathState {
@@ -114,9 +105,6 @@ struct PathState {
     /// Where its network is in [`Raven::networks`].
     network: usize,
     forecast: Forecast,
-    /// This lane's datagrams under way, and their bytes.
-    flying: u64,
-    flying_bytes: u64,
 }
 
 impl Raven {
@@ -124,9 +112,7 @@ impl Raven {
     pub fn new(config: RavenConfig) -> Self {
         Self {
             config: RavenConfig { confidence: config.confidence.min(100), ..config },
-            mode: Mode::Redundant,
-            busy_bytes: 0,
-            sent_at: None,
+            flows: Flows::default(),
             paths: Vec::new(),
             networks: Vec::new(),
             names: Vec::new(),
@@ -139,12 +125,18 @@ impl Raven {
     /// Brings the states of paths in line with the snapshots, and takes the carrier's newest
     /// samples.
     fn look_at(&mut self, now: Instant, paths: &[PathOffer<'_>]) {
-        self.paths.retain(|state| paths.iter().any(|path| path.snapshot.id == state.id));
+        self.paths.retain(|state| {
+            let is_there = paths.iter().any(|path| path.snapshot.id == state.id);
+            if !is_there {
+                self.flows.clear(state.id);
+            }
+            is_there
+        });
         for path in paths.iter().map(|path| path.snapshot) {
             let Some(state) = self.state(path) else { continue };
-            let state = &mut self.paths[state];
+            let state = &self.paths[state];
             if path.bytes_in_flight == 0 {
-                (state.flying, state.flying_bytes) = (0, 0);
+                self.flows.clear(path.id);
             }
             if let Some(at) = path.last_acknowledged
                 && state.forecast.newest().is_none_or(|newest| at.as_secs_f64() > newest)
@@ -166,18 +158,12 @@ impl Raven {
         let name = self.names.iter().find(|(id, _)| *id == path.id).map(|(_, name)| name.clone());
         let network = self.network(name.as_deref())?;
         self.networks[network].log.end_run();
-        self.paths.push(PathState {
-            id: path.id,
-            network,
-            forecast: Forecast::default(),
-            flying: 0,
-            flying_bytes: 0,
-        });
+        self.paths.push(PathState { id: path.id, network, forecast: Forecast::default() });
         Some(self.paths.len() - 1)
     }
 
-    /// What is expected of each path that may carry data.
-    fn candidates(&self, now: Instant, paths: &[PathOffer<'_>]) -> Vec<Candidate> {
+    /// What a packet of `flow` may expect of each path that may carry data.
+    fn candidates(&self, now: Instant, flow: u64, paths: &[PathOffer<'_>]) -> Vec<Candidate> {
         let candidates = paths.iter().enumerate().filter(|(_, path)| path.takes_data());
         let candidate = |(position, offer): (usize, &PathOffer<'_>)| {
             let path = offer.snapshot;
@@ -188,6 +174,7 @@ impl Raven {
                 let percent = self.config.confidence.clamp(1, 99);
                 Some((predicted, self.tables(state.network).interval(predicted, age, percent)))
             });
+            let waits = offer.queued_bytes.min(self.flows.busy_bytes(flow));
             let (predicted, interval) =
                 known.unwrap_or((path.smoothed_rtt.as_secs_f64(), Interval::UNKNOWN));
             Candidate {
@@ -196,7 +183,8 @@ impl Raven {
                 predicted,
                 interval,
                 room: if offer.queued_bytes > 0 { 0 } else { path.room() },
-                queue: state.map_or(0, |state| state.flying_bytes) + offer.queued_bytes,
+                queue: self.flows.flying_bytes(flow, path.id) + waits,
+                waits,
                 window: path.congestion_window,
             }
         };
@@ -238,6 +226,7 @@ impl Raven {
         candidates: &[Candidate],
         chosen: PathSet,
     ) -> Mode {
+        let flow = self.flows.flow(now, packet.flow);
         let status = best_status(paths);
         let answering = || {
             candidates.iter().filter(move |candidate| {
@@ -250,27 +239,28 @@ impl Raven {
         // what any subflow has brought leaves the queues of all.
         let best_holds_little = lowest(candidates, |_| true).is_some_and(holds_little);
         // A burst begins with all that it holds.
-        let has_paused = self.sent_at.is_none_or(|at| now.since(at) >= PAUSE);
-        let begins = packet.backlog_bytes < few || has_paused;
-        let waits_little = begins
-            && best_holds_little
-            && answering().all(|candidate| paths[candidate.position].queued_bytes < few);
-        let is_through = match self.mode {
+        let has_paused = flow.sent_at.is_none_or(|at| now.since(at) >= PAUSE);
+        let begins = packet.flow_bytes < few || has_paused;
+        let waits_little =
+            begins && best_holds_little && answering().all(|candidate| candidate.waits < few);
+        let is_through = match flow.mode {
             Mode::Redundant => best_holds_little,
             Mode::Striping => answering().all(holds_little),
         };
         if is_through && begins {
-            self.busy_bytes = 0;
+            flow.busy_bytes = 0;
         }
         let is_full = |candidate: &Candidate| candidate.queue >= candidate.window;
         let large = if packet.is_of_streams { LARGE_OF_STREAMS } else { LARGE };
         let full = answering().filter(|candidate| is_full(candidate)).count();
         let of_chosen = || answering().filter(|candidate| chosen.contains(candidate.position));
         let all_chosen_full = of_chosen().next().is_some() && of_chosen().all(is_full);
-        if full + 1 >= candidates.len() || all_chosen_full || self.busy_bytes >= large {
-            return Mode::Striping;
+        if full + 1 >= candidates.len() || all_chosen_full || flow.busy_bytes >= large {
+            flow.mode = Mode::Striping;
+        } else if waits_little {
+            flow.mode = Mode::Redundant;
         }
-        if waits_little { Mode::Redundant } else { self.mode }
+        flow.mode
     }
 
     /// The path with the lowest prediction, and those whose intervals meet its interval.
@@ -300,8 +290,10 @@ struct Candidate {
     interval: Interval,
     /// Bytes that would leave at once.
     room: u64,
-    /// Bytes of this lane that are under way or wait.
+    /// Bytes of the flow that are under way or wait.
     queue: u64,
+    /// Bytes of the flow that wait, at most.
+    waits: u64,
     /// Its congestion window, bytes.
     window: u64,
 }
@@ -319,40 +311,31 @@ fn lowest(candidates: &[Candidate], may: impl Fn(&Candidate) -> bool) -> Option<
 impl Scheduler for Raven {
     fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
         self.look_at(now, paths);
-        let candidates = self.candidates(now, paths);
+        let candidates = self.candidates(now, packet.flow, paths);
         let chosen = self.overlapping(&candidates);
-        self.mode = self.next_mode(now, packet, paths, &candidates, chosen);
-        let decision = match self.mode {
+        let decision = match self.next_mode(now, packet, paths, &candidates, chosen) {
             _ if chosen.is_empty() => Decision::Wait,
             Mode::Striping => Ordered.select(now, packet, paths),
             Mode::Redundant => self.copy(packet, &candidates, chosen),
         };
         if matches!(decision, Decision::Send(_)) {
-            self.busy_bytes += packet.bytes as u64;
+            self.flows.flow(now, packet.flow).busy_bytes += packet.bytes as u64;
         }
         decision
     }
 
-    fn on_sent(&mut self, now: Instant, path: PathId, bytes: u32) {
-        self.sent_at = Some(now);
-        if let Some(state) = self.paths.iter_mut().find(|state| state.id == path) {
-            state.flying += 1;
-            state.flying_bytes += u64::from(bytes);
-        }
+    fn on_sent(&mut self, now: Instant, path: PathId, bytes: u32, flow: u64) {
+        self.flows.on_sent(now, flow, path, bytes.into());
     }
 
-    fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
-        let Some(state) = self.paths.iter().position(|state| state.id == acknowledged.path) else {
-            return;
-        };
-        self.paths[state].land();
-        self.sample(now, state, now, acknowledged.rtt);
+    fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram, flow: u64) {
+        self.flows.on_landed(flow, acknowledged.path);
+        let state = self.paths.iter().position(|state| state.id == acknowledged.path);
+        state.into_iter().for_each(|state| self.sample(now, state, now, acknowledged.rtt));
     }
 
-    fn on_lost(&mut self, _now: Instant, path: PathId) {
-        if let Some(state) = self.paths.iter_mut().find(|state| state.id == path) {
-            state.land();
-        }
+    fn on_lost(&mut self, _now: Instant, path: PathId, flow: u64) {
+        self.flows.on_landed(flow, path);
     }
 
     fn name_path(&mut self, path: PathId, name: &str) {
@@ -384,14 +367,6 @@ impl Scheduler for Raven {
         }
         self.pooled = pooled.or(self.pooled.take());
         Ok(())
-    }
-}
-
-impl PathState {
-    /// One of its datagrams is no longer under way.
-    fn land(&mut self) {
-        self.flying_bytes -= self.flying_bytes.checked_div(self.flying).unwrap_or(0);
-        self.flying = self.flying.saturating_sub(1);
     }
 }
 

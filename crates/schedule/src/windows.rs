@@ -46,6 +46,11 @@ impl Windows {
         Self { delta, packet_bytes: PACKET_BYTES, paths: Vec::new() }
     }
 
+    /// The last byte is to arrive within `delta` from now on.
+    pub fn set_delta(&mut self, delta: Duration) {
+        self.delta = delta;
+    }
+
     /// These are the paths from now on.
     pub fn look_at(&mut self, paths: &[PathOffer<'_>]) {
         self.paths.retain(|known| paths.iter().any(|path| path.snapshot.id == known.id));

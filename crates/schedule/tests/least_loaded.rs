@@ -43,6 +43,7 @@ fn the_emptier_path_is_taken_and_full_ones_are_waited_for() {
         let packet = PacketInfo {
             bytes: 1200,
             backlog_bytes: 1200,
+            flow_bytes: 1200,
             flow: 0,
             waited: Duration::ZERO,
             is_of_streams: false,

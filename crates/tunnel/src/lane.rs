@@ -68,7 +68,8 @@ pub struct LaneConfig {
     pub rank: u8,
     /// Scheduler and recovery.
     pub strategy: Strategy,
-    /// The packet delay that its applications want; it sets the pace of loss detection.
+    /// The packet delay that its applications want. A packet counts as lost by the probe timeout,
+    /// or sooner where its repair would miss the deadline.
     pub deadline: Duration,
     /// The age after which a packet is neither sent nor repaired (t_expire), nor delivered by the
     /// receiving side, at most [`Promise::AGE_MAX`](roadweave_types::Promise::AGE_MAX). `None`: the

@@ -69,6 +69,8 @@ pub(super) struct ClientFacts {
     /// Names in `uplinks.include` that no interface has.
     pub(super) missing: Vec<String>,
     pub(super) uplinks: Vec<UplinkFacts>,
+    /// `deadline_ms` of each lane, by its name.
+    pub(super) deadlines: Vec<(String, Duration)>,
     /// Why uplinks could not be read.
     pub(super) unread: Option<String>,
 }

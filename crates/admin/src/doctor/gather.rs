@@ -135,7 +135,9 @@ fn client(file: &ClientFile) -> ClientFacts {
             .collect();
         asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
-    ClientFacts { servers, missing, uplinks, unread }
+    let lanes = file.lane_configs().into_iter();
+    let deadlines = lanes.map(|lane| (lane.name, lane.deadline)).collect();
+    ClientFacts { servers, missing, uplinks, deadlines, unread }
 }
 
 /// What is known of an uplink, with what each server says over it.

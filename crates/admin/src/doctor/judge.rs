@@ -174,7 +174,30 @@ fn of_client(client: &ClientFacts, machine: &MachineFacts) -> Vec<Check> {
         checks.extend(of_uplink(uplink, machine, somebody));
     }
     checks.push(ipv6(client));
+    checks.extend(deadlines(client));
     checks
+}
+
+/// Whether what lanes carry can be in time, where a server has answered.
+fn deadlines(client: &ClientFacts) -> Option<Check> {
+    let probes = client.uplinks.iter().flat_map(|uplink| &uplink.probes);
+    let answered = probes.filter_map(|probe| match probe.outcome {
+        ProbeOutcome::Answered { round_trip, .. } => Some(round_trip),
+        _ => None,
+    });
+    let one_way = answered.min()? / 2;
+    let late = client.deadlines.iter().filter(|(_, deadline)| *deadline <= one_way);
+    let late: Vec<&str> = late.map(|(lane, _)| lane.as_str()).collect();
+    let ms = one_way.as_secs_f64() * 1e3;
+    let half = format!("half the round trip to the nearest server is {ms:.0} ms");
+    Some(match late.is_empty() {
+        true => Check::ok("deadlines", format!("{half}, within every lane's deadline")),
+        false => Check::warn(
+            "deadlines",
+            format!("{half}: nothing in these lanes can be in time: {}", late.join(", ")),
+            format!("set lanes.deadline_ms above {ms:.0}, at both ends"),
+        ),
+    })
 }
 
 fn uplink(name: &str) -> String {

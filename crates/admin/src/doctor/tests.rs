@@ -66,7 +66,8 @@ fn uplink(name: &str, outcome: ProbeOutcome) -> UplinkFacts {
 
 fn client(uplinks: Vec<UplinkFacts>) -> ClientFacts {
     let servers = vec![("vpn.example:4433".to_owned(), Ok(vec![server_address().ip()]))];
-    ClientFacts { servers, uplinks, ..ClientFacts::default() }
+    let deadlines = vec![("video".to_owned(), Duration::from_millis(22))];
+    ClientFacts { servers, uplinks, deadlines, ..ClientFacts::default() }
 }
 
 fn of_client(client: ClientFacts) -> Facts {
@@ -237,6 +238,10 @@ fn what_is_wrong_with_servers_and_the_choice_of_uplinks_is_told() {
     with(|it| it.missing = vec!["wwan7".to_owned()], &[("fail uplink wwan7", &["plug it"])]);
     with(|it| it.uplinks.clear(), &[("fail uplinks", &["default route"])]);
     with(|it| it.servers.clear(), &[]);
+    with(
+        |it| it.deadlines[0].1 = Duration::from_millis(21),
+        &[("warn deadlines: half the round trip to the nearest server is 21 ms", &["video", "21"])],
+    );
 }
 
 #[test]

@@ -278,6 +278,24 @@ pub(super) fn lanes(stats: &SessionStats) -> String {
     format!("{table}\n{evenness}{}{dropped}{outside}", memory(&stats.memory))
 }
 
+/// The lanes whose deadline no path that answers can meet, whatever is sent.
+pub(super) fn out_of_reach(session: &SessionStatus) -> String {
+    let usable = session.paths.iter().filter(|path| path.status == PathStatus::Usable);
+    let one_way = usable.map(|path| path.min_rtt_ms / 2.0).min_by(f64::total_cmp);
+    let line = |lane: &LaneStats| {
+        let (deadline, one_way) = (lane.deadline_ms?, one_way?);
+        (deadline as f64 <= one_way).then(|| {
+            format!(
+                "lane {}: deadline_ms is {deadline} and must exceed half the round trip, {} ms on \
+                 the nearest path\n",
+                lane.name,
+                scaled(one_way, 1.0, 0)
+            )
+        })
+    };
+    session.stats.lanes.iter().filter_map(line).collect()
+}
+
 /// What a lane costs that is delivered evenly; nothing of others.
 fn even_delivery(lane: &str, order: &OrderStats) -> String {
     if order.order != "even" {

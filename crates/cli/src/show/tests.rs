@@ -131,6 +131,27 @@ fn a_status_becomes_a_page_with_its_paths_lanes_and_drops() {
 }
 
 #[test]
+fn a_lane_whose_deadline_no_path_meets_has_a_line() {
+    let page = |deadline_ms, status| {
+        let lane = LaneStats { name: "video".to_owned(), deadline_ms, ..LaneStats::default() };
+        let session = SessionStatus {
+            peer: "192.0.2.1:4433".to_owned(),
+            public_key: String::new(),
+            addresses: Vec::new(),
+            paths: vec![PathStatusReport { status, ..path() }],
+            stats: SessionStats { lanes: vec![lane], ..SessionStats::default() },
+        };
+        tables::out_of_reach(&session)
+    };
+    let line = "lane video: deadline_ms is 30 and must exceed half the round trip, 30 ms on the \
+                nearest path\n";
+    assert_eq!(page(Some(30), PathStatus::Usable), line);
+    assert_eq!(page(Some(31), PathStatus::Usable), "");
+    assert_eq!(page(Some(30), PathStatus::Suspect), "", "no path answers");
+    assert_eq!(page(None, PathStatus::Usable), "");
+}
+
+#[test]
 fn a_member_of_a_fleet_tells_since_when_it_is_on_its_own() {
     let document = |outcome: &str, why: Option<&str>| DocumentStatus {
         kind: "configuration".to_owned(),

@@ -153,6 +153,7 @@ fn lane() -> LaneStats {
     LaneStats {
         name: "real-time".to_owned(),
         strategy: "xnc".to_owned(),
+        deadline_ms: Some(100),
         sent: SendStats { drops: drops(), ..SendStats::default() },
         encoder: Some(target),
         redundancy: 0.125,

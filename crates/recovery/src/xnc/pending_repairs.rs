@@ -47,6 +47,8 @@ pub(super) struct PendingRepairs {
     open: VecDeque<Open>,
     /// What ended of late.
     ended: VecDeque<Group>,
+    /// What arrived of late.
+    arrived: VecDeque<Group>,
 }
 
 impl PendingRepairs {
@@ -55,7 +57,7 @@ impl PendingRepairs {
         if self.open.len() >= OPEN_MAX
             && let Some(oldest) = self.open.pop_front()
         {
-            self.end(oldest.repair.group);
+            push(&mut self.ended, oldest.repair.group);
         }
         let missing = repair.group.lost();
         self.open.push_back(Open { repair, missing, superseded: 0, due: now + timeout });
@@ -97,10 +99,11 @@ impl PendingRepairs {
         for open in self.open.iter_mut().filter(|open| concerns(open)) {
             open.missing = open.missing.saturating_sub(1);
         }
-        self.end_unless(|open| open.missing > 0);
+        let arrived = self.end_unless(|open| open.missing > 0);
+        arrived.into_iter().for_each(|group| push(&mut self.arrived, group));
     }
 
-    fn end_unless(&mut self, goes_on: impl Fn(&Open) -> bool) {
+    fn end_unless(&mut self, goes_on: impl Fn(&Open) -> bool) -> Vec<Group> {
         let mut ended = Vec::new();
         self.open.retain(|open| {
             goes_on(open) || {
@@ -108,14 +111,13 @@ impl PendingRepairs {
                 false
             }
         });
-        ended.into_iter().for_each(|group| self.end(group));
+        ended.iter().for_each(|group| push(&mut self.ended, *group));
+        ended
     }
 
-    fn end(&mut self, group: Group) {
-        if self.ended.len() >= OPEN_MAX {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(group);
+    /// The lost packets of a repair that has arrived since the last call.
+    pub(super) fn poll_arrived(&mut self) -> Option<Group> {
+        self.arrived.pop_front()
     }
 
     /// A repair that has ended since the last call, arrived or not.
@@ -149,6 +151,14 @@ impl PendingRepairs {
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
+}
+
+/// Adds to what ended or arrived; the oldest that was not polled is forgotten.
+fn push(groups: &mut VecDeque<Group>, group: Group) {
+    if groups.len() >= OPEN_MAX {
+        groups.pop_front();
+    }
+    groups.push_back(group);
 }
 
 /// More repairs than this are never watched: the oldest is left to its luck.
@@ -212,12 +222,18 @@ mod tests {
         pending.on_superseded(PacketId(8));
         assert!(pending.is_empty());
         assert_eq!(pending.poll_ended(), Some(repair(7, 2).group));
+        assert_eq!(pending.poll_arrived(), None);
     }
 
     #[test]
     fn memory_is_bounded() {
         let mut pending = PendingRepairs::default();
         (0..10_000).for_each(|id| pending.on_sent(at(0), repair(id, 1), TIMEOUT));
-        assert_eq!(pending.open.len(), OPEN_MAX);
+        assert_eq!((pending.open.len(), pending.ended.len()), (OPEN_MAX, OPEN_MAX));
+        for id in 0..10_000 {
+            pending.on_sent(at(0), repair(id, 1), TIMEOUT);
+            pending.on_acknowledged(PacketId(id));
+        }
+        assert_eq!(pending.arrived.len(), OPEN_MAX);
     }
 }

@@ -349,6 +349,7 @@ fn scattered_losses_are_one_combination_over_what_has_arrived_between_them() {
     // The repair may be fired again until three of it, or the packets themselves, have arrived.
     let done = |xnc: &mut Xnc| std::iter::from_fn(|| xnc.poll_done()).collect::<Vec<_>>();
     assert_eq!(done(&mut xnc), [(PacketId(0), 10)]);
+    assert_eq!(xnc.poll_arrived(), None, "the repair is on its way");
     let needed = |xnc: &Xnc| (0..10).filter(|id| xnc.needs(PacketId(*id))).collect::<Vec<_>>();
     assert_eq!(needed(&xnc), [3, 4, 5, 6, 7]);
     xnc.on_acknowledged(at(60), PacketId(4)); // told again
@@ -356,6 +357,7 @@ fn scattered_losses_are_one_combination_over_what_has_arrived_between_them() {
     assert_eq!(needed(&xnc), [3, 4, 5, 6, 7]);
     xnc.on_acknowledged(at(60), PacketId(5));
     assert_eq!((needed(&xnc), done(&mut xnc)), (vec![], vec![(PacketId(3), 5)]));
+    assert_eq!((xnc.poll_arrived(), xnc.poll_arrived()), (Some((PacketId(3), 0b10101)), None));
     assert!(xnc.is_settled());
 }
 

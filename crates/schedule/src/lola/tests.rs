@@ -200,7 +200,7 @@ fn stream(links: &mut [Link], frames: u64, mut change: impl FnMut(u64, &mut [Lin
         let now = at(ms);
         for link in links.iter_mut() {
             for (at, acknowledged) in link.acknowledgements(now) {
-                lola.on_acknowledged(at, &acknowledged);
+                lola.on_acknowledged(at, &acknowledged, 0);
             }
         }
         let snapshots = |links: &[Link]| -> Vec<PathSnapshot> {
@@ -225,7 +225,7 @@ fn stream(links: &mut [Link], frames: u64, mut change: impl FnMut(u64, &mut [Lin
             waiting.pop_front();
             for position in set.iter() {
                 links[position].push(now);
-                lola.on_sent(now, links[position].snapshot.id, 1200);
+                lola.on_sent(now, links[position].snapshot.id, 1200, 0);
             }
         }
     }
@@ -297,7 +297,7 @@ fn a_link_has_the_same_window_whatever_the_size_of_the_packets_that_told_its_pac
             let now = arrives + MS * 20;
             let acknowledged =
                 AcknowledgedDatagram { path: PathId(0), sent: now - MS * 40, bytes, rtt: MS * 40 };
-            lola.on_acknowledged(now, &acknowledged);
+            lola.on_acknowledged(now, &acknowledged, 0);
         }
         let fits = |in_flight: &u64| select(&mut lola, *in_flight, 100) != Decision::Wait;
         (0..100_000).step_by(100).take_while(fits).last().expect("an empty link takes a packet")
@@ -318,7 +318,7 @@ fn copies_are_two_of_the_next_frame_and_no_more() {
     let sets = |lola: &mut Lola, now: u64| -> Vec<usize> {
         let mut set = |left: u64| match lola.select_among(at(now), &packet(left * 1200), &paths) {
             Decision::Send(set) => {
-                set.iter().for_each(|path| lola.on_sent(at(now), PathId(path as u32), 1200));
+                set.iter().for_each(|path| lola.on_sent(at(now), PathId(path as u32), 1200, 0));
                 set.len()
             }
             Decision::Wait => 0,
@@ -328,6 +328,23 @@ fn copies_are_two_of_the_next_frame_and_no_more() {
     assert_eq!(sets(&mut lola, 10_000), [1, 1, 1, 1], "both have had two packets just now");
     assert_eq!(sets(&mut lola, 10_033), [2, 2, 1, 1], "33 ms are longer than 2 * 10 ms");
     assert_eq!(sets(&mut lola, 10_050), [1, 1, 1, 1], "17 ms are not");
+}
+
+#[test]
+fn a_path_is_probed_by_copies_and_never_by_a_packet_without_a_place() {
+    let mut lola = Lola::new(MS * 100);
+    let full = PathSnapshot { bytes_in_flight: 100 * 1200, ..paced(&mut lola, 0, 20, 4) };
+    // A packet each 150 ms: nothing arrives there in time.
+    let slow = paced(&mut lola, 1, 20, 150);
+    let silent = PathSnapshot { status: PathStatus::Suspect, ..paced(&mut lola, 2, 20, 4) };
+    let mut paths = [full, slow, silent];
+    let select = |lola: &mut Lola, paths: &[PathSnapshot]| {
+        lola.select_among(at(10_500), &packet(4800), paths)
+    };
+    assert_eq!(select(&mut lola, &paths), Decision::Wait);
+    paths[0].bytes_in_flight = 0;
+    let expected = Decision::Send([0, 1, 2].into_iter().collect());
+    assert_eq!(select(&mut lola, &paths), expected, "two copies beside it");
 }
 
 #[test]

@@ -8,7 +8,7 @@ const MS: Duration = Duration::from_millis(1);
 
 /// A packet of 1,200 bytes, the first of so many bytes that wait.
 fn packet(backlog_bytes: u64) -> PacketInfo {
-    PacketInfo { backlog_bytes, ..crate::testing::packet(1200) }
+    PacketInfo { backlog_bytes, flow_bytes: backlog_bytes, ..crate::testing::packet(1200) }
 }
 
 fn at(ms: u64) -> Instant {
@@ -21,7 +21,8 @@ fn raven(confidence: u8) -> Raven {
 
 fn acknowledge(raven: &mut Raven, now: Instant, path: u32, rtt_ms: u64) {
     let (rtt, path) = (MS * rtt_ms as u32, PathId(path));
-    raven.on_acknowledged(now, &AcknowledgedDatagram { path, sent: now - rtt, bytes: 1200, rtt });
+    let acknowledged = AcknowledgedDatagram { path, sent: now - rtt, bytes: 1200, rtt };
+    raven.on_acknowledged(now, &acknowledged, 0);
 }
 
 /// A scheduler that has just measured these round trips, and the paths.
@@ -136,7 +137,7 @@ fn a_large_transfer_is_not_doubled_and_what_follows_is_again() {
             let path = &mut paths[position];
             if path.room() >= 1200 {
                 path.bytes_in_flight += 1200;
-                raven.on_sent(at(1), path.id, 1200);
+                raven.on_sent(at(1), path.id, 1200, 0);
             } else {
                 queued[position] += 1200;
             }
@@ -166,7 +167,7 @@ fn a_paced_stream_is_a_large_transfer_though_it_fills_no_window_of_a_path() {
             };
             copies += set.len() - 1;
             for position in set.iter() {
-                raven.on_sent(now, paths[position].id, 1200);
+                raven.on_sent(now, paths[position].id, 1200, 0);
                 flying[position] += 1;
                 paths[position].bytes_in_flight += 1200;
             }
@@ -184,6 +185,27 @@ fn a_paced_stream_is_a_large_transfer_though_it_fills_no_window_of_a_path() {
 }
 
 #[test]
+fn a_large_flow_does_not_take_the_copies_of_another() {
+    let (mut raven, mut paths) = measured(90, &[50, 55]);
+    let of = |flow, backlog| PacketInfo { flow, ..packet(backlog) };
+    for left in (1..=300_u64).rev() {
+        let Decision::Send(set) = raven.select_among(at(1), &of(7, left * 1200), &paths) else {
+            break;
+        };
+        for position in set.iter() {
+            raven.on_sent(at(1), paths[position].id, 1200, 7);
+            paths[position].bytes_in_flight += 1200;
+        }
+    }
+    paths.iter_mut().for_each(|path| path.bytes_in_flight = 20_000);
+    let mut copies = |flow| match raven.select_among(at(2), &of(flow, 250 * 1200), &paths) {
+        Decision::Send(set) => set.len() - 1,
+        Decision::Wait => panic!("there is room"),
+    };
+    assert_eq!((copies(7), copies(8), copies(8)), (0, 1, 1));
+}
+
+#[test]
 fn a_transfer_of_streams_is_large_after_what_the_paper_copies() {
     // Windows that other traffic has found out.
     let copies = |is_of_streams| {
@@ -194,7 +216,7 @@ fn a_transfer_of_streams_is_large_after_what_the_paper_copies() {
             let Decision::Send(set) = raven.select_among(at(1), &packet, &paths) else {
                 panic!("there is room");
             };
-            set.iter().for_each(|position| raven.on_sent(at(1), paths[position].id, 1200));
+            set.iter().for_each(|position| raven.on_sent(at(1), paths[position].id, 1200, 0));
             set.len() > 1
         });
         copied.count()
@@ -210,9 +232,9 @@ fn copies_go_on_when_one_of_two_paths_falls_silent() {
     assert_eq!(chosen(&mut raven, at(0), &paths), [0, 1]);
     // What the silent one holds says nothing of how much is sent.
     paths[0].bytes_in_flight = 28_800;
-    (0..26).for_each(|_| raven.on_sent(at(0), PathId(0), 1200));
+    (0..26).for_each(|_| raven.on_sent(at(0), PathId(0), 1200, 0));
     assert_eq!(chosen(&mut raven, at(0), &paths), [0, 1]);
-    (0..26).for_each(|_| raven.on_sent(at(0), PathId(1), 1200));
+    (0..26).for_each(|_| raven.on_sent(at(0), PathId(1), 1200, 0));
     paths[1].bytes_in_flight = 28_800;
     assert_eq!(chosen(&mut raven, at(0), &paths), [1], "a large transfer all the same");
     // It was the nearest by far: it will be again, if it answers.
@@ -232,7 +254,7 @@ fn a_transfer_over_the_one_certain_path_spills_when_waiting_for_that_would_take_
             for position in set.iter() {
                 sent[position] += 1;
                 paths[position].bytes_in_flight += 1200;
-                raven.on_sent(at(1), paths[position].id, 1200);
+                raven.on_sent(at(1), paths[position].id, 1200, 0);
             }
         }
         sent

@@ -30,6 +30,9 @@ pub(crate) struct SourceCopy {
     pub(crate) since: Instant,
     /// Whether no other copy of the packet has left so far.
     pub(crate) is_first: bool,
+    /// Whether it counts against the budget of its path: the packet itself leaves on a better path,
+    /// or has left before.
+    pub(crate) is_redundant: bool,
 }
 
 impl SourceCopy {
@@ -40,8 +43,9 @@ impl SourceCopy {
         datagram: LaneDatagram,
         queued: Instant,
     ) -> Self {
-        let (ends_frame, is_first) = (false, false);
-        Self { id, datagram, ends_frame, urgency: Urgency::FIRST, queued, since: now, is_first }
+        let (ends_frame, is_first, is_redundant) = (false, false, true);
+        let (urgency, since) = (Urgency::FIRST, now);
+        Self { id, datagram, ends_frame, urgency, queued, since, is_first, is_redundant }
     }
 }
 
@@ -189,6 +193,7 @@ mod tests {
             queued: Instant::ZERO,
             since: Instant::from_millis(id.into()),
             is_first: true,
+            is_redundant: false,
         }
     }
 

@@ -6,6 +6,10 @@
 //!                            rates by path ─┘                                        └► smoothed: rate
 //! ```
 //!
+//! Where the route of every path that the lane uses takes the deadline or longer, nothing would
+//! arrive in time and a target of zero would stop the video. The target is then what the paths
+//! bring within a deadline after the nearest route.
+//!
 //! What lies on a path that falls silent has to go by the others before anything new. Where that is
 //! more than they bring within the deadline, an encoder does better to begin anew with a key frame,
 //! and to have the tunnel give up what is older ([`super::superseded`]). A counter tells when.
@@ -25,8 +29,8 @@ use serde::{Deserialize, Serialize};
 /// What an encoder should do. Both count the bytes of the tunnel's datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderTarget {
-    /// The bytes that the next frame may have to arrive within the lane's deadline; zero: nothing
-    /// would.
+    /// The bytes that the next frame may have to arrive within the lane's deadline, or within one
+    /// deadline beyond the nearest route where that takes as long; zero: no path answers.
     pub frame_bytes: u64,
     /// The rate that the paths have kept of late.
     #[serde(rename = "bitrate_bps")]
@@ -40,6 +44,7 @@ pub struct EncoderTarget {
 /// The targets of one lane.
 #[derive(Debug)]
 pub(super) struct Targets {
+    deadline: Duration,
     windows: Windows,
     /// Bytes a second, and when that was so.
     smoothed: Option<(Instant, f64)>,
@@ -55,6 +60,7 @@ impl Targets {
     /// Targets for frames that are to arrive within `deadline`.
     pub(super) fn new(deadline: Duration) -> Self {
         Self {
+            deadline,
             windows: Windows::new(deadline),
             smoothed: None,
             told: EncoderTarget::default(),
@@ -90,10 +96,14 @@ impl Targets {
         under_way: u64,
     ) -> EncoderTarget {
         self.windows.look_at(paths);
+        self.set_reach(now, scheduler, paths);
         let room = scheduler.share_of(paths, &self.windows.rooms(now, paths));
         let rate = scheduler.share_of(paths, &self.windows.rates(now, paths));
         // While a path answers, zero would be taken for dead links.
-        let least = if rate > 0.0 { FRAME_MIN } else { 0 };
+        let answer = |path: &PathOffer<'_>| f64::from(path.takes_data() && path.is_usable());
+        let answering: Vec<f64> = paths.iter().map(answer).collect();
+        let answers = scheduler.share_of(paths, &answering) > 0.0;
+        let least = if answers { FRAME_MIN } else { 0 };
         let rate = match self.smoothed {
             Some((at, before)) => {
                 let takes = if rate < before { FALL } else { RISE };
@@ -106,7 +116,6 @@ impl Targets {
         self.asked = Some(now);
         self.stranded = (self.stranded + self.newly_silent(paths)).min(under_way);
         // Where no path answers, there is nothing to begin anew with before one does.
-        let answers = least > 0;
         let stranded = if answers { std::mem::take(&mut self.stranded) } else { 0 };
         let renews = answers && stranded as f64 > room;
         self.told = EncoderTarget {
@@ -115,6 +124,26 @@ impl Targets {
             bitrate: Rate::from_bytes_per_second(rate as u64),
         };
         self.told
+    }
+
+    /// Sets how long after it was sent the last byte of a frame is to arrive: the deadline, or one
+    /// deadline beyond the nearest route on which the scheduler's paths bring anything.
+    fn set_reach(&mut self, now: Instant, scheduler: &dyn Scheduler, paths: &[PathOffer<'_>]) {
+        let answering = paths.iter().filter(|path| path.takes_data() && path.is_usable());
+        let routes = answering.map(|path| path.snapshot.min_rtt / 2);
+        let mut reaches: Vec<Duration> = routes
+            .filter(|route| *route >= self.deadline)
+            .map(|route| route + self.deadline)
+            .chain([self.deadline])
+            .collect();
+        reaches.sort_unstable();
+        let brings = |reach: &Duration| {
+            self.windows.set_delta(*reach);
+            scheduler.share_of(paths, &self.windows.rates(now, paths)) > 0.0
+        };
+        if !reaches.iter().any(brings) {
+            self.windows.set_delta(self.deadline);
+        }
     }
 
     /// Bytes in flight on the paths that have fallen silent, or are gone, since the last call.
@@ -147,8 +176,8 @@ const ROUNDING: f64 = 1e-3;
 
 #[cfg(test)]
 mod tests {
-    use roadweave_schedule::MinRtt;
-    use roadweave_types::PathSnapshot;
+    use roadweave_schedule::{MinRtt, Policed};
+    use roadweave_types::{PathSnapshot, Policy, Priority};
 
     use super::*;
 
@@ -199,6 +228,31 @@ mod tests {
         let dead = (Some(PathStatus::Suspect), false);
         assert_eq!(renewals(20_000, 50_000, &[ANSWERS, dead, dead, SILENT]), [0, 0, 0, 1]);
         assert_eq!(renewals(9_000, 50_000, &[ANSWERS, dead, dead, SILENT]), [0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn where_no_path_answers_within_the_deadline_it_is_told_what_the_paths_carry() {
+        for rtt_ms in [200, 201, 600] {
+            let path = PathSnapshot::idle(PathId(0), MS * rtt_ms, 60_000);
+            let target = take(&mut Targets::new(MS * 100), 0, &path, 0);
+            // A window in each round trip, of which four fifths are told.
+            let carried = 8 * 48_000 * 1_000 / u64::from(rtt_ms);
+            assert!(target.bitrate.as_bps().abs_diff(carried) < 1_000, "{rtt_ms}: {target:?}");
+            assert!(target.frame_bytes > 5_000, "{rtt_ms}: {target:?}");
+        }
+        // A backup that is nearer carries nothing while the satellite answers.
+        let policy = Policy { priority: Priority::Backup, ..Policy::default() };
+        let near = PathSnapshot { policy, ..PathSnapshot::idle(PathId(1), MS * 50, 60_000) };
+        let far = PathSnapshot::idle(PathId(0), MS * 600, 60_000);
+        let scheduler = Policed::new(Box::new(MinRtt::default()));
+        let paths = [PathOffer::free(&far), PathOffer::free(&near)];
+        let target = Targets::new(MS * 100).take(Instant::ZERO, &scheduler, &paths, 0, 0);
+        assert!(target.frame_bytes > 5_000 && target.bitrate.as_bps() > 600_000, "{target:?}");
+        // A queue that delays all for a moment is no long route.
+        let queued =
+            PathSnapshot { latest_rtt: MS * 400, ..PathSnapshot::idle(PathId(0), MS * 40, 60_000) };
+        let target = take(&mut Targets::new(MS * 100), 0, &queued, 0);
+        assert_eq!(target.frame_bytes, FRAME_MIN, "the path is not dead");
     }
 
     #[test]

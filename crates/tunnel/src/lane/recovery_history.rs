@@ -176,6 +176,11 @@ impl RecoveryHistory {
         self.of(id).is_some_and(|recovery| recovery.needs(id))
     }
 
+    /// Lost packets that the peer has by repairs: the first, and bit i for the i-th from it on.
+    pub(crate) fn poll_arrived(&mut self) -> Option<(PacketId, u64)> {
+        self.each().find_map(Recovery::poll_arrived)
+    }
+
     /// Packets that a repair needed, and perhaps none needs any more: the first, and how many.
     pub(crate) fn poll_done(&mut self) -> Option<(PacketId, u32)> {
         self.each().find_map(Recovery::poll_done)

@@ -321,6 +321,20 @@ impl LaneSender {
         self.held_back.is_some()
     }
 
+    /// The flow of the packet in a datagram that was sent as `kind`; 0 if it is not known.
+    fn flow_of(&self, kind: TokenKind, id: PacketId) -> u64 {
+        if kind == TokenKind::Source { self.sent_flows.of(id) } else { 0 }
+    }
+
+    /// Bytes of `flow` that wait for a free window; of a long queue its front counts.
+    fn flow_bytes(&self, flow: u64) -> u64 {
+        if self.carries_streams() {
+            return self.backlog_bytes();
+        }
+        let of_flow = self.queue.iter().take(FLOW_LOOK).filter(|queued| queued.flow == flow);
+        of_flow.map(|queued| queued.datagram.len() as u64).sum()
+    }
+
     /// Bytes that wait for a free window, here and elsewhere.
     fn backlog_bytes(&self) -> u64 {
         self.stats.queue_bytes + self.held_back.map_or(0, |held_back| held_back.bytes)
@@ -350,7 +364,8 @@ impl LaneSender {
         id: PacketId,
         acknowledged: &AcknowledgedDatagram,
     ) {
-        self.scheduler.on_acknowledged(now, acknowledged);
+        let flow = self.flow_of(kind, id);
+        self.scheduler.on_acknowledged(now, acknowledged, flow);
         let whole = match kind {
             TokenKind::Part => self.cuts.on_acknowledged(id.0).map(|cut| (cut.kind, cut.id)),
             kind => Some((kind, id)),
@@ -372,12 +387,17 @@ impl LaneSender {
         }
     }
 
-    /// Lets go of packets that the peer has and that were kept for repairs.
+    /// Lets go of packets that were kept for repairs, and of those that another session need not
+    /// send on.
     fn forget_done(&mut self) {
+        while let Some((start, arrived)) = self.recovery.poll_arrived() {
+            for id in start.of_mask(arrived) {
+                self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
+            }
+        }
         let insurance = |it: &mut Self| it.insurance.as_mut().and_then(Insurance::poll_done);
         while let Some((start, count)) = self.recovery.poll_done().or_else(|| insurance(self)) {
             for id in (0..count).map(|at| start.plus(at)) {
-                self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
                 if !self.needs(id) {
                     self.encoder.forget(id);
                 }
@@ -430,7 +450,8 @@ impl LaneSender {
 
     /// The datagram sent as `kind` for the packet `id` was lost on `path`.
     pub(crate) fn on_lost(&mut self, now: Instant, kind: TokenKind, id: PacketId, path: PathId) {
-        self.scheduler.on_lost(now, path);
+        let flow = self.flow_of(kind, id);
+        self.scheduler.on_lost(now, path, flow);
         match kind {
             TokenKind::Source => self.recovery.on_lost(now, id, path),
             TokenKind::Part => self.on_part_lost(now, id.0),
@@ -528,6 +549,8 @@ pub(crate) struct HeldBack {
     pub(crate) urgency: Urgency,
 }
 
+/// How many packets of the queue are looked at for those of one flow.
+const FLOW_LOOK: usize = 32;
 /// How much longer than its packets' expiry a range may last, at most: t of CellFusion section
 /// 4.4.2.
 const RANGE_SPAN: Duration = Duration::from_millis(60);

@@ -1,9 +1,9 @@
 //! Packets that the peer does not have for certain, so that another session can send them on.
 //!
 //! ```text
-//! leaves for the first time ─► kept ─┬─ acknowledged, or repaired ─► forgotten
-//!                                    ├─ too old to be of use ──────► forgotten
-//!                                    └─ the peer is gone ──────────► through the next session
+//! leaves for the first time ─► kept ─┬─ it or its repair acknowledged ─► forgotten
+//!                                    ├─ too old to be of use ──────────► forgotten
+//!                                    └─ the peer is gone ──────────────► through the next session
 //! ```
 //!
 //! The pool of the encoder would not do: it keeps what a coded packet may cover, although the peer

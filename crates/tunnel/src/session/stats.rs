@@ -13,6 +13,9 @@ pub struct LaneStats {
     pub name: String,
     /// The strategy of the sending direction.
     pub strategy: String,
+    /// The packet delay that its applications want, in the sending direction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
     /// What was sent.
     pub sent: SendStats,
     /// What an encoder was told last, if one has asked.
@@ -56,6 +59,7 @@ impl Session {
             LaneStats {
                 name: sender.config().name.clone(),
                 strategy: sender.config().strategy.to_string(),
+                deadline_ms: u64::try_from(sender.config().deadline.as_millis()).ok(),
                 encoder: sender.told_encoder(),
                 redundancy: sent.redundancy(),
                 sent,

@@ -59,7 +59,7 @@ impl LaneSender {
             }
             self.stats.coded_datagrams += 1;
             self.stats.coded_bytes += u64::from(length);
-            self.scheduler.on_sent(now, path, length);
+            self.scheduler.on_sent(now, path, length, 0);
             carrier.account(path, length, true);
         }
     }

@@ -111,7 +111,7 @@ impl LaneSender {
                         if let Some(shown) = shown {
                             self.tap.show_repair(self.leaving(now, chosen), shown);
                         }
-                        self.scheduler.on_sent(now, chosen, bytes);
+                        self.scheduler.on_sent(now, chosen, bytes, 0);
                         carrier.account(chosen, bytes, is_redundant);
                     }
                     Err(SendError::TooLarge(datagram)) => {

@@ -40,7 +40,8 @@ impl LaneSender {
         }
     }
 
-    /// The paths that the scheduler chooses now for a packet; `is_redundant`: it has left before.
+    /// The paths that the scheduler chooses now for a packet, that of the packet itself first;
+    /// `is_redundant`: it has left before.
     pub(super) fn select(
         &mut self,
         now: Instant,
@@ -53,7 +54,7 @@ impl LaneSender {
             keep_to_budgets(&mut paths, packet.bytes);
         }
         match self.scheduler.select(now, packet, &paths) {
-            Decision::Send(chosen) => path_ids(chosen, &paths),
+            Decision::Send(chosen) => path_ids(chosen, packet.bytes, &paths),
             Decision::Wait => Vec::new(),
         }
     }
@@ -75,6 +76,7 @@ impl LaneSender {
             // It is in no queue any more.
             backlog_bytes: self.backlog_bytes() + datagram.len() as u64,
             flow: self.sent_flows.of(id),
+            flow_bytes: datagram.len() as u64 + self.flow_bytes(self.sent_flows.of(id)),
             waited: now.since(since),
             is_of_streams: self.carries_streams(),
         };
@@ -103,6 +105,7 @@ impl LaneSender {
             bytes,
             backlog_bytes: self.backlog_bytes(),
             flow: front.flow,
+            flow_bytes: self.flow_bytes(front.flow),
             waited: now.since(front.since),
             is_of_streams: self.carries_streams(),
         };
@@ -121,10 +124,7 @@ impl LaneSender {
         self.stats.source_bytes += bytes as u64;
         self.stats.sent_packets += u64::from(queued.ends_packet);
         self.stats.sent_bytes += queued.datagram.body().len().saturating_sub(prefix) as u64;
-        // A fragment that leaves again says nothing of its flow.
-        let is_whole = queued.datagram.position() == FragmentPosition::Whole;
-        let flow = if is_whole { queued.flow } else { 0 };
-        let Queued { since: queued, datagram, ends_frame, urgency, .. } = queued;
+        let Queued { since: queued, datagram, flow, ends_frame, urgency, .. } = queued;
         let datagram = LaneDatagram::source(self.lane, id, datagram);
         if let Some(kept) = &mut self.unacknowledged {
             kept.expire(now, self.age_max);
@@ -134,8 +134,9 @@ impl LaneSender {
             self.encoder.insert(now, id, datagram.bytes.slice(SOURCE_HEADER..));
             self.sent_flows.on_sent(id, flow);
         }
-        let (since, is_first) = (now, true);
-        let copy = SourceCopy { id, datagram, ends_frame, urgency, queued, since, is_first };
+        let (since, is_first, is_redundant) = (now, true, false);
+        let copy =
+            SourceCopy { id, datagram, ends_frame, urgency, queued, since, is_first, is_redundant };
         self.send_source(now, copy, &chosen, carrier);
         true
     }
@@ -155,8 +156,8 @@ impl LaneSender {
         PREDECESSOR_HEADER + stamp
     }
 
-    /// Sends one source packet on all chosen paths. What a path refuses waits for it, behind what
-    /// waits there already.
+    /// Sends one source packet on all chosen paths, the first of which carries the packet itself.
+    /// What a path refuses waits for it, behind what waits there already.
     pub(super) fn send_source(
         &mut self,
         now: Instant,
@@ -171,16 +172,18 @@ impl LaneSender {
                 _ => Some(copy.clone()),
             };
             copy.is_first &= blocked.is_some();
-            waiting.extend(blocked.map(|_| *path));
+            waiting.extend(blocked.map(|_| (*path, copy.is_redundant)));
+            copy.is_redundant = true;
         }
-        for path in waiting {
+        for (path, is_redundant) in waiting {
+            let copy = SourceCopy { is_redundant, ..copy.clone() };
             self.recovery.on_waiting(now, sent_packet(&copy, path), carrier.paths(now));
             let queued = self.copies.bytes(path) + copy.datagram.len() as u64;
             if queued > self.config.queue_bytes_max as u64 {
                 self.stats.drops.count(DropReason::CopyUnsent);
                 self.recovery.on_lost(now, copy.id, path);
             } else {
-                self.copies.push(path, copy.clone());
+                self.copies.push(path, copy);
             }
         }
     }
@@ -209,7 +212,7 @@ impl LaneSender {
             let cut = Cut { kind: TokenKind::Source, id, path };
             let life = self.life_of(now, id);
             let is_cut = life.is_some_and(|life| {
-                self.send_in_parts(life, cut, &datagram.bytes, !copy.is_first, carrier)
+                self.send_in_parts(life, cut, &datagram.bytes, copy.is_redundant, carrier)
             });
             if !is_cut {
                 self.stats.drops.count(DropReason::OversizedInner);
@@ -219,8 +222,8 @@ impl LaneSender {
                 return None;
             }
         } else {
-            self.scheduler.on_sent(now, path, packet.bytes);
-            carrier.account(path, packet.bytes, !copy.is_first);
+            self.scheduler.on_sent(now, path, packet.bytes, self.sent_flows.of(id));
+            carrier.account(path, packet.bytes, copy.is_redundant);
         }
         self.copies.on_left(id);
         if let Some(shown) = shown {
@@ -251,14 +254,11 @@ fn sent_packet(copy: &SourceCopy, path: PathId) -> SentCopy {
     SentCopy { id, path, bytes, ends_frame, urgency }
 }
 
-/// The paths that were chosen, those that answer first: the packet itself goes out on the first of
-/// them, and what else goes out is a copy, which a budget may forbid.
-fn path_ids(chosen: PathSet, paths: &[PathOffer<'_>]) -> Vec<PathId> {
-    let of = |is_usable: bool| {
-        let chosen = chosen.iter().filter_map(|position| paths.get(position));
-        chosen.filter(move |path| path.is_usable() == is_usable).map(|path| path.snapshot.id)
-    };
-    let mut ids = Vec::with_capacity(chosen.len());
-    ids.extend(of(true).chain(of(false)));
-    ids
+/// The paths that were chosen for a packet of `bytes` bytes: that of the packet itself, then those
+/// of its copies, with the paths that answer before the others.
+fn path_ids(chosen: PathSet, bytes: usize, paths: &[PathOffer<'_>]) -> Vec<PathId> {
+    let first = chosen.first_choice(bytes as u64, paths);
+    let mut order: Vec<usize> = chosen.iter().filter(|at| *at < paths.len()).collect();
+    order.sort_by_key(|at| (Some(*at) != first, !paths[*at].is_usable()));
+    order.into_iter().map(|at| paths[at].snapshot.id).collect()
 }

@@ -170,6 +170,7 @@ fn the_scheduler_is_told_what_is_of_streams_and_how_long_it_is() {
     impl Scheduler for Listener {
         fn select(&mut self, _: Instant, packet: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
             let PacketInfo { is_of_streams, bytes, backlog_bytes, .. } = *packet;
+            assert_eq!(packet.flow_bytes, backlog_bytes, "there is one flow");
             self.0.lock().unwrap().push((is_of_streams, bytes, backlog_bytes));
             Decision::Send(PathSet::one(0))
         }
@@ -207,15 +208,15 @@ fn the_scheduler_hears_of_flows_waits_and_fates() {
             self.0.lock().unwrap().push(format!("{flow} waited {}", waited.as_millis()));
             Decision::Send(PathSet::one(0))
         }
-        fn on_sent(&mut self, _: Instant, path: PathId, bytes: u32) {
-            self.0.lock().unwrap().push(format!("{path} sent {bytes}"));
+        fn on_sent(&mut self, _: Instant, path: PathId, bytes: u32, flow: u64) {
+            self.0.lock().unwrap().push(format!("{flow} on {path} sent {bytes}"));
         }
-        fn on_acknowledged(&mut self, _: Instant, acknowledged: &AcknowledgedDatagram) {
+        fn on_acknowledged(&mut self, _: Instant, acknowledged: &AcknowledgedDatagram, flow: u64) {
             let AcknowledgedDatagram { path, rtt, .. } = acknowledged;
-            self.0.lock().unwrap().push(format!("{path} after {}", rtt.as_millis()));
+            self.0.lock().unwrap().push(format!("{flow} on {path} after {}", rtt.as_millis()));
         }
-        fn on_lost(&mut self, _: Instant, path: PathId) {
-            self.0.lock().unwrap().push(format!("{path} lost"));
+        fn on_lost(&mut self, _: Instant, path: PathId, flow: u64) {
+            self.0.lock().unwrap().push(format!("{flow} on {path} lost"));
         }
     }
     let heard = Listener::default();
@@ -225,20 +226,22 @@ fn the_scheduler_hears_of_flows_waits_and_fates() {
     sender.scheduler = Box::new(heard);
     sender.handle_inner(at(0), &[7; 92], 77, None);
     sender.transmit(at(3), &mut carrier);
+    sender.on_lost(at(30), TokenKind::Source, PacketId(0), PathId(1));
     acknowledge(&mut sender, at(40), PathId(0), 0);
     sender.on_lost(at(41), TokenKind::Repair, PacketId(0), PathId(1));
     let (a, b) = (PathId(0), PathId(1));
     let expected = [
         "77 waited 3".into(),
-        format!("{a} sent 100"),
-        format!("{a} after 40"),
-        format!("{b} lost"),
+        format!("77 on {a} sent 100"),
+        format!("77 on {b} lost"),
+        format!("77 on {a} after 40"),
+        format!("0 on {b} lost"),
     ];
     assert_eq!(*log.lock().unwrap(), expected);
 }
 
 #[test]
-fn what_leaves_again_is_of_its_flow_and_a_fragment_of_none() {
+fn what_leaves_again_is_of_its_flow() {
     #[derive(Debug, Default)]
     struct Flows(std::sync::Arc<std::sync::Mutex<Vec<u64>>>);
     impl Scheduler for Flows {
@@ -261,7 +264,7 @@ fn what_leaves_again_is_of_its_flow_and_a_fragment_of_none() {
     acknowledge(&mut sender, at(40), PathId(0), 0);
     (1..4).for_each(|id| sender.on_lost(at(50), TokenKind::Source, PacketId(id), PathId(0)));
     sender.transmit(at(50), &mut carrier);
-    assert_eq!(*seen.lock().unwrap(), [0, 0, 99]);
+    assert_eq!(*seen.lock().unwrap(), [88, 88, 99]);
     assert_eq!(sender.sent_flows.of(PacketId(0)), 0, "it is forgotten with its bytes");
 }
 
@@ -577,6 +580,60 @@ fn what_leaves_in_parts_for_the_first_time_is_no_redundancy() {
     second.datagram_max = 1160;
     sender.transmit(at(10), &mut second);
     assert_eq!((second.datagrams.len(), second.accounted[0]), (2, 0), "{:?}", second.accounted);
+}
+
+#[test]
+fn the_packet_itself_counts_on_the_best_path_and_a_copy_on_the_slower_one() {
+    let mut carrier = TwoPaths::new([10_000, 10_000]);
+    carrier.paths[1].expected_rtt = Duration::from_millis(20);
+    carrier.paths[1].pacing_budget = 0;
+    let mut sender = sender_everywhere();
+    sender.handle_inner(at(0), &[7; 500], 1, None);
+    sender.transmit(at(0), &mut carrier);
+    assert_eq!((carrier.sent.clone(), carrier.accounted), (vec![(PathId(0), 0)], [0, 508]));
+    carrier.paths[1].pacing_budget = u64::MAX;
+    sender.transmit(at(1), &mut carrier);
+    assert_eq!((carrier.sent[1], carrier.accounted), ((PathId(1), 0), [508, 508]));
+}
+
+#[test]
+fn what_was_repaired_and_not_acknowledged_is_sent_on_by_another_session() {
+    let unfinished = |acknowledge_repair: bool, later: u64| {
+        let mut carrier = TwoPaths::new([100_000, 100_000]);
+        let config = LaneConfig::new("default", crate::Strategy::xnc());
+        let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+        sender.keep_unfinished();
+        for number in 0..10 {
+            sender.handle_inner(at(0), &[0x45, number, 7, 7], 1, None);
+        }
+        sender.transmit(at(0), &mut carrier);
+        (0..7).for_each(|id| acknowledge(&mut sender, at(40), PathId(0), id));
+        (7..10).for_each(|id| {
+            sender.on_lost(at(41), TokenKind::Source, PacketId(id), PathId(0));
+        });
+        sender.transmit(at(60), &mut carrier);
+        let repairs = sender.stats().coded_datagrams;
+        assert!(repairs >= 3, "{repairs} coded packets left");
+        if acknowledge_repair {
+            let acknowledged = AcknowledgedDatagram {
+                path: PathId(0),
+                sent: at(60),
+                bytes: 100,
+                rtt: at(100).since(at(60)),
+            };
+            for _ in 0..3 {
+                sender.on_acknowledged(at(100), TokenKind::Repair, PacketId(7), &acknowledged);
+            }
+        }
+        for ms in (60..later).step_by(10) {
+            sender.transmit(at(ms), &mut carrier);
+        }
+        let packets = sender.take_unfinished(at(later));
+        packets.iter().map(|unfinished| unfinished.packet[1]).collect::<Vec<_>>()
+    };
+    assert_eq!(unfinished(false, 80), [7, 8, 9], "the repair is on its way");
+    assert_eq!(unfinished(false, 600), [7, 8, 9], "the repair's time is over");
+    assert_eq!(unfinished(true, 110), [0_u8; 0], "the repair has arrived");
 }
 
 #[test]
