@@ -79,7 +79,13 @@ impl Request {
             None => false,
         };
         let asks = !self.names.iter().all(is_known) && (self.ipv4 || self.ipv6);
-        (!asks).then(|| Search::new(Instant::ZERO, self.clone(), Vec::new(), Path::new("")).found())
+        (!asks).then(|| self.at_once())
+    }
+
+    /// The part that needs no answer: addresses of a family that the uplink carries, and those that
+    /// a known NAT64 prefix leads to.
+    pub(crate) fn at_once(&self) -> Found {
+        Search::new(Instant::ZERO, self.clone(), Vec::new(), Path::new("")).found()
     }
 }
 

@@ -232,7 +232,8 @@ impl Resolver {
                     }
                 };
                 // It may be what was missing.
-                if is_new && of.found.is_empty() {
+                let is_searching = matches!(of.state, State::Searching { .. });
+                if is_new && (of.found.is_empty() || is_searching) {
                     new.insert(*id);
                 }
             }
@@ -305,8 +306,14 @@ impl Resolver {
         if let Some(found) = request.known() {
             return self.on_answer(now, id, failures, found);
         }
+        // Addresses do not wait for the names and prefixes beside them.
+        let mut has_some = false;
+        if of.found.is_empty() {
+            of.found = request.at_once().servers;
+            has_some = !of.found.is_empty();
+        }
         if self.threads.len() >= THREADS_MAX || self.threads.contains(&id) {
-            return false;
+            return has_some;
         }
         of.state = State::Searching { failures, has_news: false };
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
@@ -319,13 +326,13 @@ impl Resolver {
         match thread {
             Ok(_) => {
                 self.threads.insert(id);
-                false
             }
             Err(error) => {
                 let reason = Some(format!("no thread for it: {error}"));
-                self.on_answer(now, id, failures, Found { reason, ..Found::default() })
+                self.on_answer(now, id, failures, Found { reason, ..Found::default() });
             }
         }
+        has_some
     }
 
     /// Takes the answers that have come; returns the uplinks whose addresses are others now.

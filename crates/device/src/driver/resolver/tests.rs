@@ -50,6 +50,30 @@ fn addresses_need_no_search_and_count_for_the_families_of_the_uplink() {
 }
 
 #[test]
+fn an_address_of_the_uplinks_own_family_waits_for_nothing() {
+    // Behind an uplink of IPv6 alone, the address of IPv4 needs the prefix of a NAT64.
+    for other in ["192.0.2.33:1", "nowhere.invalid:1"] {
+        let mut resolver = resolver(&[other, "[2001:db8::1]:4433"]);
+        resolver.set_uplink(at(0), &uplink(0, "2001:db8:1::2/64"));
+        assert_eq!(resolver.handle_timeout(at(0)), [FIRST], "{other}");
+        let own = ["[2001:db8::1]:4433".parse().unwrap()];
+        assert_eq!(resolver.found(FIRST), own, "{other}");
+        // A router's word counts while the search goes on, and the search takes nothing away.
+        let prefix = Nat64Prefix::new("64:ff9b::".parse().unwrap(), 96).unwrap();
+        let news = RouterNews {
+            index: 900,
+            advertised: Advertised::Nat64(prefix),
+            lasts: Duration::from_secs(60),
+        };
+        let is_literal = other.starts_with("192");
+        let changed = resolver.on_router_news(at(0), vec![news]);
+        assert_eq!(changed, if is_literal { vec![FIRST] } else { vec![] }, "{other}");
+        assert_eq!(poll(&mut resolver, at(1)), [], "{other}");
+        assert_eq!(resolver.found(FIRST).len(), if is_literal { 2 } else { 1 }, "{other}");
+    }
+}
+
+#[test]
 fn a_name_that_cannot_be_found_is_tried_again_ever_more_seldom() {
     let mut resolver = resolver(&["nowhere.invalid:1"]);
     resolver.set_uplink(at(0), &uplink(0, "10.0.0.2/24"));
