@@ -18,7 +18,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{Watch, run_sandboxed};
+use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 
 #[test]
 fn what_keeps_a_daemon_from_starting_is_told_in_one_line() {
@@ -284,5 +284,27 @@ fn nothing_is_left_after_an_interrupt_or_after_a_kill_and_the_next_start() {
         client.interrupt();
         server.interrupt();
         assert_eq!(road.state(), before, "after a kill and the next start");
+    });
+}
+
+#[test]
+fn a_port_that_a_router_forwards_without_translating_is_left() {
+    run_sandboxed("a_port_that_a_router_forwards_without_translating_is_left", || {
+        let road = Road::without_uplinks();
+        road.connect_modem(1);
+        road.edit("client.toml", |text| text.replace("include = []", "include = [\"eth1\"]"));
+        // The modem follows connections, and has not loaded its translation yet.
+        let modem = NetNs::open("modem1").unwrap();
+        nft(&modem, "flush chain ip modem out");
+        let _server = road.start_server();
+        road.echo(&road.server, GATEWAY_V4);
+        let client = road.start_client("client");
+        client.wait_for("uplink is up");
+        sleep(Duration::from_millis(1_500));
+        // The entries of the ports so far stay as they are, and what is sent keeps them alive.
+        nft(&modem, "add rule ip modem out oifname wan0 masquerade");
+        client.wait_for("joined");
+        let passed = road.wait_for_traffic();
+        assert!(passed < Duration::from_secs(10), "{passed:?}");
     });
 }

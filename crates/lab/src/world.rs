@@ -218,7 +218,7 @@ impl World {
         let wires = &mut self.wires;
         for neighbour in self.neighbours.values_mut() {
             neighbour.flush(now, |to, from, packet| {
-                if let Some(wire) = wires.iter_mut().find(|wire| wire.public == to) {
+                if let Some(wire) = wires.iter_mut().find(|wire| wire.leads_to(to)) {
                     wire.push_down(now, server_at(from), BytesMut::from(packet));
                 }
             });

@@ -292,3 +292,58 @@ fn a_sole_uplink_that_got_a_new_address_while_it_was_dead_comes_back() {
         .map(|arrival| arrival.at.since(healed));
     assert!(resumed.is_some_and(|after| after < ms(1900)), "{resumed:?} {:?}", world.client_events);
 }
+
+/// When the first packet comes through of those that are sent for `seconds`.
+fn first_through(world: &mut World, seconds: u64) -> Option<Duration> {
+    let (began, before) = (world.now, world.up.len());
+    for number in 0..seconds * 10 {
+        world.send_up(&packet_up(20_000 + number, 300));
+        world.run(ms(100));
+    }
+    let new = |arrival: &&Arrival| number(&arrival.packet) >= 20_000;
+    world.up[before..].iter().find(new).map(|arrival| arrival.at.since(began))
+}
+
+#[test]
+fn a_port_whose_translation_leads_nowhere_is_left_during_a_session() {
+    for links in [vec![link(20, 20)], vec![link(20, 20), link(20, 30)]] {
+        let mut world = Plan::new("minrtt", links).build().join();
+        stream(&mut world, 30, 5);
+        world.inner.lose_binding(0);
+        world.inner.remove_uplink(1);
+        let first = first_through(&mut world, 30);
+        assert!(first.is_some_and(|after| after < ms(11_500)), "{first:?}");
+        assert!(world.inner.all_paths_usable() || world.inner.links() > 1);
+    }
+}
+
+#[test]
+fn a_second_path_whose_port_leads_nowhere_opens_from_another() {
+    let mut world = Plan::new("minrtt", vec![link(20, 20), link(20, 30)]).build();
+    world.inner.lose_binding(1);
+    let mut world = world.join();
+    assert!(!world.inner.all_paths_usable());
+    world.run(ms(15_000));
+    assert!(world.inner.all_paths_usable(), "{:?}", world.client_status());
+}
+
+#[test]
+fn a_second_attempt_at_a_session_leaves_from_another_port() {
+    let mut world = Plan::new("minrtt", vec![link(20, 20)]).build();
+    world.inner.remove_uplink(0);
+    world.run(ms(1_000));
+    world.inner.lose_binding(0);
+    world.inner.add_uplink(0);
+    let first = first_through(&mut world, 10);
+    assert!(first.is_some_and(|after| after < ms(2_000)), "{first:?}");
+}
+
+#[test]
+fn the_port_changes_again_while_nothing_answers() {
+    let mut world = Plan::new("minrtt", vec![link(20, 20)]).build().join();
+    world.inner.lose_binding(0);
+    world.run(ms(10_500));
+    world.inner.lose_binding(0);
+    let first = first_through(&mut world, 30);
+    assert!(first.is_some_and(|after| after < ms(13_000)), "{first:?}");
+}

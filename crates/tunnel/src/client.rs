@@ -52,6 +52,7 @@ mod pairs;
 mod paths;
 mod patience;
 mod portals;
+mod ports;
 mod race;
 mod renewal;
 mod report;
@@ -73,6 +74,7 @@ use pairs::{Pair, Pairs};
 use patience::Patience;
 use portals::HeldBack;
 pub use portals::Portal;
+use ports::Port;
 use race::{AcceptedConnection, Attempt, PREFERRED_SERVER_DELAY};
 pub use report::{PairReport, PairState, UplinkReport};
 use silence::Flapping;
@@ -160,6 +162,7 @@ struct Uplink {
     /// Whether anything has come in over it.
     heard: bool,
     held_back: Option<HeldBack>,
+    port: Port,
     next_attempt: Instant,
     next_path: Instant,
     /// How often a path was asked for that came to nothing.

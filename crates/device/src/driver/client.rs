@@ -376,6 +376,7 @@ impl Role<Client> for ClientRole {
 
     fn handle_events(&mut self, driver: &mut Driver<Client>, now: Instant) {
         self.take_events(driver);
+        self.change_ports(driver);
         self.streams.iter_mut().for_each(|streams| streams.handle_events(driver, now));
         self.encoders.handle_events(driver, now);
         self.tell_uplinks();

@@ -24,6 +24,8 @@ pub(super) struct Edge {
     tun: Option<Tun>,
     /// By uplink; a server's only socket is of none.
     pub(super) sockets: BTreeMap<Option<UplinkId>, UplinkSocket>,
+    /// The one before, of uplinks whose port has changed: a late answer may come by it.
+    pub(super) former_sockets: BTreeMap<UplinkId, UplinkSocket>,
     /// Uplinks whose interface was gone when something was to be sent by them.
     pub(super) gone: BTreeSet<UplinkId>,
     /// Packets that were discarded here, by reason.
@@ -58,6 +60,7 @@ impl Edge {
             clock,
             tun: None,
             sockets: BTreeMap::new(),
+            former_sockets: BTreeMap::new(),
             gone: BTreeSet::new(),
             drops: DropCounters::default(),
             cut_off: CutOff::default(),
@@ -133,21 +136,39 @@ impl Edge {
         if self.is_cut_off() {
             return Ok(());
         }
-        let Some(socket) = self.sockets.get_mut(&uplink) else { return Ok(()) };
-        let clock = self.clock;
-        let watched = self.tap.shows_outer().then(|| Watched::of(&self.tap, socket));
-        let received = socket.recv(|incoming| {
-            let Incoming { remote, local, ecn, received, payload, .. } = incoming;
-            let socket = uplink.unwrap_or(UplinkId(0));
-            let received = received.map(|at| clock.at(at));
-            if let Some(watched) = &watched {
-                watched.show(received.unwrap_or(now), false, (remote, local), ecn, payload);
-            }
-            let meta = RecvMeta { socket, remote, local, ecn: to_quic_ecn(ecn), received };
-            node.handle_packet(now, &meta, payload);
-        });
-        received.map(drop)
+        let Self { clock, tap, sockets, former_sockets, .. } = self;
+        // What fails here fails for the other as well.
+        if let Some(former) = uplink.and_then(|id| former_sockets.get_mut(&id)) {
+            let _ = read(former, now, uplink, clock, tap, node);
+        }
+        match sockets.get_mut(&uplink) {
+            Some(socket) => read(socket, now, uplink, clock, tap, node),
+            None => Ok(()),
+        }
     }
+}
+
+/// Hands what is readable from `socket` to `node`.
+fn read(
+    socket: &mut UplinkSocket,
+    now: Instant,
+    uplink: Option<UplinkId>,
+    clock: &Clock,
+    tap: &Tap,
+    node: &mut impl Node,
+) -> std::io::Result<()> {
+    let watched = tap.shows_outer().then(|| Watched::of(tap, socket));
+    let received = socket.recv(|incoming| {
+        let Incoming { remote, local, ecn, received, payload, .. } = incoming;
+        let socket = uplink.unwrap_or(UplinkId(0));
+        let received = received.map(|at| clock.at(at));
+        if let Some(watched) = &watched {
+            watched.show(received.unwrap_or(now), false, (remote, local), ecn, payload);
+        }
+        let meta = RecvMeta { socket, remote, local, ecn: to_quic_ecn(ecn), received };
+        node.handle_packet(now, &meta, payload);
+    });
+    received.map(drop)
 }
 
 impl Io for Edge {

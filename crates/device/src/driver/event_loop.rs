@@ -287,6 +287,22 @@ impl<N: Node> Driver<N> {
         Ok(())
     }
 
+    /// Sends by `socket` for `uplink` from now on, and listens at the one before until the next
+    /// change.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn change_socket(
+        &mut self,
+        uplink: UplinkId,
+        socket: UplinkSocket,
+    ) -> Result<(), DeviceError> {
+        self.poller.add(&socket, token_of(Some(uplink)), Interest::Read)?;
+        let former = self.edge.sockets.insert(Some(uplink), socket);
+        self.edge.former_sockets.extend(former.map(|former| (uplink, former)));
+        Ok(())
+    }
+
     /// Sends what the node has for the network, without a turn.
     pub(super) fn flush(&mut self) {
         flush(&mut self.node, &mut self.edge);

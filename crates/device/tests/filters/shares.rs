@@ -44,7 +44,7 @@ fn entries(machine: &NetNs, source: &str) -> Vec<String> {
 
 fn keeper(machine: &NetNs, options: FilterOptions) -> FilterKeeper {
     let instance = Instance::new("share").unwrap();
-    let mut keeper = machine.enter(|| FilterKeeper::start(&instance).unwrap()).unwrap();
+    let mut keeper = machine.enter(|| FilterKeeper::start(&instance, None).unwrap()).unwrap();
     keeper.set_and_wait(options).unwrap();
     keeper
 }

@@ -36,6 +36,12 @@ impl World {
         self.wires[link].rebind();
     }
 
+    /// From now on the network's translator loses what comes from the vehicle's present port: it
+    /// keeps an entry that leads nowhere.
+    pub fn lose_binding(&mut self, link: usize) {
+        self.wires[link].lose_binding();
+    }
+
     /// The translator's address of a link is `public` from now on.
     pub fn set_public(&mut self, link: usize, public: SocketAddr) {
         self.wires[link].public = public;

@@ -42,7 +42,7 @@ impl Io for EndIo<'_> {
             let wire = match self.sends {
                 Direction::Up => route.uplink.and_then(|it| self.wires.get_mut(it.0 as usize)),
                 Direction::Down => {
-                    self.wires.iter_mut().find(|wire| wire.public == route.destination)
+                    self.wires.iter_mut().find(|wire| wire.leads_to(route.destination))
                 }
             };
             let packet = BytesMut::from(packet);
@@ -176,6 +176,9 @@ impl World {
                 ClientEvent::Notice(notice) => self.notices.push((now, notice)),
                 event => self.client_events.push((now, event)),
             }
+        }
+        while let Some(uplink) = self.client.end.take_stale_port() {
+            self.wires[uplink.0 as usize].change_port();
         }
         self.client.due = self.client.end.poll_timeout();
         self.client.touched = false;

@@ -48,6 +48,10 @@ pub(super) struct Wire {
     pub(super) name: String,
     /// The address that the network's translator shows to the server.
     pub(super) public: SocketAddr,
+    /// The one before, if the vehicle still listens at it.
+    former: Option<SocketAddr>,
+    /// The one whose packets the translator loses.
+    lost: Option<SocketAddr>,
     /// What is the matter with it.
     pub(super) hostile: Option<Hostile>,
     up: OneWay,
@@ -81,6 +85,8 @@ impl Wire {
         Self {
             name: link.name.clone(),
             public: SocketAddr::from(([100, 64, high, low], FIRST_PORT)),
+            former: None,
+            lost: None,
             hostile: None,
             up: OneWay::new(&link.up),
             down: OneWay::new(&link.down),
@@ -89,7 +95,25 @@ impl Wire {
 
     /// A packet of the vehicle for the server at `to`.
     pub(super) fn push_up(&mut self, now: Instant, to: SocketAddr, packet: BytesMut) {
-        self.up.push(now, self.public, to, packet);
+        if self.lost != Some(self.public) {
+            self.up.push(now, self.public, to, packet);
+        }
+    }
+
+    /// Whether the translator sends what is for `address` this way.
+    pub(super) fn leads_to(&self, address: SocketAddr) -> bool {
+        self.public == address || self.former == Some(address)
+    }
+
+    /// The translator loses what comes from the vehicle's present port, for ever.
+    pub(super) fn lose_binding(&mut self) {
+        self.lost = Some(self.public);
+    }
+
+    /// The vehicle's packets leave from another port, and it listens at both.
+    pub(super) fn change_port(&mut self) {
+        self.former = Some(self.public);
+        self.next_port();
     }
 
     /// A packet of the server at `from`.
@@ -120,6 +144,11 @@ impl Wire {
     }
 
     pub(super) fn rebind(&mut self) {
+        self.former = None;
+        self.next_port();
+    }
+
+    fn next_port(&mut self) {
         let port = self.public.port().checked_add(1).unwrap_or(FIRST_PORT);
         self.public.set_port(port);
     }

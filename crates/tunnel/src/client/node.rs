@@ -47,6 +47,7 @@ impl Node for Client {
         }
         self.give_up_unwelcomed(now);
         self.watch_silence(now);
+        self.watch_ports(now);
         self.release_validated(now);
         self.tend_standby(now);
         self.tend_leaving(now);
@@ -112,6 +113,7 @@ impl Node for Client {
             own,
             self.welcome_timeout(),
             self.outage_timeout(),
+            self.port_timeout(),
             self.endpoint.poll_timeout(),
             self.standby_timeout(),
             self.leaving_timeout(),

@@ -200,6 +200,7 @@ impl Client {
     /// the way to any server.
     pub(super) fn on_heard(&mut self, now: Instant, uplink: UplinkId) {
         self.heard_on = Some(uplink);
+        self.uplinks.get_mut(&uplink).into_iter().for_each(|it| it.port.on_heard(now));
         let silence = now.since(std::mem::replace(&mut self.last_heard, now));
         if self.current.is_none() && self.has_choice() && silence >= NO_COVERAGE {
             self.on_coverage_back(now);

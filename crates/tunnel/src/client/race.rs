@@ -34,6 +34,7 @@ use roadweave_wire::{Control, Role, Welcome};
 use super::notices::{Notice, legible};
 use super::pairs::{Pair, Rejection};
 use super::portals::HELD_BACK_RETRY;
+use super::ports::PORT_CHANGE;
 use super::{Client, ClientEvent, Current, MTU_MIN};
 use crate::learned::keep_learned;
 use crate::server::UNUSED;
@@ -138,8 +139,15 @@ impl Client {
             let servers = self.addresses_due(id).filter(|(_, at)| *at <= now);
             let next = servers.min_by_key(|(server, _)| self.pairs.attempts((id, *server)));
             let Some((server, _)) = next else { continue };
+            if let Some(uplink) = self.uplinks.get_mut(&id)
+                && uplink.port.gives_way(now)
+            {
+                uplink.next_attempt = now + PORT_CHANGE;
+                continue;
+            }
             self.make_room(now, (id, server));
             if let Some(uplink) = self.uplinks.get_mut(&id) {
+                uplink.port.on_attempt();
                 let pause = if is_held_back { HELD_BACK_RETRY } else { SERVER_STAGGER };
                 uplink.next_attempt = now + pause;
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_types::{Instant, UplinkId};
 
+use super::ports::Port;
 use super::race::RACE_STAGGER;
 use super::{Candidate, Client, Uplink};
 use crate::node::Node as _;
@@ -26,6 +27,7 @@ impl Client {
             name: name.to_owned(),
             since: now,
             heard: false,
+            port: before.as_ref().map_or(Port::new(now), |before| before.port),
             held_back: before.and_then(|before| before.held_back),
             next_attempt: now + stagger,
             next_path: now,

@@ -147,11 +147,27 @@ impl ClientRole {
         Ok(())
     }
 
+    /// Opens another port for uplinks whose present one gets no answers: a network may keep an
+    /// entry for it that leads nowhere.
+    pub(super) fn change_ports(&mut self, driver: &mut Driver<Client>) {
+        while let Some(id) = driver.node.take_stale_port() {
+            let socket = driver.edge.sockets.get(&Some(id));
+            let Some(name) = socket.and_then(UplinkSocket::interface).map(str::to_owned) else {
+                continue;
+            };
+            match open_socket(&name).and_then(|socket| driver.change_socket(id, socket)) {
+                Ok(()) => tracing::debug!(uplink = name, "no answer; another local port is used"),
+                Err(error) => tracing::warn!(uplink = name, %error, "the local port stays"),
+            }
+        }
+    }
+
     /// Takes an uplink out of use.
     pub(super) fn drop_uplink(&mut self, driver: &mut Driver<Client>, now: Instant, id: UplinkId) {
         self.has_other_uplinks = true;
         self.resolver.remove_uplink(id);
         self.portals.remove_uplink(id);
+        driver.edge.former_sockets.remove(&id);
         if driver.edge.sockets.remove(&Some(id)).is_some() {
             driver.node.remove_uplink(now, id);
         }
