@@ -22,7 +22,9 @@
 //! this.
 //!
 //! Frames are told by their RTP timestamps, which SRTP leaves in the clear. Packets without one,
-//! and frames of a single packet (which are sound, or small), are never given up here.
+//! and frames of a single packet (which are sound, or small), are never given up here. Nor are
+//! those of a timestamp that goes on after its frame is over: that clock stands still, and what it
+//! sends has no frames.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -67,6 +69,8 @@ struct Decided {
     first: Instant,
     last: Instant,
     stays: bool,
+    /// Whether its timestamp goes on after a frame would have been over.
+    stands_still: bool,
 }
 
 impl Shedder {
@@ -108,6 +112,10 @@ impl Shedder {
             known.last = known.last.max(since);
             return known.stays;
         }
+        if let Some(over) = self.decided.iter_mut().rev().find(|known| known.frame == frame) {
+            over.stand_still(since);
+            return true;
+        }
         let mut before =
             self.decided.iter().rev().filter(|other| other.frame.is_of_same_video(&frame));
         let given_up = before.by_ref().take_while(|other| !other.stays).count();
@@ -123,14 +131,13 @@ impl Shedder {
     /// A packet of `frame` that came at `since` has expired: none of it is of use any more.
     pub(crate) fn on_expired(&mut self, frame: Frame, since: Instant) {
         match self.find(frame, since) {
-            Some(known) => known.stays = false,
+            Some(known) => known.stays = known.stands_still,
             None => self.note(frame, since, false),
         }
     }
 
     /// Whether a packet of `frame` that came at `since` is none to be sent, since the frame's first
-    /// came `age_max` ago. What comes so long after it is of another frame, whatever its timestamp:
-    /// there are sources whose clock stands still.
+    /// came `age_max` ago. What comes so long after it is of no frame.
     pub(crate) fn is_late(
         &mut self,
         now: Instant,
@@ -140,9 +147,9 @@ impl Shedder {
     ) -> bool {
         let Some(known) = self.find(frame, since) else { return false };
         if since.since(known.first) >= age_max {
-            (known.first, known.stays) = (since, true);
+            known.stand_still(since);
         }
-        let is_late = now.since(known.first) >= age_max;
+        let is_late = !known.stands_still && now.since(known.first) >= age_max;
         known.stays &= !is_late;
         is_late
     }
@@ -161,17 +168,28 @@ impl Shedder {
     fn find(&mut self, frame: Frame, since: Instant) -> Option<&mut Decided> {
         let is_it = |known: &&mut Decided| {
             let goes_on = since < (known.last + PAUSE_MAX).min(known.first + FRAME_MAX);
-            known.frame == frame && goes_on
+            known.frame == frame && (goes_on || known.stands_still)
         };
         self.decided.iter_mut().rev().find(is_it)
     }
 
     fn note(&mut self, frame: Frame, since: Instant, stays: bool) {
-        let is_over = |old: &Decided| old.first + FRAME_MAX < since;
+        let is_over = |old: &Decided| {
+            let newest = if old.stands_still { old.last } else { old.first };
+            newest + FRAME_MAX < since
+        };
         while self.decided.len() >= DECIDED_MAX || self.decided.front().is_some_and(is_over) {
             self.decided.pop_front();
         }
-        self.decided.push_back(Decided { frame, first: since, last: since, stays });
+        let (first, last, stands_still) = (since, since, false);
+        self.decided.push_back(Decided { frame, first, last, stays, stands_still });
+    }
+}
+
+impl Decided {
+    /// A packet that came at `since` has the timestamp of this frame, which is over.
+    fn stand_still(&mut self, since: Instant) {
+        (self.last, self.stays, self.stands_still) = (since, true, true);
     }
 }
 
@@ -277,6 +295,28 @@ mod tests {
         shedder.on_front(at(100), at(0));
         shedder.on_front(at(5000), at(0));
         assert!(shedder.stays(at(5000), frame(1, 12), at(4950), || false), "only what is late");
+    }
+
+    #[test]
+    fn nothing_is_given_up_of_a_clock_that_stands_still() {
+        for (step, age_max) in [(10, 700), (250, 700), (10, 100)] {
+            let mut shedder = standing();
+            let age_max = Duration::from_millis(age_max);
+            // Each waits for 600 ms, or as long as it may.
+            let waits = Duration::from_millis(600).min(age_max - Duration::from_millis(1));
+            let mut given_up = Vec::new();
+            for since in (2_000..12_000).step_by(step) {
+                let now = at(since) + waits;
+                shedder.on_front(now, at(since));
+                let is_late = shedder.is_late(now, frame(1, 10), at(since), age_max);
+                if is_late || !shedder.stays(now, frame(1, 10), at(since), || false) {
+                    given_up.push(since);
+                }
+            }
+            // Until then it may be a frame.
+            let last = given_up.last().copied().unwrap_or_default();
+            assert!(last < 3_000, "{step} {age_max:?}: {given_up:?}");
+        }
     }
 
     #[test]
