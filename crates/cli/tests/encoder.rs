@@ -162,7 +162,8 @@ fn subscribers_are_bounded_and_take_nobody_the_local_socket() {
 fn get(camera: &NetNs, fields: &str) -> (BufReader<TcpStream>, String) {
     let mut socket = camera.enter(|| TcpStream::connect(BOX).unwrap()).unwrap();
     socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
-    let request = format!("GET /v1/encoder?interval_ms=20 HTTP/1.1\r\nHost: box\r\n{fields}\r\n");
+    let request =
+        format!("GET /v1/encoder?interval_ms=20 HTTP/1.1\r\nHost: 192.168.50.1\r\n{fields}\r\n");
     socket.write_all(request.as_bytes()).unwrap();
     let mut reader = BufReader::new(socket);
     let mut status = String::new();

@@ -1,10 +1,16 @@
 //! How many connections the controller serves at once: of all, of a kind, of an address.
+//!
+//! A key that counts has places that no stranger takes. A connection of a browser or a program is a
+//! stranger's until a request on it shows such a key; where strangers have all of their places, the
+//! oldest of them gives way to the newest.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::api::limit::network;
 
@@ -13,17 +19,20 @@ use crate::api::limit::network;
 pub struct Limits {
     /// Connections of all kinds.
     pub all: usize,
-    /// Connections of browsers and programs.
+    /// Connections of browsers and programs that have shown a key that counts.
     pub web: usize,
-    /// Streams of boxes, and of those who are not known.
+    /// Streams of boxes.
     pub boxes: usize,
+    /// Connections of browsers and programs without such a key, and as many streams of peers that
+    /// are not known.
+    pub strangers: usize,
     /// Connections of one address, but for the streams of members.
     pub of_address: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { all: 16_384, web: 2_048, boxes: 12_288, of_address: 1_024 }
+        Self { all: 16_384, web: 2_048, boxes: 10_240, strangers: 2_048, of_address: 1_024 }
     }
 }
 
@@ -32,8 +41,12 @@ pub(crate) struct ConnectionPermit {
     _of_all: OwnedSemaphorePermit,
     /// None for a member's stream: many boxes may stand behind one address.
     of_address: Option<AddressPermit>,
+    /// Until its handshake is over it may have to give way.
+    pub(crate) handshake: Arc<Stranger>,
     boxes: Arc<Semaphore>,
-    of_boxes: Option<OwnedSemaphorePermit>,
+    strangers: Arc<Semaphore>,
+    /// Of boxes for a member, else of strangers.
+    of_kind: Option<(bool, OwnedSemaphorePermit)>,
 }
 
 impl ConnectionPermit {
@@ -43,11 +56,13 @@ impl ConnectionPermit {
             self.of_address = None;
         }
         if is_gate {
-            self.of_boxes = None;
-        } else if self.of_boxes.is_none() {
-            self.of_boxes = Arc::clone(&self.boxes).try_acquire_owned().ok();
+            self.of_kind = None;
+        } else if self.of_kind.as_ref().is_none_or(|(of_member, _)| *of_member != is_member) {
+            let kind = if is_member { &self.boxes } else { &self.strangers };
+            let taken = Arc::clone(kind).try_acquire_owned().ok();
+            self.of_kind = taken.map(|taken| (is_member, taken));
         }
-        is_gate || self.of_boxes.is_some()
+        is_gate || self.of_kind.is_some()
     }
 }
 
@@ -56,31 +71,50 @@ pub(crate) struct Permits {
     limits: Limits,
     all: Arc<Semaphore>,
     boxes: Arc<Semaphore>,
-    web: Arc<Semaphore>,
+    strangers: Arc<Semaphore>,
+    handshakes: Strangers,
+    web: Arc<Web>,
     addresses: Arc<ByAddress>,
 }
 
 impl Permits {
     pub(crate) fn new(limits: Limits) -> Self {
-        let [all, boxes, web] =
-            [limits.all, limits.boxes, limits.web].map(|most| Arc::new(Semaphore::new(most)));
-        Self { limits, all, boxes, web, addresses: Arc::default() }
+        let [all, boxes, strangers] =
+            [limits.all, limits.boxes, limits.strangers].map(|most| Arc::new(Semaphore::new(most)));
+        let web = Arc::new(Web {
+            known: Arc::new(Semaphore::new(limits.web)),
+            strangers_max: limits.strangers,
+            strangers: Strangers::default(),
+        });
+        let (handshakes, addresses) = (Strangers::default(), Arc::default());
+        Self { limits, all, boxes, strangers, handshakes, web, addresses }
     }
 
     /// A permit for a connection from `address`.
     ///
     /// # Errors
     /// Which limit is reached, as metrics call it.
-    pub(crate) fn take(&self, address: IpAddr) -> Result<ConnectionPermit, &'static str> {
-        let of_all = Arc::clone(&self.all).try_acquire_owned().map_err(|_| "connections")?;
+    pub(crate) async fn take(&self, address: IpAddr) -> Result<ConnectionPermit, &'static str> {
+        let of_all = match Arc::clone(&self.all).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => {
+                // Who has a key is through in a moment, and who is not is most often the oldest.
+                self.handshakes.make_room();
+                let permit = Arc::clone(&self.all).acquire_owned();
+                let permit = tokio::time::timeout(ROOM_WAIT, permit).await;
+                permit.ok().and_then(Result::ok).ok_or("connections")?
+            }
+        };
         let of_address = self.addresses.enter(network(address), self.limits.of_address);
         let of_address = Some(of_address.ok_or("connections-of-address")?);
-        let boxes = Arc::clone(&self.boxes);
-        Ok(ConnectionPermit { _of_all: of_all, of_address, boxes, of_boxes: None })
+        let (boxes, strangers) = (Arc::clone(&self.boxes), Arc::clone(&self.strangers));
+        let handshake = self.handshakes.enter(self.limits.all);
+        let of_kind = None;
+        Ok(ConnectionPermit { _of_all: of_all, of_address, handshake, boxes, strangers, of_kind })
     }
 
-    /// The permits of browsers and programs.
-    pub(crate) fn web(&self) -> Arc<Semaphore> {
+    /// The places of browsers and programs.
+    pub(crate) fn web(&self) -> Arc<Web> {
         Arc::clone(&self.web)
     }
 
@@ -88,6 +122,107 @@ impl Permits {
     pub(crate) async fn all_returned(&self) {
         let all = u32::try_from(self.limits.all).unwrap_or(u32::MAX);
         let _ = self.all.acquire_many(all).await;
+    }
+}
+
+/// Connections that have proved nothing yet, the oldest first.
+#[derive(Debug, Default)]
+struct Strangers(Mutex<VecDeque<Weak<Stranger>>>);
+
+impl Strangers {
+    /// Another one; beyond `most` the oldest gives way.
+    fn enter(&self, most: usize) -> Arc<Stranger> {
+        let stranger = Arc::new(Stranger::default());
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not at every call: else many of them would cost much time.
+        if all.len() >= most {
+            all.retain(|it| it.upgrade().is_some_and(|it| !it.is_known()));
+        }
+        if all.len() >= most {
+            Self::drop_oldest(&mut all);
+        }
+        all.push_back(Arc::downgrade(&stranger));
+        stranger
+    }
+
+    /// The oldest gives way, if there is one.
+    fn make_room(&self) {
+        Self::drop_oldest(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn drop_oldest(all: &mut VecDeque<Weak<Stranger>>) {
+        while let Some(oldest) = all.pop_front() {
+            if let Some(oldest) = oldest.upgrade().filter(|it| !it.is_known()) {
+                return oldest.gives_way.notify_one();
+            }
+        }
+    }
+}
+
+/// A connection that has proved nothing yet.
+#[derive(Debug, Default)]
+pub(crate) struct Stranger {
+    is_known: AtomicBool,
+    gives_way: Notify,
+}
+
+impl Stranger {
+    /// It is none any more.
+    pub(crate) fn on_known(&self) {
+        self.is_known.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it has to give way to another.
+    pub(crate) async fn gives_way(&self) {
+        loop {
+            self.gives_way.notified().await;
+            if !self.is_known() {
+                return;
+            }
+        }
+    }
+}
+
+/// The places of browsers and programs.
+pub(crate) struct Web {
+    /// Of those who have shown a key that counts.
+    known: Arc<Semaphore>,
+    strangers_max: usize,
+    strangers: Strangers,
+}
+
+impl Web {
+    /// A place for a connection, which is a stranger's for now.
+    pub(crate) fn enter(&self) -> Arc<WebPlace> {
+        let (known, of_known) = (Arc::clone(&self.known), Mutex::default());
+        let stranger = self.strangers.enter(self.strangers_max);
+        Arc::new(WebPlace { stranger, known, of_known })
+    }
+}
+
+/// The place of one connection of a browser or a program.
+pub(crate) struct WebPlace {
+    pub(crate) stranger: Arc<Stranger>,
+    known: Arc<Semaphore>,
+    of_known: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl WebPlace {
+    /// A request on it has shown a key that counts: it takes the place of such a one, and false if
+    /// there is none left.
+    pub(crate) fn admit(&self) -> bool {
+        let mut of_known = self.of_known.lock().unwrap_or_else(PoisonError::into_inner);
+        if of_known.is_none() {
+            *of_known = Arc::clone(&self.known).try_acquire_owned().ok();
+        }
+        if of_known.is_some() {
+            self.stranger.on_known();
+        }
+        of_known.is_some()
     }
 }
 
@@ -126,4 +261,35 @@ impl Drop for AddressPermit {
 pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
     // Whoever could say so being gone is a stop too.
     let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// How long a connection waits for another to give way.
+const ROOM_WAIT: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gives_way(place: &WebPlace) -> bool {
+        let waiting = std::pin::pin!(place.stranger.gives_way());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        waiting.poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn the_oldest_stranger_gives_way_and_who_has_a_key_does_not() {
+        let permits = Permits::new(Limits { web: 2, strangers: 3, ..Limits::default() });
+        let web = permits.web();
+        let known = [web.enter(), web.enter()];
+        assert!(known.iter().all(|place| place.admit()));
+        let strangers: Vec<_> = (0..5).map(|_| web.enter()).collect();
+        let gone: Vec<bool> = strangers.iter().map(|place| gives_way(place)).collect();
+        assert_eq!(gone, [true, true, false, false, false]);
+        assert!(!known.iter().any(|place| gives_way(place)));
+        assert!(!strangers[2].admit(), "there are two places for keys");
+        drop(known);
+        assert!(strangers[2].admit());
+        let _more: Vec<_> = (0..3).map(|_| web.enter()).collect();
+        assert!(!gives_way(&strangers[2]) && gives_way(&strangers[3]) && gives_way(&strangers[4]));
+    }
 }

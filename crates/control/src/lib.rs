@@ -28,6 +28,7 @@ pub mod model;
 pub mod oidc;
 pub mod outbox;
 pub mod plan;
+mod prompt;
 pub mod serve;
 pub mod store;
 pub mod streams;

@@ -27,13 +27,14 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_rustls::LazyConfigAcceptor;
 use tower::ServiceExt as _;
 
 use crate::api::RemoteAddress;
-use crate::connection_limits::{ConnectionPermit, Limits, Permits, stopped};
+use crate::connection_limits::{ConnectionPermit, Limits, Permits, Web, WebPlace, stopped};
 use crate::metrics::Metrics;
+use crate::prompt::Prompt;
 use crate::streams::{ALPN, Streams};
 
 /// What is served on the port.
@@ -93,7 +94,7 @@ pub async fn serve(listener: TcpListener, service: Arc<Service>, mut stop: watch
                 continue;
             }
         };
-        let permit = match permits.take(peer.ip()) {
+        let permit = match permits.take(peer.ip()).await {
             Ok(permit) => permit,
             Err(full) => {
                 service.metrics.refuse(full);
@@ -114,23 +115,40 @@ async fn one(
     stream: TcpStream,
     peer: SocketAddr,
     service: &Service,
-    (permit, web_permits): (ConnectionPermit, Arc<Semaphore>),
+    (permit, web_places): (ConnectionPermit, Arc<Web>),
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     service.metrics.handshakes.inc();
-    let shaken = tokio::time::timeout(HANDSHAKE_MAX, handshake(stream, service)).await;
+    let shaken = tokio::select! {
+        shaken = handshake(stream, service) => shaken,
+        () = permit.handshake.gives_way() => Err(io::Error::other("another takes its place")),
+        () = tokio::time::sleep(HANDSHAKE_MAX) => Err(io::ErrorKind::TimedOut.into()),
+    };
     service.metrics.handshakes.dec();
-    let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    permit.handshake.on_known();
     let (tls, is_stream) = shaken.inspect_err(|_| service.metrics.refuse("handshake"))?;
     if is_stream {
         return service.streams.serve(tls, peer, permit, stop).await;
     }
-    let Ok(_of_web) = web_permits.try_acquire_owned() else {
-        service.metrics.refuse("connections-of-web");
-        return Ok(());
+    let place = web_places.enter();
+    let served = tokio::select! {
+        served = web(tls, peer, service.web.clone(), &place, stop) => served,
+        () = place.stranger.gives_way() => Err(io::Error::other("another stranger takes its place")),
+        () = stranger_for_too_long(&place) => Err(io::ErrorKind::TimedOut.into()),
     };
-    web(tls, peer, service.web.clone(), stop).await
+    if served.is_err() && !place.stranger.is_known() {
+        service.metrics.refuse("stranger");
+    }
+    served
+}
+
+/// Returns when a connection has shown no key that counts for as long as it may.
+async fn stranger_for_too_long(place: &WebPlace) {
+    tokio::time::sleep(STRANGER_MAX).await;
+    if place.stranger.is_known() {
+        std::future::pending::<()>().await;
+    }
 }
 
 type Tls = tokio_rustls::server::TlsStream<TcpStream>;
@@ -154,18 +172,21 @@ async fn web(
     tls: Tls,
     peer: SocketAddr,
     router: Router,
+    place: &Arc<WebPlace>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
+    let place = Arc::clone(place);
     let service = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(RemoteAddress(peer.ip()));
+        request.extensions_mut().insert(Arc::clone(&place));
         router.clone().oneshot(request)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_MAX)
         .max_buf_size(64 * 1024)
-        .serve_connection(TokioIo::new(tls), service);
+        .serve_connection(TokioIo::new(Prompt::new(tls, WRITE_MAX)), service);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -180,3 +201,7 @@ async fn web(
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 const HEADER_MAX: Duration = Duration::from_secs(10);
 const END_MAX: Duration = Duration::from_secs(5);
+/// How long a peer may take nothing of its answer.
+const WRITE_MAX: Duration = Duration::from_secs(20);
+/// How long a connection may show no key that counts, answers and all.
+const STRANGER_MAX: Duration = Duration::from_secs(60);

@@ -348,6 +348,11 @@ impl Connection {
         self.stats
     }
 
+    /// Whether the packet that began it came marked as capable of ECN.
+    pub(crate) fn note_first_marks(&mut self, is_marked: bool) {
+        self.paths.iter_mut().for_each(|path| path.ecn.on_heard(is_marked));
+    }
+
     /// Sends the first packets of a connection that the endpoint has just made.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.process(now);

@@ -23,6 +23,7 @@ mod congestion;
 mod connection;
 mod control;
 mod deadlines;
+mod ecn;
 mod endpoint;
 mod epoch;
 mod event;
@@ -60,7 +61,7 @@ pub use outbox::{Ecn, Outbox, Route, Run, Runs, Transmit};
 pub use probe::{ProbeOutcome, Prober};
 pub use shard::{SHARDS_MAX, Shard, ShardMap};
 pub use source::{Local, Source};
-pub use stats::{ConnectionStats, EndpointStats, PathStats};
+pub use stats::{ConnectionStats, EcnMarking, EndpointStats, PathStats};
 pub use transfer::{Transfer, TransferConfig, TransferEnd, TransferProgress};
 
 /// The longest message of [`Connection::send_message`], bytes.

@@ -15,6 +15,7 @@ use roadweave_types::{
     Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy, Rate, UplinkId, earliest,
 };
 
+use crate::ecn::Ecn;
 use crate::gate::{Gate, GateState};
 use crate::meter::Meter;
 use crate::meter::ramp::Ramp;
@@ -32,6 +33,9 @@ pub(crate) struct Path {
     pacers: [Pacer; Pacing::ALL.len()],
     /// Whether the peer has answered from its present address.
     pub(crate) validated: bool,
+    /// Since when the peer's present address owes its first answer, or owed it.
+    pub(crate) asked_since: Instant,
+    pub(crate) ecn: Ecn,
     /// Whether the user has been told that it is usable.
     pub(crate) announced: bool,
     pub(crate) standby: bool,
@@ -98,6 +102,8 @@ impl Path {
             gate: new.gate,
             pacers: Pacing::ALL.map(|_| Pacer::new(now)),
             validated: false,
+            asked_since: now,
+            ecn: Ecn::default(),
             announced: false,
             standby: false,
             standby_by_peer: false,

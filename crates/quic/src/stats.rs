@@ -41,6 +41,20 @@ pub struct PathStats {
     pub rebindings: u64,
 }
 
+/// Whether the packets of a path leave marked as capable of ECN (RFC 3168).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EcnMarking {
+    /// They do.
+    #[default]
+    Marked,
+    /// They do not: the peer does not report the marks, or a network removes them (RFC 9000
+    /// section 13.4.2).
+    Unreported,
+    /// They do not: marked packets vanished on this path where unmarked ones passed.
+    Lost,
+}
+
 /// What a connection as a whole counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]

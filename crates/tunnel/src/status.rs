@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_quic::{Connection, PathStats};
+use roadweave_quic::{Connection, EcnMarking, PathStats};
 use roadweave_types::{Delays, PathSnapshot, PathStatus, Priority, Rate};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,9 @@ pub struct PathStatusReport {
     pub pacing_rate_bps: Option<u64>,
     /// The largest UDP payload that fits.
     pub mtu_bytes: u16,
+    /// Whether what leaves on it is marked as capable of ECN.
+    #[serde(default)]
+    pub ecn: EcnMarking,
     /// When it is used. Beyond its caps an uplink is a backup.
     pub priority: Priority,
     /// Its share among paths of equal priority.
@@ -95,6 +98,7 @@ pub(crate) fn path_reports(
         bytes_in_flight: path.bytes_in_flight,
         pacing_rate_bps: path.pacing_rate.map(Rate::as_bps),
         mtu_bytes: path.mtu,
+        ecn: connection.ecn_marking(path.id).unwrap_or_default(),
         priority: path.policy.priority,
         weight: path.policy.weight,
         rate_limit_bps: path.policy.rate_max.map(Rate::as_bps),

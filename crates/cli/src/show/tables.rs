@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
 use roadweave_device::status::ShardStatus;
+use roadweave_quic::EcnMarking;
 use roadweave_tunnel::{
     CandidateReport, LaneStats, LegStatus, MemoryStats, OrderStats, PathStatusReport, RouterStatus,
     SessionStats, SessionStatus, TenantStats, UplinkReport,
@@ -176,7 +177,13 @@ pub(super) fn paths(session: &SessionStatus, rates: &Rates) -> String {
         }
     }
     let caps = if caps.is_empty() { String::new() } else { format!("{caps}\n") };
-    format!("{fares}\n{may}\n{caps}")
+    let lost = session.paths.iter().filter(|path| path.ecn == EcnMarking::Lost);
+    let lost: Vec<&str> = lost.filter_map(|path| path.uplink.as_deref()).collect();
+    let marks = match lost.is_empty() {
+        true => String::new(),
+        false => format!("packets with ECN vanish on {}, and leave without\n", lost.join(", ")),
+    };
+    format!("{fares}\n{may}\n{caps}{marks}")
 }
 
 /// The links of a redundant router, which have no windows, and what the peer sent over all of them.

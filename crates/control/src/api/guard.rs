@@ -22,6 +22,7 @@ use super::limit::network;
 use super::route::{Needs, Route};
 use super::{App, Problem, RemoteAddress};
 use crate::clock::now_ms;
+use crate::connection_limits::WebPlace;
 use crate::keys;
 use crate::model::{ApiKey, Login, Person, Role, Tenant};
 use crate::store::{Actor, KeptAnswer, Once, Store, StoreError};
@@ -138,6 +139,11 @@ async fn admit(
         }
         caller => caller?,
     };
+    let place = request.extensions().get::<Arc<WebPlace>>();
+    if !place.is_none_or(|place| place.admit()) {
+        app.metrics.refuse("connections-of-web");
+        return Err(Problem::new(503, "busy", "as many connections are open as may be"));
+    }
     let key = format!("{}/{}", caller.tenant, caller.name);
     if !app.limits.callers.take(key, Instant::now()) {
         app.metrics.refuse("caller-rate");

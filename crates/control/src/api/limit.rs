@@ -1,6 +1,7 @@
 //! How often an address may fail, or try a password.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,8 +34,9 @@ impl Default for Limits {
     }
 }
 
-/// A bucket of tokens for each key. Bounded: of keys that nobody can tell apart in number, the ones
-/// that are full again are forgotten first, and beyond that all share one bucket.
+/// A bucket of tokens for each key. Bounded: of too many keys the ones that are full again are
+/// forgotten first. Beyond that, keys share [`SHARED`] buckets by chance, those of one larger
+/// network the same one: who fills the table spends one of them, and not that of all others.
 #[derive(Debug)]
 pub struct Limit<K> {
     burst: u32,
@@ -45,9 +47,25 @@ pub struct Limit<K> {
 #[derive(Debug)]
 struct Buckets<K> {
     of: HashMap<K, Bucket>,
-    rest: Option<Bucket>,
+    shared: HashMap<u64, Bucket>,
+    /// Decides which keys share a bucket; nobody else can foresee it.
+    chance: RandomState,
     /// When the full ones were forgotten last.
     swept: Option<Instant>,
+}
+
+impl<K> Default for Buckets<K> {
+    fn default() -> Self {
+        let (of, shared, chance) = (HashMap::new(), HashMap::new(), RandomState::new());
+        Self { of, shared, chance, swept: None }
+    }
+}
+
+impl<K: Shares> Buckets<K> {
+    /// The shared bucket of a key.
+    fn place(&self, key: &K) -> u64 {
+        self.chance.hash_one(key.shares()) % SHARED
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,11 +74,42 @@ struct Bucket {
     since: Instant,
 }
 
-impl<K: std::hash::Hash + Eq> Limit<K> {
+/// What keys of a [`Limit`] have in common once there are too many of them.
+pub trait Shares {
+    /// What shares a bucket.
+    type With: Hash;
+
+    /// That of this key.
+    fn shares(&self) -> Self::With;
+}
+
+/// A stranger has a whole network of IPv6, and may have many of them in one larger network.
+impl Shares for IpAddr {
+    type With = [u8; 6];
+
+    fn shares(&self) -> [u8; 6] {
+        match self {
+            Self::V6(address) => *address.octets().first_chunk().expect("16 is more than 6"),
+            Self::V4(address) => {
+                let [a, b, c, _] = address.octets();
+                [0, 0, 0, a, b, c]
+            }
+        }
+    }
+}
+
+impl Shares for String {
+    type With = Self;
+
+    fn shares(&self) -> Self {
+        self.clone()
+    }
+}
+
+impl<K: Hash + Eq + Shares> Limit<K> {
     /// At once at most `burst`, and one more after `each`.
     pub fn new(burst: u32, each: Duration) -> Self {
-        let buckets = Mutex::new(Buckets { of: HashMap::new(), rest: None, swept: None });
-        Self { burst, each, buckets }
+        Self { burst, each, buckets: Mutex::default() }
     }
 
     /// Takes one; false if there is none left.
@@ -77,7 +126,8 @@ impl<K: std::hash::Hash + Eq> Limit<K> {
         let bucket = if buckets.of.len() < KEYS_MAX || !is_new {
             buckets.of.entry(key).or_insert(fresh)
         } else {
-            buckets.rest.get_or_insert(fresh)
+            let place = buckets.place(&key);
+            buckets.shared.entry(place).or_insert(fresh)
         };
         *bucket = self.level(bucket, now);
         let left = bucket.level > 0;
@@ -88,8 +138,9 @@ impl<K: std::hash::Hash + Eq> Limit<K> {
     /// Whether there is none left.
     pub fn is_spent(&self, key: &K, now: Instant) -> bool {
         let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let rest = || buckets.rest.as_ref().filter(|_| buckets.of.len() >= KEYS_MAX);
-        let bucket = buckets.of.get(key).or_else(rest);
+        let is_full = buckets.of.len() >= KEYS_MAX;
+        let shared = || buckets.shared.get(&buckets.place(key)).filter(|_| is_full);
+        let bucket = buckets.of.get(key).or_else(shared);
         bucket.is_some_and(|bucket| self.level(bucket, now).level == 0)
     }
 
@@ -147,6 +198,8 @@ pub fn network(address: IpAddr) -> IpAddr {
 }
 
 const KEYS_MAX: usize = 8192;
+/// Buckets that are shared where there are more keys.
+const SHARED: u64 = 1024;
 const SWEEP: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -157,13 +210,13 @@ mod tests {
     fn a_bucket_empties_and_fills() {
         let limit = Limit::new(3, Duration::from_secs(1));
         let start = Instant::now();
-        let take = |ms| limit.take("a", start + Duration::from_millis(ms));
+        let take = |ms| limit.take("a".to_owned(), start + Duration::from_millis(ms));
         assert_eq!(
             [take(0), take(0), take(0), take(0), take(999)],
             [true, true, true, false, false]
         );
         assert_eq!([take(1000), take(1001), take(2000)], [true, false, true]);
-        assert!(limit.take("b", start));
+        assert!(limit.take("b".to_owned(), start));
         assert_eq!(
             [take(60_000), take(60_000), take(60_000), take(60_000)],
             [true, true, true, false]
@@ -174,12 +227,37 @@ mod tests {
     fn a_million_addresses_take_bounded_memory_and_do_not_lift_the_limit() {
         let limit = Limit::new(2, Duration::from_secs(1));
         let now = Instant::now();
-        let admitted = (0..1_000_000).filter(|address| limit.take(*address, now)).count();
-        assert_eq!(admitted, KEYS_MAX + 2);
+        let address = |number: u32| IpAddr::from(std::net::Ipv4Addr::from_bits(number));
+        let admitted = (0..1_000_000).filter(|it| limit.take(address(*it), now)).count();
+        assert!(admitted <= KEYS_MAX + 2 * SHARED as usize, "{admitted}");
         assert!(limit.buckets.lock().unwrap().of.len() <= KEYS_MAX);
+        assert!(limit.buckets.lock().unwrap().shared.len() <= SHARED as usize);
         // And those who were there go on by their own bucket.
-        assert!(limit.take(1, now));
-        assert!(!limit.take(1, now));
+        assert!(limit.take(address(1), now));
+        assert!(!limit.take(address(1), now));
+    }
+
+    #[test]
+    fn who_fills_the_table_from_a_large_network_keeps_nobody_else_out() {
+        let limit = Limit::new(10, Duration::from_secs(6));
+        let now = Instant::now();
+        let of = |network: u128, host: u128| {
+            IpAddr::from(std::net::Ipv6Addr::from_bits(network << 80 | host << 64))
+        };
+        // All of 2001:db8:bad::/48, of which a /51 would fill the table.
+        (0..65_536).for_each(|host| _ = limit.take(of(0x2001_0db8_0bad, host), now));
+        let others = (1..=100).filter(|network| limit.take(of(0x2001_0db9_0000 + network, 1), now));
+        assert!(others.count() >= 98, "each shares a bucket with the attacker once in {SHARED}");
+        assert!(!limit.take(of(0x2001_0db8_0bad, 9_000), now));
+    }
+
+    #[test]
+    fn made_up_names_do_not_keep_a_name_out_that_was_not_used_before() {
+        let limit = Limit::new(600, Duration::from_millis(100));
+        let now = Instant::now();
+        // What ten tries of each network of a /51 come to.
+        (0..82_000).for_each(|number| _ = limit.take(format!("tram/{number}"), now));
+        assert!(limit.take("tram/anna".to_owned(), now));
     }
 
     #[test]
@@ -188,12 +266,12 @@ mod tests {
         let now = Instant::now();
         let mut spent = Vec::new();
         for _ in 0..3 {
-            spent.push(limit.is_spent(&"a", now));
-            limit.take("a", now);
+            spent.push(limit.is_spent(&"a".to_owned(), now));
+            limit.take("a".to_owned(), now);
         }
         assert_eq!(spent, [false, false, true]);
-        assert!(!limit.is_spent(&"a", now + Duration::from_secs(1)));
-        assert!(!limit.is_spent(&"b", now));
+        assert!(!limit.is_spent(&"a".to_owned(), now + Duration::from_secs(1)));
+        assert!(!limit.is_spent(&"b".to_owned(), now));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The OpenAPI document, made from the table of routes.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
+use axum::body::Bytes;
 use utoipa::PartialSchema as _;
 use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
@@ -22,7 +22,7 @@ use super::schema::{Output, SchemaOf};
 
 /// The text of the document, for the handler that gives it.
 #[derive(Clone)]
-pub(super) struct DocumentText(pub(super) Arc<str>);
+pub(super) struct DocumentText(pub(super) Bytes);
 
 /// The document of these routes.
 pub fn document(routes: &[Route]) -> OpenApi {

@@ -11,7 +11,7 @@ use roadweave_identity::tls::{Pinned, client};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::json;
-use tokio::io::AsyncBufReadExt as _;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsConnector;
 
@@ -457,8 +457,13 @@ fn rest_is_empty(end: Option<io::Result<usize>>) -> bool {
     end.is_none_or(|end| end.is_err() || end.is_ok_and(|length| length == 0))
 }
 
-/// A request over HTTPS.
-pub(crate) async fn web(port: &Port, what: &str, key: &str, body: &str) -> String {
+/// A connection of a program that has sent a request over HTTPS.
+pub(crate) async fn ask(
+    port: &Port,
+    what: &str,
+    fields: &str,
+    body: &str,
+) -> impl AsyncBufRead + Unpin {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = rustls::RootCertStore::empty();
     roots.add(port.certificate.clone()).unwrap();
@@ -473,10 +478,17 @@ pub(crate) async fn web(port: &Port, what: &str, key: &str, body: &str) -> Strin
     let mut tls = tokio::io::BufReader::new(tls);
     let length = body.len();
     let request = format!(
-        "{what} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
-         content-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        "{what} HTTP/1.1\r\nhost: localhost\r\n{fields}content-type: application/json\r\n\
+         content-length: {length}\r\n\r\n{body}"
     );
     tls.write_all(request.as_bytes()).await.unwrap();
+    tls
+}
+
+/// The answer to a request over HTTPS.
+pub(crate) async fn web(port: &Port, what: &str, key: &str, body: &str) -> String {
+    let fields = format!("authorization: Bearer {key}\r\nconnection: close\r\n");
+    let mut tls = ask(port, what, &fields, body).await;
     let mut answer = String::new();
     while tls.read_line(&mut answer).await.unwrap_or(0) > 0 {}
     answer

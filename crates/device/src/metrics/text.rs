@@ -342,6 +342,7 @@ mod tests {
             bytes_in_flight: 0,
             pacing_rate_bps: Some(8_000),
             mtu_bytes: 1_200,
+            ecn: roadweave_quic::EcnMarking::Marked,
             priority: roadweave_types::Priority::Primary,
             weight: 7,
             rate_limit_bps: None,

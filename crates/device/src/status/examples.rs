@@ -134,6 +134,7 @@ fn path() -> PathStatusReport {
         bytes_in_flight: 0,
         pacing_rate_bps: Some(8_000_000),
         mtu_bytes: 1_400,
+        ecn: roadweave_quic::EcnMarking::Marked,
         priority: Priority::Primary,
         weight: 1,
         rate_limit_bps: Some(2_500_000),

@@ -6,7 +6,7 @@ use roadweave_types::{Delays, Instant, PathId, Policy, UplinkId};
 
 use super::{Connection, Phase};
 use crate::event::PathError;
-use crate::stats::PathStats;
+use crate::stats::{EcnMarking, PathStats};
 
 impl Connection {
     /// Asks for a path over `uplink` to `server`, an address of the peer: not all networks reach it
@@ -126,6 +126,11 @@ impl Connection {
     /// The round trips of a path since its address is what it is.
     pub fn round_trips(&self, path: PathId) -> Option<Delays> {
         Some(self.path(path)?.gate.meter().round_trips)
+    }
+
+    /// Whether the packets of a path leave marked as capable of ECN.
+    pub fn ecn_marking(&self, path: PathId) -> Option<EcnMarking> {
+        Some(self.path(path)?.ecn.marking())
     }
 
     /// What a path has carried.

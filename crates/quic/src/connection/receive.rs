@@ -33,6 +33,7 @@ impl Connection {
         let path = self.path_of(source);
         if let Some(index) = path.and_then(|id| self.index(id)).filter(|at| self.has_frames(*at)) {
             self.paths[index].on_heard(received, bytes);
+            self.paths[index].ecn.on_heard(source.ecn.is_some());
             self.timing.last_path = path;
         }
         // A packet that the peer sent before it changed its address, and that came late, is as good
@@ -169,6 +170,7 @@ impl Connection {
         path.remote = remote;
         path.stats.rebindings += 1;
         path.validated = false;
+        path.asked_since = now;
         path.answers_before = Some(answers);
         self.gates = super::Gates::Other;
         self.take_snapshots(now);

@@ -341,7 +341,7 @@ impl Connection {
 
     fn post(&mut self, now: Instant, transmit: &Transmit, packet: &[u8]) {
         let uplink = if self.is_client { self.uplink_of(transmit.src_ip) } else { None };
-        let route = Route {
+        let mut route = Route {
             uplink,
             destination: transmit.destination,
             source: if self.is_client { None } else { transmit.src_ip },
@@ -357,6 +357,8 @@ impl Connection {
             path.stats.bytes_sent += packet.len() as u64;
             path.last_sent = now;
             path.on_sent(now, packet.len() as u64);
+            let marks = path.marks(now, route.ecn.is_some());
+            route.ecn = route.ecn.filter(|_| marks);
         }
         self.timing.sent_under_key += 1;
         self.outbox.push(route, packet);

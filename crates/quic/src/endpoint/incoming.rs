@@ -39,6 +39,7 @@ impl Endpoint {
                 let id = self.add(now, handle, quic, None, source.remote);
                 self.half_open.begin(now, id, source.remote, proved);
                 if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.note_first_marks(source.ecn.is_some());
                     connection.begin(now);
                 }
                 Some(id)

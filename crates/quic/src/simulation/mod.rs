@@ -10,6 +10,7 @@
 //! was sent on which path, on which link it came out, and what the sender was told of it.
 
 mod acknowledgements;
+mod ecn;
 mod handshakes;
 mod hostile;
 mod lifecycle;
@@ -27,7 +28,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
 use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, SplitMix64, UplinkId};
 
-use self::wire::{Arrival, Wire};
+use self::wire::{Arrival, Marks, Wire};
 use crate::*;
 
 const CLIENT: usize = 0;
@@ -250,12 +251,17 @@ impl World {
             },
         };
         self.packets += 1;
+        let marks = self.links[link].direction(side).marks;
+        if marks == Marks::Dropped && route.ecn.is_some() {
+            return;
+        }
+        let ecn = route.ecn.filter(|_| marks == Marks::Carried);
         let random = &mut self.random;
         if let Some(at) = self.links[link].direction(side).carry(self.now, packet.len(), random) {
             let source = self.links[link].address;
             let (number, to) = (self.packets, 1 - side);
             let at = at + self.sides[to].late;
-            let arrival = Arrival { at, number, to, link, source, packet };
+            let arrival = Arrival { at, number, to, link, source, ecn, packet };
             self.network.push(arrival);
         }
     }
@@ -336,13 +342,13 @@ impl World {
             CLIENT => Source {
                 remote: server_address(),
                 local: Local::Uplink(UplinkId(arrival.link as u32)),
-                ecn: None,
+                ecn: arrival.ecn,
                 received,
             },
             _ => Source {
                 remote: arrival.source,
                 local: Local::Address(Some(server_address().ip())),
-                ecn: None,
+                ecn: arrival.ecn,
                 received,
             },
         };

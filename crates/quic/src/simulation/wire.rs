@@ -10,12 +10,25 @@ use std::time::Duration;
 
 use roadweave_types::{Instant, Rate, SplitMix64};
 
+use crate::Ecn;
+
 /// A wire in both directions, behind an address translator.
 pub(super) struct Wire {
     /// Towards the server, and back.
     pub(super) directions: [Direction; 2],
     /// The address that the server sees.
     pub(super) address: SocketAddr,
+}
+
+/// What a network does to packets that are marked as capable of ECN.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Marks {
+    /// Takes the marks away.
+    Removed,
+    /// Carries them as they are.
+    Carried,
+    /// Drops the packets.
+    Dropped,
 }
 
 /// One direction of a link.
@@ -31,6 +44,8 @@ pub(super) struct Direction {
     pub(super) queue: Duration,
     /// The largest UDP payload.
     pub(super) mtu: usize,
+    /// What becomes of marks for ECN.
+    pub(super) marks: Marks,
     free_at: Instant,
     pub(super) delivered_bytes: u64,
     pub(super) waited: Vec<Duration>,
@@ -46,6 +61,7 @@ impl Wire {
             rate: None,
             queue: Duration::from_millis(300),
             mtu: 1472,
+            marks: Marks::Removed,
             free_at: Instant::ZERO,
             delivered_bytes: 0,
             waited: Vec::new(),
@@ -110,6 +126,7 @@ pub(super) struct Arrival {
     pub(super) to: usize,
     pub(super) link: usize,
     pub(super) source: SocketAddr,
+    pub(super) ecn: Option<Ecn>,
     pub(super) packet: Vec<u8>,
 }
 

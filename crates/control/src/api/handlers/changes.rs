@@ -91,7 +91,7 @@ pub async fn check(
 
 /// The document of this interface.
 pub async fn openapi(Extension(DocumentText(text)): Extension<DocumentText>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], text.to_string()).into_response()
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
 /// What changes, as it comes.

@@ -58,12 +58,41 @@ fn strangers_of_one_address_are_few_and_members_do_not_count() {
 #[test]
 fn boxes_and_strangers_leave_room_for_people_and_proxies() {
     runtime().block_on(async {
-        let port = Port::limited(Limits { boxes: 2, all: 9, ..Limits::default() }).await;
+        let port = Port::limited(Limits { strangers: 2, all: 9, ..Limits::default() }).await;
         port.proxy("fra-1", 20).await;
         let _strangers = [port.is_served(1).await.unwrap(), port.is_served(2).await.unwrap()];
         assert!(port.is_served(3).await.is_none());
         assert!(port.app.metrics.text().contains(r#"reason="streams-of-boxes""#));
         let _proxy = port.is_served(20).await.expect("it has a permit");
+        let answer = web(&port, "GET /healthz", "", "").await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    });
+}
+
+#[test]
+fn strangers_who_read_nothing_keep_nobody_else_out() {
+    runtime().block_on(async {
+        let port = Port::limited(Limits { strangers: 2, all: 6, ..Limits::default() }).await;
+        let mut idle = Vec::new();
+        for _ in 0..8 {
+            idle.push(ask(&port, "GET /api/v1/openapi.json", "", "").await);
+        }
+        let answer = web(&port, "GET /healthz", "", "").await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(port.app.metrics.text().contains(r#"reason="stranger""#));
+    });
+}
+
+#[test]
+fn handshakes_that_say_nothing_give_way() {
+    runtime().block_on(async {
+        let port = Port::limited(Limits { all: 4, ..Limits::default() }).await;
+        port.proxy("fra-1", 20).await;
+        let mut silent = Vec::new();
+        for _ in 0..12 {
+            silent.push(TcpStream::connect(port.address).await.unwrap());
+        }
+        let _proxy = port.is_served(20).await.expect("the oldest of them goes");
         let answer = web(&port, "GET /healthz", "", "").await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     });

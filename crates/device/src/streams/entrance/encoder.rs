@@ -56,6 +56,9 @@ pub(super) fn read(
     let Ok(origin) = allowed_origin(fields, origins) else {
         return refused(answer(403, "this page's origin is not in streams.origins"));
     };
+    if !is_for_box(fields, origins) {
+        return refused(answer(403, "ask by the box's address, or a name in streams.origins"));
+    }
     if origin.is_none() && is_of_page(fields) {
         return refused(answer(403, "a page of another origin; see streams.origins"));
     }
@@ -75,17 +78,32 @@ pub(super) fn read(
     Asked::Listen { length, request: ListenRequest { interval, fields: cors } }
 }
 
-/// Whether a browser asks for a page that is not the box's own, without saying whose: as for a
-/// picture or a frame (Fetch Metadata), or since the page's name was made to lead here.
-fn is_of_page(fields: &[Header<'_>]) -> bool {
-    let field = |name: &str| value_of(fields, name).map(|value| value.trim_ascii());
-    // Browsers say it with every request; others have no pages.
-    let Some(site) = field("Sec-Fetch-Site") else { return false };
-    let is_address = |host: &[u8]| {
-        let host = str::from_utf8(host).unwrap_or_default();
-        host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok()
+/// Whether `Host` is an address or a name of the file: the name of a page whose owner lets it lead
+/// to the box (DNS rebinding) is neither. Only browsers are led so, and they always send the field.
+fn is_for_box(fields: &[Header<'_>], origins: &[String]) -> bool {
+    let Some(host) = value_of(fields, "Host").map(<[u8]>::trim_ascii) else { return true };
+    let Ok(host) = str::from_utf8(host) else { return false };
+    let is_address = host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok();
+    let without_port = |host: &str| {
+        let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
+        if port.parse::<u16>().is_ok() { name.to_owned() } else { host.to_owned() }
     };
-    (site != b"none" && site != b"same-origin") || field("Host").is_some_and(|it| !is_address(it))
+    let name = without_port(host);
+    let names = origins.iter().filter_map(|origin| origin.split_once("://"));
+    is_address || names.map(|(_, host)| without_port(host)).any(|it| it.eq_ignore_ascii_case(&name))
+}
+
+/// Whether a browser asks on behalf of a page and does not name the page's origin, as for a picture
+/// or a frame: an event source of another origin always names it.
+///
+/// Browsers leave out Fetch Metadata where they ask an address over `http:`. Then their name shows
+/// that they are some: a page cannot change it.
+fn is_of_page(fields: &[Header<'_>]) -> bool {
+    let field = |name: &str| value_of(fields, name).map(<[u8]>::trim_ascii);
+    match field("Sec-Fetch-Site") {
+        Some(site) => site != b"none" && site != b"same-origin",
+        None => field("User-Agent").is_some_and(|name| name.starts_with(b"Mozilla/")),
+    }
 }
 
 /// The event streams of a box: a thread for each, as few as they are.
@@ -179,5 +197,31 @@ mod tests {
         check(&fetched("same-origin", "evil.example:1080"), Err("403"));
         check(&fetched("same-origin", "192.168.50.1:1080"), Ok(10));
         check(&fetched("none", "[fd00::1]:1080"), Ok(10));
+    }
+
+    #[test]
+    fn a_picture_gets_no_stream_where_browsers_say_nothing_of_the_site() {
+        let browser = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36";
+        let asked =
+            |host: &str, fields: &str| format!("GET /v1/encoder HTTP/1.1\r\nHost: {host}{fields}");
+        let picture = format!("\r\nUser-Agent: {browser}\r\nAccept: image/avif,*/*;q=0.8");
+        check(&asked("192.168.50.1:1080", &picture), Err("403"));
+        let page = format!("{picture}\r\nOrigin: https://crew.example");
+        check(&asked("192.168.50.1:1080", &page), Ok(10));
+        check(&asked("192.168.50.1:1080", "\r\nUser-Agent: curl/8.5.0\r\nAccept: */*"), Ok(10));
+    }
+
+    #[test]
+    fn only_an_address_or_a_name_of_the_file_leads_to_the_stream() {
+        let to = |host: &str| format!("GET /v1/encoder HTTP/1.1\r\nHost: {host}");
+        for host in ["192.168.50.1:1080", "192.168.50.1", "[fd00::1]:1080", "fd00::1"] {
+            check(&to(host), Ok(10));
+        }
+        for host in ["crew.example", "crew.example:1080", "Crew.Example"] {
+            check(&to(host), Ok(10));
+        }
+        for host in ["evil.example:1080", "evil.example", "localhost", "", "crew.example.evil"] {
+            check(&to(host), Err("403"));
+        }
     }
 }

@@ -1,0 +1,126 @@
+//! A connection whose peer has to take what is written to it.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+/// A connection on which a write that makes no progress for a while fails.
+pub(crate) struct Prompt<C> {
+    connection: C,
+    patience: Duration,
+    /// Runs while a write waits.
+    limit: Pin<Box<Sleep>>,
+    waits: bool,
+}
+
+impl<C> Prompt<C> {
+    pub(crate) fn new(connection: C, patience: Duration) -> Self {
+        let limit = Box::pin(tokio::time::sleep(patience));
+        Self { connection, patience, limit, waits: false }
+    }
+
+    /// What has come of a write; an error if it waits for too long.
+    fn within<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waits = false;
+            return written;
+        }
+        if !std::mem::replace(&mut self.waits, true) {
+            self.limit.as_mut().reset(Instant::now() + self.patience);
+        }
+        ready!(self.limit.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<C: AsyncRead + Unpin> AsyncRead for Prompt<C> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_read(context, buffer)
+    }
+}
+
+impl<C: AsyncWrite + Unpin> AsyncWrite for Prompt<C> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.connection).poll_write(context, bytes);
+        self.within(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.connection).poll_write_vectored(context, bytes);
+        self.within(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.connection.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.connection).poll_flush(context);
+        self.within(context, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.connection).poll_shutdown(context);
+        self.within(context, shut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    fn run(test: impl Future<Output = ()>) {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().build().unwrap().block_on(test);
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_is_left() {
+        run(async {
+            let (near, _far) = tokio::io::duplex(16);
+            let mut near = Prompt::new(near, Duration::from_millis(50));
+            near.write_all(&[0; 16]).await.unwrap();
+            let error = near.write_all(&[0; 16]).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        });
+    }
+
+    #[test]
+    fn a_peer_that_takes_a_little_now_and_then_is_not_left() {
+        run(async {
+            let patience = Duration::from_secs(3_600);
+            let (near, mut far) = tokio::io::duplex(1);
+            let mut near = Prompt::new(near, patience);
+            let reading = async {
+                for _ in 0..16 {
+                    far.read_u8().await.unwrap();
+                }
+            };
+            let (_, written) = tokio::join!(reading, near.write_all(&[0; 16]));
+            written.unwrap();
+            assert!(!near.waits, "each write has all the time");
+        });
+    }
+}
