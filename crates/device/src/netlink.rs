@@ -32,7 +32,7 @@ use crate::DeviceError;
 mod messages;
 
 use self::messages::{build_address, build_route, build_rule, parse_rule};
-pub(crate) use self::messages::{parse_address, parse_link, parse_route};
+pub(crate) use self::messages::{parse_address, parse_link, parse_routes};
 
 /// The destination of a default route.
 pub(crate) const DEFAULT_V4: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
@@ -73,7 +73,7 @@ pub struct NetworkInterface {
 pub struct Route {
     /// The network that the route leads to.
     pub destination: IpNet,
-    /// The next hop; none for what is directly attached.
+    /// The next hop, for IPv4 an address of either family; none for what is directly attached.
     pub gateway: Option<IpAddr>,
     /// The index of the interface; none for a route that refuses ("unreachable") or passes by.
     pub interface: Option<u32>,
@@ -161,8 +161,8 @@ impl Netlink {
             .collect())
     }
 
-    /// All unicast and unreachable routes of all tables, and those of ours that are local or pass
-    /// by, IPv4 before IPv6.
+    /// All unicast and unreachable routes of all tables, each next hop as a route of its own, and
+    /// those of ours that are local or pass by, IPv4 before IPv6.
     ///
     /// # Errors
     /// What the kernel says.
@@ -174,9 +174,9 @@ impl Netlink {
             let messages = self
                 .dump(RouteNetlinkMessage::GetRoute(message))
                 .map_err(|error| DeviceError::system("list the routes", error))?;
-            routes.extend(messages.into_iter().filter_map(|message| match message {
-                RouteNetlinkMessage::NewRoute(route) => parse_route(&route),
-                _ => None,
+            routes.extend(messages.into_iter().flat_map(|message| match message {
+                RouteNetlinkMessage::NewRoute(route) => parse_routes(&route),
+                _ => Vec::new(),
             }));
         }
         Ok(routes)

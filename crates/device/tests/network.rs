@@ -293,6 +293,89 @@ fn the_monitor_sees_uplinks_come_change_and_go() {
     });
 }
 
+/// A router in front of the box's `interface`, and the box's addresses there.
+fn router(vehicle: &NetNs, number: u8) -> NetNs {
+    let router = NetNs::create(&format!("router{number}")).unwrap();
+    let name = format!("eth{number}");
+    let near = [format!("10.{number}.0.2/24"), format!("fd0{number}::2/64")];
+    let far = [format!("10.{number}.0.1/24"), format!("fd0{number}::1/64")];
+    cable(
+        (vehicle, &name, &near.each_ref().map(|it| &**it)),
+        (&router, "lan0", &[&far[0], &far[1]]),
+    );
+    router
+}
+
+/// Waits until the gateways of the uplinks are these, in their order.
+fn await_gateways(monitor: &mut Monitor, ipv4: bool, wanted: [Option<&str>; 2]) {
+    let wanted = wanted.map(|it| it.map(|it| Gateway::Known(it.parse().unwrap())));
+    await_uplinks(monitor, |_, monitor| {
+        let seen: Vec<_> = monitor.uplinks().map(|uplink| uplink.gateway(ipv4)).collect();
+        (seen == wanted).then_some(())
+    });
+}
+
+#[test]
+fn a_default_route_by_several_next_hops_gives_each_uplink_its_own() {
+    run_sandboxed("a_default_route_by_several_next_hops_gives_each_uplink_its_own", || {
+        let vehicle = NetNs::create("box").unwrap();
+        let routers = [1, 2].map(|number| router(&vehicle, number));
+        let selector = UplinkSelector { include: vec!["eth*".to_owned()], exclude: vec![] };
+        let mut monitor = vehicle.enter(|| Monitor::open(selector).unwrap()).unwrap();
+        let hops = "nexthop via 10.1.0.1 dev eth1 nexthop via 10.2.0.1 dev eth2";
+        vehicle.ip(&format!("route add default metric 5 {hops}")).unwrap();
+        await_gateways(&mut monitor, true, [Some("10.1.0.1"), Some("10.2.0.1")]);
+        let hops = "nexthop via fd01::1 dev eth1 nexthop via fd02::1 dev eth2";
+        vehicle.ip(&format!("-6 route add default metric 5 {hops}")).unwrap();
+        await_gateways(&mut monitor, false, [Some("fd01::1"), Some("fd02::1")]);
+        vehicle.ip("route del default").unwrap();
+        vehicle.ip("-6 route del default").unwrap();
+
+        // A group of next hops, whose members change.
+        vehicle.ip("nexthop add id 1 via 10.1.0.9 dev eth1").unwrap();
+        vehicle.ip("nexthop add id 2 via 10.2.0.9 dev eth2").unwrap();
+        vehicle.ip("nexthop add id 3 group 1/2").unwrap();
+        vehicle.ip("route add default nhid 3").unwrap();
+        await_gateways(&mut monitor, true, [Some("10.1.0.9"), Some("10.2.0.9")]);
+        vehicle.ip("nexthop replace id 1 via 10.1.0.7 dev eth1").unwrap();
+        await_gateways(&mut monitor, true, [Some("10.1.0.7"), Some("10.2.0.9")]);
+        vehicle.ip("route del default").unwrap();
+
+        // By a next hop of IPv6 (RFC 5549): it is kept, in the uplink's own table too.
+        vehicle.ip("-4 route add default via inet6 fd01::1 dev eth1").unwrap();
+        let guessed = Gateway::Guessed([10, 2, 0, 1].into());
+        let uplinks = await_uplinks(&mut monitor, |_, monitor| {
+            let all: Vec<Uplink> = monitor.uplinks().cloned().collect();
+            let first = Some(Gateway::Known("fd01::1".parse().unwrap()));
+            let is_seen = all[0].gateway_v4 == first && all[1].gateway_v4 == Some(guessed);
+            is_seen.then_some(all)
+        });
+        let instance = Instance::new("client").unwrap();
+        routers[0].ip("address add 10.99.0.1/32 dev lo").unwrap();
+        let server = routers[0].enter(|| UdpSocket::bind("10.99.0.1:4433").unwrap()).unwrap();
+        server.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        let mut socket = vehicle
+            .enter(|| {
+                let tun = tun("rw0", "10.8.0.2/24");
+                let mut routes = client_routes(&instance, &tun, &["0.0.0.0/0"]);
+                routes.set_uplink(&uplinks[0]).unwrap();
+                assert_eq!(routes.sync().unwrap(), 0, "it is there");
+                assert_eq!(routes.take_failures().count(), 0);
+                UplinkSocket::open(&UdpOptions::uplink("eth1", true)).unwrap()
+            })
+            .unwrap();
+        let outgoing = Outgoing {
+            destination: "10.99.0.1:4433".parse().unwrap(),
+            source: None,
+            ecn: Ecn::NotCapable,
+            contents: b"hello",
+            segment_size: 5,
+        };
+        assert_eq!(socket.send(&outgoing), SendOutcome::Sent);
+        assert_eq!(server.recv_from(&mut [0; 100]).unwrap().0, 5);
+    });
+}
+
 #[test]
 fn inner_addresses_are_masqueraded_and_segments_clamped() {
     run_sandboxed("inner_addresses_are_masqueraded_and_segments_clamped", || {

@@ -284,7 +284,10 @@ fn not_sent(it: &UplinkFacts, server: SocketAddr, failure: SendFailure) -> Strin
         true => ("ip", it.gateway_v4),
         false => ("ip -6", it.gateway_v6),
     };
-    let via = gateway.and_then(Gateway::address).map(|via| format!("via {via} "));
+    let via = gateway.and_then(Gateway::address).map(|via| match via.is_ipv6() {
+        true if server.is_ipv4() => format!("via inet6 {via} "),
+        _ => format!("via {via} "),
+    });
     format!(
         "{program} route add default {}dev {} metric 900; a client that runs needs no such route",
         via.unwrap_or_default(),

@@ -7,8 +7,8 @@ use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
-    RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop,
+    RouteNextHopFlags, RouteProtocol, RouteScope, RouteType, RouteVia,
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 
@@ -56,14 +56,50 @@ pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, IpNet)> {
     Some((message.header.index, IpNet::new(address, message.header.prefix_len).ok()?))
 }
 
-pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
+/// One route for each next hop.
+pub(crate) fn parse_routes(message: &RouteMessage) -> Vec<Route> {
     match message.header.kind {
         RouteType::Unicast | RouteType::Unreachable => {}
         // The kernel has a local one for each address.
         RouteType::Local | RouteType::Throw
             if u8::from(message.header.protocol) == ROUTE_PROTOCOL => {}
-        _ => return None,
+        _ => return Vec::new(),
     }
+    let Some(route) = parse_route(message) else { return Vec::new() };
+    let hops = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::MultiPath(hops) => Some(hops),
+        _ => None,
+    });
+    match (message.header.kind, hops) {
+        // IPv6 gives them the loopback.
+        (RouteType::Unreachable | RouteType::Throw, _) => vec![Route { interface: None, ..route }],
+        (_, Some(hops)) => {
+            let alive = hops.iter().filter(|hop| !hop.flags.contains(RouteNextHopFlags::Dead));
+            alive.map(|hop| over(&route, hop)).collect()
+        }
+        // The kernel does not say over which interface: net.ipv4.nexthop_compat_mode is 0.
+        (_, None) if route.interface.is_none() => Vec::new(),
+        (_, None) => vec![route],
+    }
+}
+
+/// The route over one of its next hops.
+fn over(route: &Route, hop: &RouteNextHop) -> Route {
+    let gateway = hop.attributes.iter().find_map(gateway_of);
+    Route { gateway, interface: Some(hop.interface_index), ..route.clone() }
+}
+
+/// The next hop's address. That of an IPv4 route may be of IPv6 (RFC 5549, now RFC 8950).
+fn gateway_of(attribute: &RouteAttribute) -> Option<IpAddr> {
+    match attribute {
+        RouteAttribute::Gateway(address) => ip_address(address),
+        RouteAttribute::Via(RouteVia::Inet(address)) => Some((*address).into()),
+        RouteAttribute::Via(RouteVia::Inet6(address)) => Some((*address).into()),
+        _ => None,
+    }
+}
+
+fn parse_route(message: &RouteMessage) -> Option<Route> {
     let mut route = Route {
         destination: match message.header.address_family {
             AddressFamily::Inet => DEFAULT_V4,
@@ -85,20 +121,15 @@ pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
                 let length = message.header.destination_prefix_length;
                 route.destination = IpNet::new(ip_address(address)?, length).ok()?;
             }
-            RouteAttribute::Gateway(address) => route.gateway = ip_address(address),
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => {
+                route.gateway = gateway_of(attribute);
+            }
             RouteAttribute::Oif(index) => route.interface = Some(*index),
             RouteAttribute::PrefSource(address) => route.preferred_source = ip_address(address),
             RouteAttribute::Priority(metric) => route.metric = *metric,
             RouteAttribute::Table(table) => route.table = *table,
             _ => {}
         }
-    }
-    match message.header.kind {
-        // IPv6 gives them the loopback.
-        RouteType::Unreachable | RouteType::Throw => route.interface = None,
-        // Several next hops, which nobody here makes or follows.
-        _ if route.interface.is_none() => return None,
-        _ => {}
     }
     Some(route)
 }
@@ -169,7 +200,10 @@ pub(super) fn build_route(route: &Route) -> RouteMessage {
     if destination.prefix_len() > 0 {
         attributes.push(RouteAttribute::Destination(destination.addr().into()));
     }
-    attributes.extend(route.gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
+    attributes.extend(route.gateway.map(|gateway| match gateway {
+        IpAddr::V6(next) if destination.addr().is_ipv4() => RouteAttribute::Via(next.into()),
+        gateway => RouteAttribute::Gateway(gateway.into()),
+    }));
     attributes.extend(route.interface.map(RouteAttribute::Oif));
     let source = route.preferred_source;
     attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
@@ -211,5 +245,59 @@ fn ip_address(address: &RouteAddress) -> Option<IpAddr> {
         RouteAddress::Inet(address) => Some((*address).into()),
         RouteAddress::Inet6(address) => Some((*address).into()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(interface: u32, attribute: RouteAttribute) -> RouteNextHop {
+        let mut hop = RouteNextHop::default();
+        (hop.interface_index, hop.attributes) = (interface, vec![attribute]);
+        hop
+    }
+
+    fn gateway(text: &str) -> RouteAttribute {
+        RouteAttribute::Gateway(text.parse::<IpAddr>().unwrap().into())
+    }
+
+    /// A default route with these attributes, as interface, next hop and metric of each.
+    fn read(ipv4: bool, attributes: Vec<RouteAttribute>) -> Vec<(u32, String, u32)> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(ipv4);
+        message.header.kind = RouteType::Unicast;
+        message.attributes = attributes;
+        let routes = parse_routes(&message).into_iter();
+        let text = |gateway: Option<IpAddr>| gateway.map(|it| it.to_string()).unwrap_or_default();
+        routes.map(|it| (it.interface.unwrap(), text(it.gateway), it.metric)).collect()
+    }
+
+    #[test]
+    fn a_route_by_several_next_hops_is_one_over_each() {
+        let mut dead = hop(4, gateway("10.4.0.1"));
+        dead.flags = RouteNextHopFlags::Dead;
+        let hops = vec![hop(2, gateway("10.1.0.1")), hop(3, gateway("10.2.0.1")), dead];
+        let seen = read(true, vec![RouteAttribute::MultiPath(hops), RouteAttribute::Priority(7)]);
+        assert_eq!(seen, [(2, "10.1.0.1".to_owned(), 7), (3, "10.2.0.1".to_owned(), 7)]);
+        let hops = vec![hop(2, gateway("fe80::1")), hop(3, gateway("fe80::1"))];
+        let seen = read(false, vec![RouteAttribute::MultiPath(hops)]);
+        assert_eq!(seen, [(2, "fe80::1".to_owned(), 0), (3, "fe80::1".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn an_ipv4_route_keeps_its_next_hop_of_ipv6() {
+        let via = || RouteAttribute::Via(RouteVia::Inet6("fe80::1".parse().unwrap()));
+        let seen = read(true, vec![via(), RouteAttribute::Oif(2)]);
+        assert_eq!(seen, [(2, "fe80::1".to_owned(), 0)]);
+        let hops = vec![hop(2, via()), hop(3, gateway("10.2.0.1"))];
+        let seen = read(true, vec![RouteAttribute::MultiPath(hops)]);
+        assert_eq!(seen, [(2, "fe80::1".to_owned(), 0), (3, "10.2.0.1".to_owned(), 0)]);
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        message.header.kind = RouteType::Unicast;
+        message.attributes = vec![via(), RouteAttribute::Oif(2)];
+        let built = build_route(&parse_routes(&message)[0]);
+        assert!(built.attributes.contains(&via()), "{built:?}");
     }
 }
