@@ -195,19 +195,28 @@ impl Filters {
         for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().replace('.', "/");
             let key = format!("net.ipv6.conf.{name}.accept_ra");
-            if !["all", "default"].contains(&name.as_str())
+            if !["all", "default", "lo"].contains(&name.as_str())
                 && sysctl::read(&key).is_ok_and(|value| value == "1")
             {
-                self.change_setting(&key, "2")?;
+                self.change_if_possible(&key, "2", "router advertisements are ignored there");
             }
         }
-        match self.change_setting(FORWARD_V6, "1") {
+        match sysctl::read(FORWARD_V6) {
             // A kernel without IPv6 has no such key.
-            Err(error) if sysctl::read(FORWARD_V6).is_err() => {
-                tracing::info!(%error, "no forwarding of IPv6");
-                Ok(())
-            }
-            result => result,
+            Err(error) => tracing::info!(%error, "no forwarding of IPv6"),
+            Ok(_) => self.change_if_possible(FORWARD_V6, "1", "IPv6 is not forwarded"),
+        }
+        Ok(())
+    }
+
+    /// Changes a setting, or logs once what follows if the system refuses, as it does in a
+    /// container with a read-only /proc/sys.
+    fn change_if_possible(&mut self, key: &str, value: &str, otherwise: &str) {
+        let is_first = !self.settings.iter().any(|known| known == key);
+        if let Err(error) = self.change_setting(key, value)
+            && is_first
+        {
+            tracing::warn!("{otherwise}: {error}");
         }
     }
 }

@@ -377,6 +377,28 @@ fn a_default_route_by_several_next_hops_gives_each_uplink_its_own() {
 }
 
 #[test]
+fn settings_that_are_right_already_need_no_writable_proc() {
+    run_sandboxed("settings_that_are_right_already_need_no_writable_proc", || {
+        let server = NetNs::create("server").unwrap();
+        let outside = NetNs::create("outside").unwrap();
+        cable((&server, "eth0", &["203.0.113.1/24"]), (&outside, "eth0", &["203.0.113.2/24"]));
+        server.set_forwarding().unwrap();
+        server.set_sysctl("net.ipv6.conf.eth0.accept_ra", "1").unwrap();
+        // As container engines do.
+        for words in [["--bind", "/proc/sys"], ["-o", "remount,bind,ro"]] {
+            let done = Command::new("mount").args(words).arg("/proc/sys").status().unwrap();
+            assert!(done.success(), "{words:?}");
+        }
+        server.set_sysctl("net.ipv4.ip_forward", "1").expect_err("the test can fail");
+        let instance = Instance::new("server").unwrap();
+        let _filters = server
+            .enter(|| Filters::install(&instance, &filters("rw0", "10.8.0.0/24")).unwrap())
+            .unwrap();
+        server.enter(|| assert_eq!(sysctl("net/ipv6/conf/lo/accept_ra"), "1")).unwrap();
+    });
+}
+
+#[test]
 fn inner_addresses_are_masqueraded_and_segments_clamped() {
     run_sandboxed("inner_addresses_are_masqueraded_and_segments_clamped", || {
         let client = NetNs::create("client").unwrap();
