@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use roadweave_device::netns::{NetNs, run_sandboxed};
 use rustix::process::Signal;
+use serde_json::json;
 
 /// Beyond the server: to be reached through the tunnel alone.
 const CLOUD_V4: &str = "203.0.113.2";
@@ -281,11 +282,19 @@ fn what_the_file_says_otherwise_counts() {
         client.signal(Signal::TERM);
         assert_eq!(client.wait(), Some(0));
         check_closed(&road, &camera, "after a stop with a kill switch", &[CLOUD_V4, CLOUD_V6]);
-        // The next start takes over what is closed, and its stop without the switch opens.
+        // The next start takes over what is closed, and leaves it so for another start; a stop
+        // without the switch opens.
         road.edit("client.toml", |text| {
             text.replace("kill_switch = true", "kill_switch = false")
                 .replace("\"open\"", "\"closed\"")
         });
+        let mut client = road.start_client("client");
+        client.wait_for(" joined ");
+        client.signal(Signal::USR1);
+        assert_eq!(client.wait(), Some(0));
+        client.wait_for("stays refused until the next start");
+        road.wait_for_status("rws", "a goodbye", |status| status["sessions"] == json!([]));
+        check_closed(&road, &camera, "after a stop for another start", &[CLOUD_V4, CLOUD_V6]);
         let client = road.start_client("client");
         client.wait_for(" joined ");
         client.interrupt();

@@ -63,7 +63,8 @@ const TIME_OF_DAY: Duration = Duration::from_secs(60);
 /// Uplinks that failed to open are tried again this often.
 const UPLINK_RETRY: Duration = Duration::from_secs(2);
 
-/// Runs a client until SIGINT or SIGTERM.
+/// Runs a client until SIGINT, SIGTERM or SIGUSR1; after the last, what belongs into the tunnel
+/// stays refused until the next start.
 ///
 /// # Errors
 /// When the client cannot start; what it set up by then is removed.
@@ -234,6 +235,12 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     }
     role.steering.end_session();
     tracing::info!("the client stops");
+    if driver.restarts {
+        tracing::info!("what belongs into the tunnel stays refused until the next start");
+        // As after a crash: the next start takes routes and filters over.
+        std::mem::forget(role.filters);
+        return Ok(());
+    }
     let kill_switch = role.options.routes.kill_switch;
     drop((driver, role));
     if kill_switch {
