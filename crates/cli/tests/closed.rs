@@ -193,6 +193,32 @@ fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_g
 }
 
 #[test]
+fn a_local_user_who_takes_ports_of_the_client_opens_nothing() {
+    run_sandboxed("a_local_user_who_takes_ports_of_the_client_opens_nothing", || {
+        let (road, camera, _shell, _web) = hostile_road();
+        road.edit("client.toml", |text| {
+            text + "[metrics]\nlisten = \"127.0.0.1:9472\"\n\
+                    [streams]\nlisten = \"127.0.0.1:1080\"\n"
+        });
+        let take = |port: u16| {
+            road.vehicle.enter(|| TcpListener::bind(("127.0.0.1", port)).unwrap()).unwrap()
+        };
+        let taken = [9472, 1080].map(take);
+        let client = road.start_client("client");
+        client.wait_for("the client runs");
+        check_closed(&road, &camera, "without its ports", &[CLOUD_V4, CLOUD_V6]);
+        let _server = road.start_server();
+        client.wait_for(" joined ");
+        drop(taken);
+        client.wait_for("listening for metrics at 127.0.0.1:9472");
+        client.wait_for("SOCKS5 and HTTP CONNECT are answered");
+        let answer = http_get(&road.vehicle, 9472, "/healthz");
+        assert!(answer.contains(" 200 "), "{answer}");
+        assert_eq!(leaks(&road), 0);
+    });
+}
+
+#[test]
 fn what_others_remove_comes_back_within_seconds() {
     run_sandboxed("what_others_remove_comes_back_within_seconds", || {
         let (road, camera, shell, web) = hostile_road();

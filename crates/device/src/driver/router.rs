@@ -76,7 +76,7 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     cleanup(&instance, &lock)?;
     let clock = Clock::start();
     let router = Router::new(options.config)?;
-    let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
+    let metrics = options.metrics.map(MetricsListener::bind);
     let tun = Tun::open(&TunOptions {
         name: options.tun.name.clone(),
         mtu: options.tun.mtu,
