@@ -192,6 +192,44 @@ fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_g
     });
 }
 
+/// Changes the TUN, rules and settings as another program may; the log says that each is back.
+fn change_settings(road: &Road, client: &Daemon) {
+    road.vehicle.ip("link set rw0 down").unwrap();
+    client.wait_for("another program set the tunnel's interface down");
+    road.vehicle.ip("link set rw0 mtu 1300").unwrap();
+    client.wait_for("another program set the MTU of the tunnel's interface to 1300");
+    for family in ["-4", "-6"] {
+        road.vehicle.ip(&format!("{family} rule add pref 600 lookup local")).unwrap();
+        road.vehicle.ip(&format!("{family} rule del pref 0")).unwrap();
+    }
+    client.wait_for("another program moved the rule of the local table");
+    let settings = ["ipv4.ip_forward", "ipv6.conf.all.forwarding"];
+    for setting in settings {
+        road.vehicle.set_sysctl(&format!("net.{setting}"), "0").unwrap();
+    }
+    client.wait_for("another program switched forwarding off");
+    road.vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
+    client.wait_for("another program made the reverse path filter of eth1 strict");
+    let is_right = || {
+        let link = road.vehicle.command("ip").args(["-o", "link", "show", "rw0"]).output().unwrap();
+        let link = String::from_utf8(link.stdout).unwrap();
+        link.contains(",UP") && !link.contains("mtu 1300") && ping_box(road)
+    };
+    let start = Instant::now();
+    while !is_right() {
+        assert!(start.elapsed() < WAIT_MAX, "{}", client.log());
+        sleep(Duration::from_millis(50));
+    }
+    for family in ["-4", "-6"] {
+        road.vehicle.ip(&format!("{family} rule del pref 600")).unwrap();
+    }
+}
+
+/// Whether the box reaches its own address.
+fn ping_box(road: &Road) -> bool {
+    ping(&road.vehicle, "192.168.50.1", "-c 1 -W 1").status.success()
+}
+
 #[test]
 fn a_local_user_who_takes_ports_of_the_client_opens_nothing() {
     run_sandboxed("a_local_user_who_takes_ports_of_the_client_opens_nothing", || {
@@ -284,6 +322,11 @@ fn what_others_remove_comes_back_within_seconds() {
             assert!(start.elapsed() < Duration::from_secs(5), "{}", client.log());
             sleep(Duration::from_millis(100));
         }
+        let settled = ours();
+        change_settings(&road, &client);
+        assert_eq!(ours(), settled);
+        check_operator(&road, &shell, &web, "with its settings again");
+        assert_eq!(leaks(&road), 0);
     });
 }
 

@@ -133,6 +133,8 @@ struct Opened {
 pub struct Filters {
     instance: Instance,
     settings: Vec<String>,
+    /// The families that are forwarded, by the settings that were on when they were set last.
+    forwarded: Vec<&'static str>,
     table: Table,
     /// There is a table of ours to remove.
     exists: bool,
@@ -148,7 +150,8 @@ impl Filters {
     pub fn install(instance: &Instance, options: &FilterOptions) -> Result<Self, DeviceError> {
         let table = Table::open(instance.filter_table())?;
         let instance = instance.clone();
-        let mut this = Self { instance, settings: Vec::new(), table, exists: false };
+        let (settings, forwarded) = (Vec::new(), Vec::new());
+        let mut this = Self { instance, settings, forwarded, table, exists: false };
         this.replace(options)?;
         Ok(this)
     }
@@ -164,7 +167,15 @@ impl Filters {
         let ruleset = ruleset(&self.instance.filter_table(), options, opened, count);
         self.table.replace(&ruleset.text, ruleset.rules)?;
         self.exists = true;
-        if options.forward { self.set_forwarding() } else { Ok(()) }
+        let result = if options.forward { self.set_forwarding() } else { Ok(()) };
+        self.forwarded = [FORWARD_V4, FORWARD_V6].into_iter().filter(|it| is_on(it)).collect();
+        self.forwarded.retain(|_| options.forward);
+        result
+    }
+
+    /// Whether another program switched off what [`Filters::replace`] had switched on.
+    fn is_forwarding_off(&self) -> bool {
+        !self.forwarded.iter().all(|setting| is_on(setting))
     }
 
     /// Whether the table is as it was installed. Cheap while nobody changes any table.
@@ -219,6 +230,10 @@ impl Filters {
             tracing::warn!("{otherwise}: {error}");
         }
     }
+}
+
+fn is_on(setting: &str) -> bool {
+    sysctl::read(setting).is_ok_and(|value| value != "0")
 }
 
 impl Drop for Filters {

@@ -63,7 +63,8 @@ impl Granted {
         // First, so that nobody beside the tunnel ever reaches an inner address.
         filters.on_granted(mtu, &all);
         self.set_addresses(tun, mtu, addresses);
-        steering.set_grant(Grant { addresses: self.addresses.clone(), gateways });
+        let (addresses, mtu) = (self.addresses.clone(), u32::from(mtu));
+        steering.set_grant(Grant { addresses, gateways, mtu });
     }
 
     fn set_addresses(&mut self, tun: &Tun, mtu: u16, wanted: Vec<IpNet>) {

@@ -94,6 +94,10 @@ impl Steering {
             if self.failed {
                 self.repairs.on_notice(now);
             }
+            match self.routes.mend_reverse_path_filters() {
+                Ok(changes) => self.repairs.on_repair(now, &changes),
+                Err(error) => self.tell(&error),
+            }
             match self.answers.mend() {
                 Ok(false) => {}
                 Ok(true) => tracing::warn!(
@@ -109,10 +113,8 @@ impl Steering {
 
     fn sync(&mut self, now: Instant) {
         match self.routes.sync() {
-            Ok(lost) => {
-                if let Some(text) = self.repairs.on_repair(now, lost) {
-                    tracing::warn!("{text}");
-                }
+            Ok(changes) => {
+                self.repairs.on_repair(now, &changes);
                 self.tell_failures();
             }
             Err(error) => {

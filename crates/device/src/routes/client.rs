@@ -17,7 +17,10 @@ use super::plan::{
     Plan, Planner, Seen, leading_out, near_table, neighbours_table, split_table, uplink_table,
 };
 use super::sockets::check_mark;
-use super::{Excluded, Grant, PRIORITY_NEAR, RouteSettings, Routes, loosen_reverse_path_filter};
+use super::{
+    Change, Excluded, Grant, PRIORITY_NEAR, RouteSettings, Routes, loosen_reverse_path_filter,
+    mend_link, mend_local_rules, note_removed,
+};
 use crate::filter::split;
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Route, Rule, Uplink};
@@ -168,21 +171,39 @@ impl ClientRoutes {
     /// Whether an earlier run left something that refuses.
     fn has_refusals(&mut self) -> Result<bool, DeviceError> {
         let seen = Seen { routes: self.netlink.routes()?, ..Seen::default() };
-        Ok(self.find(&seen)?.routes.iter().any(is_refusal))
+        Ok(self.find(&seen, &[]).routes.iter().any(is_refusal))
     }
 
-    /// Looks, and makes everything as it shall be; returns how much of what this instance had made
-    /// was gone though it should not be. What fails is kept for [`ClientRoutes::take_failures`].
+    /// Makes the reverse path filters of the uplinks loose again; returns which were strict.
+    ///
+    /// # Errors
+    /// What the kernel says of the first.
+    pub(crate) fn mend_reverse_path_filters(&mut self) -> Result<Vec<Change>, DeviceError> {
+        let mut changes = Vec::new();
+        for uplink in self.uplinks.values() {
+            if loosen_reverse_path_filter(&self.instance, &uplink.name)?.is_some() {
+                changes.push(Change::ReversePathFilter(uplink.name.clone()));
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Looks, and makes everything as it shall be; returns what another program had changed of what
+    /// this instance had made. What fails is kept for [`ClientRoutes::take_failures`].
     ///
     /// # Errors
     /// When the tables cannot be read.
-    pub fn sync(&mut self) -> Result<usize, DeviceError> {
+    pub fn sync(&mut self) -> Result<Vec<Change>, DeviceError> {
         self.failures.clear();
-        let seen = Seen {
-            links: self.netlink.links()?,
-            addresses: self.netlink.addresses()?,
-            routes: self.netlink.routes()?,
-        };
+        let links = self.netlink.links()?;
+        // First: with it the kernel removed routes and addresses.
+        let mtu = self.grant.as_ref().map(|grant| grant.mtu);
+        let (up, mut changes) = mend_link(&mut self.netlink, &links, self.tun, mtu);
+        let rules = self.netlink.rules()?;
+        let first = mend_local_rules(&mut self.netlink, &rules, &mut changes);
+        self.note(0, false, up.and(first));
+        let seen =
+            Seen { links, addresses: self.netlink.addresses()?, routes: self.netlink.routes()? };
         self.outside.extend(leading_out(&self.settings, &seen));
         let planner = Planner {
             tables: self.instance.routing_tables(),
@@ -196,11 +217,12 @@ impl ClientRoutes {
         };
         let (plan, local_networks) = (planner.plan(), planner.local_networks());
         self.local_networks = local_networks;
-        let found = self.find(&seen)?;
-        let mended = self.count_lost(&plan, &found) + self.mend_addresses(&seen);
+        let found = self.find(&seen, &rules);
+        let lost = self.count_lost(&plan, &found) + self.mend_addresses(&seen);
+        note_removed(&mut changes, lost);
         self.change(&found, &plan);
         self.installed = plan;
-        Ok(mended)
+        Ok(changes)
     }
 
     /// What the kernel refused at the last look.
@@ -240,15 +262,14 @@ impl ClientRoutes {
     }
 
     /// What bears our mark in the tables of the instance.
-    fn find(&mut self, seen: &Seen) -> Result<Plan, DeviceError> {
+    fn find(&self, seen: &Seen, rules: &[Rule]) -> Plan {
         let tables = self.instance.routing_tables();
         let ours = |protocol, table| protocol == ROUTE_PROTOCOL && tables.contains(&table);
-        let rules = self.netlink.rules()?.into_iter();
-        let routes = seen.routes.iter();
-        Ok(Plan {
-            rules: rules.filter(|rule| ours(rule.protocol, rule.table)).collect(),
+        let (rules, routes) = (rules.iter(), seen.routes.iter());
+        Plan {
+            rules: rules.filter(|rule| ours(rule.protocol, rule.table)).cloned().collect(),
             routes: routes.filter(|route| ours(route.protocol, route.table)).cloned().collect(),
-        })
+        }
     }
 
     /// How much is gone that only somebody else can have removed: the kernel removes routes over an

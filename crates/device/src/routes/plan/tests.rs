@@ -95,6 +95,7 @@ impl World {
         self.grant = Some(Grant {
             addresses: vec![prefix("10.77.0.2/32")],
             gateways: vec![prefix("10.77.0.1/32")],
+            mtu: 1400,
         });
         self
     }
