@@ -52,6 +52,7 @@ mod apart;
 mod client;
 mod excluded;
 mod keeper;
+mod passing;
 mod plan;
 mod repairs;
 mod sockets;

@@ -542,6 +542,64 @@ fn what_another_program_changes_of_the_tun_and_the_rules_is_set_right() {
     });
 }
 
+/// The processor time of this thread.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+}
+
+#[test]
+fn thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread() {
+    run_sandboxed("thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread", || {
+        let (vehicle, modem) = (NetNs::create("box").unwrap(), NetNs::create("modem").unwrap());
+        cable((&vehicle, "eth1", &["10.1.0.2/24"]), (&modem, "eth1", &["10.1.0.1/24"]));
+        let passing = || {
+            let words = ["route", "show", "table", "all", "type", "throw"];
+            let output = vehicle.command("ip").args(words).output().unwrap();
+            String::from_utf8(output.stdout).unwrap().lines().count()
+        };
+        let work = || {
+            let selector = UplinkSelector { include: vec!["eth*".to_owned()], exclude: vec![] };
+            let mut monitor = Monitor::open(selector).unwrap();
+            let tun = tun("rw0", "10.8.0.2/24");
+            let mut routes = client_routes(&Instance::new("client").unwrap(), &tun, &["0.0.0.0/0"]);
+            routes.set_grant(grant("10.8.0.2/24")).unwrap();
+            let one = |number: u32| IpNet::from(IpAddr::from((0xcb00_0000 + number).to_be_bytes()));
+            let destinations = (0..9_000).map(one).collect();
+            routes.set_excluded(Excluded { destinations, marks: Vec::new() });
+            routes.sync().unwrap();
+            routes.await_excluded().unwrap();
+            assert_eq!(passing(), 18_000, "in two tables");
+            // What the event loop does at a change of an address, and what it takes to read all.
+            let begin = cpu_time();
+            for number in 0..10 {
+                vehicle.ip(&format!("address add 10.2.0.{number}/32 dev eth1")).unwrap();
+                assert!(wait_readable(&monitor, WAIT_MAX).unwrap());
+                monitor.poll().unwrap();
+                assert_eq!(routes.sync().unwrap(), []);
+            }
+            let looks = (cpu_time() - begin) / 10;
+            let begin = cpu_time();
+            assert!(Netlink::open().unwrap().routes().unwrap().len() > 18_000);
+            let all = cpu_time() - begin;
+            eprintln!("a change takes {looks:?}, to read all routes {all:?}");
+            assert!(looks < all / 2, "{looks:?} of {all:?}");
+            // What is removed comes back, whoever looks.
+            vehicle.ip("route flush type throw table all").unwrap();
+            let deadline = Instant::now() + WAIT_MAX;
+            while passing() != 18_000 {
+                assert!(Instant::now() < deadline, "{} are there", passing());
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            routes.set_excluded(Excluded::default());
+            routes.sync().unwrap();
+            routes.await_excluded().unwrap();
+            assert_eq!(passing(), 0);
+        };
+        vehicle.enter(work).unwrap();
+    });
+}
+
 #[test]
 fn two_instances_leave_each_other_alone() {
     run_sandboxed("two_instances_leave_each_other_alone", || {

@@ -135,6 +135,10 @@ impl Steering {
     pub(super) fn set_excluded(&mut self, now: Instant, excluded: Excluded) -> bool {
         self.routes.set_excluded(excluded);
         self.sync(now);
+        if let Err(error) = self.routes.await_excluded() {
+            self.tell(&error);
+            self.failed = true;
+        }
         !self.failed
     }
 

@@ -11,8 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use netlink_packet_route::route::RouteType;
 use roadweave_types::{UplinkId, UplinkSelector};
 
+use super::passing::PassingKeeper;
 use super::plan::{
     Plan, Planner, Seen, leading_out, near_table, neighbours_table, split_table, uplink_table,
 };
@@ -37,6 +39,10 @@ pub struct ClientRoutes {
     outside: BTreeSet<String>,
     split: BTreeSet<String>,
     grant: Option<Grant>,
+    /// Keeps the routes that pass by the tunnel, once there are some.
+    passing: Option<PassingKeeper>,
+    /// Settings or grant want others of them.
+    has_other_passing: bool,
     /// What was there after the last look.
     installed: Plan,
     local_networks: Vec<IpNet>,
@@ -72,6 +78,8 @@ impl ClientRoutes {
             outside: BTreeSet::new(),
             split: BTreeSet::new(),
             grant: None,
+            passing: None,
+            has_other_passing: true,
             installed: Plan::default(),
             local_networks: Vec::new(),
             failures: Vec::new(),
@@ -88,6 +96,15 @@ impl ClientRoutes {
     /// Something else leaves outside the tunnel, from the next look on.
     pub fn set_excluded(&mut self, excluded: Excluded) {
         self.settings.excluded = excluded;
+        self.has_other_passing = true;
+    }
+
+    /// Waits until what is excluded passes by the tunnel, as of the last look.
+    ///
+    /// # Errors
+    /// What the kernel says; it is tried again.
+    pub fn await_excluded(&mut self) -> Result<(), DeviceError> {
+        self.passing.as_mut().map_or(Ok(()), PassingKeeper::wait)
     }
 
     /// Makes an uplink reach everything by its own gateway; call it again when the uplink changes.
@@ -146,7 +163,8 @@ impl ClientRoutes {
     /// # Errors
     /// When the tables cannot be read.
     pub fn set_grant(&mut self, grant: Grant) -> Result<(), DeviceError> {
-        self.grant = Some(grant);
+        let before = self.grant.replace(grant).map(|grant| grant.gateways);
+        self.has_other_passing |= before.as_ref() != self.grant.as_ref().map(|it| &it.gateways);
         self.sync().map(drop)
     }
 
@@ -158,11 +176,14 @@ impl ClientRoutes {
     pub fn close(&mut self) -> Result<(), DeviceError> {
         let is_closed = self.has_refusals()?;
         self.sync()?;
+        let excluded = self.await_excluded();
+        self.note(0, false, excluded);
         let Some(at) = self.failures.iter().position(|failure| failure.is_open) else {
             return Ok(());
         };
         if !is_closed {
             // What is half closed is open.
+            self.passing = None;
             Routes::open(&self.instance).map(drop)?;
         }
         Err(self.failures.swap_remove(at).error)
@@ -202,8 +223,8 @@ impl ClientRoutes {
         let rules = self.netlink.rules()?;
         let first = mend_local_rules(&mut self.netlink, &rules, &mut changes);
         self.note(0, false, up.and(first));
-        let seen =
-            Seen { links, addresses: self.netlink.addresses()?, routes: self.netlink.routes()? };
+        let addresses = self.netlink.addresses()?;
+        let seen = Seen { links, addresses, routes: self.netlink.routes_of(&KINDS)? };
         self.outside.extend(leading_out(&self.settings, &seen));
         let planner = Planner {
             tables: self.instance.routing_tables(),
@@ -216,13 +237,30 @@ impl ClientRoutes {
             seen: &seen,
         };
         let (plan, local_networks) = (planner.plan(), planner.local_networks());
+        let passing = self.has_other_passing.then(|| planner.passing());
         self.local_networks = local_networks;
         let found = self.find(&seen, &rules);
         let lost = self.count_lost(&plan, &found) + self.mend_addresses(&seen);
         note_removed(&mut changes, lost);
         self.change(&found, &plan);
         self.installed = plan;
+        // After what refuses.
+        passing.map_or(Ok(()), |passing| self.set_passing(passing))?;
         Ok(changes)
+    }
+
+    /// Lets a thread keep the routes that pass by the tunnel, unless there are none, also of an
+    /// earlier run.
+    fn set_passing(&mut self, wanted: BTreeSet<Route>) -> Result<(), DeviceError> {
+        let is_any = !wanted.is_empty() || !self.netlink.routes_of(&[RouteType::Throw])?.is_empty();
+        if self.passing.is_none() && is_any {
+            self.passing = Some(PassingKeeper::start(&self.instance)?);
+        }
+        if let Some(passing) = &mut self.passing {
+            passing.set(wanted);
+        }
+        self.has_other_passing = false;
+        Ok(())
     }
 
     /// What the kernel refused at the last look.
@@ -242,7 +280,10 @@ impl ClientRoutes {
             routes.filter(move |route| route.destination.contains(&address))
         };
         let tables = self.instance.routing_tables();
-        if within(near_table(&tables)).next().is_some() {
+        let passes_by = |passing: &PassingKeeper| passing.holds(near_table(&tables), address);
+        if within(near_table(&tables)).next().is_some()
+            || self.passing.as_ref().is_some_and(passes_by)
+        {
             return None;
         }
         let index = within(neighbours_table(&tables)).next()?.interface?;
@@ -324,6 +365,9 @@ impl ClientRoutes {
         }
     }
 }
+
+/// All but those that pass by the tunnel, which may be thousands.
+const KINDS: [RouteType; 3] = [RouteType::Unicast, RouteType::Unreachable, RouteType::Local];
 
 fn is_refusal(route: &Route) -> bool {
     route.interface.is_none() && !route.passes_by

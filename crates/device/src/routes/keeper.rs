@@ -192,10 +192,10 @@ const GROUPS: u32 =
     LINK | IPV4_ADDRESS | IPV4_ROUTE | IPV4_RULE | IPV6_ADDRESS | IPV6_ROUTE | IPV6_RULE;
 const LINK: u32 = 1;
 const IPV4_ADDRESS: u32 = 0x10;
-const IPV4_ROUTE: u32 = 0x40;
+pub(super) const IPV4_ROUTE: u32 = 0x40;
 const IPV4_RULE: u32 = 0x80;
 const IPV6_ADDRESS: u32 = 0x100;
-const IPV6_ROUTE: u32 = 0x400;
+pub(super) const IPV6_ROUTE: u32 = 0x400;
 /// `RTNLGRP_IPV6_RULE` is group 19.
 const IPV6_RULE: u32 = 1 << 18;
 /// How long after a failure it is tried again.
