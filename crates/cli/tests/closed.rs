@@ -25,6 +25,7 @@ use std::time::Duration;
 use common::*;
 use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use rustix::process::Signal;
+use serde_json::json;
 
 /// Beyond the server: to be reached through the tunnel alone.
 const CLOUD_V4: &str = "203.0.113.2";
@@ -192,6 +193,70 @@ fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_g
     });
 }
 
+/// Changes the TUN, rules and settings as another program may; the log says that each is back.
+fn change_settings(road: &Road, client: &Daemon) {
+    road.vehicle.ip("link set rw0 down").unwrap();
+    client.wait_for("another program set the tunnel's interface down");
+    road.vehicle.ip("link set rw0 mtu 1300").unwrap();
+    client.wait_for("another program set the MTU of the tunnel's interface to 1300");
+    for family in ["-4", "-6"] {
+        road.vehicle.ip(&format!("{family} rule add pref 600 lookup local")).unwrap();
+        road.vehicle.ip(&format!("{family} rule del pref 0")).unwrap();
+    }
+    client.wait_for("another program moved the rule of the local table");
+    let settings = ["ipv4.ip_forward", "ipv6.conf.all.forwarding"];
+    for setting in settings {
+        road.vehicle.set_sysctl(&format!("net.{setting}"), "0").unwrap();
+    }
+    client.wait_for("another program switched forwarding off");
+    road.vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
+    client.wait_for("another program made the reverse path filter of eth1 strict");
+    let is_right = || {
+        let link = road.vehicle.command("ip").args(["-o", "link", "show", "rw0"]).output().unwrap();
+        let link = String::from_utf8(link.stdout).unwrap();
+        link.contains(",UP") && !link.contains("mtu 1300") && ping_box(road)
+    };
+    let start = Watch::start();
+    while !is_right() {
+        assert!(start.elapsed() < WAIT_MAX, "{}", client.log());
+        sleep(Duration::from_millis(50));
+    }
+    for family in ["-4", "-6"] {
+        road.vehicle.ip(&format!("{family} rule del pref 600")).unwrap();
+    }
+}
+
+/// Whether the box reaches its own address.
+fn ping_box(road: &Road) -> bool {
+    ping(&road.vehicle, "192.168.50.1", "-c 1 -W 1").status.success()
+}
+
+#[test]
+fn a_local_user_who_takes_ports_of_the_client_opens_nothing() {
+    run_sandboxed("a_local_user_who_takes_ports_of_the_client_opens_nothing", || {
+        let (road, camera, _shell, _web) = hostile_road();
+        road.edit("client.toml", |text| {
+            text + "[metrics]\nlisten = \"127.0.0.1:9472\"\n\
+                    [streams]\nlisten = \"127.0.0.1:1080\"\n"
+        });
+        let take = |port: u16| {
+            road.vehicle.enter(|| TcpListener::bind(("127.0.0.1", port)).unwrap()).unwrap()
+        };
+        let taken = [9472, 1080].map(take);
+        let client = road.start_client("client");
+        client.wait_for("the client runs");
+        check_closed(&road, &camera, "without its ports", &[CLOUD_V4, CLOUD_V6]);
+        let _server = road.start_server();
+        client.wait_for(" joined ");
+        drop(taken);
+        client.wait_for("listening for metrics at 127.0.0.1:9472");
+        client.wait_for("SOCKS5 and HTTP CONNECT are answered");
+        let answer = http_get(&road.vehicle, 9472, "/healthz");
+        assert!(answer.contains(" 200 "), "{answer}");
+        assert_eq!(leaks(&road), 0);
+    });
+}
+
 #[test]
 fn what_others_remove_comes_back_within_seconds() {
     run_sandboxed("what_others_remove_comes_back_within_seconds", || {
@@ -258,6 +323,11 @@ fn what_others_remove_comes_back_within_seconds() {
             assert!(start.elapsed() < Duration::from_secs(5), "{}", client.log());
             sleep(Duration::from_millis(100));
         }
+        let settled = ours();
+        change_settings(&road, &client);
+        assert_eq!(ours(), settled);
+        check_operator(&road, &shell, &web, "with its settings again");
+        assert_eq!(leaks(&road), 0);
     });
 }
 
@@ -282,11 +352,19 @@ fn what_the_file_says_otherwise_counts() {
         client.signal(Signal::TERM);
         assert_eq!(client.wait(), Some(0));
         check_closed(&road, &camera, "after a stop with a kill switch", &[CLOUD_V4, CLOUD_V6]);
-        // The next start takes over what is closed, and its stop without the switch opens.
+        // The next start takes over what is closed, and leaves it so for another start; a stop
+        // without the switch opens.
         road.edit("client.toml", |text| {
             text.replace("kill_switch = true", "kill_switch = false")
                 .replace("\"open\"", "\"closed\"")
         });
+        let mut client = road.start_client("client");
+        client.wait_for(" joined ");
+        client.signal(Signal::USR1);
+        assert_eq!(client.wait(), Some(0));
+        client.wait_for("stays refused until the next start");
+        road.wait_for_status("rws", "a goodbye", |status| status["sessions"] == json!([]));
+        check_closed(&road, &camera, "after a stop for another start", &[CLOUD_V4, CLOUD_V6]);
         let client = road.start_client("client");
         client.wait_for(" joined ");
         client.interrupt();

@@ -70,6 +70,13 @@ fn what_others_remove_from_a_server_comes_back_within_seconds() {
         server.wait_for(ROUTES_BACK);
         assert!(ping(&camera, "203.0.113.2", "-c 1").status.success());
         assert!(ping(&road.server, "192.168.50.2", "-c 1").status.success());
+        road.server.ip(&format!("link set {SERVER} down")).unwrap();
+        wait_for(&road, &settled, &server);
+        server.wait_for("another program set the tunnel's interface down");
+        road.server.set_sysctl("net.ipv4.ip_forward", "0").unwrap();
+        server.wait_for("another program switched forwarding off");
+        wait_for(&road, &settled, &server);
+        assert!(ping(&camera, "203.0.113.2", "-c 1").status.success());
 
         // What the file takes back is not put back.
         road.edit("server.toml", |text| text.replace(", \"192.168.50.0/24\"", ""));

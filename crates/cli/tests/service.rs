@@ -60,6 +60,8 @@ fn the_services_are_alike_in_all_but_what_they_start() {
     UNITS.iter().for_each(|(name, ..)| assert_eq!(rest(name), first, "{name}"));
     // It is woken soon, and takes no core from anybody.
     assert!(value(&first, "Nice").parse::<i32>().unwrap() < 0);
+    // `closed.rs` shows what it does.
+    assert_eq!(value(&first, "RestartKillSignal"), "SIGUSR1");
     let settings = first.lines().filter(|line| !line.starts_with('#'));
     assert_eq!(settings.filter(|line| line.starts_with("CPUScheduling")).count(), 0);
 }

@@ -49,9 +49,8 @@ struct Marked {
 
 impl Answers {
     /// No answers are led yet; what an earlier run left is kept until the first uplink comes.
-    /// `waker` wakes for the next [`Answers::turn`].
-    pub(crate) fn new(instance: &Instance, waker: Waker) -> Self {
-        let table = KeptTable::new(instance.answers_table(), waker);
+    pub(crate) fn new(instance: &Instance) -> Self {
+        let table = KeptTable::new(instance.answers_table(), None);
         Self { instance: instance.clone(), uplinks: BTreeMap::new(), table, has_failed: false }
     }
 
@@ -78,6 +77,11 @@ impl Answers {
     /// Whether the table knows all uplinks, or cannot be had.
     pub(crate) fn are_ready(&self) -> bool {
         self.uplinks.is_empty() || self.has_failed || self.table.is_in_place()
+    }
+
+    /// `waker` wakes for [`Answers::turn`] from now on.
+    pub(crate) fn set_waker(&mut self, waker: Waker) {
+        self.table.set_waker(waker);
     }
 
     /// When [`Answers::turn`] has something to do.

@@ -142,6 +142,8 @@ struct Opened {
 pub struct Filters {
     instance: Instance,
     settings: Vec<String>,
+    /// The families that are forwarded, by the settings that were on when they were set last.
+    forwarded: Vec<&'static str>,
     table: Table,
     shares: Shares,
     /// There is a table of ours to remove.
@@ -159,7 +161,8 @@ impl Filters {
         let table = Table::open(instance.filter_table())?;
         let shares = Shares::open(instance)?;
         let instance = instance.clone();
-        let mut this = Self { instance, settings: Vec::new(), table, shares, exists: false };
+        let (settings, forwarded) = (Vec::new(), Vec::new());
+        let mut this = Self { instance, settings, forwarded, table, shares, exists: false };
         this.replace(options)?;
         Ok(this)
     }
@@ -179,7 +182,15 @@ impl Filters {
             self.make_room();
             self.shares.replace(options)?;
         }
-        if options.forward { self.set_forwarding() } else { Ok(()) }
+        let result = if options.forward { self.set_forwarding() } else { Ok(()) };
+        self.forwarded = [FORWARD_V4, FORWARD_V6].into_iter().filter(|it| is_on(it)).collect();
+        self.forwarded.retain(|_| options.forward);
+        result
+    }
+
+    /// Whether another program switched off what [`Filters::replace`] had switched on.
+    fn is_forwarding_off(&self) -> bool {
+        !self.forwarded.iter().all(|setting| is_on(setting))
     }
 
     /// Whether the table is as it was installed. Cheap while nobody changes any table.
@@ -243,6 +254,10 @@ impl Filters {
             tracing::warn!("{otherwise}: {error}");
         }
     }
+}
+
+fn is_on(setting: &str) -> bool {
+    sysctl::read(setting).is_ok_and(|value| value != "0")
 }
 
 impl Drop for Filters {

@@ -76,7 +76,8 @@ pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use random::random_bytes;
 pub use routes::{
-    AnchorTun, ClientRoutes, ClientSockets, Excluded, Grant, RouteKeeper, RouteSettings, Routes,
+    AnchorTun, Change, ClientRoutes, ClientSockets, Excluded, Grant, RouteKeeper, RouteSettings,
+    Routes,
 };
 pub use serial::is_exclusive;
 pub use signals::{Signal, Signals};

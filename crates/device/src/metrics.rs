@@ -40,18 +40,40 @@ const CALLERS_OF_ONE_MAX: usize = 4;
 /// A summary that is younger serves others too.
 const FRESH: Duration = Duration::from_millis(500);
 
+/// How soon it is tried again to listen.
+const RETRY: Duration = Duration::from_secs(2);
+
 /// The socket of the figures, while nobody is answered yet.
 #[derive(Debug)]
-pub(crate) struct MetricsListener(TcpListener);
+pub(crate) struct MetricsListener {
+    address: SocketAddr,
+    /// `None` where another program has the address.
+    socket: Option<TcpListener>,
+}
 
 impl MetricsListener {
-    /// Listens at `address`.
-    ///
-    /// # Errors
-    /// When the address is another's, or none of this machine.
-    pub(crate) fn bind(address: SocketAddr) -> Result<Self, DeviceError> {
-        let failed = |error| DeviceError::system(format!("listen for metrics at {address}"), error);
-        TcpListener::bind(address).map(Self).map_err(failed)
+    /// Listens at `address`. A failure is logged and ends nothing: any user of the machine can take
+    /// the port.
+    pub(crate) fn bind(address: SocketAddr) -> Self {
+        let socket = TcpListener::bind(address).inspect_err(|error| {
+            tracing::warn!("cannot listen for metrics at {address}: {error}; trying again");
+        });
+        Self { address, socket: socket.ok() }
+    }
+
+    /// The socket, as soon as the address can be had.
+    fn wait(self) -> TcpListener {
+        let Self { address, mut socket } = self;
+        loop {
+            if let Some(socket) = socket {
+                return socket;
+            }
+            std::thread::sleep(RETRY);
+            socket = TcpListener::bind(address).ok();
+            if socket.is_some() {
+                tracing::info!("listening for metrics at {address}");
+            }
+        }
     }
 
     /// Answers from now on, as long as the program runs.
@@ -59,7 +81,6 @@ impl MetricsListener {
     /// # Errors
     /// When the system has no thread.
     pub(crate) fn start(self, sender: RequestSender) -> Result<(), DeviceError> {
-        let Self(listener) = self;
         let served = Arc::new(Served {
             sender,
             summary: Mutex::default(),
@@ -74,7 +95,7 @@ impl MetricsListener {
         let callers = Callers::new("the socket of the metrics", CALLERS_MAX);
         std::thread::Builder::new()
             .name("metrics".to_owned())
-            .spawn(move || callers.take(listener.incoming(), serve))
+            .spawn(move || callers.take(self.wait().incoming(), serve))
             .map(drop)
             .map_err(|error| DeviceError::system("start a thread", error))
     }
@@ -187,8 +208,9 @@ mod tests {
     /// A listener, and what the event loop was asked.
     fn world() -> (SocketAddr, std::sync::mpsc::Receiver<crate::local::LocalRequest>) {
         let (queue, asked) = sync_channel(16);
-        let listener = MetricsListener::bind("127.0.0.1:0".parse().expect("one")).expect("a port");
-        let address = listener.0.local_addr().expect("bound");
+        let listener = MetricsListener::bind("127.0.0.1:0".parse().expect("one"));
+        let socket = listener.socket.as_ref().expect("a port");
+        let address = socket.local_addr().expect("bound");
         listener.start(RequestSender::new(queue, Waker::new().expect("one"))).expect("a thread");
         (address, asked)
     }
@@ -200,6 +222,23 @@ mod tests {
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
         answer
+    }
+
+    #[test]
+    fn a_port_that_another_program_has_is_listened_at_once_it_is_free() {
+        let holder = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = holder.local_addr().expect("bound");
+        let (queue, _asked) = sync_channel(16);
+        let listener = MetricsListener::bind(address);
+        assert!(listener.socket.is_none());
+        listener.start(RequestSender::new(queue, Waker::new().expect("one"))).expect("a thread");
+        drop(holder);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(address).is_err() {
+            assert!(Instant::now() < deadline, "nobody listens");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(get(address, "/nowhere").starts_with("HTTP/1.1 404 "));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ipnet::IpNet;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::RouteType;
 use roadweave_types::{UplinkId, UplinkSelector};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -238,7 +239,7 @@ impl Monitor {
     fn look(&mut self) -> Result<BTreeMap<String, Uplink>, DeviceError> {
         let links = self.netlink.links()?;
         let addresses = self.netlink.addresses()?;
-        let routes = self.netlink.routes()?;
+        let routes = self.netlink.routes_of(&[RouteType::Unicast])?;
         let mut uplinks = BTreeMap::new();
         self.others.clear();
         let left_out = self.left_out;

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -43,6 +43,8 @@ pub(crate) const DEFAULT_V6: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNS
 #[derive(Debug)]
 pub struct Netlink {
     socket: OwnedFd,
+    /// Whether the kernel leaves out of a dump what was not asked for.
+    filters: bool,
     sequence: u32,
     buffer: Vec<u8>,
 }
@@ -123,7 +125,8 @@ impl Netlink {
         let socket = open_socket(0)
             .and_then(with_timeout)
             .map_err(|error| DeviceError::system("open a netlink socket", error))?;
-        Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
+        let filters = check_strictly(&socket).is_ok();
+        Ok(Self { socket, filters, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
     }
 
     /// All interfaces, by index.
@@ -167,12 +170,29 @@ impl Netlink {
     /// # Errors
     /// What the kernel says.
     pub fn routes(&mut self) -> Result<Vec<Route>, DeviceError> {
+        let all = [RouteType::Unicast, RouteType::Unreachable, RouteType::Local, RouteType::Throw];
+        self.routes_of(&all)
+    }
+
+    /// Those of [`Netlink::routes`] of these kinds. Of the others, which may be thousands, it costs
+    /// little.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn routes_of(&mut self, kinds: &[RouteType]) -> Result<Vec<Route>, DeviceError> {
         let mut routes = Vec::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let asked = if self.filters { kinds } else { &[RouteType::Unspec] };
+        let families = [AddressFamily::Inet, AddressFamily::Inet6].into_iter();
+        for (family, kind) in families.flat_map(|family| asked.iter().map(move |it| (family, it))) {
             let mut message = RouteMessage::default();
-            message.header.address_family = family;
+            (message.header.address_family, message.header.kind) = (family, *kind);
+            let is_of_kind = |message: &[u8]| {
+                // Type and kind of a message that tells of a route.
+                message.get(4..6) != Some(&NEW_ROUTE.to_ne_bytes())
+                    || message.get(23).is_some_and(|kind| kinds.contains(&(*kind).into()))
+            };
             let messages = self
-                .dump(RouteNetlinkMessage::GetRoute(message))
+                .dump_some(RouteNetlinkMessage::GetRoute(message), is_of_kind)
                 .map_err(|error| DeviceError::system("list the routes", error))?;
             routes.extend(messages.into_iter().flat_map(|message| match message {
                 RouteNetlinkMessage::NewRoute(route) => parse_routes(&route),
@@ -397,12 +417,26 @@ impl Netlink {
 
     /// Asks for a whole table.
     fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.dump_some(message, |_| true)
+    }
+
+    /// Asks for a whole table, and reads the messages that are `wanted`.
+    fn dump_some(
+        &mut self,
+        message: RouteNetlinkMessage,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> io::Result<Vec<RouteNetlinkMessage>> {
         let sequence = self.send(message, NLM_F_REQUEST | NLM_F_DUMP)?;
         let mut found = Vec::new();
         loop {
             let (length, _) =
                 rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?;
-            for message in Messages(&self.buffer[..length]) {
+            let mut datagram = &self.buffer[..length];
+            while let Some(bytes) = take_message(&mut datagram) {
+                if !wanted(bytes) {
+                    continue;
+                }
+                let Ok(message) = NetlinkMessage::deserialize(bytes) else { continue };
                 match message.payload {
                     _ if message.header.sequence_number != sequence => {}
                     NetlinkPayload::InnerMessage(inner) => found.push(inner),
@@ -432,6 +466,19 @@ impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Has the kernel look at what a dump asks for, since Linux 4.20.
+#[allow(unsafe_code, reason = "rustix does not have this option")]
+fn check_strictly(socket: &OwnedFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let length = size_of_val(&on) as libc::socklen_t;
+    let (level, option) = (libc::SOL_NETLINK, NETLINK_GET_STRICT_CHK);
+    // SAFETY: the kernel reads `length` bytes from `on`, which lives until the call is over.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Opens a route netlink socket that is a member of `groups` (a bit per multicast group).
@@ -490,6 +537,10 @@ fn ignore(result: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
     }
 }
 
+/// `linux/netlink.h`.
+const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
+/// RTM_NEWROUTE.
+const NEW_ROUTE: u16 = 24;
 /// The kernel answers within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const LOCAL_ROUTE_TRIES: usize = 500;

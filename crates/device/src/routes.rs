@@ -52,6 +52,7 @@ mod apart;
 mod client;
 mod excluded;
 mod keeper;
+mod passing;
 mod plan;
 mod repairs;
 mod sockets;
@@ -63,7 +64,7 @@ use ipnet::IpNet;
 use roadweave_types::{UplinkId, UplinkSelector};
 
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Instance, Netlink, Route, Rule, sysctl};
+use crate::{DeviceError, Instance, Netlink, NetworkInterface, Route, Rule, Tun, sysctl};
 
 pub use apart::AnchorTun;
 pub use client::ClientRoutes;
@@ -71,6 +72,7 @@ pub use excluded::Excluded;
 pub use keeper::RouteKeeper;
 pub(crate) use keeper::lock;
 pub(crate) use plan::space_length;
+pub use repairs::Change;
 pub(crate) use repairs::Repairs;
 pub use sockets::ClientSockets;
 
@@ -99,6 +101,8 @@ pub struct Grant {
     pub addresses: Vec<IpNet>,
     /// The server's own inner addresses.
     pub gateways: Vec<IpNet>,
+    /// The MTU of the TUN, bytes.
+    pub mtu: u32,
 }
 
 /// The routes and rules of a server or router. Settings are those of the network namespace of the
@@ -111,7 +115,8 @@ pub struct Routes {
     settings: BTreeSet<String>,
     /// What leads into which TUN.
     wanted: BTreeSet<(u32, IpNet)>,
-    /// The addresses of which TUN.
+    /// The index and the MTU of the TUN to be kept as it is, and its addresses.
+    tun: Option<(u32, u32)>,
     addresses: BTreeSet<(u32, IpNet)>,
     /// What keeps it apart from neighbours, if they may have the same prefixes.
     own_table: Option<apart::OwnTable>,
@@ -132,6 +137,7 @@ impl Routes {
             netlink,
             settings: BTreeSet::new(),
             wanted: BTreeSet::new(),
+            tun: None,
             addresses: BTreeSet::new(),
             own_table: None,
             socket_table: None,
@@ -161,18 +167,27 @@ impl Routes {
         Ok(())
     }
 
-    /// The TUN whose index is `tun` has these addresses, to be kept by [`Routes::mend`].
-    pub fn keep_addresses(&mut self, tun: u32, addresses: &[IpNet]) {
-        self.addresses.extend(addresses.iter().map(|address| (tun, *address)));
+    /// The TUN is up, with its MTU and these addresses, to be kept so by [`Routes::mend`].
+    pub fn keep_tun(&mut self, tun: &Tun, addresses: &[IpNet]) {
+        self.tun = Some((tun.index(), tun.mtu().into()));
+        self.addresses.extend(addresses.iter().map(|address| (tun.index(), *address)));
     }
 
-    /// Looks, and sets again what is gone of routes, rules and addresses; returns how much that
-    /// was.
+    /// Looks, and sets right what another program changed of routes, rules, addresses and the TUN;
+    /// returns what that was.
     ///
     /// # Errors
     /// What the kernel says; the rest is set all the same.
-    pub fn mend(&mut self) -> Result<usize, DeviceError> {
+    pub fn mend(&mut self) -> Result<Vec<Change>, DeviceError> {
         let settings = self.mend_settings();
+        let (link, mut changes) = match self.tun {
+            // First: with it the kernel removed routes and addresses.
+            Some((index, mtu)) => {
+                let links = self.netlink.links()?;
+                mend_link(&mut self.netlink, &links, index, Some(mtu))
+            }
+            None => (Ok(()), Vec::new()),
+        };
         let (addresses, table) = (self.netlink.addresses()?, self.tunnel_table());
         let is_gone = |address: &&(u32, IpNet)| !addresses.contains(address);
         let addresses: Vec<_> = self.addresses.iter().filter(is_gone).copied().collect();
@@ -194,13 +209,14 @@ impl Routes {
             .collect();
         lost_rules.dedup();
         let count = addresses.len() + lost.len() + lost_rules.len();
-        let count = count + settings.as_ref().copied().unwrap_or(0);
+        note_removed(&mut changes, count + settings.as_ref().copied().unwrap_or(0));
         let netlink = &mut self.netlink;
-        let mut results: Vec<Result<(), DeviceError>> = vec![settings.map(drop)];
+        let mut results: Vec<Result<(), DeviceError>> = vec![settings.map(drop), link];
+        results.push(mend_local_rules(netlink, &rules, &mut changes));
         results.extend(addresses.iter().map(|(tun, address)| netlink.add_address(*tun, *address)));
         results.extend(lost.iter().map(|route| netlink.replace_route(route)));
         results.extend(lost_rules.iter().map(|rule| netlink.add_rule(rule)));
-        results.into_iter().collect::<Result<(), _>>().map(|()| count)
+        results.into_iter().collect::<Result<(), _>>().map(|()| changes)
     }
 
     /// Undoes [`Routes::route_into_tun`] for some prefixes.
@@ -279,6 +295,65 @@ impl Drop for Routes {
     }
 }
 
+/// Sets the TUN with this index up again, and gives it its MTU back if that is known.
+fn mend_link(
+    netlink: &mut Netlink,
+    links: &[NetworkInterface],
+    index: u32,
+    mtu: Option<u32>,
+) -> (Result<(), DeviceError>, Vec<Change>) {
+    let Some(link) = links.iter().find(|link| link.index == index) else {
+        return (Ok(()), Vec::new());
+    };
+    let other_mtu = mtu.is_some_and(|mtu| mtu != link.mtu);
+    let mut changes = Vec::new();
+    changes.extend((!link.up).then_some(Change::LinkDown));
+    changes.extend(other_mtu.then_some(Change::Mtu(link.mtu)));
+    match changes.is_empty() {
+        true => (Ok(()), changes),
+        false => (netlink.set_link(index, true, mtu), changes),
+    }
+}
+
+/// Adds what was found gone to `changes`. What the kernel removed with a TUN that was set down is
+/// no change of its own.
+fn note_removed(changes: &mut Vec<Change>, lost: usize) {
+    if lost > 0 && !changes.contains(&Change::LinkDown) {
+        changes.push(Change::Removed(lost));
+    }
+}
+
+/// Adds the rule of the local table as the kernel makes it where none is asked before ours: what is
+/// for this machine would be led into the tunnel.
+fn mend_local_rules(
+    netlink: &mut Netlink,
+    rules: &[Rule],
+    changes: &mut Vec<Change>,
+) -> Result<(), DeviceError> {
+    let missing = missing_local_rules(rules);
+    if !missing.is_empty() {
+        changes.push(Change::LocalRule);
+    }
+    missing.iter().map(|rule| netlink.add_rule(rule)).collect()
+}
+
+/// The rules of the local table that are missing before ours, one for each family.
+fn missing_local_rules(rules: &[Rule]) -> Vec<Rule> {
+    let local =
+        |ipv4| Rule { ipv4, table: LOCAL_TABLE, protocol: KERNEL_PROTOCOL, ..Rule::default() };
+    let is_missing = |wanted: &Rule| {
+        let of_family = || rules.iter().filter(|rule| rule.ipv4 == wanted.ipv4);
+        let ours = of_family().filter(|rule| rule.protocol == ROUTE_PROTOCOL);
+        let first = ours.map(|rule| rule.priority).min();
+        let is_local = |rule: &&Rule| {
+            let bare = Rule { priority: 0, protocol: KERNEL_PROTOCOL, ..(*rule).clone() };
+            bare == *wanted
+        };
+        first.is_some_and(|first| !of_family().filter(is_local).any(|rule| rule.priority < first))
+    };
+    [true, false].map(local).into_iter().filter(is_missing).collect()
+}
+
 /// Makes the reverse path filter of `interface` loose; returns the setting that was changed, if
 /// any.
 fn loosen_reverse_path_filter(
@@ -344,6 +419,9 @@ fn default_rules(ipv4: bool, table: u32) -> [Rule; 2] {
 }
 
 const MAIN_TABLE: u32 = 254;
+const LOCAL_TABLE: u32 = 255;
+/// Who made the rules that are there from the beginning.
+const KERNEL_PROTOCOL: u8 = 2;
 /// The bits of a mark that are ours.
 pub(crate) const ANSWER_MASK: u32 = 0xffff_0000;
 const PRIORITY_INWARD: u32 = 518;

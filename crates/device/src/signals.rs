@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::SigId;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::DeviceError;
 
@@ -18,6 +18,8 @@ pub enum Signal {
     Interrupt,
     /// SIGTERM: end in order.
     Terminate,
+    /// SIGUSR1: end in order for another start, so that nothing leaves in the clear until then.
+    Restart,
     /// SIGHUP: read the configuration again.
     Hangup,
     /// SIGCHLD: a child ended.
@@ -87,6 +89,7 @@ fn number(signal: Signal) -> i32 {
     match signal {
         Signal::Interrupt => SIGINT,
         Signal::Terminate => SIGTERM,
+        Signal::Restart => SIGUSR1,
         Signal::Hangup => SIGHUP,
         Signal::Child => SIGCHLD,
     }

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use roadweave_device::netns::{CableEnd, NetNs, Watch, run_sandboxed};
 use roadweave_device::{
-    ClientRoutes, DeviceError, Ecn, Excluded, FilterOptions, Filters, Forwarding, Gateway, Grant,
-    Instance, Monitor, Netlink, Outgoing, ROUTE_PROTOCOL, RouteSettings, Routes, SendOutcome, Tun,
-    TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSocket, cleanup, wait_readable,
+    Change, ClientRoutes, DeviceError, Ecn, Excluded, FilterKeeper, FilterOptions, Filters,
+    Forwarding, Gateway, Grant, Instance, Monitor, Netlink, Outgoing, ROUTE_PROTOCOL,
+    RouteSettings, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent,
+    UplinkSocket, cleanup, wait_readable,
 };
 use roadweave_types::UplinkSelector;
 
@@ -76,7 +77,7 @@ fn client_routes(instance: &Instance, tun: &Tun, into_tunnel: &[&str]) -> Client
 }
 
 fn grant(address: &str) -> Grant {
-    Grant { addresses: vec![prefix(address)], gateways: Vec::new() }
+    Grant { addresses: vec![prefix(address)], gateways: Vec::new(), mtu: 1400 }
 }
 
 /// Polls until `found` yields something.
@@ -343,7 +344,7 @@ fn a_default_route_by_several_next_hops_gives_each_uplink_its_own() {
         vehicle.ip("route del default").unwrap();
 
         // By a next hop of IPv6 (RFC 5549): it is kept, in the uplink's own table too.
-        vehicle.ip("route add default via inet6 fd01::1 dev eth1").unwrap();
+        vehicle.ip("-4 route add default via inet6 fd01::1 dev eth1").unwrap();
         let guessed = Gateway::Guessed([10, 2, 0, 1].into());
         let uplinks = await_uplinks(&mut monitor, |_, monitor| {
             let all: Vec<Uplink> = monitor.uplinks().cloned().collect();
@@ -360,7 +361,7 @@ fn a_default_route_by_several_next_hops_gives_each_uplink_its_own() {
                 let tun = tun("rw0", "10.8.0.2/24");
                 let mut routes = client_routes(&instance, &tun, &["0.0.0.0/0"]);
                 routes.set_uplink(&uplinks[0]).unwrap();
-                assert_eq!(routes.sync().unwrap(), 0, "it is there");
+                assert_eq!(routes.sync().unwrap(), [], "it is there");
                 assert_eq!(routes.take_failures().count(), 0);
                 UplinkSocket::open(&UdpOptions::uplink("eth1", true)).unwrap()
             })
@@ -454,6 +455,152 @@ fn inner_addresses_are_masqueraded_and_segments_clamped() {
     });
 }
 
+/// Sets the TUN down, gives it another MTU, and moves the local table's rules behind all others.
+fn change_as_another_program(machine: &NetNs) {
+    machine.ip("link set rw0 down").unwrap();
+    machine.ip("link set rw0 mtu 1300").unwrap();
+    for family in ["-4", "-6"] {
+        // There may be one from the last time.
+        let _ = machine.ip(&format!("{family} rule del pref 600"));
+        machine.ip(&format!("{family} rule add pref 600 lookup local")).unwrap();
+        machine.ip(&format!("{family} rule del pref 0")).unwrap();
+    }
+}
+
+/// What `ip` says of the TUN and of the local table's rules.
+fn link_and_rules(machine: &NetNs) -> Vec<String> {
+    let run = |words: &str| {
+        let output = machine.command("ip").args(words.split(' ')).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let link = run("-o link show rw0");
+    let is_local = |line: &&str| line.starts_with("0:") && line.contains("lookup local");
+    let rules = run("-4 rule") + &run("-6 rule");
+    let mut found: Vec<String> = rules.lines().filter(is_local).map(str::to_owned).collect();
+    found
+        .extend(["mtu 1400", ",UP"].iter().filter(|it| link.contains(**it)).map(|it| (*it).into()));
+    found.extend(run("-4 route show table all dev rw0").lines().map(str::to_owned));
+    found.extend(run("-6 route show table all dev rw0").lines().map(str::to_owned));
+    found
+}
+
+#[test]
+fn what_another_program_changes_of_the_tun_and_the_rules_is_set_right() {
+    run_sandboxed("what_another_program_changes_of_the_tun_and_the_rules_is_set_right", || {
+        let machine = NetNs::create("machine").unwrap();
+        let (before, after, changes) = machine
+            .enter(|| {
+                let tun = tun("rw0", "10.8.0.2/24");
+                let instance = Instance::new("client").unwrap();
+                let mut client = client_routes(&instance, &tun, &["0.0.0.0/0", "::/0"]);
+                client.set_grant(grant("10.8.0.2/24")).unwrap();
+                let before = link_and_rules(&machine);
+                change_as_another_program(&machine);
+                assert_ne!(link_and_rules(&machine), before, "the test can fail");
+                let changes = client.sync().unwrap();
+                assert_eq!(client.take_failures().count(), 0);
+                assert_eq!(client.sync().unwrap(), [], "once");
+                let after = link_and_rules(&machine);
+                cleanup(&instance, &instance.lock().unwrap()).unwrap();
+                (before, after, changes)
+            })
+            .unwrap();
+        assert_eq!(after, before);
+        assert_eq!(changes, [Change::LinkDown, Change::Mtu(1300), Change::LocalRule]);
+
+        // A server's, and its forwarding.
+        machine
+            .enter(|| {
+                let tun = tun("rw0", "10.8.0.2/24");
+                let instance = Instance::new("server").unwrap();
+                let mut server = Routes::open(&instance).unwrap();
+                server.route_into_tun(tun.index(), &[prefix("0.0.0.0/0")]).unwrap();
+                server.keep_tun(&tun, &[prefix("10.8.0.2/24")]);
+                let mut keeper = FilterKeeper::start(&instance).unwrap();
+                keeper.set_and_wait(filters("rw0", "10.8.0.0/24")).unwrap();
+                let before = link_and_rules(&machine);
+                change_as_another_program(&machine);
+                let changes = server.mend().unwrap();
+                // Rules of ours are of IPv4 alone.
+                assert_eq!(changes, [Change::LinkDown, Change::Mtu(1300), Change::LocalRule]);
+                machine.ip("-6 rule add pref 0 lookup local").unwrap();
+                assert_eq!(link_and_rules(&machine), before);
+                let settings = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
+                let values = || settings.map(|it| sysctl(&it.replace('.', "/")));
+                for _ in 0..2 {
+                    settings.iter().for_each(|it| machine.set_sysctl(it, "0").unwrap());
+                    let deadline = Instant::now() + WAIT_MAX;
+                    while values() != ["1", "1"] {
+                        assert!(Instant::now() < deadline, "forwarding stays off");
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                }
+                drop((keeper, server));
+                assert_eq!(values(), ["0", "0"]);
+                assert_eq!(leftovers(), Vec::<String>::new());
+            })
+            .unwrap();
+    });
+}
+
+/// The processor time of this thread.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+}
+
+#[test]
+fn thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread() {
+    run_sandboxed("thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread", || {
+        let (vehicle, modem) = (NetNs::create("box").unwrap(), NetNs::create("modem").unwrap());
+        cable((&vehicle, "eth1", &["10.1.0.2/24"]), (&modem, "eth1", &["10.1.0.1/24"]));
+        let passing = || {
+            let words = ["route", "show", "table", "all", "type", "throw"];
+            let output = vehicle.command("ip").args(words).output().unwrap();
+            String::from_utf8(output.stdout).unwrap().lines().count()
+        };
+        let work = || {
+            let selector = UplinkSelector { include: vec!["eth*".to_owned()], exclude: vec![] };
+            let mut monitor = Monitor::open(selector).unwrap();
+            let tun = tun("rw0", "10.8.0.2/24");
+            let mut routes = client_routes(&Instance::new("client").unwrap(), &tun, &["0.0.0.0/0"]);
+            routes.set_grant(grant("10.8.0.2/24")).unwrap();
+            let one = |number: u32| IpNet::from(IpAddr::from((0xcb00_0000 + number).to_be_bytes()));
+            let destinations = (0..9_000).map(one).collect();
+            routes.set_excluded(Excluded { destinations, marks: Vec::new() });
+            routes.sync().unwrap();
+            routes.await_excluded().unwrap();
+            assert_eq!(passing(), 18_000, "in two tables");
+            // What the event loop does at a change of an address, and what it takes to read all.
+            let begin = cpu_time();
+            for number in 0..10 {
+                vehicle.ip(&format!("address add 10.2.0.{number}/32 dev eth1")).unwrap();
+                assert!(wait_readable(&monitor, WAIT_MAX).unwrap());
+                monitor.poll().unwrap();
+                assert_eq!(routes.sync().unwrap(), []);
+            }
+            let looks = (cpu_time() - begin) / 10;
+            let begin = cpu_time();
+            assert!(Netlink::open().unwrap().routes().unwrap().len() > 18_000);
+            let all = cpu_time() - begin;
+            eprintln!("a change takes {looks:?}, to read all routes {all:?}");
+            assert!(looks < all / 2, "{looks:?} of {all:?}");
+            // What is removed comes back, whoever looks.
+            vehicle.ip("route flush type throw table all").unwrap();
+            let deadline = Instant::now() + WAIT_MAX;
+            while passing() != 18_000 {
+                assert!(Instant::now() < deadline, "{} are there", passing());
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            routes.set_excluded(Excluded::default());
+            routes.sync().unwrap();
+            routes.await_excluded().unwrap();
+            assert_eq!(passing(), 0);
+        };
+        vehicle.enter(work).unwrap();
+    });
+}
+
 #[test]
 fn two_instances_leave_each_other_alone() {
     run_sandboxed("two_instances_leave_each_other_alone", || {
@@ -489,7 +636,7 @@ fn two_instances_leave_each_other_alone() {
             drop(other);
             assert_eq!(leftovers(), before);
             assert!(before.contains(&"rule 530".to_owned()), "{before:?}");
-            assert_eq!(routes.sync().unwrap(), 0, "nobody took anything of the first");
+            assert_eq!(routes.sync().unwrap(), [], "nobody took anything of the first");
             cleanup(&first, &first.lock().unwrap()).unwrap();
             assert!(leftovers().contains(&"rule 530".to_owned()), "of the router");
             drop(router);
@@ -525,7 +672,7 @@ fn without_ipv6_the_rest_works() {
                 client_routes(&Instance::new("other").unwrap(), &tun, &["0.0.0.0/0", "::/0"]);
             client.set_grant(grant("10.8.0.2/24")).unwrap();
             assert_eq!(client.take_failures().count(), 0, "what cannot be, need not be closed");
-            assert_eq!(client.sync().unwrap(), 0);
+            assert_eq!(client.sync().unwrap(), []);
 
             // What is granted no more can be taken away, also twice.
             netlink.remove_address(tun.index(), prefix("10.8.0.2/24")).unwrap();

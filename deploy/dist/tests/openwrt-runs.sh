@@ -103,6 +103,12 @@ told 'begins anew, for tun.mtu_bytes'
 [ "$(pid)" != "$first" ] || fail "what counts from the next start on is ignored"
 until_so answers rw0
 until_so excluded
+second=$(pid)
+run restart
+told 'begins anew, for a restart'
+[ "$(pid)" != "$second" ] || fail "a restart begins nothing anew"
+until_so answers rw0
+until_so excluded
 kill $watcher
 [ ! -s "$tests/seen" ] || fail "a start anew lets out what belongs into the tunnel"
 ip link show rw0 | grep -q 'mtu 1290' || fail "it is begun anew by the old file"

@@ -21,9 +21,11 @@ start() {
 	[ -z "$lost" ] || echo "the message to procd is lost" >>"$LOG"
 }
 EOF
-# The program, but for `reload`: that has its answer and its code from files.
+# The program, but for `reload`: that has its answer and its code from files; and `show`, whose code
+# is another.
 cat >"$tests/roadweave" <<'EOF'
 #!/bin/sh
+[ "$1" != show ] || exit "$(cat "$RUNS/shows")"
 [ "$1" = reload ] || exec "$REAL" "$@"
 echo "$*" >>"$LOG"
 cat "$RUNS/answer"
@@ -31,6 +33,7 @@ exit "$(cat "$RUNS/code")"
 EOF
 chmod 755 "$tests/roadweave"
 mkdir "$tests/runs"
+echo 0 >"$tests/runs/shows"
 # run [start|reload_service|restart]: runs that of the init script on the sections of $tests/config.
 run() {
     : >"$tests/log"
@@ -117,12 +120,12 @@ for action in reload_service start; do
     untold '^signal'
     [ "$parameters" = "$(grep '^param' "$tests/log")" ] || fail "$action: other parameters"
 done
-# What counts from the next start on: it is killed, so that nothing is let out.
+# What counts from the next start on: it ends, and nothing is let out.
 answers 0 'the configuration was read again
 not before the next start: tun.mtu_bytes'
 run reload_service
 told 'log .*client.client: begins anew, for tun.mtu_bytes; .* is refused'
-told '^signal roadweave client.client KILL$'
+told '^signal roadweave client.client USR1$'
 told '^instance client.client$'
 # What the program refuses is told, and ends nothing.
 answers 2 'roadweave: nothing was changed: unknown field'
@@ -171,11 +174,18 @@ set_option client.client enabled 0
 run reload_service
 untold '^instance'
 set_option client.client enabled 1
-# An ordered stop comes first, and is not waited for.
-run restart
-told '^stop$'
-told '^instance client.client$'
-untold '^reload'
+# A restart lets nothing out either; what does not answer is killed.
+for signal in USR1 KILL; do
+    run restart
+    told "^signal roadweave client.client $signal\$"
+    told 'log .*client.client: begins anew, for a restart; .* is refused'
+    told '^instance client.client$'
+    untold '^stop$'
+    untold '^reload'
+    [ "$parameters" = "$(grep '^param' "$tests/log")" ] || fail "restart: other parameters"
+    echo 1 >"$tests/runs/shows"
+done
+echo 0 >"$tests/runs/shows"
 rm "$tests/runs/client.client"
 
 # refused SECTION option|list NAME VALUE WHAT_IS_TOLD

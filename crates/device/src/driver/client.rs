@@ -55,7 +55,9 @@ use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{ClientStatus, RoleStatus, Status};
 use crate::time_of_day::ClockReading;
-use crate::{Clock, Event, Monitor, StateFile, Tun, TunOptions, Uplink};
+use crate::{
+    Clock, Event, Instance, InstanceLock, Monitor, Signals, StateFile, Tun, TunOptions, Uplink,
+};
 
 /// How long a server may stay silent before the user is told.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -64,10 +66,12 @@ const TIME_OF_DAY: Duration = Duration::from_secs(60);
 /// Uplinks that failed to open are tried again this often.
 const UPLINK_RETRY: Duration = Duration::from_secs(2);
 
-/// Runs a client until SIGINT or SIGTERM.
+/// Runs a client until SIGINT, SIGTERM or SIGUSR1; after the last, what belongs into the tunnel
+/// stays refused until the next start.
 ///
 /// # Errors
-/// When the client cannot start; what it set up by then is removed.
+/// When the client cannot start. What belongs into the tunnel stays refused then, if the TUN could
+/// be made.
 pub fn run_client(options: ClientOptions) -> Result<(), DriverError> {
     let mut client = start(options)?;
     // What ends without having been told to leaves the routes, and with them what they refuse.
@@ -107,6 +111,8 @@ struct ClientRole {
     steering: Steering,
 }
 
+/// What refuses what belongs into the tunnel is in place before anything that another user of the
+/// machine could make fail.
 fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, DriverError> {
     let (signals, instance, lock) = take_instance(&options.tun.name)?;
     // What an earlier run left closed stays closed.
@@ -115,7 +121,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         tracing::warn!("the resolvers of before an earlier session are not back: {error}");
     }
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
-    let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
+    let metrics = options.metrics.map(MetricsListener::bind);
     // Its addresses and routes come when the server has granted them.
     let tun = Tun::open(&TunOptions {
         name: options.tun.name.clone(),
@@ -128,10 +134,37 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         files: needed_files(&options.files, &options.state_directory),
         ..Needs::default()
     })?;
+    options.uplinks.exclude.push(tun.name().to_owned());
+    let dns = Dns::start(&instance, tun.name(), options.dns.clone(), &options.state_directory)?;
+    let steering = Steering::start(&instance, options.route_settings(), tun.index(), dns)?;
+    let ground = Ground { signals, instance, lock, clock, metrics, tun, steering };
+    let is_closed = options.routes.closed_before_join;
+    begin(options, ground).inspect_err(|_| {
+        if is_closed {
+            tracing::warn!("what belongs into the tunnel stays refused until the next start");
+        }
+    })
+}
+
+/// What a client begins with.
+struct Ground {
+    signals: Signals,
+    instance: Instance,
+    lock: InstanceLock,
+    clock: Clock,
+    metrics: Option<MetricsListener>,
+    tun: Tun,
+    steering: Steering,
+}
+
+fn begin(
+    mut options: ClientOptions,
+    ground: Ground,
+) -> Result<Running<Client, ClientRole>, DriverError> {
+    let Ground { signals, instance, lock, clock, metrics, tun, mut steering } = ground;
     if options.streams.as_ref().is_none_or(|streams| streams.split.is_none()) {
         split::remove_left(&instance);
     }
-    options.uplinks.exclude.push(tun.name().to_owned());
     let mut monitor = Monitor::open(options.uplinks.clone())?;
     monitor.leave_out(tun.index());
     let mut client = new_client(clock, &options)?;
@@ -140,11 +173,11 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     client.restore(state.read());
     let mut usage = StateFile::new(&options.state_directory, instance.name());
     client.restore_usage(usage.read());
-    let dns = Dns::start(&instance, tun.name(), options.dns.clone(), &options.state_directory)?;
-    let (tun_index, offload) = (tun.index(), tun.offload());
+    let offload = tun.offload();
     let driver = Driver::new(&instance, signals, Edge::new(clock, tun), client)?;
     let tun = driver.edge.tun().expect("it has just been given one");
     let filters = ClientFilters::start(&instance, tun, &options, driver.waker())?;
+    steering.set_waker(driver.waker());
     driver.serve_metrics(metrics)?;
     driver.watch(&monitor, MONITOR)?;
     let routers = RouterNotices::open()?;
@@ -156,9 +189,6 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let streams = options.streams.as_ref();
     let mut streams =
         streams.map(|streams| LanStreams::open(&instance, streams, &driver)).transpose()?;
-    // Last: a client that cannot start refuses nothing.
-    let routes = options.route_settings();
-    let mut steering = Steering::start(&instance, routes, tun_index, dns, driver.waker())?;
     if let Some(streams) = &mut streams {
         streams.set_excluded(&mut steering, Instant::ZERO, &options.routes.excluded);
     }
@@ -239,6 +269,12 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     }
     role.steering.end_session();
     tracing::info!("the client stops");
+    if driver.restarts {
+        tracing::info!("what belongs into the tunnel stays refused until the next start");
+        // As after a crash: the next start takes routes and filters over.
+        std::mem::forget(role.filters);
+        return Ok(());
+    }
     let kill_switch = role.options.routes.kill_switch;
     drop((driver, role));
     if kill_switch {
@@ -252,6 +288,8 @@ impl Role<Client> for ClientRole {
     fn on_start(&mut self, driver: &mut Driver<Client>) {
         self.tell_time_of_day(&mut driver.node, Instant::ZERO);
         self.begin_in_fleet();
+        // Nobody watched between the first look at the routes and now.
+        self.steering.on_notice(Instant::ZERO);
         self.look_at_uplinks(driver, Instant::ZERO);
     }
 

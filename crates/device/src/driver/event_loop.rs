@@ -127,6 +127,8 @@ pub(super) struct Driver<N> {
     pub(super) node: N,
     pub(super) edge: Edge,
     pub(super) poller: Poller,
+    /// The program ends for another start of it.
+    pub(super) restarts: bool,
     pauses: Pauses,
     courtesy: Courtesy,
     cadence: Cadence,
@@ -153,7 +155,7 @@ pub(super) struct Running<N, R> {
 }
 
 impl<N: Node, R: Role<N>> Running<N, R> {
-    /// Runs until SIGINT or SIGTERM.
+    /// Runs until SIGINT, SIGTERM or SIGUSR1.
     ///
     /// # Errors
     /// When the system fails or the TUN goes away.
@@ -168,7 +170,8 @@ impl<N: Node, R: Role<N>> Running<N, R> {
 /// # Errors
 /// When the instance runs already, or the name is none.
 pub(super) fn take_instance(name: &str) -> Result<(Signals, Instance, InstanceLock), DeviceError> {
-    let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
+    let signals =
+        Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Restart, Signal::Hangup])?;
     let instance = Instance::new(name)?;
     let lock = instance.lock()?;
     Ok((signals, instance, lock))
@@ -238,7 +241,8 @@ impl<N: Node> Driver<N> {
         poller.add(&waker, WAKER, Interest::Read)?;
         let (courtesy, cadence) = (Courtesy::default(), Cadence::default());
         let pauses = Pauses::new(Readings::take());
-        Ok(Self { node, edge, poller, pauses, courtesy, cadence, waker, outside })
+        let restarts = false;
+        Ok(Self { node, edge, poller, restarts, pauses, courtesy, cadence, waker, outside })
     }
 
     /// Tells figures over HTTP from now on, if there is a listener for them.
@@ -313,8 +317,8 @@ impl<N: Node> Driver<N> {
         deliver(&mut self.node, &mut self.edge);
     }
 
-    /// Runs until SIGINT or SIGTERM, until the role says that it is over, or until the edge is cut
-    /// off.
+    /// Runs until SIGINT, SIGTERM or SIGUSR1, until the role says that it is over, or until the
+    /// edge is cut off.
     ///
     /// # Errors
     /// When the system fails or the TUN goes away.
@@ -431,6 +435,10 @@ impl<N: Node> Driver<N> {
         while let Some(signal) = self.outside.as_mut().and_then(|it| it.signals.take()) {
             match signal {
                 Signal::Interrupt | Signal::Terminate => return true,
+                Signal::Restart => {
+                    self.restarts = true;
+                    return true;
+                }
                 Signal::Hangup => role.on_hangup(self, now),
                 Signal::Child => {}
             }

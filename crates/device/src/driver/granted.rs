@@ -32,7 +32,6 @@ pub(super) struct Granted {
 pub(super) struct Due {
     /// What brought it.
     pub(super) event: ClientEvent,
-    mtu: u16,
     grant: Grant,
 }
 
@@ -74,7 +73,7 @@ impl Granted {
         let all: Vec<_> = addresses.iter().copied().chain(behind.copied()).collect();
         // First, so that nobody beside the tunnel ever reaches an inner address.
         filters.on_granted(mtu, &all);
-        self.due = Some(Due { event, mtu, grant: Grant { addresses, gateways } });
+        self.due = Some(Due { event, grant: Grant { addresses, gateways, mtu: u32::from(mtu) } });
     }
 
     /// What was granted, once the filters are in place.
@@ -89,17 +88,17 @@ impl Granted {
 
     /// Sets up what was granted, in place of what another welcome granted.
     pub(super) fn set(&mut self, steering: &mut Steering, tun: &Tun, due: &Due) {
-        self.set_addresses(tun, due.mtu, due.grant.addresses.clone());
-        let gateways = due.grant.gateways.clone();
-        steering.set_grant(Grant { addresses: self.addresses.clone(), gateways });
+        let grant = due.grant.clone();
+        self.set_addresses(tun, grant.mtu, grant.addresses);
+        steering.set_grant(Grant { addresses: self.addresses.clone(), ..due.grant.clone() });
     }
 
-    fn set_addresses(&mut self, tun: &Tun, mtu: u16, wanted: Vec<IpNet>) {
+    fn set_addresses(&mut self, tun: &Tun, mtu: u32, wanted: Vec<IpNet>) {
         let mut netlink = match Netlink::open() {
             Ok(netlink) => netlink,
             Err(error) => return tracing::error!(%error, "the tunnel has no addresses"),
         };
-        if let Err(error) = netlink.set_link(tun.index(), true, Some(u32::from(mtu))) {
+        if let Err(error) = netlink.set_link(tun.index(), true, Some(mtu)) {
             tracing::warn!("{error}");
         }
         for prefix in missing(&self.addresses, &wanted) {

@@ -87,7 +87,7 @@ fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, Driver
     let (signals, instance, lock) = take_instance(&options.instance)?;
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     let socket = open_socket(options.listen)?;
-    let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
+    let metrics = options.metrics.map(MetricsListener::bind);
     let leg_socket = open_leg_socket()?;
     // Before the first thread: those that follow inherit it.
     privileges::restrict(&Needs {

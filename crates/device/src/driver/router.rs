@@ -76,7 +76,7 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     cleanup(&instance, &lock)?;
     let clock = Clock::start();
     let router = Router::new(options.config)?;
-    let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
+    let metrics = options.metrics.map(MetricsListener::bind);
     let tun = Tun::open(&TunOptions {
         name: options.tun.name.clone(),
         mtu: options.tun.mtu,
@@ -89,7 +89,7 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     privileges::restrict(&Needs { low_ports, ..Needs::default() })?;
     let mut routes = Routes::open(&instance)?;
     lead_into_tun(&mut routes, &tun, &options.into_tunnel);
-    routes.keep_addresses(tun.index(), &options.addresses);
+    routes.keep_tun(&tun, &options.addresses);
     let routes = RouteKeeper::start(routes)?;
     let mut filters = FilterKeeper::start(&instance, None)?;
     filters.set_and_wait(filter_options(&tun))?;

@@ -181,7 +181,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     cleanup(&instance, &lock)?;
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     let socket = open_socket(options.listen)?;
-    let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
+    let metrics = options.metrics.map(MetricsListener::bind);
     let tun = Tun::open(&tun_options(&options.tun, &options.addresses))?;
     let (peers, host) = options.set_up(&instance, &tun)?;
     let sources = host.0.sources();

@@ -100,7 +100,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
     // All of them stay open while the program runs: a group that loses one misleads packets.
     let sockets = open_by(options.listen, |udp| UplinkSocket::open_group(udp, &map))?;
     let listen = sockets[0].local_address().to_string();
-    let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
+    let metrics = options.metrics.map(MetricsListener::bind);
     let tuns = Tun::open_queues(&tun_options(&options.tun, &options.addresses), map.count())?;
     let tun = tuns[0].try_clone()?;
     let (peers, host) = options.set_up(&instance, &tun)?;

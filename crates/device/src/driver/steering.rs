@@ -51,13 +51,12 @@ impl Steering {
         settings: RouteSettings,
         tun: u32,
         dns: Dns,
-        waker: Waker,
     ) -> Result<Self, DeviceError> {
         let mut routes = ClientRoutes::open(instance, settings, tun)?;
         routes.close()?;
         let mut this = Self {
             routes,
-            answers: Answers::new(instance, waker),
+            answers: Answers::new(instance),
             dns,
             outside: BTreeSet::new(),
             repairs: Repairs::default(),
@@ -67,6 +66,11 @@ impl Steering {
         };
         this.tell_failures();
         Ok(this)
+    }
+
+    /// `waker` wakes the event loop for [`Steering::handle_timeout`] from now on.
+    pub(super) fn set_waker(&mut self, waker: Waker) {
+        self.answers.set_waker(waker);
     }
 
     /// When [`Steering::handle_timeout`] has something to do.
@@ -98,6 +102,10 @@ impl Steering {
             if self.failed {
                 self.repairs.on_notice(now);
             }
+            match self.routes.mend_reverse_path_filters() {
+                Ok(changes) => self.repairs.on_repair(now, &changes),
+                Err(error) => self.tell(&error),
+            }
             match self.answers.mend_settings() {
                 Ok(false) => {}
                 Ok(true) => tell_marks(),
@@ -111,10 +119,8 @@ impl Steering {
 
     fn sync(&mut self, now: Instant) {
         match self.routes.sync() {
-            Ok(lost) => {
-                if let Some(text) = self.repairs.on_repair(now, lost) {
-                    tracing::warn!("{text}");
-                }
+            Ok(changes) => {
+                self.repairs.on_repair(now, &changes);
                 self.tell_failures();
             }
             Err(error) => {
@@ -135,6 +141,10 @@ impl Steering {
     pub(super) fn set_excluded(&mut self, now: Instant, excluded: Excluded) -> bool {
         self.routes.set_excluded(excluded);
         self.sync(now);
+        if let Err(error) = self.routes.await_excluded() {
+            self.tell(&error);
+            self.failed = true;
+        }
         !self.failed
     }
 

@@ -193,6 +193,8 @@ struct Worker {
     /// The last attempt failed.
     failed: bool,
     last_repair: Option<Instant>,
+    /// When it was logged that forwarding was off.
+    last_off: Option<Instant>,
     /// When a failure or a repair was told, so that no quarrel fills the log.
     last_told: Option<Instant>,
 }
@@ -222,6 +224,7 @@ impl Worker {
             wanted: None,
             failed: false,
             last_repair: None,
+            last_off: None,
             last_told: None,
         })
     }
@@ -311,7 +314,8 @@ impl Worker {
         if self.failed {
             return self.apply(Vec::new());
         }
-        if self.filters.as_mut().is_none_or(Filters::is_in_place) {
+        let is_off = self.filters.as_ref().is_some_and(Filters::is_forwarding_off);
+        if !is_off && self.filters.as_mut().is_none_or(Filters::is_in_place) {
             return;
         }
         // Others may be as stubborn as this.
@@ -320,7 +324,12 @@ impl Worker {
         }
         self.last_repair = Some(Instant::now());
         self.apply(Vec::new());
-        if !self.failed && self.may_tell(REPAIR_REMINDER) {
+        if is_off && !self.failed {
+            if self.last_off.is_none_or(|at| at.elapsed() >= REPAIR_REMINDER) {
+                self.last_off = Some(Instant::now());
+                tracing::warn!("another program switched forwarding off; it is on again");
+            }
+        } else if !self.failed && self.may_tell(REPAIR_REMINDER) {
             tracing::warn!(
                 table = self.instance.filter_table(),
                 "another program had changed or removed the packet filters of this tunnel; they are \

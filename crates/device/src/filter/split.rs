@@ -100,7 +100,7 @@ impl SplitTable {
         let (inside, excluded) = (Vec::new(), Excluded::default());
         let options = Options { tun: tun.to_owned(), rules, listeners, inside, excluded };
         let name = instance.split_table();
-        Self { table: KeptTable::new(name.clone(), waker), name, options }
+        Self { table: KeptTable::new(name.clone(), Some(waker)), name, options }
     }
 
     /// What comes in by these interfaces may be taken once the table is in place.

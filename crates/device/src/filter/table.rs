@@ -105,7 +105,7 @@ impl Table {
 pub(crate) struct KeptTable {
     name: String,
     /// Wakes the event loop when the thread ends.
-    waker: Waker,
+    waker: Option<Waker>,
     table: Option<Table>,
     work: Option<JoinHandle<Done>>,
     /// The table is not what it should be.
@@ -130,10 +130,15 @@ pub(crate) enum Turn {
 
 impl KeptTable {
     /// Installs nothing before the first [`KeptTable::turn`] after [`KeptTable::set_stale`].
-    pub(crate) fn new(name: String, waker: Waker) -> Self {
+    pub(crate) fn new(name: String, waker: Option<Waker>) -> Self {
         let next_look = Instant::ZERO;
         let (table, work, is_stale, is_changed) = (None, None, false, false);
         Self { name, waker, table, work, is_stale, is_changed, next_look }
+    }
+
+    /// `waker` wakes for [`KeptTable::turn`] from now on.
+    pub(crate) fn set_waker(&mut self, waker: Waker) {
+        self.waker = Some(waker);
     }
 
     /// The table is to be replaced at the next turn.
@@ -171,7 +176,7 @@ impl KeptTable {
         let (text, rules) = text();
         let work = move || {
             let done = replaced(table, name, &text, rules);
-            waker.wake();
+            waker.iter().for_each(Waker::wake);
             done
         };
         match std::thread::Builder::new().name("table".to_owned()).spawn(work) {

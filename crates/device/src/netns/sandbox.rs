@@ -169,6 +169,7 @@ fn supervise(child: &mut Child, signals: &mut Signals) -> Result<i32, DeviceErro
                 Signal::Child => continue,
                 Signal::Interrupt => KernelSignal::INT,
                 Signal::Terminate => KernelSignal::TERM,
+                Signal::Restart => KernelSignal::USR1,
                 Signal::Hangup => KernelSignal::HUP,
             };
             if deadline.is_some() {

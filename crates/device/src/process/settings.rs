@@ -64,8 +64,11 @@ impl Instance {
         }
         let namespace = namespace();
         let undo = Undo { sysctl: key.to_owned(), old, new: value.to_owned(), namespace };
-        // Written first: after a crash between both, the undo finds the old value and rests.
-        self.note(&mut turn, undo)?;
+        // Written first: after a crash between both, the undo finds the old value and rests. Once,
+        // however often another program changes it.
+        if !self.undos(&turn).contains(&undo) {
+            self.note(&mut turn, undo)?;
+        }
         if current == value { Ok(()) } else { sysctl::write(key, value) }
     }
 

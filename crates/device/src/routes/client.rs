@@ -11,13 +11,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use netlink_packet_route::route::RouteType;
 use roadweave_types::{UplinkId, UplinkSelector};
 
+use super::passing::PassingKeeper;
 use super::plan::{
     Plan, Planner, Seen, leading_out, near_table, neighbours_table, split_table, uplink_table,
 };
 use super::sockets::check_mark;
-use super::{Excluded, Grant, PRIORITY_NEAR, RouteSettings, Routes, loosen_reverse_path_filter};
+use super::{
+    Change, Excluded, Grant, PRIORITY_NEAR, RouteSettings, Routes, loosen_reverse_path_filter,
+    mend_link, mend_local_rules, note_removed,
+};
 use crate::filter::split;
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Route, Rule, Uplink};
@@ -34,6 +39,10 @@ pub struct ClientRoutes {
     outside: BTreeSet<String>,
     split: BTreeSet<String>,
     grant: Option<Grant>,
+    /// Keeps the routes that pass by the tunnel, once there are some.
+    passing: Option<PassingKeeper>,
+    /// Settings or grant want others of them.
+    has_other_passing: bool,
     /// What was there after the last look.
     installed: Plan,
     local_networks: Vec<IpNet>,
@@ -69,6 +78,8 @@ impl ClientRoutes {
             outside: BTreeSet::new(),
             split: BTreeSet::new(),
             grant: None,
+            passing: None,
+            has_other_passing: true,
             installed: Plan::default(),
             local_networks: Vec::new(),
             failures: Vec::new(),
@@ -85,6 +96,15 @@ impl ClientRoutes {
     /// Something else leaves outside the tunnel, from the next look on.
     pub fn set_excluded(&mut self, excluded: Excluded) {
         self.settings.excluded = excluded;
+        self.has_other_passing = true;
+    }
+
+    /// Waits until what is excluded passes by the tunnel, as of the last look.
+    ///
+    /// # Errors
+    /// What the kernel says; it is tried again.
+    pub fn await_excluded(&mut self) -> Result<(), DeviceError> {
+        self.passing.as_mut().map_or(Ok(()), PassingKeeper::wait)
     }
 
     /// Makes an uplink reach everything by its own gateway; call it again when the uplink changes.
@@ -143,7 +163,8 @@ impl ClientRoutes {
     /// # Errors
     /// When the tables cannot be read.
     pub fn set_grant(&mut self, grant: Grant) -> Result<(), DeviceError> {
-        self.grant = Some(grant);
+        let before = self.grant.replace(grant).map(|grant| grant.gateways);
+        self.has_other_passing |= before.as_ref() != self.grant.as_ref().map(|it| &it.gateways);
         self.sync().map(drop)
     }
 
@@ -155,11 +176,14 @@ impl ClientRoutes {
     pub fn close(&mut self) -> Result<(), DeviceError> {
         let is_closed = self.has_refusals()?;
         self.sync()?;
+        let excluded = self.await_excluded();
+        self.note(0, false, excluded);
         let Some(at) = self.failures.iter().position(|failure| failure.is_open) else {
             return Ok(());
         };
         if !is_closed {
             // What is half closed is open.
+            self.passing = None;
             Routes::open(&self.instance).map(drop)?;
         }
         Err(self.failures.swap_remove(at).error)
@@ -168,21 +192,39 @@ impl ClientRoutes {
     /// Whether an earlier run left something that refuses.
     fn has_refusals(&mut self) -> Result<bool, DeviceError> {
         let seen = Seen { routes: self.netlink.routes()?, ..Seen::default() };
-        Ok(self.find(&seen)?.routes.iter().any(is_refusal))
+        Ok(self.find(&seen, &[]).routes.iter().any(is_refusal))
     }
 
-    /// Looks, and makes everything as it shall be; returns how much of what this instance had made
-    /// was gone though it should not be. What fails is kept for [`ClientRoutes::take_failures`].
+    /// Makes the reverse path filters of the uplinks loose again; returns which were strict.
+    ///
+    /// # Errors
+    /// What the kernel says of the first.
+    pub(crate) fn mend_reverse_path_filters(&mut self) -> Result<Vec<Change>, DeviceError> {
+        let mut changes = Vec::new();
+        for uplink in self.uplinks.values() {
+            if loosen_reverse_path_filter(&self.instance, &uplink.name)?.is_some() {
+                changes.push(Change::ReversePathFilter(uplink.name.clone()));
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Looks, and makes everything as it shall be; returns what another program had changed of what
+    /// this instance had made. What fails is kept for [`ClientRoutes::take_failures`].
     ///
     /// # Errors
     /// When the tables cannot be read.
-    pub fn sync(&mut self) -> Result<usize, DeviceError> {
+    pub fn sync(&mut self) -> Result<Vec<Change>, DeviceError> {
         self.failures.clear();
-        let seen = Seen {
-            links: self.netlink.links()?,
-            addresses: self.netlink.addresses()?,
-            routes: self.netlink.routes()?,
-        };
+        let links = self.netlink.links()?;
+        // First: with it the kernel removed routes and addresses.
+        let mtu = self.grant.as_ref().map(|grant| grant.mtu);
+        let (up, mut changes) = mend_link(&mut self.netlink, &links, self.tun, mtu);
+        let rules = self.netlink.rules()?;
+        let first = mend_local_rules(&mut self.netlink, &rules, &mut changes);
+        self.note(0, false, up.and(first));
+        let addresses = self.netlink.addresses()?;
+        let seen = Seen { links, addresses, routes: self.netlink.routes_of(&KINDS)? };
         self.outside.extend(leading_out(&self.settings, &seen));
         let planner = Planner {
             tables: self.instance.routing_tables(),
@@ -195,12 +237,30 @@ impl ClientRoutes {
             seen: &seen,
         };
         let (plan, local_networks) = (planner.plan(), planner.local_networks());
+        let passing = self.has_other_passing.then(|| planner.passing());
         self.local_networks = local_networks;
-        let found = self.find(&seen)?;
-        let mended = self.count_lost(&plan, &found) + self.mend_addresses(&seen);
+        let found = self.find(&seen, &rules);
+        let lost = self.count_lost(&plan, &found) + self.mend_addresses(&seen);
+        note_removed(&mut changes, lost);
         self.change(&found, &plan);
         self.installed = plan;
-        Ok(mended)
+        // After what refuses.
+        passing.map_or(Ok(()), |passing| self.set_passing(passing))?;
+        Ok(changes)
+    }
+
+    /// Lets a thread keep the routes that pass by the tunnel, unless there are none, also of an
+    /// earlier run.
+    fn set_passing(&mut self, wanted: BTreeSet<Route>) -> Result<(), DeviceError> {
+        let is_any = !wanted.is_empty() || !self.netlink.routes_of(&[RouteType::Throw])?.is_empty();
+        if self.passing.is_none() && is_any {
+            self.passing = Some(PassingKeeper::start(&self.instance)?);
+        }
+        if let Some(passing) = &mut self.passing {
+            passing.set(wanted);
+        }
+        self.has_other_passing = false;
+        Ok(())
     }
 
     /// What the kernel refused at the last look.
@@ -220,7 +280,10 @@ impl ClientRoutes {
             routes.filter(move |route| route.destination.contains(&address))
         };
         let tables = self.instance.routing_tables();
-        if within(near_table(&tables)).next().is_some() {
+        let passes_by = |passing: &PassingKeeper| passing.holds(near_table(&tables), address);
+        if within(near_table(&tables)).next().is_some()
+            || self.passing.as_ref().is_some_and(passes_by)
+        {
             return None;
         }
         let index = within(neighbours_table(&tables)).next()?.interface?;
@@ -240,15 +303,14 @@ impl ClientRoutes {
     }
 
     /// What bears our mark in the tables of the instance.
-    fn find(&mut self, seen: &Seen) -> Result<Plan, DeviceError> {
+    fn find(&self, seen: &Seen, rules: &[Rule]) -> Plan {
         let tables = self.instance.routing_tables();
         let ours = |protocol, table| protocol == ROUTE_PROTOCOL && tables.contains(&table);
-        let rules = self.netlink.rules()?.into_iter();
-        let routes = seen.routes.iter();
-        Ok(Plan {
-            rules: rules.filter(|rule| ours(rule.protocol, rule.table)).collect(),
+        let (rules, routes) = (rules.iter(), seen.routes.iter());
+        Plan {
+            rules: rules.filter(|rule| ours(rule.protocol, rule.table)).cloned().collect(),
             routes: routes.filter(|route| ours(route.protocol, route.table)).cloned().collect(),
-        })
+        }
     }
 
     /// How much is gone that only somebody else can have removed: the kernel removes routes over an
@@ -303,6 +365,9 @@ impl ClientRoutes {
         }
     }
 }
+
+/// All but those that pass by the tunnel, which may be thousands.
+const KINDS: [RouteType; 3] = [RouteType::Unicast, RouteType::Unreachable, RouteType::Local];
 
 fn is_refusal(route: &Route) -> bool {
     route.interface.is_none() && !route.passes_by

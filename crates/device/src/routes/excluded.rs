@@ -8,6 +8,8 @@
 //! 532       anything                        -> of the tunnel: excluded: pass by ─┴─► main
 //! ```
 //!
+//! The routes are kept by a thread of their own ([`super::passing`]): they may be thousands.
+//!
 //! A route that passes by is as specific as what it excludes, so that the longest prefix decides
 //! between it and what is led into the tunnel. All lies in the instance's own tables, and goes with
 //! them; what has no way in the main table is refused by the kernel, as ever.
@@ -58,17 +60,24 @@ impl Excluded {
         both
     }
 
-    /// Adds what lets it pass by the tunnel, in one family.
-    pub(super) fn plan(&self, plan: &mut Plan, tunnel: &Tunnel<'_>) {
+    /// The routes that let its destinations pass by the tunnel, in one family.
+    pub(super) fn passing(&self, tunnel: &Tunnel<'_>) -> impl Iterator<Item = Route> {
         let Tunnel { ipv4, tables, whole, inner } = *tunnel;
-        let destinations = self.destinations.iter().filter(|it| it.addr().is_ipv4() == ipv4);
-        for destination in destinations.map(IpNet::trunc).filter(|it| !inner.contains(it)) {
-            let rest = whole.then_some(*tables.start());
-            for table in [Some(near_table(tables)), rest].into_iter().flatten() {
+        let tables = [Some(near_table(tables)), whole.then_some(*tables.start())];
+        let destinations = self.destinations.iter().filter(move |it| it.addr().is_ipv4() == ipv4);
+        let destinations = destinations.map(IpNet::trunc).filter(|it| !inner.contains(it));
+        destinations.flat_map(move |destination| {
+            let tables = tables.into_iter().flatten();
+            tables.map(move |table| {
                 let route = refusal(destination, table, METRIC_TUN);
-                plan.routes.insert(Route { passes_by: true, ..route });
-            }
-        }
+                Route { passes_by: true, ..route }
+            })
+        })
+    }
+
+    /// Adds the rules that let what is marked pass by the tunnel, in one family.
+    pub(super) fn plan_marks(&self, plan: &mut Plan, tunnel: &Tunnel<'_>) {
+        let Tunnel { ipv4, tables, inner, .. } = *tunnel;
         for mark in &self.marks {
             let (mark, protocol) = (Some(*mark), ROUTE_PROTOCOL);
             let rule = Rule { ipv4, mark, protocol, ..Rule::default() };

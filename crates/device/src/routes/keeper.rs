@@ -23,7 +23,7 @@ use netlink_packet_route::rule::RuleAttribute;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::{Repairs, Routes};
+use super::{LOCAL_TABLE, Repairs, Routes};
 use crate::netlink::{Messages, open_socket};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{Clock, DeviceError, Interest, Poller, Token, Waker};
@@ -134,9 +134,7 @@ impl Worker {
         match result {
             Ok(mended) => {
                 self.told.clear();
-                if let Some(text) = self.repairs.on_repair(self.clock.now(), mended) {
-                    tracing::warn!("{text}");
-                }
+                self.repairs.on_repair(self.clock.now(), &mended);
             }
             Err(error) => {
                 let text = format!("routes of the tunnel are missing, trying again: {error}");
@@ -177,9 +175,10 @@ fn may_concern(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
         RouteNetlinkMessage::NewRoute(route) => {
             message.header.flags & NLM_F_REPLACE != 0 && !is_ours(route.header.protocol)
         }
-        RouteNetlinkMessage::DelRule(rule) => rule.attributes.iter().any(
-            |attribute| matches!(attribute, RuleAttribute::Protocol(protocol) if is_ours(*protocol)),
-        ),
+        RouteNetlinkMessage::DelRule(rule) => rule.attributes.iter().any(|attribute| {
+            matches!(attribute, RuleAttribute::Protocol(protocol) if is_ours(*protocol))
+                || *attribute == RuleAttribute::Table(LOCAL_TABLE)
+        }),
         // Routes go with their interface or address without a word.
         RouteNetlinkMessage::DelAddress(_) | RouteNetlinkMessage::NewLink(_) => true,
         _ => false,
@@ -193,10 +192,10 @@ const GROUPS: u32 =
     LINK | IPV4_ADDRESS | IPV4_ROUTE | IPV4_RULE | IPV6_ADDRESS | IPV6_ROUTE | IPV6_RULE;
 const LINK: u32 = 1;
 const IPV4_ADDRESS: u32 = 0x10;
-const IPV4_ROUTE: u32 = 0x40;
+pub(super) const IPV4_ROUTE: u32 = 0x40;
 const IPV4_RULE: u32 = 0x80;
 const IPV6_ADDRESS: u32 = 0x100;
-const IPV6_ROUTE: u32 = 0x400;
+pub(super) const IPV6_ROUTE: u32 = 0x400;
 /// `RTNLGRP_IPV6_RULE` is group 19.
 const IPV6_RULE: u32 = 1 << 18;
 /// How long after a failure it is tried again.

@@ -57,6 +57,16 @@ pub(super) struct Planner<'a> {
     pub seen: &'a Seen,
 }
 
+/// What belongs into the tunnel in one family.
+struct Belongings {
+    /// The default routes.
+    whole: Vec<IpNet>,
+    /// What is led into it by name.
+    named: BTreeSet<IpNet>,
+    /// The server's inner addresses, which are of `named`.
+    inner: BTreeSet<IpNet>,
+}
+
 /// How far the networks of an interface are believed to be behind this box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
@@ -69,7 +79,7 @@ enum Trust {
 }
 
 impl Planner<'_> {
-    /// The plan.
+    /// The plan, but for the routes that pass by the tunnel.
     pub(super) fn plan(&self) -> Plan {
         let mut plan = Plan::default();
         for (id, uplink) in self.uplinks {
@@ -85,6 +95,33 @@ impl Planner<'_> {
             self.plan_tunnel(&mut plan, ipv4);
         }
         plan
+    }
+
+    /// The routes that pass by the tunnel, which depend on the settings and the grant alone.
+    pub(super) fn passing(&self) -> BTreeSet<Route> {
+        let mut passing = BTreeSet::new();
+        if self.grant.is_none() && !self.settings.closed_before_join {
+            return passing;
+        }
+        for ipv4 in [true, false] {
+            let Some(Belongings { whole, inner, .. }) = self.belongings(ipv4) else { continue };
+            let (tables, whole) = (&self.tables, !whole.is_empty());
+            let tunnel = Tunnel { ipv4, tables, whole, inner: &inner };
+            passing.extend(self.settings.excluded.passing(&tunnel));
+        }
+        passing
+    }
+
+    /// What belongs into the tunnel in one family, if anything does.
+    fn belongings(&self, ipv4: bool) -> Option<Belongings> {
+        let of_family = |prefix: &&IpNet| prefix.addr().is_ipv4() == ipv4;
+        let wanted = self.settings.into_tunnel.iter().filter(of_family).map(IpNet::trunc);
+        let (whole, named): (Vec<_>, Vec<_>) = wanted.partition(|prefix| prefix.prefix_len() == 0);
+        let inner = self.grant.iter().flat_map(|grant| &grant.gateways).filter(of_family);
+        let inner: BTreeSet<IpNet> = inner.copied().collect();
+        let named: BTreeSet<IpNet> = named.into_iter().chain(inner.iter().copied()).collect();
+        let is_any = !whole.is_empty() || !named.is_empty();
+        is_any.then_some(Belongings { whole, named, inner })
     }
 
     /// Networks behind this box, connected or routed to, in which no host beyond the tunnel can be.
@@ -179,18 +216,10 @@ impl Planner<'_> {
 
     /// What leads into the tunnel, what is kept out of it, and what refuses.
     fn plan_tunnel(&self, plan: &mut Plan, ipv4: bool) {
-        let of_family = |prefix: &&IpNet| prefix.addr().is_ipv4() == ipv4;
-        let wanted = self.settings.into_tunnel.iter().filter(of_family).map(IpNet::trunc);
-        let (whole, named): (Vec<_>, Vec<_>) = wanted.partition(|prefix| prefix.prefix_len() == 0);
-        let inner = self.grant.iter().flat_map(|grant| &grant.gateways).filter(of_family);
-        let inner: BTreeSet<IpNet> = inner.copied().collect();
-        let named: BTreeSet<IpNet> = named.into_iter().chain(inner.iter().copied()).collect();
+        let Some(Belongings { whole, named, inner }) = self.belongings(ipv4) else { return };
         let is_open = self
             .grant
             .is_some_and(|grant| grant.addresses.iter().any(|own| own.addr().is_ipv4() == ipv4));
-        if whole.is_empty() && named.is_empty() {
-            return;
-        }
         let mut look = |priority, table| {
             plan.rules.insert(Rule {
                 ipv4,
@@ -223,7 +252,7 @@ impl Planner<'_> {
             }
         }
         let (tables, whole) = (&self.tables, !whole.is_empty());
-        excluded.plan(plan, &Tunnel { ipv4, tables, whole, inner: &inner });
+        excluded.plan_marks(plan, &Tunnel { ipv4, tables, whole, inner: &inner });
         self.plan_near(plan, ipv4, near);
         if whole {
             if self.settings.uplink_neighbours {

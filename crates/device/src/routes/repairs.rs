@@ -1,10 +1,11 @@
-//! Tells of repairs, and bounds them when another program undoes each.
+//! Logs repairs, and bounds them when another program undoes each.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_types::Instant;
 
-/// At most one line of the log in so long.
+/// At most one line of the log about each kind of change in so long.
 const SILENCE: Duration = Duration::from_secs(60);
 /// What was removed is set again after so long, which gathers what is removed together.
 const SOON: Duration = Duration::from_millis(100);
@@ -12,6 +13,57 @@ const SOON: Duration = Duration::from_millis(100);
 const FIGHT: Duration = Duration::from_secs(2);
 /// So many repairs within [`SILENCE`] are a fight.
 const FIGHT_BEGINS: u32 = 5;
+
+/// What another program changed, and is set right again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It removed so many rules, routes and addresses.
+    Removed(usize),
+    /// It set the TUN down.
+    LinkDown,
+    /// It gave the TUN this MTU, bytes.
+    Mtu(u32),
+    /// It moved the rule of the local table behind those of the tunnel, or removed it.
+    LocalRule,
+    /// It made the reverse path filter of this uplink strict.
+    ReversePathFilter(String),
+}
+
+impl Change {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Removed(_) => "removed",
+            Self::LinkDown => "link",
+            Self::Mtu(_) => "mtu",
+            Self::LocalRule => "rule",
+            Self::ReversePathFilter(_) => "filter",
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Removed(lost) => format!(
+                "another program removed rules, routes or addresses of the tunnel; they are set \
+                 again ({lost} now)"
+            ),
+            Self::LinkDown => {
+                "another program set the tunnel's interface down; it is up again".to_owned()
+            }
+            Self::Mtu(found) => format!(
+                "another program set the MTU of the tunnel's interface to {found}; it has its own \
+                 again"
+            ),
+            Self::LocalRule => {
+                "another program moved the rule of the local table behind those of the tunnel; it \
+                 is the first again"
+                    .to_owned()
+            }
+            Self::ReversePathFilter(uplink) => format!(
+                "another program made the reverse path filter of {uplink} strict; it is loose again"
+            ),
+        }
+    }
+}
 
 /// When to look, and what to say of what was found.
 #[derive(Clone, Debug, Default)]
@@ -21,10 +73,8 @@ pub(crate) struct Repairs {
     /// The minute in which repairs are counted.
     window: Option<Instant>,
     repairs: u32,
-    /// When the user was told last.
-    told: Option<Instant>,
-    /// Repairs since then.
-    suppressed: u32,
+    /// When each kind was logged last, and the repairs since then.
+    logged: BTreeMap<&'static str, (Instant, u32)>,
 }
 
 impl Repairs {
@@ -44,31 +94,39 @@ impl Repairs {
         self.due.take_if(|due| *due <= now).is_some()
     }
 
-    /// `lost` rules, routes or addresses were gone and have been set again. Returns what to tell.
-    pub(crate) fn on_repair(&mut self, now: Instant, lost: usize) -> Option<String> {
-        if lost == 0 {
-            return None;
+    /// These changes were found at a look and are set right. Logs what is not logged too often.
+    pub(crate) fn on_repair(&mut self, now: Instant, changes: &[Change]) {
+        for line in self.lines(now, changes) {
+            tracing::warn!("{line}");
+        }
+    }
+
+    fn lines(&mut self, now: Instant, changes: &[Change]) -> Vec<String> {
+        if changes.is_empty() {
+            return Vec::new();
         }
         if self.window.is_none_or(|begin| now.since(begin) >= SILENCE) {
             (self.window, self.repairs) = (Some(now), 0);
         }
         self.repairs += 1;
-        self.suppressed += 1;
-        if self.told.is_some_and(|told| now.since(told) < SILENCE) {
-            return None;
+        changes.iter().filter_map(|change| self.line(now, change)).collect()
+    }
+
+    fn line(&mut self, now: Instant, change: &Change) -> Option<String> {
+        let mut text = change.text();
+        if let Some((logged, suppressed)) = self.logged.get_mut(change.kind()) {
+            *suppressed += 1;
+            if now.since(*logged) < SILENCE {
+                return None;
+            }
+            if *suppressed > 1 {
+                text += &format!(", for the {suppressed}th time since the last such line");
+                if matches!(change, Change::Removed(_)) {
+                    text += NETWORKD;
+                }
+            }
         }
-        self.told = Some(now);
-        let times = std::mem::take(&mut self.suppressed);
-        let mut text = format!(
-            "another program removed rules, routes or addresses of the tunnel; they are set again \
-             ({lost} now)"
-        );
-        if times > 1 {
-            text += &format!(
-                ", for the {times}th time since the last such line: if systemd-networkd does it, \
-                 set ManageForeignRoutingPolicyRules=no and ManageForeignRoutes=no in networkd.conf"
-            );
-        }
+        self.logged.insert(change.kind(), (now, 0));
         Some(text)
     }
 
@@ -77,6 +135,9 @@ impl Repairs {
             && self.window.is_some_and(|begin| now.since(begin) < SILENCE * 2)
     }
 }
+
+const NETWORKD: &str = ": if systemd-networkd does it, set ManageForeignRoutingPolicyRules=no and \
+                        ManageForeignRoutes=no in networkd.conf";
 
 #[cfg(test)]
 mod tests {
@@ -95,12 +156,18 @@ mod tests {
             now = due;
             assert!(repairs.take_due(now));
             looks += 1;
-            lines.extend(repairs.on_repair(now, 3));
+            lines.extend(repairs.lines(now, &[Change::Removed(3)]));
         }
         assert!((5..=6).contains(&lines.len()), "{lines:#?}");
         assert!(!lines[0].contains("systemd"), "{}", lines[0]);
         assert!(lines[1].contains("ManageForeignRoutingPolicyRules=no"), "{}", lines[1]);
         assert!((140..200).contains(&looks), "{looks}");
-        assert_eq!(repairs.on_repair(now, 0), None, "nothing was gone");
+        assert!(repairs.lines(now, &[]).is_empty(), "nothing was gone");
+        // Of another kind there was none yet.
+        let others = [Change::LinkDown, Change::Removed(1), Change::Mtu(900)];
+        let lines = repairs.lines(now, &others);
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        assert!(lines[0].contains("down") && lines[1].contains("900"), "{lines:#?}");
+        assert!(repairs.lines(now, &others).is_empty(), "and now there was");
     }
 }

@@ -151,6 +151,8 @@ impl EntranceEnd {
 pub struct Entrance {
     settings: EntranceSettings,
     listeners: Vec<Listener>,
+    /// When it is tried again to listen for the proxies.
+    next_try: Option<Instant>,
     token: Token,
     /// Whether connections are taken that ask for nothing.
     taking: Taking,
@@ -194,23 +196,24 @@ enum State {
 }
 
 impl Entrance {
-    /// Listens; tokens from `token` on are its own, see [`Entrance::owns`].
-    ///
-    /// # Errors
-    /// When the address is another's, or none of this machine.
-    pub fn open(settings: EntranceSettings, token: Token) -> Result<Self, DeviceError> {
-        let mut listeners = Vec::new();
-        if let Some(address) = settings.listen {
-            let what = || format!("listen for applications at {address}");
-            let listener = Listener::for_asking(address);
-            listeners.push(listener.map_err(|error| DeviceError::system(what(), error))?);
-        }
+    /// Listens; tokens from `token` on are its own, see [`Entrance::owns`]. While another program
+    /// has the address of the proxies, or this machine has it not, it is tried again by
+    /// [`Entrance::turn`].
+    pub fn open(settings: EntranceSettings, token: Token) -> Self {
+        let asking = settings.listen.map(|address| {
+            Listener::for_asking(address).inspect_err(|error| {
+                tracing::warn!("cannot answer applications at {address}: {error}; trying again");
+            })
+        });
+        let next_try = matches!(asking, Some(Err(_))).then_some(Instant::ZERO);
+        let mut listeners: Vec<Listener> = asking.into_iter().flatten().collect();
         if settings.transparent {
             listeners.extend(transparent::listeners());
         }
-        Ok(Self {
+        Self {
             settings,
             listeners,
+            next_try,
             token,
             taking: Taking::default(),
             inside: Vec::new(),
@@ -223,7 +226,20 @@ impl Entrance {
             listening: Vec::new(),
             ends: Ends::default(),
             scratch: vec![0; SCRATCH].into(),
-        })
+        }
+    }
+
+    /// Tries again to listen for the proxies, if that is due.
+    fn listen_again(&mut self, now: Instant, poller: &Poller) {
+        let is_due = self.next_try.is_some_and(|at| at <= now);
+        let Some(address) = self.settings.listen.filter(|_| is_due) else { return };
+        self.next_try = Some(now + RETRY);
+        let Ok(listener) = Listener::for_asking(address) else { return };
+        let number = self.listeners.len() as u64;
+        if poller.add(&listener.socket, Token(self.token.0 + number), Interest::Edges).is_ok() {
+            self.listeners.push(listener);
+            self.next_try = None;
+        }
     }
 
     /// Where the proxies listen, if there are any.
@@ -335,12 +351,14 @@ impl Entrance {
         let is_called = self.listeners.iter().any(|listener| listener.is_called);
         let called = (is_called && self.paused_until.is_none()).then_some(Instant::ZERO);
         let taking = self.taking.poll_timeout();
-        let others = [called, self.paused_until, taking, self.connections.poll_timeout()];
+        let others =
+            [called, self.paused_until, taking, self.next_try, self.connections.poll_timeout()];
         others.into_iter().flatten().min()
     }
 
     /// Does what there is to do, as much as a turn allows.
     pub fn turn(&mut self, now: Instant, poller: &Poller, streams: &mut Streams) {
+        self.listen_again(now, poller);
         // First who is connected: what its host says must not come before the answer.
         self.handle_events(now, streams);
         while let Some(number) = self.connections.take_overdue(now) {
@@ -494,6 +512,8 @@ struct Comer {
 pub(crate) const LOOPBACK: u32 = 1;
 /// The most listeners: the proxies', and one of each family that takes what asks for nothing.
 const LISTENERS_MAX: u64 = 3;
+/// How soon it is tried again to listen.
+const RETRY: Duration = Duration::from_secs(2);
 /// The most callers that are taken in a turn.
 const ACCEPTED_MAX: usize = 64;
 /// How long no callers are taken after the system had no room for one.

@@ -50,7 +50,7 @@ impl World {
         let mut settings = EntranceSettings::new(Some(listen), vec![loopback]);
         change(&mut settings);
         let poller = Poller::new().expect("a poller");
-        let mut entrance = Entrance::open(settings, ENTRANCE).expect("a port");
+        let mut entrance = Entrance::open(settings, ENTRANCE);
         entrance.set_inside(vec![loopback_index()]);
         entrance.register(&poller).expect("room");
         let streams = |side| Streams::new(Config::for_streams(side, 2000));
@@ -282,6 +282,19 @@ fn transfer(length: usize, pause: Duration, loses: Option<u64>) {
     assert!(world.client.memory() <= world.client.memory_max());
     world.check_ends(&[(EntranceEnd::Closed, 1)]);
     assert_eq!(world.overs, [Over::Closed]);
+}
+
+#[test]
+fn an_address_that_another_program_has_is_listened_at_once_it_is_free() {
+    let holder = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = holder.local_addr().expect("bound");
+    let mut world = World::new(|settings| settings.listen = Some(address));
+    world.step();
+    assert_eq!(world.entrance.local_address(), None);
+    drop(holder);
+    world.run(|world| world.entrance.local_address().is_some());
+    let _caller = TcpStream::connect(address).expect("it listens");
+    world.run(|world| world.entrance.accepted() == 1);
 }
 
 #[test]

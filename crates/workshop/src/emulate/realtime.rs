@@ -169,7 +169,7 @@ impl Emulator {
                         match signal {
                             Signal::Interrupt | Signal::Terminate => return Ok(()),
                             Signal::Hangup => self.bridge.restart(self.clock.now()),
-                            Signal::Child => {}
+                            Signal::Restart | Signal::Child => {}
                         }
                     }
                 } else {

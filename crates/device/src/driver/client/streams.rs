@@ -30,18 +30,15 @@ impl LanStreams {
     /// Takes callers from now on.
     ///
     /// # Errors
-    /// When the address is another's, or none of this machine.
+    /// When the poller refuses.
     pub(super) fn open(
         instance: &Instance,
         options: &LanStreamsOptions,
         driver: &Driver<Client>,
     ) -> Result<Self, DeviceError> {
-        let entrance = Entrance::open(options.entrance.clone(), STREAMS)?;
+        let entrance = Entrance::open(options.entrance.clone(), STREAMS);
         entrance.register(&driver.poller)?;
         let nowhere = Streams::new(Config::for_streams(Side::Client, 0));
-        if let Some(listen) = &options.entrance.listen {
-            tracing::info!(%listen, "SOCKS5 and HTTP CONNECT are answered");
-        }
         let split = options.split.as_ref().map(|rules| {
             let listeners = entrance.transparent_addresses();
             let tun = driver.edge.tun_name();

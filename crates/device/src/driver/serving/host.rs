@@ -81,7 +81,7 @@ impl Host {
             ..Needs::default()
         })?;
         let mut routes = Routes::open(instance)?;
-        routes.keep_addresses(tun.index(), options.addresses);
+        routes.keep_tun(tun, options.addresses);
         let apart = options.has_neighbours.then(|| Apart::of(instance));
         if let Some(apart) = apart {
             routes.keep_apart(apart, surroundings(tun, &options))?;

@@ -95,6 +95,7 @@ impl World {
         self.grant = Some(Grant {
             addresses: vec![prefix("10.77.0.2/32")],
             gateways: vec![prefix("10.77.0.1/32")],
+            mtu: 1400,
         });
         self
     }
@@ -123,14 +124,14 @@ impl World {
     /// The same; `None` when the main table would be asked.
     fn own_way(&mut self, destination: &str) -> Option<Option<u32>> {
         let destination: IpAddr = destination.parse().unwrap();
-        let plan = self.planner().plan();
+        let plan = self.planner().whole();
         Self::look(&plan, destination, None)
     }
 
     /// The same of a packet with the mark of what is excluded.
     fn marked_way(&mut self, destination: &str) -> Option<Option<u32>> {
         let mark = self.settings.excluded.marks.first().copied();
-        Self::look(&self.planner().plan(), destination.parse().unwrap(), mark)
+        Self::look(&self.planner().whole(), destination.parse().unwrap(), mark)
     }
 
     fn look(plan: &Plan, destination: IpAddr, mark: Option<(u32, u32)>) -> Option<Option<u32>> {
@@ -157,6 +158,15 @@ impl World {
     }
 }
 
+impl Planner<'_> {
+    /// The plan with the routes that pass by the tunnel.
+    fn whole(&self) -> Plan {
+        let mut plan = self.plan();
+        plan.routes.extend(self.passing());
+        plan
+    }
+}
+
 const TABLES: RangeInclusive<u32> = 0x5200_0100..=0x5200_01ff;
 
 #[test]
@@ -176,7 +186,7 @@ fn all_that_is_not_behind_the_box_is_refused_until_its_family_is_granted() {
     world.settings.closed_before_join = false;
     assert_eq!(world.way("2001:db8::1"), None, "open is for the time before the first session");
     world.grant = None;
-    assert!(world.planner().plan().rules.iter().all(|rule| rule.priority <= PRIORITY_UPLINK));
+    assert!(world.planner().whole().rules.iter().all(|rule| rule.priority <= PRIORITY_UPLINK));
 }
 
 #[test]
@@ -257,7 +267,7 @@ fn prefixes_alone_leave_the_rest_to_the_main_table_but_are_not_drawn_out() {
     assert_eq!(world.way("10.88.0.1"), None, "refused before the first session");
     let mut world = world.grant();
     assert_eq!(world.way("10.88.0.1"), Some(TUN));
-    let plan = world.planner().plan();
+    let plan = world.planner().whole();
     assert!(plan.rules.iter().all(|rule| rule.priority <= PRIORITY_NEAR), "{plan:#?}");
 }
 
@@ -266,7 +276,7 @@ fn sockets_bound_to_an_interface_with_its_own_default_route_keep_it() {
     let office = [route("0.0.0.0/0", LAN, Some("192.168.50.254"))];
     let mut world = World::new(&["wwan*"], "10.9.0.7/24", &office);
     let bound = |world: &mut World| -> Vec<(String, u32)> {
-        let plan = world.planner().plan();
+        let plan = world.planner().whole();
         let rules = plan.rules.into_iter().filter(|rule| rule.ipv4);
         rules.filter_map(|rule| Some((rule.output_interface?, rule.priority))).collect()
     };
@@ -285,9 +295,9 @@ fn what_is_marked_is_taken_by_the_interfaces_inside_alone() {
         let rules = plan.rules.iter().filter(|rule| rule.mark == Some(split::TAKEN));
         rules.map(|rule| (rule.ipv4, rule.input_interface.clone())).collect::<Vec<_>>()
     };
-    assert_eq!(marked(&world.planner().plan()), []);
+    assert_eq!(marked(&world.planner().whole()), []);
     world.split.insert("lan0".to_owned());
-    let plan = world.planner().plan();
+    let plan = world.planner().whole();
     let by_lan = Some("lan0".to_owned());
     assert_eq!(marked(&plan), [(false, by_lan.clone()), (true, by_lan)]);
     let here: Vec<&Route> = plan.routes.iter().filter(|route| route.local).collect();
@@ -311,7 +321,7 @@ fn the_longest_prefix_decides_between_the_tunnel_and_what_is_excluded_from_it() 
         assert_eq!(world.way("203.0.113.129"), inside);
         assert_eq!(world.way("192.168.50.200"), Some(LAN));
         for ipv4 in [true, false] {
-            let plan = world.planner().plan();
+            let plan = world.planner().whole();
             let marked = |it: &&Rule| it.mark.is_some() && it.goto.is_some() && it.ipv4 == ipv4;
             let marked = plan.rules.iter().find(marked).unwrap();
             assert_eq!((marked.mark, marked.priority), (Some((0x10, 0xff)), 524));
@@ -334,7 +344,7 @@ fn prefixes_are_excluded_from_wider_ones_where_not_all_belongs_into_the_tunnel()
     world.settings.excluded.destinations = vec![prefix("203.0.113.8/32")];
     assert_eq!(world.way("203.0.113.7"), Some(TUN));
     assert_eq!(world.own_way("203.0.113.8"), None);
-    let plan = world.planner().plan();
+    let plan = world.planner().whole();
     assert!(plan.routes.iter().all(|route| route.table != *TABLES.start()), "{plan:?}");
 }
 
@@ -357,6 +367,18 @@ fn the_server_s_inner_addresses_are_in_the_tunnel_whatever_is_excluded() {
     world.settings.into_tunnel.clear();
     assert_eq!(world.marked_way("10.77.0.1"), Some(Some(TUN)), "named by the grant alone");
     world.settings.excluded.marks.clear();
-    let plan = world.planner().plan();
+    let plan = world.planner().whole();
     assert!(plan.routes.iter().all(|route| route.table != inner_table(&TABLES)), "{plan:?}");
+}
+
+#[test]
+fn what_is_planned_at_each_change_does_not_grow_with_what_is_excluded() {
+    let mut world = World::new(&["wwan*"], "10.9.0.7/24", &[]).grant();
+    let before = world.planner().plan();
+    let one =
+        |number: u32| IpNet::from(IpAddr::from(0xcb00_0000_u32.wrapping_add(number).to_be_bytes()));
+    world.settings.excluded.destinations = (0..9_000).map(one).collect();
+    let planner = world.planner();
+    assert!(planner.plan() == before);
+    assert_eq!(planner.passing().len(), 18_000, "in two tables");
 }

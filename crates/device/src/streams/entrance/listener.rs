@@ -23,7 +23,9 @@ impl Listener {
     /// # Errors
     /// What the kernel says.
     pub(super) fn for_asking(address: SocketAddr) -> io::Result<Self> {
-        Self::new(TcpListener::bind(address)?, false)
+        let listener = Self::new(TcpListener::bind(address)?, false)?;
+        tracing::info!(listen = %listener.address, "SOCKS5 and HTTP CONNECT are answered");
+        Ok(listener)
     }
 
     /// Callers come to `socket` from now on.
