@@ -632,6 +632,7 @@ fn no_uplink_is_used_before_the_filters_hold_and_nothing_waits_for_nft() {
         assert_eq!(client.count("uplink is up"), 0, "{}", client.log());
         fs::remove_file(&hold).unwrap();
         client.wait_for(" joined");
+        assert!(!packets().contains("packets 0 "), "the counter counts");
         road.echo(&road.server, GATEWAY_V4);
         road.wait_for_traffic();
         // The tunnel carries on while other filters, marks and split tables are put in place.

@@ -24,7 +24,7 @@ use std::fmt::Write as _;
 
 use roadweave_types::{Instant, UplinkId};
 
-use crate::filter::{KeptTable, Turn, is_quotable, run_nft};
+use crate::filter::{KeptTable, Turn, is_quotable, remove_table};
 use crate::routes::{ANSWER_MASK, answer_mark};
 use crate::{DeviceError, Instance, Uplink, Waker, sysctl};
 
@@ -123,9 +123,7 @@ impl Answers {
 
 /// Removes the table of an instance; that there is none is no error.
 pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
-    let table = instance.answers_table();
-    // "add" first, so that "delete" finds one.
-    run_nft(&format!("add table inet {table}\ndelete table inet {table}\n"))
+    remove_table(&instance.answers_table())
 }
 
 /// The text of the table, and how many rules it has.

@@ -185,8 +185,10 @@ impl Worker {
     /// Sets them if that could not be done before, or again if another program has changed the
     /// file.
     fn mend(&mut self) -> Result<(), DeviceError> {
-        if self.is_due && self.backend.is_none() {
-            return self.set();
+        match (self.is_due, self.backend) {
+            (true, None) => return self.set(),
+            (false, Some(_)) => return self.unset(),
+            _ => {}
         }
         if self.backend != Some(DnsBackend::File) || self.file().is_ours() {
             return Ok(());

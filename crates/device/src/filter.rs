@@ -182,7 +182,7 @@ impl Filters {
             self.make_room();
             self.shares.replace(options)?;
         }
-        let result = if options.forward { self.set_forwarding() } else { Ok(()) };
+        let result = if options.forward { self.set_forwarding(options) } else { Ok(()) };
         self.forwarded = [FORWARD_V4, FORWARD_V6].into_iter().filter(|it| is_on(it)).collect();
         self.forwarded.retain(|_| options.forward);
         result
@@ -223,8 +223,16 @@ impl Filters {
         self.instance.change_setting(key, value)
     }
 
-    fn set_forwarding(&mut self) -> Result<(), DeviceError> {
-        self.change_setting(FORWARD_V4, "1")?;
+    fn set_forwarding(&mut self, options: &FilterOptions) -> Result<(), DeviceError> {
+        match options.forwarding {
+            // The box itself has a use for the tunnel.
+            Forwarding::Box { .. } => self.change_if_possible(
+                FORWARD_V4,
+                "1",
+                "what is behind this box does not get through",
+            ),
+            Forwarding::Open | Forwarding::Server { .. } => self.change_setting(FORWARD_V4, "1")?,
+        }
         // A machine that forwards IPv6 ignores router advertisements, and with them its own default
         // route, unless accept_ra is 2.
         for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten() {
@@ -291,18 +299,24 @@ pub(crate) fn remove_unless_needed(
 
 /// Removes the tables of an instance; that there are none is no error.
 fn remove(instance: &Instance) -> Result<(), DeviceError> {
+    remove_table(&instance.filter_table())?;
+    remove_table(&instance.shares_table())
+}
+
+/// Removes a table while the program starts or ends, which must not take long; that there is none
+/// is no error.
+pub(crate) fn remove_table(table: &str) -> Result<(), DeviceError> {
     // "add" first, so that "delete" finds one.
-    let removed = [instance.filter_table(), instance.shares_table()]
-        .map(|table| format!("add table inet {table}\ndelete table inet {table}\n"));
-    run_nft(&removed.concat())
+    let script = format!("add table inet {table}\ndelete table inet {table}\n");
+    call_nft(&["-f", "-"], &script, REMOVAL_LIMIT)
 }
 
-pub(crate) fn run_nft(script: &str) -> Result<(), DeviceError> {
-    call_nft(&["-f", "-"], script)
+fn run_nft(script: &str) -> Result<(), DeviceError> {
+    call_nft(&["-f", "-"], script, LIMIT)
 }
 
-fn call_nft(arguments: &[&str], script: &str) -> Result<(), DeviceError> {
-    match program::run(Command::new("nft").args(arguments), script, LIMIT) {
+fn call_nft(arguments: &[&str], script: &str, limit: Duration) -> Result<(), DeviceError> {
+    match program::run(Command::new("nft").args(arguments), script, limit) {
         Ok(()) => Ok(()),
         Err(Failure::NotStarted(error)) => Err(match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => DeviceError::Unavailable {
@@ -323,5 +337,7 @@ fn call_nft(arguments: &[&str], script: &str) -> Result<(), DeviceError> {
 /// How long `nft` may take. 4,000 prefixes take a second on a slow machine, and a machine without
 /// processor time needs more than 10 s for a few. No event loop waits for it.
 const LIMIT: Duration = Duration::from_secs(60);
+/// How long it may take to remove a table: a service manager ends a program that takes 90 s.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
 const FORWARD_V4: &str = "net.ipv4.ip_forward";
 const FORWARD_V6: &str = "net.ipv6.conf.all.forwarding";

@@ -516,7 +516,7 @@ fn what_another_program_changes_of_the_tun_and_the_rules_is_set_right() {
                 let mut server = Routes::open(&instance).unwrap();
                 server.route_into_tun(tun.index(), &[prefix("0.0.0.0/0")]).unwrap();
                 server.keep_tun(&tun, &[prefix("10.8.0.2/24")]);
-                let mut keeper = FilterKeeper::start(&instance).unwrap();
+                let mut keeper = FilterKeeper::start(&instance, None).unwrap();
                 keeper.set_and_wait(filters("rw0", "10.8.0.0/24")).unwrap();
                 let before = link_and_rules(&machine);
                 change_as_another_program(&machine);

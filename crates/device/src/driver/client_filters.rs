@@ -26,8 +26,8 @@ use crate::{
 pub(super) struct ClientFilters {
     keeper: FilterKeeper,
     options: FilterOptions,
-    /// They were in place once.
-    have_held: bool,
+    /// The last request that something waits for.
+    awaited: u64,
 }
 
 impl ClientFilters {
@@ -61,27 +61,28 @@ impl ClientFilters {
             forward: false,
         };
         let keeper = FilterKeeper::start(instance, Some(done))?;
-        Ok(Self { keeper, options, have_held: false })
+        Ok(Self { keeper, options, awaited: 0 })
     }
 
     /// Whether the filters have kept out what comes in by uplinks: no uplink is used before.
-    pub(super) fn have_held(&mut self) -> bool {
-        self.have_held |= self.keeper.is_in_place();
-        self.have_held
+    pub(super) fn have_held(&self) -> bool {
+        self.keeper.in_place() > 0
     }
 
-    /// Whether the filters are those that were set last.
+    /// Whether the filters are in place for what was granted and excluded last.
     pub(super) fn are_in_place(&self) -> bool {
-        self.keeper.is_in_place()
+        self.keeper.in_place() >= self.awaited
     }
 
-    /// Why no uplink can be used yet, if the filters are the reason.
-    pub(super) fn obstacle(&mut self) -> Option<String> {
-        if self.have_held() {
-            return None;
-        }
+    /// What cannot be used yet, if the filters are the reason.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        let what = match (self.have_held(), self.are_in_place()) {
+            (false, _) => "no uplink is used",
+            (true, false) => "the inner addresses are not used",
+            (true, true) => return None,
+        };
         let failure = self.keeper.failure().map(|why| format!(": {why}")).unwrap_or_default();
-        Some(format!("no uplink is used until the packet filters are in place{failure}"))
+        Some(format!("{what} until the packet filters are in place{failure}"))
     }
 
     /// Keeps out what comes in by any interface but these and the TUN.
@@ -101,7 +102,7 @@ impl ClientFilters {
     /// Gives what leaves outside the tunnel its source addresses, and nothing else.
     pub(super) fn set_excluded(&mut self, excluded: Excluded) {
         self.options.excluded = excluded;
-        self.keeper.set(self.options.clone());
+        self.awaited = self.keeper.set(self.options.clone());
     }
 
     /// Lets a new uplink hear its routers although the box forwards, whether it has an address yet
@@ -117,12 +118,20 @@ impl ClientFilters {
     pub(super) fn on_granted(&mut self, mtu: u16, addresses: &[IpNet]) {
         // Prefixes behind the box are granted too; its own addresses are the whole ones.
         let own = addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());
-        self.options.own_addresses = own.map(IpNet::addr).collect();
+        let own = own.map(IpNet::addr).filter(|own| !self.options.own_addresses.contains(own));
+        // Those of before are the TUN's until these take their place.
+        self.options.own_addresses.extend(own.collect::<Vec<_>>());
         self.options.mtu = mtu;
         if let Some(keep) = &mut self.options.masquerade_into_tun {
             *keep = addresses.to_vec();
         }
         self.options.forward = true;
+        self.awaited = self.keeper.set(self.options.clone());
+    }
+
+    /// The TUN has these addresses and no others.
+    pub(super) fn on_addresses_set(&mut self, own: &[IpNet]) {
+        self.options.own_addresses = own.iter().map(IpNet::addr).collect();
         self.keeper.set(self.options.clone());
     }
 

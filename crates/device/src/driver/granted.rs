@@ -32,7 +32,7 @@ pub(super) struct Granted {
 pub(super) struct Due {
     /// What brought it.
     pub(super) event: ClientEvent,
-    grant: Grant,
+    pub(super) grant: Grant,
 }
 
 impl Granted {

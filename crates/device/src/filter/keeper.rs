@@ -7,6 +7,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -72,13 +73,20 @@ impl FilterKeeper {
         let (at_work, woken) = (instance.clone(), waker.clone());
         let progress = Arc::new(Mutex::new(Progress::default()));
         let report = Report { progress: progress.clone(), done };
+        let (sender, started) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("filters".to_owned())
             .spawn(move || match Worker::new(at_work, receiver, woken, notices, report) {
-                Ok(mut worker) => worker.run(),
-                Err(error) => tracing::error!("the packet filters are not kept: {error}"),
+                Ok(mut worker) => {
+                    let _ = sender.send(Ok(()));
+                    worker.run();
+                }
+                Err(error) => drop(sender.send(Err(error))),
             })
             .map_err(|error| DeviceError::system("start a thread", error))?;
+        started
+            .recv()
+            .map_err(|_| DeviceError::system("start a thread", io::ErrorKind::Other))??;
         let tables = [instance.filter_table(), instance.shares_table()];
         Ok(Self {
             tables,
@@ -93,9 +101,9 @@ impl FilterKeeper {
         })
     }
 
-    /// Whether the filters of the last request are in place.
-    pub fn is_in_place(&self) -> bool {
-        self.number > 0 && lock(&self.progress).in_place == self.number
+    /// The newest request whose filters have been in place, counted from 1.
+    pub fn in_place(&self) -> u64 {
+        lock(&self.progress).in_place
     }
 
     /// Why the last attempt failed, while none has succeeded since.
@@ -103,11 +111,13 @@ impl FilterKeeper {
         lock(&self.progress).failure.clone()
     }
 
-    /// Puts others in the place of the filters, soon; a failure is logged and tried again.
-    pub fn set(&mut self, options: FilterOptions) {
+    /// Puts others in the place of the filters, soon; a failure is logged and tried again. Returns
+    /// the number of the request, for [`FilterKeeper::in_place`].
+    pub fn set(&mut self, options: FilterOptions) -> u64 {
         if self.wanted.as_ref() != Some(&options) {
             self.request(options, None);
         }
+        self.number
     }
 
     /// Puts others in the place of the filters and waits until they are there: for the start alone,
@@ -151,7 +161,7 @@ impl FilterKeeper {
         self.wanted = Some(options.clone());
         self.number += 1;
         if let Some(requests) = &self.requests {
-            // A worker that could not start has logged why; nothing is in place then.
+            // A thread that has ended has logged why; nothing more is in place then.
             let _ = requests.send(Request { number: self.number, options, answer });
         }
         self.waker.wake();
@@ -195,8 +205,10 @@ struct Worker {
     last_repair: Option<Instant>,
     /// When it was logged that forwarding was off.
     last_off: Option<Instant>,
-    /// When a failure or a repair was told, so that no quarrel fills the log.
+    /// When a repair was logged, so that no quarrel fills the log.
     last_told: Option<Instant>,
+    /// When a failure was logged.
+    last_failure: Option<Instant>,
 }
 
 impl Worker {
@@ -226,6 +238,7 @@ impl Worker {
             last_repair: None,
             last_off: None,
             last_told: None,
+            last_failure: None,
         })
     }
 
@@ -280,11 +293,11 @@ impl Worker {
                 answer.map(|answer| answer.send(Ok(())));
             }
             (Err(error), Some(answer)) => {
-                self.last_told = Some(Instant::now());
-                // Whoever waited tells it.
+                self.last_failure = Some(Instant::now());
+                // The caller logs it.
                 let _ = answer.send(Err(error));
             }
-            (Err(error), None) if self.may_tell(FAILURE_REMINDER) => {
+            (Err(error), None) if is_due(&mut self.last_failure, FAILURE_REMINDER) => {
                 tracing::warn!(
                     "the packet filters are not as they should be, trying again: {error}"
                 );
@@ -325,11 +338,10 @@ impl Worker {
         self.last_repair = Some(Instant::now());
         self.apply(Vec::new());
         if is_off && !self.failed {
-            if self.last_off.is_none_or(|at| at.elapsed() >= REPAIR_REMINDER) {
-                self.last_off = Some(Instant::now());
+            if is_due(&mut self.last_off, REPAIR_REMINDER) {
                 tracing::warn!("another program switched forwarding off; it is on again");
             }
-        } else if !self.failed && self.may_tell(REPAIR_REMINDER) {
+        } else if !self.failed && is_due(&mut self.last_told, REPAIR_REMINDER) {
             tracing::warn!(
                 table = self.instance.filter_table(),
                 "another program had changed or removed the packet filters of this tunnel; they are \
@@ -337,15 +349,15 @@ impl Worker {
             );
         }
     }
+}
 
-    /// Whether it is time for another line about trouble.
-    fn may_tell(&mut self, interval: Duration) -> bool {
-        let may = self.last_told.is_none_or(|at| at.elapsed() >= interval);
-        if may {
-            self.last_told = Some(Instant::now());
-        }
-        may
+/// Whether it is time for another line after the `last`.
+fn is_due(last: &mut Option<Instant>, interval: Duration) -> bool {
+    let is_due = last.is_none_or(|at| at.elapsed() >= interval);
+    if is_due {
+        *last = Some(Instant::now());
     }
+    is_due
 }
 
 const WAKER: Token = Token(0);

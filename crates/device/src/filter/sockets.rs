@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use roadweave_types::DropReason;
 
 use super::chain::{count_and_drop, family, has_family};
-use super::{FilterOptions, apart, call_nft};
+use super::{FilterOptions, REMOVAL_LIMIT, apart, call_nft};
 use crate::apart::GROUP;
 use crate::{ClientSockets, DeviceError};
 
@@ -93,5 +93,5 @@ pub(crate) fn check_sockets(table: &str) -> Result<(), DeviceError> {
          chain sockets {{ type {HOOK}; policy accept;\n{}\n}}\n}}\n",
         rules.join("\n")
     );
-    call_nft(&["-c", "-f", "-"], &text)
+    call_nft(&["-c", "-f", "-"], &text, REMOVAL_LIMIT)
 }

@@ -39,7 +39,7 @@ use roadweave_types::{FAILED_MARK, Instant, TAKEN_MARK};
 use super::chain::{Chain, family, has_family};
 use super::nftables::Nftables;
 use super::ruleset::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};
-use super::{Interface, KeptTable, Turn, run_nft};
+use super::{Interface, KeptTable, Turn, remove_table};
 use crate::{DeviceError, Excluded, Instance, Waker};
 
 /// The mark of packets and connections that are for sockets of this box which bear addresses of
@@ -148,9 +148,7 @@ impl SplitTable {
 
 /// Removes the table of an instance; that there is none is no error.
 pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
-    let table = instance.split_table();
-    // "add" first, so that "delete" finds one.
-    run_nft(&format!("add table inet {table}\ndelete table inet {table}\n"))
+    remove_table(&instance.split_table())
 }
 
 /// Removes what an earlier run has left, if there is something.

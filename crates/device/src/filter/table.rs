@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -107,7 +108,7 @@ pub(crate) struct KeptTable {
     /// Wakes the event loop when the thread ends.
     waker: Option<Waker>,
     table: Option<Table>,
-    work: Option<JoinHandle<Done>>,
+    work: Option<(Receiver<Done>, JoinHandle<()>)>,
     /// The table is not what it should be.
     is_stale: bool,
     /// Another program has changed it.
@@ -161,10 +162,17 @@ impl KeptTable {
     /// Takes what the thread has done, or looks from time to time whether the table is as it should
     /// be, and begins to replace it if not. `text` is that of the table, and how many rules it has.
     pub(crate) fn turn(&mut self, now: Instant, text: impl FnOnce() -> (String, usize)) -> Turn {
-        if let Some(work) = self.work.take_if(|work| work.is_finished()) {
-            return self.take_done(work);
+        if let Some((done, _)) = &self.work {
+            return match done.try_recv() {
+                Ok(done) => self.take_done(done),
+                Err(TryRecvError::Empty) => Turn::Unchanged,
+                Err(TryRecvError::Disconnected) => {
+                    let died = DeviceError::system("put a table in place", io::ErrorKind::Other);
+                    self.take_done((None, Err(died)))
+                }
+            };
         }
-        if self.work.is_some() || now < self.next_look {
+        if now < self.next_look {
             return Turn::Unchanged;
         }
         self.next_look = now + LOOK;
@@ -174,25 +182,24 @@ impl KeptTable {
         }
         let (table, name, waker) = (self.table.take(), self.name.clone(), self.waker.clone());
         let (text, rules) = text();
+        let (sender, done) = channel();
         let work = move || {
-            let done = replaced(table, name, &text, rules);
+            // The receiver is there as long as this thread.
+            let _ = sender.send(replaced(table, name, &text, rules));
             waker.iter().for_each(Waker::wake);
-            done
         };
         match std::thread::Builder::new().name("table".to_owned()).spawn(work) {
             Ok(thread) => {
                 self.is_stale = false;
-                self.work = Some(thread);
+                self.work = Some((done, thread));
                 Turn::Unchanged
             }
             Err(error) => Turn::Failed(DeviceError::system("start a thread", error)),
         }
     }
 
-    fn take_done(&mut self, work: JoinHandle<Done>) -> Turn {
-        let died =
-            |_| (None, Err(DeviceError::system("put a table in place", io::ErrorKind::Other)));
-        let (table, result) = work.join().unwrap_or_else(died);
+    fn take_done(&mut self, (table, result): Done) -> Turn {
+        self.work = None;
         self.table = table;
         match result {
             Ok(()) => Turn::Replaced { was_changed: std::mem::take(&mut self.is_changed) },
@@ -212,7 +219,7 @@ impl KeptTable {
 impl Drop for KeptTable {
     fn drop(&mut self) {
         // Else it could put the table in place after it was removed.
-        self.work.take().map(JoinHandle::join);
+        self.work.take().map(|(_, thread)| thread.join());
     }
 }
 

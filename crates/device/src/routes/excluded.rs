@@ -50,6 +50,14 @@ pub(super) struct Tunnel<'a> {
 }
 
 impl Excluded {
+    /// What both exclude.
+    pub(crate) fn within(&self, other: &Self) -> Self {
+        let mut both = self.clone();
+        both.destinations.retain(|it| other.destinations.contains(it));
+        both.marks.retain(|it| other.marks.contains(it));
+        both
+    }
+
     /// This, and what the other excludes beyond it.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {

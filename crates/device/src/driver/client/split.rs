@@ -23,6 +23,8 @@ use crate::{DeviceError, Excluded, Instance, Interface, Waker};
 pub(super) struct Split {
     table: SplitTable,
     inside: Vec<Interface>,
+    /// Routes lead here what is marked.
+    is_led: bool,
     next_look: Instant,
     /// How many were handed over and had not come in at the last look.
     astray: u64,
@@ -45,6 +47,7 @@ impl Split {
         Self {
             table: SplitTable::new(instance, tun, rules, listeners, waker),
             inside: Vec::new(),
+            is_led: false,
             next_look: Instant::ZERO,
             astray: 0,
             rests_until: None,
@@ -103,7 +106,9 @@ impl Split {
             return;
         }
         // Nothing is marked before routes lead it here.
-        match steering.take_split(self.inside.iter().map(|it| it.name.clone()).collect()) {
+        let led = steering.take_split(self.inside.iter().map(|it| it.name.clone()).collect());
+        self.is_led = led.is_ok();
+        match led {
             Ok(()) => {
                 self.table.set_inside(self.inside.clone());
                 self.turn_table(now);
@@ -120,7 +125,7 @@ impl Split {
             ),
             Turn::Failed(error) => return self.fail(&error),
         }
-        if self.table.is_in_place() && self.rests_until.is_none() {
+        if self.is_led && self.table.is_in_place() && self.rests_until.is_none() {
             self.failure = None;
         }
     }

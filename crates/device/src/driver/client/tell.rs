@@ -50,6 +50,7 @@ impl ClientRole {
         let Some(due) = self.granted.take_due(&self.filters) else { return };
         if let Some(tun) = driver.edge.tun() {
             self.granted.set(&mut self.steering, tun, &due);
+            self.filters.on_addresses_set(&due.grant.addresses);
         }
         // From this line on the tunnel can be used.
         match due.event {

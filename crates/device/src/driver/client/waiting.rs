@@ -13,8 +13,8 @@ use super::ClientRole;
 use super::streams::LanStreams;
 use crate::Excluded;
 use crate::driver::event_loop::Driver;
-use crate::driver::reread::Askers;
-use crate::local::{LocalRequest, ReloadAnswer};
+use crate::driver::reread;
+use crate::local::{LocalRequest, ReloadAnswer, RpcError};
 
 /// What waits, besides what was granted.
 #[derive(Debug, Default)]
@@ -23,9 +23,8 @@ pub(super) struct Waiting {
     pub(super) uplinks: bool,
     /// The routes of what is excluded.
     exclusion: bool,
-    askers: Askers,
-    /// What became of the last reload.
-    reloaded: Option<Result<ReloadAnswer, String>>,
+    /// Who asked for a reload, and what became of it.
+    reloads: Vec<(LocalRequest, ReloadAnswer)>,
 }
 
 impl Waiting {
@@ -35,8 +34,11 @@ impl Waiting {
         request: LocalRequest,
         reloaded: Result<ReloadAnswer, String>,
     ) {
-        self.askers.add(0, request);
-        self.reloaded = Some(reloaded);
+        match reloaded {
+            Ok(_) if self.reloads.len() >= RELOADS_MAX => request.answer(Err(RpcError::busy())),
+            Ok(reloaded) => self.reloads.push((request, reloaded)),
+            failed => request.answer(reread::answer(failed)),
+        }
     }
 }
 
@@ -56,6 +58,11 @@ impl ClientRole {
     pub(super) fn exclude(&mut self, now: Instant, excluded: Excluded) {
         if self.options.routes.excluded == excluded {
             return;
+        }
+        // What is excluded no more goes into the tunnel at once.
+        let left = self.options.routes.excluded.within(&excluded);
+        if left != self.options.routes.excluded {
+            self.steering.set_excluded(now, left);
         }
         self.filters.add_excluded(&excluded);
         self.options.routes.excluded = excluded;
@@ -83,8 +90,11 @@ impl ClientRole {
         if self.waiting.exclusion || !is_settled {
             return;
         }
-        if let Some(reloaded) = self.waiting.reloaded.take() {
-            self.waiting.askers.on_read(0, &reloaded);
+        for (request, reloaded) in self.waiting.reloads.drain(..) {
+            request.answer(reread::answer(Ok(reloaded)));
         }
     }
 }
+
+/// As many as callers at a time. A caller that left counts until the reload holds.
+const RELOADS_MAX: usize = 16;
