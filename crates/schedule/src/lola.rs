@@ -20,8 +20,8 @@
 //!   the greedy one's last: greed took a sooner place while there was one. So the better spread's
 //!   last packet is no sooner.
 //! - What finds no place waits in the lane's queue, which is in the order of deadlines since all
-//!   packets have the same time, until it is late. While nothing is under way, one packet leaves
-//!   all the same, and its acknowledgement tells how the path does.
+//!   packets have the same time, until it is late. While next to nothing of the lane is under way,
+//!   two leave all the same each time that a path is to be probed, and tell how it does.
 //! - A path that got no two packets in a row for `min(1 s, 2 * iat)` gets copies of the first two
 //!   of the next frame, so that its pace is known (section 3.6); not while others of the lane are
 //!   under way on it, which tell as much. Only a packet that has a place elsewhere is copied.
@@ -168,19 +168,26 @@ impl Scheduler for Lola {
         let bytes = packet.bytes as u64;
         self.windows.on_packet(bytes);
         self.look_at(now, paths);
+        self.plan_probes(now, packet, paths);
         let status = best_status(paths);
         let answering = || {
             let paths = paths.iter().enumerate();
             paths.filter(|(_, path)| status.is_some_and(|status| path.has_status(status)))
         };
-        // With nothing under way no acknowledgement would tell that a path has become faster.
-        let is_idle = answering().all(|(_, path)| under_way(path) == 0.0);
+        // A lane with next to nothing under way learns by a pair that a path has become faster.
+        let (mut probed, mut is_quiet) = (PathSet::EMPTY, true);
+        for (position, path) in answering() {
+            let state = self.paths.iter().find(|state| state.id == path.snapshot.id);
+            is_quiet &= state.is_none_or(|state| state.flying < 2);
+            if state.is_some_and(|state| state.probes > 0) {
+                probed.insert(position);
+            }
+        }
         let soonest = answering()
             .filter(|(_, path)| !path.snapshot.is_held_back(bytes))
             .map(|(position, path)| self.estimate(now, position, path, bytes))
-            .filter(|estimate| estimate.has_place || is_idle)
+            .filter(|estimate| estimate.has_place || is_quiet && probed.contains(estimate.position))
             .min_by(|a, b| a.arrival.total_cmp(&b.arrival));
-        self.plan_probes(now, packet, paths);
         // Without a place it waits for one; without room it waits a moment for the pacer of that
         // path, which is sooner than any other path.
         let Some(estimate) = soonest.filter(|estimate| estimate.has_room) else {

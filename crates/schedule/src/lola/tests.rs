@@ -338,6 +338,7 @@ fn a_path_is_probed_by_copies_and_never_by_a_packet_without_a_place() {
     let slow = paced(&mut lola, 1, 20, 150);
     let silent = PathSnapshot { status: PathStatus::Suspect, ..paced(&mut lola, 2, 20, 4) };
     let mut paths = [full, slow, silent];
+    (0..3).for_each(|_| lola.on_sent(at(10_499), PathId(0), 1200, 0));
     let select = |lola: &mut Lola, paths: &[PathSnapshot]| {
         lola.select_among(at(10_500), &packet(4800), paths)
     };
@@ -345,6 +346,25 @@ fn a_path_is_probed_by_copies_and_never_by_a_packet_without_a_place() {
     paths[0].bytes_in_flight = 0;
     let expected = Decision::Send([0, 1, 2].into_iter().collect());
     assert_eq!(select(&mut lola, &paths), expected, "two copies beside it");
+}
+
+#[test]
+fn where_nothing_is_under_way_a_pair_leaves_without_a_place() {
+    let mut lola = Lola::new(MS * 100);
+    let mut paths = [paced(&mut lola, 0, 20, 200), paced(&mut lola, 1, 20, 150)];
+    let sets: Vec<usize> = (0..4)
+        .map(|_| match lola.select_among(at(10_500), &packet(4800), &paths) {
+            Decision::Send(set) => {
+                for path in set.iter() {
+                    lola.on_sent(at(10_500), PathId(path as u32), 1200, 0);
+                    paths[path].bytes_in_flight += 1200;
+                }
+                set.len()
+            }
+            Decision::Wait => 0,
+        })
+        .collect();
+    assert_eq!(sets, [2, 2, 0, 0], "nothing arrives in time, and both are probed");
 }
 
 #[test]
