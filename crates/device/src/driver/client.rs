@@ -139,9 +139,13 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let steering = Steering::start(&instance, options.route_settings(), tun.index(), dns)?;
     let ground = Ground { signals, instance, lock, clock, metrics, tun, steering };
     let is_closed = options.routes.closed_before_join;
+    let name = options.tun.name.clone();
     begin(options, ground).inspect_err(|_| {
         if is_closed {
-            tracing::warn!("what belongs into the tunnel stays refused until the next start");
+            tracing::warn!(
+                "what belongs into the tunnel stays refused until the next start, or until \
+                 `roadweave release {name}`"
+            );
         }
     })
 }
