@@ -11,6 +11,7 @@ mod common;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 
 use common::*;
 use roadweave_device::netns::run_sandboxed;
@@ -107,6 +108,24 @@ fn a_running_daemon_may_do_no_more_than_it_needs_and_that_it_can() {
         server.interrupt();
         road.vehicle.ip("link del eth2").unwrap();
         assert_eq!(road.state(), before);
+    });
+}
+
+#[test]
+fn both_ends_run_where_they_can_write_nothing_but_their_own_folders() {
+    run_sandboxed("both_ends_run_where_they_can_write_nothing_but_their_own_folders", || {
+        let road = Road::new();
+        // As ProtectSystem=strict: /run, /dev, /proc and /sys are mounts of their own.
+        let mut mount = Command::new("mount");
+        assert!(mount.args(["-o", "bind,remount,ro", "/"]).status().unwrap().success());
+        assert!(File::create("/etc/written").is_err());
+        let (server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_paths(&["eth1", "eth2"]);
+        road.wait_for_traffic();
+        assert_eq!(server.count("ERROR") + client.count("ERROR"), 0, "{}", client.log());
+        client.interrupt();
+        server.interrupt();
     });
 }
 

@@ -58,6 +58,11 @@ fn the_services_are_alike_in_all_but_what_they_start() {
     let rest = |name| unit(name).split_once("\nType=").unwrap().1.to_owned();
     let first = rest(UNITS[0].0);
     UNITS.iter().for_each(|(name, ..)| assert_eq!(rest(name), first, "{name}"));
+    // What root runs cannot be written, and the service manager takes no orders from it.
+    assert_eq!(value(&first, "ProtectSystem"), "strict");
+    assert_eq!(value(&first, "ReadOnlyPaths"), "/etc/roadweave");
+    assert_eq!(value(&first, "InaccessiblePaths"), "-/run/dbus -/run/systemd/private");
+    assert!(!first.contains("\nReadWritePaths="));
     // It is woken soon, and takes no core from anybody.
     assert!(value(&first, "Nice").parse::<i32>().unwrap() < 0);
     // `closed.rs` shows what it does.

@@ -432,6 +432,13 @@ impl ClientFile {
                 Some(position) => format!("proxies.{position}"),
             };
             server.validate(&at, own)?;
+            if self.private_key.is_written_as(&server.public_key) {
+                let message = format!(
+                    "{at}.public_key is this client's own private_key; write the public key that the \
+                     server's side has printed"
+                );
+                return Err(Fault::new(format!("{at}.public_key"), message));
+            }
             if known.contains(&server.public_key) {
                 let message = "proxies.public_key: there is a server with this key before it; \
                                each has a key of its own, and several addresses where it needs them";

@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_key_of_the_file_stays() {
-        let local = format!("private_key = \"{}\"\n", crate::tests::KEY);
+        let local = format!("private_key = \"{}\"\n", crate::tests::PRIVATE);
         assert!(!merged(&local, LANES).expect("taken").file.private_key.is_empty());
     }
 }

@@ -87,6 +87,7 @@ pub(crate) struct PeersCheck<'a> {
     own_addresses: &'a [IpNet],
     /// The tenants of which each peer must name one, if the file has several.
     tenants: Option<&'a [&'a str]>,
+    private_key: PrivateKey,
     keys: BTreeMap<PublicKey, usize>,
     /// By tenant: those of different tenants may be the same.
     networks: BTreeMap<&'a str, JointPrefixMap<IpNet, usize>>,
@@ -100,7 +101,8 @@ impl<'a> PeersCheck<'a> {
     ) -> Self {
         let own_key = private_key.identity().ok().map(|identity| identity.public_key());
         let (keys, networks) = (BTreeMap::new(), BTreeMap::new());
-        Self { list, own_key, own_addresses, tenants: None, keys, networks }
+        let private_key = private_key.clone();
+        Self { list, private_key, own_key, own_addresses, tenants: None, keys, networks }
     }
 
     pub(crate) fn of_tenants(self, tenants: &'a [&'a str]) -> Self {
@@ -118,6 +120,13 @@ impl<'a> PeersCheck<'a> {
         if self.own_key == Some(peer.public_key) {
             let message = format!(
                 "peer \"{}\": public_key is that of this server's own private_key; write the client's",
+                peer.name
+            );
+            return fault("public_key", message);
+        }
+        if self.private_key.is_written_as(&peer.public_key) {
+            let message = format!(
+                "peer \"{}\": public_key is this server's own private_key; write the client's public key",
                 peer.name
             );
             return fault("public_key", message);

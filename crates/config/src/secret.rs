@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
-use roadweave_identity::Identity;
+use roadweave_identity::{Identity, PublicKey};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
@@ -42,6 +42,11 @@ impl PrivateKey {
     /// This key, of which nothing is left here.
     pub fn take(&mut self) -> Self {
         std::mem::take(self)
+    }
+
+    /// Whether this very text stands where a public key belongs.
+    pub(crate) fn is_written_as(&self, key: &PublicKey) -> bool {
+        self.0.trim() == key.to_string()
     }
 
     /// Whether there is none.

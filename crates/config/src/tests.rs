@@ -17,13 +17,15 @@ pub(crate) fn read<T: DeserializeOwned + Validate>(text: &str) -> Result<T, Stri
     Ok(file)
 }
 
+/// The private key of these files.
+pub(super) const PRIVATE: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
 pub(super) const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 
 const OTHER_KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 
 fn client(extra: &str) -> String {
     format!(
-        "private_key = \"{KEY}\"\n{extra}\n\
+        "private_key = \"{PRIVATE}\"\n{extra}\n\
          [server]\naddresses = [\"192.0.2.1:4433\"]\npublic_key = \"{KEY}\"\n"
     )
 }
@@ -40,13 +42,13 @@ fn the_smallest_files_are_complete() {
     let file = read::<ClientFile>(&client("")).expect("complete");
     assert_eq!(file.tun.mtu_bytes.get(), 1360);
     assert_eq!(file.lane_configs(), roadweave_tunnel::default_lanes());
-    let server = read::<ServerFile>(&format!("private_key = \"{KEY}\"")).expect("complete");
+    let server = read::<ServerFile>(&format!("private_key = \"{PRIVATE}\"")).expect("complete");
     assert_eq!(server.listen.port(), 4433);
 }
 
 #[test]
 fn shards_divide_the_memory_and_only_a_server_has_them() {
-    let server = |text: &str| read::<ServerFile>(&format!("private_key = \"{KEY}\"\n{text}"));
+    let server = |text: &str| read::<ServerFile>(&format!("private_key = \"{PRIVATE}\"\n{text}"));
     assert_eq!(server("").expect("complete").shards(), 1);
     assert_eq!(server("shards = 16").expect("64 MiB each").shards(), 16);
     let refused = server("shards = 17").expect_err("60 MiB each");
@@ -54,7 +56,7 @@ fn shards_divide_the_memory_and_only_a_server_has_them() {
     for text in ["shards = 0", "shards = 65"] {
         assert!(server(text).expect_err("bounds").contains("1 to 64 is possible"));
     }
-    let proxy = format!("private_key = \"{KEY}\"\nshards = 2");
+    let proxy = format!("private_key = \"{PRIVATE}\"\nshards = 2");
     let refused = read::<ProxyFile>(&proxy).expect_err("it has none");
     assert!(refused.contains("`shards`"), "{refused}");
 }
@@ -224,7 +226,7 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
     );
     check_client(&client("name = 3"), &["line 2", "name = 3", "expected a string"]);
     check_client(
-        &client("").replacen(KEY, "abc", 1),
+        &client("").replacen(PRIVATE, "abc", 1),
         &["line 1", "private_key", "44 characters", "roadweave keygen"],
     );
     check_client(
@@ -303,10 +305,12 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
 #[test]
 fn what_is_possible_and_cannot_be_meant_is_refused() {
     let own =
-        roadweave_identity::Identity::from_base64(KEY).expect("a key").public_key().to_string();
+        roadweave_identity::Identity::from_base64(PRIVATE).expect("a key").public_key().to_string();
     let text =
         client("").replace(&format!("public_key = \"{KEY}\""), &format!("public_key = \"{own}\""));
     check_client(&text, &["line 5", "server.public_key is that of this client's own private_key"]);
+    let pasted = client("").replace(KEY, PRIVATE);
+    check_client(&pasted, &["line 5", "server.public_key is this client's own private_key"]);
     let lane = |fields: &str| format!("{}[[lanes]]\nname = \"video\"\n{fields}\n", client(""));
     check_client(
         &lane("expire_after_ms = 50"),
@@ -331,7 +335,7 @@ fn what_is_possible_and_cannot_be_meant_is_refused() {
     read::<ClientFile>(&address("2001:db8:1:2:3:4:5:6:4433")).expect("one meaning");
 
     let server = format!(
-        "private_key = \"{KEY}\"\n[[peers]]\nname = \"bus\"\npublic_key = \"{own}\"\n\
+        "private_key = \"{PRIVATE}\"\n[[peers]]\nname = \"bus\"\npublic_key = \"{own}\"\n\
          addresses = [\"10.77.0.2/32\"]\n"
     );
     let error = read::<ServerFile>(&server).expect_err("its own key");
@@ -346,7 +350,7 @@ fn what_is_possible_and_cannot_be_meant_is_refused() {
 #[test]
 fn a_peer_whose_key_has_expired_is_told() {
     let text = format!(
-        "private_key = \"{KEY}\"\n[[peers]]\nname = \"bus\"\npublic_key = \"{KEY}\"\n\
+        "private_key = \"{PRIVATE}\"\n[[peers]]\nname = \"bus\"\npublic_key = \"{KEY}\"\n\
          addresses = [\"10.77.0.2/32\"]\nexpires = 2027-01-31T00:00:00Z\n"
     );
     let file = read::<ServerFile>(&text).expect("complete");
@@ -362,7 +366,7 @@ fn the_fields_that_differ_are_named_without_their_values() {
     let old =
         read::<ClientFile>(&format!("{}{lanes}", client("name = \"bus\""))).expect("complete");
     let other = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
-    let text = client("name = \"van\"").replacen(KEY, other, 1);
+    let text = client("name = \"van\"").replacen(PRIVATE, other, 1);
     let lanes = lanes.replace("\"b\"", "\"b\"\nrank = 3");
     let new =
         read::<ClientFile>(&format!("{text}[tun]\nmtu_bytes = 1400\n{lanes}")).expect("complete");
@@ -378,7 +382,7 @@ fn peers_that_collide_are_refused() {
     };
     let other = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
     let check = |peers: String, expected: &str| {
-        let text = format!("private_key = \"{KEY}\"\n{peers}");
+        let text = format!("private_key = \"{PRIVATE}\"\n{peers}");
         let error = read::<ServerFile>(&text).expect_err("they collide");
         assert!(error.contains(expected), "{error}");
     };
@@ -397,14 +401,14 @@ fn peers_that_collide_are_refused() {
     check(format!("{bus}expires = 2027-01-31\n"), 6, "time zone");
     check("addresses = []\n".into(), 2, "addresses is empty");
     check("[[lanes]]\nstrategy = \"single:lte\"\n".into(), 3, "is for clients");
-    let text = format!("private_key = \"{KEY}\"\n{bus}expires = 2027-01-31T00:00:00Z\n");
+    let text = format!("private_key = \"{PRIVATE}\"\n{bus}expires = 2027-01-31T00:00:00Z\n");
     let file = read::<ServerFile>(&text).expect("complete");
     assert_eq!(file.peers()[0].1.expires_unix, Some(1_801_353_600));
 }
 
 #[test]
 fn what_a_fleet_may_have_behind_its_boxes_is_bounded() {
-    let of = |line: &str| format!("private_key = \"{KEY}\"\n[fleet]\n{line}\n");
+    let of = |line: &str| format!("private_key = \"{PRIVATE}\"\n[fleet]\n{line}\n");
     let check = |line: &str, expected: &str| {
         let error = read::<ServerFile>(&of(line)).expect_err("it is broken");
         assert!(error.contains(expected) && error.contains("line 3, column "), "{error}");
@@ -426,7 +430,7 @@ fn what_a_fleet_may_have_behind_its_boxes_is_bounded() {
 #[test]
 fn destinations_that_cannot_be_are_refused() {
     let check = |line: &str, expected: &str| {
-        let text = format!("private_key = \"{KEY}\"\n{line}\n");
+        let text = format!("private_key = \"{PRIVATE}\"\n{line}\n");
         let error = read::<ServerFile>(&text).expect_err("it is broken");
         for part in ["line 2", expected] {
             assert!(error.contains(part), "{part:?} is not in:\n{error}");
@@ -444,7 +448,7 @@ fn with_forwards(forwards: &str) -> Result<ServerFile, String> {
         "[[peers]]\nname = \"bus\"\npublic_key = \"{OTHER_KEY}\"\n\
          addresses = [\"10.77.0.5/32\", \"fd77::5/128\", \"192.168.5.0/24\"]\n"
     );
-    read(&format!("private_key = \"{KEY}\"\n{METRICS}{forwards}{peer}"))
+    read(&format!("private_key = \"{PRIVATE}\"\n{METRICS}{forwards}{peer}"))
 }
 
 fn forward(protocol: &str, port: &str, to: &str) -> String {
@@ -500,7 +504,7 @@ fn forwards_that_cannot_be_are_refused() {
     check(&twice, "forwards.port: 9 leads to another place already");
     let many: String = (1..=65).map(|port| forward("tcp", &port.to_string(), bus)).collect();
     check(&many, "64 may be");
-    let proxy = format!("private_key = \"{KEY}\"\n{}", forward("tcp", "1", bus));
+    let proxy = format!("private_key = \"{PRIVATE}\"\n{}", forward("tcp", "1", bus));
     assert!(read::<crate::ProxyFile>(&proxy).expect_err("it has none").contains("`forwards`"));
 }
 
@@ -540,7 +544,9 @@ fn the_recipes_are_files_that_work() {
         .split("```toml\n")
         .skip(1)
         .map(|block| block.split_once("```").expect("an end").0)
-        .map(|file| file.replacen("private_key = \"...\"", &format!("private_key = \"{KEY}\""), 1))
+        .map(|file| {
+            file.replacen("private_key = \"...\"", &format!("private_key = \"{PRIVATE}\""), 1)
+        })
         .map(|file| file.replacen("public_key = \"...\"", &format!("public_key = \"{KEY}\""), 1))
         .map(|file| file.replace("public_key = \"...\"", &format!("public_key = \"{OTHER_KEY}\"")))
         .collect();
@@ -586,7 +592,7 @@ fn the_documentation_names_every_field_with_its_default() {
     let forward =
         "[[forwards]]\nprotocol = \"both\"\nport = [1, 2]\nto = \"10.0.0.1\"\nto_port = [3, 4]\n";
     let server =
-        format!("private_key = \"{KEY}\"\n{METRICS}{lane}{forward}{peer}{fleet}[streams]\n");
+        format!("private_key = \"{PRIVATE}\"\n{METRICS}{lane}{forward}{peer}{fleet}[streams]\n");
     let server: ServerFile = read(&server).expect("complete");
     let mut fields = std::collections::BTreeMap::new();
     for text in [toml::to_string(&client), toml::to_string(&server)] {
@@ -609,7 +615,8 @@ fn the_documentation_names_every_field_with_its_default() {
     let servers = examples.next().expect("an example of several servers");
     let [first, second] = [KEY, OTHER_KEY].map(|key| format!("\"{key}\""));
     let servers = servers.replacen("\"...\"", &first, 1).replacen("\"...\"", &second, 1);
-    let file: ClientFile = read(&format!("private_key = \"{KEY}\"\n{servers}")).expect("it works");
+    let file: ClientFile =
+        read(&format!("private_key = \"{PRIVATE}\"\n{servers}")).expect("it works");
     assert_eq!(file.servers().count(), 2);
     let policies = examples.next().expect("an example of policies");
     let text = format!("{}{policies}", self::client(""));
@@ -631,13 +638,14 @@ fn streams_need_a_lane_of_their_own() {
     assert!(error.contains("[streams] takes one of 8"), "{error}");
     let error = with("[[lanes]]\nname = \"streams\"\n").expect_err("two of a name");
     assert!(error.contains("give this one another name"), "{error}");
-    let server = format!("private_key = \"{KEY}\"\n[streams]\nstrategy = \"single:wwan0\"\n");
+    let server = format!("private_key = \"{PRIVATE}\"\n[streams]\nstrategy = \"single:wwan0\"\n");
     let error = read::<ServerFile>(&server).expect_err("no uplinks");
     assert!(error.contains("a server has no uplinks"), "{error}");
     let error = read::<crate::ProxyFile>(&server).expect_err("no uplinks");
     assert!(error.contains("a server has no uplinks"), "{error}");
     // A proxy that was content with eight lanes is so still, and relays none.
-    let proxy = |more: &str| read::<crate::ProxyFile>(&format!("private_key = \"{KEY}\"\n{more}"));
+    let proxy =
+        |more: &str| read::<crate::ProxyFile>(&format!("private_key = \"{PRIVATE}\"\n{more}"));
     let relays =
         |more: &str| proxy(more).expect("good").streams_config().map(|it| it.lane.strategy);
     assert_eq!(relays(&lanes(8)), None);
@@ -711,7 +719,7 @@ fn the_documentation_names_every_field_of_proxies_and_anchors() {
     let own = roadweave_identity::Identity::from_seed([9; 32]).public_key();
     let peer = "name = \"a\"\naddresses = [\"10.0.0.1/32\"]\n";
     let fleet = "[fleet]\noffline_max_seconds = 600\n";
-    let head = format!("private_key = \"{KEY}\"\nleg_rate_mbps = 5\n{METRICS}");
+    let head = format!("private_key = \"{PRIVATE}\"\nleg_rate_mbps = 5\n{METRICS}");
     let proxy_text = format!(
         "{head}[[tenants]]\nname = \"acme\"\nrate_limit_mbps = 5\n\
          anchor = {{ addresses = [\"192.0.2.1:4434\"], public_key = \"{own}\" }}\n\

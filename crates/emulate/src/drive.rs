@@ -132,6 +132,10 @@ impl LinkFiles {
     /// files.
     pub fn name_of(file: &Path) -> Option<(&str, Direction)> {
         let name = file.file_name()?.to_str()?;
+        // What a Mac or an editor leaves beside a recording has its ending, and is none.
+        if name.starts_with('.') {
+            return None;
+        }
         ENDINGS
             .iter()
             .find_map(|(ending, direction)| Some((name.strip_suffix(ending)?, *direction)))
@@ -192,6 +196,7 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         let empty = Drive::read(&dir).unwrap_err().to_string();
         fs::write(dir.join("verizon.csv"), "t_ms,capacity_kbps\n0,1000\n").unwrap();
+        fs::write(dir.join("._verizon.csv"), b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X").unwrap();
         fs::write(dir.join("att.csv"), "t_ms,rtt_ms\n0,80\n").unwrap();
         fs::write(dir.join("drive.json"), "{}").unwrap();
         let drive = Drive::read(&dir).unwrap();

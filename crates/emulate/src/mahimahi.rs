@@ -27,6 +27,7 @@ pub fn parse_mahimahi(file: &str, text: &str) -> Result<Opportunities, TraceErro
     };
     let mut before = 0;
     let mut at = Vec::new();
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (index, line) in text.lines().enumerate() {
         let cell = line.trim_end();
         let ms = cell.parse::<u64>().ok().filter(|&ms| ms <= MS_MAX).ok_or_else(|| {
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn opportunities_repeat_with_the_last_time_as_period() {
-        let opportunities = parse_mahimahi("x.mm", "0\n3\n3\r\n7\n").unwrap();
+        let opportunities = parse_mahimahi("x.mm", "\u{feff}0\n3\n3\r\n7\n").unwrap();
         assert_eq!(opportunities.period(), Duration::from_millis(7));
     }
 

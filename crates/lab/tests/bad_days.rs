@@ -347,3 +347,27 @@ fn the_port_changes_again_while_nothing_answers() {
     let first = first_through(&mut world, 30);
     assert!(first.is_some_and(|after| after < ms(13_000)), "{first:?}");
 }
+
+#[test]
+fn a_path_that_was_dead_for_longer_than_its_port_lasts_comes_back_as_soon_as_any() {
+    for seconds in [8, 15, 45] {
+        let mut world = Plan::new("minrtt", vec![link(20, 20), link(20, 30)]).build().join();
+        stream(&mut world, 30, 5);
+        (0..2).for_each(|index| world.set_dead(index, true));
+        first_through(&mut world, seconds);
+        (0..2).for_each(|index| world.set_dead(index, false));
+        let (healed, before) = (world.now, world.down.len());
+        for number in 0..40 {
+            world.send_up(&packet_up(30_000 + number, 300));
+            world.send_down(&packet_down(30_000 + number, 300));
+            world.run(ms(50));
+        }
+        let first = |all: &[Arrival]| {
+            let new = all.iter().find(|arrival| number(&arrival.packet) >= 30_000);
+            new.map(|arrival| arrival.at.since(healed))
+        };
+        let both = [first(&world.up), first(&world.down[before..])];
+        let soon = |after: &Option<Duration>| after.is_some_and(|after| after < ms(500));
+        assert!(both.iter().all(soon), "{seconds} s: {both:?}");
+    }
+}

@@ -254,3 +254,15 @@ fn an_uplink_that_comes_and_goes_all_day_is_known_by_its_name_at_both_ends() {
         assert_eq!(world.up.len(), before + 1, "after {time} times");
     }
 }
+
+#[test]
+fn an_uplink_beyond_the_most_paths_is_told_as_that_and_not_as_blocked() {
+    let links = (0..17).map(|number| link(5, 20 + number)).collect();
+    let mut world = Plan::new("xnc", links).build().join();
+    world.run(ms(60_000));
+    let blocked = |notice: &&&Notice| matches!(notice, Notice::Blocked { .. });
+    let without_path = |notice: &&&Notice| matches!(notice, Notice::NoPath { paths_max: 16, .. });
+    let all = notices(&world);
+    assert_eq!(all.iter().filter(blocked).count(), 0, "{}", lines(&world));
+    assert_eq!(all.iter().filter(without_path).count(), 1, "{}", lines(&world));
+}

@@ -57,7 +57,7 @@ pub fn report_arguments(error: &clap::Error) -> ExitCode {
         false => error.render().to_string(),
     };
     if error.use_stderr() {
-        out::note(text(colours(std::io::stderr().is_terminal())).trim_end());
+        out::coloured(text(colours(std::io::stderr().is_terminal())).trim_end());
     } else if let Err(error) = out::print(text(colours(std::io::stdout().is_terminal()))) {
         return report(&error.into());
     }

@@ -71,12 +71,31 @@ pub fn json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(line(serde_json::to_string(value)?)?)
 }
 
-/// Says something on standard error, beside the log, on a line of its own.
+/// Says something on standard error, beside the log, on a line of its own. What it quotes may come
+/// from a file: control characters are written as escapes, and do nothing to a terminal.
 pub fn note(text: impl fmt::Display) {
+    coloured(harmless(&text.to_string()));
+}
+
+/// As [`note`], with control sequences.
+pub(crate) fn coloured(text: impl fmt::Display) {
     // Before the log is opened, and where it could not be, there is nowhere to say it.
     if let Some(lines) = LINES.get() {
         lines.push(format!("{text}\n").into_bytes());
     }
+}
+
+/// `text` with its control characters as escapes, but for the ends of lines and tabulators.
+fn harmless(text: &str) -> String {
+    let harmless = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match harmless(letter) {
+            true => shown.push(letter),
+            false => shown.extend(letter.escape_default()),
+        }
+    }
+    shown
 }
 
 /// Opens the way to standard error.
@@ -104,6 +123,13 @@ const LAST_WORDS_MAX: Duration = Duration::from_secs(10);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_message_quotes_does_nothing_to_a_terminal() {
+        let shown = harmless("lanes.csv:1:1: `\x1b]0;owned\x07\u{9b}2J` is no time\n\tä");
+        assert_eq!(shown, "lanes.csv:1:1: `\\u{1b}]0;owned\\u{7}\\u{9b}2J` is no time\n\tä");
+        assert_eq!(harmless("\r"), "\\r");
+    }
 
     #[test]
     fn a_failed_output_is_found_among_the_causes_and_nothing_else_is() {

@@ -103,6 +103,13 @@ pub enum Notice {
         /// Since when it is up.
         since: Duration,
     },
+    /// An uplink carries no path, since others have as many as there may be.
+    NoPath {
+        /// The uplink's name.
+        uplink: String,
+        /// The most paths of a session.
+        paths_max: u32,
+    },
     /// A lane has to wait for the only uplink that it may use.
     LaneWaits {
         /// The lane's name.
@@ -152,6 +159,7 @@ impl Notice {
             Self::Portal { .. } => "uplink-portal",
             Self::PortalOver { .. } => "uplink-portal-over",
             Self::Blocked { .. } => "uplink-blocked",
+            Self::NoPath { .. } => "uplink-without-path",
             Self::LaneWaits { .. } => "lane-waits",
             Self::LaneServed { .. } => "lane-served",
         }
@@ -170,6 +178,7 @@ impl Notice {
             | Self::Portal { uplink }
             | Self::PortalOver { uplink, .. }
             | Self::Blocked { uplink, .. }
+            | Self::NoPath { uplink, .. }
             | Self::LaneWaits { uplink, .. }
             | Self::LaneServed { uplink, .. } => Some(uplink),
             Self::AllSilent | Self::Answers { .. } | Self::Stays { .. } | Self::Passes { .. } => {
@@ -204,6 +213,7 @@ impl Notice {
             Self::CapOver { uplink } => format!("cap over {uplink}"),
             Self::Portal { uplink } | Self::PortalOver { uplink, .. } => format!("portal {uplink}"),
             Self::Blocked { uplink, .. } => format!("blocked {uplink}"),
+            Self::NoPath { uplink, .. } => format!("no path {uplink}"),
             Self::LaneWaits { lane, .. } => format!("lane {lane}"),
             Self::LaneServed { lane, .. } => format!("lane served {lane}"),
         }
@@ -286,6 +296,11 @@ impl fmt::Display for Notice {
                 "nothing has come in over {uplink} in {} s, while other uplinks reach the server; does \
                  its network block UDP?",
                 secs(since)
+            ),
+            Self::NoPath { uplink, paths_max } => write!(
+                f,
+                "{uplink} carries nothing: {paths_max} other uplinks have paths, and \
+                 transport.paths_max allows no more"
             ),
             Self::LaneWaits { lane, uplink } => write!(
                 f,

@@ -208,7 +208,20 @@ impl Client {
         self.outages.blocked.insert(id);
         let Some(uplink) = self.uplinks.get(&id) else { return };
         let (uplink, since) = (uplink.name.clone(), now.since(uplink.since));
-        self.notify(now, Notice::Blocked { uplink, since });
+        let paths_max = self.config.transport.max_paths;
+        let notice = match self.lacks_path(id) {
+            true => Notice::NoPath { uplink, paths_max },
+            false => Notice::Blocked { uplink, since },
+        };
+        self.notify(now, notice);
+    }
+
+    /// Whether an uplink has no path since others have as many as there may be.
+    fn lacks_path(&self, id: UplinkId) -> bool {
+        let connection = self.current.as_ref().and_then(|it| self.endpoint.connection(it.id));
+        let paths = connection.map_or(&[][..], |connection| connection.paths());
+        paths.len() >= self.config.transport.max_paths as usize
+            && paths.iter().all(|path| path.uplink != Some(id))
     }
 
     /// Tells of uplinks that have reached their caps, and of those that are below again.

@@ -45,9 +45,11 @@ impl Port {
         self.unanswered = self.unanswered.wrapping_add(1);
     }
 
-    /// Whether the next attempt waits for another port: each second one does.
-    pub(super) fn gives_way(&mut self, now: Instant) -> bool {
-        let gives_way = self.unanswered % 2 == 1 && now >= self.since + PORT_AGE_MIN;
+    /// Whether the next attempt waits for another port: each second one does. The path of a session
+    /// keeps its port for as long as it may come back by itself.
+    pub(super) fn gives_way(&mut self, now: Instant, has_session: bool) -> bool {
+        let is_tried = self.unanswered % 2 == 1 && now >= self.since + PORT_AGE_MIN;
+        let gives_way = is_tried && (!has_session || now >= self.due());
         if gives_way {
             self.leave(now);
         }

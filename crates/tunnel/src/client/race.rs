@@ -140,7 +140,7 @@ impl Client {
             let next = servers.min_by_key(|(server, _)| self.pairs.attempts((id, *server)));
             let Some((server, _)) = next else { continue };
             if let Some(uplink) = self.uplinks.get_mut(&id)
-                && uplink.port.gives_way(now)
+                && uplink.port.gives_way(now, self.current.is_some())
             {
                 uplink.next_attempt = now + PORT_CHANGE;
                 continue;

@@ -20,6 +20,11 @@ const JOINS_AT_ONCE: u32 = 12;
 /// writing what was learned of the client's networks.
 const JOIN_INTERVAL: Duration = Duration::from_secs(5);
 
+/// A machine replaces its own living session now and then, and not as often within
+/// [`REPLACED_WITHIN`].
+const REPLACED_MAX: u32 = 4;
+const REPLACED_WITHIN: Duration = Duration::from_secs(600);
+
 /// The accounts of the clients that have begun a session: no more than the server knows.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(BTreeMap<PublicKey, Account>);
@@ -29,6 +34,8 @@ struct Account {
     /// When it may begin as many sessions as ever (the generic cell rate algorithm).
     joins_whole_at: Instant,
     limits: Option<[Limit; 2]>,
+    /// Living sessions that a newer one has replaced since then.
+    replaced: (Instant, u32),
 }
 
 impl Accounts {
@@ -52,6 +59,17 @@ impl Accounts {
     /// A session of a client is over that had these limits.
     pub(super) fn keep_limits(&mut self, key: PublicKey, limits: Option<[Limit; 2]>) {
         self.0.entry(key).or_default().limits = limits;
+    }
+
+    /// A newer session replaces one that was alive. Whether that is to be told as two machines with
+    /// one key, each of which ends the session of the other: once in [`REPLACED_WITHIN`].
+    pub(super) fn on_replaced(&mut self, now: Instant, key: PublicKey) -> bool {
+        let (since, count) = &mut self.0.entry(key).or_default().replaced;
+        if *count == 0 || now >= *since + REPLACED_WITHIN {
+            (*since, *count) = (now, 0);
+        }
+        *count += 1;
+        *count == REPLACED_MAX
     }
 
     /// The client may not connect any more.
@@ -81,6 +99,18 @@ mod tests {
         assert_eq!(begun(key(2), 105), 12, "another key has its own");
         assert_eq!(begun(key(1), 125), 4);
         assert_eq!(begun(key(1), 1_000), 12);
+    }
+
+    #[test]
+    fn two_machines_with_one_key_are_told_once_in_a_while() {
+        let mut accounts = Accounts::default();
+        let mut told =
+            |seconds| accounts.on_replaced(Instant::from_millis(seconds * 1_000), key(1));
+        let minute: Vec<u64> = (1..=60).filter(|second| told(*second)).collect();
+        assert_eq!(minute, [4]);
+        assert_eq!((601..=1_200).step_by(30).filter(|second| told(*second)).count(), 1);
+        // A box that is started again now and then.
+        assert!(!(2_000..20_000).step_by(400).any(&mut told));
     }
 
     #[test]

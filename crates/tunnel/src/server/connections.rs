@@ -6,8 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
+use roadweave_identity::PublicKey;
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event};
 use roadweave_schedule::AcknowledgedDatagram;
 use roadweave_types::{DropReason, Instant, PathId};
@@ -18,6 +20,8 @@ use super::{Direction, Joined, Server, ServerEvent, refusals};
 use crate::learned::keep_learned;
 use crate::session::{Session, SessionConfig};
 
+/// A session over which nothing has come for as long may be over for its client.
+const LIVES: Duration = Duration::from_secs(3);
 /// Paths whose uplink's name is remembered per session.
 const NAMED_PATHS_MAX: usize = 64;
 
@@ -275,7 +279,7 @@ impl Server {
             session.restore(learned);
         }
         if let Some(old) = self.by_key.insert(key, id) {
-            self.end(now, old, "a newer session of the same client replaces it");
+            self.replace(now, old, key, &peer.name);
         }
         self.by_key.insert(key, id);
         if self.begin_streams(now, id, key, &peer).is_err() {
@@ -290,6 +294,21 @@ impl Server {
         self.sessions.insert(id, joined);
         self.touched.insert(id);
         self.drain_newcomer(now, id);
+    }
+
+    /// Ends a session of which a newer one of the same client takes the place.
+    pub(super) fn replace(&mut self, now: Instant, id: ConnectionId, key: PublicKey, name: &str) {
+        let connection = self.endpoint.connection(id);
+        let lives = connection.is_some_and(|it| now.since(it.last_heard()) < LIVES);
+        if lives && self.kept.lock().accounts.on_replaced(now, key) {
+            tracing::warn!(
+                peer = name,
+                event = "key-shared",
+                "two machines use the key of this client, and each ends the session of the other; \
+                 give each a key of its own"
+            );
+        }
+        self.end(now, id, "a newer session of the same client replaces it");
     }
 
     /// Closes a session from this side.

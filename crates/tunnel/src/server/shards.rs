@@ -71,7 +71,8 @@ impl Server {
     /// A client has a newer session, with another shard: that here ends.
     pub fn on_replaced(&mut self, now: Instant, key: &PublicKey) {
         if let Some(id) = self.by_key.get(key).copied() {
-            self.end(now, id, "a newer session of the same client replaces it");
+            let name = self.sessions.get(&id).map(|joined| joined.peer.name.clone());
+            self.replace(now, id, *key, &name.unwrap_or_default());
         }
         // There it has others.
         self.end_streams_of(key);
