@@ -8,14 +8,16 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use ipnet::IpNet;
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event};
 use roadweave_schedule::AcknowledgedDatagram;
 use roadweave_types::{DropReason, Instant, PathId};
-use roadweave_wire::{Control, Hello, Load, Reason, Role, Welcome};
+use roadweave_wire::{Control, Hello, Load, Reason, Role, WELCOME_NETWORKS_MAX, Welcome};
 
 use super::drain::DRAINS;
 use super::{Direction, Joined, Server, ServerEvent, refusals};
 use crate::learned::keep_learned;
+use crate::peers::Peer;
 use crate::session::{Session, SessionConfig};
 
 /// Paths whose uplink's name is remembered per session.
@@ -215,6 +217,7 @@ impl Server {
         let welcome = Control::Welcome(Welcome {
             addresses: peer.addresses.clone(),
             gateways,
+            networks: self.networks_of(&peer),
             mtu: self.config.mtu,
             anchor,
             streams,
@@ -226,6 +229,18 @@ impl Server {
             tracing::warn!(%error, peer = peer.name, "cannot welcome");
         }
         true
+    }
+
+    /// What a client reaches through this server and nowhere else.
+    fn networks_of(&self, peer: &Peer) -> Vec<IpNet> {
+        let is_network = |net: &&IpNet| net.prefix_len() < net.max_prefix_len();
+        let own = self.config.gateways.iter().filter(is_network).map(IpNet::trunc);
+        let peers = self.peers.peers();
+        let others = peers.behind().filter(|(tenant, network)| {
+            *tenant == peer.tenant && !peer.addresses.iter().any(|own| own.trunc() == *network)
+        });
+        let others = others.filter(|_| self.config.clients_reach_clients);
+        own.chain(others.map(|(_, network)| network)).take(WELCOME_NETWORKS_MAX).collect()
     }
 
     /// Of the connections on which a client was welcomed, it uses this one. One that stood by has
