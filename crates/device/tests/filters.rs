@@ -276,7 +276,8 @@ fn what_had_a_default_route_once_is_no_network_behind_the_box() {
                 machine.ip("route del default").unwrap();
                 assert_eq!(inside(&mut monitor), ["lan0", "rw0", "wwan0"]);
                 let include = vec!["wwan*".to_owned(), "wlan0".to_owned()];
-                let selector = UplinkSelector { include, exclude: vec!["wlan0".to_owned()] };
+                let selector =
+                    UplinkSelector { include, exclude: vec!["wlan0".to_owned()], inside: vec![] };
                 let mut monitor = Monitor::open(selector).unwrap();
                 assert_eq!(inside(&mut monitor), ["idle0", "idle1", "lan0", "rw0", "wlan0"]);
             })

@@ -81,6 +81,7 @@ const FIELDS: [&str; 102] = [
     "idle_timeout_seconds",
     "include",
     "initial_rtt_ms",
+    "inside",
     "insurance",
     "insurance_percent",
     "into_tunnel",

@@ -63,7 +63,8 @@ impl Granted {
         // First, so that nobody beside the tunnel ever reaches an inner address.
         filters.on_granted(mtu, &all);
         self.set_addresses(tun, mtu, addresses);
-        steering.set_grant(Grant { addresses: self.addresses.clone(), gateways });
+        let (addresses, networks) = (self.addresses.clone(), welcome.networks.clone());
+        steering.set_grant(Grant { addresses, gateways, networks });
     }
 
     fn set_addresses(&mut self, tun: &Tun, mtu: u16, wanted: Vec<IpNet>) {
@@ -162,6 +163,7 @@ mod tests {
             addresses: prefixes(&["10.3.4.5/8", "fd00::5/64"]),
             gateway_v4: Some(Gateway::Known("10.0.0.1".parse().unwrap())),
             gateway_v6: None,
+            conflict: None,
         };
         let guessing = Uplink {
             gateway_v4: Some(Gateway::Guessed("10.77.0.1".parse().unwrap())),

@@ -17,8 +17,13 @@ use super::plan::{
     Plan, Planner, Seen, leading_out, near_table, neighbours_table, split_table, uplink_table,
 };
 use super::sockets::check_mark;
-use super::{Excluded, Grant, PRIORITY_NEAR, RouteSettings, Routes, loosen_reverse_path_filter};
+use super::{
+    Excluded, Grant, PRIORITY_NEAR, RouteSettings, Routes, hide_other_addresses,
+    loosen_reverse_path_filter,
+};
 use crate::filter::split;
+use crate::monitor::foreign;
+use crate::netlink::{parse_address, parse_lease};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Route, Rule, Uplink};
 
@@ -100,6 +105,7 @@ impl ClientRoutes {
         if let Some(at) = failed {
             return Err(self.failures.swap_remove(at).error);
         }
+        hide_other_addresses(&self.instance, &uplink.name)?;
         loosen_reverse_path_filter(&self.instance, &uplink.name).map(drop)
     }
 
@@ -178,12 +184,17 @@ impl ClientRoutes {
     /// When the tables cannot be read.
     pub fn sync(&mut self) -> Result<usize, DeviceError> {
         self.failures.clear();
+        let messages = self.netlink.address_messages()?;
         let seen = Seen {
             links: self.netlink.links()?,
-            addresses: self.netlink.addresses()?,
+            addresses: messages.iter().filter_map(parse_address).collect(),
             routes: self.netlink.routes()?,
         };
         self.outside.extend(leading_out(&self.settings, &seen));
+        if self.settings.selector.guesses_inside() {
+            let leases: Vec<_> = messages.iter().filter_map(parse_lease).collect();
+            self.outside.extend(foreign(&seen.links, &leases));
+        }
         let planner = Planner {
             tables: self.instance.routing_tables(),
             settings: &self.settings,
@@ -213,6 +224,17 @@ impl ClientRoutes {
         &self.local_networks
     }
 
+    /// What is reached outside the tunnel in the uplinks' own networks, with the uplink.
+    pub fn neighbours(&self) -> BTreeSet<(String, IpNet)> {
+        let table = neighbours_table(&self.instance.routing_tables());
+        let routes = self.installed.routes.iter().filter(|route| route.table == table);
+        let named = routes.filter_map(|route| {
+            let uplink = self.uplinks().find(|uplink| Some(uplink.index) == route.interface)?;
+            Some((uplink.name.clone(), route.destination))
+        });
+        named.collect()
+    }
+
     /// The interface whose own network holds `address`, which is reached there outside the tunnel.
     pub fn neighbour_over(&self, address: IpAddr) -> Option<&str> {
         let within = |table| {
@@ -225,6 +247,11 @@ impl ClientRoutes {
         }
         let index = within(neighbours_table(&tables)).next()?.interface?;
         self.uplinks().find(|uplink| uplink.index == index).map(|uplink| uplink.name.as_str())
+    }
+
+    /// What the server granted last.
+    pub(crate) fn grant(&self) -> Option<&Grant> {
+        self.grant.as_ref()
     }
 
     /// The uplinks in service.

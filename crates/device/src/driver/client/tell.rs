@@ -16,6 +16,7 @@ impl ClientRole {
             match event {
                 ClientEvent::Joined { welcome, server } => {
                     self.joined = true;
+                    self.looks.ask(driver.edge.clock.now());
                     self.tell_session(&driver.node);
                     let (steering, filters) = (&mut self.steering, &mut self.filters);
                     if let Some(tun) = driver.edge.tun() {
@@ -26,6 +27,7 @@ impl ClientRole {
                 }
                 ClientEvent::Moved { welcome, server, name, reason } => {
                     self.joined = true;
+                    self.looks.ask(driver.edge.clock.now());
                     self.tell_session(&driver.node);
                     let (steering, filters) = (&mut self.steering, &mut self.filters);
                     if let Some(tun) = driver.edge.tun() {
