@@ -126,7 +126,8 @@ impl AddArgs {
                 let target = if self.qr { None } else { Some(self.target()?) };
                 let identity = Identity::from_seed(random_bytes()?);
                 let (name, uplinks) = (self.name.as_str(), self.uplinks.as_slice());
-                let new = NewClient { name, identity: &identity, server, uplinks };
+                // The networks of this machine are not those of the client's.
+                let new = NewClient { name, identity: &identity, server, uplinks, inside: &[] };
                 let key = identity.public_key();
                 let added =
                     add_client(&place.config, &new, target.as_deref(), |file| entry(file, key));

@@ -8,10 +8,11 @@ use roadweave_config::{
     ChangeError, NewClient, PrivateKey, add_client, host_port, next_peer, parse, read_text,
     write_secrets,
 };
-use roadweave_device::random_bytes;
+use roadweave_device::{Monitor, random_bytes};
 use roadweave_identity::Identity;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
+use roadweave_types::UplinkSelector;
 use zeroize::Zeroizing;
 
 /// Writes client.toml and server.toml that trust each other.
@@ -59,8 +60,11 @@ impl InitArgs {
         }
         std::fs::create_dir_all(&self.folder)
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
+        // Who names the uplinks has said what is behind the box.
+        let inside = if self.uplinks.is_empty() { networks_seen() } else { Vec::new() };
+        let new = NewClient { inside: &inside, ..self.client(address, &client) };
         write_secrets(&[
-            (&client_path, &self.client(address, &client).text(server.public_key())),
+            (&client_path, &new.text(server.public_key())),
             (server_path, &self.server_file(port, &client, &server)),
         ])?;
         out::line(format_args!(
@@ -70,6 +74,13 @@ impl InitArgs {
             client_path.display(),
             server_path.display()
         ))?;
+        if self.uplinks.is_empty() {
+            out::note(format_args!(
+                "uplinks.inside is [{}], as seen on this machine: write the names of the vehicle's \
+                 own networks",
+                inside.join(", ")
+            ));
+        }
         Ok(())
     }
 
@@ -115,7 +126,8 @@ impl InitArgs {
     }
 
     fn client<'a>(&'a self, server: &'a str, identity: &'a Identity) -> NewClient<'a> {
-        NewClient { name: &self.name, identity, server, uplinks: &self.uplinks }
+        let (name, uplinks) = (self.name.as_str(), self.uplinks.as_slice());
+        NewClient { name, identity, server, uplinks, inside: &[] }
     }
 
     fn server_file(&self, port: u16, client: &Identity, server: &Identity) -> String {
@@ -194,6 +206,16 @@ impl PubkeyArgs {
 
 /// More than any key has, bytes.
 const KEY_MAX: u64 = 1024;
+
+/// Interfaces that look as if they were behind this machine: with an address, without a default
+/// route, and neither wireless nor leased.
+fn networks_seen() -> Vec<String> {
+    let seen = Monitor::open(UplinkSelector::default()).and_then(|mut monitor| {
+        monitor.poll()?;
+        Ok(monitor.inside())
+    });
+    seen.unwrap_or_default().into_iter().map(|interface| interface.name).collect()
+}
 
 fn generate() -> Result<Identity> {
     Ok(Identity::from_seed(random_bytes()?))

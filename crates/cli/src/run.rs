@@ -6,15 +6,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use roadweave_config::{
-    BeforeJoin, ClientFile, ClientStreams, LinkSocket, RouterFile, ServerFields, TcpRule, TcpWay,
-    TunFields, Validate,
+    BeforeJoin, ClientFile, ClientStreams, LinkSocket, LocalNetworks, RouterFile, ServerFields,
+    TcpRule, TcpWay, TunFields, Validate,
 };
 use roadweave_device::fleet::{FleetOptions, Membership};
 use roadweave_device::streams::EntranceSettings;
 use roadweave_device::{
     CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, LanStreamsOptions, Reread,
-    RouterOptions, RouterSocket, SplitRule, SplitRules, TunSettings, random_bytes, run_client,
-    run_router,
+    RouterOptions, RouterSocket, SplitRule, SplitRules, TunSettings, UplinkNeighbours,
+    random_bytes, run_client, run_router,
 };
 use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
@@ -63,6 +63,7 @@ impl ClientArgs {
         if self.check {
             return in_order(&source.path, &file);
         }
+        warnings(&file).iter().for_each(|warning| tracing::warn!("{warning}"));
         let mut membership = Membership::open(&file.state_directory, Role::Box)?;
         let identity =
             member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
@@ -141,7 +142,11 @@ fn route_options(file: &ClientFile) -> ClientRouteOptions {
         excluded: member::excluded_of(file),
         closed_before_join: file.routes.before_join == BeforeJoin::Closed,
         kill_switch: file.routes.kill_switch,
-        uplink_neighbours: file.uplinks.local,
+        uplink_neighbours: match file.uplinks.local {
+            LocalNetworks::None => UplinkNeighbours::None,
+            LocalNetworks::Gateway => UplinkNeighbours::Gateway,
+            LocalNetworks::Network => UplinkNeighbours::Network,
+        },
         accept: file.routes.accept.clone(),
     }
 }
@@ -168,10 +173,11 @@ fn router_socket(LinkSocket { listen, interface }: LinkSocket) -> RouterSocket {
 }
 
 /// What a client reads again.
-const CLIENT_RELOADS: [&str; 8] = [
+const CLIENT_RELOADS: [&str; 9] = [
     "lanes",
     "uplinks.include",
     "uplinks.exclude",
+    "uplinks.inside",
     "uplinks.order",
     "uplinks.policies",
     "uplinks.portal_probe",

@@ -56,7 +56,7 @@ impl ServerArgs {
             config: ServerConfig {
                 transport: file.transport.to_config(random_bytes()?),
                 lanes: file.lane_configs(),
-                gateways: file.addresses.iter().map(ipnet::IpNet::addr).collect(),
+                gateways: file.addresses.clone(),
                 mtu: tun.mtu,
                 streams: file.streams.as_ref().map(ServerStreams::to_config),
                 speedtest: file.speedtest.limits(),

@@ -179,6 +179,12 @@ fn render(status: &Status, rates: &Rates, selection: &Selection) -> String {
         if !client.paused.is_empty() {
             text += &format!("paused: {}\n", client.paused.join(", "));
         }
+        for (uplink, networks) in &client.outside {
+            text += &format!("outside the tunnel over {uplink}: {}\n", networks.join(", "));
+        }
+        for (uplink, why) in &client.conflicts {
+            text += &format!("{uplink} is not used: {why}\n");
+        }
     }
     text += &match &status.role {
         RoleStatus::Client(client) => client.streams.as_ref().map(streams),

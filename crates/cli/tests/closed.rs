@@ -448,7 +448,8 @@ fn a_lease_of_an_inner_address_stops_nothing() {
         client.wait_for(
             "the gateway 10.77.0.1, which is refused: it is the gateway of the uplink eth2",
         );
-        assert_eq!(client.count("WARN"), 1, "{}", client.log());
+        client.wait_for("its address 10.77.0.2/24 takes 10.77.0.2, an address inside the tunnel");
+        assert_eq!(client.count("WARN"), 2, "{}", client.log());
         client.interrupt();
 
         // Whoever names the server's own network is not led astray either.
@@ -458,9 +459,26 @@ fn a_lease_of_an_inner_address_stops_nothing() {
         });
         let client = road.start_client("client");
         client.wait_for(" joined ");
-        assert_eq!(client.count("WARN"), 0, "{}", client.log());
+        client.wait_for("its address 10.77.0.2/24 takes 10.77.0.2, an address inside the tunnel");
+        assert_eq!(client.count("WARN"), 1, "{}", client.log());
         let through = ping(&road.vehicle, GATEWAY_V4, "-c 1");
         assert!(through.status.success(), "{through:?}\n{}", client.log());
+
+        // Nor does it draw out what lies in the server's inner network, or beyond its gateway.
+        road.vehicle.ip("address add 10.77.200.7/24 dev eth2").unwrap();
+        road.vehicle.ip("route replace default via 10.77.200.1 dev eth2 metric 200").unwrap();
+        client.wait_for("10.77.200.7/24");
+        let way = |to: &str| {
+            let output = road.vehicle.command("ip").args(["route", "get", to]).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        for (to, device) in
+            [("10.77.200.1", "rw0"), ("10.1.0.1", "eth1"), ("10.1.0.9", "rw0"), ("10.2.0.1", "rw0")]
+        {
+            assert!(way(to).contains(&format!("dev {device} ")), "{}", way(to));
+        }
+        let outside = road.show(CLIENT)["outside"].clone();
+        assert_eq!(outside, serde_json::json!({ "eth1": ["10.1.0.1/32"] }));
     });
 }
 

@@ -198,3 +198,64 @@ fn the_only_uplink_with_another_address_is_back_within_seconds() {
         }
     });
 }
+
+/// The addresses of an interface in the vehicle.
+fn addresses_of(road: &Road, interface: &str) -> String {
+    let words = ["-brief", "address", "show", "dev", interface];
+    let output = road.vehicle.command("ip").args(words).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_lease_of_another_s_address_stops_no_other_uplink() {
+    run_sandboxed("a_lease_of_another_s_address_stops_no_other_uplink", || {
+        let road = Road::new();
+        let camera = road.connect_camera();
+        // At the start, too.
+        road.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
+        road.vehicle.ip("address add 198.51.100.1/32 dev eth2").unwrap();
+        let (_server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        let hostile = [
+            // What a DHCP server leases, or what its option 28 (broadcast) holds.
+            ("198.51.100.1/32", "198.51.100.1/32", "the server's"),
+            ("10.2.0.66/24", "10.2.0.66/24 brd 198.51.100.1", "the server's"),
+            ("10.77.0.2/24", "10.77.0.2/24", "an address inside the tunnel"),
+            ("fd77::2/128", "fd77::2/128 nodad", "an address inside the tunnel"),
+            ("10.1.0.1/24", "10.1.0.1/24", "the gateway of another uplink"),
+            ("192.168.50.2/24", "192.168.50.2/24", "a network behind this box"),
+        ];
+        for (address, lease, owner) in hostile {
+            let flow = Flow::start(&road);
+            road.vehicle.ip(&format!("address replace {lease} dev eth2")).unwrap();
+            road.wait_for_status(CLIENT, lease, |status| {
+                let why = status["conflicts"]["eth2"].as_str();
+                why.is_some_and(|why| why.contains(address) && why.ends_with(owner))
+            });
+            let start = Instant::now();
+            while addresses_of(&road, "eth2").contains(address) {
+                assert!(start.elapsed() < Duration::from_secs(2), "{}", client.log());
+                sleep(Duration::from_millis(10));
+            }
+            assert_eq!(client.count(&format!("its address {address}")), 1, "{lease}");
+            road.wait_for_paths(&["eth1"]);
+            assert!(ping(&road.vehicle, "192.168.50.2", "-c 1").status.success(), "the camera");
+            let gap = flow.longest_gap();
+            assert!(gap < Duration::from_secs(1), "{lease} cost {gap:?}");
+            // The lease is right again.
+            road.vehicle.ip("address add 10.2.0.2/24 dev eth2").unwrap();
+            road.vehicle.ip("address add fd02::2/64 dev eth2 nodad").unwrap();
+            road.route_uplink(2);
+            road.wait_for_paths(&["eth1", "eth2"]);
+            assert!(road.show(CLIENT)["conflicts"].is_null());
+            road.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
+            road.vehicle.ip("address del fd02::2/64 dev eth2").unwrap();
+        }
+        // What was taken is given back when nothing is in its way.
+        road.vehicle.ip("address add 198.51.100.1/32 dev eth2").unwrap();
+        road.wait_for_status(CLIENT, "a conflict", |status| !status["conflicts"].is_null());
+        client.interrupt();
+        assert!(addresses_of(&road, "eth2").contains("198.51.100.1/32"));
+        drop(camera);
+    });
+}

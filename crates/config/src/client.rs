@@ -9,7 +9,8 @@ use roadweave_tunnel::{BILLING_DAY_MAX, Caps, UplinkPolicy};
 use roadweave_types::{
     Policy, Priority, ProbeUrl, Rate, ServerName, Technology, UplinkMatch, UplinkSelector,
 };
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::lane::{LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes};
 use crate::metrics::LocalMetricsFields;
@@ -149,10 +150,12 @@ pub struct UplinkFields {
     pub include: Vec<String>,
     /// Names of interfaces that are no uplinks, whatever `include` says.
     pub exclude: Vec<String>,
+    /// Names of interfaces behind the box, and no others; empty: not named.
+    pub inside: Vec<String>,
     /// Whether this box forwards from one uplink to another.
     pub forward: bool,
-    /// Whether the private networks of their own addresses are reached outside the tunnel.
-    pub local: bool,
+    /// What of the private networks of their own addresses is reached outside the tunnel.
+    pub local: LocalNetworks,
     /// How uplinks may be used; the first whose name fits counts, and without one all are alike.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyFields>,
@@ -166,10 +169,55 @@ pub struct UplinkFields {
 
 impl Default for UplinkFields {
     fn default() -> Self {
-        let (include, exclude, policies) = (Vec::new(), Vec::new(), Vec::new());
-        let order = Technology::ORDER.to_vec();
-        let portal_probe = None;
-        Self { include, exclude, forward: false, local: true, policies, order, portal_probe }
+        Self {
+            include: Vec::new(),
+            exclude: Vec::new(),
+            inside: Vec::new(),
+            forward: false,
+            local: LocalNetworks::Gateway,
+            policies: Vec::new(),
+            order: Technology::ORDER.to_vec(),
+            portal_probe: None,
+        }
+    }
+}
+
+/// What of the private network of an uplink's own address is reached outside the tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalNetworks {
+    /// Nothing.
+    None,
+    /// Its gateway, such as the pages of a modem.
+    #[default]
+    Gateway,
+    /// What of it is near the gateway: a /24 of IPv4, a /64 of IPv6.
+    Network,
+}
+
+impl Serialize for LocalNetworks {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::None => serializer.serialize_bool(false),
+            Self::Network => serializer.serialize_bool(true),
+            Self::Gateway => serializer.serialize_str("gateway"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for LocalNetworks {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Truth(bool),
+            Word(String),
+        }
+        match Written::deserialize(deserializer) {
+            Ok(Written::Truth(false)) => Ok(Self::None),
+            Ok(Written::Truth(true)) => Ok(Self::Network),
+            Ok(Written::Word(word)) if word == "gateway" => Ok(Self::Gateway),
+            _ => Err(D::Error::custom("write \"gateway\", true or false")),
+        }
     }
 }
 
@@ -364,8 +412,8 @@ impl ClientFile {
 
     /// Which interfaces are uplinks.
     pub fn selector(&self) -> UplinkSelector {
-        let UplinkFields { include, exclude, .. } = self.uplinks.clone();
-        UplinkSelector { include, exclude }
+        let UplinkFields { include, exclude, inside, .. } = self.uplinks.clone();
+        UplinkSelector { include, exclude, inside }
     }
 
     /// The page by which an uplink shows that its network is open, if there is one.
@@ -397,9 +445,8 @@ impl Validate for ClientFile {
         validate_networks("routes.into_tunnel", &self.routes.into_tunnel)?;
         self.routes.validate_excluded()?;
         validate_networks("routes.accept", &self.routes.accept)?;
-        for (field, names) in
-            [("include", &self.uplinks.include), ("exclude", &self.uplinks.exclude)]
-        {
+        let UplinkFields { include, exclude, inside, .. } = &self.uplinks;
+        for (field, names) in [("include", include), ("exclude", exclude), ("inside", inside)] {
             for (position, name) in names.iter().enumerate() {
                 validate_pattern(&format!("uplinks.{field}.{position}"), name)?;
             }
@@ -413,6 +460,22 @@ impl Validate for ClientFile {
             streams.validate(&self.lanes)?;
         }
         self.validate_lanes_uplinks()
+    }
+
+    fn warnings(&self, _now_unix: u64) -> Vec<String> {
+        self.uplinks.unnamed().map(str::to_owned).into_iter().collect()
+    }
+}
+
+impl UplinkFields {
+    /// What is to be done where neither uplinks nor the networks behind the box are named.
+    pub fn unnamed(&self) -> Option<&'static str> {
+        let is_unnamed = self.include.is_empty() && self.inside.is_empty();
+        is_unnamed.then_some(
+            "uplinks.inside names no interface: one with an address and without a default route counts \
+             as behind the box, and may use the tunnel and reach the networks there; write the names of \
+             those that are",
+        )
     }
 }
 
@@ -451,10 +514,7 @@ impl ClientFile {
 
     /// Checks that the uplinks which lanes name may be there some day.
     fn validate_lanes_uplinks(&self) -> Result<(), Fault> {
-        let uplinks = UplinkSelector {
-            include: self.uplinks.include.clone(),
-            exclude: self.uplinks.exclude.clone(),
-        };
+        let uplinks = self.selector();
         for (position, lane) in self.lanes.iter().enumerate() {
             let Some(uplink) = lane.strategy.uplink() else { continue };
             if let Err(error) = uplinks.check_name(uplink) {

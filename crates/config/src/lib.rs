@@ -28,8 +28,8 @@ mod values;
 
 pub use anchor::{AnchorFile, ProxyFields};
 pub use client::{
-    BeforeJoin, ClientFile, ClientLimits, MeteredFields, PolicyFields, RouteFields, ServerFields,
-    UplinkFields,
+    BeforeJoin, ClientFile, ClientLimits, LocalNetworks, MeteredFields, PolicyFields, RouteFields,
+    ServerFields, UplinkFields,
 };
 pub use destinations::AllowedDestination;
 pub use differing::differing;

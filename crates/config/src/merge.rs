@@ -140,6 +140,7 @@ fn insert(table: &mut Table, field: &str, value: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LocalNetworks;
 
     fn merged(local: &str, remote: &str) -> Result<Merged, String> {
         merge(Path::new("client.toml"), local, Some(remote)).map_err(|error| error.to_string())
@@ -157,7 +158,7 @@ mod tests {
         let local = format!("[uplinks]\nexclude = [\"eth1\"]\nlocal = false\n{}", policy("eth1"));
         let some = merged(&local, &remote).expect("taken");
         assert_eq!(some.file.uplinks.exclude, ["eth1"]);
-        assert_eq!((some.file.lanes.len(), some.file.uplinks.local), (1, false));
+        assert_eq!((some.file.lanes.len(), some.file.uplinks.local), (1, LocalNetworks::None));
         assert_eq!(some.pinned, ["uplinks.policies"]);
         // What both say is no drift.
         let same = merged(&policy("eth9"), &remote).expect("taken");

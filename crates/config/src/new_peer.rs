@@ -224,13 +224,18 @@ pub struct NewClient<'a> {
     pub server: &'a str,
     /// Interfaces that are uplinks; none: every one with a default route.
     pub uplinks: &'a [String],
+    /// Interfaces behind the box; none: not named.
+    pub inside: &'a [String],
 }
 
 impl NewClient<'_> {
     /// The text of `client.toml`, which holds the private key; `server_key` is the server's.
     pub fn text(&self, server_key: PublicKey) -> Zeroizing<String> {
-        let Self { name, identity, server, uplinks } = self;
-        let uplinks: Vec<String> = uplinks.iter().map(|name| format!("{name:?}")).collect();
+        let Self { name, identity, server, uplinks, inside } = self;
+        let list = |names: &[String]| {
+            let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+            names.join(", ")
+        };
         Zeroizing::new(format!(
             "# Roadweave client, for the vehicle. Every field: docs/configuration.md\n\
              name = {name:?}\n\
@@ -240,12 +245,16 @@ impl NewClient<'_> {
              public_key = \"{server_key}\"\n\n\
              [uplinks]\n\
              # Names of interfaces, * stands for anything. Empty: every one with a default route.\n\
-             include = [{uplinks}]\n\n\
+             include = [{uplinks}]\n\
+             # Interfaces behind the box, which may use the tunnel. Name them: a WiFi without a\n\
+             # router must not be taken for one.\n\
+             inside = [{inside}]\n\n\
              [routes]\n\
              # What goes into the tunnel: everything.\n\
              into_tunnel = [\"0.0.0.0/0\", \"::/0\"]\n",
             private = identity.to_base64(),
-            uplinks = uplinks.join(", "),
+            uplinks = list(uplinks),
+            inside = list(inside),
         ))
     }
 }
@@ -376,7 +385,7 @@ mod tests {
             .expect("written");
         let add = |name: &str, key: PublicKey| {
             let server = "192.0.2.1:4433";
-            let new = NewClient { name, identity: &identity, server, uplinks: &[] };
+            let new = NewClient { name, identity: &identity, server, uplinks: &[], inside: &[] };
             add_client(&path, &new, Some(&target), |server| next_peer(server, name, key))
                 .map_err(|error| error.to_string())
         };

@@ -20,6 +20,7 @@ mod apart;
 mod callers;
 mod cleanup;
 mod clock;
+mod conflicts;
 mod dns;
 mod driver;
 mod error;
@@ -77,7 +78,7 @@ pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use random::random_bytes;
 pub use routes::{
     AnchorTun, Change, ClientRoutes, ClientSockets, Excluded, Grant, RouteKeeper, RouteSettings,
-    Routes,
+    Routes, UplinkNeighbours,
 };
 pub use serial::is_exclusive;
 pub use signals::{Signal, Signals};

@@ -21,8 +21,10 @@ use roadweave_types::{UplinkId, UplinkSelector};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use crate::netlink::{Messages, open_socket, parse_link};
+use crate::conflicts::{Changes, Conflicts, Lease, Owner, Protected};
+use crate::netlink::{Messages, open_socket, parse_address, parse_lease, parse_link};
 use crate::process::ROUTE_PROTOCOL;
+use crate::technology::is_wireless;
 use crate::{DeviceError, Interface, Netlink, NetworkInterface, Route};
 
 /// One uplink as it is now.
@@ -44,6 +46,8 @@ pub struct Uplink {
     pub gateway_v4: Option<Gateway>,
     /// The next hop for IPv6.
     pub gateway_v6: Option<Gateway>,
+    /// Why it is not used whatever else it has: an address of it belongs to somebody else.
+    pub conflict: Option<String>,
 }
 
 /// Where an uplink sends what is not for its neighbours.
@@ -74,7 +78,8 @@ impl Gateway {
 impl Uplink {
     /// Whether packets of the family can leave by it.
     pub fn is_usable(&self, ipv4: bool) -> bool {
-        self.carrier && self.addresses.iter().any(|prefix| prefix.addr().is_ipv4() == ipv4)
+        let is_free = self.carrier && self.conflict.is_none();
+        is_free && self.addresses.iter().any(|prefix| prefix.addr().is_ipv4() == ipv4)
     }
 
     /// Whether a default route leads over it, in one family at least.
@@ -114,8 +119,15 @@ pub struct Monitor {
     ids: BTreeMap<String, UplinkId>,
     /// The interfaces that are no uplinks, by the selector.
     others: Vec<Interface>,
-    /// The names that had a default route at some time.
+    /// The names that had a default route at some time, or cannot be behind the box otherwise.
     led_out: BTreeSet<String>,
+    /// What uplinks may not have for an address.
+    protected: Protected,
+    conflicts: Conflicts,
+    /// Addresses that uplinks have had without a conflict, by name; [`SETTLED_MAX`] at most.
+    settled: BTreeSet<(String, IpNet)>,
+    /// Whether such addresses are taken away.
+    enforces: bool,
     /// A look is due.
     stale: bool,
     /// Interfaces that were down at some time since the last look.
@@ -135,6 +147,7 @@ impl Monitor {
         let (known, ids) = (BTreeMap::new(), BTreeMap::new());
         let went_down = BTreeSet::new();
         let (others, led_out) = (Vec::new(), BTreeSet::new());
+        let (protected, conflicts) = (Protected::default(), Conflicts::default());
         let stale = true;
         Ok(Self {
             notices,
@@ -145,6 +158,10 @@ impl Monitor {
             ids,
             others,
             led_out,
+            protected,
+            conflicts,
+            settled: BTreeSet::new(),
+            enforces: false,
             stale,
             went_down,
         })
@@ -155,6 +172,29 @@ impl Monitor {
     pub fn set_selector(&mut self, selector: UplinkSelector) {
         self.selector = selector;
         self.stale = true;
+    }
+
+    /// Reports uplinks that have the address of one of these servers as in conflict, and changes
+    /// nothing.
+    pub fn protect_servers(&mut self, servers: impl IntoIterator<Item = IpAddr>) {
+        let certain = servers.into_iter().map(|server| (IpNet::from(server), Owner::Server));
+        self.protected.certain = certain.collect();
+        self.stale = true;
+    }
+
+    /// Takes from uplinks what they may not have for an address, from the next [`Monitor::poll`]
+    /// on.
+    pub(crate) fn protect(&mut self, protected: Protected) {
+        self.stale |= self.protected != protected || !self.enforces;
+        self.protected = protected;
+        self.enforces = true;
+    }
+
+    /// Gives back what was taken from uplinks.
+    pub(crate) fn give_back(&mut self) {
+        for lease in self.conflicts.take_all() {
+            self.move_address(lease, true);
+        }
     }
 
     /// The interface with this number is no uplink, whatever it may be called.
@@ -176,21 +216,31 @@ impl Monitor {
         self.known.values()
     }
 
-    /// The interfaces that are no uplinks: those that the selector leaves out, and where it names
-    /// none, those with an address and no default route. One that had a default route once is none
-    /// of them: it may have it back before that is noticed.
+    /// Why uplinks are not used that have what they may not have, by name.
+    pub(crate) fn conflicts(&self) -> BTreeMap<String, String> {
+        let conflict = |it: &Uplink| Some((it.name.clone(), it.conflict.clone()?));
+        self.known.values().filter_map(conflict).collect()
+    }
+
+    /// The interfaces behind the box: those that the selector names. Where it names neither those
+    /// nor the uplinks, those with an address and no default route. One that had a default route
+    /// once is none of them: it may have it back before that is noticed. Neither is one that is
+    /// wireless or has a leased address.
     pub fn inside(&self) -> Vec<Interface> {
-        let mut inside = self.others.clone();
-        let quiet = self.known.values().filter(|uplink| {
-            self.selector.include.is_empty()
-                && !uplink.addresses.is_empty()
-                && !self.led_out.contains(&uplink.name)
-        });
+        let named = self.others.iter().filter(|other| self.selector.names_inside(&other.name));
+        let mut inside: Vec<Interface> = named.cloned().collect();
+        let quiet = self.known.values().filter(|uplink| self.is_quiet(uplink));
         inside.extend(
             quiet.map(|uplink| Interface { name: uplink.name.clone(), index: uplink.index }),
         );
         inside.sort();
         inside
+    }
+
+    fn is_quiet(&self, uplink: &Uplink) -> bool {
+        self.selector.guesses_inside()
+            && !uplink.addresses.is_empty()
+            && !self.led_out.contains(&uplink.name)
     }
 
     /// Takes what the file descriptor is readable for; the next [`Monitor::poll`] looks.
@@ -238,8 +288,16 @@ impl Monitor {
 
     fn look(&mut self) -> Result<BTreeMap<String, Uplink>, DeviceError> {
         let links = self.netlink.links()?;
-        let addresses = self.netlink.addresses()?;
+        let messages = self.netlink.address_messages()?;
         let routes = self.netlink.routes_of(&[RouteType::Unicast])?;
+        let mut leases: Vec<Lease> = messages.iter().filter_map(parse_lease).collect();
+        leases.retain(|lease| is_routable(lease.address.addr()));
+        let mut addresses: Vec<_> = messages.iter().filter_map(parse_address).collect();
+        let taken = self.take_away(&links, &leases);
+        addresses.retain(|address| !taken.contains(address));
+        if self.selector.guesses_inside() {
+            self.led_out.extend(foreign(&links, &leases));
+        }
         let mut uplinks = BTreeMap::new();
         self.others.clear();
         let left_out = self.left_out;
@@ -251,14 +309,90 @@ impl Monitor {
             }
             let next = UplinkId(u32::try_from(self.ids.len()).unwrap_or(u32::MAX));
             let id = *self.ids.entry(link.name.clone()).or_insert(next);
-            let uplink = describe(id, link, &addresses, &routes);
+            let conflict = self.conflicts.of(link.index).map(str::to_owned);
+            let uplink = Uplink { conflict, ..describe(id, link, &addresses, &routes) };
             if uplink.leads_out() {
                 self.led_out.insert(uplink.name.clone());
+            }
+            for address in &uplink.addresses {
+                if uplink.conflict.is_none() && self.settled.len() < SETTLED_MAX {
+                    self.settled.insert((uplink.name.clone(), *address));
+                }
             }
             uplinks.insert(uplink.name.clone(), uplink);
         }
         Ok(uplinks)
     }
+
+    /// Takes from uplinks the addresses that they may not have; returns those with their
+    /// interfaces.
+    fn take_away(
+        &mut self,
+        links: &[NetworkInterface],
+        leases: &[Lease],
+    ) -> BTreeSet<(u32, IpNet)> {
+        let is_any = |link: &&NetworkInterface| !link.loopback && Some(link.index) != self.left_out;
+        let matching = links.iter().filter(is_any).filter(|it| self.selector.matches(&it.name));
+        let names = matching.map(|link| (link.index, link.name.clone())).collect();
+        let mut protected = self.protected.clone();
+        for link in links.iter().filter(is_any).filter(|it| self.selector.names_inside(&it.name)) {
+            let own = leases.iter().filter(|lease| lease.index == link.index);
+            protected.certain.extend(own.map(|lease| (lease.address.trunc(), Owner::Lan)));
+        }
+        for uplink in self.known.values().filter(|uplink| uplink.conflict.is_none()) {
+            let gateways = [uplink.gateway_v4, uplink.gateway_v6].into_iter().flatten();
+            let said = gateways.filter_map(|gateway| match gateway {
+                Gateway::Known(address) => Some((uplink.name.clone(), address, Owner::Gateway)),
+                _ => None,
+            });
+            protected.said.extend(said);
+        }
+        let mut conflicts = std::mem::take(&mut self.conflicts);
+        let needed = |name: &str, address: IpNet| match self.known.get(name) {
+            Some(known) if self.is_quiet(known) => usize::MAX,
+            _ if self.settled.contains(&(name.to_owned(), address)) => 2,
+            _ => 1,
+        };
+        let Changes { remove, restore } = conflicts.look(&names, leases, &protected, needed);
+        self.conflicts = conflicts;
+        let taken = remove.iter().map(|(lease, _)| (lease.index, lease.address)).collect();
+        if self.enforces {
+            for (lease, why) in remove {
+                if let (Some(why), Some(uplink)) = (why, names.get(&lease.index)) {
+                    tracing::warn!(
+                        uplink,
+                        event = "uplink-conflict",
+                        "{why}: it is taken away, and without another one the uplink is not used"
+                    );
+                }
+                self.move_address(lease, false);
+            }
+            restore.into_iter().for_each(|lease| self.move_address(lease, true));
+        }
+        taken
+    }
+
+    fn move_address(&mut self, lease: Lease, is_back: bool) {
+        if is_back {
+            tracing::info!("the address {} is given back to its uplink", lease.address);
+        }
+        if let Err(error) = self.netlink.move_address(lease.message, is_back) {
+            tracing::warn!("{error}: {}", lease.address);
+        }
+    }
+}
+
+/// Interfaces that are no network behind the box though they have no default route: a WiFi, and
+/// whatever has leased its address.
+pub(crate) fn foreign<'a>(
+    links: &'a [NetworkInterface],
+    leases: &'a [Lease],
+) -> impl Iterator<Item = String> + 'a {
+    let is_leased = |index| leases.iter().any(|lease| lease.index == index && !lease.is_permanent);
+    let is_foreign = move |link: &&NetworkInterface| {
+        !link.loopback && (is_leased(link.index) || is_wireless(&link.name))
+    };
+    links.iter().filter(is_foreign).map(|link| link.name.clone())
 }
 
 impl AsFd for Monitor {
@@ -290,6 +424,7 @@ fn describe(
         addresses,
         gateway_v4,
         gateway_v6,
+        conflict: None,
     }
 }
 
@@ -367,6 +502,8 @@ fn compare(
 /// RTMGRP_IPV6_ROUTE, and the bits of RTNLGRP_IPV6_RULE and RTNLGRP_NEXTHOP.
 const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31;
 const MAIN_TABLE: u32 = 254;
+/// Addresses of uplinks that are remembered.
+const SETTLED_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {

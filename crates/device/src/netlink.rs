@@ -32,7 +32,7 @@ use crate::DeviceError;
 mod messages;
 
 use self::messages::{build_address, build_route, build_rule, parse_rule};
-pub(crate) use self::messages::{parse_address, parse_link, parse_routes};
+pub(crate) use self::messages::{parse_address, parse_lease, parse_link, parse_routes};
 
 /// The destination of a default route.
 pub(crate) const DEFAULT_V4: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
@@ -152,16 +152,22 @@ impl Netlink {
     /// # Errors
     /// What the kernel says.
     pub fn addresses(&mut self) -> Result<Vec<(u32, IpNet)>, DeviceError> {
+        Ok(self.address_messages()?.iter().filter_map(parse_address).collect())
+    }
+
+    /// All addresses, as the kernel describes them.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn address_messages(&mut self) -> Result<Vec<AddressMessage>, DeviceError> {
         let messages = self
             .dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))
             .map_err(|error| DeviceError::system("list the addresses", error))?;
-        Ok(messages
-            .into_iter()
-            .filter_map(|message| match message {
-                RouteNetlinkMessage::NewAddress(address) => parse_address(&address),
-                _ => None,
-            })
-            .collect())
+        let address = |message| match message {
+            RouteNetlinkMessage::NewAddress(address) => Some(address),
+            _ => None,
+        };
+        Ok(messages.into_iter().filter_map(address).collect())
     }
 
     /// All unicast and unreachable routes of all tables, each next hop as a route of its own, and
@@ -316,6 +322,32 @@ impl Netlink {
             let what = format!("remove the address {prefix}");
             DeviceError::of_family(prefix.addr().is_ipv4(), what, error)
         })
+    }
+
+    /// Takes an address away, or gives it back with its lifetimes, as the kernel described it; that
+    /// there is none such, or that it is there again, is no error.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn move_address(
+        &mut self,
+        message: AddressMessage,
+        is_back: bool,
+    ) -> Result<(), DeviceError> {
+        let ipv4 = message.header.family == AddressFamily::Inet;
+        let (result, harmless, what) = match is_back {
+            true => (
+                self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL),
+                io::ErrorKind::AlreadyExists,
+                "give an uplink its address back",
+            ),
+            false => (
+                self.request(RouteNetlinkMessage::DelAddress(message), 0),
+                io::ErrorKind::AddrNotAvailable,
+                "take an address from an uplink",
+            ),
+        };
+        ignore(result, harmless).map_err(|error| DeviceError::of_family(ipv4, what, error))
     }
 
     /// Waits until packets to an IPv6 address of this machine are taken for its own.

@@ -10,7 +10,7 @@
 //! 523       marked: excluded                -> inner addresses of the server, into the TUN
 //! 524       marked: excluded                -> on with main (see [`self::excluded`])
 //! 525       anything                        -> near: networks behind this box, prefixes led into the TUN
-//! 526       anything                        -> private networks of the uplinks' own addresses    (*)
+//! 526       anything                        -> the uplinks' gateways, or private networks         (*)
 //! 532       anything                        -> of the tunnel: default into the TUN, or refused   (*)
 //! 32766     anything                        -> main               (*) only when default routes are wanted
 //! ```
@@ -86,12 +86,23 @@ pub struct RouteSettings {
     pub excluded: Excluded,
     /// Whether packets for the tunnel are refused before the first session.
     pub closed_before_join: bool,
-    /// Whether the private networks of the uplinks' own addresses are reached outside the tunnel.
-    pub uplink_neighbours: bool,
+    /// What of the private networks of the uplinks' own addresses is reached outside the tunnel.
+    pub uplink_neighbours: UplinkNeighbours,
     /// What a server may grant.
     pub accept: Vec<IpNet>,
     /// Which interfaces are uplinks.
     pub selector: UplinkSelector,
+}
+
+/// What of the private network of an uplink's own address is reached outside the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UplinkNeighbours {
+    /// Nothing.
+    None,
+    /// Its gateway.
+    Gateway,
+    /// What of it is near the gateway: a /24 of IPv4, a /64 of IPv6.
+    Network,
 }
 
 /// What a session leads into the tunnel besides the configuration.
@@ -101,6 +112,8 @@ pub struct Grant {
     pub addresses: Vec<IpNet>,
     /// The server's own inner addresses.
     pub gateways: Vec<IpNet>,
+    /// Networks that are reached through the server alone.
+    pub networks: Vec<IpNet>,
     /// The MTU of the TUN, bytes.
     pub mtu: u32,
 }
@@ -377,6 +390,24 @@ pub(crate) fn has_reverse_path_filter(interface: &str) -> bool {
     let keys =
         ["all", &interface.replace('.', "/")].map(|of| format!("net.ipv4.conf.{of}.rp_filter"));
     keys.iter().any(|key| sysctl::read(key).is_ok_and(|value| value != "0"))
+}
+
+/// Keeps `interface` from answering ARP for addresses that other interfaces have; returns the
+/// setting that was changed, if any.
+fn hide_other_addresses(
+    instance: &Instance,
+    interface: &str,
+) -> Result<Option<String>, DeviceError> {
+    // The larger number of both counts (Linux Documentation/networking/ip-sysctl.rst).
+    let key = format!("net.ipv4.conf.{}.arp_ignore", interface.replace('.', "/"));
+    let keys = ["net.ipv4.conf.all.arp_ignore", &key];
+    for key in keys {
+        if sysctl::read(key)? != "0" {
+            return Ok(None);
+        }
+    }
+    instance.change_setting(&key, "1")?;
+    Ok(Some(key))
 }
 
 /// The mark of what came in by an uplink, and of its answers, with the mask. There is none for more

@@ -98,6 +98,13 @@ pub struct ClientStatus {
     /// Uplinks by which nothing is to go until they are resumed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paused: Vec<String>,
+    /// Uplinks that are not used because an address of theirs belongs to somebody else, with the
+    /// reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub conflicts: BTreeMap<String, String>,
+    /// What is reached outside the tunnel in the own networks of its uplinks, by the uplink's name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub outside: BTreeMap<String, Vec<String>>,
     /// What the modems of its uplinks tell, by the uplink's name; nothing that is older than half a
     /// minute.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -89,6 +89,11 @@ fn folder(uplink: &str, interfaces: &Path) -> Option<PathBuf> {
     (!is_none).then(|| interfaces.join(uplink))
 }
 
+/// Whether the interface of this name is wireless.
+pub(crate) fn is_wireless(name: &str) -> bool {
+    detected(name, Path::new(INTERFACES)) == Some(Technology::Wifi)
+}
+
 /// What the kernel says.
 fn detected(uplink: &str, interfaces: &Path) -> Option<Technology> {
     let interface = folder(uplink, interfaces)?;

@@ -151,7 +151,7 @@ impl Tun {
 
         let mut netlink = Netlink::open()?;
         let index = netlink.link(&name)?.index;
-        prevent_link_local(&name);
+        keep_link_out(&name);
         netlink.set_link(index, true, Some(u32::from(options.mtu)))?;
         add_addresses(&mut netlink, index, &options.addresses)?;
         Ok(Self {
@@ -310,14 +310,20 @@ fn add_addresses(
     Ok(())
 }
 
-/// Keeps the kernel from giving the interface a link-local address and soliciting routers from it:
-/// there are none behind a tunnel, and the peer would count each packet as spoofed.
-fn prevent_link_local(name: &str) {
-    // 1 stands for none (Linux Documentation/networking/ip-sysctl.rst).
-    let key = format!("net.ipv6.conf.{}.addr_gen_mode", name.replace('.', "/"));
-    if let Err(error) = sysctl::write(&key, "1") {
-        // A kernel without IPv6 has no such key, and no such address either.
-        tracing::debug!(%error, "link-local addresses stay as they are");
+/// Keeps the kernel from taking the interface for a link: from giving it a link-local address and
+/// soliciting routers, which are none behind a tunnel, and from believing router advertisements and
+/// redirects, by which the other end could change this machine's routes and addresses.
+fn keep_link_out(name: &str) {
+    // An addr_gen_mode of 1 is none (Linux Documentation/networking/ip-sysctl.rst).
+    let settings =
+        [("addr_gen_mode", "1"), ("accept_ra", "0"), ("accept_redirects", "0"), ("autoconf", "0")];
+    for (setting, value) in settings {
+        let key = format!("net.ipv6.conf.{}.{setting}", name.replace('.', "/"));
+        // A kernel without IPv6 has no such key, and no such messages either.
+        let is_other = sysctl::read(&key).is_ok_and(|now| now != value);
+        if is_other && let Err(error) = sysctl::write(&key, value) {
+            tracing::warn!("{error}");
+        }
     }
 }
 

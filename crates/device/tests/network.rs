@@ -16,7 +16,7 @@ use roadweave_device::{
     Change, ClientRoutes, DeviceError, Ecn, Excluded, FilterKeeper, FilterOptions, Filters,
     Forwarding, Gateway, Grant, Instance, Monitor, Netlink, Outgoing, ROUTE_PROTOCOL,
     RouteSettings, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent,
-    UplinkSocket, cleanup, wait_readable,
+    UplinkNeighbours, UplinkSocket, cleanup, wait_readable,
 };
 use roadweave_types::UplinkSelector;
 
@@ -66,18 +66,20 @@ fn client_routes(instance: &Instance, tun: &Tun, into_tunnel: &[&str]) -> Client
         into_tunnel: into_tunnel.iter().map(|text| prefix(text)).collect(),
         excluded: Excluded::default(),
         closed_before_join: false,
-        uplink_neighbours: true,
+        uplink_neighbours: UplinkNeighbours::Network,
         accept: Vec::new(),
         selector: UplinkSelector {
             include: vec!["eth*".to_owned()],
             exclude: vec!["eth0".to_owned()],
+            inside: Vec::new(),
         },
     };
     ClientRoutes::open(instance, settings, tun.index()).unwrap()
 }
 
 fn grant(address: &str) -> Grant {
-    Grant { addresses: vec![prefix(address)], gateways: Vec::new(), mtu: 1400 }
+    let (addresses, gateways, networks) = (vec![prefix(address)], Vec::new(), Vec::new());
+    Grant { addresses, gateways, networks, mtu: 1400 }
 }
 
 /// Polls until `found` yields something.
@@ -163,8 +165,11 @@ fn two_uplinks_with_the_same_address_both_work() {
         let server = world.internet.enter(|| UdpSocket::bind("10.99.0.1:4433").unwrap()).unwrap();
         server.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let instance = Instance::new("client").unwrap();
-        let selector =
-            UplinkSelector { include: vec!["eth*".to_owned()], exclude: vec!["eth0".to_owned()] };
+        let selector = UplinkSelector {
+            include: vec!["eth*".to_owned()],
+            exclude: vec!["eth0".to_owned()],
+            inside: vec![],
+        };
         let mut tun = world.vehicle.enter(|| tun("rw0", "10.8.0.2/24")).unwrap();
         let (mut monitor, mut routes, mut sockets) = world
             .vehicle
@@ -248,7 +253,8 @@ fn two_uplinks_with_the_same_address_both_work() {
 fn the_monitor_sees_uplinks_come_change_and_go() {
     run_sandboxed("the_monitor_sees_uplinks_come_change_and_go", || {
         let (vehicle, modem) = (NetNs::create("box").unwrap(), NetNs::create("modem").unwrap());
-        let selector = UplinkSelector { include: vec!["wwan*".to_owned()], exclude: vec![] };
+        let selector =
+            UplinkSelector { include: vec!["wwan*".to_owned()], exclude: vec![], inside: vec![] };
         let mut monitor = vehicle.enter(|| Monitor::open(selector).unwrap()).unwrap();
         assert_eq!(monitor.poll().unwrap(), []);
 
@@ -322,7 +328,8 @@ fn a_default_route_by_several_next_hops_gives_each_uplink_its_own() {
     run_sandboxed("a_default_route_by_several_next_hops_gives_each_uplink_its_own", || {
         let vehicle = NetNs::create("box").unwrap();
         let routers = [1, 2].map(|number| router(&vehicle, number));
-        let selector = UplinkSelector { include: vec!["eth*".to_owned()], exclude: vec![] };
+        let selector =
+            UplinkSelector { include: vec!["eth*".to_owned()], ..UplinkSelector::default() };
         let mut monitor = vehicle.enter(|| Monitor::open(selector).unwrap()).unwrap();
         let hops = "nexthop via 10.1.0.1 dev eth1 nexthop via 10.2.0.1 dev eth2";
         vehicle.ip(&format!("route add default metric 5 {hops}")).unwrap();
@@ -560,7 +567,8 @@ fn thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread() {
             String::from_utf8(output.stdout).unwrap().lines().count()
         };
         let work = || {
-            let selector = UplinkSelector { include: vec!["eth*".to_owned()], exclude: vec![] };
+            let selector =
+                UplinkSelector { include: vec!["eth*".to_owned()], ..UplinkSelector::default() };
             let mut monitor = Monitor::open(selector).unwrap();
             let tun = tun("rw0", "10.8.0.2/24");
             let mut routes = client_routes(&Instance::new("client").unwrap(), &tun, &["0.0.0.0/0"]);
@@ -616,7 +624,11 @@ fn two_instances_leave_each_other_alone() {
             let mut router = Routes::open(&third).unwrap();
             router.route_into_tun(three.index(), &[prefix("0.0.0.0/0")]).unwrap();
             let mut routes = client_routes(&first, &one, &["0.0.0.0/0"]);
-            let selector = UplinkSelector { include: vec!["eth1".to_owned()], exclude: vec![] };
+            let selector = UplinkSelector {
+                include: vec!["eth1".to_owned()],
+                exclude: vec![],
+                inside: vec![],
+            };
             let mut monitor = Monitor::open(selector).unwrap();
             monitor.poll().unwrap();
             for uplink in monitor.uplinks() {
@@ -732,9 +744,12 @@ fn helper_installs_everything() {
     let instance = Instance::new("client").unwrap();
     let _lock = instance.lock().unwrap();
     let tun = tun("rw0", "10.8.0.2/24");
-    let mut monitor =
-        Monitor::open(UplinkSelector { include: vec!["eth1".to_owned()], exclude: vec![] })
-            .unwrap();
+    let mut monitor = Monitor::open(UplinkSelector {
+        include: vec!["eth1".to_owned()],
+        exclude: vec![],
+        inside: vec![],
+    })
+    .unwrap();
     let mut routes = client_routes(&instance, &tun, &["0.0.0.0/0", "::/0"]);
     monitor.poll().unwrap();
     for uplink in monitor.uplinks() {

@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of sockets and devices")]
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -103,6 +103,61 @@ fn check_every_size(offload: bool) {
     }
     assert_eq!(pair.largest.load(Ordering::Relaxed), u64::from(MTU));
     pair.finish();
+}
+
+/// A router advertisement (RFC 4861 section 4.2) with an MTU and a prefix for addresses.
+fn router_advertisement() -> Vec<u8> {
+    let addresses = ["fe80::1", "ff02::1"].map(|text| text.parse::<Ipv6Addr>().unwrap().octets());
+    let mut message = vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    message.extend([5, 1, 0, 0, 0, 0, 5, 0]);
+    message.extend([3, 4, 64, 0xc0, 0, 0, 7, 8, 0, 0, 7, 8, 0, 0, 0, 0]);
+    message.extend("2001:db8:66::".parse::<Ipv6Addr>().unwrap().octets());
+    let mut covered = addresses.concat();
+    covered.extend([0, 0, 0, message.len() as u8, 0, 0, 0, 58]);
+    covered.extend(&message);
+    let words = covered.chunks(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    message[2..4].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    let mut packet = vec![0x60, 0, 0, 0, 0, message.len() as u8, 58, 255];
+    packet.extend(addresses.concat());
+    packet.extend(message);
+    packet
+}
+
+#[test]
+fn a_router_advertisement_out_of_the_tunnel_changes_nothing() {
+    run_sandboxed("a_router_advertisement_out_of_the_tunnel_changes_nothing", || {
+        let vehicle = NetNs::create("box").unwrap();
+        // As it is on a box that forwards and hears its uplinks' routers all the same.
+        vehicle.set_sysctl("net.ipv6.conf.all.forwarding", "1").unwrap();
+        vehicle.set_sysctl("net.ipv6.conf.default.accept_ra", "2").unwrap();
+        let options = TunOptions {
+            name: "rw0".to_owned(),
+            mtu: MTU,
+            addresses: vec!["fd77::2/128".parse().unwrap()],
+            offload: false,
+        };
+        let mut tun = vehicle.enter(move || Tun::open(&options)).unwrap().unwrap();
+        let seen = || {
+            let run = |words: &[&str]| {
+                let output = vehicle.command("ip").args(words).output().unwrap();
+                String::from_utf8(output.stdout).unwrap()
+            };
+            run(&["-6", "route"]) + &run(&["-brief", "address"])
+        };
+        let before = seen();
+        assert_eq!(tun.write_batch([router_advertisement()]).written, 1);
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(seen(), before);
+        // The test can fail.
+        vehicle.set_sysctl("net.ipv6.conf.rw0.accept_ra", "2").unwrap();
+        assert_eq!(tun.write_batch([router_advertisement()]).written, 1);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(seen().contains("default via fe80::1"), "{}", seen());
+    });
 }
 
 #[test]

@@ -531,7 +531,7 @@ fn server(
     let server = ServerConfig {
         transport: transport(config.seed, 0, life),
         lanes: config.lanes_down.clone(),
-        gateways: vec![IpAddr::from([10, 77, 0, 1])],
+        gateways: vec![IpAddr::from([10, 77, 0, 1]).into()],
         mtu: MTU,
         streams: None,
         speedtest: None,

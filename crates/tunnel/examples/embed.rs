@@ -30,7 +30,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = ClientConfig::new("vehicle", TransportConfig::new([1; 32]), candidate);
     let mut client = Client::new(epoch, config, Arc::new(client_key))?;
     client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");
-    let config = ServerConfig::new(TransportConfig::new([2; 32]), vec!["10.77.0.1".parse()?]);
+    let config = ServerConfig::new(TransportConfig::new([2; 32]), vec!["10.77.0.1/16".parse()?]);
     let mut server = Server::new(epoch, config, Arc::new(server_key), Arc::new(peers))?;
 
     // Headers of IPv4 packets without contents, from 10.77.0.2 to 198.51.100.1 and back.

@@ -55,11 +55,16 @@ impl Peer {
     }
 }
 
+/// Networks behind clients that others are told of, at most.
+const BEHIND_MAX: usize = 256;
+
 /// Clients that may connect, as they are at one time.
 #[derive(Debug, Default)]
 pub struct Peers {
     by_key: BTreeMap<PublicKey, Arc<Peer>>,
     routes: JointPrefixMap<IpNet, PublicKey>,
+    /// The first clients that have a network behind them, and those.
+    behind: Vec<(PublicKey, IpNet)>,
 }
 
 impl Peers {
@@ -86,6 +91,12 @@ impl Peers {
         PeersChange { peers, changed }
     }
 
+    /// Networks behind clients with the tenants of those, [`BEHIND_MAX`] at most.
+    pub(crate) fn behind(&self) -> impl Iterator<Item = (&str, IpNet)> {
+        let tenant = |key| self.by_key.get(key).map_or("", |peer| peer.tenant.as_str());
+        self.behind.iter().map(move |(key, network)| (tenant(key), *network))
+    }
+
     /// All clients, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&PublicKey, &Arc<Peer>)> {
         self.by_key.iter()
@@ -108,13 +119,17 @@ impl FromIterator<(PublicKey, Peer)> for Peers {
     fn from_iter<T: IntoIterator<Item = (PublicKey, Peer)>>(peers: T) -> Self {
         let by_key: BTreeMap<_, _> =
             peers.into_iter().map(|(key, peer)| (key, Arc::new(peer))).collect();
-        let mut routes = JointPrefixMap::new();
+        let (mut routes, mut behind) = (JointPrefixMap::new(), Vec::new());
         for (key, peer) in &by_key {
             for network in &peer.addresses {
                 routes.insert(network.trunc(), *key);
+                let is_host = network.prefix_len() == network.max_prefix_len();
+                if !is_host && behind.len() < BEHIND_MAX {
+                    behind.push((*key, network.trunc()));
+                }
             }
         }
-        Self { by_key, routes }
+        Self { by_key, routes, behind }
     }
 }
 

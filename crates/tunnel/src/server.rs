@@ -32,10 +32,10 @@ mod totals;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::{ConfigError, ConnectionId, Endpoint, EndpointStats, Epoch, TransportConfig};
 use roadweave_types::{DropCounters, DropReason, Instant, PathId};
@@ -74,8 +74,8 @@ pub struct ServerConfig {
     pub transport: TransportConfig,
     /// The lanes of the downlink direction.
     pub lanes: Vec<LaneConfig>,
-    /// The server's own inner addresses.
-    pub gateways: Vec<IpAddr>,
+    /// The server's own inner addresses, with the length of the network behind each.
+    pub gateways: Vec<IpNet>,
     /// The MTU of the TUN devices, bytes.
     pub mtu: u16,
     /// Streams, if the server takes some; a proxy relays those between its clients and their
@@ -95,7 +95,7 @@ impl ServerConfig {
     /// A server with these inner addresses and the lanes of [`default_lanes`], whose clients do not
     /// reach one another, and whose sessions share [`MEMORY_MAX`]. The MTU suits links of 1,500
     /// bytes.
-    pub fn new(transport: TransportConfig, gateways: Vec<IpAddr>) -> Self {
+    pub fn new(transport: TransportConfig, gateways: Vec<IpNet>) -> Self {
         Self {
             transport,
             lanes: default_lanes(),

@@ -54,12 +54,16 @@ drop_reasons! {
     UnknownPeer = "unknown-peer",
     /// The inner packet's source address is not one of the sender's.
     SpoofedSource = "spoofed-source",
+    /// The inner packet speaks for a link, which a tunnel is not: neighbour discovery of IPv6,
+    /// router advertisements among it, or a link-local source address.
+    LinkLocal = "link-local",
     /// The inner packet's destination belongs to no session, or to a client that may not be reached
     /// from here.
     NoRoute = "no-route",
     /// The packet filters forward nothing from where the packet came to where it would go.
     ForwardRefused = "forward-refused",
-    /// The packet was for an inner address of this machine and came in beside the tunnel.
+    /// The packet was for an inner address of this machine, or one that the interface it came in by
+    /// does not have, and came in beside the tunnel.
     InnerFromOutside = "inner-from-outside",
     /// The inner packet's destination is none that clients may reach through this server.
     DeniedDestination = "denied-destination",

@@ -1,4 +1,4 @@
-//! Which interfaces are uplinks, by patterns of their names.
+//! Which interfaces are uplinks and which are behind the box, by patterns of their names.
 
 /// Which interfaces are uplinks. Patterns may hold `*` (any letters) and `?` (one letter).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -7,13 +7,30 @@ pub struct UplinkSelector {
     pub include: Vec<String>,
     /// Patterns of names that are none, in any case.
     pub exclude: Vec<String>,
+    /// Patterns of the names of interfaces behind the box, which are no uplinks; empty: not named.
+    pub inside: Vec<String>,
 }
 
 impl UplinkSelector {
     /// Whether an interface of this name is one.
     pub fn matches(&self, name: &str) -> bool {
-        let any = |patterns: &[String]| patterns.iter().any(|pattern| glob(pattern, name));
-        (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
+        let is_named = self.include.is_empty() || any(&self.include, name);
+        is_named && !any(&self.exclude, name) && !any(&self.inside, name)
+    }
+
+    /// Whether the configuration says that an interface of this name is behind the box: by
+    /// `inside`, or without it by naming the uplinks, of which this is none.
+    pub fn names_inside(&self, name: &str) -> bool {
+        match self.inside.is_empty() {
+            false => any(&self.inside, name),
+            true => !self.matches(name),
+        }
+    }
+
+    /// Whether an interface that is no known uplink may count as behind the box by its address and
+    /// routes alone.
+    pub fn guesses_inside(&self) -> bool {
+        self.include.is_empty() && self.inside.is_empty()
     }
 
     /// Checks that an interface of this name may be an uplink some day: it need not be there now.
@@ -43,7 +60,7 @@ pub enum NoUplink {
     /// The configuration's patterns leave it out.
     #[error(
         "{0} is no uplink by the configuration: `uplinks.include` does not name it, or `uplinks.exclude` \
-         does"
+         or `uplinks.inside` does"
     )]
     NotSelected(String),
 }
@@ -52,6 +69,10 @@ pub enum NoUplink {
 fn is_interface_name(name: &str) -> bool {
     let is_odd = |letter: char| letter == '/' || letter == ':' || letter.is_ascii_whitespace();
     (1..=15).contains(&name.len()) && !matches!(name, "." | "..") && !name.contains(is_odd)
+}
+
+fn any(patterns: &[String], name: &str) -> bool {
+    patterns.iter().any(|pattern| glob(pattern, name))
 }
 
 /// Whether the interface `name` fits `pattern`, which may hold `*` and `?`; in time proportional to
@@ -110,10 +131,24 @@ mod tests {
         let selector = |include: &[&str], exclude: &[&str]| UplinkSelector {
             include: include.iter().map(|pattern| (*pattern).to_owned()).collect(),
             exclude: exclude.iter().map(|pattern| (*pattern).to_owned()).collect(),
+            inside: Vec::new(),
         };
         assert!(selector(&[], &[]).matches("eth0"));
         assert!(!selector(&[], &["roadweave*"]).matches("roadweave0"));
         assert!(!selector(&["eth*"], &["eth0"]).matches("eth0"));
         assert!(!selector(&["wwan*"], &[]).matches("eth0"));
+    }
+
+    #[test]
+    fn what_is_named_inside_is_no_uplink_and_nothing_else_is_inside() {
+        let named = UplinkSelector { inside: vec!["lan*".to_owned()], ..UplinkSelector::default() };
+        assert!(named.names_inside("lan0") && !named.matches("lan0"));
+        assert!(!named.names_inside("wlan0") && named.matches("wlan0") && !named.guesses_inside());
+        let both = UplinkSelector { include: vec!["wwan*".to_owned()], ..named };
+        assert!(!both.names_inside("eth0") && !both.matches("eth0"), "neither");
+        let uplinks = UplinkSelector { inside: Vec::new(), ..both };
+        assert!(uplinks.names_inside("eth0") && !uplinks.guesses_inside());
+        let nothing = UplinkSelector::default();
+        assert!(!nothing.names_inside("eth0") && nothing.guesses_inside());
     }
 }

@@ -32,9 +32,9 @@ use roadweave_types::{LaneId, PathId, Policy, Promise};
 pub use self::error::ControlError;
 use self::fields::{
     FIELD_ADDRESS, FIELD_ANCHOR, FIELD_GATEWAY, FIELD_GRACE, FIELD_LANE, FIELD_MTU, FIELD_NAME,
-    FIELD_PATH, FIELD_RELAYS, FIELD_ROLE, Fields, MAX_NETWORKS, ROLE_PROXY, ROLE_STANDBY, put_age,
-    put_field, put_network, put_order, put_player, put_policy, put_reason, put_streams, put_tenant,
-    put_text,
+    FIELD_NETWORK, FIELD_PATH, FIELD_RELAYS, FIELD_ROLE, Fields, MAX_NETWORKS, ROLE_PROXY,
+    ROLE_STANDBY, WELCOME_NETWORKS_MAX, put_age, put_field, put_network, put_order, put_player,
+    put_policy, put_reason, put_streams, put_tenant, put_text,
 };
 pub use self::values::{PlayerReport, Reason, Role, TenantAnchor};
 use crate::binding::Binding;
@@ -131,6 +131,9 @@ pub struct Welcome {
     pub addresses: Vec<IpNet>,
     /// The server's own inner addresses.
     pub gateways: Vec<IpAddr>,
+    /// Networks that are reached through the server and nowhere else: its inner networks, and those
+    /// behind other clients that this one may reach.
+    pub networks: Vec<IpNet>,
     /// The MTU that both TUN devices use, bytes.
     pub mtu: u16,
     /// The anchor that the client is to sign a binding for, if the server is a proxy.
@@ -164,6 +167,7 @@ impl Control {
             KIND_WELCOME => Ok(Self::Welcome(Welcome {
                 addresses: fields.networks(FIELD_ADDRESS)?,
                 gateways: fields.networks(FIELD_GATEWAY)?.iter().map(IpNet::addr).collect(),
+                networks: fields.networks(FIELD_NETWORK)?,
                 mtu: u16::from_be_bytes(fields.array(FIELD_MTU)?),
                 anchor: fields.anchor()?,
                 streams: fields.streams()?,
@@ -220,6 +224,9 @@ impl Control {
                 put_field(&mut out, FIELD_MTU, &welcome.mtu.to_be_bytes());
                 for gateway in welcome.gateways.iter().take(MAX_NETWORKS) {
                     put_network(&mut out, FIELD_GATEWAY, IpNet::from(*gateway));
+                }
+                for network in welcome.networks.iter().take(WELCOME_NETWORKS_MAX) {
+                    put_network(&mut out, FIELD_NETWORK, *network);
                 }
                 if let Some(anchor) = &welcome.anchor {
                     put_tenant(&mut out, &anchor.tenant);

@@ -119,6 +119,18 @@ impl<'a> InnerPacket<'a> {
         })
     }
 
+    /// Whether it speaks for a link: neighbour discovery of IPv6 (RFC 4861: router and neighbour
+    /// solicitations and advertisements, redirects), or a link-local source. A tunnel is no link;
+    /// nothing of that is for the other end. Headers that end too early count as such.
+    pub fn is_of_link(&self) -> bool {
+        match self.source {
+            IpAddr::V4(source) => source.is_link_local(),
+            IpAddr::V6(source) => {
+                source.is_unicast_link_local() || is_discovery(self.protocol, self.payload)
+            }
+        }
+    }
+
     /// Source and destination port of TCP and UDP.
     pub fn ports(&self) -> Option<(u16, u16)> {
         if self.later_fragment || !matches!(self.protocol, protocol::TCP | protocol::UDP) {
@@ -128,6 +140,44 @@ impl<'a> InnerPacket<'a> {
         Some((u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])))
     }
 }
+
+/// Whether a payload of IPv6 is neighbour discovery, behind extension headers or not (RFC 8200
+/// section 4).
+fn is_discovery(mut protocol: u8, mut payload: &[u8]) -> bool {
+    loop {
+        let Some(first) = payload.first() else { return is_extension(protocol) };
+        let second = payload.get(1).copied().map(usize::from);
+        let length = match (protocol, second) {
+            (protocol::ICMPV6, _) => return NEIGHBOUR_DISCOVERY.contains(first),
+            (protocol, None) => return is_extension(protocol),
+            // A later fragment has no headers, and is nothing without the first.
+            (FRAGMENT, _) if payload.get(2..4).is_some_and(|at| at[0] != 0 || at[1] >= 8) => {
+                return false;
+            }
+            (FRAGMENT, _) => 8,
+            (AUTHENTICATION, Some(words)) => (words + 2) * 4,
+            (HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS, Some(words)) => (words + 1) * 8,
+            _ => return false,
+        };
+        protocol = *first;
+        payload = payload.get(length..).unwrap_or_default();
+        if payload.is_empty() {
+            return true;
+        }
+    }
+}
+
+fn is_extension(protocol: u8) -> bool {
+    matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS)
+}
+
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION_OPTIONS: u8 = 60;
+/// The ICMPv6 types of RFC 4861.
+const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -204,5 +254,51 @@ pub(crate) mod tests {
                 let _ = (packet.is_ice(), packet.is_rtcp(), packet.is_quic_long());
             }
         }
+    }
+
+    /// A packet of IPv6 from `source` whose next header is `protocol`.
+    fn v6(source: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x60, 0, 0, 0, 0, payload.len() as u8, protocol, 255];
+        let addresses = [source, "ff02::1"].map(|text| text.parse::<Ipv6Addr>().unwrap());
+        addresses.iter().for_each(|address| packet.extend_from_slice(&address.octets()));
+        packet.extend_from_slice(payload);
+        packet
+    }
+
+    #[test]
+    fn what_speaks_for_a_link_is_found_behind_extension_headers_too() {
+        let check = |source, protocol, payload: &[u8], expected| {
+            let packet = v6(source, protocol, payload);
+            let view = InnerPacket::parse(&packet).expect("well-formed");
+            assert_eq!(view.is_of_link(), expected, "{source} {protocol} {payload:?}");
+        };
+        for (kind, expected) in [(1, false), (128, false), (132, false), (138, false), (143, false)]
+            .into_iter()
+            .chain((133..=137).map(|kind| (kind, true)))
+        {
+            check("fd77::1", protocol::ICMPV6, &[kind, 0, 0, 0], expected);
+            let options = [protocol::ICMPV6, 0, 1, 4, 0, 0, 0, 0, kind, 0, 0, 0];
+            for extension in [HOP_BY_HOP, ROUTING, DESTINATION_OPTIONS] {
+                check("fd77::1", extension, &options, expected);
+            }
+            let twice = [&[DESTINATION_OPTIONS, 0, 1, 4, 0, 0, 0, 0][..], &options].concat();
+            check("fd77::1", HOP_BY_HOP, &twice, expected);
+            let authenticated = [&[protocol::ICMPV6, 1][..], &[0; 10], &[kind, 0, 0, 0]].concat();
+            check("fd77::1", AUTHENTICATION, &authenticated, expected);
+            let first = [protocol::ICMPV6, 0, 0, 1, 0, 0, 0, 7, kind, 0, 0, 0];
+            check("fd77::1", FRAGMENT, &first, expected);
+            let later = [protocol::ICMPV6, 0, 0, 9, 0, 0, 0, 7, kind, 0, 0, 0];
+            check("fd77::1", FRAGMENT, &later, false);
+        }
+        check("fe80::1", protocol::UDP, &[0; 8], true);
+        check("fd77::1", protocol::UDP, &[0; 8], false);
+        check("fd77::1", protocol::UDP, &[], false);
+        for cut in [&[][..], &[protocol::ICMPV6], &[protocol::ICMPV6, 0, 1, 4, 0, 0, 0, 0]] {
+            check("fd77::1", HOP_BY_HOP, cut, true);
+        }
+        let mut packet = udp_v4(b"x");
+        assert!(!InnerPacket::parse(&packet).expect("well-formed").is_of_link());
+        packet[12..16].copy_from_slice(&[169, 254, 1, 1]);
+        assert!(InnerPacket::parse(&packet).expect("well-formed").is_of_link());
     }
 }

@@ -30,7 +30,7 @@ mod stream;
 mod symbol;
 
 pub use binding::Binding;
-pub use control::fields::TENANT_MAX;
+pub use control::fields::{TENANT_MAX, WELCOME_NETWORKS_MAX};
 pub use control::{
     Control, ControlError, Hello, MAX_CONTROL_MESSAGE, PlayerReport, Reason, Role, TenantAnchor,
     Welcome,

@@ -17,7 +17,7 @@ config_cb() {
 		toml_options="enabled config name private_key_file state_directory uplink_forward \
 uplink_local uplink_portal_probe exclude_mark masquerade before_join kill_switch tun_name mtu_bytes \
 memory_mb"
-		toml_lists="uplink_include uplink_exclude into_tunnel exclude dns"
+		toml_lists="uplink_include uplink_exclude uplink_inside into_tunnel exclude dns"
 		;;
 	server) toml_options="public_key name site" toml_lists="address" ;;
 	policy) toml_options="name device iccid priority weight rate_limit_kbps technology \
@@ -96,7 +96,10 @@ toml_put() {
 		*) printf '%s = %s\n' "$2" "$3" ;;
 		esac
 		;;
-	truth)
+	truth | local)
+		case $1$3 in
+		localgateway) printf '%s = "gateway"\n' "$2" && return ;;
+		esac
 		case $3 in
 		1 | yes | on | true | enabled) printf '%s = true\n' "$2" ;;
 		0 | no | off | false | disabled) printf '%s = false\n' "$2" ;;
@@ -162,6 +165,30 @@ toml_policy() {
 	toml_option "$1" redundancy_percent number metered.redundancy_percent
 }
 
+# toml_inside SECTION: the interfaces behind the box; those of the firewall's zones that lead
+# nowhere else, unless they are named.
+toml_inside() {
+	local at=0 zone network device
+	toml_list "$1" uplink_inside inside
+	[ -z "$toml_items" ] || return 0
+	while [ "$at" -lt 64 ] && zone=$(uci -q get "firewall.@zone[$at].name"); do
+		# What leaves by a zone with source NAT goes to others.
+		if [ "$zone" != wan ] && [ "$(uci -q get "firewall.@zone[$at].masq")" != 1 ]; then
+			for network in $(uci -q get "firewall.@zone[$at].network"); do
+				device=$(uci -q get "network.$network.device") ||
+					device=$(ubus call "network.interface.$network" status 2>/dev/null |
+						jsonfilter -q -e '@.l3_device' 2>/dev/null)
+				case $device in
+				"" | @*) ;;
+				*) toml_item "$device" ;;
+				esac
+			done
+		fi
+		at=$((at + 1))
+	done
+	[ -z "$toml_items" ] || printf 'inside = [%s]\n' "${toml_items%, }"
+}
+
 # The last line, without which a file is not whole.
 toml_end="# written by /etc/init.d/roadweave from /etc/config/roadweave"
 
@@ -184,8 +211,9 @@ toml_client() {
 	echo "[uplinks]"
 	toml_list "$1" uplink_include include
 	toml_list "$1" uplink_exclude exclude
+	toml_inside "$1"
 	toml_option "$1" uplink_forward truth forward
-	toml_option "$1" uplink_local truth local
+	toml_option "$1" uplink_local local local
 	toml_option "$1" uplink_portal_probe text portal_probe
 	config_foreach toml_policy policy
 	echo "[routes]"

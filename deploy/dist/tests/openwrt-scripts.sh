@@ -101,6 +101,32 @@ for line in 'iccid = "8949020000012345678"' 'metered.daily_cap_mb = 2000' 'rate_
     'kill_switch = true' 'addresses = ["vpn.example:4433", "[2001:db8::1]:4433"]'; do
     grep -qxF -- "$line" "$written" || fail "$line is lost"
 done
+# Behind the box is what the firewall says, unless it is named.
+! grep -q '^inside' "$written" || fail "inside is named, and no firewall is there"
+mkdir -p "$tests/uci"
+set_uci() { printf '%s\n' "$2" >"$tests/uci/$1"; }
+set_uci 'firewall.@zone[0].name' lan
+set_uci 'firewall.@zone[0].network' 'lan guest'
+set_uci 'firewall.@zone[1].name' wan
+set_uci 'firewall.@zone[1].network' 'wan wan6'
+set_uci 'firewall.@zone[2].name' hotspot
+set_uci 'firewall.@zone[2].network' wwan
+set_uci 'firewall.@zone[2].masq' 1
+set_uci 'firewall.@zone[3].name' cameras
+set_uci 'firewall.@zone[3].network' cameras
+for pair in lan:br-lan wan:eth1 wan6:@wan wwan:wlan0 cameras:eth0.7; do
+    set_uci "network.${pair%:*}.device" "${pair#*:}"
+done
+run
+writes 'inside = ["br-lan", "eth0.7"]'
+set_list client.client uplink_inside 'br-lan'
+set_option client.client uplink_local gateway
+run
+writes 'inside = ["br-lan"]'
+writes 'local = "gateway"'
+rm -r "$tests/uci" "$tests/config/client.client/lists/uplink_inside"
+rm "$tests/config/client.client/options/uplink_local"
+run
 # The key stays, and the file is equal.
 before=$(sha256sum "$tests/keys/client.key" "$written")
 parameters=$(grep '^param' "$tests/log")
@@ -211,7 +237,7 @@ refused client.client option before_join sometimes 'client.client.toml'
 refused client.client option uplink_exlude eth2 'no option or list is called uplink_exlude; there are .*uplink_exclude'
 refused client.client list uplink_exlude eth2 'no option or list is called uplink_exlude; there are .*uplink_exclude'
 # Of the other kind.
-for list in uplink_include uplink_exclude into_tunnel exclude dns; do
+for list in uplink_include uplink_exclude uplink_inside into_tunnel exclude dns; do
     refused client.client option $list 10.0.0.0/8 "client: $list is a list: write .list $list '10.0.0.0/8'."
 done
 refused server.b option address 198.51.100.1:4433 'server: address is a list: write .list address'

@@ -37,6 +37,7 @@ config_list_foreach() {
 	local item
 	while IFS= read -r item; do "$3" "$item"; done <"$CONFIG/$1/lists/$2"
 }
+uci() { cat "${CONFIG%/*}/uci/$3" 2>/dev/null; }
 procd_close_instance() { :; }
 procd_add_reload_trigger() { echo "trigger $*" >>"$LOG"; }
 logger() { echo "log $*" >>"$LOG"; }

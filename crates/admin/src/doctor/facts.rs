@@ -71,6 +71,8 @@ pub(super) struct ClientFacts {
     pub(super) uplinks: Vec<UplinkFacts>,
     /// `deadline_ms` of each lane, by its name.
     pub(super) deadlines: Vec<(String, Duration)>,
+    /// What follows from naming neither uplinks nor what is behind the box, if neither is named.
+    pub(super) unnamed: Option<&'static str>,
     /// Why uplinks could not be read.
     pub(super) unread: Option<String>,
 }
@@ -86,6 +88,8 @@ pub(super) struct UplinkFacts {
     pub(super) gateway_v6: Option<Gateway>,
     /// The reverse path filter that counts: 0 none, 1 strict, 2 loose.
     pub(super) reverse_path_filter: Option<u8>,
+    /// Why a client does not use it, if an address of it belongs to somebody else.
+    pub(super) conflict: Option<String>,
     /// Servers that were asked over it.
     pub(super) probes: Vec<Probe>,
 }

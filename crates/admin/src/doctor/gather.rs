@@ -1,5 +1,6 @@
 //! Gathers the facts. What cannot be found out is a fact as well; nothing here judges.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -9,6 +10,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use roadweave_config::{ClientFile, FileError, ServerFile, load};
+use roadweave_device::status::RoleStatus;
 use roadweave_device::{ClockReading, Monitor, Netlink, UdpOptions, Uplink, UplinkSocket, local};
 use roadweave_types::{ServerHost, ServerName};
 use rustix::net::sockopt;
@@ -115,7 +117,12 @@ fn client(file: &ClientFile) -> ClientFacts {
     let is_there = |name: &String| links.iter().any(|link| link.name == *name);
     let missing = include.iter().filter(|name| !name.contains('*') && !is_there(name));
     let missing = missing.cloned().collect();
+    let literal = names.iter().filter_map(|name| match name.host() {
+        ServerHost::Address(address) => Some(*address),
+        ServerHost::Name(_) => None,
+    });
     let monitored = Monitor::open(file.selector()).and_then(|mut monitor| {
+        monitor.protect_servers(literal);
         monitor.poll()?;
         Ok(monitor.uplinks().cloned().collect::<Vec<_>>())
     });
@@ -125,7 +132,11 @@ fn client(file: &ClientFile) -> ClientFacts {
     };
     // Without names only what leads out is an uplink, and never the tunnel's own device.
     uplinks.retain(|uplink| uplink.name != file.tun.name.as_str());
-    uplinks.retain(|uplink| !include.is_empty() || uplink.leads_out());
+    for (name, why) in conflicts(file) {
+        let taken = uplinks.iter_mut().find(|uplink| uplink.name == name);
+        taken.into_iter().for_each(|uplink| uplink.conflict = Some(why.clone()));
+    }
+    uplinks.retain(|uplink| !include.is_empty() || uplink.leads_out() || uplink.conflict.is_some());
     uplinks.truncate(UPLINKS_MAX);
     let uplinks = std::thread::scope(|scope| {
         let found = &found;
@@ -137,7 +148,17 @@ fn client(file: &ClientFile) -> ClientFacts {
     });
     let lanes = file.lane_configs().into_iter();
     let deadlines = lanes.map(|lane| (lane.name, lane.deadline)).collect();
-    ClientFacts { servers, missing, uplinks, deadlines, unread }
+    let unnamed = file.uplinks.unnamed();
+    ClientFacts { servers, missing, uplinks, deadlines, unnamed, unread }
+}
+
+/// The uplinks of which a running client has taken an address that belongs to somebody else.
+fn conflicts(file: &ClientFile) -> BTreeMap<String, String> {
+    let socket = Path::new("/run/roadweave").join(format!("{}.sock", file.tun.name.as_str()));
+    match local::status(&socket).map(|status| status.role) {
+        Ok(RoleStatus::Client(client)) => client.conflicts,
+        _ => BTreeMap::new(),
+    }
 }
 
 /// What is known of an uplink, with what each server says over it.
@@ -156,6 +177,7 @@ fn describe(uplink: Uplink, servers: &[SocketAddr]) -> UplinkFacts {
         gateway_v4: uplink.gateway_v4,
         gateway_v6: uplink.gateway_v6,
         reverse_path_filter: reverse_path_filter(&uplink.name),
+        conflict: uplink.conflict,
         name: uplink.name,
     }
 }

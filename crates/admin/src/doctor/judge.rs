@@ -170,6 +170,9 @@ fn of_client(client: &ClientFacts, machine: &MachineFacts) -> Vec<Check> {
     }
     let answered = |probe: &Probe| matches!(probe.outcome, ProbeOutcome::Answered { .. });
     let somebody = client.uplinks.iter().any(|uplink| uplink.probes.iter().any(answered));
+    if let Some(what) = client.unnamed {
+        checks.push(Check::warn("inside", what, "uplinks.inside = [\"lan0\"] in the file"));
+    }
     for uplink in &client.uplinks {
         checks.extend(of_uplink(uplink, machine, somebody));
     }
@@ -210,6 +213,11 @@ fn of_uplink(it: &UplinkFacts, machine: &MachineFacts, somebody: bool) -> Vec<Ch
     if !it.carrier {
         let mend = format!("ip link set {} up; look at the cable, the SIM or the modem", it.name);
         return vec![Check::fail(name, "it is down or has no carrier", mend)];
+    }
+    if let Some(why) = &it.conflict {
+        let mend = "its network must lease another address, or is hostile; a static address is yours \
+                    to change";
+        return vec![Check::fail(name, format!("it is not used: {why}"), mend)];
     }
     if !it.has_ipv4 && !it.has_ipv6 {
         let mend = "start its DHCP client or its modem's connection";

@@ -60,6 +60,7 @@ fn uplink(name: &str, outcome: ProbeOutcome) -> UplinkFacts {
         gateway_v4: Some(Gateway::Known([192, 0, 2, 1].into())),
         gateway_v6: None,
         reverse_path_filter: Some(2),
+        conflict: None,
         probes: vec![Probe { server: server_address(), outcome }],
     }
 }
@@ -197,7 +198,8 @@ fn every_check_has_a_row_in_the_docs() {
     let mut facts = of_client(client(vec![uplink("wwan0", answered(1500))]));
     facts.machine.is_root = false;
     let mut checks = judge::judge(&facts);
-    checks.extend(judge::judge(&of_client(client(Vec::new()))));
+    let unnamed = ClientFacts { unnamed: Some("not named"), ..client(Vec::new()) };
+    checks.extend(judge::judge(&of_client(unnamed)));
     checks.extend(judge::judge(&good(Some(RoleFacts::Server(server())))));
     let page = include_str!("../../../../docs/doctor.md");
     for Check { name, .. } in checks {
@@ -208,6 +210,22 @@ fn every_check_has_a_row_in_the_docs() {
         };
         assert!(page.lines().any(is_row), "docs/doctor.md has no row for {word}");
     }
+}
+
+#[test]
+fn an_uplink_with_the_address_of_somebody_else_and_a_box_without_an_inside_are_told() {
+    let why = "its address 203.0.113.1/32 takes 203.0.113.1, the server's";
+    let taken =
+        UplinkFacts { conflict: Some(why.to_owned()), ..uplink("wlan0", ProbeOutcome::NoAnswer) };
+    let unnamed = Some("uplinks.inside names no interface");
+    let client = ClientFacts { unnamed, ..client(vec![taken]) };
+    check(
+        &of_client(client),
+        &[
+            ("warn inside: uplinks.inside names no interface", &["uplinks.inside ="]),
+            (&format!("fail uplink wlan0: it is not used: {why}"), &["lease another address"]),
+        ],
+    );
 }
 
 #[test]
@@ -453,7 +471,7 @@ fn a_client_and_a_server_are_told_apart_by_their_files() {
     let facts = gather::gather(&file(folder.path(), &text, 0o600));
     assert_eq!(facts.file.error, None);
     let Some(RoleFacts::Client(client)) = facts.role else { panic!("{:?}", facts.role) };
-    assert_eq!(client.missing, ["no-such-if"]);
+    assert_eq!((client.missing, client.unnamed), (vec!["no-such-if".to_owned()], None));
     assert!(client.uplinks.is_empty());
     let text = format!(
         "listen = \"127.0.0.1:0\"\nprivate_key = \"{}\"\nstate_directory = \"{state}\"\n",

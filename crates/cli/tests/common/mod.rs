@@ -47,11 +47,13 @@ pub const ECHO_PORT: u16 = 7;
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave");
 /// Settings that a daemon may change.
-const SETTINGS: [&str; 13] = [
+const SETTINGS: [&str; 15] = [
     "ipv4/ip_forward",
     "ipv6/conf/all/forwarding",
     "ipv4/conf/all/rp_filter",
     "ipv4/conf/eth1/rp_filter",
+    "ipv4/conf/eth1/arp_ignore",
+    "ipv4/conf/eth2/arp_ignore",
     "ipv4/conf/eth1/src_valid_mark",
     "ipv4/conf/eth2/src_valid_mark",
     "ipv4/tcp_fwmark_accept",
@@ -108,6 +110,7 @@ impl Road {
         for name in ["client.toml", "server.toml"] {
             road.edit(name, |text| format!("state_directory = \"{FOLDER}\"\n{text}"));
         }
+        road.edit("client.toml", |text| text.replace("inside = []", "inside = [\"lan*\"]"));
         // Both sides see the same /run, so their instances must differ.
         road.edit("server.toml", |text| text + "[tun]\nname = \"rws\"\n");
         road

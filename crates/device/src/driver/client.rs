@@ -13,6 +13,7 @@ mod tell;
 mod uplinks;
 mod waiting;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_identity::Identity;
@@ -280,6 +281,7 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
         return Ok(());
     }
     let kill_switch = role.options.routes.kill_switch;
+    role.monitor.give_back();
     drop((driver, role));
     if kill_switch {
         tracing::info!("what belongs into the tunnel stays refused: routes.kill_switch");
@@ -444,6 +446,14 @@ impl Role<Client> for ClientRole {
             no_session: self.filters.obstacle().or_else(|| client.why_no_session(now)),
             uplinks: client.uplinks(now),
             paused: self.overrides.paused(),
+            conflicts: self.monitor.conflicts(),
+            outside: self.steering.neighbours().iter().fold(
+                BTreeMap::new(),
+                |mut outside: BTreeMap<String, Vec<String>>, (uplink, network)| {
+                    outside.entry(uplink.clone()).or_default().push(network.to_string());
+                    outside
+                },
+            ),
             modems: self.modems.facts(now),
             candidates: client.candidates(now),
             suppressed_notices: client.suppressed_notices(),
@@ -553,7 +563,11 @@ impl ClientRole {
     }
 
     /// Lets the uplinks try the addresses that were found over them.
-    fn use_servers(&self, client: &mut Client, now: Instant, changed: &Changed) {
+    fn use_servers(&mut self, client: &mut Client, now: Instant, changed: &Changed) {
+        if !changed.is_empty() {
+            // No uplink may have the address of one.
+            self.looks.ask(now);
+        }
         for (server, uplink) in changed {
             let servers = self.resolver.found(server, *uplink).to_vec();
             client.set_servers_of(now, server, *uplink, servers);

@@ -73,7 +73,9 @@ impl Granted {
         let all: Vec<_> = addresses.iter().copied().chain(behind.copied()).collect();
         // First, so that nobody beside the tunnel ever reaches an inner address.
         filters.on_granted(mtu, &all);
-        self.due = Some(Due { event, grant: Grant { addresses, gateways, mtu: u32::from(mtu) } });
+        let networks = welcome.networks.clone();
+        let grant = Grant { addresses, gateways, networks, mtu: u32::from(mtu) };
+        self.due = Some(Due { event, grant });
     }
 
     /// What was granted, once the filters are in place.
@@ -189,6 +191,7 @@ mod tests {
             addresses: prefixes(&["10.3.4.5/8", "fd00::5/64"]),
             gateway_v4: Some(Gateway::Known("10.0.0.1".parse().unwrap())),
             gateway_v6: None,
+            conflict: None,
         };
         let guessing = Uplink {
             gateway_v4: Some(Gateway::Guessed("10.77.0.1".parse().unwrap())),

@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_types::{Instant, ServerName, UplinkId};
+use roadweave_types::{Instant, ServerHost, ServerName, UplinkId};
 
 use crate::lookup::{self, Advertised, Found, Nat64Prefix, Network, Request, RouterNews};
 use crate::{Gateway, Uplink, Waker};
@@ -120,6 +120,14 @@ impl Resolver {
     /// The addresses found last over an uplink, in the order of the names; empty before the first.
     pub(super) fn found(&self, uplink: UplinkId) -> &[SocketAddr] {
         self.uplinks.get(&uplink).map_or(&[], |of| &of.found)
+    }
+
+    /// The names that are addresses.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.names.iter().filter_map(|name| match name.host() {
+            ServerHost::Address(address) => Some(*address),
+            ServerHost::Name(_) => None,
+        })
     }
 
     /// Whether any uplink knows any server.

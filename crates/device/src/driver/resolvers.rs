@@ -1,6 +1,6 @@
 //! The names of several servers: a [`Resolver`] for each.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use roadweave_identity::PublicKey;
 use roadweave_types::{Instant, ServerName, UplinkId};
@@ -58,6 +58,16 @@ impl Resolvers {
     pub(super) fn found(&self, server: &PublicKey, uplink: UplinkId) -> &[SocketAddr] {
         let of_server = self.0.iter().find(|(key, _)| key == server);
         of_server.map_or(&[], |(_, resolver)| resolver.found(uplink))
+    }
+
+    /// The addresses of all servers that were found over an uplink.
+    pub(super) fn all_found(&self, uplink: UplinkId) -> impl Iterator<Item = &SocketAddr> {
+        self.0.iter().flat_map(move |(_, resolver)| resolver.found(uplink))
+    }
+
+    /// The addresses that stand in the place of servers' names.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.0.iter().flat_map(|(_, resolver)| resolver.addresses())
     }
 
     /// What has to be known to look other names up over an uplink; `None` if it is not there.

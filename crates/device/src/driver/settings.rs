@@ -36,6 +36,7 @@ mod tests {
         let uplinks = UplinkSelector {
             include: vec!["wwan*".into(), "*:*".into()],
             exclude: vec!["wwan9".into()],
+            inside: Vec::new(),
         };
         let check = |name: &str| {
             check_uplink(&name.parse().expect("known"), &uplinks).map_err(|error| error.message)

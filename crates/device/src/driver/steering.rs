@@ -33,6 +33,8 @@ pub(super) struct Steering {
     dns: Dns,
     /// Resolvers that were told to be asked outside the tunnel.
     outside: BTreeSet<IpAddr>,
+    /// Networks of uplinks that were told to be reached outside the tunnel.
+    neighbours: BTreeSet<(String, IpNet)>,
     repairs: Repairs,
     next_look: Instant,
     /// The last failure that was told.
@@ -59,6 +61,7 @@ impl Steering {
             answers: Answers::new(instance),
             dns,
             outside: BTreeSet::new(),
+            neighbours: BTreeSet::new(),
             repairs: Repairs::default(),
             next_look: Instant::ZERO + LOOK,
             told: String::new(),
@@ -154,6 +157,7 @@ impl Steering {
     /// When its routes cannot be set.
     pub(super) fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         self.routes.set_uplink(uplink)?;
+        self.tell_neighbours();
         if let Err(error) = self.answers.add_uplink(uplink) {
             self.tell(&error);
         }
@@ -185,6 +189,11 @@ impl Steering {
         self.tell_resolvers();
     }
 
+    /// What the server granted last.
+    pub(super) fn grant(&self) -> Option<&Grant> {
+        self.routes.grant()
+    }
+
     /// The session is over: names are asked where they were asked before.
     pub(super) fn end_session(&mut self) {
         self.dns.unset();
@@ -197,15 +206,30 @@ impl Steering {
             servers => servers.to_vec(),
         };
         for resolver in resolvers {
-            let Some(uplink) = self.routes.neighbour_over(resolver) else { continue };
-            if self.outside.insert(resolver) {
-                tracing::info!(
+            let Some(uplink) = self.uplink_of(resolver) else { continue };
+            let is_outside = self.routes.neighbour_over(resolver).is_some();
+            match self.outside.insert(resolver) {
+                false => {}
+                true if is_outside => tracing::info!(
                     "the resolver {resolver} lies in the own network of the uplink {uplink} and is \
                      asked outside the tunnel; dns = [...] names others, and uplinks.local = false \
                      leads it into the tunnel"
-                );
+                ),
+                true => tracing::info!(
+                    "the resolver {resolver} lies in the own network of the uplink {uplink} and is \
+                     asked through the tunnel, where it may not be; dns = [...] names others, and \
+                     uplinks.local = true leaves what is near the gateway outside the tunnel"
+                ),
             }
         }
+    }
+
+    /// The uplink in whose own network an address lies, if it lies in no network behind this box.
+    fn uplink_of(&self, address: IpAddr) -> Option<String> {
+        let is_behind = self.local_networks().iter().any(|network| network.contains(&address));
+        let mut uplinks = self.uplinks();
+        let holds = |uplink: &&Uplink| uplink.addresses.iter().any(|own| own.contains(&address));
+        uplinks.find(holds).filter(|_| !is_behind).map(|uplink| uplink.name.clone())
     }
 
     /// The networks behind this box.
@@ -218,7 +242,24 @@ impl Steering {
         self.routes.uplinks()
     }
 
+    /// What is reached outside the tunnel in the uplinks' own networks, with the uplink.
+    pub(super) fn neighbours(&self) -> &BTreeSet<(String, IpNet)> {
+        &self.neighbours
+    }
+
+    fn tell_neighbours(&mut self) {
+        let now = self.routes.neighbours();
+        for (uplink, network) in now.difference(&self.neighbours) {
+            tracing::info!(
+                uplink,
+                "{network} is reached outside the tunnel, in the uplink's own network (uplinks.local)"
+            );
+        }
+        self.neighbours = now;
+    }
+
     fn tell_failures(&mut self) {
+        self.tell_neighbours();
         let failures: Vec<DeviceError> = self.routes.take_failures().collect();
         self.failed = !failures.is_empty();
         for error in failures {

@@ -13,6 +13,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 
 use super::{DEFAULT_V4, DEFAULT_V6, NetworkInterface, Route, Rule};
+use crate::conflicts::Lease;
 use crate::process::ROUTE_PROTOCOL;
 
 pub(crate) fn parse_link(message: &LinkMessage) -> NetworkInterface {
@@ -42,6 +43,27 @@ pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, IpNet)> {
     if message.header.flags.intersects(unusable) {
         return None;
     }
+    Some((message.header.index, own_address(message)?))
+}
+
+/// An address as it may be taken away; also one that cannot be used yet.
+pub(crate) fn parse_lease(message: &AddressMessage) -> Option<Lease> {
+    let broadcast = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Broadcast(address) => Some((*address).into()),
+        _ => None,
+    });
+    let address = own_address(message)?;
+    let is_permanent = message.header.flags.contains(AddressHeaderFlags::Permanent);
+    Some(Lease {
+        index: message.header.index,
+        address,
+        broadcast,
+        is_permanent,
+        message: message.clone(),
+    })
+}
+
+fn own_address(message: &AddressMessage) -> Option<IpNet> {
     // IFA_LOCAL is ours; on a point-to-point interface IFA_ADDRESS is the peer's.
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(address) => Some(*address),
@@ -53,7 +75,7 @@ pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, IpNet)> {
             _ => None,
         })
     })?;
-    Some((message.header.index, IpNet::new(address, message.header.prefix_len).ok()?))
+    IpNet::new(address, message.header.prefix_len).ok()
 }
 
 /// One route for each next hop.

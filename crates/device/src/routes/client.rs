@@ -20,10 +20,12 @@ use super::plan::{
 };
 use super::sockets::check_mark;
 use super::{
-    Change, Excluded, Grant, PRIORITY_NEAR, RouteSettings, Routes, loosen_reverse_path_filter,
-    mend_link, mend_local_rules, note_removed,
+    Change, Excluded, Grant, PRIORITY_NEAR, RouteSettings, Routes, hide_other_addresses,
+    loosen_reverse_path_filter, mend_link, mend_local_rules, note_removed,
 };
 use crate::filter::split;
+use crate::monitor::foreign;
+use crate::netlink::{parse_address, parse_lease};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Route, Rule, Uplink};
 
@@ -120,6 +122,7 @@ impl ClientRoutes {
         if let Some(at) = failed {
             return Err(self.failures.swap_remove(at).error);
         }
+        hide_other_addresses(&self.instance, &uplink.name)?;
         loosen_reverse_path_filter(&self.instance, &uplink.name).map(drop)
     }
 
@@ -223,9 +226,14 @@ impl ClientRoutes {
         let rules = self.netlink.rules()?;
         let first = mend_local_rules(&mut self.netlink, &rules, &mut changes);
         self.note(0, false, up.and(first));
-        let addresses = self.netlink.addresses()?;
+        let messages = self.netlink.address_messages()?;
+        let addresses = messages.iter().filter_map(parse_address).collect();
         let seen = Seen { links, addresses, routes: self.netlink.routes_of(&KINDS)? };
         self.outside.extend(leading_out(&self.settings, &seen));
+        if self.settings.selector.guesses_inside() {
+            let leases: Vec<_> = messages.iter().filter_map(parse_lease).collect();
+            self.outside.extend(foreign(&seen.links, &leases));
+        }
         let planner = Planner {
             tables: self.instance.routing_tables(),
             settings: &self.settings,
@@ -273,6 +281,17 @@ impl ClientRoutes {
         &self.local_networks
     }
 
+    /// What is reached outside the tunnel in the uplinks' own networks, with the uplink.
+    pub fn neighbours(&self) -> BTreeSet<(String, IpNet)> {
+        let table = neighbours_table(&self.instance.routing_tables());
+        let routes = self.installed.routes.iter().filter(|route| route.table == table);
+        let named = routes.filter_map(|route| {
+            let uplink = self.uplinks().find(|uplink| Some(uplink.index) == route.interface)?;
+            Some((uplink.name.clone(), route.destination))
+        });
+        named.collect()
+    }
+
     /// The interface whose own network holds `address`, which is reached there outside the tunnel.
     pub fn neighbour_over(&self, address: IpAddr) -> Option<&str> {
         let within = |table| {
@@ -288,6 +307,11 @@ impl ClientRoutes {
         }
         let index = within(neighbours_table(&tables)).next()?.interface?;
         self.uplinks().find(|uplink| uplink.index == index).map(|uplink| uplink.name.as_str())
+    }
+
+    /// What the server granted last.
+    pub(crate) fn grant(&self) -> Option<&Grant> {
+        self.grant.as_ref()
     }
 
     /// The uplinks in service.

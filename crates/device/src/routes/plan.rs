@@ -13,18 +13,19 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_types::{UplinkId, UplinkSelector, glob};
+use roadweave_types::UplinkId;
 
 use super::excluded::Tunnel;
 use super::sockets::{LOOPBACK, METRIC, PRIORITY_SOCKETS};
 use super::{
     Grant, MAIN_TABLE, PRIORITY_ANSWERS, PRIORITY_BOUND, PRIORITY_INWARD, PRIORITY_NEAR,
-    PRIORITY_NEIGHBOURS, PRIORITY_REST, PRIORITY_UPLINK, RouteSettings, answer_mark,
+    PRIORITY_NEIGHBOURS, PRIORITY_REST, PRIORITY_UPLINK, RouteSettings, UplinkNeighbours,
+    answer_mark,
 };
 use crate::filter::split;
 use crate::netlink::{DEFAULT_V4, DEFAULT_V6};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{NetworkInterface, Route, Rule, Uplink};
+use crate::{Gateway, NetworkInterface, Route, Rule, Uplink};
 
 /// The rules and routes that shall be there, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub(super) struct Planner<'a> {
     pub tables: RangeInclusive<u32>,
     pub settings: &'a RouteSettings,
     pub uplinks: &'a BTreeMap<UplinkId, Uplink>,
-    /// Interfaces that were uplinks, or led out, at any time.
+    /// Interfaces that were uplinks, led out, were wireless or had a lease, at any time.
     pub outside: &'a BTreeSet<String>,
     pub tun: u32,
     /// The interfaces by which connections come that may end at this box.
@@ -70,11 +71,12 @@ struct Belongings {
 /// How far the networks of an interface are believed to be behind this box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
-    /// The interface was said to be no uplink: all of its networks.
+    /// The configuration says that the interface is behind the box: all of its networks.
     Whole,
-    /// Nobody said what the interface is, and it leads nowhere else: its private networks.
+    /// The configuration does not say what the interface is, and it leads nowhere else: its private
+    /// networks.
     Private,
-    /// The interface is an uplink, or may be one: none of its networks.
+    /// The interface is an uplink, or may be one, or is not named: none of its networks.
     None,
 }
 
@@ -234,7 +236,7 @@ impl Planner<'_> {
         look(PRIORITY_NEAR, near);
         if !whole.is_empty() {
             look(PRIORITY_REST, rest);
-            if self.settings.uplink_neighbours {
+            if self.settings.uplink_neighbours != UplinkNeighbours::None {
                 look(PRIORITY_NEIGHBOURS, neighbours);
             }
         }
@@ -255,9 +257,7 @@ impl Planner<'_> {
         excluded.plan_marks(plan, &Tunnel { ipv4, tables, whole, inner: &inner });
         self.plan_near(plan, ipv4, near);
         if whole {
-            if self.settings.uplink_neighbours {
-                self.plan_neighbours(plan, ipv4, neighbours);
-            }
+            self.plan_neighbours(plan, ipv4, neighbours);
             self.plan_bound(plan, ipv4);
         }
     }
@@ -272,31 +272,48 @@ impl Planner<'_> {
         }
     }
 
-    /// The private networks of the uplinks' own addresses.
+    /// What is reached in the private networks of the uplinks' own addresses. Each network says by
+    /// itself which addresses are its own: nothing that belongs into the tunnel is among them.
     fn plan_neighbours(&self, plan: &mut Plan, ipv4: bool, table: u32) {
-        for (index, prefix) in &self.seen.addresses {
-            let network = prefix.trunc();
-            let link = self.seen.links.iter().find(|link| link.index == *index);
-            let is_uplink = link.is_some_and(|link| {
-                !link.loopback
-                    && link.up
-                    && link.index != self.tun
-                    && self.trust(&link.name) == Trust::None
-            });
-            if prefix.addr().is_ipv4() == ipv4
-                && is_uplink
-                && is_private(network)
-                && !is_host(network)
-            {
-                plan.routes.insert(Route {
-                    interface: Some(*index),
-                    preferred_source: Some(prefix.addr()),
-                    local: false,
-                    // Identical modems have identical networks: the kernel's order decides.
-                    ..refusal(network, table, *index)
-                });
+        let named = self.settings.into_tunnel.iter().filter(|it| it.prefix_len() > 0);
+        let granted = self.grant.iter();
+        let granted =
+            granted.flat_map(|it| it.addresses.iter().chain(&it.gateways).chain(&it.networks));
+        let inner: Vec<IpNet> = named.chain(granted).map(IpNet::trunc).collect();
+        for uplink in self.uplinks.values().filter(|uplink| uplink.carrier) {
+            let own = uplink.addresses.iter().filter(|own| own.addr().is_ipv4() == ipv4);
+            for (own, near) in own.filter_map(|own| Some((own, self.near_gateway(uplink, own)?))) {
+                if inner.iter().any(|inner| inner.contains(&near)) {
+                    continue;
+                }
+                for left in without(near, &inner) {
+                    plan.routes.insert(Route {
+                        interface: Some(uplink.index),
+                        preferred_source: Some(own.addr()),
+                        // Identical modems have identical networks: the kernel's order decides.
+                        ..refusal(left, table, uplink.index)
+                    });
+                }
             }
         }
+    }
+
+    /// What is believed of the network of an uplink's address.
+    fn near_gateway(&self, uplink: &Uplink, own: &IpNet) -> Option<IpNet> {
+        let network = own.trunc();
+        let gateway = uplink.gateway(own.addr().is_ipv4()).and_then(Gateway::address);
+        let gateway = gateway.filter(|gateway| network.contains(gateway));
+        let near = match self.settings.uplink_neighbours {
+            UplinkNeighbours::None => return None,
+            UplinkNeighbours::Gateway => IpNet::from(gateway?),
+            UplinkNeighbours::Network if is_host(network) => return None,
+            UplinkNeighbours::Network => {
+                let length = if own.addr().is_ipv4() { 24 } else { 64 };
+                let centre = gateway.unwrap_or(own.addr());
+                IpNet::new_assert(centre, length.max(network.prefix_len())).trunc()
+            }
+        };
+        is_private(near).then_some(near)
     }
 
     /// Lets sockets that are bound to an interface with a default route of its own use it, if it is
@@ -346,15 +363,11 @@ impl Planner<'_> {
     }
 
     fn trust(&self, name: &str) -> Trust {
-        let UplinkSelector { include, exclude } = &self.settings.selector;
-        if exclude.iter().any(|pattern| glob(pattern, name)) {
-            return Trust::Whole;
-        }
-        match (self.outside.contains(name), include.is_empty()) {
-            (true, _) => Trust::None,
-            (false, true) => Trust::Private,
-            (false, false) if self.settings.selector.matches(name) => Trust::None,
-            (false, false) => Trust::Whole,
+        let selector = &self.settings.selector;
+        match selector.names_inside(name) {
+            true => Trust::Whole,
+            false if self.outside.contains(name) || !selector.guesses_inside() => Trust::None,
+            false => Trust::Private,
         }
     }
 }

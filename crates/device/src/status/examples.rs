@@ -98,6 +98,8 @@ fn client() -> ClientStatus {
         no_session: Some("no uplink".to_owned()),
         uplinks: vec![uplink],
         paused: vec!["wwan1".to_owned()],
+        conflicts: [("wlan0".to_owned(), "its address".to_owned())].into(),
+        outside: [("wwan0".to_owned(), vec!["192.168.8.1/32".to_owned()])].into(),
         modems: [("wwan0".to_owned(), modem)].into(),
         candidates: vec![candidate],
         suppressed_notices: 0,

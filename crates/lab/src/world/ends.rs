@@ -86,7 +86,7 @@ fn server_of(
     let config = ServerConfig {
         transport: transport(world, 2, life),
         lanes: world.lanes_down.clone(),
-        gateways: vec![IpAddr::from(GATEWAY)],
+        gateways: vec![IpAddr::from(GATEWAY).into()],
         mtu: MTU,
         streams: world.streams.clone(),
         speedtest: world.speedtest,

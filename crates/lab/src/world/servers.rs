@@ -425,7 +425,7 @@ fn server(epoch: Epoch, config: &ServersConfig, number: usize) -> Result<Server,
     let settings = ServerConfig {
         transport: transport(config.seed, 1 + number as u8),
         lanes: config.lanes_down.clone(),
-        gateways: vec![IpAddr::from([10, 77, 0, 1])],
+        gateways: vec![IpAddr::from([10, 77, 0, 1]).into()],
         mtu: MTU,
         streams: None,
         speedtest: None,

@@ -174,7 +174,7 @@ impl Tunnel {
         let config = ServerConfig {
             transport: TransportConfig::new([4; 32]),
             lanes,
-            gateways: vec![IpAddr::from([10, 0, 0, 1])],
+            gateways: vec![IpNet::from(IpAddr::from([10, 0, 0, 1]))],
             mtu: 1400,
             streams: None,
             speedtest: None,

@@ -9,15 +9,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event};
 use roadweave_schedule::AcknowledgedDatagram;
 use roadweave_types::{DropReason, Instant, PathId};
-use roadweave_wire::{Control, Hello, Load, Reason, Role, Welcome};
+use roadweave_wire::{Control, Hello, Load, Reason, Role, WELCOME_NETWORKS_MAX, Welcome};
 
 use super::drain::DRAINS;
 use super::{Direction, Joined, Server, ServerEvent, refusals};
 use crate::learned::keep_learned;
+use crate::peers::Peer;
 use crate::session::{Session, SessionConfig};
 
 /// A session over which nothing has come for as long may be over for its client.
@@ -219,6 +221,7 @@ impl Server {
         let welcome = Control::Welcome(Welcome {
             addresses: peer.addresses.clone(),
             gateways,
+            networks: self.networks_of(&peer),
             mtu: self.config.mtu,
             anchor,
             streams,
@@ -230,6 +233,18 @@ impl Server {
             tracing::warn!(%error, peer = peer.name, "cannot welcome");
         }
         true
+    }
+
+    /// What a client reaches through this server and nowhere else.
+    fn networks_of(&self, peer: &Peer) -> Vec<IpNet> {
+        let is_network = |net: &&IpNet| net.prefix_len() < net.max_prefix_len();
+        let own = self.config.gateways.iter().filter(is_network).map(IpNet::trunc);
+        let peers = self.peers.peers();
+        let others = peers.behind().filter(|(tenant, network)| {
+            *tenant == peer.tenant && !peer.addresses.iter().any(|own| own.trunc() == *network)
+        });
+        let others = others.filter(|_| self.config.clients_reach_clients);
+        own.chain(others.map(|(_, network)| network)).take(WELCOME_NETWORKS_MAX).collect()
     }
 
     /// Of the connections on which a client was welcomed, it uses this one. One that stood by has

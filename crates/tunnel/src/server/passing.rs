@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_quic::ConnectionId;
 use roadweave_types::{DropReason, Instant};
@@ -60,7 +61,7 @@ impl Server {
         peer: &Peer,
     ) -> Result<(Option<TenantAnchor>, Vec<IpAddr>), &'static str> {
         match &self.legs {
-            None => Ok((None, self.config.gateways.clone())),
+            None => Ok((None, self.config.gateways.iter().map(IpNet::addr).collect())),
             Some(legs) => {
                 let (anchor, gateways) = legs.anchor_of(now, &peer.tenant)?;
                 Ok((Some(anchor), gateways))

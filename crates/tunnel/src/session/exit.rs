@@ -76,6 +76,9 @@ pub(crate) fn check_inner(
     refused: &[IpNet],
 ) -> Result<IpAddr, DropReason> {
     let view = InnerPacket::parse(packet).map_err(|_| DropReason::MalformedInner)?;
+    if view.is_of_link() {
+        return Err(DropReason::LinkLocal);
+    }
     let is_foreign = sources.is_some_and(|sources| !contains(sources, view.source));
     if is_foreign || contains(refused, view.source) {
         return Err(DropReason::SpoofedSource);
@@ -107,5 +110,19 @@ mod tests {
         check(Some("10.0.0.0/8"), "10.0.0.0/8", Err(DropReason::SpoofedSource));
         check(None, "192.168.50.0/24", Err(DropReason::SpoofedSource));
         check(Some("192.168.0.0/16"), "192.168.50.0/24", Err(DropReason::SpoofedSource));
+    }
+
+    #[test]
+    fn nothing_out_of_a_tunnel_speaks_for_a_link() {
+        // A router advertisement with a lifetime, from the server's own address.
+        let mut packet = vec![0x60, 0, 0, 0, 0, 16, 58, 255];
+        for address in ["fd77::1", "ff02::1"] {
+            packet.extend(address.parse::<std::net::Ipv6Addr>().expect("an address").octets());
+        }
+        packet.extend([134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let all = vec!["::/0".parse::<IpNet>().expect("a network")];
+        for sources in [None, Some(&all[..])] {
+            assert_eq!(check_inner(&packet, sources, &[]), Err(DropReason::LinkLocal));
+        }
     }
 }

@@ -12,6 +12,8 @@ use super::values::{PlayerReport, Reason, Role, TenantAnchor};
 use crate::stream::{StreamsEpoch, StreamsOffer};
 
 pub(super) const MAX_NETWORKS: usize = 64;
+/// Networks of a welcome beside its addresses and gateways, at most: all fit one message.
+pub const WELCOME_NETWORKS_MAX: usize = 32;
 pub(super) const MAX_TEXT: usize = 256;
 
 pub(super) const FIELD_NAME: u16 = 1;
@@ -35,6 +37,7 @@ pub(super) const FIELD_FRAMES: u16 = 26;
 pub(super) const FIELD_EVEN: u16 = 27;
 pub(super) const FIELD_UNINSURED: u16 = 28;
 pub(super) const FIELD_RATE: u16 = 33;
+pub(super) const FIELD_NETWORK: u16 = 34;
 
 /// The redundancy of a path that may have any.
 pub(super) const REDUNDANCY_ANY: u8 = 255;

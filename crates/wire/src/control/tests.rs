@@ -30,6 +30,10 @@ fn samples() -> Vec<Control> {
                 "192.168.50.0/24".parse().expect("a network"),
             ],
             gateways: vec!["10.77.0.1".parse().expect("an address")],
+            networks: vec![
+                "10.77.0.0/16".parse().expect("a network"),
+                "fd77::/64".parse().expect("a network"),
+            ],
             mtu: 1360,
             anchor: None,
             streams: offer(u64::MAX - 1, true),

@@ -17,7 +17,7 @@ use super::super::{Reread, TunSettings};
 use crate::filter::split::SplitRules;
 use crate::fleet::FleetOptions;
 use crate::streams::EntranceSettings;
-use crate::{Excluded, RouteSettings, Technologies};
+use crate::{Excluded, RouteSettings, Technologies, UplinkNeighbours};
 
 /// What of the configuration may change while the client runs.
 #[derive(Clone, Debug)]
@@ -152,8 +152,8 @@ pub struct ClientRouteOptions {
     pub closed_before_join: bool,
     /// Whether packets for the tunnel stay refused after an ordered stop.
     pub kill_switch: bool,
-    /// Whether the private networks of the uplinks' own addresses are reached outside the tunnel.
-    pub uplink_neighbours: bool,
+    /// What of the private networks of the uplinks' own addresses is reached outside the tunnel.
+    pub uplink_neighbours: UplinkNeighbours,
     /// What a server may grant: addresses, and prefixes that hold its own inner addresses.
     pub accept: Vec<IpNet>,
 }

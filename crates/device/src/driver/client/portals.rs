@@ -228,6 +228,7 @@ mod tests {
             addresses: vec![address.parse().expect("an address")],
             gateway_v4: Some(Gateway::Direct),
             gateway_v6: None,
+            conflict: None,
         }
     }
 

@@ -17,6 +17,7 @@ impl ClientRole {
                 ClientEvent::Joined { ref welcome, .. }
                 | ClientEvent::Moved { ref welcome, .. } => {
                     self.joined = true;
+                    self.looks.ask(driver.edge.clock.now());
                     self.tell_session(&driver.node);
                     let (steering, filters) = (&self.steering, &mut self.filters);
                     let welcome = welcome.clone();

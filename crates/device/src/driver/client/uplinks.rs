@@ -1,9 +1,13 @@
 //! The uplinks of a client: which interfaces are some, and their sockets.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use roadweave_tunnel::{Client, UplinkPolicy};
 use roadweave_types::{Instant, UplinkId, UplinkTraits, peer_text};
 
 use super::{ClientRole, UPLINK_RETRY};
+use crate::conflicts::{Owner, Protected};
 use crate::driver::event_loop::Driver;
 use crate::technology::hardware;
 use crate::{DeviceError, Gateway, UdpOptions, Uplink, UplinkEvent, UplinkSocket};
@@ -11,6 +15,7 @@ use crate::{DeviceError, Gateway, UdpOptions, Uplink, UplinkEvent, UplinkSocket}
 impl ClientRole {
     /// Takes up which interfaces have come, gone or changed.
     pub(super) fn look_at_uplinks(&mut self, driver: &mut Driver<Client>, now: Instant) {
+        self.monitor.protect(self.protected());
         let mut events = match self.monitor.poll() {
             Ok(events) => events,
             Err(error) => {
@@ -54,6 +59,20 @@ impl ClientRole {
                 }
             }
         }
+    }
+
+    /// The addresses without which the tunnel stops over other uplinks.
+    fn protected(&self) -> Protected {
+        let host = |address: IpAddr| IpNet::from(address);
+        let servers = self.resolver.addresses().map(|it| (host(it), Owner::Server));
+        let granted = self.steering.grant().into_iter();
+        let granted = granted.flat_map(|grant| grant.addresses.iter().chain(&grant.gateways));
+        let granted = granted.map(|it| (host(it.addr()), Owner::Granted));
+        let said = self.steering.uplinks().flat_map(|uplink| {
+            let found = self.resolver.all_found(uplink.id);
+            found.map(|server| (uplink.name.clone(), server.ip(), Owner::FoundServer))
+        });
+        Protected { certain: servers.chain(granted).collect(), said: said.collect() }
     }
 
     fn tell_gone(&self, uplink: &Uplink) {

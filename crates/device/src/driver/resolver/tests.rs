@@ -21,6 +21,7 @@ fn uplink(id: u32, address: &str) -> Uplink {
         addresses: vec![address.parse().unwrap()],
         gateway_v4: None,
         gateway_v6: None,
+        conflict: None,
     }
 }
 

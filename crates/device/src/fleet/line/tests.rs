@@ -380,6 +380,7 @@ fn loopback(address: &str) -> ControllerRoute {
         addresses: vec![address.parse().expect("a prefix")],
         gateway_v4: Some(Gateway::Direct),
         gateway_v6: None,
+        conflict: None,
     })
 }
 

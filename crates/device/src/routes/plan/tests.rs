@@ -1,3 +1,5 @@
+use roadweave_types::UplinkSelector;
+
 use super::*;
 use crate::{Excluded, Gateway};
 
@@ -54,6 +56,7 @@ impl World {
         let selector = UplinkSelector {
             include: include.iter().map(|name| (*name).to_owned()).collect(),
             exclude: Vec::new(),
+            inside: Vec::new(),
         };
         let uplink = Uplink {
             id: UplinkId(0),
@@ -64,13 +67,14 @@ impl World {
             addresses: vec![prefix(lease)],
             gateway_v4: Some(Gateway::Known("10.9.0.1".parse().unwrap())),
             gateway_v6: None,
+            conflict: None,
         };
         Self {
             settings: RouteSettings {
                 into_tunnel: vec![DEFAULT_V4, DEFAULT_V6],
                 excluded: Excluded::default(),
                 closed_before_join: true,
-                uplink_neighbours: true,
+                uplink_neighbours: UplinkNeighbours::Network,
                 accept: Vec::new(),
                 selector,
             },
@@ -95,6 +99,7 @@ impl World {
         self.grant = Some(Grant {
             addresses: vec![prefix("10.77.0.2/32")],
             gateways: vec![prefix("10.77.0.1/32")],
+            networks: vec![prefix("10.77.0.0/16")],
             mtu: 1400,
         });
         self
@@ -215,10 +220,50 @@ fn what_a_network_under_an_uplink_says_of_routes_draws_nothing_out() {
         world.settings.into_tunnel.push(prefix("10.50.0.0/16"));
         assert_eq!(world.way("10.77.0.1"), Some(TUN), "granted");
         assert_eq!(world.way("10.50.1.1"), Some(TUN), "named");
-        assert_eq!(world.way("10.200.1.1"), Some(WWAN), "its own network");
-        world.settings.uplink_neighbours = false;
-        assert_eq!(world.way("10.200.1.1"), Some(TUN), "uplinks.local = false");
+        assert_eq!(world.way("10.9.0.200"), Some(WWAN), "near its gateway");
+        assert_eq!(world.way("10.200.1.1"), Some(TUN), "farther");
+        world.settings.uplink_neighbours = UplinkNeighbours::None;
+        assert_eq!(world.way("10.9.0.200"), Some(TUN), "uplinks.local = false");
     }
+}
+
+#[test]
+fn a_network_under_an_uplink_draws_nothing_out_by_calling_itself_what_is_in_the_tunnel() {
+    let neighbours = |uplinks: UplinkNeighbours, lease: &str, gateway: &str| {
+        let mut world = World::new(&["wwan*"], lease, &[]).grant();
+        world.settings.uplink_neighbours = uplinks;
+        world.settings.into_tunnel.push(prefix("10.20.0.0/16"));
+        let uplink = world.uplinks.get_mut(&UplinkId(0)).unwrap();
+        let (of_v4, gateway) = (!gateway.contains(':'), gateway.parse().unwrap());
+        let known = Some(Gateway::Known(gateway));
+        (uplink.gateway_v4, uplink.gateway_v6) = if of_v4 { (known, None) } else { (None, known) };
+        let plan = world.planner().plan();
+        let own = plan.routes.iter().filter(|route| route.table == neighbours_table(&TABLES));
+        own.map(|route| route.destination.to_string()).collect::<Vec<_>>()
+    };
+    for (lease, gateway, gateway_alone, network) in [
+        ("192.168.8.100/24", "192.168.8.1", &["192.168.8.1/32"][..], &["192.168.8.0/24"][..]),
+        ("10.9.7.7/16", "10.9.0.1", &["10.9.0.1/32"], &["10.9.0.0/24"]),
+        ("10.9.7.7/26", "10.9.7.1", &["10.9.7.1/32"], &["10.9.7.0/26"]),
+        // Named, granted, and the server's inner network with its length.
+        ("10.20.0.7/16", "10.20.0.1", &[], &[]),
+        ("10.77.0.2/24", "10.77.0.9", &[], &[]),
+        ("10.77.200.2/24", "10.77.200.1", &[], &[]),
+        // A gateway that is none of its neighbours.
+        ("192.168.8.100/24", "10.66.0.5", &[], &["192.168.8.0/24"]),
+        ("8.8.8.7/24", "8.8.8.8", &[], &[]),
+        ("100.64.0.7/32", "100.64.0.1", &[], &[]),
+        ("fd09::7/48", "fd09::1", &["fd09::1/128"], &["fd09::/64"]),
+        ("fd09::7/64", "fe80::1", &[], &["fd09::/64"]),
+    ] {
+        let found = |uplinks| neighbours(uplinks, lease, gateway);
+        assert_eq!(found(UplinkNeighbours::Gateway), gateway_alone, "{lease} {gateway}");
+        assert_eq!(found(UplinkNeighbours::Network), network, "{lease} {gateway}");
+        assert_eq!(found(UplinkNeighbours::None), [""; 0]);
+    }
+    // A part of it is in the tunnel.
+    let near = neighbours(UplinkNeighbours::Network, "10.19.255.7/14", "10.19.255.1");
+    assert_eq!(near, ["10.19.255.0/24"]);
 }
 
 #[test]

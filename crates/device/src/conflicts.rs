@@ -1,0 +1,234 @@
+//! Addresses that an uplink may not have, because the machine would keep packets for others to
+//! itself.
+//!
+//! ```text
+//! address of an uplink ─► local table: the address, its broadcast, its network's first address
+//!                             └─ asked before every rule: another uplink's server is "this machine"
+//! ```
+//!
+//! A DHCP server or a router chooses what the kernel's local table holds. That table is asked
+//! before the rules of [`crate::routes`], and the check of source addresses asks it too: one WiFi
+//! that leases the server's address, or names it as the broadcast address, stops the tunnel over
+//! all uplinks. So such an address is taken from the uplink, and the uplink is not used until it
+//! has another one.
+//!
+//! What other networks say, by a gateway or a name server, counts less than the configuration: it
+//! could be said to stop an honest uplink. It counts against an address that is new, or if two
+//! uplinks say it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netlink_packet_route::address::AddressMessage;
+
+use crate::routes::space_length;
+
+/// An address of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) index: u32,
+    pub(crate) address: IpNet,
+    /// The broadcast address that came with it.
+    pub(crate) broadcast: Option<IpAddr>,
+    /// Whether it has no end: whoever set it has not leased it.
+    pub(crate) is_permanent: bool,
+    /// As the kernel has it, to take it away and to give it back.
+    pub(crate) message: AddressMessage,
+}
+
+impl Lease {
+    /// What the local table holds because of it (Linux `fib_add_ifaddr` and
+    /// `addrconf_join_anycast`; the first address of an IPv4 network before Linux 5.14).
+    fn taken(&self) -> Vec<IpAddr> {
+        let (address, length) = (self.address, self.address.prefix_len());
+        let mut taken = vec![address.addr()];
+        taken.extend(self.broadcast);
+        if length + 1 < address.max_prefix_len() && length > 0 {
+            taken.push(address.network());
+            taken.extend(address.addr().is_ipv4().then(|| address.broadcast()));
+        }
+        taken
+    }
+}
+
+/// Whose an address is that an uplink may not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The configuration or the fleet names it as a server's.
+    Server,
+    /// The server granted it, or has it inside the tunnel.
+    Granted,
+    /// It lies in a network that the configuration names to be behind this box.
+    Lan,
+    /// A name server of another uplink says that it is the server's.
+    FoundServer,
+    /// It is the gateway of another uplink.
+    Gateway,
+}
+
+impl Owner {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Server | Self::FoundServer => "the server's",
+            Self::Granted => "an address inside the tunnel",
+            Self::Lan => "an address of a network behind this box",
+            Self::Gateway => "the gateway of another uplink",
+        }
+    }
+}
+
+/// The addresses that uplinks may not have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Protected {
+    /// Certain, by the configuration or the server.
+    pub(crate) certain: Vec<(IpNet, Owner)>,
+    /// What the network under the uplink of this name says.
+    pub(crate) said: Vec<(String, IpAddr, Owner)>,
+}
+
+impl Protected {
+    /// The first address that the uplink would take from its owner.
+    ///
+    /// What other networks say counts if `needed` of them say it.
+    fn conflict(&self, uplink: &str, lease: &Lease, needed: usize) -> Option<(IpAddr, Owner)> {
+        let of_taken = |taken: IpAddr| {
+            let certain = self.certain.iter().filter(|(network, owner)| {
+                network.contains(&taken) && !(*owner == Owner::Lan && is_edge(network, taken))
+            });
+            let certain = certain.map(|(_, owner)| *owner).next();
+            certain.or_else(|| self.said(uplink, taken, needed)).map(|owner| (taken, owner))
+        };
+        lease.taken().into_iter().find_map(of_taken)
+    }
+
+    fn said(&self, uplink: &str, taken: IpAddr, needed: usize) -> Option<Owner> {
+        let said = self.said.iter().filter(|(by, said, _)| by != uplink && *said == taken);
+        let by: BTreeSet<&str> = said.clone().map(|(by, ..)| by.as_str()).collect();
+        // Modems are known for their addresses: one name server could say them of the server.
+        let is_private = space_length(taken) > 0;
+        let mut owners = said.map(|(.., owner)| *owner);
+        owners.find(|owner| {
+            let needed = if *owner == Owner::FoundServer && is_private { 2 } else { 1 }.max(needed);
+            by.len() >= needed
+        })
+    }
+}
+
+/// Whether it is the first or the last address of a network, which no host has.
+fn is_edge(network: &IpNet, address: IpAddr) -> bool {
+    network.prefix_len() + 1 < network.max_prefix_len()
+        && (address == network.network() || (address.is_ipv4() && address == network.broadcast()))
+}
+
+/// The addresses that were taken from uplinks, with the reason.
+#[derive(Debug, Default)]
+pub(crate) struct Conflicts(BTreeMap<(u32, IpNet), Taken>);
+
+#[derive(Debug)]
+struct Taken {
+    uplink: String,
+    lease: Lease,
+    why: String,
+    /// Whose it is does not depend on what other networks say.
+    is_certain: bool,
+    /// The uplink has another address of the family since.
+    is_replaced: bool,
+}
+
+/// What follows from a look at the addresses.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Addresses to take away; the reason is given where it is news.
+    pub(crate) remove: Vec<(Lease, Option<String>)>,
+    /// Addresses to give back: what they were in conflict with is elsewhere now.
+    pub(crate) restore: Vec<Lease>,
+}
+
+impl Conflicts {
+    /// Judges the addresses of `uplinks`, which are their names by index; `needed` is how many
+    /// other networks must say that the address of an uplink is somebody else's.
+    pub(crate) fn look(
+        &mut self,
+        uplinks: &BTreeMap<u32, String>,
+        leases: &[Lease],
+        protected: &Protected,
+        needed: impl Fn(&str, IpNet) -> usize,
+    ) -> Changes {
+        let mut changes = Changes::default();
+        let (mut found, mut good) = (Vec::new(), Vec::new());
+        for lease in leases {
+            let Some(uplink) = uplinks.get(&lease.index) else { continue };
+            match protected.conflict(uplink, lease, needed(uplink, lease.address)) {
+                Some(conflict) => found.push((uplink, lease, conflict)),
+                None => good.push(lease),
+            }
+        }
+        good.iter().for_each(|lease| self.replace(lease));
+        self.0.retain(|(index, _), taken| {
+            // What another network says goes with that network, and would come back with it.
+            let is_over =
+                || taken.is_certain && protected.conflict(&taken.uplink, &taken.lease, 1).is_none();
+            let is_there = uplinks.get(index) == Some(&taken.uplink);
+            if is_there && is_over() {
+                changes.restore.extend((!taken.is_replaced).then(|| taken.lease.clone()));
+                return false;
+            }
+            is_there
+        });
+        for (uplink, lease, (address, owner)) in found {
+            let why = format!("its address {} takes {address}, {}", lease.address, owner.text());
+            let is_certain = !matches!(owner, Owner::FoundServer | Owner::Gateway);
+            let is_news = self.note(uplink, lease, &why, is_certain);
+            changes.remove.push((lease.clone(), is_news.then_some(why)));
+        }
+        good.into_iter().for_each(|lease| self.replace(lease));
+        changes
+    }
+
+    /// Remembers what is taken away; returns whether that is news.
+    fn note(&mut self, uplink: &str, lease: &Lease, why: &str, is_certain: bool) -> bool {
+        if let Some(known) = self.0.get_mut(&(lease.index, lease.address)) {
+            known.lease.clone_from(lease);
+            (known.is_replaced, known.is_certain) = (false, is_certain);
+            return std::mem::replace(&mut known.why, why.to_owned()) != why;
+        }
+        if self.0.len() >= TAKEN_MAX {
+            self.0.retain(|_, taken| !taken.is_replaced);
+        }
+        let (uplink, lease, why) = (uplink.to_owned(), lease.clone(), why.to_owned());
+        let key = (lease.index, lease.address);
+        let has_room = self.0.len() < TAKEN_MAX;
+        if has_room {
+            self.0.insert(key, Taken { uplink, lease, why, is_certain, is_replaced: false });
+        }
+        has_room
+    }
+
+    /// An uplink has an address that it may have, in the place of those before in that family.
+    fn replace(&mut self, lease: &Lease) {
+        let is_ipv4 = |address: &IpNet| address.addr().is_ipv4();
+        for ((index, address), taken) in &mut self.0 {
+            let is_same = *index == lease.index && is_ipv4(address) == is_ipv4(&lease.address);
+            taken.is_replaced |= is_same;
+        }
+    }
+
+    /// Why the uplink with this index is not used, if it is not.
+    pub(crate) fn of(&self, index: u32) -> Option<&str> {
+        let mut taken = self.0.iter().filter(|((at, _), taken)| *at == index && !taken.is_replaced);
+        taken.next().map(|(_, taken)| taken.why.as_str())
+    }
+
+    /// All that was taken away and not replaced, to be given back.
+    pub(crate) fn take_all(&mut self) -> Vec<Lease> {
+        let taken = std::mem::take(&mut self.0).into_values();
+        taken.filter(|taken| !taken.is_replaced).map(|taken| taken.lease).collect()
+    }
+}
+
+/// Addresses that are remembered, at most.
+const TAKEN_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+use super::*;
+
+const WIFI: u32 = 3;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn lease(address: &str, broadcast: Option<&str>) -> Lease {
+    Lease {
+        index: WIFI,
+        address: address.parse().unwrap(),
+        broadcast: broadcast.map(ip),
+        is_permanent: false,
+        message: AddressMessage::default(),
+    }
+}
+
+fn uplinks() -> BTreeMap<u32, String> {
+    BTreeMap::from([(WIFI, "wlan0".to_owned())])
+}
+
+fn protected() -> Protected {
+    let certain = [
+        ("198.51.100.2/32", Owner::Server),
+        ("2001:db8:5::/128", Owner::Server),
+        ("10.77.0.2/32", Owner::Granted),
+        ("10.77.0.1/32", Owner::Granted),
+        ("192.168.50.0/24", Owner::Lan),
+        ("fd50::/64", Owner::Lan),
+    ];
+    let certain = certain.map(|(network, owner)| (network.parse().unwrap(), owner)).into();
+    Protected { certain, said: Vec::new() }
+}
+
+/// Whose address a lease takes.
+fn conflict(address: &str, broadcast: Option<&str>) -> Option<Owner> {
+    protected().conflict("wlan0", &lease(address, broadcast), 2).map(|(_, owner)| owner)
+}
+
+#[test]
+fn a_lease_takes_its_address_its_broadcast_and_the_edges_of_its_network() {
+    for (address, broadcast, owner) in [
+        ("198.51.100.2/32", None, Some(Owner::Server)),
+        ("198.51.100.2/24", None, Some(Owner::Server)),
+        // DHCP's option 28.
+        ("10.9.0.7/24", Some("198.51.100.2"), Some(Owner::Server)),
+        ("198.51.100.1/30", None, None),
+        // The first and the last address of a network.
+        ("198.51.100.3/31", None, None),
+        ("10.77.0.0/30", None, None),
+        ("10.77.0.5/29", Some("10.77.0.1"), Some(Owner::Granted)),
+        ("10.77.0.2/24", None, Some(Owner::Granted)),
+        // The server is a neighbour, as on a test bench.
+        ("198.51.100.7/24", Some("198.51.100.255"), None),
+        ("10.200.0.9/8", Some("10.255.255.255"), None),
+        ("2001:db8:5::7/64", None, Some(Owner::Server)),
+        ("2001:db8:5::/128", None, Some(Owner::Server)),
+        ("2001:db8:6::7/64", None, None),
+        ("192.168.50.77/24", None, Some(Owner::Lan)),
+        // No host behind the box has the broadcast address.
+        ("192.168.48.7/22", Some("192.168.50.255"), None),
+        ("192.168.50.126/25", None, Some(Owner::Lan)),
+        ("fd50::7/64", None, Some(Owner::Lan)),
+        ("192.168.8.100/24", Some("192.168.8.255"), None),
+    ] {
+        assert_eq!(conflict(address, broadcast), owner, "{address} {broadcast:?}");
+    }
+    let edge = Protected {
+        certain: vec![("198.51.100.7/32".parse().unwrap(), Owner::Server)],
+        said: Vec::new(),
+    };
+    assert!(edge.conflict("wlan0", &lease("198.51.100.5/29", None), 2).is_some());
+}
+
+#[test]
+fn what_one_other_network_says_stops_no_uplink_that_had_its_address_before() {
+    let modem = lease("192.168.8.100/24", None);
+    let said = |by: &str| (by.to_owned(), ip("192.168.8.100"), Owner::Gateway);
+    let check = |said: &[(String, IpAddr, Owner)], needed| {
+        let protected = Protected { certain: Vec::new(), said: said.to_vec() };
+        protected.conflict("wlan0", &modem, needed).is_some()
+    };
+    assert!(!check(&[said("eth1")], 2));
+    assert!(check(&[said("eth1")], 1), "the address is new");
+    assert!(!check(&[said("wlan0")], 1), "its own words");
+    assert!(!check(&[said("eth1"), said("eth1"), said("wlan0")], 2), "said twice by one");
+    assert!(check(&[said("eth1"), said("eth2")], 2));
+    // One name server that knows the addresses which modems give.
+    let said = |by: &str| (by.to_owned(), ip("192.168.8.100"), Owner::FoundServer);
+    assert!(!check(&[said("eth1")], 1));
+    assert!(check(&[said("eth1"), said("eth2")], 1));
+    let server = ("eth1".to_owned(), ip("198.51.100.2"), Owner::FoundServer);
+    let protected = Protected { certain: Vec::new(), said: vec![server] };
+    assert!(protected.conflict("wlan0", &lease("198.51.100.2/32", None), 1).is_some());
+}
+
+#[test]
+fn an_address_in_conflict_is_taken_once_and_given_back_when_that_is_over() {
+    let mut conflicts = Conflicts::default();
+    let bad = lease("198.51.100.2/32", None);
+    let mut look = |leases: &[Lease], protected: &Protected| {
+        let changes = conflicts.look(&uplinks(), leases, protected, |_, _| 2);
+        let told = changes.remove.iter().map(|(_, why)| why.is_some()).collect::<Vec<_>>();
+        let restored = changes.restore.len();
+        (told, restored, conflicts.of(WIFI).map(str::to_owned))
+    };
+    let (told, restored, why) = look(std::slice::from_ref(&bad), &protected());
+    assert_eq!((told, restored), (vec![true], 0));
+    let why = why.unwrap();
+    assert_eq!(why, "its address 198.51.100.2/32 takes 198.51.100.2, the server's");
+    // The DHCP client is stubborn.
+    let (told, _, again) = look(std::slice::from_ref(&bad), &protected());
+    assert_eq!((told, again), (vec![false], Some(why)));
+    let (told, restored, why) = look(&[], &protected());
+    assert!(told.is_empty() && restored == 0 && why.is_some(), "as long as there is no other");
+    let (.., why) = look(&[lease("fd09::7/64", None)], &protected());
+    assert!(why.is_some(), "of the other family");
+    // The right lease.
+    let (told, restored, why) = look(&[lease("10.9.0.7/24", None)], &protected());
+    assert_eq!((told, restored, why), (vec![], 0, None));
+    let both = [bad.clone(), lease("10.9.0.7/24", None)];
+    let (told, _, why) = look(&both, &protected());
+    assert_eq!((told, why), (vec![true], None), "another address is left");
+    // The server is elsewhere.
+    look(std::slice::from_ref(&bad), &protected());
+    assert_eq!(look(&[], &Protected::default()), (vec![], 1, None));
+    // The interface is gone.
+    let mut conflicts = Conflicts::default();
+    conflicts.look(&uplinks(), std::slice::from_ref(&bad), &protected(), |_, _| 2);
+    let changes = conflicts.look(&BTreeMap::new(), &[], &protected(), |_, _| 2);
+    assert_eq!((changes, conflicts.of(WIFI)), (Changes::default(), None));
+}
