@@ -67,8 +67,8 @@ drop_reasons! {
     InnerFromOutside = "inner-from-outside",
     /// The inner packet's destination is none that clients may reach through this server.
     DeniedDestination = "denied-destination",
-    /// The packet would have begun a connection, and its source has as many as it may have, or begins
-    /// them too fast.
+    /// The packet would have begun a connection, and its source has as many as it may have, or
+    /// begins them too fast.
     ConnectionShare = "connection-share",
     /// The packet was a fragment, and its source sends more of them than the kernel has room for.
     FragmentShare = "fragment-share",

@@ -229,6 +229,7 @@ impl Role<Server> for ServerRole {
         if self.serving.tell_time_of_day(now) {
             driver.node.on_time_of_day();
             self.learned.tell_time_of_day(now, &mut driver.node);
+            self.serving.forget_long_gone(now, &driver.node);
         }
     }
 

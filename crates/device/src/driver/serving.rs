@@ -184,13 +184,19 @@ impl Serving {
         if let Some(fleet) = &mut self.fleet {
             fleet.tell_away(now, &self.tables.clients);
         }
-        if let Some(host) = &self.host {
-            host.forget(self.tables.clients.peers(), self.absent.take_long_gone(now));
-        }
         while let Some((peer, times)) = self.presence_log.poll_suppressed(now) {
             tracing::warn!(peer, times, "came and went more often than is told one by one");
         }
         true
+    }
+
+    /// Removes the connections of clients that went some time ago.
+    pub(super) fn forget_long_gone(&mut self, now: Instant, node: &impl Serves) {
+        let Some(host) = &self.host else { return };
+        let mut gone = self.absent.take_long_gone(now);
+        // A shard may say that a client left after another has said that it joined.
+        gone.retain(|key| !node.has_session(key));
+        host.forget(self.tables.clients.peers(), gone);
     }
 
     /// Sends the fleet what it is to know of `node`, if that is due.
@@ -256,7 +262,13 @@ impl Serving {
         }
         if let (Some(host), Some(leads)) = (&mut self.host, self.reloader.leads()) {
             host.lead(&destinations, leads);
-            host.forget(self.tables.clients.peers(), change.changed.clone());
+            let former = self.tables.clients.peers();
+            let mut moved = change.changed.clone();
+            moved.retain(|key| {
+                let [before, after] = [&*former, &change.peers].map(|peers| peers.get(key));
+                before.map(|peer| &peer.addresses) != after.map(|peer| &peer.addresses)
+            });
+            host.forget(former, moved);
         }
         let former = node.replace(now, change, proxies, &self.tables);
         self.anchors.set_of_file(now, node, led);

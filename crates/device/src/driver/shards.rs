@@ -174,6 +174,7 @@ impl Role<Front> for Supervisor {
     fn before_packets(&mut self, driver: &mut Driver<Front>, now: Instant) {
         if self.serving.tell_time_of_day(now) {
             self.learned.tell_time_of_day(now, &mut driver.node);
+            self.serving.forget_long_gone(now, &driver.node);
         }
         self.tun_name.handle_timeout(now, &self.tun);
     }

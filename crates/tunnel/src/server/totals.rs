@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use roadweave_identity::PublicKey;
 use roadweave_types::PathStatus;
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +69,11 @@ impl Server {
     /// How many sessions there are.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// Whether the client with this key has a session.
+    pub fn has_session(&self, key: &PublicKey) -> bool {
+        self.by_key.contains_key(key)
     }
 
     /// All sessions together.

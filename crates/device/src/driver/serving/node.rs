@@ -50,6 +50,9 @@ pub(in crate::driver) trait Serves {
     /// Whether the leg of a proxy to an anchor is up.
     fn is_leg_up(&self, anchor: PublicKey) -> bool;
 
+    /// Whether a client has a session, or may have one.
+    fn has_session(&self, key: &PublicKey) -> bool;
+
     /// How many sessions there are, or attached clients.
     fn sessions(&self) -> usize;
 
@@ -96,6 +99,10 @@ impl Serves for Server {
 
     fn is_leg_up(&self, anchor: PublicKey) -> bool {
         self.is_leg_up(anchor)
+    }
+
+    fn has_session(&self, key: &PublicKey) -> bool {
+        self.has_session(key)
     }
 
     fn sessions(&self) -> usize {
@@ -147,6 +154,11 @@ impl Serves for Anchor {
 
     fn is_leg_up(&self, _: PublicKey) -> bool {
         false
+    }
+
+    /// An anchor does not hear of it when a client leaves its proxy.
+    fn has_session(&self, _: &PublicKey) -> bool {
+        true
     }
 
     fn sessions(&self) -> usize {

@@ -101,6 +101,11 @@ impl Exchange {
         }
     }
 
+    /// Whether a client has a session with a shard.
+    pub(super) fn has_owner(&self, key: &PublicKey) -> bool {
+        lock(&self.owners).by_key.contains_key(key)
+    }
+
     /// All sessions of `shard` are gone, and what waits for it is of no use to what comes after;
     /// returns what is lost by that.
     pub(super) fn on_failed(&self, shard: u16) -> DropCounters {

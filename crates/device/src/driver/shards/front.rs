@@ -281,6 +281,10 @@ impl Serves for Front {
         false
     }
 
+    fn has_session(&self, key: &PublicKey) -> bool {
+        self.common.exchange.has_owner(key)
+    }
+
     fn sessions(&self) -> usize {
         self.ask(|driver| driver.node.sessions()).into_iter().flatten().sum()
     }

@@ -221,6 +221,7 @@ fn server_file(identity: &Identity) -> String {
          private_key = \"{}\"\n\
          addresses = [\"10.77.0.1/24\"]\n\
          masquerade = false\n\
+         client_connections = 1000000\n\
          state_directory = \"{DIRECTORY}/state\"\n\
          [tun]\n\
          name = \"{SERVER_TUN}\"\n\
