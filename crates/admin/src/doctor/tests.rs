@@ -119,6 +119,8 @@ fn nothing_is_wrong_where_nothing_is_wrong() {
         "ok   mtu wwan0: 1500 bytes arrive",
         "ok   rp_filter wwan0: it is loose",
         "ok   ipv6: no uplink has it; IPv4 is enough",
+        "ok   deadlines: half the round trip to the nearest server is 21 ms, within every lane's \
+         deadline",
     ];
     assert_eq!(lines, expected);
     check(&good(Some(RoleFacts::Server(server()))), &[]);
