@@ -168,8 +168,8 @@ impl Filters {
         self.table.replace(&ruleset.text, ruleset.rules)?;
         self.exists = true;
         let result = if options.forward { self.set_forwarding() } else { Ok(()) };
-        self.forwarded = [FORWARD_V4, FORWARD_V6].into_iter().filter(|it| is_on(it)).collect();
-        self.forwarded.retain(|_| options.forward);
+        let families = [FORWARD_V4, FORWARD_V6].into_iter();
+        self.forwarded = families.filter(|it| options.forward && is_on(it)).collect();
         result
     }
 
