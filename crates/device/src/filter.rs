@@ -183,8 +183,8 @@ impl Filters {
             self.shares.replace(options)?;
         }
         let result = if options.forward { self.set_forwarding(options) } else { Ok(()) };
-        self.forwarded = [FORWARD_V4, FORWARD_V6].into_iter().filter(|it| is_on(it)).collect();
-        self.forwarded.retain(|_| options.forward);
+        let families = [FORWARD_V4, FORWARD_V6].into_iter();
+        self.forwarded = families.filter(|it| options.forward && is_on(it)).collect();
         result
     }
 

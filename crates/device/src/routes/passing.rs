@@ -88,8 +88,8 @@ impl PassingKeeper {
 
     /// Whether a route in `table` lets `address` pass by.
     pub(super) fn holds(&self, table: u32, address: IpAddr) -> bool {
-        let of_table = self.wanted.iter().filter(|route| route.table == table);
-        of_table.into_iter().any(|route| route.destination.contains(&address))
+        let mut of_table = self.wanted.iter().filter(|route| route.table == table);
+        of_table.any(|route| route.destination.contains(&address))
     }
 }
 
