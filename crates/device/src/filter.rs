@@ -37,7 +37,7 @@ pub use keeper::FilterKeeper;
 
 use crate::program::{self, Failure};
 use crate::{Apart, DeviceError, Excluded, Instance, sysctl};
-use chain::counter;
+pub(crate) use chain::{count_and_drop, counter};
 pub(crate) use flows::{FlowRemover, Left};
 pub use forwards::Forward;
 use ipnet::IpNet;

@@ -14,6 +14,8 @@ use roadweave_device::{
 };
 use roadweave_types::{DropReason, UplinkSelector};
 
+#[path = "filters/forged.rs"]
+mod forged;
 #[path = "filters/shares.rs"]
 mod shares;
 

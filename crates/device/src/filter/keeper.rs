@@ -22,14 +22,13 @@ use crate::{DeviceError, Instance, Interest, Poller, Token, Waker};
 /// Dropping it removes them, as [`Filters`] does.
 #[derive(Debug)]
 pub struct FilterKeeper {
-    tables: [String; 2],
+    /// The tables, and what each had counted when it could last be read.
+    counted: Vec<(String, BTreeMap<String, u64>)>,
     requests: Option<Sender<Request>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     wanted: Option<FilterOptions>,
     nftables: Nftables,
-    /// What was counted when it could last be read.
-    counted: BTreeMap<String, u64>,
 }
 
 /// Other filters, and who waits for them.
@@ -61,15 +60,14 @@ impl FilterKeeper {
                 Err(error) => tracing::error!("the packet filters are not kept: {error}"),
             })
             .map_err(|error| DeviceError::system("start a thread", error))?;
-        let tables = [instance.filter_table(), instance.shares_table()];
+        let tables = [instance.filter_table(), instance.shares_table(), instance.answers_table()];
         Ok(Self {
-            tables,
             requests: Some(requests),
             waker,
             thread: Some(thread),
             wanted: None,
             nftables,
-            counted: BTreeMap::new(),
+            counted: tables.map(|table| (table, BTreeMap::new())).to_vec(),
         })
     }
 
@@ -112,12 +110,12 @@ impl FilterKeeper {
     /// The packets that the filters have dropped, by reason.
     pub fn drops(&mut self) -> DropCounters {
         // Others may keep the kernel from telling, or have taken the table away for a moment.
-        for table in &self.tables {
-            self.counted.extend(self.nftables.counters(table).unwrap_or_default());
-        }
         let mut drops = DropCounters::default();
-        for reason in ruleset::COUNTED.into_iter().chain(shares::COUNTED) {
-            drops.add(reason, self.counted.get(&counter(reason)).copied().unwrap_or(0));
+        for (table, counted) in &mut self.counted {
+            counted.extend(self.nftables.counters(table).unwrap_or_default());
+            for reason in ruleset::COUNTED.into_iter().chain(shares::COUNTED) {
+                drops.add(reason, counted.get(&counter(reason)).copied().unwrap_or(0));
+            }
         }
         drops
     }

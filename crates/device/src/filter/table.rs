@@ -84,7 +84,7 @@ impl Table {
     }
 
     /// The packets that each of its named counters has seen.
-    pub(super) fn counters(&mut self) -> io::Result<BTreeMap<String, u64>> {
+    pub(crate) fn counters(&mut self) -> io::Result<BTreeMap<String, u64>> {
         self.nftables.counters(&self.name)
     }
 }
