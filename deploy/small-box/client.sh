@@ -36,7 +36,7 @@ ip -n vehicle route add default via 198.51.100.2 dev lan0 metric 5
 # shellcheck disable=SC2086  # commands with arguments, here and below
 $server_command init --server 198.51.100.2:4433 >/dev/null 2>&1
 sed -i 's/^include = .*/include = ["lan0", "lan1"]/; s|^into_tunnel = .*|into_tunnel = ["10.77.0.0/16"]\nmasquerade = false|' client.toml
-sed -i '/^\[\[peers\]\]/i masquerade = false\n[tun]\nname = "rw1"\n' server.toml
+sed -i '/^\[\[peers\]\]/i masquerade = false\nallow_destinations = ["10.77.0.1"]\n[tun]\nname = "rw1"\n' server.toml
 
 ip netns exec site $server_command server --config server.toml >server.log 2>&1 &
 server=$!

@@ -49,7 +49,8 @@ fn member(list: &str, tenant: &str) -> String {
 fn anchor(road: &Road, seed: u8, address: &str, tun: &str) -> Daemon {
     road.cloud.ip(&format!("address replace {address}/24 dev eth0")).unwrap();
     let file = format!(
-        "{}tenant = \"acme\"\nlisten = \"{address}:4434\"\n[tun]\nname = \"{tun}\"\n\
+        "{}tenant = \"acme\"\nlisten = \"{address}:4434\"\n\
+         allow_destinations = [\"{GATEWAY_V4}\"]\n[tun]\nname = \"{tun}\"\n\
          [[proxies]]\nname = \"proxy\"\npublic_key = \"{}\"\n{}",
         own(road, seed),
         public(PROXY),

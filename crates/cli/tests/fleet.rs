@@ -66,7 +66,8 @@ fn write_files(road: &Road) {
         format!("[[proxies]]\nname = \"{name}\"\npublic_key = \"{}\"\n", public(seed))
     });
     let anchor = format!(
-        "{}tenant = \"acme\"\naddresses = [\"10.77.0.1/24\"]\n[tun]\nname = \"{ANCHOR_TUN}\"\n{}{}",
+        "{}tenant = \"acme\"\naddresses = [\"10.77.0.1/24\"]\n\
+         allow_destinations = [\"10.77.0.1\"]\n[tun]\nname = \"{ANCHOR_TUN}\"\n{}{}",
         own(ANCHOR),
         proxies.concat(),
         device("devices", "")

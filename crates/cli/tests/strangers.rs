@@ -149,7 +149,8 @@ fn a_client_reaches_no_more_of_its_server_than_it_may() {
     run_sandboxed("a_client_reaches_no_more_of_its_server_than_it_may", || {
         let road = Road::new();
         road.edit("server.toml", |text| {
-            format!("allow_destinations = [\"203.0.113.1:53\"]\n{text}")
+            let (_, text) = text.split_once('\n').expect("what is allowed for tests");
+            format!("allow_destinations = [\"203.0.113.1:53\", \"{GATEWAY_V4}:53\"]\n{text}")
         });
         // The cloud's metadata, one hop behind the server.
         for address in ["169.254.169.254/32", "fd00:ec2::254/128"] {
@@ -169,9 +170,12 @@ fn a_client_reaches_no_more_of_its_server_than_it_may() {
         assert!(reaches_port(from, &road.server, own(53)), "it is allowed");
         assert!(!reaches(from, &road.server, "2001:db8:1::1"));
         for address in [GATEWAY_V4, GATEWAY_V6] {
-            assert!(reaches(from, &road.server, address), "{address}");
+            assert!(!reaches(from, &road.server, address), "{address}");
+            assert!(ping(from, address, "-c 1").status.success(), "{address}");
         }
-        assert_eq!(road.show(SERVER)["drops"]["denied-destination"], 4);
+        let inner = SocketAddr::new(GATEWAY_V4.parse().unwrap(), 53);
+        assert!(reaches_port(from, &road.server, inner), "it is allowed");
+        assert_eq!(road.show(SERVER)["drops"]["denied-destination"], 6);
 
         // The file says otherwise while the session goes on.
         road.edit("server.toml", |text| {

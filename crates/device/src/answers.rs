@@ -1,6 +1,8 @@
-//! Answers what came in by an uplink by that uplink, also while everything else is in the tunnel.
+//! Answers what came in by an uplink by that uplink, also while everything else is in the tunnel;
+//! and lets answers in only where their connection went out.
 //!
 //! ```text
+//! out by a side ──► mark the connection ──► its answers: from this side, or dropped
 //! in by an uplink ─► mark the packet ──────────► sockets, echoes: the answer bears it ─┐
 //!                 └► begun there? mark the connection ─► its answers: mark the packet ─┤
 //!                                                rule 519 (crate::routes): mark ─► the uplink's table
@@ -16,16 +18,21 @@
 //! path filter must see that the sender is reached by the uplink (`src_valid_mark`); what comes in
 //! and is marked for that alone passes the rule of the marks by (518).
 //!
+//! The sides are the TUN, each uplink, and all else. What is behind the box is trusted to write
+//! answers, and so is everybody about a connection that was there before this table came, until it
+//! sends something. Without this an answer in another's name, or an error about a connection, is
+//! let in from any network, since conntrack asks for no interface.
+//!
 //! A TCP connection begins with its SYN: one that was there before this table came is not taken for
 //! one that began outside. All lies in a table of our own, `inet roadweave_NAME_answers`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use roadweave_types::{Instant, UplinkId};
+use roadweave_types::{DropReason, Instant, UplinkId};
 
-use crate::filter::{KeptTable, Turn, is_quotable, remove_table};
-use crate::routes::{ANSWER_MASK, answer_mark};
+use crate::filter::{KeptTable, Turn, count_and_drop, counter, is_quotable, remove_table};
+use crate::routes::{ANSWER_MASK, SIDE_BIT, Side, answer_mark, side_mark};
 use crate::{DeviceError, Instance, Uplink, Waker, sysctl};
 
 /// The marks of one client's uplinks. They outlive it: `cleanup` removes them.
@@ -49,7 +56,7 @@ struct Marked {
 
 impl Answers {
     /// No answers are led yet; what an earlier run left is kept until the first uplink comes.
-    pub(crate) fn new(instance: &Instance) -> Self {
+    pub fn new(instance: &Instance) -> Self {
         let table = KeptTable::new(instance.answers_table(), None);
         Self { instance: instance.clone(), uplinks: BTreeMap::new(), table, has_failed: false }
     }
@@ -59,7 +66,7 @@ impl Answers {
     ///
     /// # Errors
     /// What the kernel says of the settings.
-    pub(crate) fn add_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
+    pub fn add_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         let marked = Marked { id: uplink.id, index: uplink.index };
         // A number that stood for another name stands for this one now.
         self.uplinks.retain(|name, other| {
@@ -75,24 +82,27 @@ impl Answers {
     }
 
     /// Whether the table knows all uplinks, or cannot be had.
-    pub(crate) fn are_ready(&self) -> bool {
+    pub fn are_ready(&self) -> bool {
         self.uplinks.is_empty() || self.has_failed || self.table.is_in_place()
     }
 
     /// `waker` wakes for [`Answers::turn`] from now on.
-    pub(crate) fn set_waker(&mut self, waker: Waker) {
+    pub fn set_waker(&mut self, waker: Waker) {
         self.table.set_waker(waker);
     }
 
     /// When [`Answers::turn`] has something to do.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         self.table.poll_timeout()
     }
 
     /// Keeps the table in place.
-    pub(crate) fn turn(&mut self, now: Instant) -> Turn {
+    pub fn turn(&mut self, now: Instant) -> Turn {
         let (instance, uplinks) = (&self.instance, &self.uplinks);
-        let turn = self.table.turn(now, || ruleset(instance, uplinks));
+        let turn = self.table.turn(now, |counts| {
+            let count = counts.get(&counter(DropReason::ForwardRefused)).copied();
+            ruleset(instance, uplinks, count.unwrap_or_default())
+        });
         match turn {
             Turn::Unchanged => {}
             Turn::Replaced { .. } => self.has_failed = false,
@@ -106,7 +116,7 @@ impl Answers {
     ///
     /// # Errors
     /// What the kernel says.
-    pub(crate) fn mend_settings(&self) -> Result<bool, DeviceError> {
+    pub fn mend_settings(&self) -> Result<bool, DeviceError> {
         let valid =
             |name: &String| format!("net.ipv4.conf.{}.src_valid_mark", name.replace('.', "/"));
         let mut gone = false;
@@ -126,8 +136,8 @@ pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
     remove_table(&instance.answers_table())
 }
 
-/// The text of the table, and how many rules it has.
-fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (String, usize) {
+/// The text of the table, whose counter begins with `count`, and how many rules it has.
+fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, Marked>, count: u64) -> (String, usize) {
     let (table, tables) = (instance.answers_table(), instance.routing_tables());
     let keep = !ANSWER_MASK;
     let (mut marking, mut answering) = (String::new(), String::new());
@@ -149,20 +159,59 @@ fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (String, 
         let _ = writeln!(forwarding, "    {outside} {answer}");
         let _ = writeln!(answering, "    {answer}");
     }
-    let rules = [&marking, &forwarding, &answering].map(|rules| rules.lines().count());
+    let (judging, leaving) = sides(instance, uplinks);
+    let counter = counter(DropReason::ForwardRefused);
+    let rules = [&judging, &marking, &forwarding, &answering, &leaving];
+    let rules = rules.map(|rules| rules.lines().count());
     let text = format!(
         "add table inet {table}\n\
          delete table inet {table}\n\
          table inet {table} {{\n  \
+           counter {counter} {{ packets {count} bytes 0 }}\n  \
            chain prerouting {{\n    \
              type filter hook prerouting priority mangle; policy accept;\n\
-         {marking}{forwarding}  }}\n  \
+         {judging}{marking}{forwarding}  }}\n  \
+           chain postrouting {{\n    \
+             type filter hook postrouting priority mangle; policy accept;\n\
+         {leaving}  }}\n  \
            chain output {{\n    \
              type route hook output priority mangle; policy accept;\n\
          {answering}  }}\n\
          }}\n"
     );
     (text, rules.iter().sum())
+}
+
+/// The rules that judge by which side an answer comes in, and those that note by which side a
+/// connection went out last.
+fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (String, String) {
+    let tables = instance.routing_tables();
+    let tun = (format!("ifname \"{}\"", instance.name()), Side::Tun);
+    let known = uplinks.iter().map(|(name, Marked { id, index })| match is_quotable(name) {
+        true => (format!("ifname \"{name}\""), Side::Uplink(*id)),
+        false => (format!("if {index}"), Side::Uplink(*id)),
+    });
+    let drop = count_and_drop(DropReason::ForwardRefused);
+    let elsewhere = side_mark(&tables, Side::Elsewhere).unwrap_or_default();
+    let ours = format!("{:#x}", ANSWER_MASK & 0xff00_0000 | SIDE_BIT);
+    let set = |mark: u32| format!("ct mark set ct mark & {:#x} | {mark:#x}", !ANSWER_MASK);
+    let mut judging = String::new();
+    // Marks of what began beyond an uplink, and those of others, stay.
+    let mut leaving = format!(
+        "    ct direction reply return\n    \
+             ct mark & {ANSWER_MASK:#x} != 0 ct mark & {ours} != {elsewhere:#x} return\n"
+    );
+    for (interface, side) in [tun].into_iter().chain(known) {
+        let Some(mark) = side_mark(&tables, side) else { continue };
+        let _ = writeln!(
+            judging,
+            "    i{interface} ct direction reply ct mark & {ours} == {elsewhere:#x} \
+             ct mark & {ANSWER_MASK:#x} != {mark:#x} {drop}"
+        );
+        let _ = writeln!(leaving, "    o{interface} {} return", set(mark));
+    }
+    let _ = writeln!(leaving, "    {}", set(elsewhere));
+    (judging, leaving)
 }
 
 /// Matches what came in by none of the uplinks.
@@ -194,8 +243,9 @@ mod tests {
             ("w\" drop".to_owned(), marked(3, 8)),
             ("eth*".to_owned(), marked(4, 9)),
         ]);
-        let (text, rules) = ruleset(&instance, &uplinks);
-        assert_eq!(rules, 15, "{text}");
+        let (text, rules) = ruleset(&instance, &uplinks, 7);
+        assert_eq!(rules, 15 + 4 + 7, "{text}");
+        assert!(text.contains("counter forward_refused { packets 7 bytes 0 }"), "{text}");
         let (mark, _) = answer_mark(&instance.routing_tables(), UplinkId(2)).unwrap();
         assert_eq!((mark & !ANSWER_MASK, mark & 0x00ff_0000), (0, 0x0003_0000));
         for line in [
@@ -211,7 +261,25 @@ mod tests {
         ] {
             assert!(text.contains(&line), "{line}\nis not in\n{text}");
         }
-        assert!(!text.contains("drop") && !text.contains("eth*"), "{text}");
+        let side = mark | SIDE_BIT;
+        let ours = mark & 0xff00_0000 | SIDE_BIT;
+        for line in [
+            format!(
+                "iifname \"wwan0\" ct direction reply ct mark & 0xff800000 == {ours:#x} \
+                 ct mark & 0xffff0000 != {side:#x} counter name \"forward_refused\" drop"
+            ),
+            format!("oifname \"wwan0\" ct mark set ct mark & 0xffff | {side:#x} return"),
+            format!("oif 9 ct mark set ct mark & 0xffff | {:#x} return", ours | 0x0005_0000),
+            format!(
+                "oifname \"rw0\" ct mark set ct mark & 0xffff | {:#x} return",
+                ours | 0x7f_0000
+            ),
+            format!("ct mark & 0xffff0000 != 0 ct mark & 0xff800000 != {ours:#x} return"),
+        ] {
+            assert!(text.contains(&line), "{line}\nis not in\n{text}");
+        }
+        assert_eq!(text.matches("drop").count(), 4, "{text}");
+        assert!(!text.contains("eth*"), "{text}");
         assert_eq!(text.matches("iif 8 meta mark set").count(), 1, "{text}");
         let output = text.split("hook output").nth(1).unwrap();
         assert_eq!(output.matches("mark set").count(), 3, "{text}");

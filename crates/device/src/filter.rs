@@ -37,7 +37,7 @@ pub use keeper::FilterKeeper;
 
 use crate::program::{self, Failure};
 use crate::{Apart, DeviceError, Excluded, Instance, sysctl};
-use chain::counter;
+pub(crate) use chain::{count_and_drop, counter};
 pub(crate) use flows::{FlowRemover, Left};
 pub use forwards::Forward;
 use ipnet::IpNet;
@@ -46,8 +46,9 @@ use ruleset::ruleset;
 pub use shares::Share;
 use shares::Shares;
 pub(crate) use sockets::check_sockets;
+pub(crate) use table::KeptTable;
 use table::Table;
-pub(crate) use table::{KeptTable, Turn};
+pub use table::Turn;
 
 /// What the filters shall do.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -56,6 +56,7 @@ mod time_of_day;
 mod tun;
 mod udp;
 
+pub use answers::Answers;
 pub use apart::Apart;
 pub use cleanup::cleanup;
 pub use clock::Clock;
@@ -68,7 +69,7 @@ pub use driver::{
 pub use error::DeviceError;
 pub use filter::split::{SplitRule, SplitRules};
 pub use filter::{
-    Allowed, FilterKeeper, FilterOptions, Filters, Forward, Forwarding, Interface, Share,
+    Allowed, FilterKeeper, FilterOptions, Filters, Forward, Forwarding, Interface, Share, Turn,
 };
 pub use modem::ModemFacts;
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent};

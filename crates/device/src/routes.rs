@@ -411,13 +411,32 @@ fn hide_other_addresses(
 }
 
 /// The mark of what came in by an uplink, and of its answers, with the mask. There is none for more
-/// than 255 uplinks.
+/// than 126 uplinks.
 ///
 /// The upper half of a mark is ours: a part of the instance's name, so that instances do not take
 /// each other's, and the uplink. The lower half stays what others have made it.
 pub(crate) fn answer_mark(tables: &RangeInclusive<u32>, uplink: UplinkId) -> Option<(u32, u32)> {
-    let number = (uplink.0 < 0xff).then_some(uplink.0 + 1)?;
+    let number = (uplink.0 < 0x7e).then_some(uplink.0 + 1)?;
     Some(((tables.start() & 0xff00) << 16 | number << 16, ANSWER_MASK))
+}
+
+/// By which side of the box a connection went out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Tun,
+    Uplink(UplinkId),
+    Elsewhere,
+}
+
+/// The mark of a connection that went out by a side; [`answer_mark`] never gives it.
+pub(crate) fn side_mark(tables: &RangeInclusive<u32>, side: Side) -> Option<u32> {
+    let instance = (tables.start() & 0xff00) << 16;
+    let side = match side {
+        Side::Tun => instance | 0x7f << 16,
+        Side::Uplink(uplink) => answer_mark(tables, uplink)?.0,
+        Side::Elsewhere => instance,
+    };
+    Some(side | SIDE_BIT)
 }
 
 /// A route into the TUN: the default in the tunnel's own `table`, all else in the main table.
@@ -455,6 +474,8 @@ const LOCAL_TABLE: u32 = 255;
 const KERNEL_PROTOCOL: u8 = 2;
 /// The bits of a mark that are ours.
 pub(crate) const ANSWER_MASK: u32 = 0xffff_0000;
+/// Of these the one that tells the marks of [`side_mark`] from those of [`answer_mark`].
+pub(crate) const SIDE_BIT: u32 = 0x0080_0000;
 const PRIORITY_INWARD: u32 = 518;
 const PRIORITY_ANSWERS: u32 = 519;
 const PRIORITY_UPLINK: u32 = 520;

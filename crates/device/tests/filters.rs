@@ -14,6 +14,8 @@ use roadweave_device::{
 };
 use roadweave_types::{DropReason, UplinkSelector};
 
+#[path = "filters/forged.rs"]
+mod forged;
 #[path = "filters/shares.rs"]
 mod shares;
 
@@ -356,6 +358,8 @@ fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
         let liar = wifi.enter(|| UdpSocket::bind("10.1.0.77:0").unwrap()).unwrap();
         liar.send_to(b"there", camera.local_addr().unwrap()).unwrap();
         assert!(camera.recv(&mut [0; 9]).is_err());
+        // Nor is one that bears the machine's own source.
+        assert!(!passes_in_the_name_of(wifi, "fd04::1", lan, "fd02::2"));
         // Containers start later, and are translated both ways.
         let own = "ip saddr 10.2.0.0/24 oifname wwan0 masquerade";
         let hook = "type nat hook postrouting priority srcnat;";
@@ -438,7 +442,20 @@ fn inner_addresses_answer_in_the_tunnel_alone() {
             assert!(road.reaches(from, machine, address), "{address} is no inner one");
         }
         assert_eq!(keeper.drops().get(DropReason::InnerFromOutside), 4);
+        // The machine's own source says nothing.
+        assert!(!passes_in_the_name_of(wifi, "fd02::1", machine, "fd01::1"));
+        assert_eq!(keeper.drops().get(DropReason::InnerFromOutside), 5);
     });
+}
+
+/// Whether what `liar` sends with a source that is not its own arrives.
+fn passes_in_the_name_of(liar: &NetNs, source: &str, to: &NetNs, address: &str) -> bool {
+    let receiver = to.enter(|| UdpSocket::bind((address, 0)).unwrap()).unwrap();
+    receiver.set_read_timeout(Some(WAIT)).unwrap();
+    liar.ip(&format!("address add {source}/128 dev lo nodad")).unwrap();
+    let sender = liar.enter(|| UdpSocket::bind((source, 0)).unwrap()).unwrap();
+    sender.send_to(b"there", receiver.local_addr().unwrap()).unwrap();
+    receiver.recv(&mut [0; 9]).is_ok()
 }
 
 /// Tells one end of a cable the hardware address of the other.
@@ -472,7 +489,9 @@ fn clients_do_not_reach_what_a_server_denies() {
             outside_to_tunnel: false,
             clients_reach_clients: false,
             denied: ["10.4.0.0/24", "fd04::/64"].map(prefix).to_vec(),
-            allowed: vec![Allowed { prefix: prefix("10.3.0.1/32"), port: Some(53) }],
+            allowed: ["10.3.0.1/32", "10.1.0.1/32"]
+                .map(|it| Allowed { prefix: prefix(it), port: Some(53) })
+                .to_vec(),
         };
         let own = ["10.1.0.1", "fd01::1"].map(|address| address.parse().unwrap());
         let options = FilterOptions { own_addresses: own.to_vec(), ..options(forwarding) };
@@ -491,8 +510,15 @@ fn clients_do_not_reach_what_a_server_denies() {
         assert!(passes_the_forwarded_port(wifi, lan));
         assert!(!road.reaches_both(tunnel, modem, 4), "a denied network");
         assert!(road.reaches_both(tunnel, wifi, 3));
-        assert!(own.iter().all(|address| road.reaches(tunnel, machine, &address.to_string())));
-        assert_eq!(keeper.drops().get(DropReason::DeniedDestination), 5);
+        // Of its inner addresses what is allowed, and echoes.
+        for address in own {
+            assert!(!road.reaches(tunnel, machine, &address.to_string()), "{address}");
+            let mut ping = tunnel.command("ping");
+            let ping = ping.args(["-c", "1", "-W", "2", &address.to_string()]).output().unwrap();
+            assert!(ping.status.success(), "{address}: {ping:?}");
+        }
+        assert!(Exchange::begin_at(tunnel, machine, SocketAddr::new(own[0], 53)).is_some());
+        assert_eq!(keeper.drops().get(DropReason::DeniedDestination), 7);
         // Nor do its own services hear what is for all or many.
         for (from, all, is_heard) in [
             (wifi, "10.3.0.255", true),

@@ -112,7 +112,9 @@ impl Road {
         }
         road.edit("client.toml", |text| text.replace("inside = []", "inside = [\"lan*\"]"));
         // Both sides see the same /run, so their instances must differ.
-        road.edit("server.toml", |text| text + "[tun]\nname = \"rws\"\n");
+        // What listens at the server's inner addresses is there for tests alone.
+        let inner = format!("allow_destinations = [\"{GATEWAY_V4}\", \"{GATEWAY_V6}\"]\n");
+        road.edit("server.toml", |text| inner + &text + "[tun]\nname = \"rws\"\n");
         road
     }
 

@@ -23,6 +23,9 @@ pub const SERVES_AT: &str = "198.51.100.1:4433";
 /// Where proxies find the anchor.
 pub const ANCHOR_AT: &str = "203.0.113.2:4434";
 
+/// The inner addresses of a server or anchor, with what listens there for tests.
+const INNER: &str = "addresses = [\"10.77.0.1/16\"]\nallow_destinations = [\"10.77.0.1\"]\n";
+
 /// The anchor's TUN and instance.
 pub const ANCHOR: &str = "rwa";
 
@@ -135,7 +138,7 @@ impl World {
         self.json(&["tenant", "egress", "home", "anchor"]);
         self.road.cloud.ip("route add default via 203.0.113.1").unwrap();
         self.admit(&self.road.cloud, "anchor", ("site-1", ANCHOR_AT));
-        let tun = format!("addresses = [\"10.77.0.1/16\"]\n[tun]\nname = \"{ANCHOR}\"\n");
+        let tun = format!("{INNER}[tun]\nname = \"{ANCHOR}\"\n");
         self.road.write("anchor.toml", self.serves("site-1", ANCHOR_AT) + &tun);
     }
 
@@ -174,7 +177,7 @@ impl World {
 
     /// Files that say where the state is, and name neither keys nor one another.
     fn write_files(&self) {
-        let shards = format!("shards = {}\naddresses = [\"10.77.0.1/16\"]\n", self.shards);
+        let shards = format!("shards = {}\n{INNER}", self.shards);
         let server = shards + &format!("[tun]\nname = \"{SERVER}\"\n");
         self.road.write("server.toml", self.serves("fra-1", SERVES_AT) + &server);
         let uplinks = "[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n";

@@ -150,7 +150,6 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
         let rules = ExitRules {
             denied: options.destinations.denied.clone(),
             allowed: options.destinations.allowed.clone(),
-            gateways: options.addresses.iter().map(IpNet::addr).collect(),
             // What a neighbour's TUN takes as well is not known here.
             clients_reach_clients: false,
         };

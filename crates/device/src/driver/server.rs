@@ -118,7 +118,6 @@ impl ServerOptions {
             rules: ExitRules {
                 denied: self.destinations.denied.clone(),
                 allowed: self.destinations.allowed.clone(),
-                gateways: self.config.gateways.iter().map(IpNet::addr).collect(),
                 clients_reach_clients: self.config.clients_reach_clients,
             },
             sources,

@@ -36,9 +36,10 @@ pub(super) fn forward(tun: &str) -> [String; 2] {
 /// have the same one, and mean their own: these bear a mark by then.
 pub(super) fn own_address(tun: &str, address: &IpAddr) -> [String; 2] {
     let drop = count_and_drop(DropReason::InnerFromOutside);
-    let destination = format!("iifname != \"{tun}\" {} daddr {address}", family(address.is_ipv4()));
+    let from = format!("iifname != {{ \"{tun}\", \"lo\" }}");
+    let destination = format!("{from} {} daddr {address}", family(address.is_ipv4()));
     [
-        format!("{destination} iifgroup != {GROUP} fib saddr type != local {drop}"),
+        format!("{destination} iifgroup != {GROUP} {drop}"),
         format!("{destination} iifgroup {GROUP} meta mark & {MASK:#x} == 0 {drop}"),
     ]
 }

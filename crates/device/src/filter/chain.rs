@@ -19,10 +19,10 @@ pub(super) fn family(ipv4: bool) -> &'static str {
 }
 
 /// A counter's name in the table.
-pub(super) fn counter(reason: DropReason) -> String {
+pub(crate) fn counter(reason: DropReason) -> String {
     reason.name().replace('-', "_")
 }
 
-pub(super) fn count_and_drop(reason: DropReason) -> String {
+pub(crate) fn count_and_drop(reason: DropReason) -> String {
     format!("counter name \"{}\" drop", counter(reason))
 }

@@ -25,7 +25,8 @@ use crate::{DeviceError, Instance, Interest, Poller, Token, Waker};
 /// Dropping it removes them, as [`Filters`] does.
 #[derive(Debug)]
 pub struct FilterKeeper {
-    tables: [String; 2],
+    /// The tables, and what each had counted when it could last be read.
+    counted: Vec<(String, BTreeMap<String, u64>)>,
     requests: Option<Sender<Request>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
@@ -34,8 +35,6 @@ pub struct FilterKeeper {
     number: u64,
     progress: Arc<Mutex<Progress>>,
     nftables: Nftables,
-    /// What was counted when it could last be read.
-    counted: BTreeMap<String, u64>,
 }
 
 /// How far the thread is.
@@ -87,9 +86,8 @@ impl FilterKeeper {
         started
             .recv()
             .map_err(|_| DeviceError::system("start a thread", io::ErrorKind::Other))??;
-        let tables = [instance.filter_table(), instance.shares_table()];
+        let tables = [instance.filter_table(), instance.shares_table(), instance.answers_table()];
         Ok(Self {
-            tables,
             requests: Some(requests),
             waker,
             thread: Some(thread),
@@ -97,7 +95,7 @@ impl FilterKeeper {
             number: 0,
             progress,
             nftables,
-            counted: BTreeMap::new(),
+            counted: tables.map(|table| (table, BTreeMap::new())).to_vec(),
         })
     }
 
@@ -147,12 +145,12 @@ impl FilterKeeper {
     /// The packets that the filters have dropped, by reason.
     pub fn drops(&mut self) -> DropCounters {
         // Others may keep the kernel from telling, or have taken the table away for a moment.
-        for table in &self.tables {
-            self.counted.extend(self.nftables.counters(table).unwrap_or_default());
-        }
         let mut drops = DropCounters::default();
-        for reason in ruleset::COUNTED.into_iter().chain(shares::COUNTED) {
-            drops.add(reason, self.counted.get(&counter(reason)).copied().unwrap_or(0));
+        for (table, counted) in &mut self.counted {
+            counted.extend(self.nftables.counters(table).unwrap_or_default());
+            for reason in ruleset::COUNTED.into_iter().chain(shares::COUNTED) {
+                drops.add(reason, counted.get(&counter(reason)).copied().unwrap_or(0));
+            }
         }
         drops
     }

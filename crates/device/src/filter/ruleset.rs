@@ -144,7 +144,9 @@ pub(super) fn excluded_sets(Excluded { destinations, .. }: &Excluded) -> String 
     set("excluded4", "ipv4_addr", true) + &set("excluded6", "ipv6_addr", false)
 }
 
-/// Nobody but this machine speaks to its inner addresses from beside the tunnel (CVE-2019-14899).
+/// Nothing from beside the tunnel reaches the machine's inner addresses (CVE-2019-14899) but what
+/// the machine itself sends, by the loopback interface. The source proves nothing: with IPv6 a
+/// packet from outside may bear the machine's own.
 ///
 /// Before conntrack, so that no guess is answered by its state.
 fn own_addresses(options: &FilterOptions) -> Vec<String> {
@@ -156,7 +158,7 @@ fn own_addresses(options: &FilterOptions) -> Vec<String> {
     let drop = count_and_drop(DropReason::InnerFromOutside);
     let rule = |address: &IpAddr| {
         let family = family(address.is_ipv4());
-        format!("iifname != \"{tun}\" {family} daddr {address} fib saddr type != local {drop}")
+        format!("iifname != {{ \"{tun}\", \"lo\" }} {family} daddr {address} {drop}")
     };
     let mut rules: Vec<String> = own_addresses.iter().map(rule).collect();
     if let Forwarding::Box { inside, .. } = forwarding {
@@ -179,8 +181,13 @@ fn destinations(options: &FilterOptions) -> Vec<String> {
     let drop = count_and_drop(DropReason::DeniedDestination);
     let mut rules =
         vec![format!("iifname != \"{tun}\" return"), "ct direction reply return".to_owned()];
+    // The machine's services are for its own networks; echoes say whether the tunnel is up.
     for address in own_addresses {
-        rules.push(format!("{} daddr {address} return", family(address.is_ipv4())));
+        let (family, icmp) = match address.is_ipv4() {
+            true => ("ip", "icmp"),
+            false => ("ip6", "icmpv6"),
+        };
+        rules.push(format!("{family} daddr {address} meta l4proto {icmp} return"));
     }
     for Allowed { prefix, port } in allowed {
         let destination = format!("{} daddr {}", family(prefix.addr().is_ipv4()), prefix.trunc());
@@ -207,6 +214,11 @@ fn destinations(options: &FilterOptions) -> Vec<String> {
 fn forward(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, mtu, forwarding, .. } = options;
     let mut rules = Vec::new();
+    if *forwarding != Forwarding::Open {
+        // The machine's own packets are not forwarded. Linux drops such ones of IPv4 by itself.
+        let drop = count_and_drop(DropReason::ForwardRefused);
+        rules.push(format!("meta nfproto ipv6 fib saddr type local {drop}"));
+    }
     if options.apart.is_some() {
         rules.extend(apart::forward(tun));
     }

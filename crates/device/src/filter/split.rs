@@ -132,7 +132,7 @@ impl SplitTable {
     /// Keeps the table in place. What it has noted is lost when it is replaced.
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
         let (name, options) = (&self.name, &self.options);
-        self.table.turn(now, || text(name, options))
+        self.table.turn(now, |_| text(name, options))
     }
 
     /// How many SYNs were handed over since the table was installed and did not come in.

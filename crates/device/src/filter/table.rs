@@ -95,7 +95,7 @@ impl Table {
     }
 
     /// The packets that each of its named counters has seen.
-    pub(super) fn counters(&mut self) -> io::Result<BTreeMap<String, u64>> {
+    pub(crate) fn counters(&mut self) -> io::Result<BTreeMap<String, u64>> {
         self.nftables.counters(&self.name)
     }
 }
@@ -120,11 +120,14 @@ type Done = (Option<Table>, Result<(), DeviceError>);
 
 /// What became of a table in a turn.
 #[derive(Debug)]
-pub(crate) enum Turn {
+pub enum Turn {
     /// Nothing, or not yet.
     Unchanged,
-    /// It was put in place; another program may have changed it before.
-    Replaced { was_changed: bool },
+    /// It was put in place.
+    Replaced {
+        /// Another program had changed it.
+        was_changed: bool,
+    },
     /// It was not put in place; it is tried again at the next look.
     Failed(DeviceError),
 }
@@ -160,8 +163,13 @@ impl KeptTable {
     }
 
     /// Takes what the thread has done, or looks from time to time whether the table is as it should
-    /// be, and begins to replace it if not. `text` is that of the table, and how many rules it has.
-    pub(crate) fn turn(&mut self, now: Instant, text: impl FnOnce() -> (String, usize)) -> Turn {
+    /// be, and begins to replace it if not. `text` makes of its counters' packets the table's text, and
+    /// says how many rules it has.
+    pub(crate) fn turn(
+        &mut self,
+        now: Instant,
+        text: impl FnOnce(&BTreeMap<String, u64>) -> (String, usize),
+    ) -> Turn {
         if let Some((done, _)) = &self.work {
             return match done.try_recv() {
                 Ok(done) => self.take_done(done),
@@ -180,8 +188,8 @@ impl KeptTable {
         if !self.is_stale && !self.is_changed {
             return Turn::Unchanged;
         }
+        let (text, rules) = text(&self.counters().unwrap_or_default());
         let (table, name, waker) = (self.table.take(), self.name.clone(), self.waker.clone());
-        let (text, rules) = text();
         let (sender, done) = channel();
         let work = move || {
             // The receiver is there as long as this thread.

@@ -103,7 +103,8 @@ fn a_server_decides_each_way_by_itself() {
             &text,
             &[
                 "iifname != \"rw0\" return",
-                "ip daddr 10.8.0.1 return",
+                "ip daddr 10.8.0.1 meta l4proto icmp return",
+                "ip6 daddr fd08::1 meta l4proto icmpv6 return",
                 "ip daddr @denied4 counter name \"denied_destination\" drop",
                 "fib daddr type { local, broadcast, anycast, multicast } counter name \"denied_destination\" drop",
             ],

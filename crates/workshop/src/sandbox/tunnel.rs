@@ -135,6 +135,7 @@ impl TunnelSpec<'_> {
             "listen = \"0.0.0.0:{port}\"\n\
              private_key = \"{private}\"\n\
              addresses = [\"{INNER_NETWORK}\"]\n\
+             allow_destinations = [\"{SERVER_INNER}\"]\n\
              masquerade = false\n\
              [tun]\n\
              name = \"{SERVER_TUN}\"\n\

@@ -8,12 +8,10 @@ use ipnet::IpNet;
 /// Where clients may go; see the fields of the same names in docs/configuration.md.
 #[derive(Clone, Debug, Default)]
 pub struct ExitRules {
-    /// Where they may not, besides this machine's own addresses.
+    /// Where they may not, besides this machine's own addresses, the inner ones among them.
     pub denied: Vec<IpNet>,
     /// Where they may all the same: addresses, with one port or all.
     pub allowed: Vec<(IpNet, Option<u16>)>,
-    /// This machine's inner addresses, which they may reach.
-    pub gateways: Vec<IpAddr>,
     /// Whether they may reach one another.
     pub clients_reach_clients: bool,
 }
@@ -39,13 +37,10 @@ impl ExitRules {
         if self.denied.iter().any(|network| network.contains(&address)) {
             return false;
         }
-        if self.gateways.contains(&address) {
-            return true;
+        if is_local(address) {
+            return false;
         }
-        if is_clients(address) {
-            return self.clients_reach_clients;
-        }
-        !is_local(address)
+        !is_clients(address) || self.clients_reach_clients
     }
 }
 
@@ -70,7 +65,6 @@ mod tests {
         let rules = ExitRules {
             denied: vec![network("169.254.0.0/16"), network("203.0.113.0/24")],
             allowed: vec![(network("203.0.113.7/32"), Some(443)), (network("127.0.0.9/32"), None)],
-            gateways: vec!["10.77.0.1".parse().expect("an address")],
             clients_reach_clients: false,
         };
         let inner = network("10.77.0.0/16");
@@ -91,7 +85,6 @@ mod tests {
         check("[::]:22", false);
         check("224.0.0.1:80", false);
         check("255.255.255.255:80", false);
-        check("10.77.0.1:53", true);
         check("10.77.0.2:80", false);
         let friends = ExitRules { clients_reach_clients: true, ..rules };
         let other = "10.77.0.2:80".parse().expect("an address and a port");

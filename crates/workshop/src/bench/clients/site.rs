@@ -119,6 +119,7 @@ impl Site {
             "listen = \"0.0.0.0:{port}\"\n\
              private_key = \"{private}\"\n\
              addresses = [\"{SERVER_INNER}/16\"]\n\
+             allow_destinations = [\"{SERVER_INNER}\"]\n\
              masquerade = false\n\
              shards = {shards}\n\
              state_directory = {state:?}\n\
