@@ -38,6 +38,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let welcome = Welcome {
         addresses: networks.iter().map(|text| text.parse().expect("a network")).collect(),
         gateways: ["10.64.0.1", "fd64::1"].map(|text| text.parse().expect("an address")).to_vec(),
+        networks: ["10.64.0.0/10", "fd64::/64"].map(|it| it.parse().expect("a network")).to_vec(),
         mtu: 1_400,
         anchor: Some(TenantAnchor { tenant: "acme".into(), key: [7; 32] }),
         streams: Some(offer),

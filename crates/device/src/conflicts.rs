@@ -109,8 +109,8 @@ impl Protected {
         let is_private = space_length(taken) > 0;
         let mut owners = said.map(|(.., owner)| *owner);
         owners.find(|owner| {
-            let needed = if *owner == Owner::FoundServer && is_private { 2 } else { 1 }.max(needed);
-            by.len() >= needed
+            let least = if is_private && *owner == Owner::FoundServer { 2 } else { 1 };
+            by.len() >= needed.max(least)
         })
     }
 }

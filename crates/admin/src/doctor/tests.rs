@@ -221,11 +221,12 @@ fn an_uplink_with_the_address_of_somebody_else_and_a_box_without_an_inside_are_t
         UplinkFacts { conflict: Some(why.to_owned()), ..uplink("wlan0", ProbeOutcome::NoAnswer) };
     let unnamed = Some("uplinks.inside names no interface");
     let client = ClientFacts { unnamed, ..client(vec![taken]) };
+    let taken = format!("fail uplink wlan0: it is not used: {why}");
     check(
         &of_client(client),
         &[
             ("warn inside: uplinks.inside names no interface", &["uplinks.inside ="]),
-            (&format!("fail uplink wlan0: it is not used: {why}"), &["lease another address"]),
+            (taken.as_str(), &["lease another address"]),
         ],
     );
 }

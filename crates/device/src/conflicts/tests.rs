@@ -121,7 +121,7 @@ fn an_address_in_conflict_is_taken_once_and_given_back_when_that_is_over() {
     assert_eq!((told, restored, why), (vec![], 0, None));
     let both = [bad.clone(), lease("10.9.0.7/24", None)];
     let (told, _, why) = look(&both, &protected());
-    assert_eq!((told, why), (vec![true], None), "another address is left");
+    assert_eq!((told, why), (vec![false], None), "another address is left");
     // The server is elsewhere.
     look(std::slice::from_ref(&bad), &protected());
     assert_eq!(look(&[], &Protected::default()), (vec![], 1, None));
