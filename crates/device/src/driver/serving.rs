@@ -256,9 +256,13 @@ impl Serving {
         }
         if let (Some(host), Some(leads)) = (&mut self.host, self.reloader.leads()) {
             host.lead(&destinations, leads);
-            host.forget(self.tables.clients.peers(), change.changed.clone());
         }
+        let (before, changed) = (self.tables.clients.peers(), change.changed.clone());
         let former = node.replace(now, change, proxies, &self.tables);
+        // Their sessions have ended: no packet of theirs begins a connection again.
+        if let Some(host) = &self.host {
+            host.forget(before, changed);
+        }
         self.anchors.set_of_file(now, node, led);
         if let Some(fleet) = &mut self.fleet {
             fleet.set_of_file(of_file, &self.tables);
