@@ -120,7 +120,7 @@ const fn default_shards() -> Within<1, 64> {
 }
 
 pub(crate) const fn default_client_connections() -> Within<64, 1_000_000> {
-    Within::of(8192)
+    Within::of(16_384)
 }
 
 pub(crate) const fn default_masquerade() -> bool {

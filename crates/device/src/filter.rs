@@ -180,8 +180,9 @@ impl Filters {
         self.table.replace(&ruleset.text, ruleset.rules)?;
         self.exists = true;
         if options.share.is_some() {
-            self.make_room();
-            self.shares.replace(options)?;
+            self.make_room(options);
+            // The table of the filters is worth more than the bounds.
+            self.shares.replace(options);
         }
         let result = if options.forward { self.set_forwarding(options) } else { Ok(()) };
         let families = [FORWARD_V4, FORWARD_V6].into_iter();
@@ -194,14 +195,19 @@ impl Filters {
         !self.forwarded.iter().all(|setting| is_on(setting))
     }
 
-    /// Whether the table is as it was installed. Cheap while nobody changes any table.
+    /// Whether the table is as it was installed; the bounds for each source are put back at once.
+    /// Cheap while nobody changes any table.
     pub fn is_in_place(&mut self) -> bool {
-        self.table.is_in_place() && self.shares.is_in_place()
+        let is_in_place = self.table.is_in_place();
+        if is_in_place {
+            self.shares.keep();
+        }
+        is_in_place
     }
 
     /// Gives fragments more room; where the system refuses, a source may take less.
-    fn make_room(&mut self) {
-        for (key, value) in shares::room() {
+    fn make_room(&mut self, options: &FilterOptions) {
+        for (key, value) in shares::room(options) {
             if let Err(error) = self.change_setting(key, &value) {
                 tracing::info!(%error, "fragments have no more room");
             }

@@ -262,15 +262,17 @@ impl Serving {
         }
         if let (Some(host), Some(leads)) = (&mut self.host, self.reloader.leads()) {
             host.lead(&destinations, leads);
-            let former = self.tables.clients.peers();
-            let mut moved = change.changed.clone();
-            moved.retain(|key| {
-                let [before, after] = [&*former, &change.peers].map(|peers| peers.get(key));
-                before.map(|peer| &peer.addresses) != after.map(|peer| &peer.addresses)
-            });
-            host.forget(former, moved);
         }
+        let (before, mut moved) = (self.tables.clients.peers(), change.changed.clone());
+        moved.retain(|key| {
+            let [before, after] = [&*before, &change.peers].map(|peers| peers.get(key));
+            before.map(|peer| &peer.addresses) != after.map(|peer| &peer.addresses)
+        });
         let former = node.replace(now, change, proxies, &self.tables);
+        // Their sessions have ended: no packet of theirs begins a connection again.
+        if let Some(host) = &self.host {
+            host.forget(before, moved);
+        }
         self.anchors.set_of_file(now, node, led);
         if let Some(fleet) = &mut self.fleet {
             fleet.set_of_file(of_file, &self.tables);

@@ -4,26 +4,29 @@
 //! ```text
 //! from a client ────────┐                   ┌─► fragments   by the second, before they are gathered
 //! from a host of the LAN ┴─► which source? ─┴─► connections by the second, and at a time
+//! to a client, from outside ──────────────────► connections at a time
+//! all of these ───────────────────────────────► three quarters of the connection table
 //! ```
 //!
 //! A source is an inner address, or a prefix behind a client: the tunnel has checked both. Behind a
-//! box it is the address of a host. A set that is full lets nothing more begin.
+//! box it is a hardware address. Sources that find no place in the sets share one bound.
 //!
-//! `ct count` walks through all connections of an element, so those of a source are counted in
-//! [`PARTS`] elements, by bits of the source port.
+//! `ct count` looks at each connection of an element, so each source has several elements, by a
+//! hash of ports and far address.
 //!
-//! All lies in a table of its own, `inet roadweave_NAME_shares`: the counts would begin at zero
-//! whenever the filters are replaced.
+//! The rules lie in a table of their own, `inet roadweave_NAME_shares`, whose sets and objects stay
+//! when only prefixes or interfaces change: connections that are open stay counted.
+
+mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use roadweave_types::DropReason;
 
-use super::chain::{Chain, count_and_drop, counter};
-use super::ruleset::{inside_sets, matches_inside, of_family};
+use self::text::text;
+use super::chain::counter;
 use super::{FilterOptions, Forwarding, Interface, Table};
 use crate::{DeviceError, Instance, sysctl};
 
@@ -56,8 +59,12 @@ pub(super) const COUNTED: [DropReason; 2] =
 pub(super) struct Shares {
     table: Table,
     name: String,
-    /// What is installed.
-    limits: Option<Limits>,
+    wanted: Option<Limits>,
+    installed: Option<Limits>,
+    /// When another attempt is due, unless what is wanted changes.
+    next_try: Option<Instant>,
+    /// When trouble was logged.
+    last_told: Option<Instant>,
 }
 
 /// What the table is made of.
@@ -70,8 +77,12 @@ struct Limits {
     connections: u32,
     /// Fragments of a source in a second, of IPv4 and IPv6.
     fragments: [u32; 2],
+    /// How many connections the kernel's table holds.
+    table: u32,
     /// Whether the kernel knows timeouts for some connections alone.
     has_timeouts: bool,
+    /// Whether it counts connections.
+    has_counts: bool,
 }
 
 /// Where sources are.
@@ -88,52 +99,79 @@ impl Shares {
     /// As [`Table::open`].
     pub(super) fn open(instance: &Instance) -> Result<Self, DeviceError> {
         let name = instance.shares_table();
-        Ok(Self { table: Table::open(name.clone())?, name, limits: None })
+        let table = Table::open(name.clone())?;
+        let (wanted, installed, next_try, last_told) = (None, None, None, None);
+        Ok(Self { table, name, wanted, installed, next_try, last_told })
     }
 
-    /// Puts the table in place, unless it is there already. Where the kernel cannot count so, the
-    /// log says it, and nothing is bounded.
-    ///
-    /// # Errors
-    /// As [`Table::replace`].
-    pub(super) fn replace(&mut self, options: &FilterOptions) -> Result<(), DeviceError> {
-        let Some(mut limits) = Limits::of(options) else { return Ok(()) };
-        limits.has_timeouts = self.limits.as_ref().is_none_or(|before| before.has_timeouts);
-        if self.limits.as_ref() == Some(&limits) && self.table.is_in_place() {
-            return Ok(());
+    /// Puts the table in place, unless it is there already. A failure is logged, and tried again by
+    /// [`Shares::keep`].
+    pub(super) fn replace(&mut self, options: &FilterOptions) {
+        self.wanted = Limits::of(options);
+        self.next_try = None;
+        self.keep();
+    }
+
+    /// Puts the table in place if it is not as wanted and an attempt is due.
+    pub(super) fn keep(&mut self) {
+        let Some(wanted) = self.wanted.clone() else { return };
+        let is_in_place = self.installed.is_some() && self.table.is_in_place();
+        let is_due = self.next_try.is_none_or(|at| at <= Instant::now());
+        if !is_due || (is_in_place && self.installed.as_ref() == Some(&wanted)) {
+            return;
         }
+        let result = self.install(&wanted, is_in_place);
+        let is_whole = self.installed.as_ref() == Some(&wanted);
+        let pause = if result.is_ok() && is_whole { SETTLED } else { RETRY };
+        self.next_try = Some(Instant::now() + pause);
+        if result.is_ok() && is_whole {
+            return;
+        }
+        if self.last_told.is_none_or(|at| at.elapsed() >= REMINDER) {
+            self.last_told = Some(Instant::now());
+            self.tell(result.err());
+        }
+    }
+
+    fn tell(&self, error: Option<DeviceError>) {
+        match (error, &self.installed) {
+            (Some(error), _) => tracing::warn!(
+                "one source may take all of the kernel's connection table and room for fragments, \
+                 trying again: {error}"
+            ),
+            (None, Some(Limits { has_counts: false, .. })) => tracing::warn!(
+                "one source may take the kernel's whole connection table: the kernel does not count \
+                 connections (NFT_CONNLIMIT)"
+            ),
+            (None, _) => tracing::warn!(
+                "the kernel has no ct timeout objects (NF_CONNTRACK_TIMEOUT): idle TCP connections \
+                 stay in its table for net.netfilter.nf_conntrack_tcp_timeout_established"
+            ),
+        }
+    }
+
+    /// Installs as much of what is `wanted` as the kernel knows.
+    fn install(&mut self, wanted: &Limits, is_in_place: bool) -> Result<(), DeviceError> {
         let counts = self.table.counters().unwrap_or_default();
         let count = |reason| counts.get(&counter(reason)).copied().unwrap_or(0);
-        let mut install = |limits: &Limits| {
-            let (text, rules) = text(&self.name, limits, count);
-            self.table.replace(&text, rules)
-        };
-        let mut result = install(&limits);
-        if result.as_ref().is_err_and(is_unknown) && limits.has_timeouts {
-            limits.has_timeouts = false;
-            result = install(&limits);
-            if result.is_ok() {
-                tracing::warn!(
-                    "the kernel has no ct timeout objects (NF_CONNTRACK_TIMEOUT): idle TCP \
-                     connections stay in its table for \
-                     net.netfilter.nf_conntrack_tcp_timeout_established"
-                );
+        let mut result = Ok(());
+        for (has_timeouts, has_counts) in [(true, true), (false, true), (false, false)] {
+            let limits = Limits { has_timeouts, has_counts, ..wanted.clone() };
+            let before = self.installed.as_ref().filter(|_| is_in_place);
+            if before == Some(&limits) {
+                return Ok(());
             }
+            let before = before.filter(|before| before.has_sets_of(&limits));
+            let (text, rules) = text(&self.name, &limits, before, count);
+            result = self.table.replace(&text, rules);
+            match &result {
+                Ok(()) => self.installed = Some(limits),
+                Err(error) if is_unknown(error) => continue,
+                Err(_) => {}
+            }
+            return result;
         }
-        match result {
-            Err(error) if is_unknown(&error) => tracing::warn!(
-                "one source may take the kernel's whole connection table, which needs ct count \
-                 (NFT_CONNLIMIT) and limit (NFT_LIMIT) to be bounded: {error}"
-            ),
-            result => result?,
-        }
-        self.limits = Some(limits);
-        Ok(())
-    }
-
-    /// Whether the table is as it was put in place.
-    pub(super) fn is_in_place(&mut self) -> bool {
-        self.limits.is_none() || self.table.is_in_place()
+        result
     }
 }
 
@@ -150,29 +188,46 @@ impl Limits {
             let key = (prefix.addr().is_ipv4(), prefix.prefix_len());
             by_length.entry(key).or_default().insert(prefix.trunc());
         }
-        let table = read(CONNECTIONS_MAX).map_or(u32::MAX, |all| (all / 4) as u32);
+        let table = read(CONNECTIONS_MAX).map_or(TABLE, |all| all.min(u32::MAX.into()) as u32);
         Some(Self {
             from,
             prefixes: by_length,
-            connections: (*connections).min(table).max(PARTS),
-            fragments: ROOMS.map(|(room, seconds)| fragments_a_second(room, seconds, options.mtu)),
+            connections: (*connections).min(table / 4),
+            fragments: ROOMS.map(|(room, wait)| fragments_a_second(room, wait, options.mtu)),
+            table,
             has_timeouts: true,
+            has_counts: true,
         })
+    }
+
+    /// Whether the same sets and objects serve `other`. What is in them keeps its bounds.
+    fn has_sets_of(&self, other: &Self) -> bool {
+        let sets = |of: &Self| (of.connections, of.table, of.has_timeouts, of.has_counts);
+        sets(self) == sets(other)
     }
 }
 
-/// Gives fragments more room than Linux does, so that a share of it is enough for a client that
-/// sends large datagrams. Returns the settings and their values.
-pub(super) fn room() -> impl Iterator<Item = (&'static str, String)> {
-    let small = ROOMS.into_iter().map(|(key, _)| key);
-    let small = small.filter(|key| read(key).is_some_and(|room| room < ROOM));
-    small.map(|key| (key, ROOM.to_string()))
+/// Gives fragments more room than Linux does, and lets them wait there for a shorter time, so that
+/// a share of it is enough for video in large datagrams. Returns the settings and their values,
+/// those that have them already among them: another instance may restore them.
+pub(super) fn room(options: &FilterOptions) -> impl Iterator<Item = (&'static str, String)> {
+    let room = match &options.forwarding {
+        Forwarding::Server { .. } => ROOM_OF_SERVER,
+        // A box has less memory, and what its TUN is too small for comes whole.
+        _ => ROOM_OF_BOX,
+    };
+    ROOMS.into_iter().flat_map(move |(key, wait)| {
+        let small = read(key).is_some_and(|now| now <= room).then(|| (key, room.to_string()));
+        let long = read(wait).is_some_and(|now| now >= WAIT).then(|| (wait, WAIT.to_string()));
+        small.into_iter().chain(long)
+    })
 }
 
 /// How many fragments of a source a quarter of the room holds, if none finds its siblings.
-fn fragments_a_second(key: &str, seconds: u64, mtu: u16) -> u32 {
-    let room = read(key).unwrap_or(ROOM);
-    (room / 4 / seconds / (u64::from(mtu) + OVERHEAD)).clamp(1, 10_000) as u32
+fn fragments_a_second(room: &str, wait: &str, mtu: u16) -> u32 {
+    let room = read(room).unwrap_or(ROOM_OF_BOX);
+    let wait = read(wait).unwrap_or(WAIT).max(1);
+    (room / 4 / wait / (u64::from(mtu) + OVERHEAD)).clamp(1, 10_000) as u32
 }
 
 /// Whether the kernel does not know what a rule asks for.
@@ -185,212 +240,26 @@ fn read(key: &str) -> Option<u64> {
     sysctl::read(key).ok()?.parse().ok()
 }
 
-/// The text of the table, and how many rules it has.
-fn text(table: &str, limits: &Limits, counts: impl Fn(DropReason) -> u64) -> (String, usize) {
-    let mut text = format!("add table inet {table}\ndelete table inet {table}\n");
-    let _ = writeln!(text, "table inet {table} {{");
-    for reason in COUNTED {
-        let count = counts(reason);
-        let _ = writeln!(text, "  counter {} {{ packets {count} bytes 0 }}", counter(reason));
-    }
-    if limits.has_timeouts {
-        let _ = writeln!(text, "  ct timeout {TIMEOUTS} {{ protocol tcp; policy = {{ {TCP} }}; }}");
-    }
-    text += &sets(limits);
-    let mut rules = 0;
-    for Chain { name, hook, rules: lines } in chains(limits) {
-        rules += lines.len();
-        let _ = writeln!(text, "  chain {name} {{");
-        if let Some(hook) = hook {
-            let _ = writeln!(text, "    type {hook}; policy accept;");
-        }
-        lines.iter().for_each(|rule| text += &format!("    {rule}\n"));
-        text += "  }\n";
-    }
-    (text + "}\n", rules)
-}
-
-fn sets(limits: &Limits) -> String {
-    let mut text = String::new();
-    // Hosts of a LAN may write any source; the memory of a box is small.
-    let sources = match &limits.from {
-        From::Tun(_) => 65_536,
-        From::Inside(inside) => {
-            text += &inside_sets(inside);
-            4_096
-        }
-    };
-    for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
-        for set in ["pace", "fragments"] {
-            let _ = writeln!(
-                text,
-                "  set {set}{family} {{ type {kind}; size {sources}; flags dynamic, timeout; \
-                 timeout 1m; }}"
-            );
-        }
-        let _ = writeln!(
-            text,
-            "  set flows{family} {{ type {kind} . inet_service; size {}; flags dynamic; }}",
-            sources * 4
-        );
-    }
-    for ((ipv4, length), networks) in &limits.prefixes {
-        let (set, kind) = (wide(*ipv4, *length), if *ipv4 { "ipv4_addr" } else { "ipv6_addr" });
-        let networks: Vec<IpNet> = networks.iter().copied().collect();
-        let elements = of_family(&networks, *ipv4).join(", ");
-        let _ = writeln!(
-            text,
-            "  set {set} {{ type {kind}; flags interval; elements = {{ {elements} }}; }}"
-        );
-    }
-    text
-}
-
-/// Chains that others go to stand before those.
-fn chains(limits: &Limits) -> Vec<Chain> {
-    let plain = |name, rules| Chain { name, hook: None, rules };
-    let base = |name, hook, to: &str| {
-        let from = match &limits.from {
-            From::Tun(tun) => vec![format!("iifname \"{tun}\"")],
-            From::Inside(inside) => matches_inside(inside, "iif", "").collect(),
-        };
-        let rules = from.into_iter().map(|from| format!("{from} goto {to}")).collect();
-        Chain { name, hook: Some(hook), rules }
-    };
-    let [connections, fragments] = COUNTED;
-    let parts = format!(" . th sport & {PART_BITS:#x}");
-    let count = format!("ct count {}", limits.connections / PARTS);
-    let pace = rate((limits.connections / 16).max(16));
-    let [fragments4, fragments6] = limits.fragments.map(rate);
-    let of = |ipv4, set, key: &str, bound: &str, reason| {
-        account(limits, ipv4, set, key, bound, &count_and_drop(reason))
-    };
-    let mut chains = vec![
-        plain("take_fragment4", of(true, "fragments4", "", &fragments4, fragments)),
-        plain("take_fragment6", of(false, "fragments6", "", &fragments6, fragments)),
-        plain("take_turn4", of(true, "pace4", "", &pace, connections)),
-        plain("take_turn6", of(false, "pace6", "", &pace, connections)),
-        plain("take_flow4", of(true, "flows4", &parts, &count, connections)),
-        plain("take_flow6", of(false, "flows6", &parts, &count, connections)),
-    ];
-    let mut begun = vec![
-        // What a one-way flow sends is all new; only its first packet is not confirmed.
-        "ct state != new return".to_owned(),
-        "ct status & confirmed != 0 return".to_owned(),
-    ];
-    if limits.has_timeouts {
-        begun.push(format!("meta l4proto tcp ct timeout set \"{TIMEOUTS}\""));
-    }
-    let families = |verb| [4, 6].map(|of| format!("meta nfproto ipv{of} {verb}{of}"));
-    begun.extend(families("jump take_turn"));
-    begun.extend(families("goto take_flow"));
-    let judged =
-        ["ip frag-off & 0x3fff != 0 goto take_fragment4", "exthdr frag exists goto take_fragment6"];
-    chains.push(plain("begun", begun));
-    chains.push(plain("fragment", judged.map(str::to_owned).to_vec()));
-    // Before the kernel gathers fragments, at -400.
-    chains.push(base("fragments", "filter hook prerouting priority -460", "fragment"));
-    // After what is denied, before any NAT.
-    chains.push(base("connections", "filter hook prerouting priority mangle + 1", "begun"));
-    chains
-}
-
-/// Takes from the share of the source in `set`, or drops the packet.
-fn account(
-    limits: &Limits,
-    ipv4: bool,
-    set: &str,
-    key: &str,
-    bound: &str,
-    drop: &str,
-) -> Vec<String> {
-    let family = if ipv4 { "ip" } else { "ip6" };
-    // Elements of counts have no time to be put off.
-    let verb = if bound.starts_with("ct count") { "add" } else { "update" };
-    let mut rules = Vec::new();
-    // The longest that fits counts.
-    let lengths = limits.prefixes.keys().rev().filter(|(of, _)| *of == ipv4);
-    for length in lengths.map(|(_, length)| *length) {
-        let from = format!("{family} saddr @{}", wide(ipv4, length));
-        let source = format!("{family} saddr & {}", mask(ipv4, length));
-        rules.push(format!("{from} {verb} @{set} {{ {source}{key} {bound} }} return"));
-        rules.push(format!("{from} {drop}"));
-    }
-    rules.push(format!("{verb} @{set} {{ {family} saddr{key} {bound} }} return"));
-    rules.push(drop.to_owned());
-    rules
-}
-
-fn rate(a_second: u32) -> String {
-    format!("limit rate {a_second}/second burst {} packets", a_second * 2)
-}
-
-fn wide(ipv4: bool, length: u8) -> String {
-    format!("wide{}_{length}", if ipv4 { 4 } else { 6 })
-}
-
-fn mask(ipv4: bool, length: u8) -> String {
-    match ipv4 {
-        true => {
-            Ipv4Addr::from(u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)).to_string()
-        }
-        false => {
-            Ipv6Addr::from(u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)).to_string()
-        }
-    }
-}
-
-/// Into how many elements the connections of a source are counted.
-const PARTS: u32 = 16;
-/// The bits of a source port that say in which. Ports that follow one another share them, as do
-/// even and odd ones, of which some systems use one kind alone.
-const PART_BITS: u32 = 0xf0;
-/// The timeouts of TCP connections of sources.
-const TIMEOUTS: &str = "tcp_flows";
-/// RFC 5382 section 5: 2 h 4 min when idle, where Linux waits for 5 days. A SYN is sent again
-/// before.
-const TCP: &str = "established : 7440, syn_sent : 30, syn_recv : 30";
 const CONNECTIONS_MAX: &str = "net.netfilter.nf_conntrack_max";
-/// The settings of the rooms for fragments of IPv4 and IPv6, bytes, and for how many seconds one
-/// waits there.
-const ROOMS: [(&str, u64); 2] =
-    [("net.ipv4.ipfrag_high_thresh", 30), ("net.netfilter.nf_conntrack_frag6_high_thresh", 60)];
-/// What each of them is at least, bytes.
-const ROOM: u64 = 32 * 1024 * 1024;
+/// What it is taken for where it cannot be read.
+const TABLE: u32 = 65_536;
+/// The settings of the rooms for fragments of IPv4 and IPv6, bytes, and of how long one waits
+/// there, seconds.
+const ROOMS: [(&str, &str); 2] = [
+    ("net.ipv4.ipfrag_high_thresh", "net.ipv4.ipfrag_time"),
+    ("net.netfilter.nf_conntrack_frag6_high_thresh", "net.netfilter.nf_conntrack_frag6_timeout"),
+];
+/// What each room is at least, bytes.
+const ROOM_OF_SERVER: u64 = 128 * 1024 * 1024;
+const ROOM_OF_BOX: u64 = 32 * 1024 * 1024;
+/// What the wait is at most, seconds. Siblings follow each other; a tunnel's repair of one takes
+/// less.
+const WAIT: u64 = 2;
 /// What the kernel keeps beside the bytes of a fragment, bytes.
 const OVERHEAD: u64 = 1024;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prefix_is_one_source_in_all_its_addresses() {
-        let networks = ["192.168.5.0/24", "192.168.6.0/24", "fd50::/48"];
-        let mut prefixes: BTreeMap<(bool, u8), BTreeSet<IpNet>> = BTreeMap::new();
-        for network in networks.map(|text| text.parse::<IpNet>().unwrap()) {
-            let key = (network.addr().is_ipv4(), network.prefix_len());
-            prefixes.entry(key).or_default().insert(network);
-        }
-        let limits = Limits {
-            from: From::Tun("rw0".to_owned()),
-            prefixes,
-            connections: 8_192,
-            fragments: [117, 58],
-            has_timeouts: true,
-        };
-        let (text, _) = text("x_shares", &limits, |_| 7);
-        let drop = "counter name \"connection_share\" drop";
-        for line in [
-            "counter fragment_share { packets 7 bytes 0 }",
-            "set wide4_24 { type ipv4_addr; flags interval; elements = { 192.168.5.0/24, 192.168.6.0/24 }; }",
-            "iifname \"rw0\" goto begun",
-            "ip saddr @wide4_24 add @flows4 { ip saddr & 255.255.255.0 . th sport & 0xf0 ct count 512 } return",
-            &format!("ip saddr @wide4_24 {drop}"),
-            "ip6 saddr @wide6_48 update @fragments6 { ip6 saddr & ffff:ffff:ffff:: limit rate 58/second burst 116 packets } return",
-            "update @pace4 { ip saddr limit rate 512/second burst 1024 packets } return",
-        ] {
-            assert!(text.lines().any(|found| found.trim() == line), "{line}\nis not in\n{text}");
-        }
-    }
-}
+/// How long after a success the table is put back at the earliest.
+const SETTLED: Duration = Duration::from_secs(1);
+/// How long after a failure another attempt is made.
+const RETRY: Duration = Duration::from_secs(30);
+/// The least time between two lines about trouble.
+const REMINDER: Duration = Duration::from_secs(600);

@@ -52,11 +52,11 @@ impl Table {
     /// # Errors
     /// As [`run_nft`]; the table is the old one then.
     pub(crate) fn replace(&mut self, text: &str, rules: usize) -> Result<(), DeviceError> {
-        self.installed = Installed::Unknown;
         // What others change between our writing and our reading would pass for ours.
         for _ in 0..TRIES {
             let before = self.nftables.generation();
             run_nft(text)?;
+            self.installed = Installed::Unknown;
             let contents = self.nftables.contents(&self.name);
             let after = self.nftables.generation();
             let (Ok(before), Ok(contents), Ok(after)) = (before, contents, after) else { break };

@@ -23,7 +23,7 @@ pub(in crate::driver) struct Machine {
 pub(super) struct Leads {
     /// What lies beyond the own inner networks, and is led into the TUN.
     pub(super) routed: Vec<IpNet>,
-    /// The prefixes of which each has one share of the kernel's tables.
+    /// Prefixes that each have one share of the kernel's tables.
     pub(super) shared: Vec<IpNet>,
 }
 

@@ -1,0 +1,343 @@
+//! The text of the table for nft.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use roadweave_types::DropReason;
+
+use super::super::chain::{Chain, count_and_drop, counter, family};
+use super::super::ruleset::{inside_sets, matches_inside, of_family};
+use super::{COUNTED, From, Limits};
+
+/// The text of the table, and how many rules it has. With the limits `before`, whose table is in
+/// place, its dynamic sets and objects stay as they are.
+pub(super) fn text(
+    table: &str,
+    limits: &Limits,
+    before: Option<&Limits>,
+    counts: impl Fn(DropReason) -> u64,
+) -> (String, usize) {
+    let mut text = match before {
+        None => format!("add table inet {table}\ndelete table inet {table}\n"),
+        Some(before) => {
+            let sets = lists(before).into_iter();
+            let sets = sets.map(|set| format!("flush set inet {table} {set}\n"));
+            [format!("flush table inet {table}\n")].into_iter().chain(sets).collect()
+        }
+    };
+    let _ = writeln!(text, "table inet {table} {{");
+    if before.is_none() {
+        for reason in COUNTED {
+            let count = counts(reason);
+            let _ = writeln!(text, "  counter {} {{ packets {count} bytes 0 }}", counter(reason));
+        }
+        if limits.has_timeouts {
+            let _ =
+                writeln!(text, "  ct timeout {TIMEOUTS} {{ protocol tcp; policy = {{ {TCP} }}; }}");
+        }
+        text += &dynamic_sets(limits);
+    }
+    text += &list_sets(limits);
+    let mut rules = 0;
+    for Chain { name, hook, rules: lines } in chains(limits) {
+        rules += lines.len();
+        let _ = writeln!(text, "  chain {name} {{");
+        if let Some(hook) = hook {
+            let _ = writeln!(text, "    type {hook}; policy accept;");
+        }
+        lines.iter().for_each(|rule| text += &format!("    {rule}\n"));
+        text += "  }\n";
+    }
+    (text + "}\n", rules)
+}
+
+/// The sets that packets fill.
+fn dynamic_sets(limits: &Limits) -> String {
+    let mut text = String::new();
+    // Hosts of a LAN may write any source; the memory of a box is small.
+    let (sources, host) = match &limits.from {
+        From::Tun(_) => (65_536, None),
+        From::Inside(_) => (1_024, Some("iface_index . ether_addr")),
+    };
+    let mut set = |name: &str, kind: &str, size: u32, rest: &str| {
+        let _ = writeln!(text, "  set {name} {{ type {kind}; size {size}; flags dynamic{rest}; }}");
+    };
+    // There is never more than one element for a connection.
+    let flows = limits.table.min(MOST_ELEMENTS);
+    for (family, address) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
+        let source = host.unwrap_or(address);
+        for name in ["known", "pace", "fragments"] {
+            // What is over stays for a while; only what is known comes into the others.
+            let size = if name == "known" { sources } else { sources * 2 };
+            set(&format!("{name}{family}"), source, size, ", timeout; timeout 1m");
+        }
+        if limits.has_counts {
+            set(&format!("flows{family}"), &format!("{source} . mark"), flows, "");
+            if host.is_none() {
+                set(&format!("arrived{family}"), &format!("{address} . mark"), flows, "");
+            }
+        }
+    }
+    if limits.has_counts {
+        set("total", "mark", TOTAL_PARTS, "");
+    }
+    text
+}
+
+/// The names of the sets of prefixes and interfaces.
+fn lists(limits: &Limits) -> Vec<String> {
+    let mut names: Vec<String> =
+        limits.prefixes.keys().map(|(ipv4, length)| wide(*ipv4, *length)).collect();
+    if let From::Inside(inside) = &limits.from {
+        let named = matches_inside(inside, "", "");
+        names.extend(named.filter_map(|rule| Some(rule.split_once('@')?.1.to_owned())));
+    }
+    names
+}
+
+fn list_sets(limits: &Limits) -> String {
+    let mut text = match &limits.from {
+        From::Tun(_) => String::new(),
+        From::Inside(inside) => inside_sets(inside),
+    };
+    for ((ipv4, length), networks) in &limits.prefixes {
+        let (set, kind) = (wide(*ipv4, *length), if *ipv4 { "ipv4_addr" } else { "ipv6_addr" });
+        let networks: Vec<IpNet> = networks.iter().copied().collect();
+        let elements = of_family(&networks, *ipv4).join(", ");
+        let _ = writeln!(
+            text,
+            "  set {set} {{ type {kind}; flags interval; elements = {{ {elements} }}; }}"
+        );
+    }
+    text
+}
+
+/// Chains that others go to stand before those.
+fn chains(limits: &Limits) -> Vec<Chain> {
+    let plain = |name, rules| Chain { name, hook: None, rules };
+    let [connections, fragments] = COUNTED.map(count_and_drop);
+    let base = |name, hook, to: &str| {
+        let from = match &limits.from {
+            From::Tun(tun) => vec![format!("iifname \"{tun}\"")],
+            From::Inside(inside) => matches_inside(inside, "iif", "").collect(),
+        };
+        let rules = from.into_iter().map(|from| format!("{from} goto {to}")).collect();
+        Chain { name, hook: Some(hook), rules }
+    };
+    let pace = rate((limits.connections / 16).max(16));
+    let [rate4, rate6] = limits.fragments;
+    let shared = |bound: String, drop: &String| vec![format!("{bound} return"), drop.clone()];
+    let of = |ipv4, set, bound: &str, rest, drop| account(limits, ipv4, set, bound, rest, drop);
+    let rates = limits.fragments.map(rate);
+    let mut chains = vec![
+        plain("rest_fragment", shared(rate(rate4.min(rate6)), &fragments)),
+        plain("rest_turn", shared(pace.clone(), &connections)),
+        plain("take_fragment4", of(true, "fragments", &rates[0], "rest_fragment", &fragments)),
+        plain("take_fragment6", of(false, "fragments", &rates[1], "rest_fragment", &fragments)),
+        plain("take_turn4", of(true, "pace", &pace, "rest_turn", &connections)),
+        plain("take_turn6", of(false, "pace", &pace, "rest_turn", &connections)),
+    ];
+    if limits.has_counts {
+        chains.extend(counts(limits, &connections));
+    }
+    let ends = |verb| [4, 6].map(|of| format!("meta nfproto ipv{of} {verb}{of}"));
+    chains.push(plain("begun", begun(limits, ends("jump take_turn"), "take_flow")));
+    let judged =
+        ["ip frag-off & 0x3fff != 0 goto take_fragment4", "exthdr frag exists goto take_fragment6"];
+    chains.push(plain("fragment", judged.map(str::to_owned).to_vec()));
+    // Before the kernel gathers fragments, at -400.
+    chains.push(base("fragments", "filter hook prerouting priority -460", "fragment"));
+    // After what is denied, before any NAT.
+    chains.push(base("connections", "filter hook prerouting priority mangle + 1", "begun"));
+    if let From::Tun(tun) = &limits.from
+        && limits.has_counts
+    {
+        // After NAT: the destination is the client's.
+        chains.push(plain("arriving", begun(limits, [], "take_arrived")));
+        let rule = format!("iifname != \"{tun}\" oifname \"{tun}\" goto arriving");
+        let hook = Some("filter hook forward priority mangle + 1");
+        chains.push(Chain { name: "arrivals", hook, rules: vec![rule] });
+    }
+    chains
+}
+
+/// Judges the first packet of a connection: by the rules `before`, then by the counts of `chain`.
+fn begun(limits: &Limits, before: impl IntoIterator<Item = String>, chain: &str) -> Vec<String> {
+    let mut rules = vec![
+        // What a one-way flow sends is all new; only its first packet is not confirmed.
+        "ct state != new return".to_owned(),
+        "ct status & confirmed != 0 return".to_owned(),
+    ];
+    if limits.has_timeouts {
+        rules.push(format!("meta l4proto tcp ct timeout set \"{TIMEOUTS}\""));
+    }
+    rules.extend(before);
+    if limits.has_counts {
+        rules.extend([4, 6].map(|of| format!("meta nfproto ipv{of} jump {chain}{of}")));
+        rules.push("goto take_total".to_owned());
+    }
+    rules
+}
+
+/// The chains that count connections at a time.
+fn counts(limits: &Limits, drop: &String) -> Vec<Chain> {
+    let count = format!("ct count {}", (limits.connections / PARTS).max(1));
+    let shared = format!("ct count {} return", limits.connections.min(512));
+    let mut chains =
+        vec![Chain { name: "rest_flow", hook: None, rules: vec![shared, drop.clone()] }];
+    for (ipv4, name) in [(true, "take_flow4"), (false, "take_flow6")] {
+        let rules = account(limits, ipv4, "flows", &count, "rest_flow", drop);
+        chains.push(Chain { name, hook: None, rules });
+    }
+    if let From::Tun(_) = &limits.from {
+        for (ipv4, name) in [(true, "take_arrived4"), (false, "take_arrived6")] {
+            let set = if ipv4 { "arrived4" } else { "arrived6" };
+            let part = part(ipv4, "saddr");
+            let mut rules = Vec::new();
+            for (from, key) in sources(limits, ipv4, "daddr") {
+                rules.push(format!("{from}add @{set} {{ {key} . {part} {count} }} return"));
+                rules.push(format!("{from}{drop}"));
+            }
+            chains.push(Chain { name, hook: None, rules });
+        }
+    }
+    // A quarter is left for the machine's own.
+    let most = (u64::from(limits.table) * 3 / 4 / u64::from(TOTAL_PARTS)).max(1);
+    let total = [true, false].map(|ipv4| {
+        let (name, version) = (family(ipv4), if ipv4 { 4 } else { 6 });
+        format!(
+            "meta nfproto ipv{version} add @total {{ jhash {name} saddr . {name} daddr . th sport . \
+             th dport mod {TOTAL_PARTS} ct count {most} }} return"
+        )
+    });
+    let rules = total.into_iter().chain([drop.clone()]).collect();
+    chains.push(Chain { name: "take_total", hook: None, rules });
+    chains
+}
+
+/// Takes from the share of the source in a set, drops the packet, or, if there is no place for
+/// another source, goes to `rest`.
+fn account(
+    limits: &Limits,
+    ipv4: bool,
+    set: &str,
+    bound: &str,
+    rest: &str,
+    drop: &str,
+) -> Vec<String> {
+    let version = if ipv4 { 4 } else { 6 };
+    // Elements of counts have no time to be put off.
+    let (verb, part) = match bound.starts_with("ct count") {
+        true => ("add", format!(" . {}", part(ipv4, "daddr"))),
+        false => ("update", String::new()),
+    };
+    let mut rules = Vec::new();
+    for (from, key) in sources(limits, ipv4, "saddr") {
+        let known = format!("update @known{version} {{ {key} }}");
+        let taken = format!("{verb} @{set}{version} {{ {key}{part} {bound} }}");
+        rules.push(format!("{from}{known} {taken} return"));
+        // nft does not look up what is constant in part.
+        match key.starts_with(NO_HOST) {
+            true => rules.push(format!("{from}{drop}")),
+            false => rules.push(format!("{from}{key} @known{version} {drop}")),
+        }
+        rules.push(format!("{from}goto {rest}"));
+    }
+    rules
+}
+
+/// What packets of sources match, and what names the source: the longest prefix, else the address.
+fn sources(limits: &Limits, ipv4: bool, side: &str) -> Vec<(String, String)> {
+    let address = format!("{} {side}", family(ipv4));
+    if let From::Inside(_) = &limits.from {
+        // Hosts of a network without such addresses are one source.
+        let without = ("iiftype != ether ".to_owned(), NO_HOST.to_owned());
+        return vec![without, (String::new(), "iif . ether saddr".to_owned())];
+    }
+    let lengths = limits.prefixes.keys().rev().filter(|(of, _)| *of == ipv4);
+    let prefixes = lengths.map(|(_, length)| {
+        let set = wide(ipv4, *length);
+        (format!("{address} @{set} "), format!("{address} & {}", mask(ipv4, *length)))
+    });
+    prefixes.chain([(String::new(), address.clone())]).collect()
+}
+
+/// In which of its elements a source has a connection, by ports and the `far` address.
+fn part(ipv4: bool, far: &str) -> String {
+    format!("jhash {} {far} . th sport . th dport mod {PARTS}", family(ipv4))
+}
+
+fn rate(a_second: u32) -> String {
+    format!("limit rate {a_second}/second burst {a_second} packets")
+}
+
+fn wide(ipv4: bool, length: u8) -> String {
+    format!("wide{}_{length}", if ipv4 { 4 } else { 6 })
+}
+
+fn mask(ipv4: bool, length: u8) -> String {
+    match ipv4 {
+        true => {
+            Ipv4Addr::from(u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)).to_string()
+        }
+        false => {
+            Ipv6Addr::from(u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)).to_string()
+        }
+    }
+}
+
+/// The source of all that has no hardware address.
+const NO_HOST: &str = "iif . 00:00:00:00:00:00";
+/// Into how many elements the connections of a source are counted.
+const PARTS: u32 = 32;
+/// Into how many those of all are.
+const TOTAL_PARTS: u32 = 256;
+/// The most elements of a set: the kernel allocates for all at once.
+const MOST_ELEMENTS: u32 = 262_144;
+/// The timeouts of TCP connections of sources.
+const TIMEOUTS: &str = "tcp_flows";
+/// RFC 5382 section 5: 2 h 4 min when idle, where Linux waits for 5 days. A SYN is sent again
+/// before.
+const TCP: &str = "established : 7440, syn_sent : 30, syn_recv : 30";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_one_source_in_all_its_addresses() {
+        let networks = ["192.168.5.0/24", "192.168.6.0/24", "fd50::/48"];
+        let mut prefixes: BTreeMap<(bool, u8), BTreeSet<IpNet>> = BTreeMap::new();
+        for network in networks.map(|text| text.parse::<IpNet>().unwrap()) {
+            let key = (network.addr().is_ipv4(), network.prefix_len());
+            prefixes.entry(key).or_default().insert(network);
+        }
+        let limits = Limits {
+            from: From::Tun("rw0".to_owned()),
+            prefixes,
+            connections: 8_192,
+            fragments: [117, 58],
+            table: 262_144,
+            has_timeouts: true,
+            has_counts: true,
+        };
+        let (text, _) = text("x_shares", &limits, None, |_| 7);
+        let drop = "counter name \"connection_share\" drop";
+        for line in [
+            "counter fragment_share { packets 7 bytes 0 }",
+            "set wide4_24 { type ipv4_addr; flags interval; elements = { 192.168.5.0/24, 192.168.6.0/24 }; }",
+            "iifname \"rw0\" goto begun",
+            "ip saddr @wide4_24 update @known4 { ip saddr & 255.255.255.0 } add @flows4 { ip saddr & 255.255.255.0 . jhash ip daddr . th sport . th dport mod 32 ct count 256 } return",
+            &format!("ip saddr @wide4_24 ip saddr & 255.255.255.0 @known4 {drop}"),
+            "ip saddr @wide4_24 goto rest_flow",
+            "ip6 saddr @wide6_48 update @known6 { ip6 saddr & ffff:ffff:ffff:: } update @fragments6 { ip6 saddr & ffff:ffff:ffff:: limit rate 58/second burst 58 packets } return",
+            "update @known4 { ip saddr } update @pace4 { ip saddr limit rate 512/second burst 512 packets } return",
+            "ip daddr @wide4_24 add @arrived4 { ip daddr & 255.255.255.0 . jhash ip saddr . th sport . th dport mod 32 ct count 256 } return",
+        ] {
+            assert!(text.lines().any(|found| found.trim() == line), "{line}\nis not in\n{text}");
+        }
+    }
+}
