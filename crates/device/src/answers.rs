@@ -31,6 +31,7 @@ use std::fmt::Write as _;
 
 use roadweave_types::{DropReason, Instant, UplinkId};
 
+use crate::apart::GROUP;
 use crate::filter::{KeptTable, Turn, count_and_drop, counter, is_quotable, remove_table};
 use crate::routes::{ANSWER_MASK, SIDE_BIT, Side, answer_mark, side_mark};
 use crate::{DeviceError, Instance, Uplink, Waker, sysctl};
@@ -196,9 +197,11 @@ fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (String, St
     let ours = format!("{:#x}", ANSWER_MASK & 0xff00_0000 | SIDE_BIT);
     let set = |mark: u32| format!("ct mark set ct mark & {:#x} | {mark:#x}", !ANSWER_MASK);
     let mut judging = String::new();
-    // Marks of what began beyond an uplink, and those of others, stay.
+    // Marks of what began beyond an uplink, and those of others, stay; into the TUN of an anchor on
+    // this machine that anchor marks.
     let mut leaving = format!(
-        "    ct direction reply return\n    \
+        "    oifgroup {GROUP} return\n    \
+             ct direction reply return\n    \
              ct mark & {ANSWER_MASK:#x} != 0 ct mark & {ours} != {elsewhere:#x} return\n"
     );
     for (interface, side) in [tun].into_iter().chain(known) {
@@ -244,7 +247,7 @@ mod tests {
             ("eth*".to_owned(), marked(4, 9)),
         ]);
         let (text, rules) = ruleset(&instance, &uplinks, 7);
-        assert_eq!(rules, 15 + 4 + 7, "{text}");
+        assert_eq!(rules, 15 + 4 + 8, "{text}");
         assert!(text.contains("counter forward_refused { packets 7 bytes 0 }"), "{text}");
         let (mark, _) = answer_mark(&instance.routing_tables(), UplinkId(2)).unwrap();
         assert_eq!((mark & !ANSWER_MASK, mark & 0x00ff_0000), (0, 0x0003_0000));

@@ -12,9 +12,9 @@
 //! all uplinks. So such an address is taken from the uplink, and the uplink is not used until it
 //! has another one.
 //!
-//! What other networks say, by a gateway or a name server, counts less than the configuration: it
-//! could be said to stop an honest uplink. It counts against an address that is new, or if two
-//! uplinks say it.
+//! What a name server of another network says counts less than the configuration: it could be said
+//! to stop an honest uplink. It counts against an address that is new, or if two uplinks say it.
+//! What a server grants counts against new addresses alone, so that a bad one takes no uplink away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -38,6 +38,20 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// What uplinks may not have if this address is of an interface behind the box: its network if
+    /// that is small and private, else the address alone.
+    ///
+    /// An uplink may share the IPv6 prefix of what is behind the box (RFC 7278). A leased address
+    /// may be a foreign network's.
+    pub(crate) fn protects(&self) -> IpNet {
+        let address = self.address.addr();
+        let is_small = self.address.prefix_len() >= LAN_LENGTH_MIN && space_length(address) > 0;
+        match address {
+            IpAddr::V4(_) if self.is_permanent && is_small => self.address.trunc(),
+            _ => address.into(),
+        }
+    }
+
     /// What the local table holds because of it (Linux `fib_add_ifaddr` and
     /// `addrconf_join_anycast`; the first address of an IPv4 network before Linux 5.14).
     fn taken(&self) -> Vec<IpAddr> {
@@ -63,8 +77,6 @@ pub(crate) enum Owner {
     Lan,
     /// A name server of another uplink says that it is the server's.
     FoundServer,
-    /// It is the gateway of another uplink.
-    Gateway,
 }
 
 impl Owner {
@@ -73,7 +85,6 @@ impl Owner {
             Self::Server | Self::FoundServer => "the server's",
             Self::Granted => "an address inside the tunnel",
             Self::Lan => "an address of a network behind this box",
-            Self::Gateway => "the gateway of another uplink",
         }
     }
 }
@@ -94,7 +105,12 @@ impl Protected {
     fn conflict(&self, uplink: &str, lease: &Lease, needed: usize) -> Option<(IpAddr, Owner)> {
         let of_taken = |taken: IpAddr| {
             let certain = self.certain.iter().filter(|(network, owner)| {
-                network.contains(&taken) && !(*owner == Owner::Lan && is_edge(network, taken))
+                let counts = match owner {
+                    Owner::Lan => !is_edge(network, taken),
+                    Owner::Granted => needed == 1,
+                    _ => true,
+                };
+                counts && network.contains(&taken)
             });
             let certain = certain.map(|(_, owner)| *owner).next();
             certain.or_else(|| self.said(uplink, taken, needed)).map(|owner| (taken, owner))
@@ -178,7 +194,7 @@ impl Conflicts {
         });
         for (uplink, lease, (address, owner)) in found {
             let why = format!("its address {} takes {address}, {}", lease.address, owner.text());
-            let is_certain = !matches!(owner, Owner::FoundServer | Owner::Gateway);
+            let is_certain = owner != Owner::FoundServer;
             let is_news = self.note(uplink, lease, &why, is_certain);
             changes.remove.push((lease.clone(), is_news.then_some(why)));
         }
@@ -227,6 +243,8 @@ impl Conflicts {
     }
 }
 
+/// The widest network behind the box that is protected as a whole.
+const LAN_LENGTH_MIN: u8 = 24;
 /// Addresses that are remembered, at most.
 const TAKEN_MAX: usize = 64;
 

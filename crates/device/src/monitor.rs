@@ -331,21 +331,16 @@ impl Monitor {
         links: &[NetworkInterface],
         leases: &[Lease],
     ) -> BTreeSet<(u32, IpNet)> {
-        let is_any = |link: &&NetworkInterface| !link.loopback && Some(link.index) != self.left_out;
+        // The TUN of another instance keeps what that was granted.
+        let is_any = |link: &&NetworkInterface| {
+            !link.loopback && Some(link.index) != self.left_out && !is_tun(&link.name)
+        };
         let matching = links.iter().filter(is_any).filter(|it| self.selector.matches(&it.name));
         let names = matching.map(|link| (link.index, link.name.clone())).collect();
         let mut protected = self.protected.clone();
         for link in links.iter().filter(is_any).filter(|it| self.selector.names_inside(&it.name)) {
             let own = leases.iter().filter(|lease| lease.index == link.index);
-            protected.certain.extend(own.map(|lease| (lease.address.trunc(), Owner::Lan)));
-        }
-        for uplink in self.known.values().filter(|uplink| uplink.conflict.is_none()) {
-            let gateways = [uplink.gateway_v4, uplink.gateway_v6].into_iter().flatten();
-            let said = gateways.filter_map(|gateway| match gateway {
-                Gateway::Known(address) => Some((uplink.name.clone(), address, Owner::Gateway)),
-                _ => None,
-            });
-            protected.said.extend(said);
+            protected.certain.extend(own.map(|lease| (lease.protects(), Owner::Lan)));
         }
         let mut conflicts = std::mem::take(&mut self.conflicts);
         let needed = |name: &str, address: IpNet| match self.known.get(name) {
@@ -382,13 +377,21 @@ impl Monitor {
     }
 }
 
+fn is_tun(name: &str) -> bool {
+    std::path::Path::new("/sys/class/net").join(name).join("tun_flags").exists()
+}
+
 /// Interfaces that are no network behind the box though they have no default route: a WiFi, and
 /// whatever has leased its address.
 pub(crate) fn foreign<'a>(
     links: &'a [NetworkInterface],
     leases: &'a [Lease],
 ) -> impl Iterator<Item = String> + 'a {
-    let is_leased = |index| leases.iter().any(|lease| lease.index == index && !lease.is_permanent);
+    // An IPv6 address of a network behind the box has an end if its prefix was delegated.
+    let is_leased = |index| {
+        let mut own = leases.iter().filter(|lease| lease.index == index && !lease.is_permanent);
+        own.any(|lease| lease.address.addr().is_ipv4())
+    };
     let is_foreign = move |link: &&NetworkInterface| {
         !link.loopback && (is_leased(link.index) || is_wireless(&link.name))
     };

@@ -35,7 +35,7 @@ fn protected() -> Protected {
 
 /// Whose address a lease takes.
 fn conflict(address: &str, broadcast: Option<&str>) -> Option<Owner> {
-    protected().conflict("wlan0", &lease(address, broadcast), 2).map(|(_, owner)| owner)
+    protected().conflict("wlan0", &lease(address, broadcast), 1).map(|(_, owner)| owner)
 }
 
 #[test]
@@ -76,23 +76,42 @@ fn a_lease_takes_its_address_its_broadcast_and_the_edges_of_its_network() {
 #[test]
 fn what_one_other_network_says_stops_no_uplink_that_had_its_address_before() {
     let modem = lease("192.168.8.100/24", None);
-    let said = |by: &str| (by.to_owned(), ip("192.168.8.100"), Owner::Gateway);
-    let check = |said: &[(String, IpAddr, Owner)], needed| {
-        let protected = Protected { certain: Vec::new(), said: said.to_vec() };
-        protected.conflict("wlan0", &modem, needed).is_some()
+    let public = lease("198.51.100.2/32", None);
+    let check = |lease: &Lease, by: &[&str], needed| {
+        let said = |by: &&str| ((*by).to_owned(), lease.address.addr(), Owner::FoundServer);
+        let protected = Protected { certain: Vec::new(), said: by.iter().map(said).collect() };
+        protected.conflict("wlan0", lease, needed).is_some()
     };
-    assert!(!check(&[said("eth1")], 2));
-    assert!(check(&[said("eth1")], 1), "the address is new");
-    assert!(!check(&[said("wlan0")], 1), "its own words");
-    assert!(!check(&[said("eth1"), said("eth1"), said("wlan0")], 2), "said twice by one");
-    assert!(check(&[said("eth1"), said("eth2")], 2));
+    assert!(!check(&public, &["eth1"], 2));
+    assert!(check(&public, &["eth1"], 1), "the address is new");
+    assert!(!check(&public, &["wlan0"], 1), "its own words");
+    assert!(!check(&public, &["eth1", "eth1", "wlan0"], 2), "said twice by one");
+    assert!(check(&public, &["eth1", "eth2"], 2));
     // One name server that knows the addresses which modems give.
-    let said = |by: &str| (by.to_owned(), ip("192.168.8.100"), Owner::FoundServer);
-    assert!(!check(&[said("eth1")], 1));
-    assert!(check(&[said("eth1"), said("eth2")], 1));
-    let server = ("eth1".to_owned(), ip("198.51.100.2"), Owner::FoundServer);
-    let protected = Protected { certain: Vec::new(), said: vec![server] };
-    assert!(protected.conflict("wlan0", &lease("198.51.100.2/32", None), 1).is_some());
+    assert!(!check(&modem, &["eth1"], 1));
+    assert!(check(&modem, &["eth1", "eth2"], 1));
+}
+
+#[test]
+fn what_a_server_grants_takes_no_address_that_an_uplink_had_before() {
+    let inner = lease("10.77.0.2/24", None);
+    assert!(protected().conflict("wlan0", &inner, 1).is_some(), "the address is new");
+    assert_eq!(protected().conflict("wlan0", &inner, 2), None);
+}
+
+#[test]
+fn of_a_network_behind_the_box_its_hosts_are_protected_if_it_is_small_and_the_boxs_own() {
+    for (address, is_permanent, protects) in [
+        ("192.168.50.1/24", true, "192.168.50.0/24"),
+        ("10.0.0.1/8", true, "10.0.0.1/32"),
+        ("128.0.0.7/1", true, "128.0.0.7/32"),
+        ("198.51.100.1/24", true, "198.51.100.1/32"),
+        ("192.168.50.7/24", false, "192.168.50.7/32"),
+        ("2001:db8::1/64", true, "2001:db8::1/128"),
+    ] {
+        let own = Lease { is_permanent, ..lease(address, None) };
+        assert_eq!(own.protects(), protects.parse().unwrap(), "{address}");
+    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub(super) const PORT_CHANGE: Duration = Duration::from_millis(1);
 pub(super) struct Port {
     since: Instant,
     heard: Instant,
+    /// When its path was found not to answer, if it does not: an idle one is asked seldom.
+    silent: Option<Instant>,
     /// Attempts at a session since the last answer.
     unanswered: u32,
     is_stale: bool,
@@ -34,7 +36,7 @@ pub(super) struct Port {
 
 impl Port {
     pub(super) fn new(now: Instant) -> Self {
-        Self { since: now, heard: now, unanswered: 0, is_stale: false }
+        Self { since: now, heard: now, silent: None, unanswered: 0, is_stale: false }
     }
 
     pub(super) fn on_heard(&mut self, now: Instant) {
@@ -62,7 +64,7 @@ impl Port {
 
     /// When the port of a path that does not answer changes.
     fn due(&self) -> Instant {
-        self.since.max(self.heard) + SILENT_MAX
+        self.since.max(self.silent.unwrap_or(self.heard)) + SILENT_MAX
     }
 }
 
@@ -86,10 +88,10 @@ impl Client {
 
     /// Changes the ports of paths that have been silent for too long.
     pub(super) fn watch_ports(&mut self, now: Instant) {
-        let is_due = |id: &UplinkId| self.uplinks.get(id).is_some_and(|it| it.port.due() <= now);
-        let due: Vec<UplinkId> = self.silent_uplinks().filter(is_due).collect();
-        for id in due {
-            if let Some(Uplink { port, .. }) = self.uplinks.get_mut(&id) {
+        let silent: Vec<UplinkId> = self.silent_uplinks().collect();
+        for (id, Uplink { port, .. }) in &mut self.uplinks {
+            port.silent = silent.contains(id).then(|| port.silent.unwrap_or(now));
+            if port.silent.is_some() && port.due() <= now {
                 port.leave(now);
             }
         }
