@@ -163,8 +163,8 @@ impl KeptTable {
     }
 
     /// Takes what the thread has done, or looks from time to time whether the table is as it should
-    /// be, and begins to replace it if not. `text` makes of its counters' packets the table's text, and
-    /// says how many rules it has.
+    /// be, and begins to replace it if not. `text` makes the table's text from the packets of its
+    /// counters, and counts its rules.
     pub(crate) fn turn(
         &mut self,
         now: Instant,
