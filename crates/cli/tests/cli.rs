@@ -222,7 +222,10 @@ fn init_writes_secret_files_that_pass_the_check() {
         let output = run_in(files.0.path(), &[role, "--check", "--config", &name]);
         assert!(output.status.success(), "{output:?}");
         assert_eq!(said(&output.stdout), format!("{name} is in order\n"));
-        assert_eq!(said(&output.stderr), "");
+        // This machine may have no network behind it.
+        let said = said(&output.stderr);
+        let warns = said.contains("uplinks.inside names no interface");
+        assert!(said.is_empty() || (role == "client" && warns), "{said}");
     }
 
     let again = ["init", "--server", "192.0.2.1:4433"];
@@ -283,11 +286,11 @@ fn broken_fields_are_told_with_file_line_and_what_would_be_right() {
     client("public_key", "public_key = \"abc\"", &["line 7", "public_key", "44 characters"]);
     client("addresses", "addresses = [\"vpn\"]", &["line 6", "server.addresses", "host:port"]);
     client("addresses", "addresses = []", &["line 6", "server.addresses is empty"]);
-    client("into_tunnel", "into_tunnel = [\"all\"]", &["line 15", "into_tunnel", "10.77.0.2/32"]);
-    client("", "[tun]\nmtu_bytes = 99", &["line 17", "mtu_bytes = 99", "1280 to 9000"]);
-    client("", "[tun]\nname = \"Box\"", &["line 17", "\"Box\"", "lower-case letters"]);
-    client("", "[transport]\ncongestion = \"reno\"", &["line 17", "reno", "`bbr`"]);
-    client("", "[[lanes]]\nstrategy = \"best\"", &["line 17", "best", "known are: xnc"]);
+    client("into_tunnel", "into_tunnel = [\"all\"]", &["line 18", "into_tunnel", "10.77.0.2/32"]);
+    client("", "[tun]\nmtu_bytes = 99", &["line 20", "mtu_bytes = 99", "1280 to 9000"]);
+    client("", "[tun]\nname = \"Box\"", &["line 20", "\"Box\"", "lower-case letters"]);
+    client("", "[transport]\ncongestion = \"reno\"", &["line 20", "reno", "`bbr`"]);
+    client("", "[[lanes]]\nstrategy = \"best\"", &["line 20", "best", "known are: xnc"]);
 
     let server = |line: &str, instead: &str, parts: &[&str]| check("server", line, instead, parts);
     server("listen", "listen = \"4433\"", &["line 2", "listen", "[::]:4433"]);

@@ -448,8 +448,8 @@ fn a_lease_of_an_inner_address_stops_nothing() {
         client.wait_for(
             "the gateway 10.77.0.1, which is refused: it is the gateway of the uplink eth2",
         );
-        client.wait_for("its address 10.77.0.2/24 takes 10.77.0.2, an address inside the tunnel");
-        assert_eq!(client.count("WARN"), 2, "{}", client.log());
+        // It was there before the grant, by which no server takes an uplink away.
+        assert_eq!(client.count("WARN"), 1, "{}", client.log());
         client.interrupt();
 
         // Whoever names the server's own network is not led astray either.
@@ -459,8 +459,7 @@ fn a_lease_of_an_inner_address_stops_nothing() {
         });
         let client = road.start_client("client");
         client.wait_for(" joined ");
-        client.wait_for("its address 10.77.0.2/24 takes 10.77.0.2, an address inside the tunnel");
-        assert_eq!(client.count("WARN"), 1, "{}", client.log());
+        assert_eq!(client.count("WARN"), 0, "{}", client.log());
         let through = ping(&road.vehicle, GATEWAY_V4, "-c 1");
         assert!(through.status.success(), "{through:?}\n{}", client.log());
 

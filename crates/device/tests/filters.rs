@@ -201,9 +201,6 @@ fn a_box_is_no_router_for_its_uplinks() {
         );
         let before = Exchange::begin(wifi, lan, "10.2.0.2").expect("the test can fail");
         assert!(road.reaches_both(wifi, modem, 4), "the test can fail");
-        let own = ["10.2.0.1", "fd02::1", "10.4.0.1", "10.3.0.1", "fd03::1"];
-        let reaches_own = |from| own.map(|address| road.reaches(from, machine, address));
-        assert_eq!(reaches_own(wifi), [true; 5], "the test can fail");
 
         let instance = Instance::new("client").unwrap();
         let mut filters =
@@ -217,10 +214,6 @@ fn a_box_is_no_router_for_its_uplinks() {
         {
             assert!(road.reaches_both(from, to, number), "{} {}", from.name(), to.name());
         }
-
-        // The machine answers the WiFi at the addresses that it has there, and the LAN at all.
-        assert_eq!(reaches_own(wifi), [false, false, false, true, true]);
-        assert_eq!(reaches_own(lan), [true; 5]);
 
         // What was not there when the rules were made is an uplink, too.
         let late = NetNs::create("late").unwrap();

@@ -201,7 +201,14 @@ impl Road {
             let routes = run("ip route show table all") + &run("ip -6 route show table all");
             let lasting = |line: &&str| !line.contains("fe80::") && !line.contains("ff00::");
             routes.lines().filter(lasting).for_each(|line| add("route", line));
-            run("nft list ruleset").lines().for_each(|line| add("filter", line));
+            // What packets have put into sets comes and goes.
+            let tables = run("nft list ruleset");
+            let tables = tables.split("\n}").map(str::trim).filter(|it| !it.is_empty());
+            for table in tables {
+                let name = table.lines().next().unwrap_or_default();
+                let lines = if name.contains("_shares ") { 1 } else { usize::MAX };
+                table.lines().take(lines).for_each(|line| add("filter", line));
+            }
             for key in SETTINGS {
                 let value = namespace.enter(|| fs::read_to_string(format!("/proc/sys/net/{key}")));
                 // Not every interface is in both.

@@ -150,7 +150,7 @@ pub(super) fn excluded_sets(Excluded { destinations, .. }: &Excluded) -> String 
 ///
 /// Before conntrack, so that no guess is answered by its state.
 fn own_addresses(options: &FilterOptions) -> Vec<String> {
-    let FilterOptions { tun, own_addresses, forwarding, .. } = options;
+    let FilterOptions { tun, own_addresses, .. } = options;
     if options.apart.is_some() {
         let rules = |address| apart::own_address(tun, address);
         return own_addresses.iter().flat_map(rules).collect();
@@ -160,18 +160,7 @@ fn own_addresses(options: &FilterOptions) -> Vec<String> {
         let family = family(address.is_ipv4());
         format!("iifname != {{ \"{tun}\", \"lo\" }} {family} daddr {address} {drop}")
     };
-    let mut rules: Vec<String> = own_addresses.iter().map(rule).collect();
-    if let Forwarding::Box { inside, .. } = forwarding {
-        // A service that is bound to an address behind this box, or to another uplink's, is not for
-        // the network under an uplink.
-        let behind: Vec<String> = matches_inside(inside, "iif", "!= ").collect();
-        rules.push(format!(
-            "iifname != {{ \"{tun}\", \"lo\" }} {} fib daddr type local fib daddr . iif type != local \
-             {drop}",
-            behind.join(" ")
-        ));
-    }
-    rules
+    own_addresses.iter().map(rule).collect()
 }
 
 /// What clients may not reach through a server: judged by the destination that they wrote.

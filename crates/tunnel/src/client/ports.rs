@@ -64,7 +64,7 @@ impl Port {
 
     /// When the port of a path that does not answer changes.
     fn due(&self) -> Instant {
-        self.since.max(self.silent.unwrap_or(self.heard)) + SILENT_MAX
+        self.since.max(self.heard).max(self.silent.unwrap_or(self.heard)) + SILENT_MAX
     }
 }
 
