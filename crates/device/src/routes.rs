@@ -347,7 +347,7 @@ fn mend_local_rules(
     if !missing.is_empty() {
         changes.push(Change::LocalRule);
     }
-    missing.iter().map(|rule| netlink.add_rule(rule)).collect()
+    missing.iter().try_for_each(|rule| netlink.add_rule(rule))
 }
 
 /// The rules of the local table that are missing before ours, one for each family.

@@ -120,7 +120,7 @@ mod tests {
             packet.extend(address.parse::<std::net::Ipv6Addr>().expect("an address").octets());
         }
         packet.extend([134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
-        let all = vec!["::/0".parse::<IpNet>().expect("a network")];
+        let all = ["::/0".parse::<IpNet>().expect("a network")];
         for sources in [None, Some(&all[..])] {
             assert_eq!(check_inner(&packet, sources, &[]), Err(DropReason::LinkLocal));
         }
