@@ -35,7 +35,7 @@ impl Default for Limits {
 }
 
 /// A bucket of tokens for each key. Bounded: of too many keys the ones that are full again are
-/// forgotten first. Beyond that, keys share [`SHARED`] buckets by chance, those of one larger
+/// forgotten first. Beyond that, keys share `SHARED` buckets by chance, those of one larger
 /// network the same one: who fills the table spends one of them, and not that of all others.
 #[derive(Debug)]
 pub struct Limit<K> {
