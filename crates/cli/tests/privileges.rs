@@ -149,6 +149,10 @@ fn a_private_key_that_everybody_may_read_is_refused() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     let init = roadweave(&["init", "--server", "vpn.example:4433", &path("")]);
     assert!(init.status.success(), "{init:?}");
+    // This machine may have no network behind it to name.
+    let client = path("client.toml");
+    let named = fs::read_to_string(&client).unwrap().replace("inside = []", "inside = [\"lan0\"]");
+    fs::write(&client, named).unwrap();
     let check = |role: &str, mode: u32| {
         let file = path(&format!("{role}.toml"));
         fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
@@ -167,9 +171,7 @@ fn a_private_key_that_everybody_may_read_is_refused() {
         let (code, errors) = check(role, 0o640);
         assert_eq!(code, Some(0), "{errors}");
         assert!(errors.contains("its group") && errors.contains(&cure), "{errors}");
-        for mode in [0o600, 0o400] {
-            let (code, errors) = check(role, mode);
-            assert_eq!((code, errors.contains("this machine may")), (Some(0), false), "{errors}");
-        }
+        assert_eq!(check(role, 0o600), (Some(0), String::new()));
+        assert_eq!(check(role, 0o400), (Some(0), String::new()));
     }
 }

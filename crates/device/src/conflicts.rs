@@ -31,7 +31,7 @@ pub(crate) struct Lease {
     pub(crate) address: IpNet,
     /// The broadcast address that came with it.
     pub(crate) broadcast: Option<IpAddr>,
-    /// Whether it has no end: whoever set it has not leased it.
+    /// Whether it has no end. An address with an end is leased or advertised.
     pub(crate) is_permanent: bool,
     /// As the kernel has it, to take it away and to give it back.
     pub(crate) message: AddressMessage,
