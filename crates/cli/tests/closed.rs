@@ -673,6 +673,51 @@ fn no_uplink_is_used_before_the_filters_hold_and_nothing_waits_for_nft() {
 }
 
 #[test]
+fn filters_that_are_gone_and_cannot_be_put_back_end_the_use_of_uplinks() {
+    run_sandboxed("filters_that_are_gone_and_cannot_be_put_back_end_the_use_of_uplinks", || {
+        let road = Road::new();
+        let folder = road.path("bin");
+        fs::create_dir_all(&folder).unwrap();
+        let (fails, nft_of_others) = (road.path("fails"), "/usr/sbin/nft");
+        let script = format!(
+            "#!/bin/sh\n[ -e {} ] && exit 1\nexec {nft_of_others} \"$@\"\n",
+            fails.display()
+        );
+        fs::write(folder.join("nft"), script).unwrap();
+        fs::set_permissions(folder.join("nft"), fs::Permissions::from_mode(0o755)).unwrap();
+        let _server = road.start_server();
+        let client = start_with(&road, &format!("{}:/usr/bin:/bin", folder.display()));
+        client.wait_for(" joined");
+        let forwards = || {
+            let read = || fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
+            road.vehicle.enter(read).unwrap().trim().to_owned()
+        };
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        assert_eq!(forwards(), "1");
+        fs::write(&fails, "").unwrap();
+        // A repair that fails changes nothing while the filters are there.
+        road.edit("client.toml", |text| {
+            text.replace("[routes]\n", "[routes]\nexclude = [\"203.0.113.0/24\"]\n")
+        });
+        client.signal(Signal::HUP);
+        client.wait_for("the packet filters are not as they should be");
+        road.wait_for_traffic();
+        nft(&road.vehicle, "flush ruleset");
+        client.wait_for("they cannot be put back: nothing is forwarded");
+        road.wait_for_status(CLIENT, "no uplink", |status| {
+            let why = status["no_session"].as_str().unwrap_or_default();
+            why.starts_with("no uplink is used until the packet filters are in place")
+        });
+        assert_eq!(forwards(), "0");
+        fs::remove_file(&fails).unwrap();
+        road.wait_for_traffic();
+        assert_eq!(forwards(), "1");
+        client.interrupt();
+    });
+}
+
+#[test]
 fn without_nft_no_uplink_is_used_and_the_log_says_what_to_install() {
     run_sandboxed("without_nft_no_uplink_is_used_and_the_log_says_what_to_install", || {
         let road = Road::without_uplinks();

@@ -104,6 +104,43 @@ fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
 }
 
 #[test]
+fn an_address_that_a_name_is_found_to_have_is_taken_from_an_uplink_that_had_it_before() {
+    let name = "an_address_that_a_name_is_found_to_have_is_taken_from_an_uplink_that_had_it_before";
+    run_sandboxed(name, || {
+        let road = Road::new();
+        by_name(&road);
+        // A WiFi has leased the server's address before any name is looked up.
+        road.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
+        road.vehicle.ip(&format!("address add {HERE}/32 dev eth2")).unwrap();
+        road.server.ip(&format!("address add {DNS}/32 dev lo")).unwrap();
+        lease(&road, "eth1", DNS);
+        resolv_conf(&road, "nameserver 127.0.0.53\n");
+        let zone = dns::serve(&road.server, DNS, &[("other.test", HERE)]);
+        let server = road.start_server();
+        let client = road.start_client("client");
+        client.wait_for("the client runs");
+        sleep(Duration::from_secs(2));
+        zone.lock().unwrap().addresses = vec![("edge.test".to_owned(), HERE.parse().unwrap())];
+        client.wait_for(&format!("its address {HERE}/32 takes {HERE}, the server's"));
+        client.wait_for(" joined ");
+        road.wait_for_paths(&["eth1"]);
+
+        // An uplink over which the server answers keeps its address, whatever one other says.
+        road.vehicle.ip("address add 10.2.0.2/24 dev eth2").unwrap();
+        road.route_uplink(2);
+        road.wait_for_paths(&["eth1", "eth2"]);
+        zone.lock().unwrap().addresses =
+            vec![("edge.test".to_owned(), "10.2.0.2".parse().unwrap())];
+        drop(server);
+        client.wait_for("no uplink answers");
+        sleep(Duration::from_secs(8));
+        let _server = road.start_server();
+        road.wait_for_paths(&["eth1", "eth2"]);
+        assert_eq!(client.count("its address"), 1, "{}", client.log());
+    });
+}
+
+#[test]
 fn behind_a_stub_without_leases_the_gateway_is_asked() {
     run_sandboxed("behind_a_stub_without_leases_the_gateway_is_asked", || {
         let road = Road::new();

@@ -250,11 +250,37 @@ fn a_lease_of_another_s_address_stops_no_other_uplink() {
             road.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
             road.vehicle.ip("address del fd02::2/64 dev eth2").unwrap();
         }
-        // What was taken is given back when nothing is in its way.
-        road.vehicle.ip("address add 198.51.100.1/32 dev eth2").unwrap();
+        // A lease of the other uplink's gateway takes nothing from it.
+        let flow = Flow::start(&road);
+        road.vehicle.ip("address add 10.1.0.1/24 dev eth2").unwrap();
+        sleep(Duration::from_secs(2));
+        road.vehicle.ip("neighbour flush dev eth1").unwrap();
+        sleep(Duration::from_secs(2));
+        road.wait_for_paths(&["eth1"]);
+        let gap = flow.longest_gap();
+        assert!(gap < Duration::from_secs(1), "the gateway's address cost {gap:?}");
+        road.vehicle.ip("address del 10.1.0.1/24 dev eth2").unwrap();
+        road.vehicle.ip("address add 10.2.0.66/24 broadcast 198.51.100.1 dev eth2").unwrap();
         road.wait_for_status(CLIENT, "a conflict", |status| !status["conflicts"].is_null());
         client.interrupt();
-        assert!(addresses_of(&road, "eth2").contains("198.51.100.1/32"));
+        // What was taken is given back when nothing is in its way, its route as well.
+        assert!(addresses_of(&road, "eth2").contains("10.2.0.66/24"));
+        road.route_uplink(2);
+        let default = || {
+            let words = ["route", "show", "default", "dev", "eth2"];
+            let output = road.vehicle.command("ip").args(words).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let before = default();
+        let client = road.start_client("client");
+        client.wait_for(" joined ");
+        assert_eq!(
+            (default().as_str(), addresses_of(&road, "eth2").contains("10.2.0.66")),
+            ("", false)
+        );
+        client.interrupt();
+        assert!(default().starts_with(before.trim()), "{}", default());
+        assert!(addresses_of(&road, "eth2").contains("10.2.0.66/24"));
         drop(camera);
     });
 }

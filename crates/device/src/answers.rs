@@ -43,8 +43,6 @@ pub struct Answers {
     /// All that were uplinks at any time: one may come back before it is noticed.
     uplinks: BTreeMap<String, Marked>,
     table: KeptTable,
-    /// The last attempt to put the table in place failed.
-    has_failed: bool,
 }
 
 /// What is marked by which uplink's mark.
@@ -59,7 +57,7 @@ impl Answers {
     /// No answers are led yet; what an earlier run left is kept until the first uplink comes.
     pub fn new(instance: &Instance) -> Self {
         let table = KeptTable::new(instance.answers_table(), None);
-        Self { instance: instance.clone(), uplinks: BTreeMap::new(), table, has_failed: false }
+        Self { instance: instance.clone(), uplinks: BTreeMap::new(), table }
     }
 
     /// Marks what comes in by an uplink, once [`Answers::are_ready`]. Call it again when the uplink
@@ -82,9 +80,9 @@ impl Answers {
         self.mend_settings().map(drop)
     }
 
-    /// Whether the table knows all uplinks, or cannot be had.
+    /// Whether the table knows all uplinks.
     pub fn are_ready(&self) -> bool {
-        self.uplinks.is_empty() || self.has_failed || self.table.is_in_place()
+        self.uplinks.is_empty() || self.table.is_in_place()
     }
 
     /// `waker` wakes for [`Answers::turn`] from now on.
@@ -100,16 +98,10 @@ impl Answers {
     /// Keeps the table in place.
     pub fn turn(&mut self, now: Instant) -> Turn {
         let (instance, uplinks) = (&self.instance, &self.uplinks);
-        let turn = self.table.turn(now, |counts| {
+        self.table.turn(now, |counts| {
             let count = counts.get(&counter(DropReason::ForwardRefused)).copied();
             ruleset(instance, uplinks, count.unwrap_or_default())
-        });
-        match turn {
-            Turn::Unchanged => {}
-            Turn::Replaced { .. } => self.has_failed = false,
-            Turn::Failed(_) => self.has_failed = true,
-        }
-        turn
+        })
     }
 
     /// Looks whether the settings are still as they were, and sets them again if not; returns

@@ -13,8 +13,9 @@
 //! has another one.
 //!
 //! What a name server of another network says counts less than the configuration: it could be said
-//! to stop an honest uplink. It counts against an address that is new, or if two uplinks say it.
-//! What a server grants counts against new addresses alone, so that a bad one takes no uplink away.
+//! to stop an honest uplink. It counts against an address with which the uplink has not reached a
+//! server, or if two uplinks say it. What a server grants counts against such addresses alone, so
+//! that a bad one takes no uplink away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,6 +23,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use netlink_packet_route::address::AddressMessage;
 
+use crate::Route;
+use crate::process::ROUTE_PROTOCOL;
 use crate::routes::space_length;
 
 /// An address of an interface.
@@ -145,6 +148,8 @@ pub(crate) struct Conflicts(BTreeMap<(u32, IpNet), Taken>);
 struct Taken {
     uplink: String,
     lease: Lease,
+    /// The routes by gateways that went with it.
+    routes: Vec<Route>,
     why: String,
     /// Whose it is does not depend on what other networks say.
     is_certain: bool,
@@ -157,8 +162,8 @@ struct Taken {
 pub(crate) struct Changes {
     /// Addresses to take away; the reason is given where it is news.
     pub(crate) remove: Vec<(Lease, Option<String>)>,
-    /// Addresses to give back: what they were in conflict with is elsewhere now.
-    pub(crate) restore: Vec<Lease>,
+    /// Addresses to give back, with their routes: what they were in conflict with is elsewhere now.
+    pub(crate) restore: Vec<(Lease, Vec<Route>)>,
 }
 
 impl Conflicts {
@@ -187,7 +192,7 @@ impl Conflicts {
                 || taken.is_certain && protected.conflict(&taken.uplink, &taken.lease, 1).is_none();
             let is_there = uplinks.get(index) == Some(&taken.uplink);
             if is_there && is_over() {
-                changes.restore.extend((!taken.is_replaced).then(|| taken.lease.clone()));
+                changes.restore.extend((!taken.is_replaced).then(|| taken.give_back()));
                 return false;
             }
             is_there
@@ -216,9 +221,28 @@ impl Conflicts {
         let key = (lease.index, lease.address);
         let has_room = self.0.len() < TAKEN_MAX;
         if has_room {
-            self.0.insert(key, Taken { uplink, lease, why, is_certain, is_replaced: false });
+            let routes = Vec::new();
+            self.0
+                .insert(key, Taken { uplink, lease, routes, why, is_certain, is_replaced: false });
         }
         has_room
+    }
+
+    /// Remembers those of the machine's `routes` that go with an address which is taken away.
+    pub(crate) fn note_routes(&mut self, lease: &Lease, routes: &[Route]) {
+        let Some(taken) = self.0.get_mut(&(lease.index, lease.address)) else { return };
+        let ipv4 = lease.address.addr().is_ipv4();
+        let go_with_it = routes.iter().filter(|route| {
+            route.interface == Some(lease.index)
+                && route.destination.addr().is_ipv4() == ipv4
+                && route.protocol != ROUTE_PROTOCOL
+                && (route.gateway.is_some() || route.destination.prefix_len() == 0)
+        });
+        let routes: Vec<Route> = go_with_it.take(ROUTES_MAX).cloned().collect();
+        // A DHCP client that adds the address again has not added its routes yet.
+        if !routes.is_empty() {
+            taken.routes = routes;
+        }
     }
 
     /// An uplink has an address that it may have, in the place of those before in that family.
@@ -237,9 +261,15 @@ impl Conflicts {
     }
 
     /// All that was taken away and not replaced, to be given back.
-    pub(crate) fn take_all(&mut self) -> Vec<Lease> {
+    pub(crate) fn take_all(&mut self) -> Vec<(Lease, Vec<Route>)> {
         let taken = std::mem::take(&mut self.0).into_values();
-        taken.filter(|taken| !taken.is_replaced).map(|taken| taken.lease).collect()
+        taken.filter(|taken| !taken.is_replaced).map(|mut taken| taken.give_back()).collect()
+    }
+}
+
+impl Taken {
+    fn give_back(&mut self) -> (Lease, Vec<Route>) {
+        (self.lease.clone(), std::mem::take(&mut self.routes))
     }
 }
 
@@ -247,6 +277,8 @@ impl Conflicts {
 const LAN_LENGTH_MIN: u8 = 24;
 /// Addresses that are remembered, at most.
 const TAKEN_MAX: usize = 64;
+/// Routes that are remembered of each.
+const ROUTES_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests;

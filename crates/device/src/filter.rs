@@ -95,6 +95,8 @@ pub enum Forwarding {
         /// The interfaces that are no uplinks. All others are, those that are not there yet among
         /// them.
         inside: Vec<Interface>,
+        /// The machine's addresses on them, which uplinks do not reach.
+        addresses: Vec<IpAddr>,
         /// Whether connections may begin on one uplink and leave by another.
         between_uplinks: bool,
     },
@@ -193,6 +195,14 @@ impl Filters {
     /// Whether another program switched off what [`Filters::replace`] had switched on.
     fn is_forwarding_off(&self) -> bool {
         !self.forwarded.iter().all(|setting| is_on(setting))
+    }
+
+    /// Turns forwarding off, where it was before, until the next [`Filters::replace`].
+    fn stop_forwarding(&mut self) {
+        self.forwarded.clear();
+        for key in self.instance.restore(|key| [FORWARD_V4, FORWARD_V6].contains(&key)) {
+            tracing::warn!("{key} could not be turned off");
+        }
     }
 
     /// Whether the table is as it was installed; the bounds for each source are put back at once.

@@ -46,7 +46,7 @@ pub struct Uplink {
     pub gateway_v4: Option<Gateway>,
     /// The next hop for IPv6.
     pub gateway_v6: Option<Gateway>,
-    /// Why it is not used whatever else it has: an address of it belongs to somebody else.
+    /// Why an address of it is not among them: it belongs to somebody else.
     pub conflict: Option<String>,
 }
 
@@ -78,8 +78,7 @@ impl Gateway {
 impl Uplink {
     /// Whether packets of the family can leave by it.
     pub fn is_usable(&self, ipv4: bool) -> bool {
-        let is_free = self.carrier && self.conflict.is_none();
-        is_free && self.addresses.iter().any(|prefix| prefix.addr().is_ipv4() == ipv4)
+        self.carrier && self.addresses.iter().any(|prefix| prefix.addr().is_ipv4() == ipv4)
     }
 
     /// Whether a default route leads over it, in one family at least.
@@ -119,13 +118,15 @@ pub struct Monitor {
     ids: BTreeMap<String, UplinkId>,
     /// The interfaces that are no uplinks, by the selector.
     others: Vec<Interface>,
+    /// The addresses of all interfaces, by their numbers.
+    addresses: Vec<(u32, IpNet)>,
     /// The names that had a default route at some time, or cannot be behind the box otherwise.
     led_out: BTreeSet<String>,
     /// What uplinks may not have for an address.
     protected: Protected,
     conflicts: Conflicts,
-    /// Addresses that uplinks have had without a conflict, by name; [`SETTLED_MAX`] at most.
-    settled: BTreeSet<(String, IpNet)>,
+    /// Addresses with which uplinks have reached a server, by name: [`SETTLED_MAX`] of each.
+    settled: BTreeMap<String, BTreeSet<IpNet>>,
     /// Whether such addresses are taken away.
     enforces: bool,
     /// A look is due.
@@ -157,10 +158,11 @@ impl Monitor {
             known,
             ids,
             others,
+            addresses: Vec::new(),
             led_out,
             protected,
             conflicts,
-            settled: BTreeSet::new(),
+            settled: BTreeMap::new(),
             enforces: false,
             stale,
             went_down,
@@ -190,11 +192,22 @@ impl Monitor {
         self.enforces = true;
     }
 
+    /// A server answers over an uplink in a family: its addresses are not somebody else's, whatever
+    /// one other network says.
+    pub(crate) fn settle(&mut self, uplink: &str, ipv4: bool) {
+        let Some(known) = self.known.get(uplink) else { return };
+        let settled = self.settled.entry(uplink.to_owned()).or_default();
+        for address in known.addresses.iter().filter(|it| it.addr().is_ipv4() == ipv4) {
+            if settled.len() >= SETTLED_MAX {
+                settled.clear();
+            }
+            settled.insert(*address);
+        }
+    }
+
     /// Gives back what was taken from uplinks.
     pub(crate) fn give_back(&mut self) {
-        for lease in self.conflicts.take_all() {
-            self.move_address(lease, true);
-        }
+        self.conflicts.take_all().into_iter().for_each(|back| self.restore(back));
     }
 
     /// The interface with this number is no uplink, whatever it may be called.
@@ -235,6 +248,15 @@ impl Monitor {
         );
         inside.sort();
         inside
+    }
+
+    /// This machine's addresses on [`Monitor::inside`].
+    pub fn inside_addresses(&self) -> Vec<IpAddr> {
+        let inside = self.inside();
+        let is_inside = |index: &u32| inside.iter().any(|interface| interface.index == *index);
+        let found = self.addresses.iter().filter(|(index, _)| is_inside(index));
+        let addresses: BTreeSet<IpAddr> = found.map(|(_, address)| address.addr()).collect();
+        addresses.into_iter().filter(|address| is_routable(*address)).collect()
     }
 
     fn is_quiet(&self, uplink: &Uplink) -> bool {
@@ -293,7 +315,7 @@ impl Monitor {
         let mut leases: Vec<Lease> = messages.iter().filter_map(parse_lease).collect();
         leases.retain(|lease| is_routable(lease.address.addr()));
         let mut addresses: Vec<_> = messages.iter().filter_map(parse_address).collect();
-        let taken = self.take_away(&links, &leases);
+        let taken = self.take_away(&links, &leases, &routes);
         addresses.retain(|address| !taken.contains(address));
         if self.selector.guesses_inside() {
             self.led_out.extend(foreign(&links, &leases));
@@ -314,13 +336,9 @@ impl Monitor {
             if uplink.leads_out() {
                 self.led_out.insert(uplink.name.clone());
             }
-            for address in &uplink.addresses {
-                if uplink.conflict.is_none() && self.settled.len() < SETTLED_MAX {
-                    self.settled.insert((uplink.name.clone(), *address));
-                }
-            }
             uplinks.insert(uplink.name.clone(), uplink);
         }
+        self.addresses = addresses;
         Ok(uplinks)
     }
 
@@ -330,6 +348,7 @@ impl Monitor {
         &mut self,
         links: &[NetworkInterface],
         leases: &[Lease],
+        routes: &[Route],
     ) -> BTreeSet<(u32, IpNet)> {
         // The TUN of another instance keeps what that was granted.
         let is_any = |link: &&NetworkInterface| {
@@ -345,7 +364,7 @@ impl Monitor {
         let mut conflicts = std::mem::take(&mut self.conflicts);
         let needed = |name: &str, address: IpNet| match self.known.get(name) {
             Some(known) if self.is_quiet(known) => usize::MAX,
-            _ if self.settled.contains(&(name.to_owned(), address)) => 2,
+            _ if self.settled.get(name).is_some_and(|settled| settled.contains(&address)) => 2,
             _ => 1,
         };
         let Changes { remove, restore } = conflicts.look(&names, leases, &protected, needed);
@@ -360,17 +379,26 @@ impl Monitor {
                         "{why}: it is taken away, and without another one the uplink is not used"
                     );
                 }
+                // They go with the address.
+                self.conflicts.note_routes(&lease, routes);
                 self.move_address(lease, false);
             }
-            restore.into_iter().for_each(|lease| self.move_address(lease, true));
+            restore.into_iter().for_each(|back| self.restore(back));
         }
         taken
     }
 
-    fn move_address(&mut self, lease: Lease, is_back: bool) {
-        if is_back {
-            tracing::info!("the address {} is given back to its uplink", lease.address);
+    fn restore(&mut self, (lease, routes): (Lease, Vec<Route>)) {
+        tracing::info!("the address {} is given back to its uplink", lease.address);
+        self.move_address(lease, true);
+        for route in routes {
+            if let Err(error) = self.netlink.add_route(&route) {
+                tracing::warn!("{error}");
+            }
         }
+    }
+
+    fn move_address(&mut self, lease: Lease, is_back: bool) {
         if let Err(error) = self.netlink.move_address(lease.message, is_back) {
             tracing::warn!("{error}: {}", lease.address);
         }
@@ -505,8 +533,8 @@ fn compare(
 /// RTMGRP_IPV6_ROUTE, and the bits of RTNLGRP_IPV6_RULE and RTNLGRP_NEXTHOP.
 const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31;
 const MAIN_TABLE: u32 = 254;
-/// Addresses of uplinks that are remembered.
-const SETTLED_MAX: usize = 256;
+/// Addresses of an uplink that are remembered: as many as a lease and a few advertisements bring.
+const SETTLED_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {

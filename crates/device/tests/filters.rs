@@ -159,7 +159,8 @@ fn options(forwarding: Forwarding) -> FilterOptions {
 
 fn a_box(between_uplinks: bool) -> FilterOptions {
     let inside = vec![Interface { name: "lan0".to_owned(), index: 0 }];
-    options(Forwarding::Box { inside, between_uplinks })
+    let addresses = ["10.2.0.1", "fd02::1"].map(|it| it.parse().unwrap()).into();
+    options(Forwarding::Box { inside, addresses, between_uplinks })
 }
 
 fn a_server(outside_to_tunnel: bool, clients_reach_clients: bool) -> FilterOptions {
@@ -201,6 +202,9 @@ fn a_box_is_no_router_for_its_uplinks() {
         );
         let before = Exchange::begin(wifi, lan, "10.2.0.2").expect("the test can fail");
         assert!(road.reaches_both(wifi, modem, 4), "the test can fail");
+        let own = ["10.2.0.1", "fd02::1", "10.3.0.1", "fd03::1"];
+        let reaches_own = |from| own.map(|address| road.reaches(from, machine, address));
+        assert_eq!(reaches_own(wifi), [true; 4], "the test can fail");
 
         let instance = Instance::new("client").unwrap();
         let mut filters =
@@ -214,6 +218,10 @@ fn a_box_is_no_router_for_its_uplinks() {
         {
             assert!(road.reaches_both(from, to, number), "{} {}", from.name(), to.name());
         }
+
+        // The network under an uplink reaches the machine at its addresses there alone.
+        assert_eq!(reaches_own(wifi), [false, false, true, true]);
+        assert_eq!(reaches_own(lan), [true; 4]);
 
         // What was not there when the rules were made is an uplink, too.
         let late = NetNs::create("late").unwrap();

@@ -274,6 +274,7 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     }
     role.steering.end_session();
     tracing::info!("the client stops");
+    role.monitor.give_back();
     if driver.restarts {
         tracing::info!("what belongs into the tunnel stays refused until the next start");
         // As after a crash: the next start takes routes and filters over.
@@ -281,7 +282,6 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
         return Ok(());
     }
     let kill_switch = role.options.routes.kill_switch;
-    role.monitor.give_back();
     drop((driver, role));
     if kill_switch {
         tracing::info!("what belongs into the tunnel stays refused: routes.kill_switch");
@@ -443,7 +443,7 @@ impl Role<Client> for ClientRole {
         drops.merge(&self.filters.drops());
         let role = ClientStatus {
             sessions: client.status().into_iter().collect(),
-            no_session: self.filters.obstacle().or_else(|| client.why_no_session(now)),
+            no_session: self.obstacle().or_else(|| client.why_no_session(now)),
             uplinks: client.uplinks(now),
             paused: self.overrides.paused(),
             conflicts: self.monitor.conflicts(),

@@ -10,7 +10,9 @@
 //! plugged in later, or after this program died, is an uplink until the contrary is seen.
 //!
 //! `nft` runs in the keeper's thread, which tries without end. What needs the filters waits for
-//! them: see [`ClientFilters::have_held`] and [`ClientFilters::are_in_place`].
+//! them: see [`ClientFilters::hold`] and [`ClientFilters::are_in_place`].
+
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use roadweave_types::DropCounters;
@@ -53,6 +55,7 @@ impl ClientFilters {
             client_sockets: false,
             forwarding: Forwarding::Box {
                 inside: Vec::new(),
+                addresses: Vec::new(),
                 between_uplinks: options.forward_between_uplinks,
             },
             // Nothing leads into the tunnel yet.
@@ -64,9 +67,9 @@ impl ClientFilters {
         Ok(Self { keeper, options, awaited: 0 })
     }
 
-    /// Whether the filters have kept out what comes in by uplinks: no uplink is used before.
-    pub(super) fn have_held(&self) -> bool {
-        self.keeper.in_place() > 0
+    /// Whether the filters keep out what comes in by uplinks: no uplink is used otherwise.
+    pub(super) fn hold(&self) -> bool {
+        self.keeper.hold()
     }
 
     /// Whether the filters are in place for what was granted and excluded last.
@@ -76,7 +79,7 @@ impl ClientFilters {
 
     /// What cannot be used yet, if the filters are the reason.
     pub(super) fn obstacle(&self) -> Option<String> {
-        let what = match (self.have_held(), self.are_in_place()) {
+        let what = match (self.hold(), self.are_in_place()) {
             (false, _) => "no uplink is used",
             (true, false) => "the inner addresses are not used",
             (true, true) => return None,
@@ -85,10 +88,11 @@ impl ClientFilters {
         Some(format!("{what} until the packet filters are in place{failure}"))
     }
 
-    /// Keeps out what comes in by any interface but these and the TUN.
-    pub(super) fn set_inside(&mut self, interfaces: Vec<Interface>) {
-        if let Forwarding::Box { inside, .. } = &mut self.options.forwarding {
-            *inside = interfaces;
+    /// Keeps out what comes in by any interface but these and the TUN, also what is for the
+    /// machine's addresses on these.
+    pub(super) fn set_inside(&mut self, interfaces: Vec<Interface>, own: Vec<IpAddr>) {
+        if let Forwarding::Box { inside, addresses, .. } = &mut self.options.forwarding {
+            (*inside, *addresses) = (interfaces, own);
             inside.retain(|interface| interface.name != self.options.tun);
         }
         self.keeper.set(self.options.clone());

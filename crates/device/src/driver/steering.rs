@@ -97,7 +97,10 @@ impl Steering {
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         match self.answers.turn(now) {
             Turn::Replaced { was_changed: true } => tell_marks(),
-            Turn::Failed(error) => self.tell_unmarked(&error),
+            Turn::Failed(error) => {
+                let what = "no further uplink is used until what comes in by it can be marked";
+                self.tell_text(&format!("{what}: {error}"));
+            }
             Turn::Unchanged | Turn::Replaced { was_changed: false } => {}
         }
         if self.next_look <= now {

@@ -44,6 +44,8 @@ struct Progress {
     in_place: u64,
     /// Why the last attempt failed, until one succeeds.
     failure: Option<String>,
+    /// Another program removed or changed the filters, and they could not be put back.
+    are_lost: bool,
 }
 
 /// Other filters, and who waits for them.
@@ -102,6 +104,12 @@ impl FilterKeeper {
     /// The newest request whose filters have been in place, counted from 1.
     pub fn in_place(&self) -> u64 {
         lock(&self.progress).in_place
+    }
+
+    /// Whether filters are in place, those of the newest request or older ones.
+    pub fn hold(&self) -> bool {
+        let progress = lock(&self.progress);
+        progress.in_place > 0 && !progress.are_lost
     }
 
     /// Why the last attempt failed, while none has succeeded since.
@@ -309,7 +317,7 @@ impl Worker {
         let mut progress = lock(progress);
         progress.failure = failure.map(ToString::to_string);
         if failure.is_none() {
-            progress.in_place = self.number;
+            (progress.in_place, progress.are_lost) = (self.number, false);
         }
         drop(progress);
         done.iter().for_each(Waker::wake);
@@ -322,11 +330,13 @@ impl Worker {
             std::thread::sleep(SETTLE);
             self.notices.as_ref().map(drain_notices);
         }
+        let are_gone = self.filters.as_mut().is_some_and(|filters| !filters.is_in_place());
         if self.failed {
-            return self.apply(Vec::new());
+            self.apply(Vec::new());
+            return self.give_up_if(are_gone);
         }
         let is_off = self.filters.as_ref().is_some_and(Filters::is_forwarding_off);
-        if !is_off && self.filters.as_mut().is_none_or(Filters::is_in_place) {
+        if !is_off && !are_gone {
             return;
         }
         // Others may be as stubborn as this.
@@ -335,6 +345,7 @@ impl Worker {
         }
         self.last_repair = Some(Instant::now());
         self.apply(Vec::new());
+        self.give_up_if(are_gone);
         if is_off && !self.failed {
             if is_due(&mut self.last_off, REPAIR_REMINDER) {
                 tracing::warn!("another program switched forwarding off; it is on again");
@@ -346,6 +357,23 @@ impl Worker {
                  back in place"
             );
         }
+    }
+
+    /// Forwards nothing while filters that are gone cannot be put back.
+    fn give_up_if(&mut self, are_gone: bool) {
+        if !self.failed || !are_gone {
+            return;
+        }
+        let are_lost = std::mem::replace(&mut lock(&self.report.progress).are_lost, true);
+        if are_lost {
+            return;
+        }
+        tracing::warn!(
+            "another program changed or removed the packet filters, and they cannot be put back: \
+             nothing is forwarded, and a client uses no uplink, until they are in place"
+        );
+        self.filters.iter_mut().for_each(Filters::stop_forwarding);
+        self.report.done.iter().for_each(Waker::wake);
     }
 }
 

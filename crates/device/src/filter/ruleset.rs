@@ -150,7 +150,7 @@ pub(super) fn excluded_sets(Excluded { destinations, .. }: &Excluded) -> String 
 ///
 /// Before conntrack, so that no guess is answered by its state.
 fn own_addresses(options: &FilterOptions) -> Vec<String> {
-    let FilterOptions { tun, own_addresses, .. } = options;
+    let FilterOptions { tun, own_addresses, forwarding, .. } = options;
     if options.apart.is_some() {
         let rules = |address| apart::own_address(tun, address);
         return own_addresses.iter().flat_map(rules).collect();
@@ -160,7 +160,16 @@ fn own_addresses(options: &FilterOptions) -> Vec<String> {
         let family = family(address.is_ipv4());
         format!("iifname != {{ \"{tun}\", \"lo\" }} {family} daddr {address} {drop}")
     };
-    own_addresses.iter().map(rule).collect()
+    let mut rules: Vec<String> = own_addresses.iter().map(rule).collect();
+    if let Forwarding::Box { inside, addresses, .. } = forwarding {
+        // A service that is bound to an address behind this box is not for the network under an
+        // uplink.
+        let beside: Vec<String> = matches_inside(inside, "iif", "!= ").collect();
+        rules.extend(
+            addresses.iter().map(|address| format!("{} {}", beside.join(" "), rule(address))),
+        );
+    }
+    rules
 }
 
 /// What clients may not reach through a server: judged by the destination that they wrote.
@@ -245,7 +254,7 @@ fn forward(options: &FilterOptions) -> Vec<String> {
 /// Lets answers pass, and what the machine's own rules have sent another way (DNAT).
 fn answers(FilterOptions { tun, forwarding, .. }: &FilterOptions) -> Vec<String> {
     let mut rules = ANSWERS.map(str::to_owned).to_vec();
-    if let Forwarding::Box { inside, between_uplinks: true } = forwarding {
+    if let Forwarding::Box { inside, between_uplinks: true, .. } = forwarding {
         let outside: Vec<String> = matches_inside(inside, "oif", "!= ").collect();
         rules.push(format!("oifname != \"{tun}\" {} return", outside.join(" ")));
     }

@@ -61,12 +61,17 @@ fn the_ruleset_clamps_to_what_fits_the_tun_and_translates() {
 
 #[test]
 fn a_box_forwards_from_what_is_no_uplink_and_answers() {
-    let forwarding =
-        |between_uplinks| Forwarding::Box { inside: named(&["lan0", "br-lan"]), between_uplinks };
+    let forwarding = |between_uplinks| {
+        let addresses = vec!["192.168.50.1".parse().unwrap()];
+        Forwarding::Box { inside: named(&["lan0", "br-lan"]), addresses, between_uplinks }
+    };
     let closed = text(&options(forwarding(false)), NONE);
     assert!(closed.contains("set inside { type ifname; elements = { \"lan0\", \"br-lan\" }; }"));
     let answers = ["ct direction reply return", "ct state related return", "ct status dnat return"];
     let drop = "counter name \"forward_refused\" drop";
+    let own = "iifname != @inside iifname != { \"rw0\", \"lo\" } ip daddr 192.168.50.1 counter name \
+               \"inner_from_outside\" drop";
+    assert!(closed.contains(own), "{closed}");
     check(&closed, &[&answers[..], &[drop]].concat());
     check(&closed, &["iifname \"rw0\" return", "iifname @inside return", "goto answers"]);
     let open = text(&options(forwarding(true)), NONE);
@@ -78,7 +83,10 @@ fn a_box_forwards_from_what_is_no_uplink_and_answers() {
 #[test]
 fn a_name_that_nft_would_misread_is_matched_by_its_number() {
     let inside = named(&["lan0", "a\" drop; #", "eth*"]);
-    let text = text(&options(Forwarding::Box { inside, between_uplinks: true }), NONE);
+    let text = text(
+        &options(Forwarding::Box { inside, addresses: Vec::new(), between_uplinks: true }),
+        NONE,
+    );
     assert!(text.contains("set inside { type ifname; elements = { \"lan0\" }; }"), "{text}");
     assert!(text.contains("set inside_odd { type iface_index; elements = { 7, 7 }; }"), "{text}");
     check(&text, &["iifname @inside return", "iif @inside_odd return"]);
@@ -303,7 +311,8 @@ fn sockets_with_clients_addresses_meet_no_tun_where_there_are_neighbours() {
 #[test]
 fn what_leaves_a_box_outside_the_tunnel_has_an_address_of_the_uplink() {
     let inside = named(&["lan0"]);
-    let mut options = options(Forwarding::Box { inside, between_uplinks: false });
+    let mut options =
+        options(Forwarding::Box { inside, addresses: Vec::new(), between_uplinks: false });
     let excluded = ["203.0.113.0/25", "203.0.113.128/25", "2001:db8::/32"];
     options.excluded.destinations = excluded.map(|it| it.parse().unwrap()).into();
     options.excluded.marks = vec![(0x10, 0xf0)];
@@ -336,7 +345,8 @@ fn what_leaves_a_box_outside_the_tunnel_has_an_address_of_the_uplink() {
 #[test]
 fn what_came_out_of_the_tunnel_leaves_no_box_because_it_is_excluded() {
     let inside = named(&["lan0"]);
-    let mut options = options(Forwarding::Box { inside, between_uplinks: true });
+    let mut options =
+        options(Forwarding::Box { inside, addresses: Vec::new(), between_uplinks: true });
     options.masquerade_into_tun = None;
     options.excluded.destinations =
         ["203.0.113.0/24", "2001:db8::/32"].map(|it| it.parse().unwrap()).into();

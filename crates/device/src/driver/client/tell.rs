@@ -91,7 +91,7 @@ impl ClientRole {
             return;
         }
         self.next_reminder = now + REMINDER;
-        if let Some(why) = self.filters.obstacle() {
+        if let Some(why) = self.obstacle() {
             return tracing::warn!("{why}");
         }
         // The resolver logs that there is no server yet.

@@ -1,10 +1,10 @@
 //! The uplinks of a client: which interfaces are some, and their sockets.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use roadweave_tunnel::{Client, UplinkPolicy};
-use roadweave_types::{Instant, UplinkId, UplinkTraits, peer_text};
+use roadweave_types::{Instant, PathStatus, UplinkId, UplinkTraits, peer_text};
 
 use super::{ClientRole, UPLINK_RETRY};
 use crate::conflicts::{Owner, Protected};
@@ -15,6 +15,7 @@ use crate::{DeviceError, Gateway, UdpOptions, Uplink, UplinkEvent, UplinkSocket}
 impl ClientRole {
     /// Takes up which interfaces have come, gone or changed.
     pub(super) fn look_at_uplinks(&mut self, driver: &mut Driver<Client>, now: Instant) {
+        self.settle(&driver.node);
         self.monitor.protect(self.protected());
         let mut events = match self.monitor.poll() {
             Ok(events) => events,
@@ -24,7 +25,7 @@ impl ClientRole {
                 return;
             }
         };
-        self.filters.set_inside(self.monitor.inside());
+        self.filters.set_inside(self.monitor.inside(), self.monitor.inside_addresses());
         if let Some(streams) = &mut self.streams {
             let mut inside = self.monitor.inside();
             inside.retain(|interface| interface.name != driver.edge.tun_name());
@@ -57,6 +58,17 @@ impl ClientRole {
                     self.tell_gone(&uplink);
                     self.drop_uplink(driver, now, uplink.id);
                 }
+            }
+        }
+    }
+
+    /// Notes the addresses with which uplinks reach the server.
+    fn settle(&mut self, client: &Client) {
+        let paths = client.status().into_iter().flat_map(|session| session.paths);
+        for path in paths.filter(|path| path.status == PathStatus::Usable) {
+            let remote: Option<SocketAddr> = path.remote.and_then(|remote| remote.parse().ok());
+            if let (Some(uplink), Some(remote)) = (path.uplink, remote) {
+                self.monitor.settle(&uplink, remote.is_ipv4());
             }
         }
     }
@@ -106,7 +118,7 @@ impl ClientRole {
             self.drop_uplink(driver, now, uplink.id);
             return;
         }
-        if !self.filters.have_held() {
+        if !self.filters.hold() {
             self.waiting.uplinks = true;
             return;
         }

@@ -45,12 +45,24 @@ impl Waiting {
 impl ClientRole {
     /// Goes on with what waited for filters and marks, once they are in place.
     pub(super) fn take_filters(&mut self, driver: &mut Driver<Client>, now: Instant) {
-        if self.waiting.uplinks && self.filters.have_held() && self.steering.are_answers_ready() {
+        if !self.filters.hold() && !self.waiting.uplinks {
+            self.waiting.uplinks = true;
+            let uplinks: Vec<_> = driver.edge.sockets.keys().flatten().copied().collect();
+            uplinks.into_iter().for_each(|uplink| self.drop_uplink(driver, now, uplink));
+        }
+        if self.waiting.uplinks && self.filters.hold() && self.steering.are_answers_ready() {
             self.waiting.uplinks = false;
             self.retry_uplinks(driver, now);
         }
         self.use_granted(driver);
         self.use_excluded(now);
+    }
+
+    /// What cannot be used yet, if filters or marks are the reason.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        let is_unmarked = self.waiting.uplinks && !self.steering.are_answers_ready();
+        let unmarked = "an uplink is not used until the marks of its answers are in place";
+        self.filters.obstacle().or_else(|| is_unmarked.then(|| unmarked.to_owned()))
     }
 
     /// Lets something else leave outside the tunnel. A connection keeps the source address that its
