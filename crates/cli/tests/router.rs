@@ -13,12 +13,16 @@ mod common;
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
 use common::*;
 use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use serde_json::Value;
+
+/// Packets of a stream under way.
+const UNDER_WAY_MAX: u32 = 32;
 
 /// Writes the file of the router in the box, and of that in the server's namespace.
 fn write_files(road: &Road, more: &str, link: impl Fn(u8) -> (String, String)) {
@@ -69,12 +73,15 @@ fn link<'a>(status: &'a Value, name: &str) -> &'a Value {
     links.iter().find(|link| link["uplink"] == name).unwrap()
 }
 
-/// Sends numbered packets from one namespace to the other, `count` at intervals of 1 ms, and calls
-/// `disturb` in the middle; returns the numbers as they arrived.
+/// Sends numbered packets from one namespace to the other, `count` at intervals of 1 ms or more, and
+/// calls `disturb` in the middle; returns the numbers as they arrived.
+///
+/// No more are under way than queues and sockets hold while a process has no processor.
 fn stream(from: &NetNs, to: &NetNs, at: &str, count: u32, disturb: impl FnOnce()) -> Vec<u32> {
     let at: SocketAddr = at.parse().unwrap();
     let receiver = to.enter(|| UdpSocket::bind(at).unwrap()).unwrap();
-    receiver.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
+    receiver.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    let arrived = &AtomicU32::new(0);
     let any = if at.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let sender = from.enter(|| UdpSocket::bind(any).unwrap()).unwrap();
     std::thread::scope(|scope| {
@@ -82,7 +89,9 @@ fn stream(from: &NetNs, to: &NetNs, at: &str, count: u32, disturb: impl FnOnce()
             let (mut numbers, mut buffer) = (Vec::new(), [0; 2000]);
             while let Ok(length) = receiver.recv(&mut buffer) {
                 assert_eq!(length, 1200);
-                numbers.push(u32::from_be_bytes(*buffer.first_chunk().unwrap()));
+                let number = u32::from_be_bytes(*buffer.first_chunk().unwrap());
+                numbers.push(number);
+                arrived.fetch_max(number, Ordering::Relaxed);
                 if numbers.last() == Some(&(count - 1)) {
                     break;
                 }
@@ -94,7 +103,12 @@ fn stream(from: &NetNs, to: &NetNs, at: &str, count: u32, disturb: impl FnOnce()
             let mut packet = [0; 1200];
             packet[..4].copy_from_slice(&number.to_be_bytes());
             sender.send_to(&packet, at).unwrap();
+            let start = Watch::start();
             sleep(Duration::from_millis(1));
+            while number - arrived.load(Ordering::Relaxed) > UNDER_WAY_MAX {
+                assert!(start.elapsed() < WAIT_MAX, "of those before {number} none comes");
+                sleep(Duration::from_millis(1));
+            }
             if number == count / 2 {
                 disturb.take().into_iter().for_each(|disturb| disturb());
             }

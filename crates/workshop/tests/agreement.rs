@@ -6,7 +6,8 @@
 //!                └─ roadweave lab run virtual time ────────────────────────────┴─► equal figures?
 //! ```
 //!
-//! A machine that does something else meanwhile adds delay and loss of its own, and both worlds
+//! A machine that does something else meanwhile adds delay and loss of its own: a run in which
+//! threads waited for a processor is made again, and the test is left out where all do. Both worlds
 //! have a chance that is theirs alone: one packet more or less before the outage moves what is
 //! coded in it by half. So the lab's side is what its seeds span; and after a real run that
 //! disagrees, two more are made, at most twice, and their median is what counts.
@@ -22,6 +23,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
 use std::time::Duration;
 
 use roadweave_device::netns::sandbox_is_there;
@@ -40,6 +43,10 @@ const LARGE_FRAME: usize = 118_000;
 const SEED: u64 = 19;
 /// As many runs of a strategy may be made.
 const RUNS_MAX: usize = 5;
+/// How often a run that had too little processor time is made again.
+const DEMO_TRIES: usize = 4;
+/// Waits of threads for a processor that make no difference of milliseconds.
+const LATE_MAX: Duration = Duration::from_micros(300);
 /// The lab's seeds of each strategy.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=9;
 
@@ -164,6 +171,44 @@ fn demo(folder: &Path, strategies: &str) -> Vec<(String, Picture)> {
     figures(folder, &arguments)
 }
 
+/// One run of each strategy in real time on a machine that has processor time for it, or a line
+/// that says that there is no such time.
+fn punctual_demo(folder: &Path, strategies: &str) -> Option<Vec<(String, Picture)>> {
+    for _ in 0..DEMO_TRIES {
+        let (figures, late) = lateness_during(|| demo(folder, strategies));
+        if late <= LATE_MAX {
+            return Some(figures);
+        }
+        println!("others need the processors: a thread that is woken waits for {late:?} more");
+    }
+    println!("left out: real time cannot be measured on this machine now");
+    None
+}
+
+/// What `work` returns, and the mean time for which a thread that is woken in the meantime waits
+/// for a processor: the second figure of `/proc/PID/schedstat` (Linux sched-stats.rst).
+fn lateness_during<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let is_over = AtomicBool::new(false);
+    let probe = || {
+        let waited = || {
+            let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+            text.split(' ').nth(1).and_then(|it| it.parse().ok()).unwrap_or_default()
+        };
+        let (before, mut times): (u64, u64) = (waited(), 0);
+        while !is_over.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(2));
+            times += 1;
+        }
+        Duration::from_nanos((waited() - before) / times.max(1))
+    };
+    std::thread::scope(|scope| {
+        let probe = scope.spawn(probe);
+        let result = work();
+        is_over.store(true, Ordering::Relaxed);
+        (result, probe.join().unwrap())
+    })
+}
+
 /// One run of a strategy in virtual time.
 fn lab(folder: &Path, strategy: &str, seed: u64, machine: &str) -> Picture {
     let seed = seed.to_string();
@@ -187,14 +232,18 @@ fn virtual_time_and_real_time_give_the_same_picture() {
     }
     let folder = prepare(SEED, &[Operator::ATT, Operator::VERIZON, Operator::LTE], FRAME);
     let folder = folder.path();
-    for (strategy, real) in demo(folder, "single,minrtt,xnc") {
+    let Some(first) = punctual_demo(folder, "single,minrtt,xnc") else { return };
+    for (strategy, real) in first {
         let expected: Vec<Picture> =
             SEEDS.map(|seed| lab(folder, &strategy, seed, "punctual")).collect();
         let mut runs = vec![real];
         println!("{strategy}: lab {expected:?}, demo {real:?}");
         while !Picture::median(&runs).agrees(&expected) {
             assert!(runs.len() < RUNS_MAX, "{strategy}: lab {expected:?}, demo {runs:?}");
-            runs.extend((0..2).map(|_| demo(folder, &strategy)[0].1));
+            for _ in 0..2 {
+                let Some(more) = punctual_demo(folder, &strategy) else { return };
+                runs.push(more[0].1);
+            }
         }
     }
 }
