@@ -73,7 +73,7 @@ fn link<'a>(status: &'a Value, name: &str) -> &'a Value {
     links.iter().find(|link| link["uplink"] == name).unwrap()
 }
 
-/// Sends numbered packets from one namespace to the other, `count` at intervals of 1 ms or more, and
+/// Sends numbered packets from one namespace to the other, `count` at 1 ms or more apart, and
 /// calls `disturb` in the middle; returns the numbers as they arrived.
 ///
 /// No more are under way than queues and sockets hold while a process has no processor.

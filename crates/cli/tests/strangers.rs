@@ -144,6 +144,49 @@ fn a_stranger_beside_an_uplink_reaches_nothing_behind_the_box() {
     });
 }
 
+/// The connections of the client's address that a machine's kernel knows.
+fn connections(machine: &NetNs) -> usize {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
+    let text = machine.enter(read).unwrap();
+    text.lines().filter(|line| line.contains(" src=10.77.0.2 dst=203.0.113.2 ")).count()
+}
+
+#[test]
+fn a_client_has_the_connections_that_the_file_allows_and_a_removed_one_has_none() {
+    run_sandboxed(
+        "a_client_has_the_connections_that_the_file_allows_and_a_removed_one_has_none",
+        || {
+            let road = Road::new();
+            road.edit("server.toml", |text| format!("client_connections = 64\n{text}"));
+            let (server, client) = road.start_both();
+            let begin = |ports: std::ops::Range<u16>| {
+                road.vehicle
+                    .enter(|| {
+                        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                        for port in ports {
+                            let _ = socket.send_to(b"there", ("203.0.113.2", port));
+                            sleep(Duration::from_millis(1));
+                        }
+                    })
+                    .unwrap();
+            };
+            begin(2_000..2_400);
+            await_true("some connections, and no more than 64", WAIT_MAX, || {
+                (10..=64).contains(&connections(&road.server))
+            });
+            // The kernel keeps them for 30 s without an answer, but not those of a client that is
+            // one no more.
+            road.edit("server.toml", |text| text.split("[[peers]]").next().unwrap().to_owned());
+            server.signal(Signal::HUP);
+            await_true("no connections", Duration::from_secs(15), || {
+                connections(&road.server) == 0
+            });
+            client.interrupt();
+            server.interrupt();
+        },
+    );
+}
+
 #[test]
 fn a_client_reaches_no_more_of_its_server_than_it_may() {
     run_sandboxed("a_client_reaches_no_more_of_its_server_than_it_may", || {

@@ -595,6 +595,22 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_with_a_leased_address_is_no_network_behind_the_box() {
+        let links = [link(2), NetworkInterface { name: "eth2".to_owned(), ..link(3) }];
+        let lease = |index, address: &str, is_permanent| Lease {
+            index,
+            address: address.parse().unwrap(),
+            broadcast: None,
+            is_permanent,
+            message: Default::default(),
+        };
+        // A delegated prefix of IPv6 has an end.
+        let own = lease(2, "192.168.50.1/24", true);
+        let leases = [own, lease(2, "2001:db8::1/64", false), lease(3, "10.9.0.7/24", false)];
+        assert_eq!(foreign(&links, &leases).collect::<Vec<_>>(), ["eth2"]);
+    }
+
+    #[test]
     fn an_interface_that_was_replugged_vanished_and_appeared() {
         let uplink = |index| describe(UplinkId(0), link(index), &[], &[]);
         let table = |index| BTreeMap::from([("eth1".to_owned(), uplink(index))]);
