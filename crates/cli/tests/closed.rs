@@ -9,6 +9,8 @@
 )]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+#[path = "common/clock.rs"]
+mod clock;
 mod common;
 #[path = "common/dns.rs"]
 mod dns;
@@ -22,6 +24,7 @@ use std::process::Command;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
+use common::disk::Disk;
 use common::*;
 use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use rustix::process::Signal;
@@ -190,6 +193,72 @@ fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_g
             lines.into_iter().filter(|line| line.contains("box")).collect()
         };
         assert_eq!(mine(road.state()), mine(before), "nothing is left");
+    });
+}
+
+#[test]
+fn a_full_disk_a_dead_log_and_a_wrong_clock_open_nothing_and_leave_nothing() {
+    let name = "a_full_disk_a_dead_log_and_a_wrong_clock_open_nothing_and_leave_nothing";
+    run_sandboxed(name, || {
+        let (road, camera, ..) = hostile_road();
+        let Some(clock) = clock::of_1970(&road) else { return };
+        let both = [CLOUD_V4, CLOUD_V6];
+        let before = road.state();
+        let start = || {
+            let mut command = road.vehicle.command(PROGRAM);
+            command.arg("client").arg("--config").arg(road.path("client.toml"));
+            command.stderr(fs::File::create("/dev/full").unwrap()).env("LD_PRELOAD", &clock);
+            command.spawn().unwrap()
+        };
+        let wait_until = |what: &str, condition: &dyn Fn() -> bool| {
+            let watch = Watch::start();
+            while !condition() {
+                assert!(watch.elapsed() < WAIT_MAX, "waited in vain: {what}");
+                sleep(Duration::from_millis(20));
+            }
+        };
+        let disk = Disk::mount("/run/roadweave");
+        let mut client = start();
+        let runs = || roadweave(&["show", "--socket", &socket(CLIENT)]).status.success();
+        let refuses = || both.iter().all(|cloud| send_to(&road, cloud).is_err());
+        wait_until("refusals", &refuses);
+        client.kill().unwrap();
+        client.wait().unwrap();
+        disk.fill();
+        let mut client = start();
+        wait_until("the client runs", &runs);
+        check_closed(&road, &camera, "before the first session", &both);
+        let server = road.start_server();
+        wait_until("a session", &|| ping(&camera, CLOUD_V4, "-c 1 -W 1").status.success());
+        // As a program does that loads its own firewall.
+        let leaked = leaks(&road);
+        nft(&road.vehicle, "flush ruleset");
+        let watch = Watch::start();
+        while watch.elapsed() < Duration::from_secs(3) {
+            both.iter().for_each(|cloud| drop(send_to(&road, cloud)));
+            assert_eq!(leaks(&road), leaked, "after a flush");
+        }
+        server.kill();
+        client.kill().unwrap();
+        client.wait().unwrap();
+        check_closed(&road, &camera, "after a crash", &both);
+        // The next start, with a full disk as well.
+        let mut client = start();
+        wait_until("the client runs", &runs);
+        check_closed(&road, &camera, "after the next start", &both);
+        rustix::process::kill_process(rustix::process::Pid::from_child(&client), Signal::INT)
+            .unwrap();
+        assert!(client.wait().unwrap().success());
+        // The filters of others were flushed. A client that has no room to note a setting logs that
+        // a kill leaves it.
+        let mine = |lines: Vec<String>| -> Vec<String> {
+            let kinds = ["box link", "box route", "box rule"];
+            let is_mine = |line: &String| kinds.iter().any(|kind| line.starts_with(kind));
+            lines.into_iter().filter(is_mine).collect()
+        };
+        let after = road.state();
+        assert!(!after.iter().any(|line| line.starts_with("box filter")), "{after:#?}");
+        assert_eq!(mine(after), mine(before), "nothing is left");
     });
 }
 

@@ -6,6 +6,8 @@
 )]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+#[path = "common/clock.rs"]
+mod clock;
 mod common;
 #[path = "common/world.rs"]
 mod world;
@@ -246,43 +248,10 @@ fn a_box_whose_flash_can_only_be_read_starts_and_one_program_has_it() {
     });
 }
 
-/// Says that it is 1970, to programs that ask the C library.
-const CLOCK: &str = r#"
-#define _GNU_SOURCE
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-int clock_gettime(clockid_t id, struct timespec *t) {
-    long result = syscall(SYS_clock_gettime, id, t);
-    if (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE) t->tv_sec = 60;
-    return (int)result;
-}
-int gettimeofday(struct timeval *t, void *zone) {
-    (void)zone;
-    t->tv_sec = 60;
-    t->tv_usec = 0;
-    return 0;
-}
-time_t time(time_t *t) { if (t) *t = 60; return 60; }
-"#;
-
 #[test]
 fn a_box_in_1970_joins() {
     in_world("a_box_in_1970_joins", |world| {
-        let (source, library) = (world.road.path("clock.c"), world.road.path("clock.so"));
-        std::fs::write(&source, CLOCK).unwrap();
-        let mut cc = Command::new("cc");
-        match cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status() {
-            Ok(status) => assert!(status.success()),
-            Err(error) => {
-                let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-                assert!(!required, "no C compiler: {error}");
-                return eprintln!("skipped: no C compiler: {error}");
-            }
-        }
-        let date = Command::new("date").arg("+%Y").env("LD_PRELOAD", &library).output().unwrap();
-        assert_eq!(text(&date.stdout).trim(), "1970");
+        let Some(library) = clock::of_1970(&world.road) else { return };
         let token = world.token("box");
         let mut join = world.join(&token, "bus-1");
         let said = joined(&join.env("LD_PRELOAD", &library).output().unwrap());
