@@ -1,4 +1,5 @@
-//! docs/faults.md names a test for each fault; here each of them is looked for.
+//! docs/faults.md and docs/threats.md name a test for each fault and promise; here each of them
+//! is looked for.
 
 #![allow(clippy::disallowed_methods, reason = "the sources are read")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
@@ -7,9 +8,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// What may go wrong, and the tests that hold what follows: files and functions.
+/// What may go wrong, what follows or who may not do it, and the tests that hold that: files and
+/// functions.
 struct Case<'a> {
-    fault: &'a str,
+    fault: [&'a str; 2],
     tests: Vec<(&'a str, &'a str)>,
 }
 
@@ -18,7 +20,7 @@ fn cases(page: &str) -> Vec<Case<'_>> {
     let rows = page.lines().filter(|line| line.starts_with("| ") && !line.contains("| held by |"));
     let case = |row| {
         let cells: Vec<&str> = str::trim_matches(row, ['|', ' ']).split(" | ").collect();
-        let [fault, _, held_by] = cells[..] else { panic!("three cells: {row}") };
+        let [fault, follows, held_by] = cells[..] else { panic!("three cells: {row}") };
         let (mut file, mut tests) = ("", Vec::new());
         for name in held_by.split('`').skip(1).step_by(2) {
             match name.ends_with(".rs") {
@@ -27,7 +29,7 @@ fn cases(page: &str) -> Vec<Case<'_>> {
             }
         }
         assert!(!tests.is_empty(), "no test: {row}");
-        Case { fault, tests }
+        Case { fault: [fault, follows], tests }
     };
     rows.map(case).collect()
 }
@@ -46,10 +48,19 @@ fn is_test(source: &str, name: &str) -> bool {
 
 #[test]
 fn every_fault_is_held_by_a_test_that_is_there() {
+    check("docs/faults.md", 55);
+}
+
+#[test]
+fn every_promise_is_held_by_a_test_that_is_there() {
+    check("docs/threats.md", 50);
+}
+
+fn check(page: &str, least: usize) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = fs::read_to_string(root.join("docs/faults.md")).unwrap();
-    let cases = cases(&page);
-    assert!(cases.len() >= 55, "{} cases", cases.len());
+    let text = fs::read_to_string(root.join(page)).unwrap();
+    let cases = cases(&text);
+    assert!(cases.len() >= least, "{} cases", cases.len());
     let mut sources = BTreeMap::new();
     let mut missing = Vec::new();
     for (file, name) in cases.iter().flat_map(|case| &case.tests) {
@@ -61,8 +72,8 @@ fn every_fault_is_held_by_a_test_that_is_there() {
             missing.push(format!("{file}: {name}"));
         }
     }
-    assert!(missing.is_empty(), "docs/faults.md names what is no test: {missing:#?}");
-    let mut faults: Vec<&str> = cases.iter().map(|case| case.fault).collect();
+    assert!(missing.is_empty(), "{page} names what is no test: {missing:#?}");
+    let mut faults: Vec<[&str; 2]> = cases.iter().map(|case| case.fault).collect();
     faults.sort_unstable();
     faults.dedup();
     assert_eq!(faults.len(), cases.len(), "a fault is there twice");

@@ -63,6 +63,9 @@ fn the_services_are_alike_in_all_but_what_they_start() {
     assert_eq!(value(&first, "ReadOnlyPaths"), "/etc/roadweave");
     assert_eq!(value(&first, "InaccessiblePaths"), "-/run/dbus -/run/systemd/private");
     assert!(!first.contains("\nReadWritePaths="));
+    // Nothing gets out in the clear while a machine boots.
+    let client = unit("roadweave-client@");
+    assert_eq!(["Wants", "Before"].map(|field| value(&client, field)), ["network-pre.target"; 2]);
     // It is woken soon, and takes no core from anybody.
     assert!(value(&first, "Nice").parse::<i32>().unwrap() < 0);
     // `closed.rs` shows what it does.
