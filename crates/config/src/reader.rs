@@ -6,15 +6,18 @@
 //!          └► FileError ◄──┴─────────── line and column ◄─────────┘
 //! ```
 
-use std::fs::File;
-use std::io::Read as _;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::process::{getegid, geteuid};
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use zeroize::Zeroizing;
+
+use crate::secret::reading_group;
 
 /// A configuration file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +30,16 @@ pub enum FileError {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// The user who runs this may not read the file.
+    #[error("cannot read {path}: permission denied to user {user}: {mend}", path = path.display())]
+    Denied {
+        /// The file.
+        path: PathBuf,
+        /// The user's name, or its number where it has no name.
+        user: String,
+        /// What lets that user read it.
+        mend: String,
     },
     /// Everybody on the machine may read or change the file, and it holds a private key.
     #[error(
@@ -154,10 +167,11 @@ const KEY_MIN: usize = 24;
 /// The text of a file, which is wiped when it is dropped.
 ///
 /// # Errors
-/// [`FileError::Read`], and [`FileError::Exposed`] of one that holds a private key.
+/// [`FileError::Read`], [`FileError::Denied`], and [`FileError::Exposed`] of one that holds a
+/// private key.
 pub fn read_text(path: &Path, has_secret: bool) -> Result<Zeroizing<String>, FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = File::open(path).map_err(|error| unreadable(path, error))?;
     let there = file.metadata().map_err(failed)?;
     let mode = there.mode() & 0o7777;
     // What is no file is told by the reading.
@@ -166,7 +180,8 @@ pub fn read_text(path: &Path, has_secret: bool) -> Result<Zeroizing<String>, Fil
             let what = if mode & 0o004 != 0 { "read" } else { "write" };
             return Err(FileError::Exposed { path: path.to_owned(), what, mode });
         }
-        if mode & 0o060 != 0 {
+        let is_shared = mode & 0o020 == 0 && reading_group(path) == Some(there.gid());
+        if mode & 0o060 != 0 && !is_shared {
             tracing::warn!(
                 "{path}: its group (gid {gid}) may read or write it (mode {mode:04o}), and it holds a \
                  private key; chmod 600 {path} unless that is meant",
@@ -180,6 +195,40 @@ pub fn read_text(path: &Path, has_secret: bool) -> Result<Zeroizing<String>, Fil
     let mut text = Zeroizing::new(String::with_capacity(length + 1));
     file.read_to_string(&mut text).map_err(failed)?;
     Ok(text)
+}
+
+/// Why the file at `path` cannot be opened.
+fn unreadable(path: &Path, source: io::Error) -> FileError {
+    if source.kind() != io::ErrorKind::PermissionDenied {
+        return FileError::Read { path: path.to_owned(), source };
+    }
+    let user = name("/etc/passwd", geteuid().as_raw());
+    // The folder that this user may not search, or else the file.
+    let closed = path.ancestors().find(|part| fs::metadata(part).is_ok()).unwrap_or(path);
+    let shown = closed.display();
+    let mend = match closed.is_dir() {
+        true => {
+            let group = name("/etc/group", getegid().as_raw());
+            format!(
+                "{shown} is closed to it: move the file, or chgrp {group} {shown} && chmod 750 \
+                 {shown}"
+            )
+        }
+        false => format!("chown {user} {shown}, or run this as another user"),
+    };
+    FileError::Denied { path: path.to_owned(), user, mend }
+}
+
+/// The name with this number in a file such as `/etc/passwd`, or the number.
+fn name(file: &str, number: u32) -> String {
+    let number = number.to_string();
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let mut lines = text.lines().map(|line| line.split(':'));
+    let known = lines.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)? == number).then(|| name.to_owned())
+    });
+    known.unwrap_or(number)
 }
 
 /// What is set aside for a file at most before it is read.

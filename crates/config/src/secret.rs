@@ -3,7 +3,9 @@
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{
+    MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, fchown,
+};
 use std::path::{Path, PathBuf};
 
 use roadweave_identity::{Identity, PublicKey};
@@ -92,8 +94,8 @@ pub struct WriteError {
     source: io::Error,
 }
 
-/// Writes files that only their owner may read, in the place of those that are there: all of them,
-/// or none if one finds no room.
+/// Writes files that only their owner may read, and [`reading_group`], in the place of those that
+/// are there: all of them, or none if one finds no room.
 ///
 /// # Errors
 /// Which file cannot be written, and why.
@@ -113,7 +115,7 @@ pub fn write_secrets(files: &[(&Path, &str)]) -> Result<(), WriteError> {
     files.iter().try_for_each(|(path, _)| fs::rename(new(path), path).map_err(failed(path)))
 }
 
-/// Writes a file that only its owner may read, and that is not there yet.
+/// Writes a file that is not there yet, and that only its owner may read, and [`reading_group`].
 ///
 /// # Errors
 /// That it is there, or cannot be written; nothing new is left then.
@@ -121,11 +123,25 @@ pub fn create_secret(path: &Path, text: &str) -> Result<(), WriteError> {
     let failed = |source| WriteError { path: path.to_owned(), source };
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    written.map_err(|error| {
+    let shared = reading_group(path).map_or(Ok(()), |group| {
+        fchown(&file, None, Some(group))?;
+        file.set_permissions(fs::Permissions::from_mode(0o640))
+    });
+    let written = shared.and_then(|()| file.write_all(text.as_bytes()));
+    written.and_then(|()| file.sync_all()).map_err(|error| {
         let _ = fs::remove_file(path);
         failed(error)
     })
+}
+
+/// The group that may read the private files in the folder of `path`: the folder's, if the folder
+/// belongs to root and is closed to everybody else (mode 0750), as `/etc/roadweave` is for the
+/// services' user.
+pub fn reading_group(path: &Path) -> Option<u32> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = fs::metadata(folder.unwrap_or(Path::new("."))).ok()?;
+    let is_shared = folder.uid() == 0 && folder.gid() != 0 && folder.mode() & 0o077 == 0o050;
+    is_shared.then(|| folder.gid())
 }
 
 /// Writes `text` in the place of the file at `path`, which keeps its owner, group and mode and is
@@ -177,5 +193,28 @@ mod tests {
         write_secrets(&[(&path, "new")]).expect("written");
         let mode = fs::metadata(&path).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_private_file_of_root_is_for_the_group_of_a_folder_that_lets_only_that_in() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // Only root can give a folder away.
+        if chown(folder.path(), None, Some(65_534)).is_err() {
+            return;
+        }
+        let path = folder.path().join("client.toml");
+        let check = |folder_mode: u32, expected: (u32, u32)| {
+            let mode = Permissions::from_mode(folder_mode);
+            fs::set_permissions(folder.path(), mode).expect("set");
+            write_secrets(&[(&path, "new")]).expect("written");
+            let there = fs::metadata(&path).expect("there");
+            assert_eq!((there.gid(), there.mode() & 0o777), expected, "{folder_mode:o}");
+        };
+        check(0o750, (65_534, 0o640));
+        for folder_mode in [0o700, 0o755, 0o770] {
+            check(folder_mode, (0, 0o600));
+        }
+        chown(folder.path(), Some(65_534), None).expect("given away");
+        check(0o750, (0, 0o600));
     }
 }

@@ -23,8 +23,10 @@ pub(super) struct FileFacts {
     pub(super) path: PathBuf,
     /// Why it cannot be used.
     pub(super) error: Option<String>,
-    /// Its mode, if it is there.
+    /// Its mode, if it is there, without what a group may read that is there for that.
     pub(super) mode: Option<u32>,
+    /// The user as whom clients and servers of this machine run, once one has.
+    pub(super) runs_as: Option<u32>,
     /// When it was last written, seconds since 1970.
     pub(super) written: Option<u64>,
     /// Whether a private key is in it.

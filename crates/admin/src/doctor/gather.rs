@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use roadweave_config::{ClientFile, FileError, ServerFile, load};
+use roadweave_config::{ClientFile, FileError, ServerFile, load, reading_group};
 use roadweave_device::status::RoleStatus;
 use roadweave_device::{ClockReading, Monitor, Netlink, UdpOptions, Uplink, UplinkSocket, local};
 use roadweave_types::{ServerHost, ServerName};
@@ -22,6 +22,8 @@ use super::facts::{
 use super::firewall::{Dropping, Hook, dropping};
 use super::{reach, speed};
 
+/// It belongs to the user that clients and servers run as.
+const RUN_DIRECTORY: &str = "/run/roadweave";
 /// For how long the system's resolver may think.
 const LOOKUP_MAX: Duration = Duration::from_secs(6);
 /// Servers of a file that are asked, addresses of each, and uplinks: what is more is left out.
@@ -47,9 +49,14 @@ pub(super) fn gather(path: &Path) -> Facts {
     let file = FileFacts {
         path: path.to_owned(),
         error,
-        mode: there.as_ref().map(|there| there.mode() & 0o7777),
+        mode: there.as_ref().map(|there| match reading_group(path) == Some(there.gid()) {
+            // The service's user alone reads it so.
+            true => there.mode() & 0o7737,
+            false => there.mode() & 0o7777,
+        }),
         written: there.and_then(|there| u64::try_from(there.mtime()).ok()),
         has_key,
+        runs_as: fs::metadata(RUN_DIRECTORY).ok().map(|there| there.uid()),
         state: state.map(|folder| {
             let there = fs::metadata(&folder).map(|there| (there.uid(), there.mode() & 0o7777));
             (folder, there.map_err(|error| error.to_string()))

@@ -47,19 +47,21 @@ fn of_file(file: &FileFacts) -> Vec<Check> {
         });
         checks.extend(file.state.as_ref().map(|(folder, there)| {
             let folder = folder.display();
-            match there {
-                Ok((owner, _)) if *owner != 0 => Check::warn(
+            match (there, file.runs_as) {
+                (Ok((owner, _)), Some(user)) if *owner != user => Check::warn(
                     "state",
-                    format!("{folder} is of user {owner}: who runs as another keeps nothing there"),
-                    format!("chown root {folder}, unless that user runs it"),
+                    format!(
+                        "{folder} belongs to user {owner}, and user {user} runs what writes there"
+                    ),
+                    format!("chown {user} {folder}"),
                 ),
-                Ok((_, mode)) if mode & 0o022 != 0 => Check::fail(
+                (Ok((_, mode)), _) if mode & 0o022 != 0 => Check::fail(
                     "state",
                     format!("others may write to {folder} (mode {mode:04o})"),
                     format!("chmod 700 {folder}"),
                 ),
-                Ok(_) => Check::ok("state", format!("{folder} is there")),
-                Err(error) => Check::warn(
+                (Ok(_), _) => Check::ok("state", format!("{folder} is there")),
+                (Err(error), _) => Check::warn(
                     "state",
                     format!("{folder} cannot be looked at: {error}"),
                     "the first start makes it; otherwise look as root",

@@ -25,6 +25,7 @@ fn good(role: Option<RoleFacts>) -> Facts {
         path: PathBuf::from("client.toml"),
         error: None,
         mode: Some(0o600),
+        runs_as: None,
         written: Some(NOW - 9_000),
         has_key: true,
         state: Some((PathBuf::from("/var/lib/roadweave"), Ok((0, 0o700)))),
@@ -138,7 +139,12 @@ fn what_is_wrong_with_the_file_and_the_machine_is_told() {
     let state = |it: &mut Facts, mode| it.file.state = Some((PathBuf::from("/s"), mode));
     let mut facts = good(None);
     state(&mut facts, Ok((1000, 0o700)));
-    check(&facts, &[("warn state", &["user 1000", "chown root /s"])]);
+    check(&facts, &[]);
+    facts.file.runs_as = Some(1000);
+    check(&facts, &[]);
+    facts.file.runs_as = Some(995);
+    check(&facts, &[("warn state", &["user 1000", "chown 995 /s"])]);
+    facts.file.runs_as = None;
     state(&mut facts, Ok((0, 0o777)));
     check(&facts, &[("fail state", &["chmod 700 /s"])]);
     state(&mut facts, Err("permission denied".to_owned()));
