@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use roadweave_config::{default_state_directory, read_text};
+use roadweave_device::become_owner_of;
 use roadweave_device::fleet::{JoinOptions, Joined, join, role_name};
 use roadweave_fleet::{JoinToken, Kind, Name, Role};
 use roadweave_terminal::exit::BadInput;
@@ -75,6 +76,7 @@ impl JoinArgs {
             true => String::new(),
             false => format!(" --state-directory {}", state_directory.display()),
         };
+        become_owner_of(&state_directory)?;
         let joined = join(JoinOptions { token, name, role, addresses, state_directory })?;
         Ok(out::line(format_args!("{}", told(&joined, &option)))?)
     }

@@ -23,6 +23,7 @@ impl ReleaseArgs {
     /// While the instance runs, or when something cannot be removed.
     pub fn run(&self) -> Result<()> {
         let instance = Instance::new(&self.instance).map_err(BadInput::new)?;
+        instance.become_owner()?;
         let lock = instance.lock()?;
         cleanup(&instance, &lock)?;
         Ok(out::line(format_args!("nothing of {} is left", self.instance))?)

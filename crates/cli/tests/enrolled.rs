@@ -12,6 +12,8 @@ mod common;
 #[path = "common/world.rs"]
 mod world;
 
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, chown};
 use std::process::Command;
 use std::time::Duration;
 
@@ -37,6 +39,21 @@ fn a_box_joins_by_a_token_once_and_a_used_up_token_says_so() {
         assert!(why.contains("token"), "{why}");
         let devices = world.json(&["device", "list"]);
         assert_eq!(devices.as_array().unwrap().len(), 1, "{devices:#}");
+    });
+}
+
+#[test]
+fn root_joins_as_the_owner_of_the_state_directory() {
+    in_world("root_joins_as_the_owner_of_the_state_directory", |world| {
+        let state = world.road.path("bus-1");
+        fs::create_dir(&state).unwrap();
+        // Only root can give a folder away.
+        if chown(&state, Some(65_534), Some(65_534)).is_err() {
+            return;
+        }
+        joined(&world.join(&world.token("box"), "bus-1").output().unwrap());
+        let key = fs::metadata(state.join("fleet.key")).unwrap();
+        assert_eq!((key.uid(), key.gid(), key.mode() & 0o777), (65_534, 65_534, 0o600));
     });
 }
 

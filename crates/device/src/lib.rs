@@ -75,6 +75,7 @@ pub use modem::ModemFacts;
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent};
 pub use netlink::{Netlink, NetworkInterface, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
+pub use privileges::become_owner_of;
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use random::random_bytes;
 pub use routes::{

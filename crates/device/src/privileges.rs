@@ -15,10 +15,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Gid, Resource, Rlimit, Uid, geteuid, set_dumpable_behavior, setrlimit,
+};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set,
-    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_no_new_privs,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 use crate::DeviceError;
@@ -59,17 +62,51 @@ pub(crate) fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
     let had = capabilities(None).map_err(failed)?;
     let keep = needs.capabilities() & had.permitted;
     cut_bounding_set(keep);
+    hold(keep).map_err(failed)?;
+    set_no_new_privs(true).map_err(failed)?;
+    if let Err(error) = calls::bar() {
+        tracing::warn!("dangerous system calls are not barred: {error}");
+    }
+    Ok(())
+}
+
+/// Root that works in a `directory` of another user goes on as that user, with the capabilities of
+/// the network: what it writes there belongs to that user, and no link of that user leads it to
+/// files of root.
+///
+/// Call it before the first thread that works there: users are those of a thread, and threads
+/// inherit them.
+///
+/// # Errors
+/// When the kernel refuses the other user.
+pub fn become_owner_of(directory: &Path) -> Result<(), DeviceError> {
+    let there = fs::symlink_metadata(directory).ok().filter(|there| there.is_dir());
+    let Some(there) = there.filter(|there| geteuid().is_root() && there.uid() != 0) else {
+        return Ok(());
+    };
+    let change = || {
+        let (user, group) = (Uid::from_raw(there.uid()), Gid::from_raw(there.gid()));
+        let keep = NETWORK & capabilities(None)?.permitted;
+        set_keep_capabilities(true)?;
+        set_thread_groups(&[])?;
+        set_thread_res_gid(group, group, group)?;
+        set_thread_res_uid(user, user, user)?;
+        hold(keep)
+    };
+    change().map_err(|error| {
+        DeviceError::system(format!("become the owner of {}", directory.display()), error)
+    })
+}
+
+/// Holds the capabilities `keep` and no others, for programs that are started from here, too.
+fn hold(keep: CapabilitySet) -> Result<(), Errno> {
     let sets = CapabilitySets { effective: keep, permitted: keep, inheritable: keep };
-    set_capabilities(None, sets).map_err(failed)?;
+    set_capabilities(None, sets)?;
     for capability in keep.iter() {
         // For programs started by a user other than root; root's have them anyway.
         if let Err(error) = configure_capability_in_ambient_set(capability, true) {
             tracing::debug!(?capability, %error, "programs started from here do not have it");
         }
-    }
-    set_no_new_privs(true).map_err(failed)?;
-    if let Err(error) = calls::bar() {
-        tracing::warn!("dangerous system calls are not barred: {error}");
     }
     Ok(())
 }
@@ -78,15 +115,15 @@ impl Needs<'_> {
     fn capabilities(&self) -> CapabilitySet {
         let mut wanted = match self.only_sockets {
             true => CapabilitySet::empty(),
-            false => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
+            false => NETWORK,
         };
         if self.low_ports {
             wanted |= CapabilitySet::NET_BIND_SERVICE;
         }
-        let me = rustix::process::geteuid().as_raw();
+        let me = geteuid().as_raw();
         if let Some(foreign) = self.files.iter().find(|path| is_foreign(path, me)) {
             let path = foreign.display();
-            tracing::debug!(%path, "belongs to another user: the right to override that is kept");
+            tracing::debug!(%path, "belongs to another user: CAP_DAC_OVERRIDE is kept if it is held");
             wanted |= CapabilitySet::DAC_OVERRIDE;
         }
         wanted
@@ -122,11 +159,14 @@ fn cut_bounding_set(keep: CapabilitySet) {
     }
 }
 
+/// For the TUN, routes, filters and sockets of one interface.
+const NETWORK: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW);
 /// More than any kernel has.
 const CAPABILITIES_MAX: u32 = 64;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::chown;
     use std::process::Command;
 
     use rustix::process::{dumpable_behavior, getrlimit};
@@ -135,13 +175,12 @@ mod tests {
 
     #[test]
     fn only_what_is_needed_is_kept() {
-        let network = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
-        assert_eq!(Needs::default().capabilities(), network);
+        assert_eq!(Needs::default().capabilities(), NETWORK);
         let none = Needs { only_sockets: true, ..Needs::default() };
         assert_eq!(none.capabilities(), CapabilitySet::empty());
         let low = Needs { low_ports: true, ..Needs::default() };
-        assert_eq!(low.capabilities(), network | CapabilitySet::NET_BIND_SERVICE);
-        let me = rustix::process::geteuid().as_raw();
+        assert_eq!(low.capabilities(), NETWORK | CapabilitySet::NET_BIND_SERVICE);
+        let me = geteuid().as_raw();
         let own = std::env::temp_dir().join(format!("roadweave-own-{}", std::process::id()));
         fs::write(&own, "").unwrap();
         assert!(!is_foreign(&own, me) && is_foreign(&own, me + 1));
@@ -167,6 +206,31 @@ mod tests {
                 assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
             },
         );
+    }
+
+    #[test]
+    fn root_writes_as_the_owner_of_a_folder_and_keeps_the_network() {
+        in_a_child("root_writes_as_the_owner_of_a_folder_and_keeps_the_network", || {
+            let folder = tempfile::tempdir().unwrap();
+            become_owner_of(folder.path()).unwrap();
+            become_owner_of(&folder.path().join("not-there")).unwrap();
+            let had = capabilities(None).unwrap().permitted;
+            // Only root can give a folder away.
+            if chown(folder.path(), Some(65_534), Some(65_534)).is_err() {
+                return;
+            }
+            become_owner_of(folder.path()).unwrap();
+            let path = folder.path().join("new");
+            fs::write(&path, "").unwrap();
+            let there = fs::metadata(&path).unwrap();
+            assert_eq!((there.uid(), there.gid()), (65_534, 65_534));
+            let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+            let (sets, keep) = (capabilities(None).unwrap(), NETWORK & had);
+            assert_eq!((sets.effective, sets.permitted), (keep, keep));
+            let ambient = format!("CapAmb:\t{:016x}", keep.bits());
+            assert!(status.contains(&ambient) && status.contains("Groups:\t \n"), "{status}");
+            fs::remove_file(&path).unwrap();
+        });
     }
 
     #[test]

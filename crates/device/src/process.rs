@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags};
 
-use crate::DeviceError;
+use crate::{DeviceError, become_owner_of};
 
 mod settings;
 
@@ -109,6 +109,14 @@ impl Instance {
             .fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         let first = TABLES_BASE | ((hash ^ (hash >> 16)) & 0xffff) << 8;
         first..=first | 0xff
+    }
+
+    /// As [`become_owner_of`] the folder of its files.
+    ///
+    /// # Errors
+    /// As [`become_owner_of`].
+    pub fn become_owner(&self) -> Result<(), DeviceError> {
+        become_owner_of(&self.directory)
     }
 
     /// Takes the lock.
