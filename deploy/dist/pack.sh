@@ -21,18 +21,19 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 date=$(date --utc --date="@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 
-# put FROM TO [MODE [TYPE]]: a file of the package. Its own copy: where it lay does not matter.
-contents=""
+# put FROM TO [MODE [TYPE]]: a file of the package, of the group $group. Its own copy: where it lay
+# does not matter.
+contents="" group=root
 put() {
     copy="$work/files$2"
     mkdir -p "$(dirname "$copy")"
     cp "$1" "$copy"
     contents="$contents
-  - { src: '$copy', dst: '$2', ${4:+type: '$4', }file_info: { mode: 0${3:-644}, owner: root, group: root, mtime: '$date' } }"
+  - { src: '$copy', dst: '$2', ${4:+type: '$4', }file_info: { mode: 0${3:-644}, owner: root, group: $group, mtime: '$date' } }"
 }
 folder() {
     contents="$contents
-  - { dst: '$1', type: dir, file_info: { mode: 0$2, owner: root, group: root, mtime: '$date' } }"
+  - { dst: '$1', type: dir, file_info: { mode: 0$2, owner: root, group: $group, mtime: '$date' } }"
 }
 put_gz() {
     mkdir -p "$work/gz"
@@ -65,9 +66,12 @@ full() {
     put_gz CHANGELOG.md "/usr/share/doc/$program/CHANGELOG.md.gz"
     put_gz "$out/sbom/$program.$arch.json" "/usr/share/doc/$program/sbom.cdx.json.gz"
     if [ "$program" = roadweave ]; then
-        folder /etc/roadweave 700
-        put $here/client.toml.example /etc/roadweave/client.toml.example 600 "config|noreplace"
-        put $here/server.toml.example /etc/roadweave/server.toml.example 600 "config|noreplace"
+        # The services' user reads there; packages' scripts make it.
+        group=roadweave
+        folder /etc/roadweave 750
+        put $here/client.toml.example /etc/roadweave/client.toml.example 640 "config|noreplace"
+        put $here/server.toml.example /etc/roadweave/server.toml.example 640 "config|noreplace"
+        group=root
         put_gz docs/configuration.md /usr/share/doc/roadweave/configuration.md.gz
         for unit in deploy/systemd/*.service; do
             [ "$unit" != "deploy/systemd/$WEB_UNIT" ] || continue
@@ -77,7 +81,7 @@ full() {
     [ "$program" != roadweave-web ] ||
         put "deploy/systemd/$WEB_UNIT" "/usr/lib/systemd/system/$WEB_UNIT"
 }
-# What OpenWrt has: no units, pages or completions, and no server.
+# What OpenWrt has: no units, pages or completions, and no server. procd runs it as root.
 small() {
     contents=""
     programs box
@@ -159,7 +163,7 @@ EOF
 }
 of_box="" of_deb="" of_rpm=""
 case $program in
-    roadweave) of_box="kmod-tun, nftables" of_deb="nftables" of_rpm="nftables" ;;
+    roadweave) of_box="kmod-tun, nftables" of_deb="nftables, passwd" of_rpm="nftables, /usr/sbin/useradd" ;;
     roadweave-controller) ;;
     *) of_deb="'roadweave (= $VERSION-1)'" of_rpm="'roadweave = $VERSION-1'" ;;
 esac

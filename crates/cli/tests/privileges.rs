@@ -9,7 +9,7 @@
 mod common;
 
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
@@ -26,8 +26,9 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
     line.unwrap_or_else(|| panic!("{name} is missing in\n{status}")).trim()
 }
 
-/// Checks that every thread of a daemon has given up what it does not need.
-fn check_restricted(daemon: &Daemon) {
+/// Checks that every thread of a daemon has given up what it does not need, and that no program
+/// that it starts gets more than `bounding`.
+fn check_restricted(daemon: &Daemon, bounding: u64) {
     let process = format!("/proc/{}", daemon.id());
     let mut threads = 0;
     for entry in fs::read_dir(format!("{process}/task")).unwrap() {
@@ -42,8 +43,8 @@ fn check_restricted(daemon: &Daemon) {
     }
     assert!(threads > 1);
     let status = fs::read_to_string(format!("{process}/status")).unwrap();
-    for set in ["CapEff", "CapAmb", "CapBnd"] {
-        assert_eq!(field(&status, set), format!("{NETWORK:016x}"), "{set}");
+    for (set, expected) in [("CapEff", NETWORK), ("CapAmb", NETWORK), ("CapBnd", bounding)] {
+        assert_eq!(field(&status, set), format!("{expected:016x}"), "{set}");
     }
     let limits = fs::read_to_string(format!("{process}/limits")).unwrap();
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
@@ -81,7 +82,7 @@ fn a_running_daemon_may_do_no_more_than_it_needs_and_that_it_can() {
         let (server, client) = road.start_both();
         road.echo(&road.server, GATEWAY_V4);
         for (daemon, name) in [(&server, "server.toml"), (&client, "client.toml")] {
-            check_restricted(daemon);
+            check_restricted(daemon, NETWORK);
             assert!(!remembers(daemon, &private_key(&road.path(name))), "the key of {name}");
         }
         // What they know anyway is found, or the search finds nothing.
@@ -111,14 +112,204 @@ fn a_running_daemon_may_do_no_more_than_it_needs_and_that_it_can() {
     });
 }
 
+/// As ProtectSystem=strict: /run, /dev, /proc and /sys are mounts of their own.
+fn protect_system() {
+    let mut mount = Command::new("mount");
+    assert!(mount.args(["-o", "bind,remount,ro", "/"]).status().unwrap().success());
+    assert!(File::create("/etc/written").is_err());
+}
+
+/// The value of a field of a unit of systemd.
+fn unit(name: &str, field: &str) -> String {
+    let file = format!("{}/../../deploy/systemd/{name}.service", env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(file).unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix('='));
+    value.unwrap_or_else(|| panic!("{name} has no {field}")).to_owned()
+}
+
+/// The words for setpriv(1) of a unit's list of capabilities.
+fn only(capabilities: &str) -> String {
+    let words = capabilities.split(' ').map(|name| name.strip_prefix("CAP_").unwrap());
+    words.fold("-all".to_owned(), |list, name| list + ",+" + &name.to_lowercase())
+}
+
+/// What starts a program as `user` with the capabilities of the client's unit.
+fn as_service(user: u32) -> Vec<String> {
+    let ambient = only(&unit("roadweave-client@", "AmbientCapabilities"));
+    let bounding = only(&unit("roadweave-client@", "CapabilityBoundingSet"));
+    vec![
+        "setpriv".to_owned(),
+        format!("--reuid={user}"),
+        format!("--regid={user}"),
+        "--clear-groups".to_owned(),
+        format!("--inh-caps={ambient}"),
+        format!("--ambient-caps={ambient}"),
+        format!("--bounding-set={bounding}"),
+        "--no-new-privs".to_owned(),
+    ]
+}
+
+/// Whether this sandbox has other users than root; says so when it has not.
+fn has_users() -> bool {
+    let there = Command::new("setpriv").arg(format!("--reuid={USER}")).arg("true").output();
+    let has_users = there.is_ok_and(|output| output.status.success());
+    let is_required = std::env::var_os("ROADWEAVE_REQUIRE_SANDBOX").is_some();
+    assert!(has_users || !is_required, "setpriv (util-linux) cannot change the user");
+    if !has_users {
+        eprintln!("skipped: there is no user but root in this sandbox");
+    }
+    has_users
+}
+
+/// The user and the group of the services.
+const USER: u32 = 990;
+/// With CAP_NET_BIND_SERVICE, for the start.
+const AT_START: u64 = NETWORK | 1 << 10;
+
+/// A road whose daemons run as [`USER`]: root's files in a folder that the group may read, as in
+/// `/etc/roadweave`, and the state in a folder of the user's own.
+fn road_of_a_user() -> Road {
+    let mut road = Road::without_uplinks();
+    road.wrapper = as_service(USER);
+    // udev lets every user open it; a machine without udev may not.
+    let script = "mount -t tmpfs tmpfs /dev/net && mknod -m 666 /dev/net/tun c 10 200";
+    assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
+    let folder = road.path("");
+    let state = road.path("state");
+    fs::create_dir(&state).unwrap();
+    for own in [Path::new("/run/roadweave"), &state] {
+        chown(own, Some(USER), Some(USER)).unwrap();
+    }
+    chown(&folder, None, Some(USER)).unwrap();
+    fs::set_permissions(&folder, Permissions::from_mode(0o750)).unwrap();
+    for name in ["client.toml", "server.toml"] {
+        let path = road.path(name);
+        road.edit(name, |text| text.replace("\"/run/road\"", "\"/run/road/state\""));
+        chown(&path, None, Some(USER)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+    }
+    road
+}
+
+#[test]
+fn both_ends_run_as_another_user_with_the_capabilities_of_their_units() {
+    run_sandboxed("both_ends_run_as_another_user_with_the_capabilities_of_their_units", || {
+        if !has_users() {
+            return;
+        }
+        let road = road_of_a_user();
+        road.connect_uplink(1);
+        protect_system();
+        let before = road.state();
+        let (server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        for daemon in [&server, &client] {
+            check_restricted(daemon, AT_START);
+            let status = fs::read_to_string(format!("/proc/{}/status", daemon.id())).unwrap();
+            let user = [USER; 4].map(|id| id.to_string()).join("\t");
+            assert_eq!((field(&status, "Uid"), field(&status, "Gid")), (&*user, &*user));
+        }
+        road.connect_uplink(2);
+        road.wait_for_paths(&["eth1", "eth2"]);
+        // Root adds a peer to its file, and the service reads it again.
+        let peer = keygen().peer("late", "10.77.0.9/32\", \"192.168.60.0/24");
+        road.edit("server.toml", |text| text + &peer);
+        server.signal(Signal::HUP);
+        server.wait_for("the clients were read again");
+        let reload = roadweave(&["reload", "--socket", &socket(CLIENT)]);
+        assert!(reload.status.success(), "{reload:?}");
+        road.wait_for_traffic();
+        for daemon in [&server, &client] {
+            let log = daemon.log();
+            assert_eq!(daemon.count("ERROR") + daemon.count("may read or write it"), 0, "{log}");
+        }
+        // Root gets in by what its unit leaves to it, and no other user does.
+        let show = |user: u32, capabilities: &str| {
+            let set = only(capabilities);
+            let mut command = Command::new("setpriv");
+            command.args([format!("--reuid={user}"), format!("--bounding-set={set}")]).args([
+                "--inh-caps=-all",
+                PROGRAM,
+                "show",
+                "--socket",
+                &socket(CLIENT),
+            ]);
+            command.output().unwrap().status.success()
+        };
+        assert!(show(0, &unit("roadweave-modems@", "CapabilityBoundingSet")));
+        assert!(!show(USER + 1, "CAP_DAC_OVERRIDE"));
+
+        client.interrupt();
+        server.interrupt();
+        road.vehicle.ip("link del eth2").unwrap();
+        assert_eq!(road.state(), before);
+    });
+}
+
+#[test]
+fn root_releases_what_the_service_of_another_user_left() {
+    run_sandboxed("root_releases_what_the_service_of_another_user_left", || {
+        if !has_users() {
+            return;
+        }
+        let road = road_of_a_user();
+        road.connect_uplink(1);
+        let before = road.state();
+        let (server, client) = road.start_both();
+        client.kill();
+        let release = roadweave_in(&road.vehicle, &["release", CLIENT]);
+        assert!(release.status.success(), "{release:?}");
+        server.interrupt();
+        // The socket of a process that was killed is replaced by the next one.
+        let left = road.state().into_iter().filter(|line| !line.ends_with("/rw0.sock"));
+        assert_eq!(left.collect::<Vec<_>>(), before);
+        // The service has its files still.
+        let (server, client) = road.start_both();
+        client.interrupt();
+        server.interrupt();
+    });
+}
+
+#[test]
+fn a_file_that_the_service_may_not_read_says_who_runs_and_how_to_mend_it() {
+    run_sandboxed("a_file_that_the_service_may_not_read_says_who_runs_and_how_to_mend_it", || {
+        if !has_users() {
+            return;
+        }
+        let road = road_of_a_user();
+        let file = road.path("client.toml");
+        let folder = file.parent().unwrap();
+        let check = |cure: &str| {
+            let mut client = road.start_client("client");
+            assert_eq!(client.wait(), Some(2));
+            let said = format!("permission denied to user {USER}");
+            assert!(
+                client.log().contains(&said) && client.log().contains(cure),
+                "{}",
+                client.log()
+            );
+        };
+        // As scp leaves it.
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        check(&format!("chown {USER} {}", file.display()));
+        chown(&file, Some(USER), None).unwrap();
+        let client = road.start_client("client");
+        client.wait_for("the client runs");
+        client.interrupt();
+        fs::set_permissions("/dev/net/tun", Permissions::from_mode(0o600)).unwrap();
+        let mut client = road.start_client("client");
+        assert_ne!(client.wait(), Some(0));
+        assert!(client.log().contains("chmod 666 /dev/net/tun"), "{}", client.log());
+        fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
+        check(&format!("chgrp {USER} {folder} && chmod 750 {folder}", folder = folder.display()));
+    });
+}
+
 #[test]
 fn both_ends_run_where_they_can_write_nothing_but_their_own_folders() {
     run_sandboxed("both_ends_run_where_they_can_write_nothing_but_their_own_folders", || {
         let road = Road::new();
-        // As ProtectSystem=strict: /run, /dev, /proc and /sys are mounts of their own.
-        let mut mount = Command::new("mount");
-        assert!(mount.args(["-o", "bind,remount,ro", "/"]).status().unwrap().success());
-        assert!(File::create("/etc/written").is_err());
+        protect_system();
         let (server, client) = road.start_both();
         road.echo(&road.server, GATEWAY_V4);
         road.wait_for_paths(&["eth1", "eth2"]);
@@ -138,7 +329,7 @@ fn a_redundant_router_may_do_no_more_than_it_needs() {
         fs::write(road.path("router.toml"), text).unwrap();
         let router = road.start(&road.vehicle, "router", "router");
         router.wait_for("the router runs");
-        check_restricted(&router);
+        check_restricted(&router, NETWORK);
         router.interrupt();
     });
 }

@@ -331,6 +331,12 @@ fn open_device(name: &str) -> Result<OwnedFd, DeviceError> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|error| match error {
         Errno::NOENT | Errno::NXIO | Errno::NODEV => DeviceError::NoTunDevice,
+        Errno::ACCESS => DeviceError::Unavailable {
+            why: format!(
+                "permission denied to open {DEVICE} for the TUN {name}: chmod 666 {DEVICE}, as udev \
+                 does, or run as root"
+            ),
+        },
         error => DeviceError::system(format!("open {DEVICE} for the TUN {name}"), error),
     })
 }

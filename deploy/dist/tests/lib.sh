@@ -66,7 +66,11 @@ unit() {
 installed() {
     chroot "$1" /usr/bin/roadweave --help | grep -q '^  client ' || fail "--help says nothing"
     [ "$(chroot "$1" /usr/bin/roadweave --version)" = "roadweave $version" ] || fail "another version"
-    [ "$(stat -c %a "$1/etc/roadweave")" = 700 ] || fail "/etc/roadweave is open"
+    group=$(sed -n 's/^roadweave:[^:]*:\([0-9]*\):.*/\1/p' "$1/etc/group")
+    for shared in 750:. 640:client.toml.example 640:server.toml.example; do
+        [ "$(stat -c %u:%g:%a "$1/etc/roadweave/${shared#*:}")" = "0:$group:${shared%:*}" ] ||
+            fail "/etc/roadweave/${shared#*:} is not for root and the services alone"
+    done
     for file in man/man1/roadweave-uplink-set.1.gz man/man5/roadweave.toml.5.gz \
         doc/roadweave/copyright doc/roadweave/sbom.cdx.json.gz bash-completion/completions/roadweave \
         zsh/vendor-completions/_roadweave fish/vendor_completions.d/roadweave.fish; do

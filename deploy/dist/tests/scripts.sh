@@ -1,17 +1,19 @@
 #!/bin/sh
 # What packages run: an upgrade starts each unit's instances anew, a removal stops and disables
-# them.
+# them. The services' user is made once, and files from before it are for its group.
 . "$(dirname "$0")/lib.sh"
 bin=$ROOT/bin said=$ROOT/said
 mkdir -p "$bin" "$ROOT/roadweave" "$ROOT/private/roadweave-web"
 # shellcheck disable=SC2016  # it is for the stub to expand
 printf '#!/bin/sh\nset -f\nfor word in "$@"; do echo "$1 $word"; done >>"%s"\n' "$said" >"$bin/systemctl"
-chmod 755 "$bin/systemctl"
+for name in useradd chgrp; do printf '#!/bin/sh\necho "%s $*" >>"%s"\n' $name "$said" >"$bin/$name"; done
+printf '#!/bin/sh\ntest -f "%s/user"\n' "$ROOT" >"$bin/id"
+chmod 755 "$bin"/*
 # run SCRIPT WORD...: as where systemd runs, with no files of this machine.
 run() {
     script=deploy/dist/scripts/$1
     shift
-    sed "s|-d /run/systemd/system|-d $ROOT|; s|/etc/|$ROOT/|; s|/var/lib/|$ROOT/|g" "$script" >"$ROOT/run"
+    sed "s|-d /run/systemd/system|-d $ROOT|; s|/etc/|$ROOT/|g; s|/var/lib/|$ROOT/|g" "$script" >"$ROOT/run"
     PATH=$bin:$PATH sh "$ROOT/run" "$@"
 }
 for unit in deploy/systemd/*.service; do
@@ -36,6 +38,25 @@ for unit in deploy/systemd/*.service; do
             grep -qxF "$wanted" "$said" || fail "$of$kind, removal: no $wanted"
         done
     done
+done
+for of in deb.postinstall rpm.preinstall; do
+    rm -rf "$ROOT/roadweave" "$ROOT/user" && mkdir -p "$ROOT/roadweave/hooks"
+    for file in client.toml hooks/join.toml; do touch "$ROOT/roadweave/$file"; done
+    chmod 700 "$ROOT/roadweave" && chmod 600 "$ROOT"/roadweave/*.toml "$ROOT"/roadweave/hooks/*
+    : >"$said"
+    run $of configure
+    grep -q '^useradd --system .* roadweave$' "$said" || fail "$of: no user is made"
+    for wanted in "750:" "640:/client.toml" "600:/hooks/join.toml"; do
+        [ "$(stat -c %a "$ROOT/roadweave${wanted#*:}")" = "${wanted%:*}" ] ||
+            fail "$of: the mode of /etc/roadweave${wanted#*:} is not ${wanted%:*}"
+    done
+    for wanted in "" /client.toml; do
+        grep -qxF "chgrp roadweave $ROOT/roadweave$wanted" "$said" || fail "$of: no chgrp of $wanted"
+    done
+    touch "$ROOT/user" && chmod 700 "$ROOT/roadweave" && : >"$said"
+    chgrp 65534 "$ROOT/roadweave" 2>/dev/null || continue
+    run $of configure
+    ! grep -q 'useradd\|chgrp' "$said" || fail "$of: what was given once is given again"
 done
 run web-deb.postremove purge
 [ ! -e "$ROOT/private/roadweave-web" ] || fail "a purge leaves the tokens"

@@ -62,7 +62,10 @@ has_tunnel() {
     fail "nothing came through the tunnel: $(tail -n 3 "$ROOT"/*.log)"
 }
 both() { debian "$ROOT/server" && debian "$ROOT/box"; }
-copy() { cp -p "$ROOT/server/etc/roadweave/client.toml" "$ROOT/box/etc/roadweave/"; }
+copy() {
+    cp "$ROOT/server/etc/roadweave/client.toml" "$ROOT/box/root/"
+    chroot "$ROOT/box" install -o roadweave -m 600 /root/client.toml /etc/roadweave/
+}
 
 keys() {
     in_server roadweave init --server 198.51.100.1:4433 /etc/roadweave >/dev/null
@@ -108,7 +111,7 @@ step "server: apt-get install ./roadweave ./roadweave-admin" install "$ROOT/serv
 step "server: roadweave init, [speedtest] enabled = true" keys
 step "server: start roadweave-server" serve
 step "box: apt-get install ./roadweave" install "$ROOT/box" "roadweave_$version-1_$arch.deb"
-step "box: client.toml copied from the server" copy
+step "box: client.toml installed from the server" copy
 step "box: start roadweave-client@client, to the first ping" tunnel
 step "box: roadweave show" seen
 grep -q 198.51.100.1 "$ROOT/show" || fail "show does not know the server: $(cat "$ROOT/show")"

@@ -81,6 +81,8 @@ pub struct Road {
     pub vehicle: NetNs,
     pub server: NetNs,
     pub cloud: NetNs,
+    /// The program, with its arguments, that starts the daemons; none: they are started directly.
+    pub wrapper: Vec<String>,
 }
 
 impl Road {
@@ -96,8 +98,12 @@ impl Road {
     pub fn without_uplinks() -> Self {
         forget_names();
         let create = |name| NetNs::create(name).unwrap();
-        let road =
-            Self { vehicle: create("box"), server: create("server"), cloud: create("cloud") };
+        let road = Self {
+            vehicle: create("box"),
+            server: create("server"),
+            cloud: create("cloud"),
+            wrapper: Vec::new(),
+        };
         road.server.ip("address add 198.51.100.1/32 dev lo").unwrap();
         connect(
             (&road.server, "lan0", &["203.0.113.1/24", "2001:db8:1::1/64"]),
@@ -254,8 +260,9 @@ impl Road {
 
     /// Starts the program in a role with the file `NAME.toml`.
     pub fn start(&self, namespace: &NetNs, role: &str, name: &str) -> Daemon {
-        let mut command = namespace.command(PROGRAM);
-        command.arg(role).arg("--config").arg(self.path(&format!("{name}.toml")));
+        let mut words = self.wrapper.iter().map(String::as_str).chain([PROGRAM]);
+        let mut command = namespace.command(words.next().unwrap());
+        command.args(words).arg(role).arg("--config").arg(self.path(&format!("{name}.toml")));
         Daemon::start(command, self.path(&format!("{name}.log")))
     }
 
