@@ -146,6 +146,7 @@ impl AnchorArgs {
             metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
             destinations: destinations(&file),
             tun: tun_settings(&file.tun),
+            marks: file.packet_marks.into(),
             addresses: file.addresses,
             accepted: file.fleet.accept,
             masquerade: file.masquerade,

@@ -111,6 +111,7 @@ impl ClientArgs {
             servers,
             transport: file.transport.to_config(random_bytes()?),
             tun: tun_settings(&file.tun),
+            marks: file.packet_marks.into(),
             masquerade: file.routes.masquerade,
             dns: file.dns,
             state_directory: file.state_directory,

@@ -79,6 +79,7 @@ impl ServerArgs {
             addresses: file.addresses,
             accepted: file.fleet.accept,
             tun,
+            marks: file.packet_marks.into(),
             masquerade: file.masquerade,
             client_connections: file.client_connections.get() as u32,
             destinations,

@@ -262,6 +262,48 @@ fn a_full_disk_a_dead_log_and_a_wrong_clock_open_nothing_and_leave_nothing() {
     });
 }
 
+/// Another program marks packets and connections that come in by uplinks, in bits of its own.
+const MESH: &str = "table inet mesh { counter kept { }; counter lost { }; \
+    chain in { type filter hook prerouting priority mangle + 1; \
+        iifname { eth1, eth2 } meta mark set meta mark & 0xff00ffff | 0x400000; \
+        iifname { eth1, eth2 } ct mark set ct mark & 0xff00ffff | 0x400000; }; \
+    chain out { type filter hook postrouting priority mangle + 1; \
+        oifname { eth1, eth2 } tcp sport 2222 meta mark & 0xff0000 == 0x400000 \
+            ct mark & 0xff0000 == 0x400000 counter name kept accept; \
+        oifname { eth1, eth2 } tcp sport 2222 counter name lost; }; }";
+
+fn counted(namespace: &NetNs, counter: &str) -> u64 {
+    let words = ["list", "counter", "inet", "mesh", counter];
+    let output = namespace.command("nft").args(words).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let after = text.split("packets ").nth(1).unwrap();
+    after.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn answers_find_their_uplink_beside_the_marks_of_another_program() {
+    let name = "answers_find_their_uplink_beside_the_marks_of_another_program";
+    run_sandboxed(name, || {
+        let (road, _camera, shell, web) = hostile_road();
+        nft(&road.vehicle, MESH);
+        // With all bits, those of the other program hide the number of the uplink.
+        let client = road.start_client("client");
+        client.wait_for_count("uplink is up", 2);
+        let refused = road.server.enter(|| connect_from(OPERATOR, "10.2.0.2:2222")).unwrap();
+        refused.expect_err("the test can fail");
+        client.interrupt();
+
+        road.edit("client.toml", |text| format!("packet_marks = \"0xff00ffff\"\n{text}"));
+        let client = road.start_client("client");
+        client.wait_for_count("uplink is up", 2);
+        let lost = counted(&road.vehicle, "lost");
+        check_operator(&road, &shell, &web, "with bits of its own");
+        assert_eq!(counted(&road.vehicle, "lost"), lost, "marks of the other program are changed");
+        assert!(counted(&road.vehicle, "kept") > 0);
+        client.interrupt();
+    });
+}
+
 /// Changes the TUN, rules and settings as another program may; the log says that each is back.
 fn change_settings(road: &Road, client: &Daemon) {
     road.vehicle.ip("link set rw0 down").unwrap();

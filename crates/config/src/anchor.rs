@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::destinations::{AllowedDestination, default_denied};
 use crate::fleet::FleetFields;
 use crate::metrics::MetricsFields;
+use crate::packet_mark::PacketMarks;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::proxy::{rate, validate_tenant_name};
 use crate::secret::PrivateKey;
@@ -53,6 +54,9 @@ pub struct AnchorFile {
     /// The connections through this machine that a client may have at a time.
     #[serde(default = "default_client_connections")]
     pub client_connections: Within<64, 1_000_000>,
+    /// The bits of packet and connection marks that the anchor may use.
+    #[serde(default)]
+    pub packet_marks: PacketMarks,
     /// The TUN device.
     #[serde(default)]
     pub tun: TunFields,

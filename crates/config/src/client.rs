@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::lane::{LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes};
 use crate::metrics::LocalMetricsFields;
-use crate::packet_mark::PacketMark;
+use crate::packet_mark::{PacketMark, PacketMarks};
 use crate::secret::PrivateKey;
 use crate::streams::ClientStreams;
 use crate::transport::TransportFields;
@@ -43,6 +43,9 @@ pub struct ClientFile {
     /// The uplinks.
     #[serde(default)]
     pub uplinks: UplinkFields,
+    /// The bits of packet and connection marks that the client may use.
+    #[serde(default)]
+    pub packet_marks: PacketMarks,
     /// The TUN device.
     #[serde(default)]
     pub tun: TunFields,
@@ -444,6 +447,9 @@ impl Validate for ClientFile {
         self.transport.validate()?;
         validate_networks("routes.into_tunnel", &self.routes.into_tunnel)?;
         self.routes.validate_excluded()?;
+        if let Some(Err(why)) = self.routes.exclude_mark.map(|it| it.check(self.packet_marks)) {
+            return Err(Fault::new("routes.exclude_mark", format!("routes.exclude_mark: {why}")));
+        }
         validate_networks("routes.accept", &self.routes.accept)?;
         let UplinkFields { include, exclude, inside, .. } = &self.uplinks;
         for (field, names) in [("include", include), ("exclude", exclude), ("inside", inside)] {

@@ -42,7 +42,7 @@ pub use lane::{
 pub use merge::{Merged, merge};
 pub use metrics::MetricsFields;
 pub use new_peer::{ChangeError, NewClient, add_client, change_server_file, next_peer, with_peer};
-pub use packet_mark::PacketMark;
+pub use packet_mark::{PacketMark, PacketMarks};
 pub use peers::PeerFields;
 pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
 pub use reader::{Fault, FileError, Position, Validate, load, parse, read_text};

@@ -1,12 +1,12 @@
-//! Marks of packets, by which the kernel's rules tell them apart.
+//! Marks of packets and connections, by which the kernel's rules tell them apart.
 
 use std::fmt;
 
-use roadweave_types::{FAILED_MARK, TAKEN_MARK};
+use roadweave_types::{Kind, Marks};
 use serde::{Deserialize, Serialize};
 
 /// The bits of a packet's mark that tell which packets are meant: "0x10", or "0x10/0xf0" where
-/// other bits may be set as they like. Of the lower half of a mark: the upper one is the client's.
+/// other bits may be set as they like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PacketMark {
@@ -19,29 +19,84 @@ impl PacketMark {
     pub fn bits(self) -> (u32, u32) {
         (self.bits, self.mask)
     }
+
+    /// Checks that it can be told from the marks that the client sets.
+    ///
+    /// # Errors
+    /// Says which bits are the client's, and which are not.
+    pub(crate) fn check(self, marks: PacketMarks) -> Result<(), String> {
+        let is_default = marks == PacketMarks::default();
+        let marks = Marks::from(marks);
+        // With all bits the client's own marks in the lower half are single values.
+        let own = if is_default { marks.above_mask() } else { marks.mask() };
+        if self.mask & own != 0 {
+            let free = !own;
+            return Err(format!(
+                "\"{self}\": the bits {own:#x} are the client's own (packet_marks); use those of \
+                 {free:#x}, also in the mask"
+            ));
+        }
+        for kind in [Kind::Taken, Kind::Failed] {
+            let (mark, _) = marks.kind(kind);
+            if mark & self.mask == self.bits {
+                return Err(format!("\"{self}\" is the mark {mark:#x} too, which the client sets"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bits of packet and connection marks that Roadweave may use: a mask, as "0x00ff0000".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PacketMarks(Marks);
+
+impl From<PacketMarks> for Marks {
+    fn from(marks: PacketMarks) -> Self {
+        marks.0
+    }
+}
+
+impl TryFrom<String> for PacketMarks {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let Some(mask) = number(&text) else {
+            return Err(format!("\"{text}\" is no mask; write \"0x00ff0000\""));
+        };
+        Marks::within(mask).map(Self).map_err(|error| {
+            format!(
+                "{error}; write one with more, such as \"0x00ff0000\", or leave packet_marks out"
+            )
+        })
+    }
+}
+
+impl From<PacketMarks> for String {
+    fn from(marks: PacketMarks) -> Self {
+        format!("{:#010x}", marks.0.mask())
+    }
+}
+
+/// A number as other tools write it, in hexadecimal or decimal digits.
+fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
 }
 
 impl TryFrom<String> for PacketMark {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let number = |part: &str| match part.strip_prefix("0x") {
-            Some(digits) => u32::from_str_radix(digits, 16).ok(),
-            None => part.parse().ok(),
-        };
         let (bits, mask) = text.split_once('/').unwrap_or((&text, "0xffff"));
         let (Some(bits), Some(mask)) = (number(bits), number(mask)) else {
             return Err(format!("\"{text}\" is no mark; write \"0x10\", or \"0x10/0xf0\""));
         };
-        if mask & !LOWER != 0 || bits & !LOWER != 0 {
-            return Err(format!("\"{text}\": bits 16 to 31 are the client's own; use those below"));
-        }
         if bits == 0 || bits & !mask != 0 {
             let why = "is borne by every packet without a mark, or by none";
             return Err(format!("\"{text}\" {why}; set bits, and the same in the mask"));
-        }
-        if let Some(own) = [TAKEN_MARK, FAILED_MARK].into_iter().find(|own| own & mask == bits) {
-            return Err(format!("\"{text}\" is the mark {own:#x} too, which the client sets"));
         }
         Ok(Self { bits, mask })
     }
@@ -59,8 +114,6 @@ impl From<PacketMark> for String {
     }
 }
 
-const LOWER: u32 = 0xffff;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,14 +130,53 @@ mod tests {
             ("-1", "write \"0x10\""),
             ("0", "without a mark"),
             ("0x11/0x10", "in the mask"),
-            ("0x10000", "bits 16 to 31"),
-            ("0x1/0xffffffff", "bits 16 to 31"),
-            ("0x5258", "0x5258 too"),
-            ("0x8/0xf", "0x5258 too"),
-            ("0x1/0x3", "0x5259 too"),
+            ("0x10000", "in the mask"),
         ] {
             let refused = read(text).expect_err(text);
             assert!(refused.contains(said), "{text}: {refused}");
         }
+    }
+
+    #[test]
+    fn what_is_excluded_bears_none_of_the_clients_bits() {
+        let check = |text: &str, marks: PacketMarks| {
+            PacketMark::try_from(text.to_owned()).expect(text).check(marks)
+        };
+        let (all, byte) = (PacketMarks::default(), read("0x00ff0000").expect("eight bits"));
+        let both = [("0x10", all), ("0x10/0xff", all), ("0x10/0xff", byte), ("0x5258", byte)];
+        for (text, marks) in both.into_iter().chain([("0x1000000/0xff000000", byte)]) {
+            check(text, marks).expect(text);
+        }
+        for (text, marks, said) in [
+            ("0x10000/0xf0000", all, "0xffff0000 are the client's own"),
+            ("0x1/0xffffffff", all, "use those of 0xffff,"),
+            ("0x5258", all, "0x5258 too"),
+            ("0x8/0xf", all, "0x5258 too"),
+            ("0x1/0x3", all, "0x5259 too"),
+            ("0x10/0x100ff", byte, "use those of 0xff00ffff,"),
+        ] {
+            let refused = check(text, marks).expect_err(text);
+            assert!(refused.contains(said), "{text}: {refused}");
+        }
+    }
+
+    fn read(text: &str) -> Result<PacketMarks, String> {
+        PacketMarks::try_from(text.to_owned())
+    }
+
+    #[test]
+    fn a_mask_is_refused_with_what_would_do() {
+        for (text, said) in [
+            ("all", "write \"0x00ff0000\""),
+            ("0x10/0xff", "write \"0x00ff0000\""),
+            ("0x7f0000", "0x7f0000 has 7 bits, and 8 are needed"),
+            ("0", "0 has 0 bits"),
+        ] {
+            let refused = read(text).expect_err(text);
+            assert!(refused.contains(said), "{text}: {refused}");
+        }
+        let written = String::from(read("0xff0000").expect("eight bits"));
+        assert_eq!(written, "0x00ff0000");
+        assert_eq!(read("0xffffffff"), Ok(PacketMarks::default()));
     }
 }

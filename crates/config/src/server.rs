@@ -16,6 +16,7 @@ use crate::lane::{
     validate_without_uplinks,
 };
 use crate::metrics::MetricsFields;
+use crate::packet_mark::PacketMarks;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::secret::PrivateKey;
 use crate::speedtest::SpeedtestFields;
@@ -59,6 +60,9 @@ pub struct ServerFile {
     /// How many threads share the clients.
     #[serde(default = "default_shards")]
     pub shards: Within<1, 64>,
+    /// The bits of packet and connection marks that the server may use.
+    #[serde(default)]
+    pub packet_marks: PacketMarks,
     /// The TUN device.
     #[serde(default)]
     pub tun: TunFields,

@@ -29,11 +29,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use roadweave_types::{DropReason, Instant, UplinkId};
+use roadweave_types::{DropReason, Instant, Side, UplinkId};
 
 use crate::apart::GROUP;
 use crate::filter::{KeptTable, Turn, count_and_drop, counter, is_quotable, remove_table};
-use crate::routes::{ANSWER_MASK, SIDE_BIT, Side, answer_mark, side_mark};
 use crate::{DeviceError, Instance, Uplink, Waker, sysctl};
 
 /// The marks of one client's uplinks. They outlive it: `cleanup` removes them.
@@ -72,6 +71,16 @@ impl Answers {
             other.index != marked.index || is_quotable(name) || *name == uplink.name
         });
         let before = self.uplinks.insert(uplink.name.clone(), marked);
+        let marks = self.instance.marks();
+        if before.is_none() && marks.answer(uplink.id).is_none() {
+            tracing::warn!(
+                uplink = uplink.name,
+                "connections that come in by this uplink may be answered by another: packet_marks \
+                 = \"{:#x}\" has bits for {} uplinks only",
+                marks.mask(),
+                marks.uplinks_max()
+            );
+        }
         if before.is_none_or(|before| {
             before.id != marked.id || before != marked && !is_quotable(&uplink.name)
         }) {
@@ -131,13 +140,13 @@ pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
 
 /// The text of the table, whose counter begins with `count`, and how many rules it has.
 fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, Marked>, count: u64) -> (String, usize) {
-    let (table, tables) = (instance.answers_table(), instance.routing_tables());
-    let keep = !ANSWER_MASK;
+    let (table, marks) = (instance.answers_table(), instance.marks());
+    let keep = !marks.above_mask();
     let (mut marking, mut answering) = (String::new(), String::new());
     let outside = from_none_of(uplinks);
     let mut forwarding = String::new();
     for (name, Marked { id, index }) in uplinks {
-        let Some((mark, mask)) = answer_mark(&tables, *id) else { continue };
+        let Some((mark, mask)) = marks.answer(*id) else { continue };
         let from = match is_quotable(name) {
             true => format!("iifname \"{name}\""),
             false => format!("iif {index}"),
@@ -178,30 +187,30 @@ fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, Marked>, count: u64) 
 /// The rules that judge by which side an answer comes in, and those that note by which side a
 /// connection went out last.
 fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (String, String) {
-    let tables = instance.routing_tables();
+    let (marks, mask) = (instance.marks(), instance.marks().above_mask());
     let tun = (format!("ifname \"{}\"", instance.name()), Side::Tun);
     let known = uplinks.iter().map(|(name, Marked { id, index })| match is_quotable(name) {
         true => (format!("ifname \"{name}\""), Side::Uplink(*id)),
         false => (format!("if {index}"), Side::Uplink(*id)),
     });
     let drop = count_and_drop(DropReason::ForwardRefused);
-    let elsewhere = side_mark(&tables, Side::Elsewhere).unwrap_or_default();
-    let ours = format!("{:#x}", ANSWER_MASK & 0xff00_0000 | SIDE_BIT);
-    let set = |mark: u32| format!("ct mark set ct mark & {:#x} | {mark:#x}", !ANSWER_MASK);
+    let elsewhere = marks.side(Side::Elsewhere).unwrap_or_default();
+    let ours = format!("{:#x}", marks.side_mask());
+    let set = |mark: u32| format!("ct mark set ct mark & {:#x} | {mark:#x}", !mask);
     let mut judging = String::new();
     // Marks of what began beyond an uplink, and those of others, stay; into the TUN of an anchor on
     // this machine that anchor marks.
     let mut leaving = format!(
         "    oifgroup {GROUP} return\n    \
              ct direction reply return\n    \
-             ct mark & {ANSWER_MASK:#x} != 0 ct mark & {ours} != {elsewhere:#x} return\n"
+             ct mark & {mask:#x} != 0 ct mark & {ours} != {elsewhere:#x} return\n"
     );
     for (interface, side) in [tun].into_iter().chain(known) {
-        let Some(mark) = side_mark(&tables, side) else { continue };
+        let Some(mark) = marks.side(side) else { continue };
         let _ = writeln!(
             judging,
             "    i{interface} ct direction reply ct mark & {ours} == {elsewhere:#x} \
-             ct mark & {ANSWER_MASK:#x} != {mark:#x} {drop}"
+             ct mark & {mask:#x} != {mark:#x} {drop}"
         );
         let _ = writeln!(leaving, "    o{interface} {} return", set(mark));
     }
@@ -227,6 +236,8 @@ const REFLECTING: [&str; 3] =
 
 #[cfg(test)]
 mod tests {
+    use roadweave_types::Marks;
+
     use super::*;
 
     #[test]
@@ -241,8 +252,8 @@ mod tests {
         let (text, rules) = ruleset(&instance, &uplinks, 7);
         assert_eq!(rules, 15 + 4 + 8, "{text}");
         assert!(text.contains("counter forward_refused { packets 7 bytes 0 }"), "{text}");
-        let (mark, _) = answer_mark(&instance.routing_tables(), UplinkId(2)).unwrap();
-        assert_eq!((mark & !ANSWER_MASK, mark & 0x00ff_0000), (0, 0x0003_0000));
+        let (mark, mask) = instance.marks().answer(UplinkId(2)).unwrap();
+        assert_eq!((mark & !mask, mark & 0x00ff_0000), (0, 0x0003_0000));
         for line in [
             format!("iifname \"wwan0\" meta mark set meta mark & 0xffff | {mark:#x}"),
             format!(
@@ -256,8 +267,8 @@ mod tests {
         ] {
             assert!(text.contains(&line), "{line}\nis not in\n{text}");
         }
-        let side = mark | SIDE_BIT;
-        let ours = mark & 0xff00_0000 | SIDE_BIT;
+        let side = mark | 0x0080_0000;
+        let ours = mark & 0xff00_0000 | 0x0080_0000;
         for line in [
             format!(
                 "iifname \"wwan0\" ct direction reply ct mark & 0xff800000 == {ours:#x} \
@@ -279,5 +290,26 @@ mod tests {
         let output = text.split("hook output").nth(1).unwrap();
         assert_eq!(output.matches("mark set").count(), 3, "{text}");
         assert!(output.contains("ct direction reply"), "{text}");
+    }
+
+    #[test]
+    fn with_a_narrow_mask_only_its_bits_are_set_and_read() {
+        let marks = Marks::within(0x00ff_0000).unwrap();
+        let instance = Instance::new("rw0").unwrap().with_marks(marks);
+        let marked = |id| Marked { id: UplinkId(id), index: 7 };
+        let uplinks = BTreeMap::from([("a".to_owned(), marked(5)), ("b".to_owned(), marked(6))]);
+        let (text, _) = ruleset(&instance, &uplinks, 0);
+        let (mark, mask) = instance.marks().answer(UplinkId(5)).unwrap();
+        assert_eq!((mask, mark & 0x0038_0000), (0x00f8_0000, 0x0030_0000));
+        let elsewhere = instance.marks().side(Side::Elsewhere).unwrap();
+        for line in [
+            format!("iifname \"a\" meta mark set meta mark & 0xff07ffff | {mark:#x}"),
+            format!("ct mark & 0xf80000 != 0 ct mark & 0xc00000 != {elsewhere:#x} return"),
+            format!("ct mark set ct mark & 0xff07ffff | {elsewhere:#x}"),
+        ] {
+            assert!(text.contains(&line), "{line}\nis not in\n{text}");
+        }
+        assert!(!text.contains("iifname \"b\" meta mark"), "there is no number for it: {text}");
+        assert!(!text.contains("mark & 0xffff"), "{text}");
     }
 }

@@ -20,7 +20,9 @@
 //!
 //! One number stands for all three. It comes from the instance's name, so that connections survive
 //! a restart; where others use it the anchor does not start (see [`crate::Routes::keep_apart`]).
-//! It is the upper half of a mark; the lower half stays what others have made it.
+//! Its mark has the bits of [`Marks::above_mask`]; all others stay what others have made them.
+
+use roadweave_types::Marks;
 
 use crate::Instance;
 
@@ -28,14 +30,13 @@ use crate::Instance;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Apart {
     number: u16,
+    marks: Marks,
 }
 
 impl Apart {
-    /// The number of an instance, from that of its routing tables.
+    /// The number of an instance, and its mark.
     pub fn of(instance: &Instance) -> Self {
-        // The bytes of its tables' number that come from its name.
-        let [_, high, low, _] = instance.routing_tables().start().to_be_bytes();
-        Self { number: u16::from_be_bytes([high, low]) }
+        Self { number: instance.number(), marks: instance.marks() }
     }
 
     /// Its conntrack zone. Zero is that of everybody else.
@@ -45,12 +46,10 @@ impl Apart {
 
     /// Its mark, with the mask.
     pub fn mark(self) -> (u32, u32) {
-        (u32::from(self.number) << 16, MASK)
+        self.marks.anchor()
     }
 }
 
-/// The bits of a mark that are ours.
-pub(crate) const MASK: u32 = 0xffff_0000;
 /// The group of the TUNs of all anchors (`ip link show group 183`).
 pub(crate) const GROUP: u32 = 183;
 

@@ -41,6 +41,7 @@ pub(crate) use chain::{count_and_drop, counter};
 pub(crate) use flows::{FlowRemover, Left};
 pub use forwards::Forward;
 use ipnet::IpNet;
+use roadweave_types::Marks;
 pub(crate) use ruleset::is_quotable;
 use ruleset::ruleset;
 pub use shares::Share;
@@ -80,6 +81,8 @@ pub struct FilterOptions {
     pub apart: Option<Apart>,
     /// What each client of a server, or each host behind a box, may take of the kernel's tables.
     pub share: Option<Share>,
+    /// The marks of what was forwarded, and of what is for sockets of this machine.
+    pub marks: Marks,
     /// Turn forwarding on, as a server, or a box with a network behind it, needs.
     pub forward: bool,
 }

@@ -79,8 +79,8 @@ pub use privileges::become_owner_of;
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use random::random_bytes;
 pub use routes::{
-    AnchorTun, Change, ClientRoutes, ClientSockets, Excluded, Grant, RouteKeeper, RouteSettings,
-    Routes, UplinkNeighbours,
+    AnchorTun, Change, ClientRoutes, Excluded, Grant, RouteKeeper, RouteSettings, Routes,
+    UplinkNeighbours,
 };
 pub use serial::is_exclusive;
 pub use signals::{Signal, Signals};

@@ -18,6 +18,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use roadweave_types::Marks;
 use rustix::fs::{FlockOperation, OFlags};
 
 use crate::{DeviceError, become_owner_of};
@@ -27,11 +28,12 @@ mod settings;
 /// Marks our routes and rules (`proto 183` in `ip route`).
 pub const ROUTE_PROTOCOL: u8 = 183;
 
-/// The name of an instance and the places that go with it.
+/// The name of an instance, and the places and marks that go with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     name: String,
     directory: PathBuf,
+    marks: Marks,
 }
 
 /// Proof that no other process runs the instance; the kernel releases it with the process.
@@ -59,7 +61,24 @@ impl Instance {
         if !(1..=NAME_MAX).contains(&name.len()) || !name.chars().all(good) {
             return Err(DeviceError::BadInstance { name: name.to_owned() });
         }
-        Ok(Self { name: name.to_owned(), directory: directory.as_ref().to_owned() })
+        let marks = Marks::default().of_instance(number_of(name));
+        Ok(Self { name: name.to_owned(), directory: directory.as_ref().to_owned(), marks })
+    }
+
+    /// The same instance, whose marks lie in the bits of `marks`.
+    #[must_use]
+    pub fn with_marks(self, marks: Marks) -> Self {
+        Self { marks: marks.of_instance(self.number()), ..self }
+    }
+
+    /// The marks of its packets and connections.
+    pub fn marks(&self) -> Marks {
+        self.marks
+    }
+
+    /// The number that tells it from others, from its name.
+    pub(crate) fn number(&self) -> u16 {
+        number_of(&self.name)
     }
 
     /// The instance's name.
@@ -102,12 +121,7 @@ impl Instance {
     /// The numbers come from the name, so that they are found again, and lie beyond those that
     /// people choose.
     pub fn routing_tables(&self) -> RangeInclusive<u32> {
-        // FNV-1a, folded to 16 bits.
-        let hash = self
-            .name
-            .bytes()
-            .fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        let first = TABLES_BASE | ((hash ^ (hash >> 16)) & 0xffff) << 8;
+        let first = TABLES_BASE | u32::from(self.number()) << 8;
         first..=first | 0xff
     }
 
@@ -152,9 +166,9 @@ impl Instance {
         Ok(InstanceLock { _file: file })
     }
 
-    /// Looks whether no other instance that has run since the machine started has the same numbers,
-    /// by which the kernel still knows its connections; call it before anything is removed that
-    /// bears them.
+    /// Looks whether no other instance that has run since the machine started has the same mark, by
+    /// which the kernel still knows its connections; call it before anything is removed that bears
+    /// it.
     ///
     /// # Errors
     /// [`DeviceError::Unavailable`] with its name.
@@ -166,12 +180,13 @@ impl Instance {
                 continue;
             };
             let Ok(other) = Self::in_directory(name, &self.directory) else { continue };
-            let is_same =
-                other.name != self.name && other.routing_tables() == self.routing_tables();
+            // All programs of a machine are to have the same bits.
+            let is_same = other.name != self.name
+                && self.marks.of_instance(other.number()).anchor() == self.marks.anchor();
             if is_same {
                 let why = format!(
-                    "{name} has the same numbers as {}: choose another name, or remove {} if \
-                     {name} never runs again",
+                    "{name} has the same mark as {}: choose another name, more bits in \
+                     packet_marks, or remove {} if {name} never runs again",
                     self.name,
                     path.display()
                 );
@@ -184,6 +199,14 @@ impl Instance {
     fn file(&self, extension: &str) -> PathBuf {
         self.directory.join(format!("{}.{extension}", self.name))
     }
+}
+
+/// The number of the instance `name`: FNV-1a, folded to 16 bits.
+fn number_of(name: &str) -> u16 {
+    let hash = name
+        .bytes()
+        .fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    (hash ^ (hash >> 16)) as u16
 }
 
 /// A file for its owner alone, which is no link to another.

@@ -58,10 +58,9 @@ mod repairs;
 mod sockets;
 
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_types::{UplinkId, UplinkSelector};
+use roadweave_types::UplinkSelector;
 
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, NetworkInterface, Route, Rule, Tun, sysctl};
@@ -74,7 +73,6 @@ pub(crate) use keeper::lock;
 pub(crate) use plan::space_length;
 pub use repairs::Change;
 pub(crate) use repairs::Repairs;
-pub use sockets::ClientSockets;
 
 /// What a client routes, as its configuration says.
 #[derive(Clone, Debug)]
@@ -410,35 +408,6 @@ fn hide_other_addresses(
     Ok(Some(key))
 }
 
-/// The mark of what came in by an uplink, and of its answers, with the mask. There is none for more
-/// than 126 uplinks.
-///
-/// The upper half of a mark is ours: a part of the instance's name, so that instances do not take
-/// each other's, and the uplink. The lower half stays what others have made it.
-pub(crate) fn answer_mark(tables: &RangeInclusive<u32>, uplink: UplinkId) -> Option<(u32, u32)> {
-    let number = (uplink.0 < 0x7e).then_some(uplink.0 + 1)?;
-    Some(((tables.start() & 0xff00) << 16 | number << 16, ANSWER_MASK))
-}
-
-/// By which side of the box a connection went out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Tun,
-    Uplink(UplinkId),
-    Elsewhere,
-}
-
-/// The mark of a connection that went out by a side; [`answer_mark`] never gives it.
-pub(crate) fn side_mark(tables: &RangeInclusive<u32>, side: Side) -> Option<u32> {
-    let instance = (tables.start() & 0xff00) << 16;
-    let side = match side {
-        Side::Tun => instance | 0x7f << 16,
-        Side::Uplink(uplink) => answer_mark(tables, uplink)?.0,
-        Side::Elsewhere => instance,
-    };
-    Some(side | SIDE_BIT)
-}
-
 /// A route into the TUN: the default in the tunnel's own `table`, all else in the main table.
 fn tun_route(tun: u32, prefix: IpNet, table: u32) -> Route {
     Route {
@@ -472,10 +441,6 @@ const MAIN_TABLE: u32 = 254;
 const LOCAL_TABLE: u32 = 255;
 /// Who made the rules that are there from the beginning.
 const KERNEL_PROTOCOL: u8 = 2;
-/// The bits of a mark that are ours.
-pub(crate) const ANSWER_MASK: u32 = 0xffff_0000;
-/// Of these the one that tells the marks of [`side_mark`] from those of [`answer_mark`].
-pub(crate) const SIDE_BIT: u32 = 0x0080_0000;
 const PRIORITY_INWARD: u32 = 518;
 const PRIORITY_ANSWERS: u32 = 519;
 const PRIORITY_UPLINK: u32 = 520;

@@ -19,6 +19,7 @@ use roadweave_device::{
     Allowed, AnchorTun, Apart, Excluded, FilterOptions, Filters, Forwarding, Instance, RouteKeeper,
     Routes, Tun, TunOptions, cleanup, wait_readable,
 };
+use roadweave_types::Marks;
 
 const WAIT_MAX: Duration = Duration::from_secs(20);
 const MACHINE: [&str; 2] = ["203.0.113.1", "2001:db8::1"];
@@ -138,6 +139,7 @@ impl<'a> Anchor<'a> {
                 },
                 apart: Some(apart),
                 share: None,
+                marks: Marks::default(),
                 forward: true,
             };
             let filters = Filters::install(&instance, &filters).unwrap();

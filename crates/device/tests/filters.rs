@@ -12,7 +12,7 @@ use roadweave_device::{
     Allowed, Excluded, FilterKeeper, FilterOptions, Filters, Forwarding, Instance, Interface,
     Monitor, cleanup,
 };
-use roadweave_types::{DropReason, UplinkSelector};
+use roadweave_types::{DropReason, Marks, UplinkSelector};
 
 #[path = "filters/forged.rs"]
 mod forged;
@@ -153,6 +153,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         forwarding,
         apart: None,
         share: None,
+        marks: Marks::default(),
         forward: true,
     }
 }

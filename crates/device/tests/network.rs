@@ -18,7 +18,7 @@ use roadweave_device::{
     RouteSettings, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent,
     UplinkNeighbours, UplinkSocket, cleanup, wait_readable,
 };
-use roadweave_types::UplinkSelector;
+use roadweave_types::{Marks, UplinkSelector};
 
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
@@ -56,6 +56,7 @@ fn filters(tun: &str, inner: &str) -> FilterOptions {
         forwarding: Forwarding::Open,
         apart: None,
         share: None,
+        marks: Marks::default(),
         forward: true,
     }
 }

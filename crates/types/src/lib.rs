@@ -28,7 +28,7 @@ mod urgency;
 pub use delays::Delays;
 pub use drop_reason::{DropCounters, DropReason};
 pub use ids::{LaneId, PacketId, PathId, UplinkId};
-pub use marks::{FAILED_MARK, TAKEN_MARK};
+pub use marks::{Kind, Marks, Side, TooFewBits};
 pub use name_pattern::NamePattern;
 pub use offer::PathOffer;
 pub use order::Order;

@@ -15,8 +15,8 @@ config_cb() {
 	"") ;;
 	client)
 		toml_options="enabled config name private_key_file state_directory uplink_forward \
-uplink_local uplink_portal_probe exclude_mark masquerade before_join kill_switch tun_name mtu_bytes \
-memory_mb"
+uplink_local uplink_portal_probe exclude_mark packet_marks masquerade before_join kill_switch \
+tun_name mtu_bytes memory_mb"
 		toml_lists="uplink_include uplink_exclude uplink_inside into_tunnel exclude dns"
 		;;
 	server) toml_options="public_key name site" toml_lists="address" ;;
@@ -208,6 +208,7 @@ toml_client() {
 	# The program's own is in memory here: counts of caps and the key of a fleet would be lost.
 	config_get toml_state "$1" state_directory
 	toml_put text state_directory "${toml_state:-/etc/roadweave/state}"
+	toml_option "$1" packet_marks text packet_marks
 	echo "[uplinks]"
 	toml_list "$1" uplink_include include
 	toml_list "$1" uplink_exclude exclude

@@ -121,11 +121,14 @@ run
 writes 'inside = ["br-lan", "eth0.7"]'
 set_list client.client uplink_inside 'br-lan'
 set_option client.client uplink_local gateway
+set_option client.client packet_marks 0x00ff0000
 run
 writes 'inside = ["br-lan"]'
 writes 'local = "gateway"'
+writes 'packet_marks = "0x00ff0000"'
 rm -r "$tests/uci" "$tests/config/client.client/lists/uplink_inside"
-rm "$tests/config/client.client/options/uplink_local"
+rm "$tests/config/client.client/options/uplink_local" \
+    "$tests/config/client.client/options/packet_marks"
 run
 # The key stays, and the file is equal.
 before=$(sha256sum "$tests/keys/client.key" "$written")

@@ -44,7 +44,7 @@ const WORDS: [&str; 15] = [
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 /// The fields of docs/configuration.md but the private key, and of the sections around them.
-const FIELDS: [&str; 104] = [
+const FIELDS: [&str; 105] = [
     "accept",
     "addresses",
     "allow_destinations",
@@ -110,6 +110,7 @@ const FIELDS: [&str; 104] = [
     "origins",
     "pacing",
     "paths_max",
+    "packet_marks",
     "peers",
     "policies",
     "port",

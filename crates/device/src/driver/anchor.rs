@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Anchor, AnchorConfig, AnchorEvent, Peer, PeerTable};
-use roadweave_types::{Instant, UplinkId, earliest};
+use roadweave_types::{Instant, Marks, UplinkId, earliest};
 use serde_json::Value;
 
 use super::edge::Edge;
@@ -56,6 +56,8 @@ pub struct AnchorOptions {
     pub addresses: Vec<IpNet>,
     /// The TUN device.
     pub tun: TunSettings,
+    /// The bits of packet and connection marks that it may use.
+    pub marks: Marks,
     /// Whether what clients send leaves with this machine's own address.
     pub masquerade: bool,
     /// Whether clients may reach one another.
@@ -110,7 +112,7 @@ struct AnchorRole {
 }
 
 fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, DriverError> {
-    let (signals, instance, lock) = take_instance(&options.tun.name)?;
+    let (signals, instance, lock) = take_instance(&options.tun.name, options.marks)?;
     instance.check_tables()?;
     cleanup(&instance, &lock)?;
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);

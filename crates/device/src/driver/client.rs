@@ -115,7 +115,7 @@ struct ClientRole {
 /// What refuses what belongs into the tunnel is in place before anything that another user of the
 /// machine could make fail.
 fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, DriverError> {
-    let (signals, instance, lock) = take_instance(&options.tun.name)?;
+    let (signals, instance, lock) = take_instance(&options.tun.name, options.marks)?;
     // What an earlier run left closed stays closed.
     take_over(&instance, &lock);
     if let Err(error) = restore_of(&instance, &options.state_directory) {

@@ -61,6 +61,7 @@ impl ClientFilters {
             // Nothing leads into the tunnel yet.
             apart: None,
             share: Some(Share::default()),
+            marks: instance.marks(),
             forward: false,
         };
         let keeper = FilterKeeper::start(instance, Some(done))?;

@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use roadweave_tunnel::{Node, deliver, flush, turn};
-use roadweave_types::{DropCounters, Instant, UplinkId};
+use roadweave_types::{DropCounters, Instant, Marks, UplinkId};
 use serde_json::Value;
 
 use super::DriverError;
@@ -164,15 +164,18 @@ impl<N: Node, R: Role<N>> Running<N, R> {
     }
 }
 
-/// Catches the signals that the loop handles and takes the instance of the TUN `name`, before
-/// anything is changed, so that no signal leaves changes behind.
+/// Catches the signals that the loop handles and takes the instance of the TUN `name`, which may
+/// use `marks`, before anything is changed, so that no signal leaves changes behind.
 ///
 /// # Errors
 /// When the instance runs already, or the name is none.
-pub(super) fn take_instance(name: &str) -> Result<(Signals, Instance, InstanceLock), DeviceError> {
+pub(super) fn take_instance(
+    name: &str,
+    marks: Marks,
+) -> Result<(Signals, Instance, InstanceLock), DeviceError> {
     let signals =
         Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Restart, Signal::Hangup])?;
-    let instance = Instance::new(name)?;
+    let instance = Instance::new(name)?.with_marks(marks);
     let lock = instance.lock()?;
     Ok((signals, instance, lock))
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{LEG_SOCKET, Peer, PeerTable, ProxyConfig, Server, ServerConfig};
-use roadweave_types::{Instant, ServerName, UplinkId};
+use roadweave_types::{Instant, Marks, ServerName, UplinkId};
 use serde_json::Value;
 
 use super::edge::Edge;
@@ -84,7 +84,7 @@ struct ProxyRole {
 }
 
 fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, DriverError> {
-    let (signals, instance, lock) = take_instance(&options.instance)?;
+    let (signals, instance, lock) = take_instance(&options.instance, Marks::default())?;
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     let socket = open_socket(options.listen)?;
     let metrics = options.metrics.map(MetricsListener::bind);

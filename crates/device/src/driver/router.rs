@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
-use roadweave_types::{Instant, PathStatus, UplinkId};
+use roadweave_types::{Instant, Marks, PathStatus, UplinkId};
 use serde_json::Value;
 
 use super::edge::Edge;
@@ -72,7 +72,7 @@ struct RouterRole {
 }
 
 fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverError> {
-    let (signals, instance, lock) = take_instance(&options.tun.name)?;
+    let (signals, instance, lock) = take_instance(&options.tun.name, Marks::default())?;
     cleanup(&instance, &lock)?;
     let clock = Clock::start();
     let router = Router::new(options.config)?;
@@ -294,6 +294,7 @@ fn filter_options(tun: &Tun) -> FilterOptions {
         forwarding: Forwarding::Open,
         apart: None,
         share: None,
+        marks: Marks::default(),
         forward: true,
     }
 }

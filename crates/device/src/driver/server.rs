@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Peer, PeerTable, Peers, Server, ServerConfig};
-use roadweave_types::{Instant, UplinkId, earliest};
+use roadweave_types::{Instant, Marks, UplinkId, earliest};
 use serde_json::Value;
 
 use super::edge::Edge;
@@ -46,6 +46,8 @@ pub struct ServerOptions {
     pub addresses: Vec<IpNet>,
     /// The TUN device.
     pub tun: TunSettings,
+    /// The bits of packet and connection marks that it may use.
+    pub marks: Marks,
     /// Whether what clients send leaves with this machine's own address.
     pub masquerade: bool,
     /// The connections through this machine that a client may have at a time.
@@ -176,7 +178,7 @@ struct ServerRole {
 }
 
 fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, DriverError> {
-    let (signals, instance, lock) = take_instance(&options.tun.name)?;
+    let (signals, instance, lock) = take_instance(&options.tun.name, options.marks)?;
     cleanup(&instance, &lock)?;
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     let socket = open_socket(options.listen)?;

@@ -93,7 +93,7 @@ struct FailShard {
 }
 
 fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, DriverError> {
-    let (signals, instance, lock) = take_instance(&options.tun.name)?;
+    let (signals, instance, lock) = take_instance(&options.tun.name, options.marks)?;
     cleanup(&instance, &lock)?;
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     let map = ShardMap::new(options.shards, &random_bytes()?);

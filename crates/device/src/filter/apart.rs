@@ -16,7 +16,7 @@ use roadweave_types::DropReason;
 
 use super::FilterOptions;
 use super::chain::{Chain, count_and_drop, family, has_family};
-use crate::apart::{Apart, GROUP, MASK};
+use crate::apart::{Apart, GROUP};
 
 /// The rule that opens the source NAT for what came out of the TUN, whatever its address is.
 pub(super) fn masquerade(tun: &str, apart: Apart) -> String {
@@ -34,13 +34,14 @@ pub(super) fn forward(tun: &str) -> [String; 2] {
 
 /// What is for `address`, one of our own, and did not come by our TUN. A neighbour's clients may
 /// have the same one, and mean their own: these bear a mark by then.
-pub(super) fn own_address(tun: &str, address: &IpAddr) -> [String; 2] {
+pub(super) fn own_address(tun: &str, apart: Apart, address: &IpAddr) -> [String; 2] {
+    let (_, mask) = apart.mark();
     let drop = count_and_drop(DropReason::InnerFromOutside);
     let from = format!("iifname != {{ \"{tun}\", \"lo\" }}");
     let destination = format!("{from} {} daddr {address}", family(address.is_ipv4()));
     [
         format!("{destination} iifgroup != {GROUP} {drop}"),
-        format!("{destination} iifgroup {GROUP} meta mark & {MASK:#x} == 0 {drop}"),
+        format!("{destination} iifgroup {GROUP} meta mark & {mask:#x} == 0 {drop}"),
     ]
 }
 

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_types::DropReason;
+use roadweave_types::{DropReason, Kind, Marks};
 
 use super::FilterOptions;
 use super::chain::{count_and_drop, family, has_family};
@@ -85,11 +85,13 @@ pub(super) fn translating(options: &FilterOptions) -> Vec<String> {
             rules.push(format!("iifname != \"{tun}\" {} saddr @{set} return", family(ipv4)));
         }
     }
+    let (mark, mask) = options.marks.kind(Kind::Forwarded);
+    let set_mark = format!("ct mark set ct mark & {:#x} | {mark:#x}", !mask);
     for forward in forwards {
         let family = family(forward.to.is_ipv4());
         for (of, matches) in forward.protocols().zip(forward.matches()) {
             let to = forward.target(of);
-            rules.push(format!("{matches} {SET_MARK} dnat {family} to {to}"));
+            rules.push(format!("{matches} {set_mark} dnat {family} to {to}"));
         }
     }
     rules
@@ -103,12 +105,13 @@ pub(super) fn excepted(options: &FilterOptions) -> Vec<String> {
     }
     let matches = options.forwards.iter().flat_map(Forward::matches);
     let new = matches.map(|it| format!("fib daddr type local {it} ct state new return"));
-    new.chain([format!("{MARKED} return")]).collect()
+    new.chain([marked(options.marks) + " return"]).collect()
 }
 
 /// The rules that send their connections to `forwarded`, whatever clients may reach else.
-pub(super) fn judged(tun: &str) -> [String; 2] {
-    ["iifname", "oifname"].map(|side| format!("{side} \"{tun}\" {MARKED} goto forwarded"))
+pub(super) fn judged(tun: &str, marks: Marks) -> [String; 2] {
+    let marked = marked(marks);
+    ["iifname", "oifname"].map(|side| format!("{side} \"{tun}\" {marked} goto forwarded"))
 }
 
 /// Lets pass what the forwards of today have let in, in both directions, and errors about it.
@@ -132,11 +135,12 @@ pub(super) fn forwarded(options: &FilterOptions) -> Vec<String> {
 
 /// What the same client sends comes from this machine, or its answer would not come back here.
 pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
+    let marked = marked(options.marks);
     let rule = |forward: &Forward| {
         let (to, family) = (forward.to, family(forward.to.is_ipv4()));
         let near = of_family(&forward.near, forward.to.is_ipv4()).join(", ");
         format!(
-            "oifname \"{}\" {MARKED} {family} daddr {to} {family} saddr {{ {near} }} masquerade",
+            "oifname \"{}\" {marked} {family} daddr {to} {family} saddr {{ {near} }} masquerade",
             options.tun
         )
     };
@@ -153,6 +157,8 @@ fn range(ports: &RangeInclusive<u16>) -> String {
     }
 }
 
-/// The lower half of a connection's mark; the upper one is not ours here.
-const MARKED: &str = "ct mark & 0xffff == 0x5246";
-const SET_MARK: &str = "ct mark set ct mark & 0xffff0000 | 0x5246";
+/// Matches the connections of forwards.
+fn marked(marks: Marks) -> String {
+    let (mark, mask) = marks.kind(Kind::Forwarded);
+    format!("ct mark & {mask:#x} == {mark:#x}")
+}

@@ -22,7 +22,6 @@ use roadweave_types::DropReason;
 use super::chain::{Chain, count_and_drop, counter, family, has_family};
 use super::{Allowed, FilterOptions, Forwarding, Interface, Opened, apart, forwards, sockets};
 use crate::Excluded;
-use crate::routes::ANSWER_MASK;
 
 /// What the kernel counts for us.
 pub(super) const COUNTED: [DropReason; 3] =
@@ -151,8 +150,8 @@ pub(super) fn excluded_sets(Excluded { destinations, .. }: &Excluded) -> String 
 /// Before conntrack, so that no guess is answered by its state.
 fn own_addresses(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, own_addresses, forwarding, .. } = options;
-    if options.apart.is_some() {
-        let rules = |address| apart::own_address(tun, address);
+    if let Some(own) = options.apart {
+        let rules = |address| apart::own_address(tun, own, address);
         return own_addresses.iter().flat_map(rules).collect();
     }
     let drop = count_and_drop(DropReason::InnerFromOutside);
@@ -238,7 +237,7 @@ fn forward(options: &FilterOptions) -> Vec<String> {
             rules.push("goto answers".to_owned());
         }
         Forwarding::Server { outside_to_tunnel, clients_reach_clients, .. } => {
-            rules.extend(forwards::judged(tun));
+            rules.extend(forwards::judged(tun, options.marks));
             if !clients_reach_clients {
                 let drop = count_and_drop(DropReason::ForwardRefused);
                 rules.push(format!("iifname \"{tun}\" oifname \"{tun}\" {drop}"));
@@ -325,7 +324,7 @@ fn outside(options: &FilterOptions) -> Vec<String> {
 /// is excluded for others. Answers to what came in by an uplink are marked as such.
 fn no_exit(options: &FilterOptions) -> impl Iterator<Item = String> {
     let (tun, drop) = (&options.tun, count_and_drop(DropReason::ForwardRefused));
-    let unmarked = format!("meta mark & {ANSWER_MASK:#x} == 0");
+    let unmarked = format!("meta mark & {:#x} == 0", options.marks.above_mask());
     let rule = move |which| format!("iifname \"{tun}\" {unmarked} {which} {drop}");
     excluded(options).into_iter().map(rule)
 }

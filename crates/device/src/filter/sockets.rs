@@ -13,19 +13,19 @@
 //! socket, and nothing that one sends enters a TUN: their connections end beyond all tunnels.
 
 use ipnet::IpNet;
-use roadweave_types::DropReason;
+use roadweave_types::{DropReason, Kind, Marks};
 
 use super::chain::{count_and_drop, family, has_family};
 use super::{FilterOptions, REMOVAL_LIMIT, apart, call_nft};
+use crate::DeviceError;
 use crate::apart::GROUP;
-use crate::{ClientSockets, DeviceError};
 
 /// After destination NAT, which undoes source NAT for answers.
 pub(super) const HOOK: &str = "filter hook prerouting priority dstnat + 5";
 
 pub(super) fn rules(options: &FilterOptions) -> Vec<String> {
     match options.client_sockets {
-        true => rules_for(&apart::near(options), options.apart.is_some()),
+        true => rules_for(&apart::near(options), options.apart.is_some(), options.marks),
         false => Vec::new(),
     }
 }
@@ -62,8 +62,8 @@ pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
         .collect()
 }
 
-fn rules_for(near: &[IpNet], has_neighbours: bool) -> Vec<String> {
-    let (mark, mask) = ClientSockets::MARK;
+fn rules_for(near: &[IpNet], has_neighbours: bool, marks: Marks) -> Vec<String> {
+    let (mark, mask) = marks.kind(Kind::ClientSocket);
     let found = format!("socket transparent 1 meta mark set meta mark & {:#x} | {mark:#x}", !mask);
     let mut rules = Vec::new();
     if has_neighbours {
@@ -85,7 +85,7 @@ fn rules_for(near: &[IpNet], has_neighbours: bool) -> Vec<String> {
 /// As [`super::run_nft`].
 pub(crate) fn check_sockets(table: &str) -> Result<(), DeviceError> {
     let rules = ["192.0.2.0/24", "2001:db8::/64"].map(|net| net.parse().expect("a network"));
-    let rules = rules_for(&rules, false);
+    let rules = rules_for(&rules, false, Marks::default());
     let text = format!(
         "table inet {table} {{\n\
          set near4 {{ type ipv4_addr; flags interval; elements = {{ 192.0.2.0/24 }}; }}\n\

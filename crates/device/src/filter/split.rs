@@ -11,8 +11,8 @@
 //!
 //! A socket that takes a connection says yes before anybody knows whether its destination does. So
 //! the kernel notes by itself who answers, and a connection that the far end cannot make is broken
-//! off with a mark ([`FAILED`]), by which its destination goes by the TUN for a while, and that
-//! before the caller hears of it.
+//! off with a mark ([`Kind::Failed`]), by which its destination goes by the TUN for a while, and
+//! that before the caller hears of it.
 //!
 //! What is taken once is taken to its end, by the mark of its connection: without a socket it is
 //! answered by RST. A SYN that was sent on as a packet is not taken when it is sent again, since
@@ -34,19 +34,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_types::{FAILED_MARK, Instant, TAKEN_MARK};
+use roadweave_types::{Instant, Kind, Marks};
 
 use super::chain::{Chain, family, has_family};
 use super::nftables::Nftables;
 use super::ruleset::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};
 use super::{Interface, KeptTable, Turn, remove_table};
 use crate::{DeviceError, Excluded, Instance, Waker};
-
-/// The mark of packets and connections that are for sockets of this box which bear addresses of
-/// hosts, with the mask. It is of the lower half, since the upper one tells uplinks apart.
-pub(crate) const TAKEN: (u32, u32) = (TAKEN_MARK, 0xffff);
-/// The mark of a socket whose destination does not answer.
-pub(crate) const FAILED: u32 = FAILED_MARK;
 
 /// Which connections may be split.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +79,7 @@ struct Options {
     listeners: Vec<(IpAddr, u16)>,
     inside: Vec<Interface>,
     excluded: Excluded,
+    marks: Marks,
 }
 
 impl SplitTable {
@@ -98,7 +93,8 @@ impl SplitTable {
         waker: Waker,
     ) -> Self {
         let (inside, excluded) = (Vec::new(), Excluded::default());
-        let options = Options { tun: tun.to_owned(), rules, listeners, inside, excluded };
+        let (tun, marks) = (tun.to_owned(), instance.marks());
+        let options = Options { tun, rules, listeners, inside, excluded, marks };
         let name = instance.split_table();
         Self { table: KeptTable::new(name.clone(), Some(waker)), name, options }
     }
@@ -199,10 +195,10 @@ fn chains(options: &Options) -> Vec<Chain> {
         plain("note", note("answered")),
         plain("blame", note("failed")),
         plain("choose", choose(&options.rules)),
-        plain("taken", taken(&options.listeners)),
+        plain("taken", taken(options)),
     ];
     for (listener, name) in of_families(&options.listeners).into_iter().zip(["begin4", "begin6"]) {
-        chains.extend(listener.map(|listener| plain(name, begin(listener))));
+        chains.extend(listener.map(|listener| plain(name, begin(listener, options.marks))));
     }
     chains.extend([
         plain("inside_out", inside_out(options)),
@@ -212,9 +208,9 @@ fn chains(options: &Options) -> Vec<Chain> {
             "filter hook prerouting priority dstnat + 5",
             matches_inside(&options.inside, "iif", "").map(|it| it + " goto inside_out").collect(),
         ),
-        base("input", "filter hook input priority 1000", input()),
+        base("input", "filter hook input priority 1000", input(options.marks)),
         base("forward", "filter hook forward priority filter + 10", forward(options)),
-        base("output", "filter hook output priority filter + 10", output()),
+        base("output", "filter hook output priority filter + 10", output(options.marks)),
     ]);
     chains
 }
@@ -276,8 +272,8 @@ fn joined(ranges: &[RangeInclusive<u16>]) -> String {
 }
 
 /// What came in from inside.
-fn inside_out(Options { listeners, excluded, .. }: &Options) -> Vec<String> {
-    let (mark, mask) = TAKEN;
+fn inside_out(Options { listeners, excluded, marks, .. }: &Options) -> Vec<String> {
+    let (mark, mask) = marks.kind(Kind::Taken);
     let mut rules = vec![
         format!("ct mark & {mask:#x} == {mark:#x} goto taken"),
         "meta l4proto != tcp return".to_owned(),
@@ -295,27 +291,27 @@ fn inside_out(Options { listeners, excluded, .. }: &Options) -> Vec<String> {
 }
 
 /// Hands a connection over, if the listener takes any.
-fn begin(listener: (IpAddr, u16)) -> Vec<String> {
+fn begin(listener: (IpAddr, u16), marks: Marks) -> Vec<String> {
     vec![
         format!("limit rate over {RATE}/second burst {BURST} packets return"),
         format!(
             "{} {} {} counter name {BEGUN}",
             to(listener),
-            set_mark("ct mark"),
-            set_mark("meta mark")
+            set_mark("ct mark", marks),
+            set_mark("meta mark", marks)
         ),
     ]
 }
 
 /// What belongs to a connection that was handed over, errors about it among them.
-fn taken(listeners: &[(IpAddr, u16)]) -> Vec<String> {
+fn taken(Options { listeners, marks, .. }: &Options) -> Vec<String> {
+    let set_mark = set_mark("meta mark", *marks);
     let listeners = of_families(listeners).into_iter().flatten();
     // To the listener what is not a connection yet, such as the last packet of a handshake that the
     // kernel keeps no state of.
-    let mut rules: Vec<String> = listeners
-        .map(|listener| format!("{} {} return", to(listener), set_mark("meta mark")))
-        .collect();
-    rules.push(set_mark("meta mark"));
+    let mut rules: Vec<String> =
+        listeners.map(|listener| format!("{} {set_mark} return", to(listener))).collect();
+    rules.push(set_mark);
     rules
 }
 
@@ -330,8 +326,8 @@ fn to((address, port): (IpAddr, u16)) -> String {
 }
 
 /// What was handed over and has passed the filters of others.
-fn input() -> Vec<String> {
-    let (mark, mask) = TAKEN;
+fn input(marks: Marks) -> Vec<String> {
+    let (mark, mask) = marks.kind(Kind::Taken);
     vec![format!(
         "meta mark & {mask:#x} == {mark:#x} tcp flags & (fin | syn | rst | ack) == syn \
          ct state new counter name {COME_IN}"
@@ -350,16 +346,16 @@ fn forward(Options { tun, inside, .. }: &Options) -> Vec<String> {
 }
 
 /// What this machine says in the name of hosts: that they have ended in order, or do not answer.
-fn output() -> Vec<String> {
-    let (mark, mask) = TAKEN;
+fn output(marks: Marks) -> Vec<String> {
+    let ((mark, mask), (failed, _)) = (marks.kind(Kind::Taken), marks.kind(Kind::Failed));
     vec![
-        format!("meta mark & {mask:#x} == {FAILED:#x} tcp flags & rst == rst goto blame"),
+        format!("meta mark & {mask:#x} == {failed:#x} tcp flags & rst == rst goto blame"),
         format!("ct mark & {mask:#x} == {mark:#x} tcp flags & (fin | rst) == fin goto note"),
     ]
 }
 
-fn set_mark(what: &str) -> String {
-    let (mark, mask) = TAKEN;
+fn set_mark(what: &str, marks: Marks) -> String {
+    let (mark, mask) = marks.kind(Kind::Taken);
     format!("{what} set {what} & {:#x} | {mark:#x}", !mask)
 }
 
@@ -388,6 +384,7 @@ mod tests {
             listeners: vec![("127.0.0.1".parse().unwrap(), 4000), ("::1".parse().unwrap(), 6000)],
             inside: inside.iter().map(interface).collect(),
             excluded: Excluded::default(),
+            marks: Marks::default(),
         }
     }
 

@@ -16,6 +16,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         forwarding,
         apart: None,
         share: None,
+        marks: Marks::default(),
         forward: true,
     }
 }
@@ -363,4 +364,48 @@ fn what_came_out_of_the_tunnel_leaves_no_box_because_it_is_excluded() {
             "iifname \"rw0\" return",
         ],
     );
+}
+
+#[test]
+fn rules_set_and_read_the_bits_of_the_mask_alone() {
+    let forwarding = Forwarding::Server {
+        outside_to_tunnel: false,
+        clients_reach_clients: false,
+        denied: Vec::new(),
+        allowed: Vec::new(),
+    };
+    let forward = Forward {
+        tcp: true,
+        udp: false,
+        ports: 8443..=8443,
+        to: "10.8.0.5".parse().unwrap(),
+        to_ports: 8443..=8443,
+        near: Vec::new(),
+    };
+    let marks = Marks::within(0x00ff_0000).unwrap();
+    let instance = crate::Instance::new("rw0").unwrap().with_marks(marks);
+    let apart = crate::Apart::of(&instance);
+    let (mark, mask) = apart.mark();
+    assert_eq!((mask, mark & !mask), (0x00f8_0000, 0));
+    let options = FilterOptions {
+        marks,
+        apart: Some(apart),
+        client_sockets: true,
+        forwards: vec![forward],
+        ..options(forwarding)
+    };
+    let text = text(&options, NONE);
+    for line in [
+        "iifname \"rw0\" ct mark & 0x70000 == 0x10000 goto forwarded".to_owned(),
+        "meta nfproto ipv4 tcp dport 8443 ct mark set ct mark & 0xfff8ffff | 0x10000 dnat ip to \
+         10.8.0.5"
+            .to_owned(),
+        "ip daddr @near4 tcp flags & (syn | ack) != syn socket transparent 1 meta mark set meta \
+         mark & 0xfff8ffff | 0x20000"
+            .to_owned(),
+        format!("iifname \"rw0\" meta mark set meta mark & 0xff07ffff | {mark:#x}"),
+    ] {
+        check(&text, &[&line]);
+    }
+    assert!(!text.contains("mark & 0xffff"), "{text}");
 }

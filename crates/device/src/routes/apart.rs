@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 
 use super::{MAIN_TABLE, Routes, tun_route};
-use crate::apart::{Apart, GROUP, MASK};
+use crate::apart::{Apart, GROUP};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, NetworkInterface, Route, Rule, sysctl};
 
@@ -186,7 +186,7 @@ impl Routes {
     /// Whether nobody else's rule takes what bears the mark.
     fn check_mark(&mut self, apart: Apart, tun: &str) -> Result<(), DeviceError> {
         let unavailable = |why: String| Err(DeviceError::Unavailable { why });
-        let (own, _) = apart.mark();
+        let (own, mine) = apart.mark();
         if own == 0 {
             return unavailable(format!(
                 "no number comes of the name {tun}: choose another tun.name"
@@ -194,7 +194,7 @@ impl Routes {
         }
         let takes = |rule: &&Rule| {
             let (mark, mask) = rule.mark.unwrap_or_default();
-            let seen = mask & MASK;
+            let seen = mask & mine;
             seen != 0 && (mark ^ own) & seen == 0
         };
         match self.netlink.rules()?.iter().find(takes) {
@@ -203,7 +203,8 @@ impl Routes {
                 let (mark, mask) = rule.mark.unwrap_or_default();
                 unavailable(format!(
                     "the mark {own:#x} of {tun} is taken by another's rule (priority {}, fwmark \
-                     {mark:#x}/{mask:#x}): choose another tun.name",
+                     {mark:#x}/{mask:#x}): choose another tun.name, or set packet_marks to bits that \
+                     no other program uses",
                     rule.priority
                 ))
             }

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netlink_packet_route::route::RouteType;
-use roadweave_types::{UplinkId, UplinkSelector};
+use roadweave_types::{Kind, UplinkId, UplinkSelector};
 
 use super::passing::PassingKeeper;
 use super::plan::{
@@ -23,7 +23,6 @@ use super::{
     Change, Excluded, Grant, PRIORITY_NEAR, RouteSettings, Routes, hide_other_addresses,
     loosen_reverse_path_filter, mend_link, mend_local_rules, note_removed,
 };
-use crate::filter::split;
 use crate::monitor::foreign;
 use crate::netlink::{parse_address, parse_lease};
 use crate::process::ROUTE_PROTOCOL;
@@ -144,7 +143,7 @@ impl ClientRoutes {
     /// [`DeviceError::Unavailable`] when the mark is another's, and what the kernel says; none of
     /// it is taken then.
     pub(crate) fn take_split(&mut self, interfaces: BTreeSet<String>) -> Result<(), DeviceError> {
-        check_mark(&self.netlink.rules()?, split::TAKEN)?;
+        check_mark(&self.netlink.rules()?, self.instance.marks().kind(Kind::Taken))?;
         if self.split == interfaces {
             return Ok(());
         }
@@ -236,6 +235,7 @@ impl ClientRoutes {
         }
         let planner = Planner {
             tables: self.instance.routing_tables(),
+            marks: self.instance.marks(),
             settings: &self.settings,
             uplinks: &self.uplinks,
             outside: &self.outside,

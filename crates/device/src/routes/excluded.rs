@@ -17,7 +17,7 @@
 //! The server's inner addresses are in the tunnel whatever is said: those who mark may do so by
 //! addresses that a stranger has told them, by an answer of DNS for one.
 //!
-//! Only the lower half of a mark can be said: the upper one is the instances' own
+//! Bits of a mark that tell uplinks apart cannot be said: they are the instances' own
 //! ([`crate::answers`]).
 
 use std::collections::BTreeSet;

@@ -13,16 +13,14 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_types::UplinkId;
+use roadweave_types::{Kind, Marks, UplinkId};
 
 use super::excluded::Tunnel;
 use super::sockets::{LOOPBACK, METRIC, PRIORITY_SOCKETS};
 use super::{
     Grant, MAIN_TABLE, PRIORITY_ANSWERS, PRIORITY_BOUND, PRIORITY_INWARD, PRIORITY_NEAR,
     PRIORITY_NEIGHBOURS, PRIORITY_REST, PRIORITY_UPLINK, RouteSettings, UplinkNeighbours,
-    answer_mark,
 };
-use crate::filter::split;
 use crate::netlink::{DEFAULT_V4, DEFAULT_V6};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{Gateway, NetworkInterface, Route, Rule, Uplink};
@@ -46,6 +44,7 @@ pub(super) struct Seen {
 #[derive(Debug)]
 pub(super) struct Planner<'a> {
     pub tables: RangeInclusive<u32>,
+    pub marks: Marks,
     pub settings: &'a RouteSettings,
     pub uplinks: &'a BTreeMap<UplinkId, Uplink>,
     /// Interfaces that were uplinks, led out, were wireless or had a lease, at any time.
@@ -166,7 +165,7 @@ impl Planner<'_> {
                 output_interface: Some(uplink.name.clone()),
                 ..rule.clone()
             });
-            if let Some(mark) = answer_mark(&self.tables, id) {
+            if let Some(mark) = self.marks.answer(id) {
                 plan.rules.insert(Rule {
                     priority: PRIORITY_INWARD,
                     input_interface: Some(uplink.name.clone()),
@@ -202,7 +201,7 @@ impl Planner<'_> {
                     ipv4,
                     priority: PRIORITY_SOCKETS,
                     input_interface: Some(name.clone()),
-                    mark: Some(split::TAKEN),
+                    mark: Some(self.marks.kind(Kind::Taken)),
                     table,
                     protocol: ROUTE_PROTOCOL,
                     ..Rule::default()

@@ -11,27 +11,18 @@
 //! where `src_valid_mark` is set, is the sender, who is no client.
 
 use ipnet::IpNet;
+use roadweave_types::Kind;
 
 use super::Routes;
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Route, Rule, sysctl};
 
-/// Sockets of this machine that bear addresses of clients: the mark of what is for one, with the
-/// mask.
-///
-/// It is of the lower half, since the upper one tells instances apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientSockets;
-
-impl ClientSockets {
-    /// The mark, with the mask.
-    pub const MARK: (u32, u32) = (0x5257, 0xffff);
-}
-
 /// What a server has beside its routes into the TUN.
 #[derive(Clone, Debug)]
 pub(super) struct SocketTable {
     number: u32,
+    /// What is for such a socket: the mark, with the mask.
+    mark: (u32, u32),
     networks: Vec<IpNet>,
 }
 
@@ -43,8 +34,10 @@ impl Routes {
     /// [`DeviceError::Unavailable`] when the mark is another's; nothing is changed then. Else what
     /// the kernel says.
     pub fn take_for_sockets(&mut self, networks: &[IpNet]) -> Result<(), DeviceError> {
-        check_mark(&self.netlink.rules()?, ClientSockets::MARK)?;
-        let table = SocketTable { number: self.tunnel_table() + 2, networks: networks.to_vec() };
+        let mark = self.instance.marks().kind(Kind::ClientSocket);
+        check_mark(&self.netlink.rules()?, mark)?;
+        let (number, networks) = (self.tunnel_table() + 2, networks.to_vec());
+        let table = SocketTable { number, mark, networks };
         for route in table.networks.iter().filter_map(|network| table.route(network)) {
             self.netlink.replace_route(&route)?;
         }
@@ -72,7 +65,8 @@ pub(super) fn check_mark(rules: &[Rule], (own, mine): (u32, u32)) -> Result<(), 
     let Some(rule) = rules.iter().find(takes) else { return Ok(()) };
     let (mark, mask) = rule.mark.unwrap_or_default();
     let why = format!(
-        "the mark {own:#x} is taken by another's rule (priority {}, fwmark {mark:#x}/{mask:#x})",
+        "the mark {own:#x} is taken by another's rule (priority {}, fwmark {mark:#x}/{mask:#x}): set \
+         packet_marks to bits that no other program uses",
         rule.priority
     );
     Err(DeviceError::Unavailable { why })
@@ -110,7 +104,7 @@ impl SocketTable {
         let rule = |ipv4| Rule {
             ipv4,
             priority: PRIORITY_SOCKETS,
-            mark: Some(ClientSockets::MARK),
+            mark: Some(self.mark),
             table: self.number,
             protocol: ROUTE_PROTOCOL,
             ..Rule::default()

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_stream::{Event as StreamEvent, Streams};
-use roadweave_types::Instant;
+use roadweave_types::{Instant, Marks};
 use roadweave_wire::{ResetCode, StreamId};
 
 use self::caller::arrived_by;
@@ -65,6 +65,8 @@ pub struct EntranceSettings {
     pub origins: Vec<String>,
     /// The ports of hosts to which plain HTTP is read along.
     pub http_ports: Vec<u16>,
+    /// The mark of what breaks a connection off whose host does not answer is one of these.
+    pub marks: Marks,
     /// The most connections at a time.
     pub connections_max: usize,
     /// The most connections of one source address at a time.
@@ -84,6 +86,7 @@ impl EntranceSettings {
             networks,
             origins: Vec::new(),
             http_ports: Vec::new(),
+            marks: Marks::default(),
             connections_max: super::sockets_max().min(4096),
             connections_of_one_max: 512,
             handshake_max: Duration::from_secs(10),

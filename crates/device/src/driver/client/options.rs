@@ -11,7 +11,7 @@ use roadweave_fleet::VerifiedServer;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::TransportConfig;
 use roadweave_tunnel::{LaneConfig, StreamsConfig, UplinkPolicy};
-use roadweave_types::{ProbeUrl, ServerName, UplinkMatch, UplinkSelector};
+use roadweave_types::{Marks, ProbeUrl, ServerName, UplinkMatch, UplinkSelector};
 
 use super::super::{Reread, TunSettings};
 use crate::filter::split::SplitRules;
@@ -103,6 +103,8 @@ pub struct ClientOptions {
     pub memory_max: usize,
     /// The TUN device.
     pub tun: TunSettings,
+    /// The bits of packet and connection marks that it may use.
+    pub marks: Marks,
     /// What goes into the tunnel, and what is refused.
     pub routes: ClientRouteOptions,
     /// Whether what comes from behind this box gets the client's inner address.

@@ -12,7 +12,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_types::{Instant, Kind, Marks};
 
 use crate::driver::steering::Steering;
 use crate::filter::Turn;
@@ -28,6 +28,8 @@ pub(super) struct Split {
     next_look: Instant,
     /// How many were handed over and had not come in at the last look.
     astray: u64,
+    /// What follows of that.
+    astray_text: String,
     /// None is led here before, since they did not come in.
     rests_until: Option<Instant>,
     /// Why it is not as it should be, if so.
@@ -50,6 +52,7 @@ impl Split {
             is_led: false,
             next_look: Instant::ZERO,
             astray: 0,
+            astray_text: astray_text(instance.marks()),
             rests_until: None,
             failure: Some("it begins".to_owned()),
         }
@@ -151,9 +154,9 @@ impl Split {
         if more < 2 {
             return false;
         }
-        tracing::warn!("connections go by the tunnel, and are not split: {ASTRAY}");
+        tracing::warn!("connections go by the tunnel, and are not split: {}", self.astray_text);
         self.rests_until = Some(now + REST);
-        self.failure = Some(ASTRAY.to_owned());
+        self.failure = Some(self.astray_text.clone());
         true
     }
 }
@@ -166,9 +169,14 @@ pub(super) fn remove_left(instance: &Instance) {
     }
 }
 
-const ASTRAY: &str = "what is handed over does not come in: a firewall of this box drops it at \
-                      INPUT (let in what bears the mark 0x5258), or a rule of another leads it \
-                      elsewhere";
+fn astray_text(marks: Marks) -> String {
+    let (mark, mask) = marks.kind(Kind::Taken);
+    format!(
+        "what is handed over does not come in: a firewall of this box drops it at INPUT (let in \
+         what bears the mark {mark:#x}/{mask:#x}), or a rule of another leads it elsewhere"
+    )
+}
+
 /// How long nothing is led here after that.
 const REST: Duration = Duration::from_secs(600);
 /// How often it is looked at whether all is as it should be.

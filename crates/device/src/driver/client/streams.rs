@@ -10,7 +10,7 @@ use crate::driver::event_loop::{Driver, STREAMS};
 use crate::driver::steering::Steering;
 use crate::poll::Event;
 use crate::status::{SplitStatus, StreamsStatus};
-use crate::streams::{Entrance, EventStreams, LOOPBACK, PlayerTold};
+use crate::streams::{Entrance, EntranceSettings, EventStreams, LOOPBACK, PlayerTold};
 use crate::{DeviceError, Excluded, Instance, Interface};
 
 /// Where connections come in, and whose streams they go by.
@@ -36,7 +36,8 @@ impl LanStreams {
         options: &LanStreamsOptions,
         driver: &Driver<Client>,
     ) -> Result<Self, DeviceError> {
-        let entrance = Entrance::open(options.entrance.clone(), STREAMS);
+        let settings = EntranceSettings { marks: instance.marks(), ..options.entrance.clone() };
+        let entrance = Entrance::open(settings, STREAMS);
         entrance.register(&driver.poller)?;
         let nowhere = Streams::new(Config::for_streams(Side::Client, 0));
         let split = options.split.as_ref().map(|rules| {

@@ -94,7 +94,7 @@ impl Host {
                 .is_ok();
         let (keeper, machine) = Machine::start(routes, tun.index(), options.addresses, clients)?;
         let filter_options =
-            FilterOptions { apart, client_sockets, ..filter_options(tun, &options) };
+            FilterOptions { apart, client_sockets, ..filter_options(instance, tun, &options) };
         let mut filters = FilterKeeper::start(instance, None)?;
         filters.set_and_wait(with_clients(&filter_options, machine.leads()))?;
         let flows = FlowRemover::start(apart)?;
@@ -179,7 +179,7 @@ fn surroundings(tun: &Tun, options: &HostOptions<'_>) -> AnchorTun {
 }
 
 /// The filters without clients: an open router only for those.
-fn filter_options(tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
+fn filter_options(instance: &Instance, tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
     let HostOptions { addresses, masquerade, clients_reach_clients, destinations, .. } = *options;
     let mut filters = FilterOptions {
         tun: tun.name().to_owned(),
@@ -200,6 +200,7 @@ fn filter_options(tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
         },
         apart: None,
         share: Some(Share { connections: options.client_connections, prefixes: Vec::new() }),
+        marks: instance.marks(),
         forward: true,
     };
     set_destinations(&mut filters, destinations);

@@ -109,6 +109,7 @@ impl World {
         self.outside.extend(leading_out(&self.settings, &self.seen).collect::<Vec<_>>());
         Planner {
             tables: TABLES,
+            marks: Marks::default().of_instance(7),
             settings: &self.settings,
             uplinks: &self.uplinks,
             outside: &self.outside,
@@ -337,7 +338,7 @@ fn sockets_bound_to_an_interface_with_its_own_default_route_keep_it() {
 fn what_is_marked_is_taken_by_the_interfaces_inside_alone() {
     let mut world = World::new(&[], "10.9.0.2/24", &[]);
     let marked = |plan: &Plan| {
-        let rules = plan.rules.iter().filter(|rule| rule.mark == Some(split::TAKEN));
+        let rules = plan.rules.iter().filter(|rule| rule.mark == Some((0x5258, 0xffff)));
         rules.map(|rule| (rule.ipv4, rule.input_interface.clone())).collect::<Vec<_>>()
     };
     assert_eq!(marked(&world.planner().whole()), []);

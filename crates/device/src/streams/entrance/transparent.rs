@@ -18,7 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use roadweave_stream::Streams;
-use roadweave_types::Instant;
+use roadweave_types::{Instant, Kind, Marks};
 use roadweave_wire::{Destination, ResetCode};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -28,7 +28,6 @@ use super::caller::arrived_by;
 use super::listener::Listener;
 use super::progress::{Joining, Next};
 use super::{Entrance, LOOPBACK};
-use crate::filter::split::FAILED;
 
 /// Whether connections are taken that ask for nothing.
 #[derive(Debug, Default)]
@@ -142,7 +141,7 @@ impl Entrance {
     /// tunnel the next time.
     pub(super) fn refuse_socket(&self, socket: &TcpStream, is_transparent: bool) {
         if is_transparent {
-            blame(socket);
+            blame(socket, self.settings.marks);
         }
         break_off(socket);
     }
@@ -154,7 +153,7 @@ impl Entrance {
             ResetCode::TooMany => self.taking.rests_until = Some(now + REST),
             // All streams are over.
             ResetCode::Aborted => {}
-            _ => blame(socket),
+            _ => blame(socket, self.settings.marks),
         }
         break_off(socket);
     }
@@ -162,9 +161,11 @@ impl Entrance {
 
 /// Has the kernel note, before it sends the RST, that what the connection was meant for does not
 /// answer.
-fn blame(socket: &TcpStream) {
+fn blame(socket: &TcpStream, marks: Marks) {
+    let ((failed, mask), socket) = (marks.kind(Kind::Failed), SockRef::from(socket));
+    let marked = socket.mark().and_then(|mark| socket.set_mark(mark & !mask | failed));
     // Where it fails the next attempt is reset as well, until nobody has answered for a while.
-    if let Err(error) = SockRef::from(socket).set_mark(FAILED) {
+    if let Err(error) = marked {
         tracing::debug!(%error, "a destination that does not answer is not noted");
     }
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! What comes back finds the socket by the filters' mark and a table of local routes (see
-//! [`crate::ClientSockets`]).
+//! `filter::sockets`).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
