@@ -94,6 +94,45 @@ fn a_server_that_cannot_be_reached_is_told_within_seconds() {
 }
 
 #[test]
+fn a_client_without_uplinks_says_what_they_lack() {
+    run_sandboxed("a_client_without_uplinks_says_what_they_lack", || {
+        let road = Road::without_uplinks();
+        road.edit("client.toml", |text| text.replace("include = []", "include = [\"wwan*\"]"));
+        let check = |said: &str| {
+            let client = road.start_client("client");
+            client.wait_for(&format!("no uplink is usable: {said}"));
+            assert_eq!(client.count("WARN") + client.count("ERROR"), 1, "{}", client.log());
+            client.interrupt();
+        };
+        check("no interface is one by uplinks.include (wwan*) and uplinks.exclude");
+        road.vehicle.ip("link add wwan0 type veth peer name tower").unwrap();
+        check("wwan0: it is down");
+        for name in ["wwan0", "tower"] {
+            road.vehicle.ip(&format!("link set {name} up")).unwrap();
+        }
+        check("wwan0: it has no address");
+        road.edit("client.toml", |text| text.replace("include = [\"wwan*\"]", "include = []"));
+        check("tower: it has no address; wwan0: it has no address");
+        road.vehicle.ip("address add 10.9.0.2/24 dev wwan0").unwrap();
+        check("tower: it has no address; wwan0: no default route leads over it");
+    });
+}
+
+#[test]
+fn an_uplink_for_which_the_server_has_no_path_is_told_as_that() {
+    run_sandboxed("an_uplink_for_which_the_server_has_no_path_is_told_as_that", || {
+        let road = Road::new();
+        road.edit("server.toml", |text| text + "[transport]\npaths_max = 1\n");
+        let (_server, client) = road.start_both();
+        client.wait_for(
+            "carries nothing: 1 other uplinks have paths, and transport.paths_max of the server \
+             allows no more",
+        );
+        assert_eq!(client.count("does its network block UDP"), 0, "{}", client.log());
+    });
+}
+
+#[test]
 fn strangers_are_refused_once_on_both_sides() {
     run_sandboxed("strangers_are_refused_once_on_both_sides", || {
         let road = Road::new();

@@ -122,6 +122,10 @@ impl Answers {
         let valid =
             |name: &String| format!("net.ipv4.conf.{}.src_valid_mark", name.replace('.', "/"));
         let mut gone = false;
+        // They are set for the first uplink.
+        if self.uplinks.is_empty() {
+            return Ok(gone);
+        }
         for key in self.uplinks.keys().map(valid).chain(REFLECTING.map(str::to_owned)) {
             // An interface that is away has none, and a kernel without IPv6 none of its own.
             if sysctl::read(&key).is_ok_and(|value| value != "1") {

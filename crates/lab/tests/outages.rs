@@ -262,7 +262,8 @@ fn an_uplink_beyond_the_most_paths_is_told_as_that_and_not_as_blocked() {
     let mut world = Plan::new("xnc", links).build().join();
     world.run(ms(60_000));
     let blocked = |notice: &&&Notice| matches!(notice, Notice::Blocked { .. });
-    let without_path = |notice: &&&Notice| matches!(notice, Notice::NoPath { paths_max: 16, .. });
+    let without_path =
+        |notice: &&&Notice| matches!(notice, Notice::NoPath { paths: 16, of_server: false, .. });
     let all = notices(&world);
     assert_eq!(all.iter().filter(blocked).count(), 0, "{}", lines(&world));
     assert_eq!(all.iter().filter(without_path).count(), 1, "{}", lines(&world));

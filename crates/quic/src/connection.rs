@@ -59,6 +59,14 @@ use crate::virtual_address;
 use roadweave_identity::tls::HandshakeRefusal;
 use roadweave_identity::{PublicKey, Refusal};
 
+/// A path that is to be opened as soon as the peer allows.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    uplink: UplinkId,
+    server: SocketAddr,
+    since: Instant,
+}
+
 /// A connection to one peer over any number of paths.
 pub struct Connection {
     epoch: Epoch,
@@ -83,7 +91,7 @@ pub struct Connection {
     closing: BTreeSet<noq_proto::PathId>,
     /// Uplinks that are to get a path as soon as the peer allows, with the server's addresses on
     /// them.
-    wishes: VecDeque<(UplinkId, SocketAddr)>,
+    wishes: VecDeque<Wish>,
     /// Whether acknowledgements take all paths.
     acknowledges_on_all: bool,
     /// The path that is being closed because it answers nothing.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use roadweave_types::{Delays, Instant, PathId, Policy, UplinkId};
 
-use super::{Connection, Phase};
+use super::{Connection, Phase, Wish};
 use crate::event::PathError;
 use crate::stats::{EcnMarking, PathStats};
 
@@ -32,15 +32,22 @@ impl Connection {
             return Err(PathError::Closed);
         }
         let taken = self.paths.iter().any(|path| path.uplink == Some(uplink));
-        if taken || self.wishes.iter().any(|(wished, _)| *wished == uplink) {
+        if taken || self.wished_since(uplink).is_some() {
             return Err(PathError::Exists);
         }
         if self.paths.len() + self.wishes.len() >= self.config.max_paths as usize {
             return Err(PathError::TooMany);
         }
-        self.wishes.push_back((uplink, server));
+        self.wishes.push_back(Wish { uplink, server, since: now });
         self.want_flush(now);
         Ok(())
+    }
+
+    /// Since when a path over `uplink` waits for the peer, which allows no more paths yet; `None`
+    /// if there is no such path.
+    pub fn wished_since(&self, uplink: UplinkId) -> Option<Instant> {
+        let wish = self.wishes.iter().find(|wish| wish.uplink == uplink);
+        wish.map(|wish| wish.since)
     }
 
     /// Closes a path for good. What is in flight on it is reported lost, then

@@ -8,7 +8,7 @@ use noq_proto::{SendDatagramError, Transmit};
 use roadweave_types::{Instant, PathId};
 
 use super::upkeep::MEASURE_SENDING;
-use super::{Connection, Gates, Phase};
+use super::{Connection, Gates, Phase, Wish};
 use crate::event::{PathError, SendError};
 use crate::gate::{Gate, GateState};
 use crate::meter::sent::{Fate, TrackedPayload};
@@ -408,7 +408,7 @@ impl Connection {
 
     fn open_wished_paths(&mut self, now: Instant) {
         while self.phase == Phase::Open
-            && let Some(&(uplink, server)) = self.wishes.front()
+            && let Some(&Wish { uplink, server, .. }) = self.wishes.front()
         {
             match self.try_open(now, uplink, server) {
                 Ok(()) => self.wishes.pop_front(),

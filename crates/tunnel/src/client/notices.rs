@@ -107,8 +107,10 @@ pub enum Notice {
     NoPath {
         /// The uplink's name.
         uplink: String,
-        /// The most paths of a session.
-        paths_max: u32,
+        /// How many paths the session has.
+        paths: usize,
+        /// Whether the server allows no more; else this client's own settings do not.
+        of_server: bool,
     },
     /// A lane has to wait for the only uplink that it may use.
     LaneWaits {
@@ -297,11 +299,14 @@ impl fmt::Display for Notice {
                  its network block UDP?",
                 secs(since)
             ),
-            Self::NoPath { uplink, paths_max } => write!(
-                f,
-                "{uplink} carries nothing: {paths_max} other uplinks have paths, and \
-                 transport.paths_max allows no more"
-            ),
+            Self::NoPath { uplink, paths, of_server } => {
+                let whose = if *of_server { " of the server" } else { "" };
+                write!(
+                    f,
+                    "{uplink} carries nothing: {paths} other uplinks have paths, and \
+                     transport.paths_max{whose} allows no more"
+                )
+            }
             Self::LaneWaits { lane, uplink } => write!(
                 f,
                 "lane {lane} waits for its uplink {uplink}, which is not there; what waits longer than \

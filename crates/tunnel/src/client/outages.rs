@@ -18,6 +18,8 @@ use crate::uplink::Span;
 const SILENT_MIN: Duration = Duration::from_secs(1);
 /// An uplink over which nothing came for so long, while others are answered, is blocked.
 const BLOCKED_AFTER: Duration = Duration::from_secs(10);
+/// A server that has not allowed a path for so long has as many as it wants.
+const ALLOWED_AFTER: Duration = Duration::from_secs(5);
 
 /// What is known, and what has been told of it.
 #[derive(Debug, Default)]
@@ -197,7 +199,21 @@ impl Client {
         let uplinks = self.uplinks.iter().filter(move |(_, uplink)| is_news(uplink));
         uplinks
             .filter(move |(id, _)| is_tried(id) && unreported(id))
-            .map(|(id, uplink)| (*id, uplink.since + BLOCKED_AFTER))
+            .map(move |(id, uplink)| (*id, self.blocked_at(*id, uplink)))
+    }
+
+    /// When an uplink over which nothing comes counts as blocked. A path that the server has not
+    /// allowed yet has its time first.
+    fn blocked_at(&self, id: UplinkId, uplink: &Uplink) -> Instant {
+        let at = uplink.since + BLOCKED_AFTER;
+        let allowed = self.wished_since(id).map(|since| since + ALLOWED_AFTER);
+        allowed.map_or(at, |allowed| allowed.max(at))
+    }
+
+    /// Since when a path of the session over an uplink waits for the server to allow it.
+    fn wished_since(&self, id: UplinkId) -> Option<Instant> {
+        let current = self.current.as_ref()?;
+        self.endpoint.connection(current.id)?.wished_since(id)
     }
 
     fn watch_blocked(&mut self, now: Instant) {
@@ -208,20 +224,24 @@ impl Client {
         self.outages.blocked.insert(id);
         let Some(uplink) = self.uplinks.get(&id) else { return };
         let (uplink, since) = (uplink.name.clone(), now.since(uplink.since));
-        let paths_max = self.config.transport.max_paths;
-        let notice = match self.lacks_path(id) {
-            true => Notice::NoPath { uplink, paths_max },
-            false => Notice::Blocked { uplink, since },
+        let notice = match self.paths_without(id) {
+            Some((paths, of_server)) => Notice::NoPath { uplink, paths, of_server },
+            None => Notice::Blocked { uplink, since },
         };
         self.notify(now, notice);
     }
 
-    /// Whether an uplink has no path since others have as many as there may be.
-    fn lacks_path(&self, id: UplinkId) -> bool {
-        let connection = self.current.as_ref().and_then(|it| self.endpoint.connection(it.id));
-        let paths = connection.map_or(&[][..], |connection| connection.paths());
-        paths.len() >= self.config.transport.max_paths as usize
-            && paths.iter().all(|path| path.uplink != Some(id))
+    /// How many paths there are where an uplink has none since there may be no more, and whether
+    /// the server allows no more.
+    fn paths_without(&self, id: UplinkId) -> Option<(usize, bool)> {
+        let connection = self.endpoint.connection(self.current.as_ref()?.id)?;
+        let paths = connection.paths();
+        if paths.iter().any(|path| path.uplink == Some(id)) {
+            return None;
+        }
+        let is_wished = connection.wished_since(id).is_some();
+        let is_full = paths.len() >= self.config.transport.max_paths as usize;
+        (is_wished || is_full).then_some((paths.len(), is_wished))
     }
 
     /// Tells of uplinks that have reached their caps, and of those that are below again.

@@ -106,7 +106,7 @@ impl ClientRole {
             .collect();
         let servers = servers.join(", ");
         if driver.edge.sockets.is_empty() {
-            tracing::warn!("no uplink is usable; `ip address` shows the interfaces there are");
+            tracing::warn!("no uplink is usable: {}", printable(&self.why_no_uplink()));
         } else if !driver.node.uplinks(now).iter().any(|uplink| uplink.heard) {
             tracing::warn!(
                 "no answer from {servers}; is the server running, the address right, \

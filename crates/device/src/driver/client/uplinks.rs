@@ -232,6 +232,37 @@ impl ClientRole {
         may_lead_to_controller || self.resolver.may_reach(leads(true), leads(false))
     }
 
+    /// What each interface lacks that may be an uplink, while none is in service.
+    pub(super) fn why_no_uplink(&self) -> String {
+        let include = &self.options.uplinks.include;
+        let lack = |uplink: &Uplink| {
+            let name = &uplink.name;
+            let lack = match uplink {
+                _ if self.overrides.is_paused(name) => "it is paused",
+                Uplink { conflict: Some(why), .. } => why,
+                Uplink { carrier: false, .. } => "it is down",
+                Uplink { addresses, .. } if addresses.is_empty() => "it has no address",
+                _ if include.is_empty() && !uplink.leads_out() => "no default route leads over it",
+                _ if !self.is_wanted(uplink) => {
+                    "no address of a server can be reached from its own"
+                }
+                _ => "it is not in service yet",
+            };
+            format!("{name}: {lack}")
+        };
+        let all: Vec<String> = self.monitor.uplinks().take(REASONS_MAX).map(lack).collect();
+        match (all.is_empty(), include.is_empty()) {
+            (false, _) => all.join("; "),
+            (true, false) => {
+                let names = include.join(", ");
+                format!("no interface is one by uplinks.include ({names}) and uplinks.exclude")
+            }
+            (true, true) => {
+                "there is no interface but those of uplinks.inside and uplinks.exclude".to_owned()
+            }
+        }
+    }
+
     /// Lets an uplink be used as the configuration says.
     pub(super) fn apply_policy(&self, client: &mut Client, uplink: &str) {
         let hardware = hardware(uplink);
@@ -255,6 +286,9 @@ impl ClientRole {
         UplinkTraits { name, device: hardware.as_deref(), iccid: self.modems.iccid(name) }
     }
 }
+
+/// As many interfaces are named where none is in service.
+const REASONS_MAX: usize = 16;
 
 /// A socket for both families, or for IPv4 where the kernel has no IPv6.
 fn open_socket(interface: &str) -> Result<UplinkSocket, DeviceError> {
