@@ -10,6 +10,7 @@ mod facts;
 mod firewall;
 mod gather;
 mod judge;
+mod marks;
 mod reach;
 mod speed;
 

@@ -67,6 +67,15 @@ fn a_box_is_told_which_uplink_is_blocked_and_how_long_packets_may_be() {
         check(&found, &format!("reach eth2 {ADDRESS}"), "fail", "while one came another way");
         assert_eq!(code, Some(1), "{found:#?}");
 
+        // A rule of another hides the uplinks of answers.
+        assert!(!found.iter().any(|check| check["name"].as_str().unwrap().starts_with("marks")));
+        nft(
+            &road.vehicle,
+            "table inet vpn { chain pre { type filter hook prerouting priority mangle;
+                meta mark set ct mark; }; }",
+        );
+        check(&look().0, "marks inet vpn pre", "warn", "give the rule a mask without");
+
         // While a client runs it is the same.
         let client = road.start_client("client");
         client.wait_for("joined");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use roadweave_device::{Gateway, SendFailure};
 
 use super::firewall::Dropping;
+use super::marks::Overwriting;
 
 /// All that checks look at.
 #[derive(Clone, Debug)]
@@ -55,6 +56,8 @@ pub(super) struct MachineFacts {
     pub(super) crypto_bps: Option<u64>,
     /// Whether the processor has instructions for AES; `None` on others than x86-64 and AArch64.
     pub(super) has_aes: Option<bool>,
+    /// Chains of others that overwrite bits of marks which the file's role uses.
+    pub(super) overwriting: Vec<Overwriting>,
 }
 
 /// What is particular to the role of the file.

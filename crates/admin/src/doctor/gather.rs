@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use roadweave_config::{ClientFile, FileError, ServerFile, load, reading_group};
+use roadweave_config::{ClientFile, ClientStreams, FileError, ServerFile, load, reading_group};
 use roadweave_device::status::RoleStatus;
 use roadweave_device::{ClockReading, Monitor, Netlink, UdpOptions, Uplink, UplinkSocket, local};
-use roadweave_types::{ServerHost, ServerName};
+use roadweave_types::{Marks, ServerHost, ServerName};
 use rustix::net::sockopt;
 use serde_json::Value;
 
@@ -20,7 +20,8 @@ use super::facts::{
     ClientFacts, Facts, FileFacts, MachineFacts, Probe, RoleFacts, ServerFacts, UplinkFacts,
 };
 use super::firewall::{Dropping, Hook, dropping};
-use super::{reach, speed};
+use super::marks::Overwriting;
+use super::{marks, reach, speed};
 
 /// It belongs to the user that clients and servers run as.
 const RUN_DIRECTORY: &str = "/run/roadweave";
@@ -32,13 +33,20 @@ const ADDRESSES_MAX: usize = 4;
 const UPLINKS_MAX: usize = 16;
 
 pub(super) fn gather(path: &Path) -> Facts {
+    let mut used = 0;
     let (role, error, has_key, state) = match read(path) {
         Ok(File::Client(file)) => {
+            let marks = Marks::from(file.packet_marks);
+            let splits = file.streams.as_ref().is_some_and(ClientStreams::splits);
+            used = marks.above_mask() | if splits { marks.kind_mask() } else { 0 };
             let has_key = !file.private_key.is_empty();
             let state = file.state_directory.clone();
             (Some(RoleFacts::Client(client(&file))), None, has_key, Some(state))
         }
         Ok(File::Server(file)) => {
+            if !file.forwards.is_empty() || file.streams.is_some() {
+                used = Marks::from(file.packet_marks).kind_mask();
+            }
             let has_key = !file.private_key.is_empty();
             let state = file.state_directory.clone();
             (Some(RoleFacts::Server(server(&file))), None, has_key, Some(state))
@@ -62,7 +70,7 @@ pub(super) fn gather(path: &Path) -> Facts {
             (folder, there.map_err(|error| error.to_string()))
         }),
     };
-    Facts { file, machine: machine(), role }
+    Facts { file, machine: machine(used), role }
 }
 
 enum File {
@@ -81,7 +89,8 @@ fn read(path: &Path) -> Result<File, FileError> {
     }
 }
 
-fn machine() -> MachineFacts {
+/// `used`: the bits of marks that the file's role uses.
+fn machine(used: u32) -> MachineFacts {
     let clock = ClockReading::take();
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let granted = UplinkSocket::open(&UdpOptions::server(loopback)).ok().and_then(|socket| {
@@ -101,6 +110,7 @@ fn machine() -> MachineFacts {
         buffer: granted,
         crypto_bps: speed::crypto_bps(),
         has_aes: speed::has_aes(),
+        overwriting: overwriting(used),
     }
 }
 
@@ -244,16 +254,7 @@ fn server(file: &ServerFile) -> ServerFacts {
 
 /// What `nft` tells of the chains that drop what clients send.
 fn drops(file: &ServerFile) -> Result<Vec<Dropping>, String> {
-    let mut nft = Command::new("nft");
-    // Without the elements of sets, of which there may be many.
-    let output = nft.args(["--json", "--terse", "list", "ruleset"]).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("nft cannot be started: {error}"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(said.lines().next().unwrap_or("nft gave no reason").to_owned());
-    }
-    let ruleset: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("what nft says is not understood: {error}"))?;
+    let ruleset = ruleset()?;
     let mut drops = dropping(&ruleset, file.tun.name.as_str(), file.listen.port());
     // A family that clients do not have is nobody's loss.
     let has = |ipv4: bool| file.addresses.iter().any(|net| net.addr().is_ipv4() == ipv4);
@@ -264,4 +265,34 @@ fn drops(file: &ServerFile) -> Result<Vec<Dropping>, String> {
         _ => true,
     });
     Ok(drops)
+}
+
+/// The chains of others that overwrite the bits `used` of marks, as far as that is seen.
+fn overwriting(used: u32) -> Vec<Overwriting> {
+    if used == 0 {
+        return Vec::new();
+    }
+    let mut all = ruleset().map_or_else(|_| Vec::new(), |it| marks::in_ruleset(&it, used));
+    for (family, program) in [("ip", "iptables-save"), ("ip6", "ip6tables-save")] {
+        let output = Command::new(program).stdin(Stdio::null()).output();
+        // Without the program there are none of its rules.
+        let Ok(output) = output else { continue };
+        let saved = String::from_utf8_lossy(&output.stdout);
+        all.extend(marks::in_iptables(family, &saved, used));
+    }
+    all
+}
+
+/// What `nft` tells of all tables.
+fn ruleset() -> Result<Value, String> {
+    let mut nft = Command::new("nft");
+    // Without the elements of sets, of which there may be many.
+    let output = nft.args(["--json", "--terse", "list", "ruleset"]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("nft cannot be started: {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(said.lines().next().unwrap_or("nft gave no reason").to_owned());
+    }
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("what nft says is not understood: {error}"))
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use roadweave_device::{Gateway, SendFailure};
+use roadweave_types::Marks;
 
 use super::Check;
 use super::facts::{
@@ -10,6 +11,7 @@ use super::facts::{
     UplinkFacts,
 };
 use super::firewall::{Dropping, Hook};
+use super::marks::Overwriting;
 
 /// The clock may be so far behind the file, seconds: a copy may be from a machine with another.
 const BEHIND_MAX: u64 = 60;
@@ -102,7 +104,23 @@ fn of_machine(file: &FileFacts, machine: &MachineFacts) -> Vec<Check> {
         ),
     }));
     checks.extend(machine.crypto_bps.map(|bps| crypto(bps, machine.has_aes)));
+    checks.extend(machine.overwriting.iter().map(overwritten));
     checks
+}
+
+/// What one chain does to marks.
+fn overwritten(Overwriting { place, bits, ours }: &Overwriting) -> Check {
+    let what = format!(
+        "a rule there copies the bits {bits:#x} between the marks of packets and connections; \
+         Roadweave uses {ours:#x} of them, and answers may leave by a wrong way"
+    );
+    let mask = format!("give the rule a mask without {ours:#x}");
+    // With fewer free bits the mask would be refused.
+    let mend = match bits.count_zeros() >= Marks::BITS_MIN {
+        true => format!("{mask}, or write packet_marks = \"{:#010x}\"", !bits),
+        false => mask,
+    };
+    Check::warn(format!("marks {place}"), what, mend)
 }
 
 fn clock(file: &FileFacts, machine: &MachineFacts) -> Check {

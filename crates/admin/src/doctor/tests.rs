@@ -15,6 +15,7 @@ use super::facts::{
     UplinkFacts,
 };
 use super::firewall::{Hook, Owner, dropping};
+use super::marks::{in_iptables, in_ruleset};
 use super::*;
 
 const NOW: u64 = 1_790_000_000;
@@ -39,6 +40,7 @@ fn good(role: Option<RoleFacts>) -> Facts {
         buffer: Some(4 << 20),
         crypto_bps: Some(9_000_000_000),
         has_aes: Some(true),
+        overwriting: Vec::new(),
     };
     Facts { file, machine, role }
 }
@@ -493,4 +495,64 @@ fn a_client_and_a_server_are_told_apart_by_their_files() {
 #[test]
 fn this_machine_seals_packets() {
     assert!(speed::crypto_bps().is_some_and(|bps| bps > 1_000_000));
+}
+
+fn mark(of: &str) -> Value {
+    json!({ of: { "key": "mark" } })
+}
+
+/// What is wrong where a rule of another sets the mark `of` to `value`, and the bits `used` count.
+fn set_mark(of: &str, value: Value, used: u32) -> Vec<String> {
+    let set = json!([{ "mangle": { "key": mark(of), "value": value } }]);
+    let ruleset = json!({ "nftables": [rule("vpn", "pre", set)] });
+    let mut facts = of_client(client(vec![uplink("wwan0", answered(1500))]));
+    facts.machine.overwriting = in_ruleset(&ruleset, used);
+    let checks = judge::judge(&facts).into_iter().filter(|it| it.verdict != Verdict::Ok);
+    checks.map(|check| check.line()).collect()
+}
+
+#[test]
+fn a_rule_that_copies_marks_without_a_mask_is_named_with_the_cure() {
+    let used = 0xffff_0000;
+    for (of, other) in [("meta", "ct"), ("ct", "meta")] {
+        let lines = set_mark(of, mark(other), used);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].starts_with("warn marks ip vpn pre: a rule there copies"), "{lines:?}");
+        assert!(lines[0].ends_with("give the rule a mask without 0xffff0000"), "{lines:?}");
+        // A mask of what is copied, and none of what stays.
+        let lost = json!({ "&": [mark(other), 0x00ff_0000] });
+        assert_eq!(set_mark(of, lost.clone(), used).len(), 1);
+        let kept = json!({ "|": [{ "&": [mark(of), 0xff00_ffff_u32] }, lost] });
+        let lines = set_mark(of, kept.clone(), used);
+        assert!(lines[0].ends_with("or write packet_marks = \"0xff00ffff\""), "{lines:?}");
+        assert!(lines[0].contains("Roadweave uses 0xff0000 of them"), "{lines:?}");
+        assert_eq!(set_mark(of, kept, 0x0700_fff8), [""; 0]);
+        // No copy.
+        assert_eq!(set_mark(of, json!(7), used), [""; 0]);
+        let own = json!({ "|": [{ "&": [mark(of), 0xff] }, 0x10] });
+        assert_eq!(set_mark(of, own, used), [""; 0]);
+    }
+    let ours = json!([{ "mangle": { "key": mark("meta"), "value": mark("ct") } }]);
+    let ruleset = json!({ "nftables": [rule("roadweave_rw0_answers", "pre", ours), 7, null] });
+    assert_eq!(in_ruleset(&ruleset, used), []);
+}
+
+#[test]
+fn the_masks_of_iptables_are_read() {
+    let found = |rule: &str, used| {
+        let saved = format!("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING {rule}\nCOMMIT\n");
+        in_iptables("ip", &saved, used)
+    };
+    let places = |rule: &str, used| {
+        found(rule, used).into_iter().map(|it| (it.place, it.bits)).collect::<Vec<_>>()
+    };
+    let here = |bits| vec![("ip mangle PREROUTING".to_owned(), bits)];
+    let whole = "-j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff";
+    assert_eq!(places(whole, 0x0001_0000), here(u32::MAX));
+    assert_eq!(places("-j CONNMARK --save-mark", 0x0001_0000), here(u32::MAX));
+    let byte = "-m mark --mark 0x1/0x1 -j CONNMARK --save-mark --nfmask 0xff0000 --ctmask 0xff0000";
+    assert_eq!(places(byte, 0x0001_0000), here(0x00ff_0000));
+    assert_eq!(places(byte, 0xff00_ffff), []);
+    assert_eq!(places("-j CONNMARK --set-xmark 0x1/0xffffffff", u32::MAX), []);
+    assert_eq!(places("-j ACCEPT", u32::MAX), []);
 }

@@ -1,0 +1,121 @@
+//! Rules of others that copy marks between packets and connections, and Roadweave's bits with them.
+//!
+//! A packet's mark is restored from its connection, or saved to it, by many programs: policy
+//! routing of iptables (`CONNMARK`), mwan3, VPN clients. Where the rule has no mask it puts other
+//! bits in the place of those by which answers find their uplink.
+
+use serde_json::Value;
+
+/// A chain that overwrites bits of marks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Overwriting {
+    /// The family, table and chain.
+    pub(super) place: String,
+    /// The bits of a mark that it changes or copies.
+    pub(super) bits: u32,
+    /// Those of them that Roadweave uses.
+    pub(super) ours: u32,
+}
+
+/// Which bits of a value are those of the packet's mark, and which those of the connection's.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sources {
+    packet: u32,
+    connection: u32,
+}
+
+/// The chains in what `nft --json list ruleset` prints (libnftables-json(5)) that overwrite the
+/// bits `used`, each once. What is of no known form is passed over.
+pub(super) fn in_ruleset(ruleset: &Value, used: u32) -> Vec<Overwriting> {
+    let objects = ruleset["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let rules = objects.iter().map(|object| &object["rule"]);
+    let found = rules.filter_map(|rule| {
+        let word = |name: &str| rule[name].as_str();
+        let table = word("table").filter(|table| !table.starts_with("roadweave_"))?;
+        let place = format!("{} {table} {}", word("family")?, word("chain")?);
+        let statements = rule["expr"].as_array()?.iter();
+        let bits = statements.map(|it| copied(&it["mangle"])).fold(0, |all, bits| all | bits);
+        Some((place, bits))
+    });
+    distinct(found, used)
+}
+
+/// The chains in what `iptables-save` prints of the tables of `family` that overwrite the bits
+/// `used`, each once: `nft` does not show the masks of `CONNMARK`.
+pub(super) fn in_iptables(family: &str, saved: &str, used: u32) -> Vec<Overwriting> {
+    let mut table = "";
+    let mut found = Vec::new();
+    for line in saved.lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            table = name;
+        }
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ["-A", chain, rule @ ..] = &words[..] else { continue };
+        let is_copy = |word: &&str| ["--save-mark", "--restore-mark"].contains(word);
+        if !rule.windows(2).any(|it| it == ["-j", "CONNMARK"]) || !rule.iter().any(is_copy) {
+            continue;
+        }
+        let mask = |name: &str| {
+            let at = rule.iter().position(|word| *word == name)?;
+            let digits = rule.get(at + 1)?.strip_prefix("0x")?;
+            u32::from_str_radix(digits, 16).ok()
+        };
+        let masks = ["--mask", "--nfmask", "--ctmask"].into_iter().filter_map(mask);
+        let bits = masks.reduce(|all, bits| all | bits).unwrap_or(u32::MAX);
+        found.push((format!("{family} {table} {chain}"), bits));
+    }
+    distinct(found.into_iter(), used)
+}
+
+fn distinct(found: impl Iterator<Item = (String, u32)>, used: u32) -> Vec<Overwriting> {
+    let mut all: Vec<Overwriting> = Vec::new();
+    for (place, bits) in found.filter(|(_, bits)| bits & used != 0) {
+        match all.iter_mut().find(|known| known.place == place) {
+            Some(known) => {
+                known.bits |= bits;
+                known.ours = known.bits & used;
+            }
+            None => all.push(Overwriting { place, bits, ours: bits & used }),
+        }
+    }
+    all
+}
+
+/// The bits that a statement changes which copies a mark; none if it does not.
+fn copied(mangle: &Value) -> u32 {
+    let of = sources(&mangle["value"]);
+    match (is_mark(&mangle["key"], "meta"), is_mark(&mangle["key"], "ct")) {
+        (true, _) if of.connection != 0 => of.connection | !of.packet,
+        (_, true) if of.packet != 0 => of.packet | !of.connection,
+        _ => 0,
+    }
+}
+
+fn sources(value: &Value) -> Sources {
+    if is_mark(value, "meta") {
+        return Sources { packet: u32::MAX, connection: 0 };
+    }
+    if is_mark(value, "ct") {
+        return Sources { packet: 0, connection: u32::MAX };
+    }
+    let operands = |name: &str| value[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    let united = |operands: &[Value]| {
+        operands.iter().map(sources).fold(Sources::default(), |all, it| Sources {
+            packet: all.packet | it.packet,
+            connection: all.connection | it.connection,
+        })
+    };
+    let masked = operands("&");
+    let numbers = masked.iter().filter_map(Value::as_u64);
+    let mask = numbers.fold(u32::MAX, |all, number| all & number as u32);
+    let Sources { packet, connection } = united(masked);
+    let either = united(&[operands("|"), operands("^")].concat());
+    Sources {
+        packet: packet & mask | either.packet,
+        connection: connection & mask | either.connection,
+    }
+}
+
+fn is_mark(value: &Value, of: &str) -> bool {
+    value[of]["key"] == "mark"
+}
