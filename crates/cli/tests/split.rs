@@ -592,10 +592,11 @@ fn a_firewall_that_knows_nothing_of_it_keeps_nobody_from_a_host() {
 fn where_the_mark_is_anothers_nothing_is_split() {
     run_sandboxed("where_the_mark_is_anothers_nothing_is_split", || {
         let (road, camera) = road();
-        let _host = Host::start(&road.cloud, host(PORT));
+        let gone = Host::start(&road.cloud, host(PORT));
         road.vehicle.ip("rule add priority 100 fwmark 0x8/0x8 lookup main").unwrap();
         let (_server, client) = road.start_both();
         wait_until_off(&road, "the mark 0x5258 is taken by another's rule (priority 100");
+        wait_until_off(&road, "set packet_marks to bits that no other program uses");
         for _ in 0..2 {
             learn(&road, &camera, host(PORT));
         }
@@ -606,5 +607,19 @@ fn where_the_mark_is_anothers_nothing_is_split() {
         learn(&road, &camera, host(PORT));
         attempt(&camera, host(PORT)).unwrap();
         assert_eq!(taken(&road), 1);
+        client.interrupt();
+
+        // With other bits the rule does not matter.
+        road.vehicle.ip("rule add priority 100 fwmark 0x8/0x8 lookup main").unwrap();
+        road.edit("client.toml", |text| format!("packet_marks = \"0x00ff0000\"\n{text}"));
+        let client = road.start_client("client");
+        client.wait_for("joined");
+        wait_until_on(&road);
+        learn(&road, &camera, host(PORT));
+        attempt(&camera, host(PORT)).unwrap();
+        assert_eq!(taken(&road), 1);
+        gone.end(&road.cloud);
+        attempt(&camera, host(PORT)).unwrap_err();
+        assert!(noted(&road, "failed4").contains(&PORT.to_string()), "{}", noted(&road, "failed4"));
     });
 }

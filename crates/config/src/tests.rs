@@ -252,6 +252,13 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
         &["line 8", "10.1.0.0/16 is in routes.into_tunnel too"],
     );
     check_client(&routes("exclude_mark = \"voice\""), &["line 7", "no mark", "\"0x10/0xf0\""]);
+    let own = ["line 7", "routes.exclude_mark", "the bits 0xffff0000 are the client's own"];
+    check_client(&routes("exclude_mark = \"0x10/0x100ff\""), &own);
+    let marks = |mask: &str| client(&format!("packet_marks = \"{mask}\""));
+    check_client(&marks("0x7f"), &["line 2", "0x7f has 7 bits, and 8 are needed", "0x00ff0000"]);
+    let both = format!("{}[routes]\nexclude_mark = \"0x10/0xff\"\n", marks("0xfff0"));
+    check_client(&both, &["line 7", "the bits 0xfff0 are the client's own", "0xffff000f"]);
+    read::<ClientFile>(&both.replace("0xfff0", "0xfff00")).expect("they are apart");
     check_client(
         &format!("{}[transport]\nidle_timeout_seconds = 10\nkeep_alive_ms = 10000\n", client("")),
         &["line 8", "transport.keep_alive_ms = 10000", "less than 10000"],

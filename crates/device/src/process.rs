@@ -366,6 +366,26 @@ mod tests {
     }
 
     #[test]
+    fn with_few_bits_another_name_may_have_the_same_mark() {
+        let here = instance("few-bits");
+        let few = Marks::within(0x00ff_0000).unwrap();
+        let of = |name: &str| Instance::in_directory(name, &here.directory).unwrap();
+        let first = of("rwa");
+        let mark = |it: &Instance| it.clone().with_marks(few).marks().anchor();
+        let names = (0..).map(|number| format!("rw{number}"));
+        let second =
+            names.map(|name| of(&name)).find(|it| mark(it) == mark(&first)).expect("few numbers");
+        drop(first.lock().unwrap());
+        second.check_tables().unwrap();
+        let error = second.with_marks(few).check_tables().unwrap_err().to_string();
+        assert!(
+            error.contains("rwa has the same mark") && error.contains("packet_marks"),
+            "{error}"
+        );
+        fs::remove_dir_all(&here.directory).unwrap();
+    }
+
+    #[test]
     fn a_name_that_could_leave_its_directory_is_refused() {
         for name in ["", "../x", "a/b", "Client", "a b", "twenty_five_letters_are_too"] {
             assert!(Instance::new(name).is_err(), "{name}");
