@@ -1,12 +1,11 @@
 //! The roadweave-admin binary: what people do with a server and a box that runs.
 //!
-//! `roadweave capture`, `doctor`, `hooks`, `modems`, `peer`, `qlog`, `report` and `top` run it. It
-//! is a program of its own, so that what a box needs stays small.
+//! `roadweave doctor`, `hooks`, `modems`, `peer`, `qlog`, `report` and `top` run it. It is a
+//! program of its own, so that what a box needs stays small.
 
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: files and the local socket")]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
-mod capture;
 mod doctor;
 mod hooks;
 mod modems;
@@ -32,7 +31,6 @@ struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    Capture(capture::CaptureArgs),
     Doctor(doctor::DoctorArgs),
     Hooks(hooks::HooksArgs),
     Modems(modems::ModemsArgs),
@@ -51,7 +49,6 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     finish(match Arguments::try_parse() {
         Ok(Arguments { log, command }) => log.run(|| match command {
-            Command::Capture(args) => args.run(),
             Command::Doctor(args) => args.run(),
             Command::Hooks(args) => args.run(),
             Command::Modems(args) => args.run(),

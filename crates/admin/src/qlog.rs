@@ -7,7 +7,7 @@
 //! ```
 //!
 //! It is no part of the instance, so that no packet waits for a disk; what it costs is the status,
-//! in which all of this stands already. Single packets are not in it: `roadweave capture` has them.
+//! in which all of this stands already. Single packets are not in it: `tcpdump` has them.
 
 mod files;
 mod trace;

@@ -4,23 +4,16 @@
 //! roadweave show --> /run/roadweave/NAME.sock --> thread per connection --> bounded queue + Waker
 //!                                                  <-- answer, or "busy" after a while <-- event loop
 //!             subscribe -->                        <-- a word whenever there is news     <-- event loop
-//!             capture   -->                        <-- packets, as they pass             <-- tap
 //! ```
 //!
 //! Only the user who runs the instance, and root, may connect: the socket's mode is 0600 before
 //! anybody can.
 
-mod capture;
 mod client;
 mod requests;
 mod server;
 mod subscribers;
 
-pub(crate) use capture::Watched;
-pub use capture::{
-    CAPTURE_BYTES_MAX, Capture, CaptureEnd, CapturePlan, CaptureStart, CaptureView, Captured,
-    Heard, begin_capture,
-};
 pub use client::{RequestError, request, subscribe};
 pub use requests::{
     BeginSpeedtest, Drain, DrainAnswer, EncoderWord, ReloadAnswer, SetAnswer, SetQoe, SetStrategy,

@@ -22,8 +22,7 @@ pub mod seconds;
 pub mod secret;
 
 /// The commands of `roadweave-admin`, which `roadweave` runs as its own, and what each does.
-pub const ADMIN: [(&str, &str); 8] = [
-    ("capture", "Writes the packets of a running instance, each with its path, for Wireshark"),
+pub const ADMIN: [(&str, &str); 7] = [
     (
         "doctor",
         "Finds what is wrong on this machine for one configuration, and says how to mend it",

@@ -38,15 +38,6 @@ pub fn print(text: impl fmt::Display) -> Result<(), OutputError> {
     write!(out, "{text}").and_then(|()| out.flush()).map_err(OutputError)
 }
 
-/// Writes bytes as they are.
-///
-/// # Errors
-/// As [`print()`].
-pub fn bytes(bytes: &[u8]) -> Result<(), OutputError> {
-    let mut out = io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).map_err(OutputError)
-}
-
 /// Prints a text and ends the line.
 ///
 /// # Errors

@@ -35,7 +35,6 @@ use crate::observe::PacketEvent;
 use crate::session::{MEMORY_MAX, Session, SessionError, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 use crate::streams::StreamsConfig;
-use crate::tap::Tap;
 use crate::uplink::UplinkPolicy;
 use crate::usage::Usage;
 
@@ -237,8 +236,6 @@ pub struct Client {
     drops: DropCounters,
     /// Whether sessions note what happens to each packet.
     observes: bool,
-    /// Where the packets of its sessions can be watched.
-    tap: Tap,
     /// What the strategies of earlier sessions have learned.
     learned: Learned,
     /// How uplinks may be used that are not as any other, by their names.
@@ -311,7 +308,6 @@ impl Client {
             outages: Outages::default(),
             drops: DropCounters::default(),
             observes: false,
-            tap: Tap::default(),
             learned: Learned::new(),
             policies: BTreeMap::new(),
             accounts: BTreeMap::new(),

@@ -32,7 +32,6 @@ mod server;
 mod session;
 mod status;
 mod streams;
-mod tap;
 mod uplink;
 mod usage;
 
@@ -69,6 +68,5 @@ pub use session::{
 };
 pub use status::{PathStatusReport, SessionStatus};
 pub use streams::{StreamsConfig, StreamsOwner};
-pub use tap::{InnerRole, SEEN_MAX, Seen, SeenKind, Tap, View, Watch};
 pub use uplink::{Caps, Span, UplinkPolicy};
 pub use usage::{BILLING_DAY_MAX, Carried, Usage};

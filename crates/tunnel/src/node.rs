@@ -16,19 +16,12 @@ use bytes::Bytes;
 use roadweave_quic::{Ecn, Outbox, Transmit};
 use roadweave_types::{Instant, UplinkId};
 
-use crate::tap::Tap;
-
 /// One end of a tunnel: a client, a server or a router.
 ///
 /// `handle_*` takes input, `poll_*` yields output. After any input, and at
 /// [`Node::poll_timeout`], call [`Node::handle_timeout`], and then poll until there is nothing
 /// more; [`turn`] does it in the right order.
 pub trait Node {
-    /// Where its packets can be watched, if it has sessions.
-    fn tap(&self) -> Option<Tap> {
-        None
-    }
-
     /// Takes an inner packet from this side's device, for the peer.
     fn handle_inner(&mut self, now: Instant, packet: &[u8]);
 

@@ -39,9 +39,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ipnet::IpNet;
-use roadweave_types::{
-    DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathId, PathStatus,
-};
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathStatus};
 use roadweave_wire::{
     FragmentPosition, GENEVE_VNI_MAX, GeneveHello, GeneveSequence, InnerPacket, MAX_SYMBOL_BODY,
     SYMBOL_HEADER, Symbol,
@@ -55,7 +53,6 @@ pub use self::status::{LinkStatus, RouterStatus};
 use crate::geneve::{Links, RouterLink};
 use crate::lane::{Arrival, LaneConfig, Opening, Strategy};
 use crate::session::{MEMORY_MAX, Session, SessionConfig, SessionError};
-use crate::tap::Tap;
 
 /// How often each link says that it lives: the paper's dummy packets (section III-B).
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
@@ -65,8 +62,6 @@ pub const ROUTER_LINKS_MAX: usize = 16;
 /// section 3.4.1. Within an epoch numbers never go back, so that smaller ones are old copies until
 /// then.
 const PACKET_LIFETIME: Duration = Duration::from_secs(120);
-/// What whoever watches its packets is told of the other end.
-const PEER: &str = "peer";
 /// The one lane.
 const LANE: LaneId = LaneId(0);
 
@@ -135,7 +130,6 @@ pub enum RouterEvent {
 pub struct Router {
     vni: u32,
     session: Session,
-    tap: Tap,
     links: Links,
     epochs: Epochs,
     /// Of the present epoch.
@@ -177,15 +171,9 @@ impl Router {
         // No control message can promise it, and nobody codes.
         let rewind_after = PACKET_LIFETIME;
         session.set_opening(Opening { order: config.order, coded: false, rewind_after });
-        let tap = Tap::default();
-        session.set_tap(tap.clone(), PEER);
-        for (path, link) in (0..).map(PathId).zip(&config.links) {
-            session.name_path(path, &link.name);
-        }
         Ok(Self {
             vni: config.vni,
             session,
-            tap,
             epochs: Epochs::default(),
             jumps: SequenceJumps::default(),
             max_buffer: config.order.max_buffer(),
@@ -280,8 +268,7 @@ impl Router {
     fn take_copy(&mut self, now: Instant, link: usize, id: PacketId, packet: &[u8]) {
         let mut symbol = BytesMut::with_capacity(SYMBOL_HEADER + packet.len());
         Symbol { position: FragmentPosition::Whole, body: packet }.write(&mut symbol);
-        let arrival =
-            self.session.handle_source(now, PathId(link as u32), LANE, id, symbol.freeze());
+        let arrival = self.session.handle_source(now, LANE, id, symbol.freeze());
         if matches!(arrival, Arrival::First | Arrival::Late) {
             self.epochs.note(id);
             self.jumps.note(id);

@@ -48,7 +48,6 @@ use crate::lane::{
 };
 use crate::observe::{PacketEvent, PacketLog};
 use crate::players::{Players, Tellers};
-use crate::tap::{SessionTap, Tap, role_of};
 
 /// How often the feedback that carries acknowledgements also reports what was received.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -123,8 +122,6 @@ impl Session {
                 sources: config.peer_sources,
                 refused_sources: Vec::new(),
                 log: PacketLog::default(),
-                tap: SessionTap::default(),
-                came_by: PathId(0),
                 symbols: config.streams.is_some().then(SymbolQueue::default),
             },
             peer_reports: BTreeMap::new(),
@@ -237,26 +234,19 @@ impl Session {
     pub(crate) fn handle_source(
         &mut self,
         now: Instant,
-        path: PathId,
         lane: LaneId,
         id: PacketId,
         symbol: Bytes,
     ) -> Arrival {
         let mut arrival = Arrival::Refused;
-        self.exit.came_by = path;
-        let shown = self.exit.tap.is_watched().then(|| symbol.clone());
         self.receive(now, lane, |receiver, deliver| {
             arrival = receiver.handle_source(now, id, symbol, deliver);
         });
-        if let Some((symbol, role)) = shown.zip(role_of(arrival, id)) {
-            self.exit.tap.show_source(self.exit.coming(now, lane), &symbol, role);
-        }
         arrival
     }
 
-    /// Takes a datagram that the peer sent by `path`.
-    pub fn handle_datagram(&mut self, now: Instant, path: PathId, datagram: Bytes) {
-        self.exit.came_by = path;
+    /// Takes a datagram that the peer sent.
+    pub fn handle_datagram(&mut self, now: Instant, datagram: Bytes) {
         self.note_incoming(now, datagram.len());
         // It may be a slice of a large packet, which would be held and not counted as long as it
         // waits.
@@ -264,7 +254,6 @@ impl Session {
             true => Bytes::copy_from_slice(&datagram),
             false => datagram,
         };
-        self.show_repair(now, &datagram);
         match Datagram::parse(datagram) {
             Ok(Datagram::Part(part)) => {
                 if usize::from(part.lane.0) >= LANES_MAX {
@@ -274,7 +263,6 @@ impl Session {
                 let age_max = self.keeps_for(part.lane);
                 let whole = self.parts.insert(now, part, age_max, &mut self.exit.drops);
                 if let Some(whole) = whole {
-                    self.show_repair(now, &whole);
                     self.handle_parsed(now, Datagram::parse(whole));
                 }
             }
@@ -286,7 +274,7 @@ impl Session {
     fn handle_parsed(&mut self, now: Instant, datagram: Result<Datagram, DatagramError>) {
         match datagram {
             Ok(Datagram::Source { lane, id, symbol }) => {
-                self.handle_source(now, self.exit.came_by, lane, id, symbol);
+                self.handle_source(now, lane, id, symbol);
             }
             Ok(Datagram::Coded(coded)) => self.receive(now, coded.lane, |receiver, deliver| {
                 receiver.handle_coded(now, coded, deliver);
@@ -423,20 +411,6 @@ impl Session {
         self.exit.refused_sources = networks;
     }
 
-    /// Shows what passes between this end and `peer` to whoever watches by `tap`, from now on.
-    pub fn set_tap(&mut self, tap: Tap, peer: &str) {
-        let tap = SessionTap::new(tap, peer);
-        self.senders.iter_mut().for_each(|sender| sender.set_tap(tap.clone()));
-        self.exit.tap = tap;
-    }
-
-    /// Shows a datagram that came, if it is coded and somebody watches.
-    fn show_repair(&self, now: Instant, datagram: &Bytes) {
-        if let Some(lane) = self.exit.tap.coded_lane(datagram) {
-            self.exit.tap.show_repair(self.exit.coming(now, lane), datagram.clone());
-        }
-    }
-
     /// Begins to note what happens to each packet, or stops.
     pub fn observe_packets(&mut self, is_on: bool) {
         self.exit.log.switch(is_on);
@@ -452,13 +426,11 @@ impl Session {
 
     /// The name of the network that `path` runs over, by which strategies know it again.
     pub fn name_path(&mut self, path: PathId, name: &str) {
-        self.exit.tap.name_path(path, name);
         self.senders.iter_mut().for_each(|sender| sender.name_path(path, name));
     }
 
     /// `path` is closed, and its name is of no more use.
     pub fn forget_path(&mut self, path: PathId) {
-        self.exit.tap.forget_path(path);
         self.senders.iter_mut().for_each(|sender| sender.forget_path(path));
     }
 
@@ -551,7 +523,7 @@ mod tests {
         let datagram = SourceDatagram::new(LaneId(0), &symbol).finish(PacketId(0));
         let brought = Bytes::from([&datagram[..], &[0; 1400]].concat());
         let mut session = session();
-        session.handle_datagram(Instant::ZERO, PathId(0), brought.slice(..datagram.len()));
+        session.handle_datagram(Instant::ZERO, brought.slice(..datagram.len()));
         assert!(brought.is_unique(), "nobody else holds it");
         assert_eq!(session.poll_inner(), Some(inner(40).into()));
     }
@@ -584,7 +556,7 @@ mod tests {
             let datagram = SourceDatagram::new(LaneId(0), &symbol).finish(PacketId(0));
             let parts = Part::cut(LaneId(0), 0, &datagram, 700).expect("it is cut");
             for (part, ms) in parts.into_iter().zip([0, 5_000]) {
-                session.handle_datagram(Instant::from_millis(ms), PathId(0), part);
+                session.handle_datagram(Instant::from_millis(ms), part);
             }
             assert_eq!(session.poll_inner().is_some(), comes, "{promised:?}");
         }

@@ -1,13 +1,12 @@
 //! A node's edge to this machine: the clock, the TUN and the sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use roadweave_quic::{Ecn as QuicEcn, Outbox};
-use roadweave_tunnel::{Io, Node, RecvMeta, SeenKind, Tap};
+use roadweave_tunnel::{Io, Node, RecvMeta};
 use roadweave_types::{DropCounters, DropReason, Instant, UplinkId};
 
 use super::DriverError;
@@ -31,8 +30,6 @@ pub(super) struct Edge {
     /// Packets that were discarded here, by reason.
     pub(super) drops: DropCounters,
     cut_off: CutOff,
-    /// Who watches what passes the sockets.
-    pub(super) tap: Tap,
 }
 
 /// Cuts an edge off from its machine: who turns it stood still, and another one does its work.
@@ -64,18 +61,12 @@ impl Edge {
             gone: BTreeSet::new(),
             drops: DropCounters::default(),
             cut_off: CutOff::default(),
-            tap: Tap::default(),
         }
     }
 
     /// From now on `cut_off` can cut it off.
     pub(super) fn cut_off_by(self, cut_off: CutOff) -> Self {
         Self { cut_off, ..self }
-    }
-
-    /// From now on whoever watches by `tap` sees what passes its sockets.
-    pub(super) fn watched_by(self, tap: Tap) -> Self {
-        Self { tap, ..self }
     }
 
     /// Whether it is cut off: then nothing can be read, and what is sent is lost.
@@ -136,13 +127,13 @@ impl Edge {
         if self.is_cut_off() {
             return Ok(());
         }
-        let Self { clock, tap, sockets, former_sockets, .. } = self;
+        let Self { clock, sockets, former_sockets, .. } = self;
         // What fails here fails for the other as well.
         if let Some(former) = uplink.and_then(|id| former_sockets.get_mut(&id)) {
-            let _ = read(former, now, uplink, clock, tap, node);
+            let _ = read(former, now, uplink, clock, node);
         }
         match sockets.get_mut(&uplink) {
-            Some(socket) => read(socket, now, uplink, clock, tap, node),
+            Some(socket) => read(socket, now, uplink, clock, node),
             None => Ok(()),
         }
     }
@@ -154,17 +145,12 @@ fn read(
     now: Instant,
     uplink: Option<UplinkId>,
     clock: &Clock,
-    tap: &Tap,
     node: &mut impl Node,
 ) -> std::io::Result<()> {
-    let watched = tap.shows_outer().then(|| Watched::of(tap, socket));
     let received = socket.recv(|incoming| {
         let Incoming { remote, local, ecn, received, payload, .. } = incoming;
         let socket = uplink.unwrap_or(UplinkId(0));
         let received = received.map(|at| clock.at(at));
-        if let Some(watched) = &watched {
-            watched.show(received.unwrap_or(now), false, (remote, local), ecn, payload);
-        }
         let meta = RecvMeta { socket, remote, local, ecn: to_quic_ecn(ecn), received };
         node.handle_packet(now, &meta, payload);
     });
@@ -200,47 +186,10 @@ impl Io for Edge {
                 self.drops.add(DropReason::SendFailed, run.packets().len() as u64);
                 continue;
             };
-            if self.tap.shows_outer() {
-                let (watched, now) = (Watched::of(&self.tap, socket), self.clock.now());
-                let ends = (run.route.destination, run.route.source);
-                for packet in run.packets() {
-                    watched.show(now, true, ends, outgoing.ecn, packet);
-                }
-            }
             if socket.send(&outgoing) == SendOutcome::Failed(SendFailure::NoInterface) {
                 self.gone.extend(run.route.uplink);
             }
         }
-    }
-}
-
-/// A socket whose packets somebody watches.
-struct Watched {
-    tap: Tap,
-    interface: Option<String>,
-    local: SocketAddr,
-}
-
-impl Watched {
-    fn of(tap: &Tap, socket: &UplinkSocket) -> Self {
-        let interface = socket.interface().map(str::to_owned);
-        Self { tap: tap.clone(), interface, local: socket.local_address() }
-    }
-
-    /// Shows a packet between `ends`, the remote one and the local one as far as it is known.
-    fn show(
-        &self,
-        at: Instant,
-        is_out: bool,
-        ends: (SocketAddr, Option<IpAddr>),
-        ecn: Ecn,
-        payload: &[u8],
-    ) {
-        let (remote, local) = ends;
-        let local = SocketAddr::new(local.unwrap_or(self.local.ip()), self.local.port());
-        let (uplink, ecn) = (self.interface.clone(), ecn.bits());
-        let what = SeenKind::Outer { uplink, remote, local, ecn };
-        self.tap.show(at, is_out, payload.len(), payload, what);
     }
 }
 

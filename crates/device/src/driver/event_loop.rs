@@ -23,7 +23,7 @@ use super::courtesy::Courtesy;
 use super::edge::Edge;
 use super::service_manager::ServiceManager;
 use super::tun_name::TunName;
-use crate::local::{LocalRequest, LocalServer, RpcError, Subscribers, Watched};
+use crate::local::{LocalRequest, LocalServer, RpcError, Subscribers};
 use crate::metrics::MetricsListener;
 use crate::pauses::{Pause, Pauses, Readings, TURN_MAX};
 use crate::poll::wait_readable;
@@ -206,15 +206,7 @@ impl<N: Node> Driver<N> {
         node: N,
     ) -> Result<Self, DeviceError> {
         let poller = Poller::new()?;
-        let inner = node.tap();
-        let watched = Watched {
-            has_inner: inner.is_some(),
-            tap: inner.unwrap_or_else(|| edge.tap.clone()),
-            clock: edge.clock,
-            device: instance.name().to_owned(),
-        };
-        let edge = edge.watched_by(watched.tap.clone());
-        let local = LocalServer::open(instance, waker.clone(), Some(watched))?;
+        let local = LocalServer::start(instance, waker.clone())?;
         poller.add(&signals, SIGNALS, Interest::Read)?;
         let (tun_name, manager) = (TunName::default(), ServiceManager::of_environment());
         let outside = Outside { signals, local, tun_name, manager };
@@ -227,7 +219,6 @@ impl<N: Node> Driver<N> {
     /// # Errors
     /// When the system has no more of what it takes.
     pub(super) fn inside(waker: Waker, edge: Edge, node: N) -> Result<Self, DeviceError> {
-        let edge = edge.watched_by(node.tap().unwrap_or_default());
         Self::join(node, edge, Poller::new()?, waker, None)
     }
 

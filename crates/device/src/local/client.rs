@@ -97,7 +97,7 @@ pub fn subscribe(
 }
 
 /// What went wrong on the way.
-pub(super) fn failed(path: &Path, source: io::Error) -> RequestError {
+fn failed(path: &Path, source: io::Error) -> RequestError {
     let path = path.display().to_string();
     match source.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
@@ -109,12 +109,12 @@ pub(super) fn failed(path: &Path, source: io::Error) -> RequestError {
 }
 
 /// What was said is not understood.
-pub(super) fn malformed(path: &Path, detail: String) -> RequestError {
+fn malformed(path: &Path, detail: String) -> RequestError {
     RequestError::Malformed { path: path.display().to_string(), detail }
 }
 
 /// The result in a line of JSON-RPC.
-pub(super) fn answer(path: &Path, line: &str) -> Result<Value, RequestError> {
+fn answer(path: &Path, line: &str) -> Result<Value, RequestError> {
     let malformed = |detail| malformed(path, detail);
     let mut answer: Value =
         serde_json::from_str(line).map_err(|error| malformed(error.to_string()))?;
@@ -137,7 +137,7 @@ fn exchange(path: &Path, method: &str, params: &Value) -> io::Result<String> {
 }
 
 /// Asks; the answer is to be read.
-pub(super) fn send(path: &Path, method: &str, params: &Value) -> io::Result<UnixStream> {
+fn send(path: &Path, method: &str, params: &Value) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(if method == "reload" { RELOAD_TIMEOUT } else { TIMEOUT }))?;
     stream.set_write_timeout(Some(TIMEOUT))?;

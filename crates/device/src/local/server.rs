@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use super::capture::{CapturePlan, Watched};
 use super::subscribers::{SEND_BUFFER, Subscribers};
 use super::{LINE_MAX, Subscribe};
 use crate::callers::Callers;
@@ -106,7 +105,7 @@ impl RpcError {
         Self::busy_with("the instance is busy, ask again")
     }
 
-    pub(super) fn busy_with(message: &str) -> Self {
+    fn busy_with(message: &str) -> Self {
         Self { code: Self::BUSY, message: message.to_owned() }
     }
 }
@@ -153,18 +152,6 @@ impl LocalServer {
     /// [`DeviceError::AlreadyRunning`] when a living process answers there; a dead one's socket is
     /// replaced.
     pub fn start(instance: &Instance, waker: Waker) -> Result<Self, DeviceError> {
-        Self::open(instance, waker, None)
-    }
-
-    /// As [`LocalServer::start`], of an instance whose packets can be watched.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn open(
-        instance: &Instance,
-        waker: Waker,
-        watched: Option<Watched>,
-    ) -> Result<Self, DeviceError> {
         let path = instance.socket_path();
         let failed = |error| DeviceError::system(format!("open {}", path.display()), error);
         if let Some(directory) = path.parent() {
@@ -182,11 +169,10 @@ impl LocalServer {
         let callers = Callers::new("the local socket", CONNECTIONS_MAX);
         let acceptor = {
             let (sender, callers) = (sender.clone(), Arc::clone(&callers));
-            let watched = Arc::new(watched);
             let (subscribers, stopped) = (subscribers.clone(), Arc::clone(&callers));
             let serve = move |stream| {
                 // A caller that breaks off harms itself only.
-                let _ = serve(&stream, &sender, &subscribers, (*watched).as_ref(), &stopped);
+                let _ = serve(&stream, &sender, &subscribers, &stopped);
             };
             std::thread::Builder::new()
                 .name("local".to_owned())
@@ -252,7 +238,6 @@ fn serve(
     stream: &UnixStream,
     sender: &RequestSender,
     subscribers: &Subscribers,
-    watched: Option<&Watched>,
     callers: &Callers,
 ) -> std::io::Result<()> {
     stream.set_read_timeout(Some(IDLE_MAX))?;
@@ -266,14 +251,6 @@ fn serve(
             return Ok(());
         }
         let too_long = length == LINE_MAX && line.last() != Some(&b'\n');
-        if let Some(watched) = watched
-            && let Some((id, plan)) = capture_asked(&line)
-        {
-            return match plan.and_then(|plan| watched.begin(plan)) {
-                Ok(granted) => granted.serve(stream, &id, callers),
-                Err(error) => (&*stream).write_all(format!("{}\n", failure(id, &error)).as_bytes()),
-            };
-        }
         // The place counts before the answer, so that no other caller takes it meanwhile.
         let mut place = None;
         let answer = if too_long {
@@ -332,15 +309,6 @@ fn handle_line(
         Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
         Err(error) => failure(id, &error),
     })
-}
-
-/// The packets that a line asks for, with the request's number.
-fn capture_asked(line: &[u8]) -> Option<(Value, Result<CapturePlan, RpcError>)> {
-    let request: Value = serde_json::from_slice(line).ok()?;
-    let is_asked = request.get("method")? == "capture" && request.get("jsonrpc")? == "2.0";
-    let params = request.get("params").cloned().unwrap_or(Value::Null);
-    let plan = serde_json::from_value(params).map_err(|e| RpcError::invalid_params(e.to_string()));
-    is_asked.then(|| Some((request.get("id")?.clone(), plan)))?
 }
 
 /// What the caller has subscribed to by this line, if it has.

@@ -31,9 +31,7 @@ impl Client {
     fn on_session_event(&mut self, now: Instant, event: Event) {
         let Some(current) = &mut self.current else { return };
         match event {
-            Event::Received { path, datagram } => {
-                current.session.handle_datagram(now, path, datagram);
-            }
+            Event::Received { datagram, .. } => current.session.handle_datagram(now, datagram),
             Event::Acknowledged { path, token, sent, bytes, rtt } => {
                 let acknowledged = AcknowledgedDatagram { path, sent, bytes, rtt };
                 current.session.on_acknowledged(now, token, &acknowledged);

@@ -75,7 +75,7 @@ impl Client {
         let Some(at) = self.leaving.iter().position(|leaving| leaving.id() == id) else { return };
         let session = &mut self.leaving[at].current.session;
         match event {
-            Event::Received { path, datagram } => session.handle_datagram(now, path, datagram),
+            Event::Received { datagram, .. } => session.handle_datagram(now, datagram),
             Event::Acknowledged { path, token, sent, bytes, rtt } => {
                 let acknowledged = AcknowledgedDatagram { path, sent, bytes, rtt };
                 session.on_acknowledged(now, token, &acknowledged);

@@ -8,15 +8,10 @@ use roadweave_types::{DropReason, Instant, earliest};
 
 use super::{Client, ClientStreams, Current, Uplink};
 use crate::node::{Node, RecvMeta};
-use crate::tap::Tap;
 use crate::uplink::UplinkPolicy;
 use crate::usage::ip_bytes;
 
 impl Node for Client {
-    fn tap(&self) -> Option<Tap> {
-        Some(self.tap.clone())
-    }
-
     fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
         match &mut self.current {
             Some(Current { session, .. }) => session.handle_inner(now, packet),

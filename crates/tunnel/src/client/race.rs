@@ -388,7 +388,6 @@ impl Client {
                 return self.rest(now, pair, Rejection::Refused, error.to_string());
             }
         };
-        session.set_tap(self.tap.clone(), &pair.1.to_string());
         session.observe_packets(self.observes);
         if self.has_choice() {
             session.keep_unfinished();

@@ -47,7 +47,6 @@ use crate::lane::superseded::RecentlySuperseded;
 use crate::lane::unfinished::{Unacknowledged, Unfinished, inner_of};
 use crate::lane::{EncoderTarget, LaneConfig};
 use crate::observe::PacketLog;
-use crate::tap::{Passage, SessionTap};
 
 mod insurance;
 mod memory;
@@ -112,7 +111,6 @@ pub(crate) struct LaneSender {
     superseded: RecentlySuperseded,
     stats: SendStats,
     log: PacketLog,
-    tap: SessionTap,
     /// What another session would have to send on, if there may be one.
     unacknowledged: Option<Unacknowledged>,
 }
@@ -159,7 +157,6 @@ impl LaneSender {
             superseded: RecentlySuperseded::default(),
             stats: SendStats::default(),
             log: PacketLog::default(),
-            tap: SessionTap::default(),
             unacknowledged: None,
             config,
         })
@@ -235,17 +232,6 @@ impl LaneSender {
     /// What happens to each packet, for whoever asks.
     pub(crate) fn log(&mut self) -> &mut PacketLog {
         &mut self.log
-    }
-
-    /// Shows what leaves by `tap` from now on.
-    pub(crate) fn set_tap(&mut self, tap: SessionTap) {
-        self.tap = tap;
-    }
-
-    /// What a datagram that leaves by `path` is, for whoever watches.
-    fn leaving(&self, at: Instant, path: PathId) -> Passage<'_> {
-        let lane_name = Some(self.config.name.as_str());
-        Passage { at, is_out: true, path, lane: self.lane, lane_name }
     }
 
     /// Takes an inner packet that belongs here.

@@ -7,13 +7,8 @@ use roadweave_wire::{Geneve, GeneveContent, GeneveError};
 
 use super::{HELLO_INTERVAL, Router};
 use crate::node::{Node, RecvMeta};
-use crate::tap::Tap;
 
 impl Node for Router {
-    fn tap(&self) -> Option<Tap> {
-        Some(self.tap.clone())
-    }
-
     fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
         self.session.handle_inner(now, packet);
     }

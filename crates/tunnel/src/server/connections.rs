@@ -94,11 +94,11 @@ impl Server {
         }
         let Some(joined) = self.sessions.get_mut(&id) else { return };
         match event {
-            Event::Received { path, datagram } => {
+            Event::Received { datagram, .. } => {
                 let is_load = Load::is_load(&datagram);
                 // Load counts as what else the client sends.
                 if !is_load || joined.allows(now, Direction::Up, datagram.len()) {
-                    joined.session.handle_datagram(now, path, datagram);
+                    joined.session.handle_datagram(now, datagram);
                 }
             }
             Event::Acknowledged { path, token, sent, bytes, rtt } => {
@@ -288,7 +288,6 @@ impl Server {
                 return self.refuse(now, id, &error.to_string(), Reason::Other);
             }
         };
-        session.set_tap(self.kept.tap(), &peer.name);
         session.observe_packets(self.observes);
         if let Some(learned) = self.kept.lock().learned.get(&key.to_string()) {
             session.restore(learned);

@@ -16,7 +16,6 @@ use super::accounts::Accounts;
 use super::refusals::Refusals;
 use super::speedtest::TestBook;
 use crate::learned::Learned;
-use crate::tap::Tap;
 
 /// What a server keeps of its clients, and of those it refused; a clone is the same.
 #[derive(Clone, Debug, Default)]
@@ -25,8 +24,6 @@ pub struct Kept(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     memories: Mutex<Memories>,
-    /// Where the packets of all sessions can be watched.
-    tap: Tap,
     refusals: Mutex<Refusals>,
     /// Whether refusals were left out that are to be told as a number: asked in every turn.
     has_suppressed: AtomicBool,
@@ -42,11 +39,6 @@ pub(super) struct Memories {
 }
 
 impl Kept {
-    /// Where the packets of all sessions can be watched.
-    pub fn tap(&self) -> Tap {
-        self.0.tap.clone()
-    }
-
     /// What the strategies have learned of the clients' networks, as far as they were asked.
     pub fn learned(&self) -> Learned {
         self.lock().learned.clone()

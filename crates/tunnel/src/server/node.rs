@@ -8,13 +8,8 @@ use roadweave_wire::InnerPacket;
 use super::{Direction, Server, ServerEvent, refusals};
 use crate::node::{Node, RecvMeta};
 use crate::proxy::LEG_SOCKET;
-use crate::tap::Tap;
 
 impl Node for Server {
-    fn tap(&self) -> Option<Tap> {
-        Some(self.kept.tap())
-    }
-
     fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
         let Ok(view) = InnerPacket::parse(packet) else {
             self.drops.count(DropReason::MalformedInner);

@@ -5,13 +5,12 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use ipnet::IpNet;
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PathId};
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId};
 use roadweave_wire::{InnerPacket, STREAM_TAG};
 
 use super::SymbolQueue;
 use crate::lane::{Delivery, HELD_MAX, LANES_MAX};
 use crate::observe::{PacketLog, PacketStep};
-use crate::tap::{InnerRole, Passage, SessionTap};
 
 /// Inner packets that wait to be taken out, at most: all that the lanes may hold back, and some.
 const INBOX_MAX: usize = 4096 + LANES_MAX * HELD_MAX;
@@ -29,26 +28,14 @@ pub(super) struct Exit {
     pub(super) refused_sources: Vec<IpNet>,
     /// What happens to packets of the receiving direction.
     pub(super) log: PacketLog,
-    /// Who watches what comes.
-    pub(super) tap: SessionTap,
-    /// The path of the datagram that is handled now, or was the last.
-    pub(super) came_by: PathId,
     /// Frames of streams, if the session carries such.
     pub(super) symbols: Option<SymbolQueue>,
 }
 
 impl Exit {
-    /// What comes in `lane` with the datagram that is handled now, for whoever watches.
-    pub(super) fn coming(&self, at: Instant, lane: LaneId) -> Passage<'static> {
-        Passage { at, is_out: false, path: self.came_by, lane, lane_name: None }
-    }
-
     /// Takes what a lane delivers, and counts what may not go out.
     pub(super) fn deliver(&mut self, now: Instant, lane: LaneId, delivery: Delivery) {
         let Delivery { id, decoded, packet } = delivery;
-        if decoded && self.tap.is_watched() {
-            self.tap.show_inner(self.coming(now, lane), &packet, InnerRole::Restored(id));
-        }
         if let Some(symbols) = &mut self.symbols
             && packet.first() == Some(&STREAM_TAG)
         {

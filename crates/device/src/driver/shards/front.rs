@@ -14,7 +14,7 @@ use roadweave_identity::PublicKey;
 use roadweave_quic::Transmit;
 use roadweave_tunnel::{
     DrainReason, EncoderTarget, Learned, Node, Peer, Peers, PeersChange, ProxyTenant, RecvMeta,
-    Server, ServerEvent, SessionFigures, SetError, Strategy, Tap,
+    Server, ServerEvent, SessionFigures, SetError, Strategy,
 };
 use roadweave_types::Instant;
 
@@ -210,10 +210,6 @@ impl fmt::Debug for Front {
 
 /// Nothing of a node: the shards have the packets.
 impl Node for Front {
-    fn tap(&self) -> Option<Tap> {
-        Some(self.common.kept.tap())
-    }
-
     fn handle_inner(&mut self, _: Instant, _: &[u8]) {}
 
     fn handle_packet(&mut self, _: Instant, _: &RecvMeta, _: &[u8]) {}

@@ -49,13 +49,9 @@ impl LaneSender {
             let length = bytes.len() as u32;
             let content = DatagramContent::Repair { start: premium.start };
             let datagram = LaneDatagram { lane: self.lane, content, bytes };
-            let shown = self.tap.is_watched().then(|| datagram.bytes.clone());
             if carrier.send_on(now, path, datagram).is_err() {
                 self.stats.drops.count(DropReason::CopyUnsent);
                 continue;
-            }
-            if let Some(shown) = shown {
-                self.tap.show_repair(self.leaving(now, path), shown);
             }
             self.stats.coded_datagrams += 1;
             self.stats.coded_bytes += u64::from(length);

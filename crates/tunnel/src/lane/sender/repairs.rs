@@ -105,12 +105,8 @@ impl LaneSender {
                     false => REPAIR_WAIT_MAX,
                 };
                 let chosen = repair_path(path, wait, datagram.len(), carrier.paths(now));
-                let shown = self.tap.is_watched().then(|| datagram.bytes.clone());
                 match carrier.send_on(now, chosen, datagram) {
                     Ok(()) => {
-                        if let Some(shown) = shown {
-                            self.tap.show_repair(self.leaving(now, chosen), shown);
-                        }
                         self.scheduler.on_sent(now, chosen, bytes, 0);
                         carrier.account(chosen, bytes, is_redundant);
                     }

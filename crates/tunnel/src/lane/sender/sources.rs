@@ -14,7 +14,6 @@ use crate::lane::cuts::Cut;
 use crate::lane::datagram::{LaneDatagram, TokenKind};
 use crate::lane::offers::keep_to_budgets;
 use crate::observe::PacketStep;
-use crate::tap::InnerRole;
 
 impl LaneSender {
     /// Sends the copies that windows and pacers let through. Those of a path that is gone or silent
@@ -198,7 +197,6 @@ impl LaneSender {
     ) -> Option<SourceCopy> {
         let id = copy.id;
         let packet = sent_packet(&copy, path);
-        let shown = self.tap.is_watched().then(|| copy.datagram.bytes.clone());
         let sent = carrier.send_on(now, path, copy.datagram);
         if let Err(SendError::Blocked(datagram)) = sent {
             return Some(SourceCopy { datagram, ..copy });
@@ -226,11 +224,6 @@ impl LaneSender {
             carrier.account(path, packet.bytes, copy.is_redundant);
         }
         self.copies.on_left(id);
-        if let Some(shown) = shown {
-            let role = if copy.is_first { InnerRole::Source(id) } else { InnerRole::Copy(id) };
-            let symbol = shown.slice(SOURCE_HEADER..);
-            self.tap.show_source(self.leaving(now, path), &symbol, role);
-        }
         if copy.is_first {
             self.log.note(now, self.lane, id, PacketStep::Sent { path, queued: copy.queued });
         } else {

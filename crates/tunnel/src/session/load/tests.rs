@@ -152,17 +152,17 @@ fn load_keeps_to_the_limit_of_a_client() {
 fn what_was_not_agreed_is_counted_and_no_load() {
     let mut session = session();
     let load = |test| Load::datagram(TestId(test), 0, 920);
-    session.handle_datagram(at(0), PathId(0), load(1));
+    session.handle_datagram(at(0), load(1));
     assert_eq!(unasked(&session), 1, "nobody asked");
     session.expect_load(at(0), expected(10_000));
-    session.handle_datagram(at(10), PathId(0), load(2));
+    session.handle_datagram(at(10), load(2));
     assert_eq!(unasked(&session), 2, "not this one");
-    (0..50).for_each(|_| session.handle_datagram(at(20), PathId(0), load(1)));
+    (0..50).for_each(|_| session.handle_datagram(at(20), load(1)));
     assert_eq!(session.loads.stats.received_datagrams, 10, "of 1,000 bytes each with headers");
     assert_eq!(unasked(&session), 42, "too much");
     session.expect_load(at(100), expected(1 << 30));
-    session.handle_datagram(at(100), PathId(0), load(1));
-    session.handle_datagram(at(100) + Duration::from_secs(4) + LATE_MAX, PathId(0), load(1));
+    session.handle_datagram(at(100), load(1));
+    session.handle_datagram(at(100) + Duration::from_secs(4) + LATE_MAX, load(1));
     assert_eq!(unasked(&session), 43, "too late");
     assert_eq!(session.poll_inner(), None);
     assert!(session.stats().lanes.iter().all(|lane| lane.received.source_datagrams == 0));
@@ -176,7 +176,7 @@ fn an_upload_that_is_broken_off_takes_up_no_place() {
     assert!(session.has_load(), "that was the end of another one");
     session.stop_load(at(20), TestId(1));
     assert!(!session.has_load());
-    session.handle_datagram(at(30), PathId(0), Load::datagram(TestId(1), 0, 1_000));
+    session.handle_datagram(at(30), Load::datagram(TestId(1), 0, 1_000));
     assert_eq!(unasked(&session), 1, "nobody waits for it any more");
 }
 
@@ -186,7 +186,7 @@ fn what_came_is_told_once_all_is_there_or_nothing_more_comes() {
     let load = || Load::datagram(TestId(1), 0, 1_000);
     session.expect_load(at(0), expected(1 << 30));
     for ms in [100, 600, 1_100, 1_200, 2_100] {
-        session.handle_datagram(at(ms), PathId(0), load());
+        session.handle_datagram(at(ms), load());
     }
     assert!(session.poll_load(at(3_000)).is_none());
     let sent = LoadCounts { packets: 6, ..LoadCounts::default() };
@@ -206,7 +206,7 @@ fn what_came_is_told_once_all_is_there_or_nothing_more_comes() {
     };
     assert_eq!((received.counts, received.sent), (counts, Some(sent)));
     session.expect_load(at(0), expected(1 << 30));
-    session.handle_datagram(at(10), PathId(0), load());
+    session.handle_datagram(at(10), load());
     session.on_load_sent(at(20), TestId(1), LoadCounts { packets: 1, ..sent });
     assert!(session.poll_load(at(20)).is_some(), "all is there");
     session.expect_load(at(0), expected(1 << 30));
