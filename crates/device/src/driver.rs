@@ -76,9 +76,6 @@ pub enum DriverError {
         /// What the kernel said.
         source: std::io::Error,
     },
-    /// Shards of a server were begun anew as often as may be.
-    #[error("as many threads stand still as the server has shards: it has to be started again")]
-    ShardsStandStill,
 }
 
 /// The TUN device of a client or server.

@@ -18,7 +18,7 @@ pub(crate) const TURN_MAX: Duration = Duration::from_secs(1);
 /// Less sleep is no news.
 const SLEPT_MIN: Duration = Duration::from_secs(1);
 /// A turn that took so long was stopped: a busy machine lets nobody wait as long.
-pub(crate) const STOOD_STILL_MIN: Duration = Duration::from_secs(3);
+const STOOD_STILL_MIN: Duration = Duration::from_secs(3);
 
 /// Two clocks of the machine, read at about the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,6 @@
 //! A node's edge to this machine: the clock, the TUN and the sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use roadweave_quic::{Ecn as QuicEcn, Outbox};
@@ -29,21 +27,6 @@ pub(super) struct Edge {
     pub(super) gone: BTreeSet<UplinkId>,
     /// Packets that were discarded here, by reason.
     pub(super) drops: DropCounters,
-    cut_off: CutOff,
-}
-
-/// Cuts an edge off from its machine: who turns it stood still, and another one does its work.
-#[derive(Clone, Debug, Default)]
-pub(super) struct CutOff(Arc<AtomicBool>);
-
-impl CutOff {
-    pub(super) fn cut(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    pub(super) fn is_cut(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
 }
 
 impl Edge {
@@ -60,18 +43,7 @@ impl Edge {
             former_sockets: BTreeMap::new(),
             gone: BTreeSet::new(),
             drops: DropCounters::default(),
-            cut_off: CutOff::default(),
         }
-    }
-
-    /// From now on `cut_off` can cut it off.
-    pub(super) fn cut_off_by(self, cut_off: CutOff) -> Self {
-        Self { cut_off, ..self }
-    }
-
-    /// Whether it is cut off: then nothing can be read, and what is sent is lost.
-    pub(super) fn is_cut_off(&self) -> bool {
-        self.cut_off.is_cut()
     }
 
     /// The device, if there is one.
@@ -89,9 +61,7 @@ impl Edge {
     /// # Errors
     /// When the TUN is gone.
     pub(super) fn read_tun(&mut self, handle: impl FnMut(&[u8])) -> Result<(), DriverError> {
-        let Some(tun) = self.tun.as_mut().filter(|_| !self.cut_off.is_cut()) else {
-            return Ok(());
-        };
+        let Some(tun) = &mut self.tun else { return Ok(()) };
         let taken = tun.read_batch(handle).map(drop);
         taken.map_err(|source| DriverError::TunGone { name: tun.name().to_owned(), source })
     }
@@ -124,9 +94,6 @@ impl Edge {
         uplink: Option<UplinkId>,
         node: &mut impl Node,
     ) -> std::io::Result<()> {
-        if self.is_cut_off() {
-            return Ok(());
-        }
         let Self { clock, sockets, former_sockets, .. } = self;
         // What fails here fails for the other as well.
         if let Some(former) = uplink.and_then(|id| former_sockets.get_mut(&id)) {
@@ -163,7 +130,7 @@ impl Io for Edge {
     }
 
     fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
-        let Some(tun) = self.tun.as_mut().filter(|_| !self.cut_off.is_cut()) else {
+        let Some(tun) = &mut self.tun else {
             return self.drops.add(DropReason::NoRoute, packets.count() as u64);
         };
         let counts = tun.write_batch(packets);
@@ -181,8 +148,7 @@ impl Io for Edge {
                 contents: run.data,
                 segment_size: run.segment_size,
             };
-            let socket = self.sockets.get_mut(&run.route.uplink);
-            let Some(socket) = socket.filter(|_| !self.cut_off.is_cut()) else {
+            let Some(socket) = self.sockets.get_mut(&run.route.uplink) else {
                 self.drops.add(DropReason::SendFailed, run.packets().len() as u64);
                 continue;
             };

@@ -89,6 +89,12 @@ pub(super) trait Role<N: Node> {
     /// The node was turned and may have events.
     fn handle_events(&mut self, driver: &mut Driver<N>, now: Instant);
 
+    /// Whether all other threads that the program depends on have turned since this last returned
+    /// `true`: the service manager's watchdog is notified only then.
+    fn take_turns(&self, _node: &N) -> bool {
+        true
+    }
+
     /// What the program is doing, in a line, for the service manager.
     fn in_a_line(&self, _node: &N) -> String {
         String::new()
@@ -311,8 +317,7 @@ impl<N: Node> Driver<N> {
         deliver(&mut self.node, &mut self.edge);
     }
 
-    /// Runs until SIGINT, SIGTERM or SIGUSR1, until the role says that it is over, or until the
-    /// edge is cut off.
+    /// Runs until SIGINT, SIGTERM or SIGUSR1, or until the role says that it is over.
     ///
     /// # Errors
     /// When the system fails or the TUN goes away.
@@ -323,9 +328,6 @@ impl<N: Node> Driver<N> {
             let timeouts = [self.node.poll_timeout(), role.poll_timeout()];
             let alone = role.feedback_alone_since(&self.node);
             let ready = self.wait(timeouts.into_iter().flatten().min(), alone)?;
-            if self.edge.is_cut_off() {
-                return Ok(());
-            }
             let now = self.edge.clock.now();
             if let Some(pause) = self.pauses.on_turn(Readings::take()) {
                 let discarded = self.edge.discard_inner()?;
@@ -364,7 +366,8 @@ impl<N: Node> Driver<N> {
             }
             role.handle_events(self, now);
             if let Some(outside) = &mut self.outside {
-                outside.manager.handle_timeout(now, || role.in_a_line(&self.node));
+                let turns = || role.take_turns(&self.node);
+                outside.manager.handle_timeout(now, turns, || role.in_a_line(&self.node));
             }
             if role.is_over() {
                 return Ok(());

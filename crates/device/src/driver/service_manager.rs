@@ -67,8 +67,14 @@ impl ServiceManager {
         self.tell("STOPPING=1");
     }
 
-    /// A turn of the loop is over: tells that it is, and the `status`, if that is due.
-    pub(super) fn handle_timeout(&mut self, now: Instant, status: impl FnOnce() -> String) {
+    /// A turn of the loop is over: notifies the watchdog, and sends the `status`, if that is due.
+    /// The watchdog is notified once `others_turned` returns `true`, and waits until then.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        others_turned: impl FnOnce() -> bool,
+        status: impl FnOnce() -> String,
+    ) {
         if self.socket.is_none() {
             return;
         }
@@ -77,6 +83,7 @@ impl ServiceManager {
         }
         if let Some(interval) = self.watchdog
             && self.next_watchdog <= now
+            && others_turned()
         {
             self.next_watchdog = now + interval;
             self.tell("WATCHDOG=1");
@@ -137,7 +144,7 @@ mod tests {
         ours.on_ready();
         for second in 0..30 {
             let status = if second < 15 { "no session" } else { "2 paths\nREADY=0" };
-            ours.handle_timeout(at(second), || status.to_owned());
+            ours.handle_timeout(at(second), || true, || status.to_owned());
         }
         ours.on_stop();
         assert_eq!(
@@ -152,6 +159,21 @@ mod tests {
                 "STOPPING=1"
             ]
         );
+    }
+
+    #[test]
+    fn the_watchdog_is_notified_only_while_all_other_threads_turn() {
+        let (mut ours, manager) = pair(Duration::from_secs(30));
+        let mut notified = Vec::new();
+        for second in 0..100 {
+            let now = Instant::ZERO + Duration::from_secs(second);
+            // One thread stands still from the 25th second to the 75th.
+            ours.handle_timeout(now, || !(25..75).contains(&second), String::new);
+            if heard(&manager).contains(&"WATCHDOG=1".to_owned()) {
+                notified.push(second);
+            }
+        }
+        assert_eq!(notified, [0, 10, 20, 75, 85, 95]);
     }
 
     #[test]
@@ -184,7 +206,7 @@ mod tests {
         while ours.tell("STATUS=") {}
         ours.on_ready();
         heard(&manager);
-        ours.handle_timeout(Instant::ZERO + Duration::from_secs(1), String::new);
+        ours.handle_timeout(Instant::ZERO + Duration::from_secs(1), || true, String::new);
         assert!(heard(&manager).contains(&"READY=1".to_owned()));
     }
 
@@ -192,11 +214,13 @@ mod tests {
     fn one_that_reads_nothing_or_is_gone_stops_nobody() {
         let (mut ours, manager) = pair(Duration::from_micros(3));
         for milli in 0..100_000 {
-            ours.handle_timeout(Instant::ZERO + Duration::from_millis(milli), || milli.to_string());
+            let now = Instant::ZERO + Duration::from_millis(milli);
+            ours.handle_timeout(now, || true, || milli.to_string());
         }
         assert!(heard(&manager).len() < 100_000, "it would have waited");
         drop(manager);
         ours.on_ready();
-        ours.handle_timeout(Instant::ZERO + Duration::from_secs(1_000), || "alone".to_owned());
+        let now = Instant::ZERO + Duration::from_secs(1_000);
+        ours.handle_timeout(now, || true, || "alone".to_owned());
     }
 }

@@ -23,32 +23,29 @@ mod faults;
 mod front;
 mod life;
 mod slot;
-mod tenure;
+#[cfg(test)]
+mod tests;
 mod told;
-mod watch;
 mod worker;
 
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use roadweave_quic::ShardMap;
 use roadweave_tunnel::Kept;
 use roadweave_types::{Instant, UplinkId};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::exchange::Exchange;
 use self::front::Front;
-use self::slot::{Common, Seat, ShardSlot, Standing};
+use self::slot::{Common, Order, ShardSlot, Standing};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::requests::Governed;
 use super::serving::host::tun_options;
 use super::serving::node::LearnedFile;
 use super::serving::{Serving, open_by};
-use super::settings::parse;
 use super::tun_name::TunName;
 use super::{DriverError, ServerOptions, requests};
 use crate::local::{LocalRequest, RpcError};
@@ -83,15 +80,6 @@ struct Supervisor {
     error: Option<DriverError>,
 }
 
-/// The parameters of `fail_shard`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FailShard {
-    shard: usize,
-    /// For so long it stands still; without it, it panics.
-    still_seconds: Option<u32>,
-}
-
 fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, DriverError> {
     let (signals, instance, lock) = take_instance(&options.tun.name, options.marks)?;
     cleanup(&instance, &lock)?;
@@ -123,7 +111,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
         waker: waker.clone(),
         ends: AtomicBool::new(false),
     });
-    let (slots, seats) = slots(&common, sockets, tuns);
+    let (slots, orders) = slots(&common, sockets, tuns);
     let mut front = Front::new(common, slots, happened);
     let learned = StateFile::new(&options.state_directory, instance.name());
     let learned = LearnedFile::restore(learned, &mut front);
@@ -142,21 +130,21 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
     );
     let serving = options.serving(peers, host, instance.name());
     let serving = Serving::start(&mut driver, serving)?;
-    driver.node.begin(seats)?;
+    driver.node.begin(orders)?;
     let tun_name = TunName::default();
     let role = Supervisor { learned, serving, listen, tun, tun_name, error: None };
     Ok(Running { driver, role, instance, lock })
 }
 
-/// The slots of all shards, and what their first threads need.
+/// The slots of all shards, and the orders for their threads.
 fn slots(
     common: &Arc<Common>,
     sockets: Vec<UplinkSocket>,
     tuns: Vec<Tun>,
-) -> (Vec<Arc<ShardSlot>>, Vec<Seat>) {
+) -> (Vec<Arc<ShardSlot>>, Vec<Receiver<Order>>) {
     let slot = |(number, (socket, tun))| {
-        let (slot, seat) = ShardSlot::new(number, common.clone(), socket, tun);
-        (Arc::new(slot), seat)
+        let (slot, orders) = ShardSlot::new(number, common.clone(), socket, tun);
+        (Arc::new(slot), orders)
     };
     (0..).zip(sockets.into_iter().zip(tuns)).map(slot).unzip()
 }
@@ -166,8 +154,7 @@ impl Role<Front> for Supervisor {
         Some(self.serving.poll_timeout())
     }
 
-    fn on_pause(&mut self, driver: &mut Driver<Front>, _: Instant, pause: &Pause, discarded: u64) {
-        driver.node.on_pause();
+    fn on_pause(&mut self, _: &mut Driver<Front>, _: Instant, pause: &Pause, discarded: u64) {
         self.serving.on_pause(pause, discarded);
     }
 
@@ -203,11 +190,7 @@ impl Role<Front> for Supervisor {
     ) {
     }
 
-    fn handle_timeout(&mut self, driver: &mut Driver<Front>, now: Instant) {
-        if let Err(error) = driver.node.watch(now) {
-            self.error.get_or_insert(error);
-        }
-    }
+    fn handle_timeout(&mut self, _: &mut Driver<Front>, _: Instant) {}
 
     fn is_over(&self) -> bool {
         self.error.is_some()
@@ -216,6 +199,10 @@ impl Role<Front> for Supervisor {
     fn handle_events(&mut self, driver: &mut Driver<Front>, now: Instant) {
         self.serving.tell_fleet(now, &driver.node);
         self.serving.tell_events(now, || driver.node.poll_event());
+    }
+
+    fn take_turns(&self, node: &Front) -> bool {
+        node.take_turns()
     }
 
     fn in_a_line(&self, node: &Front) -> String {
@@ -237,16 +224,7 @@ impl Role<Front> for Supervisor {
         method: &str,
         params: &Value,
     ) -> Result<Value, RpcError> {
-        if method != "fail_shard" {
-            return requests::handle(&mut driver.node, now, method, params);
-        }
-        let FailShard { shard, still_seconds } = parse(params)?;
-        let none = || RpcError::invalid_params(format!("there is no shard {shard}"));
-        let fault = move || match still_seconds {
-            Some(seconds) => faults::stand_still(Duration::from_secs(seconds.into())),
-            None => faults::fail(),
-        };
-        driver.node.fail(shard, fault).ok_or_else(none).map(|()| json!(true))
+        requests::handle(&mut driver.node, now, method, params)
     }
 }
 

@@ -1,10 +1,8 @@
-//! What a thread says when it panics, kept until somebody tells it in one line; and the faults that
-//! whoever tries a server can ask for.
+//! What a thread says when it panics, kept until somebody tells it in one line.
 
 use std::cell::RefCell;
 use std::panic::{set_hook, take_hook};
 use std::sync::Once;
-use std::time::Duration;
 
 thread_local! {
     /// What was said last, in a thread that keeps it.
@@ -36,19 +34,6 @@ pub(super) fn take_last() -> String {
     let said = said.unwrap_or_default();
     let plain = said.chars().map(|c| if c.is_control() { ' ' } else { c });
     plain.take(SAID_MAX).collect()
-}
-
-/// Fails as by a fault of the program.
-pub(super) fn fail() {
-    #[allow(clippy::panic, reason = "it is what was asked for")]
-    {
-        panic!("the local socket asked for it");
-    }
-}
-
-/// Stands still for `time`, as in a system call that does not return.
-pub(super) fn stand_still(time: Duration) {
-    std::thread::sleep(time);
 }
 
 /// Characters that are told: a place in the code and a sentence.

@@ -19,9 +19,8 @@ use roadweave_tunnel::{
 use roadweave_types::Instant;
 
 use super::exchange::lock;
-use super::slot::{Common, Seat, ShardSlot};
+use super::slot::{Common, Order, ShardSlot};
 use super::told::{Counters, Gathered, Told};
-use super::watch::Watch;
 use crate::DeviceError;
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
@@ -43,11 +42,7 @@ pub(super) struct Front {
     pub(super) common: Arc<Common>,
     slots: Vec<Arc<ShardSlot>>,
     events: Receiver<ServerEvent>,
-    /// By shard.
     threads: Vec<JoinHandle<()>>,
-    watch: Watch,
-    /// Threads that have stood still and lost their shards.
-    lost: Vec<JoinHandle<()>>,
 }
 
 impl Front {
@@ -56,46 +51,32 @@ impl Front {
         slots: Vec<Arc<ShardSlot>>,
         events: Receiver<ServerEvent>,
     ) -> Self {
-        let watch = Watch::new(slots.len());
-        Self { common, slots, events, threads: Vec::new(), watch, lost: Vec::new() }
+        Self { common, slots, events, threads: Vec::new() }
     }
 
-    /// Lets all shards begin, each in a thread of its own; `seats` are those of their slots.
+    /// Lets all shards begin, each in a thread of its own; `orders` are those of their slots.
     ///
     /// # Errors
     /// When there can be no more threads.
-    pub(super) fn begin(&mut self, seats: Vec<Seat>) -> Result<(), DeviceError> {
-        let slots = self.slots.iter().zip(seats);
-        self.threads = slots.map(|(slot, seat)| spawn(slot, seat)).collect::<Result<_, _>>()?;
-        Ok(())
-    }
-
-    /// Looks whether all shards go on, and gives those that stand still to new threads. A thread
-    /// cannot be ended from outside: it keeps what it has, its core also, until it wakes up.
-    ///
-    /// # Errors
-    /// When as many threads stand still already as there are shards, or there can be no more.
-    pub(super) fn watch(&mut self, now: Instant) -> Result<(), DriverError> {
-        for number in self.watch.look(now, self.slots.iter().map(|slot| slot.turns())) {
-            self.lost.retain(|thread| !thread.is_finished());
-            if self.lost.len() >= self.slots.len() {
-                return Err(DriverError::ShardsStandStill);
-            }
-            tracing::error!(
-                shard = number,
-                "the shard stands still and begins anew in another thread, its clients with it"
-            );
-            let slot = &self.slots[number];
-            let thread = spawn(slot, slot.take_away())?;
-            self.lost.push(std::mem::replace(&mut self.threads[number], thread));
-            self.watch.on_begun(number);
+    pub(super) fn begin(&mut self, orders: Vec<Receiver<Order>>) -> Result<(), DeviceError> {
+        for (slot, orders) in self.slots.iter().zip(orders) {
+            let (name, slot) = (format!("shard-{}", slot.number), slot.clone());
+            let thread = std::thread::Builder::new()
+                .name(name)
+                .spawn(move || slot.occupy(orders))
+                .map_err(|error| DeviceError::system("start a thread", error))?;
+            self.threads.push(thread);
         }
         Ok(())
     }
 
-    /// The machine slept, or the program stood still.
-    pub(super) fn on_pause(&mut self) {
-        self.watch.on_pause();
+    /// Whether each shard has turned since this last returned `true`.
+    pub(super) fn take_turns(&self) -> bool {
+        let all = self.slots.iter().all(|slot| slot.has_turned());
+        if all {
+            self.slots.iter().for_each(|slot| slot.forget_turn());
+        }
+        all
     }
 
     /// Lets all shards say goodbye, and waits for it; not for one that stands still.
@@ -158,12 +139,6 @@ impl Front {
         self.slots.iter().for_each(|slot| self.common.exchange.waker(slot.number).wake());
     }
 
-    /// Lets a shard do what `fault` does; `None` if there is no such shard.
-    pub(super) fn fail(&self, number: usize, fault: impl FnOnce() + Send + 'static) -> Option<()> {
-        self.slots.get(number)?.order(Box::new(|_| fault()));
-        Some(())
-    }
-
     /// Lets each shard do `work` soon.
     fn tell(&self, work: impl Fn(&mut Server, Instant) + Clone + Send + 'static) {
         for slot in &self.slots {
@@ -193,13 +168,6 @@ impl Front {
         };
         answers.into_iter().map(wait).collect()
     }
-}
-
-/// Lets a thread take a shard.
-fn spawn(slot: &Arc<ShardSlot>, seat: Seat) -> Result<JoinHandle<()>, DeviceError> {
-    let (name, slot) = (format!("shard-{}", slot.number), slot.clone());
-    let thread = std::thread::Builder::new().name(name).spawn(move || slot.occupy(seat));
-    thread.map_err(|error| DeviceError::system("start a thread", error))
 }
 
 impl fmt::Debug for Front {

@@ -5,8 +5,6 @@
 //!             ▲      │ panic                └ error of the system: the program ends
 //!             │      ▼
 //!             └─ one line, a pause if it is not the first time
-//!
-//! thread that stands still ─► another one has its shard ─► should it wake up, it ends
 //! ```
 //!
 //! A panic takes the clients of its shard and nothing else: socket and queue of the device stay
@@ -24,7 +22,7 @@ use roadweave_tunnel::Server;
 
 use super::exchange::lock;
 use super::faults;
-use super::slot::{Common, Order, Seat, ShardSlot, Standing};
+use super::slot::{Common, Order, ShardSlot, Standing};
 use super::told::Counters;
 use super::worker::Worker;
 use crate::driver::DriverError;
@@ -41,19 +39,14 @@ const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl ShardSlot {
-    /// Runs the shard, and runs it again after each failure, until all shards are to end or
-    /// another thread has it.
-    pub(super) fn occupy(self: Arc<Self>, seat: Seat) {
+    /// Runs the shard, and runs it again after each failure, until all shards are to end.
+    pub(super) fn occupy(self: Arc<Self>, orders: Receiver<Order>) {
         faults::keep_for_this_thread();
         let mut in_a_row = 0;
         while !self.common.ends.load(Ordering::Acquire) {
             let begun = Instant::now();
-            seat.tenure.turn();
-            match catch_unwind(AssertUnwindSafe(|| self.live(&seat))) {
-                _ if seat.tenure.is_over() => {
-                    let shard = self.number;
-                    return tracing::info!(shard, "a thread that had stood still woke up and ends");
-                }
+            self.on_turn();
+            match catch_unwind(AssertUnwindSafe(|| self.live(&orders))) {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => return self.give_up(error),
                 Err(_) => {
@@ -61,12 +54,11 @@ impl ShardSlot {
                     self.fail(in_a_row);
                 }
             }
-            self.wait(pause(in_a_row), &seat.orders);
+            self.wait(pause(in_a_row), &orders);
         }
     }
 
-    fn live(self: &Arc<Self>, seat: &Seat) -> Result<(), DriverError> {
-        let tenure = &*seat.tenure;
+    fn live(self: &Arc<Self>, orders: &Receiver<Order>) -> Result<(), DriverError> {
         let Common { clock, identity, peers, kept, .. } = &*self.common;
         let now = clock.now();
         let (mut config, drains, far_ends, destinations) = {
@@ -81,26 +73,24 @@ impl ShardSlot {
         server.share_kept(kept.clone());
         server.set_forwards(destinations.forwarded());
         drains.into_iter().for_each(|reason| server.drain(now, reason, Duration::ZERO));
-        let edge = Edge::new(*clock, self.tun.try_clone()?).cut_off_by(tenure.cut_off());
+        let edge = Edge::new(*clock, self.tun.try_clone()?);
         let waker = self.common.exchange.waker(self.number);
         let mut driver = Driver::inside(waker, edge, server)?;
         driver.add_socket(None, self.socket.try_clone()?)?;
         let start = |far_ends: FarEnds| far_ends.start(self.common.map.count(), &driver);
         let far_end = far_ends.map(start).transpose()?;
-        let mut worker = Worker::new(self, seat, far_end, destinations);
+        let mut worker = Worker::new(self, orders, far_end, destinations);
         self.on_begun();
         match catch_unwind(AssertUnwindSafe(|| driver.run(&mut worker))) {
             Ok(outcome) => outcome?,
             Err(panic) => {
                 // What it has counted is not lost with it.
-                self.note(tenure, Counters::of(&driver));
+                self.note(Counters::of(&driver));
                 worker.note_streams();
                 resume_unwind(panic);
             }
         }
-        if !tenure.is_over() {
-            worker.stop(&mut driver);
-        }
+        worker.stop(&mut driver);
         Ok(())
     }
 

@@ -10,7 +10,6 @@ use roadweave_tunnel::{DrainReason, Kept, PeerTable, Server, ServerConfig, Serve
 use roadweave_types::DropCounters;
 
 use super::exchange::{Exchange, lock};
-use super::tenure::Tenure;
 use super::told::Counters;
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
@@ -61,34 +60,16 @@ pub(super) struct ShardSlot {
     pub(super) common: Arc<Common>,
     pub(super) socket: UplinkSocket,
     pub(super) tun: Tun,
-    /// Who has the shard; only whoever looks after all shards takes it, so that no shard keeps it.
-    holder: Mutex<Holder>,
+    orders: SyncSender<Order>,
     /// Whether the shard has begun, and has not failed since.
     lives: AtomicBool,
+    /// Whether its loop has turned since [`ShardSlot::forget_turn`].
+    has_turned: AtomicBool,
     /// How often the shard has failed.
     failures: AtomicU64,
     past: Mutex<Past>,
     /// Why the program must end, if it must.
     error: Mutex<Option<DriverError>>,
-}
-
-/// The thread that has a shard, from outside.
-struct Holder {
-    tenure: Arc<Tenure>,
-    orders: SyncSender<Order>,
-}
-
-/// What a thread needs that takes a shard.
-pub(super) struct Seat {
-    pub(super) tenure: Arc<Tenure>,
-    pub(super) orders: Receiver<Order>,
-}
-
-/// Both sides of a new tenure.
-fn seat() -> (Holder, Seat) {
-    let tenure = Arc::<Tenure>::default();
-    let (orders, todo) = sync_channel(ORDERS_MAX);
-    (Holder { tenure: tenure.clone(), orders }, Seat { tenure, orders: todo })
 }
 
 /// What the lives of a shard have counted.
@@ -104,47 +85,47 @@ struct Past {
 }
 
 impl ShardSlot {
-    /// The slot of shard `number`, and what the first thread needs that takes it.
+    /// The slot of shard `number`, and the orders for the thread that takes it.
     pub(super) fn new(
         number: u16,
         common: Arc<Common>,
         socket: UplinkSocket,
         tun: Tun,
-    ) -> (Self, Seat) {
-        let (holder, seat) = seat();
+    ) -> (Self, Receiver<Order>) {
+        let (orders, todo) = sync_channel(ORDERS_MAX);
         let slot = Self {
             number,
             common,
             socket,
             tun,
-            holder: Mutex::new(holder),
+            orders,
             lives: AtomicBool::new(false),
+            has_turned: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             past: Mutex::default(),
             error: Mutex::default(),
         };
-        (slot, seat)
+        (slot, todo)
     }
 
-    /// How often the thread that has the shard has turned.
-    pub(super) fn turns(&self) -> u64 {
-        lock(&self.holder).tenure.turns()
+    /// The loop of the shard turns.
+    pub(super) fn on_turn(&self) {
+        self.has_turned.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the shard from the thread that has it, as if it had failed; returns what the next one
-    /// needs. What orders wait for the former thread are nobody's.
-    pub(super) fn take_away(&self) -> Seat {
-        let (holder, seat) = seat();
-        let former = std::mem::replace(&mut *lock(&self.holder), holder);
-        // First: what it does from now on counts no more.
-        former.tenure.end();
-        self.on_failed(&self.common.exchange.on_failed(self.number));
-        seat
+    /// Whether the loop of the shard has turned since [`ShardSlot::forget_turn`].
+    pub(super) fn has_turned(&self) -> bool {
+        self.has_turned.load(Ordering::Relaxed)
+    }
+
+    /// Begins a new wait for a turn.
+    pub(super) fn forget_turn(&self) {
+        self.has_turned.store(false, Ordering::Relaxed);
     }
 
     /// Lets the shard do something soon; one that stands still never will.
     pub(super) fn order(&self, order: Order) {
-        match lock(&self.holder).orders.try_send(order) {
+        match self.orders.try_send(order) {
             Ok(()) => self.common.exchange.waker(self.number).wake(),
             Err(TrySendError::Full(_)) => {
                 tracing::error!(shard = self.number, "it takes no orders: it stands still");
@@ -168,20 +149,14 @@ impl ShardSlot {
         lock(&self.error).take()
     }
 
-    /// What the present life has counted so far, in the thread of `tenure`.
-    pub(super) fn note(&self, tenure: &Tenure, counters: Counters) {
-        let mut past = lock(&self.past);
-        if !tenure.is_over() {
-            past.present = counters;
-        }
+    /// What the present life has counted so far.
+    pub(super) fn note(&self, counters: Counters) {
+        lock(&self.past).present = counters;
     }
 
-    /// How the streams of the present life are, in the thread of `tenure`.
-    pub(super) fn note_streams(&self, tenure: &Tenure, streams: StreamsStatus) {
-        let mut past = lock(&self.past);
-        if !tenure.is_over() {
-            past.streams = streams;
-        }
+    /// How the streams of the present life are.
+    pub(super) fn note_streams(&self, streams: StreamsStatus) {
+        lock(&self.past).streams = streams;
     }
 
     /// How the streams of all lives are, as of the last second.

@@ -11,8 +11,7 @@ use roadweave_types::{Instant, UplinkId, earliest};
 use serde_json::Value;
 
 use super::exchange::{Parcels, lock};
-use super::slot::{Order, Seat, ShardSlot};
-use super::tenure::Tenure;
+use super::slot::{Order, ShardSlot};
 use super::told::Counters;
 use crate::driver::event_loop::{Driver, Role};
 use crate::driver::far_end::FarEnd;
@@ -31,7 +30,6 @@ const ORDERS_AT_ONCE: usize = 16;
 /// One life of a shard.
 pub(super) struct Worker<'a> {
     slot: &'a Arc<ShardSlot>,
-    tenure: &'a Tenure,
     orders: &'a Receiver<Order>,
     /// Where the streams of its clients end, if the server takes some.
     far_end: Option<FarEnd>,
@@ -46,14 +44,13 @@ pub(super) struct Worker<'a> {
 impl<'a> Worker<'a> {
     pub(super) fn new(
         slot: &'a Arc<ShardSlot>,
-        seat: &'a Seat,
+        orders: &'a Receiver<Order>,
         far_end: Option<FarEnd>,
         destinations: Arc<Destinations>,
     ) -> Self {
         Self {
             slot,
-            tenure: &seat.tenure,
-            orders: &seat.orders,
+            orders,
             far_end,
             destinations,
             next_second: Instant::ZERO,
@@ -68,14 +65,14 @@ impl<'a> Worker<'a> {
         driver.node.close(driver.edge.clock.now());
         driver.flush();
         self.note_events(driver);
-        self.slot.note(self.tenure, Counters::of(driver));
+        self.slot.note(Counters::of(driver));
         self.note_streams();
     }
 
     /// Notes how its streams are.
     pub(super) fn note_streams(&self) {
         if let Some(far_end) = &self.far_end {
-            self.slot.note_streams(self.tenure, far_end.status());
+            self.slot.note_streams(far_end.status());
         }
     }
 
@@ -91,9 +88,6 @@ impl<'a> Worker<'a> {
 
     /// Notes who has come and gone.
     fn note_events(&mut self, driver: &mut Driver<Server>) {
-        if self.tenure.is_over() {
-            return;
-        }
         let (number, common) = (self.slot.number, &self.slot.common);
         let mut has_told = false;
         while let Some(event) = driver.node.poll_event() {
@@ -123,7 +117,7 @@ impl<'a> Worker<'a> {
     fn hand_over(&self, driver: &mut Driver<Server>) {
         let Driver { node, edge, .. } = driver;
         let mut strays = std::iter::from_fn(|| node.poll_stray()).peekable();
-        if !self.tenure.is_over() && strays.peek().is_some() {
+        if strays.peek().is_some() {
             edge.drops.merge(&self.slot.common.exchange.hand_over(self.slot.number, strays));
         }
     }
@@ -145,12 +139,12 @@ impl Role<Server> for Worker<'_> {
     }
 
     fn before_packets(&mut self, driver: &mut Driver<Server>, now: Instant) {
-        self.tenure.turn();
+        self.slot.on_turn();
         if now >= self.next_second {
             self.next_second = now + SECOND;
             driver.node.on_time_of_day();
             driver.node.ask_learned();
-            self.slot.note(self.tenure, Counters::of(driver));
+            self.slot.note(Counters::of(driver));
             self.note_streams();
         }
     }
@@ -183,9 +177,7 @@ impl Role<Server> for Worker<'_> {
     }
 
     fn handle_timeout(&mut self, driver: &mut Driver<Server>, now: Instant) {
-        if !self.tenure.is_over() {
-            self.far_end.iter_mut().for_each(|far_end| far_end.turn(driver, now));
-        }
+        self.far_end.iter_mut().for_each(|far_end| far_end.turn(driver, now));
         self.hand_over(driver);
     }
 
