@@ -70,6 +70,11 @@ rest() { listed "$2" | grep -v -e "$1" -e $alone || true; }
 { first /placement.rs "$waiting" && rest /placement.rs "$waiting"; } | run $side_by_side
 # These start a PostgreSQL, and have stopwatches for whoever guesses.
 listed /control/ | run 1
+# Those in virtual time wait for nothing but processors, of which other work may leave none.
+if leader=$(cat "$results/idle" 2>/dev/null); then
+    pgrep -s "$leader" | xargs -r -n 1 chrt --all-tasks --other --pid 0 2>/dev/null || true
+    { echo 0 >"/proc/$leader/autogroup"; } 2>/dev/null || true
+fi
 wait
 { listed -v "$waiting|$virtual|/control/" && listed $alone; } | run 1
 

@@ -32,7 +32,7 @@ use std::fmt::Write as _;
 use roadweave_types::{DropReason, Instant, Side, UplinkId};
 
 use crate::apart::GROUP;
-use crate::filter::{KeptTable, Turn, count_and_drop, counter, is_quotable, remove_table};
+use crate::filter::{KeptTable, Turn, count_and_drop, counter, is_quotable};
 use crate::{DeviceError, Instance, Uplink, Waker, sysctl};
 
 /// The marks of one client's uplinks. They outlive it: `cleanup` removes them.
@@ -135,11 +135,6 @@ impl Answers {
         }
         Ok(gone)
     }
-}
-
-/// Removes the table of an instance; that there is none is no error.
-pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
-    remove_table(&instance.answers_table())
 }
 
 /// The text of the table, whose counter begins with `count`, and how many rules it has.

@@ -1,9 +1,8 @@
 //! Removes what an instance left in the system, whatever ended it.
 
-use crate::filter::split;
 use crate::process::InstanceLock;
 use crate::routes::Routes;
-use crate::{DeviceError, Instance, answers, dns, filter};
+use crate::{DeviceError, Instance, dns, filter};
 
 /// Removes all routes, rules, packet filters, resolvers and changed settings of an instance that is
 /// not running. Call it at every start, with the lock taken; it is quick when there is nothing.
@@ -16,13 +15,12 @@ use crate::{DeviceError, Instance, answers, dns, filter};
 pub fn cleanup(instance: &Instance, lock: &InstanceLock) -> Result<(), DeviceError> {
     // Opening removes what is there.
     let routes = Routes::open(instance).map(drop);
-    let answers = without_nft(answers::remove(instance));
-    let split = without_nft(split::remove(instance));
     let resolvers = dns::restore(instance);
     // The settings first: the filters protect as long as forwarding is on.
     let failed = take_over(instance, lock);
-    let filters = without_nft(filter::remove_unless_needed(instance, &failed));
-    routes.and(answers).and(split).and(resolvers).and(filters)
+    let mut tables = filter::tables_to_remove(instance, &failed);
+    tables.extend([instance.answers_table(), instance.split_table()]);
+    routes.and(resolvers).and(without_nft(filter::remove_tables(&tables)))
 }
 
 /// Restores the changed settings alone. What keeps traffic out of the clear, and strangers out of

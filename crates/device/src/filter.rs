@@ -41,6 +41,7 @@ pub(crate) use chain::{count_and_drop, counter};
 pub(crate) use flows::{FlowRemover, Left};
 pub use forwards::Forward;
 use ipnet::IpNet;
+use nftables::Nftables;
 use roadweave_types::Marks;
 pub(crate) use ruleset::is_quotable;
 use ruleset::ruleset;
@@ -294,41 +295,39 @@ impl Drop for Filters {
             return;
         }
         let failed = self.instance.restore(|key| self.settings.iter().any(|mine| mine == key));
-        if let Err(error) = remove_unless_needed(&self.instance, &failed) {
+        let tables = tables_to_remove(&self.instance, &failed);
+        if let Err(error) = remove_tables(&tables) {
             tracing::warn!(%error, "filters could not be removed; the next start tries again");
         }
     }
 }
 
-/// Removes the table of an instance, unless forwarding is among the settings that could not be
-/// restored: the table protects as long as the machine forwards because of us.
-pub(crate) fn remove_unless_needed(
-    instance: &Instance,
-    failed: &[String],
-) -> Result<(), DeviceError> {
+/// The tables of an instance that go with its settings: none while forwarding is among the settings
+/// that could not be restored, since they protect as long as the machine forwards because of us.
+pub(crate) fn tables_to_remove(instance: &Instance, failed: &[String]) -> Vec<String> {
     if failed.iter().any(|key| key == FORWARD_V4 || key == FORWARD_V6) {
         tracing::warn!(
             table = instance.filter_table(),
             "forwarding stays on, since it could not be turned off; the packet filters that protect \
              the networks of this machine stay with it"
         );
-        return Ok(());
+        return Vec::new();
     }
-    remove(instance)
+    vec![instance.filter_table(), instance.shares_table()]
 }
 
-/// Removes the tables of an instance; that there are none is no error.
-fn remove(instance: &Instance) -> Result<(), DeviceError> {
-    remove_table(&instance.filter_table())?;
-    remove_table(&instance.shares_table())
-}
-
-/// Removes a table while the program starts or ends, which must not take long; that there is none
-/// is no error.
-pub(crate) fn remove_table(table: &str) -> Result<(), DeviceError> {
+/// Removes those of the tables that are there, in one step, while the program starts or ends.
+pub(crate) fn remove_tables(tables: &[String]) -> Result<(), DeviceError> {
+    // Without netlink `nft` says why.
+    let mut netlink = Nftables::open().ok();
+    let is_there = |table: &&String| {
+        let contents = netlink.as_mut().and_then(|netlink| netlink.contents(table).ok());
+        contents.is_none_or(|contents| contents.rules > 0)
+    };
     // "add" first, so that "delete" finds one.
-    let script = format!("add table inet {table}\ndelete table inet {table}\n");
-    call_nft(&["-f", "-"], &script, REMOVAL_LIMIT)
+    let remove = |table| format!("add table inet {table}\ndelete table inet {table}\n");
+    let script: String = tables.iter().filter(is_there).map(remove).collect();
+    if script.is_empty() { Ok(()) } else { call_nft(&["-f", "-"], &script, REMOVAL_LIMIT) }
 }
 
 fn run_nft(script: &str) -> Result<(), DeviceError> {
@@ -357,7 +356,9 @@ fn call_nft(arguments: &[&str], script: &str, limit: Duration) -> Result<(), Dev
 /// How long `nft` may take. 4,000 prefixes take a second on a slow machine, and a machine without
 /// processor time needs more than 10 s for a few. No event loop waits for it.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long it may take to remove a table: a service manager ends a program that takes 90 s.
-const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
+/// How long it may take to remove tables, twice at an end: a service manager ends a program that
+/// takes 90 s. `nft` waits for grace periods (RCU) of the kernel, which take seconds where its
+/// threads have no processor.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(30);
 const FORWARD_V4: &str = "net.ipv4.ip_forward";
 const FORWARD_V6: &str = "net.ipv6.conf.all.forwarding";

@@ -37,9 +37,8 @@ use ipnet::IpNet;
 use roadweave_types::{Instant, Kind, Marks};
 
 use super::chain::{Chain, family, has_family};
-use super::nftables::Nftables;
 use super::ruleset::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};
-use super::{Interface, KeptTable, Turn, remove_table};
+use super::{Interface, KeptTable, Turn, remove_tables};
 use crate::{DeviceError, Excluded, Instance, Waker};
 
 /// Which connections may be split.
@@ -142,18 +141,12 @@ impl SplitTable {
     }
 }
 
-/// Removes the table of an instance; that there is none is no error.
-pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
-    remove_table(&instance.split_table())
-}
-
 /// Removes what an earlier run has left, if there is something.
 ///
 /// # Errors
-/// As [`remove`].
+/// As [`remove_tables`].
 pub(crate) fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
-    let there = Nftables::open()?.contents(&instance.split_table());
-    if there.is_ok_and(|contents| contents.rules == 0) { Ok(()) } else { remove(instance) }
+    remove_tables(&[instance.split_table()])
 }
 
 /// The text of the table, and how many rules it has.
