@@ -17,6 +17,9 @@ virtual='/crates/(lab|stream|tunnel|quic|schedule|recovery|coding|wire|fleet)[/.
 # One of those that wait measures what a link carries.
 alone=/crates/cli/tests/measured.rs
 side_by_side=4
+# What those leave of the processors. No priority says so: where low priorities meet other work,
+# Linux 6.18 leaves its own threads, for which each `nft` waits, without a processor for seconds.
+spare=$(($(nproc) > 1 ? $(nproc) - 1 : 1))
 
 # One program: its package's folder, its source, itself; and where what it prints is kept.
 if [ "${1:-}" = --one ]; then
@@ -32,20 +35,10 @@ if [ "${1:-}" = --one ]; then
     exec flock "$results" cat "$kept.log"
 fi
 
-# A command that takes what others leave of the processors. It is to be a session of its own: the
-# kernel shares processors by sessions first (sched(7), autogroup), and what tests start has some.
-if [ "${1:-}" = --idle ]; then
-    shift
-    echo $$ >"$results/idle"
-    { echo 19 >/proc/self/autogroup; } 2>/dev/null || true
-    if chrt --idle 0 true 2>/dev/null; then exec chrt --idle 0 "$@"; fi
-    exec nice -n 19 "$@"
-fi
-
 results=$(mktemp -d)
 export results
 trap 'rm -rf "$results"' EXIT
-trap 'kill -TERM -- "-$(cat "$results/idle")" 2>/dev/null; exit 130' INT TERM
+trap 'exit 130' INT TERM
 "$cargo" test --no-run --message-format=json-render-diagnostics "$@" >"$results/built"
 # Of each test program the three that --one wants, in a line.
 sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo\.toml".*"src_path":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1\t\2\t\3/p' \
@@ -65,16 +58,10 @@ listed() { grep -E "$@" "$results/programs" || true; }
 # By far the longest of each kind come first.
 first() { listed "$2" | grep "$1" || true; }
 rest() { listed "$2" | grep -v -e "$1" -e $alone || true; }
-{ first /lab/ "$virtual" && rest /lab/ "$virtual"; } |
-    run "$(nproc)" setsid scripts/test.sh --idle &
+{ first /lab/ "$virtual" && rest /lab/ "$virtual"; } | run "$spare" &
 { first /placement.rs "$waiting" && rest /placement.rs "$waiting"; } | run $side_by_side
 # These start a PostgreSQL, and have stopwatches for whoever guesses.
 listed /control/ | run 1
-# Those in virtual time wait for nothing but processors, of which other work may leave none.
-if leader=$(cat "$results/idle" 2>/dev/null); then
-    pgrep -s "$leader" | xargs -r -n 1 chrt --all-tasks --other --pid 0 2>/dev/null || true
-    { echo 0 >"/proc/$leader/autogroup"; } 2>/dev/null || true
-fi
 wait
 { listed -v "$waiting|$virtual|/control/" && listed $alone; } | run 1
 

@@ -14,8 +14,8 @@
 //!
 //! What a name server of another network says counts less than the configuration: it could be said
 //! to stop an honest uplink. It counts against an address with which the uplink has not reached a
-//! server, or if two uplinks say it. What a server grants counts against such addresses alone, so
-//! that a bad one takes no uplink away.
+//! server, or if two uplinks say it. What a server grants counts against addresses that an uplink
+//! has for the first time alone, so that a bad one takes no uplink away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -92,6 +92,30 @@ impl Owner {
     }
 }
 
+/// What an uplink has had an address for, which says how much the word of others counts against it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It has the address for the first time.
+    New,
+    /// It has had it before.
+    Seen,
+    /// A server has answered over it.
+    Reached,
+    /// The uplink may be a network behind the box.
+    Inside,
+}
+
+impl Standing {
+    /// How many other networks must say that the address is somebody else's.
+    fn needed(self) -> usize {
+        match self {
+            Self::New | Self::Seen => 1,
+            Self::Reached => 2,
+            Self::Inside => usize::MAX,
+        }
+    }
+}
+
 /// The addresses that uplinks may not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Protected {
@@ -103,20 +127,20 @@ pub(crate) struct Protected {
 
 impl Protected {
     /// The first address that the uplink would take from its owner.
-    ///
-    /// What other networks say counts if `needed` of them say it.
-    fn conflict(&self, uplink: &str, lease: &Lease, needed: usize) -> Option<(IpAddr, Owner)> {
+    fn conflict(&self, uplink: &str, lease: &Lease, standing: Standing) -> Option<(IpAddr, Owner)> {
         let of_taken = |taken: IpAddr| {
             let certain = self.certain.iter().filter(|(network, owner)| {
                 let counts = match owner {
                     Owner::Lan => !is_edge(network, taken),
-                    Owner::Granted => needed == 1,
+                    Owner::Granted => standing == Standing::New,
                     _ => true,
                 };
                 counts && network.contains(&taken)
             });
             let certain = certain.map(|(_, owner)| *owner).next();
-            certain.or_else(|| self.said(uplink, taken, needed)).map(|owner| (taken, owner))
+            certain
+                .or_else(|| self.said(uplink, taken, standing.needed()))
+                .map(|owner| (taken, owner))
         };
         lease.taken().into_iter().find_map(of_taken)
     }
@@ -167,20 +191,20 @@ pub(crate) struct Changes {
 }
 
 impl Conflicts {
-    /// Judges the addresses of `uplinks`, which are their names by index; `needed` is how many
-    /// other networks must say that the address of an uplink is somebody else's.
+    /// Judges the addresses of `uplinks`, which are their names by index; `standing` is of an
+    /// address of an uplink.
     pub(crate) fn look(
         &mut self,
         uplinks: &BTreeMap<u32, String>,
         leases: &[Lease],
         protected: &Protected,
-        needed: impl Fn(&str, IpNet) -> usize,
+        standing: impl Fn(&str, IpNet) -> Standing,
     ) -> Changes {
         let mut changes = Changes::default();
         let (mut found, mut good) = (Vec::new(), Vec::new());
         for lease in leases {
             let Some(uplink) = uplinks.get(&lease.index) else { continue };
-            match protected.conflict(uplink, lease, needed(uplink, lease.address)) {
+            match protected.conflict(uplink, lease, standing(uplink, lease.address)) {
                 Some(conflict) => found.push((uplink, lease, conflict)),
                 None => good.push(lease),
             }
@@ -188,8 +212,10 @@ impl Conflicts {
         good.iter().for_each(|lease| self.replace(lease));
         self.0.retain(|(index, _), taken| {
             // What another network says goes with that network, and would come back with it.
-            let is_over =
-                || taken.is_certain && protected.conflict(&taken.uplink, &taken.lease, 1).is_none();
+            let is_over = || {
+                taken.is_certain
+                    && protected.conflict(&taken.uplink, &taken.lease, Standing::New).is_none()
+            };
             let is_there = uplinks.get(index) == Some(&taken.uplink);
             if is_there && is_over() {
                 changes.restore.extend((!taken.is_replaced).then(|| taken.give_back()));

@@ -21,7 +21,7 @@ use roadweave_types::{UplinkId, UplinkSelector};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use crate::conflicts::{Changes, Conflicts, Lease, Owner, Protected};
+use crate::conflicts::{Changes, Conflicts, Lease, Owner, Protected, Standing};
 use crate::netlink::{Messages, open_socket, parse_address, parse_lease, parse_link};
 use crate::process::ROUTE_PROTOCOL;
 use crate::technology::is_wireless;
@@ -125,8 +125,9 @@ pub struct Monitor {
     /// What uplinks may not have for an address.
     protected: Protected,
     conflicts: Conflicts,
-    /// Addresses with which uplinks have reached a server, by name: [`SETTLED_MAX`] of each.
-    settled: BTreeMap<String, BTreeSet<IpNet>>,
+    /// Addresses that uplinks have had without a conflict, by name, [`SEEN_MAX`] of each, and
+    /// whether a server has answered there.
+    seen: BTreeMap<String, BTreeMap<IpNet, bool>>,
     /// Whether such addresses are taken away.
     enforces: bool,
     /// A look is due.
@@ -162,7 +163,7 @@ impl Monitor {
             led_out,
             protected,
             conflicts,
-            settled: BTreeMap::new(),
+            seen: BTreeMap::new(),
             enforces: false,
             stale,
             went_down,
@@ -196,13 +197,8 @@ impl Monitor {
     /// one other network says.
     pub(crate) fn settle(&mut self, uplink: &str, ipv4: bool) {
         let Some(known) = self.known.get(uplink) else { return };
-        let settled = self.settled.entry(uplink.to_owned()).or_default();
-        for address in known.addresses.iter().filter(|it| it.addr().is_ipv4() == ipv4) {
-            if settled.len() >= SETTLED_MAX {
-                settled.clear();
-            }
-            settled.insert(*address);
-        }
+        let addresses = known.addresses.iter().filter(|it| it.addr().is_ipv4() == ipv4);
+        note(&mut self.seen, uplink, addresses, true);
     }
 
     /// Gives back what was taken from uplinks.
@@ -336,6 +332,7 @@ impl Monitor {
             if uplink.leads_out() {
                 self.led_out.insert(uplink.name.clone());
             }
+            note(&mut self.seen, &uplink.name, uplink.addresses.iter(), false);
             uplinks.insert(uplink.name.clone(), uplink);
         }
         self.addresses = addresses;
@@ -362,12 +359,15 @@ impl Monitor {
             protected.certain.extend(own.map(|lease| (lease.protects(), Owner::Lan)));
         }
         let mut conflicts = std::mem::take(&mut self.conflicts);
-        let needed = |name: &str, address: IpNet| match self.known.get(name) {
-            Some(known) if self.is_quiet(known) => usize::MAX,
-            _ if self.settled.get(name).is_some_and(|settled| settled.contains(&address)) => 2,
-            _ => 1,
+        let standing = |name: &str, address: IpNet| match self.known.get(name) {
+            Some(known) if self.is_quiet(known) => Standing::Inside,
+            _ => match self.seen.get(name).and_then(|seen| seen.get(&address)) {
+                None => Standing::New,
+                Some(false) => Standing::Seen,
+                Some(true) => Standing::Reached,
+            },
         };
-        let Changes { remove, restore } = conflicts.look(&names, leases, &protected, needed);
+        let Changes { remove, restore } = conflicts.look(&names, leases, &protected, standing);
         self.conflicts = conflicts;
         let taken = remove.iter().map(|(lease, _)| (lease.index, lease.address)).collect();
         if self.enforces {
@@ -402,6 +402,21 @@ impl Monitor {
         if let Err(error) = self.netlink.move_address(lease.message, is_back) {
             tracing::warn!("{error}: {}", lease.address);
         }
+    }
+}
+
+fn note<'a>(
+    seen: &mut BTreeMap<String, BTreeMap<IpNet, bool>>,
+    uplink: &str,
+    addresses: impl Iterator<Item = &'a IpNet>,
+    has_reached: bool,
+) {
+    let seen = seen.entry(uplink.to_owned()).or_default();
+    for address in addresses {
+        if seen.len() >= SEEN_MAX && !seen.contains_key(address) {
+            seen.clear();
+        }
+        *seen.entry(*address).or_default() |= has_reached;
     }
 }
 
@@ -534,7 +549,7 @@ fn compare(
 const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31;
 const MAIN_TABLE: u32 = 254;
 /// Addresses of an uplink that are remembered: as many as a lease and a few advertisements bring.
-const SETTLED_MAX: usize = 16;
+const SEEN_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {

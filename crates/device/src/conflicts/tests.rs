@@ -35,7 +35,7 @@ fn protected() -> Protected {
 
 /// Whose address a lease takes.
 fn conflict(address: &str, broadcast: Option<&str>) -> Option<Owner> {
-    protected().conflict("wlan0", &lease(address, broadcast), 1).map(|(_, owner)| owner)
+    protected().conflict("wlan0", &lease(address, broadcast), Standing::New).map(|(_, owner)| owner)
 }
 
 #[test]
@@ -70,33 +70,35 @@ fn a_lease_takes_its_address_its_broadcast_and_the_edges_of_its_network() {
         certain: vec![("198.51.100.7/32".parse().unwrap(), Owner::Server)],
         said: Vec::new(),
     };
-    assert!(edge.conflict("wlan0", &lease("198.51.100.5/29", None), 2).is_some());
+    assert!(edge.conflict("wlan0", &lease("198.51.100.5/29", None), Standing::Reached).is_some());
 }
 
 #[test]
 fn what_one_other_network_says_stops_no_uplink_that_had_its_address_before() {
     let modem = lease("192.168.8.100/24", None);
     let public = lease("198.51.100.2/32", None);
-    let check = |lease: &Lease, by: &[&str], needed| {
+    let check = |lease: &Lease, by: &[&str], standing| {
         let said = |by: &&str| ((*by).to_owned(), lease.address.addr(), Owner::FoundServer);
         let protected = Protected { certain: Vec::new(), said: by.iter().map(said).collect() };
-        protected.conflict("wlan0", lease, needed).is_some()
+        protected.conflict("wlan0", lease, standing).is_some()
     };
-    assert!(!check(&public, &["eth1"], 2));
-    assert!(check(&public, &["eth1"], 1), "the address is new");
-    assert!(!check(&public, &["wlan0"], 1), "its own words");
-    assert!(!check(&public, &["eth1", "eth1", "wlan0"], 2), "said twice by one");
-    assert!(check(&public, &["eth1", "eth2"], 2));
+    assert!(!check(&public, &["eth1"], Standing::Reached));
+    assert!(check(&public, &["eth1"], Standing::New), "the address is new");
+    assert!(check(&public, &["eth1"], Standing::Seen), "and has reached no server");
+    assert!(!check(&public, &["wlan0"], Standing::New), "its own words");
+    assert!(!check(&public, &["eth1", "eth1", "wlan0"], Standing::Reached), "said twice by one");
+    assert!(check(&public, &["eth1", "eth2"], Standing::Reached));
+    assert!(!check(&public, &["eth1", "eth2"], Standing::Inside));
     // One name server that knows the addresses which modems give.
-    assert!(!check(&modem, &["eth1"], 1));
-    assert!(check(&modem, &["eth1", "eth2"], 1));
+    assert!(!check(&modem, &["eth1"], Standing::New));
+    assert!(check(&modem, &["eth1", "eth2"], Standing::New));
 }
 
 #[test]
 fn what_a_server_grants_takes_no_address_that_an_uplink_had_before() {
     let inner = lease("10.77.0.2/24", None);
-    assert!(protected().conflict("wlan0", &inner, 1).is_some(), "the address is new");
-    assert_eq!(protected().conflict("wlan0", &inner, 2), None);
+    assert!(protected().conflict("wlan0", &inner, Standing::New).is_some(), "the address is new");
+    assert_eq!(protected().conflict("wlan0", &inner, Standing::Seen), None);
 }
 
 #[test]
@@ -119,7 +121,7 @@ fn an_address_in_conflict_is_taken_once_and_given_back_when_that_is_over() {
     let mut conflicts = Conflicts::default();
     let bad = lease("198.51.100.2/32", None);
     let mut look = |leases: &[Lease], protected: &Protected| {
-        let changes = conflicts.look(&uplinks(), leases, protected, |_, _| 2);
+        let changes = conflicts.look(&uplinks(), leases, protected, |_, _| Standing::Reached);
         let told = changes.remove.iter().map(|(_, why)| why.is_some()).collect::<Vec<_>>();
         let restored = changes.restore.len();
         (told, restored, conflicts.of(WIFI).map(str::to_owned))
@@ -146,7 +148,7 @@ fn an_address_in_conflict_is_taken_once_and_given_back_when_that_is_over() {
     assert_eq!(look(&[], &Protected::default()), (vec![], 1, None));
     // The interface is gone.
     let mut conflicts = Conflicts::default();
-    conflicts.look(&uplinks(), std::slice::from_ref(&bad), &protected(), |_, _| 2);
-    let changes = conflicts.look(&BTreeMap::new(), &[], &protected(), |_, _| 2);
+    conflicts.look(&uplinks(), std::slice::from_ref(&bad), &protected(), |_, _| Standing::Reached);
+    let changes = conflicts.look(&BTreeMap::new(), &[], &protected(), |_, _| Standing::Reached);
     assert_eq!((changes, conflicts.of(WIFI)), (Changes::default(), None));
 }
