@@ -26,8 +26,6 @@ need busctl systemd
 PATH="$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" need initdb postgresql
 # For the tests' ModemManager.
 /usr/bin/python3 -c 'import gi' 2>/dev/null || missing="$missing python3-gi"
-# A library, which `bench coding` compares with.
-/sbin/ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || missing="$missing libisal2"
 
 case "${1:-}" in webrtc | vod) need chromium chromium && need npm npm ;; esac
 case "${1:-}" in web) need npm npm ;; esac

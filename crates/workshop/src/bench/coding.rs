@@ -1,22 +1,18 @@
 //! `roadweave bench coding`: how fast coded packets are made and solved, with each kernel of this
-//! processor and with two libraries that others wrote.
+//! processor.
 //!
 //! ```text
 //! packets (1,280 bytes, the same for all)
-//!    > kernel by kernel: Encoder, Decoder  \
-//!    > ISA-L, rlnc                         /  in turns, slice by slice > medians > figures, ratios
+//!    > kernel by kernel: Encoder, Decoder > in turns, slice by slice > medians > figures
 //! ```
 //!
 //! Encoding makes n + 3 coded packets of n, or one of 10, into datagrams that are there. Decoding
-//! solves a run of 10 packets of which all, or 3, are lost. What a rival is given and what it must
-//! do is told in [`rivals`]. All speeds are bytes of source packets per second: for a decoder,
-//! those of the whole run, whether they arrived or were solved for.
+//! solves a run of 10 packets of which all, or 3, are lost. All speeds are bytes of source packets
+//! per second: for a decoder, those of the whole run, whether they arrived or were solved for.
 
-mod isal;
 mod ours;
 mod packets;
 mod results;
-mod rivals;
 mod rounds;
 
 use std::io;
@@ -26,12 +22,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use roadweave_coding::kernel::Kernel;
 use roadweave_terminal::out;
 
-use self::isal::Isal;
 use self::packets::{EXTRA, PACKET_BYTES, Packets};
-use self::results::{Figures, Results, Rivals};
+use self::results::{Figures, Results};
 use self::rounds::{Entry, Rounds};
 
-/// Measures how fast coded packets are made and solved, against ISA-L and rlnc
+/// Measures how fast coded packets are made and solved, with each kernel of this processor
 #[derive(Debug, clap::Args)]
 pub struct CodingArgs {
     /// Print the figures as one JSON object
@@ -46,9 +41,9 @@ impl CodingArgs {
     /// Runs the bench.
     ///
     /// # Errors
-    /// When a rival refuses the packets, or the figures cannot be printed.
+    /// When the figures cannot be printed.
     pub fn run(&self) -> anyhow::Result<()> {
-        let results = measure(Duration::from_secs(self.seconds.into()))?;
+        let results = measure(Duration::from_secs(self.seconds.into()));
         if self.json { out::json(&results) } else { Ok(out::line(results.render())?) }
     }
 }
@@ -70,7 +65,7 @@ pub struct Decode {
     lost: &'static [usize],
 }
 
-/// What is encoded; the second is the one that the targets are about.
+/// What is encoded.
 pub const ENCODES: [Encode; 4] = [
     Encode { key: "4", sources: 4, coded: 4 + EXTRA },
     Encode { key: "10", sources: 10, coded: 10 + EXTRA },
@@ -78,7 +73,7 @@ pub const ENCODES: [Encode; 4] = [
     Encode { key: "one_of_10", sources: 10, coded: 1 },
 ];
 
-/// What is decoded; the first is what the rivals are compared by.
+/// What is decoded.
 pub const DECODES: [Decode; 2] = [
     Decode { key: "10", lost: &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9] },
     Decode { key: "3_of_10", lost: &[2, 5, 8] },
@@ -105,15 +100,13 @@ impl Ground {
     }
 }
 
-fn measure(time: Duration) -> anyhow::Result<Results> {
-    let (ground, isal) = (Ground::new(), Isal::load());
+fn measure(time: Duration) -> Results {
+    let ground = Ground::new();
     let mut rounds = Rounds::default();
     let kernels: Vec<Contestant> = Kernel::available()
         .into_iter()
-        .map(|kernel| Contestant::kernel(kernel, &ground, &mut rounds))
+        .map(|kernel| Contestant::new(kernel, &ground, &mut rounds))
         .collect();
-    let isal = isal.as_ref().map(|isal| Contestant::isal(isal, &ground, &mut rounds));
-    let rlnc = Contestant::rlnc(&ground, &mut rounds)?;
 
     let bar = progress(time);
     rounds.run(time, |done, of| {
@@ -121,12 +114,10 @@ fn measure(time: Duration) -> anyhow::Result<Results> {
         bar.set_position(done.into());
     });
     bar.finish_and_clear();
-    let figures = |contestant: &Contestant| contestant.figures(&rounds);
-    let rivals = Rivals { isal: isal.as_ref().map(figures), rlnc: figures(&rlnc) };
-    Ok(Results::new(kernels.iter().map(figures).collect(), rivals))
+    Results { kernels: kernels.iter().map(|kernel| kernel.figures(&rounds)).collect() }
 }
 
-/// Someone whose speed is measured, and where in the rounds.
+/// A kernel whose speed is measured, and where in the rounds.
 struct Contestant {
     name: &'static str,
     encodes: Vec<(&'static Encode, Entry)>,
@@ -134,8 +125,8 @@ struct Contestant {
 }
 
 impl Contestant {
-    fn kernel(kernel: Kernel, ground: &Ground, rounds: &mut Rounds<'_>) -> Self {
-        let mut contestant = Self::new(kernel.name());
+    fn new(kernel: Kernel, ground: &Ground, rounds: &mut Rounds<'_>) -> Self {
+        let mut contestant = Self { name: kernel.name(), encodes: Vec::new(), decodes: Vec::new() };
         for (encode, packets) in ground.encodes() {
             let entry = rounds.add(ours::encode(kernel, packets, encode.coded));
             contestant.encodes.push((encode, entry));
@@ -145,32 +136,6 @@ impl Contestant {
             contestant.decodes.push((decode, entry));
         }
         contestant
-    }
-
-    fn isal<'a>(isal: &'a Isal, ground: &'a Ground, rounds: &mut Rounds<'a>) -> Self {
-        let mut contestant = Self::new("isal");
-        for (encode, packets) in ground.encodes() {
-            let entry = rounds.add(rivals::isal_encode(isal, packets, encode.coded));
-            contestant.encodes.push((encode, entry));
-        }
-        let entry = rounds.add(rivals::isal_decode(isal, &ground.decoded));
-        contestant.decodes.push((&DECODES[0], entry));
-        contestant
-    }
-
-    fn rlnc(ground: &Ground, rounds: &mut Rounds<'_>) -> anyhow::Result<Self> {
-        let mut contestant = Self::new("rlnc");
-        for (encode, packets) in ground.encodes() {
-            let entry = rounds.add(rivals::rlnc_encode(packets, encode.coded)?);
-            contestant.encodes.push((encode, entry));
-        }
-        let entry = rounds.add(rivals::rlnc_decode(&ground.decoded)?);
-        contestant.decodes.push((&DECODES[0], entry));
-        Ok(contestant)
-    }
-
-    fn new(name: &'static str) -> Self {
-        Self { name, encodes: Vec::new(), decodes: Vec::new() }
     }
 
     fn figures(&self, rounds: &Rounds<'_>) -> Figures {

@@ -1,4 +1,4 @@
-//! The packets that all contestants work on, and room for what they make of them.
+//! The packets that all kernels work on, and room for what they make of them.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use rand_core::{RngCore as _, SeedableRng as _};
