@@ -13,7 +13,6 @@ mod results;
 mod router;
 mod tunnel;
 mod tunnel_command;
-mod wakeups;
 
 pub use self::connections::HostArgs;
 pub use self::echo::EchoArgs;
@@ -33,7 +32,6 @@ enum What {
     Connections(connections::ConnectionsArgs),
     Tunnel(tunnel_command::TunnelArgs),
     Router(router::RouterArgs),
-    Wakeups(wakeups::WakeupsArgs),
 }
 
 impl BenchArgs {
@@ -48,7 +46,6 @@ impl BenchArgs {
             What::Connections(args) => args.run(),
             What::Tunnel(args) => args.run(),
             What::Router(args) => args.run(),
-            What::Wakeups(args) => args.run(),
         }
     }
 }

@@ -164,8 +164,8 @@ const fn us(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
-/// Two cores of a virtual machine with next to nothing else to do, by `roadweave bench wakeups`:
-/// the quietest of four runs.
+/// Two cores of a virtual machine with next to nothing else to do, measured: the quietest of four
+/// runs.
 const IDLE: Lateness = Lateness {
     timer: [
         (0.50, us(35)),
@@ -215,7 +215,7 @@ const BUSY: Lateness = Lateness {
         (1.0, us(4_200)),
     ],
 };
-/// Beside four: `--loops 4`.
+/// Beside four.
 const CROWDED: Lateness = Lateness {
     timer: [
         (0.50, us(21)),
