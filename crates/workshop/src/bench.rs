@@ -1,6 +1,7 @@
 //! `roadweave bench`: how fast this machine makes it.
 
 mod against;
+mod boringtun;
 mod clients;
 mod coding;
 mod connections;
@@ -8,7 +9,6 @@ mod counters;
 mod echo;
 mod forwarder;
 mod iperf;
-mod peer;
 mod results;
 mod router;
 mod tunnel;

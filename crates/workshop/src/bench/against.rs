@@ -1,7 +1,7 @@
-//! `roadweave bench tunnel --against PROGRAM`: the same loads through ours and others.
+//! `roadweave bench tunnel --against PROGRAM`: the same loads through ours and boringtun.
 //!
 //! ```text
-//!   for each rate, for each round:  a stream through ours, the others, the forwarder
+//!   for each rate, for each round:  a stream through ours, boringtun, the forwarders
 //!   for each rate:                  the same once more, with perf counting
 //!   for each round:                 round trips and the highest rates of each, and of the veth
 //! ```
@@ -14,14 +14,14 @@
 mod limits;
 mod streams;
 
-use std::iter;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use roadweave_terminal::out;
 use serde::Serialize;
 
+use super::boringtun;
 use super::forwarder::Forwarder;
-use super::peer::{Peer, PeerProgram};
 use super::tunnel::{Bench, SERVER_OUTER};
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::{SERVER_INNER, Tunnel};
@@ -29,10 +29,10 @@ use crate::sandbox::tunnel::{SERVER_INNER, Tunnel};
 /// How both are compared.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AgainstArgs {
-    /// Compare with other tunnels, the programs boringtun-cli and glorytun, and with a plain
-    /// forwarder: what streams cost, round trips, the most that each carries
-    #[arg(long, value_name = "PROGRAM", num_args = 1..)]
-    against: Vec<PeerProgram>,
+    /// Compare with the program boringtun-cli and with a plain forwarder: what streams cost, round
+    /// trips, the most that each carries
+    #[arg(long, value_name = "PROGRAM")]
+    against: Option<PathBuf>,
     /// Rounds of that comparison, of which the medians are told
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -55,22 +55,24 @@ struct Contestant<'a> {
 }
 
 impl AgainstArgs {
-    /// Whether there is another tunnel to be compared with.
-    pub fn is_asked(&self) -> bool {
-        !self.against.is_empty()
+    /// The program to compare with, if there is one.
+    pub fn program(&self) -> Option<&Path> {
+        self.against.as_deref()
     }
 
-    /// Compares `tunnel`, which stands in `bench`, with those of the other programs and with
+    /// Compares `tunnel`, which stands in `bench`, with that of boringtun, `program`, and with
     /// forwarders.
     ///
     /// # Errors
     /// When one of them or a load fails, with what it said.
-    pub fn run(&self, bench: &Bench, tunnel: &mut Tunnel) -> anyhow::Result<Comparison> {
-        let start = |program: &PeerProgram| {
-            out::note(format_args!("starting {}", program.path().display()));
-            program.start(bench)
-        };
-        let mut peers = self.against.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
+    pub fn run(
+        &self,
+        program: &Path,
+        bench: &Bench,
+        tunnel: &mut Tunnel,
+    ) -> anyhow::Result<Comparison> {
+        out::note(format_args!("starting {}", program.display()));
+        let mut peer = boringtun::start(program, bench.site())?;
         out::note("starting the forwarders");
         let mut forwarders = [
             Forwarder::start(bench.program(), bench.site(), SERVER_OUTER, false)?,
@@ -79,17 +81,16 @@ impl AgainstArgs {
         let [plain, runs] = &forwarders;
         let contestant = |name, ends, address| Contestant { name, ends, address };
         let ours = contestant("roadweave", [&tunnel.client, &tunnel.server], SERVER_INNER);
-        let theirs =
-            peers.iter().map(|it| contestant(it.name, [&it.client, &it.server], it.address));
+        let theirs = contestant("boringtun", peer.each_ref(), boringtun::SERVER_INNER);
         let forwarding = [("forwarder", plain), ("with GSO", runs)]
             .map(|(name, it)| contestant(name, [&it.client, &it.server], it.address));
-        let contestants: Vec<_> = iter::once(ours).chain(theirs).chain(forwarding).collect();
+        let contestants: Vec<_> = [ours, theirs].into_iter().chain(forwarding).collect();
         let streams = streams::measure(bench, &contestants, self.rounds)?;
         let all = contestants.iter().map(|it| (it.name, it.address));
         let all: Vec<_> = all.chain([("bare veth", SERVER_OUTER)]).collect();
         let limits = limits::measure(bench, &all, self.rounds)?;
         tunnel.check_running()?;
-        peers.iter_mut().try_for_each(Peer::check_running)?;
+        peer.iter_mut().try_for_each(Daemon::check_running)?;
         forwarders.iter_mut().try_for_each(Forwarder::check_running)?;
         Ok(Comparison { streams, limits })
     }

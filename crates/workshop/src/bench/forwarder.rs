@@ -18,7 +18,7 @@ use roadweave_device::{
 };
 use roadweave_quic::{Outbox, Route};
 
-use super::tunnel::CLIENT_OUTERS;
+use super::tunnel::CLIENT_OUTER;
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::Site;
 
@@ -124,7 +124,7 @@ impl Forwarder {
             true => (80, 4501, ["forward-runs-server", "forward-runs-client"]),
             false => (79, 4500, ["forward-server", "forward-client"]),
         };
-        let outer = [CLIENT_OUTERS[0], server].map(|address| SocketAddr::new(address, port));
+        let outer = [CLIENT_OUTER, server].map(|address| SocketAddr::new(address, port));
         let start =
             |role: &'static str, namespace: &NetNs, host: u8, [bind, peer]: [SocketAddr; 2]| {
                 let mut command = namespace.command(program);

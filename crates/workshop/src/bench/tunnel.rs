@@ -33,9 +33,8 @@ use crate::sandbox::{clock, connect};
 const DIRECTORY: &str = "/run/roadweave-bench";
 /// The server's address on the first link.
 pub(super) const SERVER_OUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
-/// The client's address on each link.
-pub(super) const CLIENT_OUTERS: [IpAddr; 2] =
-    [IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))];
+/// The client's address on the first link.
+pub(super) const CLIENT_OUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
 /// The port of the server.
 const PORT: u16 = 4433;
 /// The port of the echo.

@@ -1,4 +1,6 @@
-//! The command `roadweave bench tunnel`: alone, or beside other tunnels.
+//! The command `roadweave bench tunnel`: alone, or beside boringtun.
+
+use std::path::Path;
 
 use roadweave_device::netns::Sandbox;
 use roadweave_terminal::exit::{self, BadInput};
@@ -40,18 +42,18 @@ impl TunnelArgs {
             Sandbox::Inside => {
                 exit_when_told()?;
                 let bench = Bench::build(self.seconds)?;
-                match self.against.is_asked() {
-                    true => self.compare(&bench, strategy),
-                    false => present(&bench.run(strategy)?, self.json),
+                match self.against.program() {
+                    Some(program) => self.compare(program, &bench, strategy),
+                    None => present(&bench.run(strategy)?, self.json),
                 }
             }
         }
     }
 
-    /// Compares with other tunnels, and prints that.
-    fn compare(&self, bench: &Bench, strategy: Strategy) -> anyhow::Result<()> {
+    /// Compares with boringtun and forwarders, and prints that.
+    fn compare(&self, program: &Path, bench: &Bench, strategy: Strategy) -> anyhow::Result<()> {
         let mut tunnel = bench.start_tunnel(strategy)?;
-        let comparisons = self.against.run(bench, &mut tunnel)?;
+        let comparisons = self.against.run(program, bench, &mut tunnel)?;
         tunnel.stop()?;
         match self.json {
             true => out::json(&comparisons),

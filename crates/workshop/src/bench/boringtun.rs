@@ -7,18 +7,18 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use roadweave_device::netns::NetNs;
 
-use super::super::tunnel::SERVER_OUTER;
-use super::{PATIENCE, POLL, Peer};
+use super::tunnel::SERVER_OUTER;
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::Site;
 
 /// The address of the server's end inside the peer's tunnel.
-const SERVER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
+pub(super) const SERVER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
 const INNER_NETWORK: &str = "10.78.0.0/24";
 /// Where the peer's server listens.
 const PORT: u16 = 51_820;
@@ -26,6 +26,10 @@ const PORT: u16 = 51_820;
 const MTU: u16 = 1420;
 /// Where the peer's sockets are.
 const SOCKETS: &str = "/run/wireguard";
+/// How long a peer may take to open its socket, and to answer there.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often its socket is tried.
+const POLL: Duration = Duration::from_millis(20);
 
 /// One end. The keys keep nothing secret: the private ones are 32 times 1 and 32 times 2.
 struct End {
@@ -51,13 +55,17 @@ const CLIENT: End = End {
     public_key: "ce8d3ad1ccb633ec7b70c17814a5c76ecd029685050d344745ba05870e587d59",
 };
 
-pub(super) fn start(program: &Path, site: Site<'_>) -> anyhow::Result<Peer> {
+/// Starts its client and its server between the namespaces of `site`; dropping them kills them.
+///
+/// # Errors
+/// When the program cannot be started or does not take its settings, with what it said.
+pub(super) fn start(program: &Path, site: Site<'_>) -> anyhow::Result<[Daemon; 2]> {
     let endpoint = SocketAddr::new(SERVER_OUTER, PORT);
     let listen = format!("listen_port={PORT}\n");
     let towards = format!("endpoint={endpoint}\npersistent_keepalive_interval=5\n");
     let server = SERVER.start(program, site.server, site.directory, &listen, (&CLIENT, ""))?;
     let client = CLIENT.start(program, site.client, site.directory, "", (&SERVER, &towards))?;
-    Ok(Peer { name: "boringtun", client, server, address: SERVER_INNER })
+    Ok([client, server])
 }
 
 impl End {
