@@ -1,8 +1,8 @@
 #!/bin/sh
 # `cargo test --no-fail-fast`, but with those test programs side by side that wait for most of their
-# time: they start real programs in namespaces of their own. Those whose time is virtual take what
-# these leave of the processors, and as many run at once as there are processors. All others, some
-# of which measure time or take all processors, run one after another, as cargo runs them.
+# time: they start real programs in namespaces of their own. Those whose time is virtual run beside
+# them, one fewer at a time than there are processors. All others, some of which measure time or
+# take all processors, run one after another, as cargo runs them.
 #
 #   scripts/test.sh [--workspace]      which packages, as cargo is told
 #

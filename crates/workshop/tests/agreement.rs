@@ -6,8 +6,8 @@
 //!                └─ roadweave lab run virtual time ────────────────────────────┴─► equal figures?
 //! ```
 //!
-//! A machine that does something else meanwhile adds delay and loss of its own: a run in which
-//! threads waited for a processor is made again, and the test is left out where all do. Both worlds
+//! A machine that does something else meanwhile adds delay and loss of its own: a run in which no
+//! processor was idle is made again, and the test is left out where all do. Both worlds
 //! have a chance that is theirs alone: one packet more or less before the outage moves what is
 //! coded in it by half. So the lab's side is what its seeds span; and after a real run that
 //! disagrees, two more are made, at most twice, and their median is what counts.
@@ -23,8 +23,6 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
 use std::time::Duration;
 
 use roadweave_device::netns::sandbox_is_there;
@@ -45,8 +43,8 @@ const SEED: u64 = 19;
 const RUNS_MAX: usize = 5;
 /// How often a run that had too little processor time is made again.
 const DEMO_TRIES: usize = 4;
-/// Waits of threads for a processor that make no difference of milliseconds.
-const LATE_MAX: Duration = Duration::from_micros(300);
+/// Processors that are idle for less than this part of a run are not there for it alone.
+const IDLE_PART: u64 = 10;
 /// The lab's seeds of each strategy.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=9;
 
@@ -175,38 +173,25 @@ fn demo(folder: &Path, strategies: &str) -> Vec<(String, Picture)> {
 /// that says that there is no such time.
 fn punctual_demo(folder: &Path, strategies: &str) -> Option<Vec<(String, Picture)>> {
     for _ in 0..DEMO_TRIES {
-        let (figures, late) = lateness_during(|| demo(folder, strategies));
-        if late <= LATE_MAX {
+        let before = processor_times();
+        let figures = demo(folder, strategies);
+        let passed = processor_times();
+        let (idle, all) = (passed.0 - before.0, passed.1 - before.1);
+        if idle * IDLE_PART >= all {
             return Some(figures);
         }
-        println!("others need the processors: a thread that is woken waits for {late:?} more");
+        println!("others need the processors: they were idle for {idle} of {all} ticks");
     }
     println!("left out: real time cannot be measured on this machine now");
     None
 }
 
-/// What `work` returns, and the mean time for which a thread that is woken in the meantime waits
-/// for a processor: the second figure of `/proc/PID/schedstat` (Linux sched-stats.rst).
-fn lateness_during<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let is_over = AtomicBool::new(false);
-    let probe = || {
-        let waited = || {
-            let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-            text.split(' ').nth(1).and_then(|it| it.parse().ok()).unwrap_or_default()
-        };
-        let (before, mut times): (u64, u64) = (waited(), 0);
-        while !is_over.load(Ordering::Relaxed) {
-            sleep(Duration::from_millis(2));
-            times += 1;
-        }
-        Duration::from_nanos((waited() - before) / times.max(1))
-    };
-    std::thread::scope(|scope| {
-        let probe = scope.spawn(probe);
-        let result = work();
-        is_over.store(true, Ordering::Relaxed);
-        (result, probe.join().unwrap())
-    })
+/// The ticks for which all processors had nothing to do, and all ticks: `/proc/stat` (proc(5)).
+fn processor_times() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/stat").unwrap();
+    let all = text.lines().next().unwrap().split_whitespace().skip(1);
+    let ticks: Vec<u64> = all.map(|it| it.parse().unwrap()).collect();
+    (ticks[3] + ticks[4], ticks.iter().sum())
 }
 
 /// One run of a strategy in virtual time.
