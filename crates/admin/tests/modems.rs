@@ -9,6 +9,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,7 @@ impl Drop for Process {
 /// A folder with a bus, a client's socket, and what all of them say.
 struct World {
     folder: TempDir,
+    told: Arc<Mutex<Vec<Value>>>,
     _bus: Process,
 }
 
@@ -64,7 +66,7 @@ impl World {
         let mut bus = Command::new("dbus-daemon");
         bus.arg("--nofork").arg("--nopidfile").arg("--config-file");
         let bus = bus.arg(folder.path().join("bus.conf")).stderr(Stdio::null()).spawn().unwrap();
-        let world = Self { folder, _bus: Process(bus) };
+        let world = Self { folder, told: Arc::default(), _bus: Process(bus) };
         let began = Instant::now();
         while !path.exists() {
             assert!(began.elapsed() < WAIT_MAX, "the bus does not come");
@@ -109,15 +111,14 @@ impl World {
     /// Takes requests as a client does, and keeps what they say.
     fn serve(&self) {
         let listener = UnixListener::bind(self.path("rw0.sock")).unwrap();
-        let told = self.path("told");
+        let told = Arc::clone(&self.told);
         spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 let mut line = String::new();
                 BufReader::new(&stream).read_line(&mut line).unwrap();
                 let request: Value = serde_json::from_str(&line).unwrap();
                 assert_eq!(request["method"], "tell_modem");
-                let mut told = File::options().create(true).append(true).open(&told).unwrap();
-                writeln!(told, "{}", request["params"]).unwrap();
+                told.lock().unwrap().push(request["params"].clone());
                 let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": { "told": true } });
                 let _ = stream.write_all(format!("{answer}\n").as_bytes());
             }
@@ -128,9 +129,9 @@ impl World {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// All that the client was told.
+    /// The parameters of every request so far.
     fn told(&self) -> Vec<Value> {
-        self.read("told").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.told.lock().unwrap().clone()
     }
 
     /// Waits until the client is told something new that fits.

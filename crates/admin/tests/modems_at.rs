@@ -10,6 +10,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,10 @@ impl Drop for Process {
 }
 
 /// A vehicle of its own below a folder: `/sys`, `/dev`, and a client's socket.
-struct Vehicle(TempDir);
+struct Vehicle {
+    folder: TempDir,
+    told: Arc<Mutex<Vec<Value>>>,
+}
 
 impl Vehicle {
     /// `None` where nobody can play the modem.
@@ -43,17 +47,16 @@ impl Vehicle {
             eprintln!("skipped: python3 is not installed");
             return None;
         }
-        let of = Self(TempDir::new().unwrap());
+        let of = Self { folder: TempDir::new().unwrap(), told: Arc::default() };
         fs::create_dir_all(of.path("dev")).unwrap();
         let listener = UnixListener::bind(of.path("rw0.sock")).unwrap();
-        let told = of.path("told");
+        let told = Arc::clone(&of.told);
         spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 let mut line = String::new();
                 BufReader::new(&stream).read_line(&mut line).unwrap();
                 let request: Value = serde_json::from_str(&line).unwrap();
-                let mut told = File::options().create(true).append(true).open(&told).unwrap();
-                writeln!(told, "{}", request["params"]).unwrap();
+                told.lock().unwrap().push(request["params"].clone());
                 let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": { "told": true } });
                 let _ = stream.write_all(format!("{answer}\n").as_bytes());
             }
@@ -62,7 +65,7 @@ impl Vehicle {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.folder.path().join(name)
     }
 
     /// An interface of a USB device with these ports.
@@ -110,7 +113,7 @@ impl Vehicle {
         let mut command = Command::new(PROGRAM);
         // No ModemManager is on a bus that is none.
         let bus = format!("unix:path={}", self.path("bus").display());
-        command.args(["modems", "--bus", &bus, "--root"]).arg(self.0.path());
+        command.args(["modems", "--bus", &bus, "--root"]).arg(self.folder.path());
         command.arg("--socket").arg(self.path("rw0.sock")).args(words);
         let path = std::env::var("PATH").unwrap();
         command.env("PATH", format!("{}:{path}", self.path("bin").display()));
@@ -122,7 +125,7 @@ impl Vehicle {
     }
 
     fn told(&self) -> Vec<Value> {
-        self.read("told").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.told.lock().unwrap().clone()
     }
 
     /// What the client is told of an uplink from now on.
