@@ -172,23 +172,33 @@ impl<'a> Anchor<'a> {
 
     /// Waits until its clients were told `text`.
     fn hear(&mut self, text: &str) {
+        assert!(self.hears(text, WAIT_MAX), "{text:?} never came: {:?}", self.heard);
+    }
+
+    fn hears(&mut self, text: &str, within: Duration) -> bool {
         let watch = Watch::start();
         loop {
             self.listen();
             if self.heard.iter().any(|it| it == text) {
-                return;
+                return true;
             }
-            assert!(watch.elapsed() < WAIT_MAX, "{text:?} never came: {:?}", self.heard);
+            if watch.elapsed() > within {
+                return false;
+            }
             wait_readable(self.tun.as_ref().unwrap(), Duration::from_millis(50)).unwrap();
         }
     }
 
-    /// A question to the site, and its answer: what was under way before has come by then.
+    /// A question to the site, and its answer: what was under way before has come by then. As from
+    /// any client, a datagram that is lost is sent again.
     fn ask_site(&mut self, text: &str) {
         for (client, site) in CLIENT.iter().zip(SITE) {
             let text = format!("{text} from {site}");
-            self.say((client, 4000), (site, 7), &text);
-            self.hear(&text);
+            let answered = (0..20).any(|_| {
+                self.say((client, 4000), (site, 7), &text);
+                self.hears(&text, Duration::from_secs(1))
+            });
+            assert!(answered, "{text:?} never came: {:?}", self.heard);
         }
     }
 

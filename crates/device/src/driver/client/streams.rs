@@ -155,6 +155,9 @@ impl LanStreams {
         if !self.is_up {
             return Some("no session that answers");
         }
+        if !split.is_settled() {
+            return Some("its filters are not in place yet");
+        }
         if self.owner.is_none() {
             return Some("the server takes no streams");
         }
