@@ -16,6 +16,9 @@ FIGURES_DRIVES ?=
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 # The product, and the workshop that shows it.
 BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
+# Without what makes the product small and a little faster, it is built in half the time. The live
+# encoder is that of `make video`.
+DEMO_PROFILE ?= demo
 SMOKE_BUILD ?= $(BUILD)
 # What `make test` and `make lint` take: `--workspace` for crates/video as well, in one build.
 MEMBERS ?=
@@ -24,7 +27,7 @@ PAGE = crates/web/page
 PAGE_MODULES = $(PAGE)/node_modules/.package-lock.json
 WEB_ARGS ?=
 
-.PHONY: agreement demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts \
+.PHONY: agreement check nightly demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts \
 	fleet fleet-day fleet-load api-check book images dist dist-test webrtc webrtc-smoke vod vod-smoke downloads \
 	figures \
 	video video-test video-lint web web-test packages clean
@@ -32,12 +35,28 @@ WEB_ARGS ?=
 # Without --workspace, cargo takes the default members: all but crates/video, which needs GStreamer.
 
 demo: packages
-	$(BUILD) --release
-	$(TARGET)/release/roadweave demo $(DEMO_ARGS)
+	$(BUILD) --profile $(DEMO_PROFILE)
+	PATH="$(abspath $(TARGET))/release:$$PATH" $(TARGET)/$(DEMO_PROFILE)/roadweave demo $(DEMO_ARGS)
 
 # `cargo test --no-fail-fast`, with what only waits side by side.
 test: packages
 	@CARGO="$(CARGO)" scripts/test.sh $(MEMBERS)
+
+# What an edit is tried with first: form, lints, unit and property tests, and the lab with one seed.
+check: packages
+	scripts/width.sh
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) test --quiet --lib
+	$(CARGO) test --quiet --package roadweave-lab --tests
+
+# What takes too long for each change: more seeds, long fuzzing, browsers, packages, figures.
+nightly: packages
+	ROADWEAVE_SEEDS=240 $(CARGO) test --quiet --package roadweave-lab --tests random
+	$(MAKE) fuzz FUZZ_SECONDS=600
+	$(MAKE) agreement web-test webrtc-smoke api-check
+	$(MAKE) figures FIGURES_ARGS=--quick
+	$(MAKE) dist dist-test
 
 # Whether the lab says what the same tunnel does in real time, the tail included: docs/lab.md. Some
 # six minutes on a machine that does nothing else.
