@@ -121,8 +121,6 @@ bench: packages
 	$(BUILD) --release
 	$(TARGET)/release/roadweave bench tunnel
 	$(TARGET)/release/roadweave bench router
-	$(TARGET)/release/roadweave bench clients
-	$(TARGET)/release/roadweave bench connections
 	$(TARGET)/release/roadweave bench coding
 
 # A fleet on this machine with two boxes and video, whose controller and a proxy die: docs/proxy.md.

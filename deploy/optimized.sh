@@ -4,8 +4,8 @@
 #
 #   deploy/optimized.sh     target/optimized/roadweave, with the workshop beside it
 #
-# A build that counts carries video over links that lose packets, streams and transfers between
-# namespaces of its own, and what it counted makes the second build. Some 10 minutes on two cores.
+# A build that counts carries video over links that lose packets, and transfers, between namespaces
+# of its own, and what it counted makes the second build. Some 10 minutes on two cores.
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -52,7 +52,6 @@ train() {
 }
 train demo --seconds 10 --no-ssim --report "$training/report.html"
 train bench tunnel --seconds 1
-train bench connections --rate 300 --seconds 3 --total 2000 --open 500
 
 "$merge" merge --output "$training/profile" "$training"/*.profraw
 # A command line alone counts to thousands, the daemons to tens of millions.

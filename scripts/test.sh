@@ -11,7 +11,7 @@ set -eu
 cd "$(dirname "$0")/.."
 cargo="${CARGO:-cargo}"
 # Where those lie that wait: one of them, with two tests at a time, takes an eighth of a processor.
-waiting='/crates/((admin|cli|video|web)/tests|device|workshop/tests/(bench_clients|record|stack))[/.]'
+waiting='/crates/((admin|cli|video|web)/tests|device|workshop/tests/(record|stack))[/.]'
 # Those that know no clock but their own; some have a single test, which takes one processor.
 virtual='/crates/(lab|stream|tunnel|quic|schedule|recovery|coding|wire|fleet)[/.]'
 # One of those that wait measures what a link carries.

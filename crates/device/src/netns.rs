@@ -79,7 +79,11 @@ impl NetNs {
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, DeviceError> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                self.move_thread()?;
+                let network = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(self.file.as_fd(), network).map_err(|error| {
+                    let name = &self.name;
+                    DeviceError::system(format!("enter the network namespace {name}"), error)
+                })?;
                 Ok(work())
             });
             match thread.join() {
@@ -87,18 +91,6 @@ impl NetNs {
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         })
-    }
-
-    /// Moves the calling thread inside, for good.
-    ///
-    /// # Errors
-    /// [`DeviceError::NoPermission`] when it may not.
-    pub fn move_thread(&self) -> Result<(), DeviceError> {
-        move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network)).map_err(
-            |error| {
-                DeviceError::system(format!("enter the network namespace {}", self.name), error)
-            },
-        )
     }
 
     /// A command that runs `program` inside. Its process is that of the program: killing it kills

@@ -2,9 +2,7 @@
 
 mod against;
 mod boringtun;
-mod clients;
 mod coding;
-mod connections;
 mod counters;
 mod echo;
 mod forwarder;
@@ -14,7 +12,6 @@ mod router;
 mod tunnel;
 mod tunnel_command;
 
-pub use self::connections::HostArgs;
 pub use self::echo::EchoArgs;
 pub use self::forwarder::ForwardArgs;
 
@@ -28,8 +25,6 @@ pub struct BenchArgs {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     Coding(coding::CodingArgs),
-    Clients(clients::ClientsArgs),
-    Connections(connections::ConnectionsArgs),
     Tunnel(tunnel_command::TunnelArgs),
     Router(router::RouterArgs),
 }
@@ -42,8 +37,6 @@ impl BenchArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.what {
             What::Coding(args) => args.run(),
-            What::Clients(args) => args.run(),
-            What::Connections(args) => args.run(),
             What::Tunnel(args) => args.run(),
             What::Router(args) => args.run(),
         }

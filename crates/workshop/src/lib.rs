@@ -55,8 +55,6 @@ enum Command {
     #[command(hide = true)]
     BenchForward(bench::ForwardArgs),
     #[command(hide = true)]
-    BenchHost(bench::HostArgs),
-    #[command(hide = true)]
     DemoSource(demo::SourceArgs),
     #[command(hide = true)]
     DemoSink(demo::SinkArgs),
@@ -86,7 +84,6 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Bench(args) => args.run(),
         Command::BenchEcho(args) => args.run(),
         Command::BenchForward(args) => args.run(),
-        Command::BenchHost(args) => args.run(),
         Command::DemoSource(args) => args.run(),
         Command::DemoSink(args) => args.run(),
         Command::Emulate(args) => args.run(),

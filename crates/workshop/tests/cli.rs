@@ -36,13 +36,9 @@ fn the_help_of_the_workshop_tells_of_every_command() {
     check(&["--version"], &["roadweave-lab 0."]);
     check(&["emulate", "--help"], &["--near", "--far", "--drive", "--synthetic", "--check"]);
     check(&["demo", "--help"], &["--drive", "--seconds", "--strategies", "--report", "--json"]);
-    check(&["bench", "--help"], &["coding", "clients", "tunnel", "router"]);
+    check(&["bench", "--help"], &["coding", "tunnel", "router"]);
     check(&["bench", "router", "--help"], &["--seconds", "--json"]);
     check(&["bench", "coding", "--help"], &["--seconds", "--json"]);
-    check(
-        &["bench", "clients", "--help"],
-        &["--idle", "--streams", "--rate", "--paths", "--seconds", "--json"],
-    );
 }
 
 #[test]
