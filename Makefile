@@ -7,8 +7,6 @@ FLEET_LOAD_ARGS ?=
 FLEET_LOAD_ON ?=
 FUZZ_SECONDS ?= 60
 WEBRTC_ARGS ?=
-VOD_ARGS ?=
-DOWNLOADS_ARGS ?=
 FIGURES ?=
 FIGURES_ARGS ?=
 FIGURES_DRIVES ?=
@@ -27,9 +25,8 @@ PAGE = crates/web/page
 PAGE_MODULES = $(PAGE)/node_modules/.package-lock.json
 WEB_ARGS ?=
 
-.PHONY: agreement check nightly demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts \
-	fleet fleet-day fleet-load api-check book images dist dist-test webrtc webrtc-smoke vod vod-smoke downloads \
-	figures \
+.PHONY: agreement demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts \
+	fleet fleet-day fleet-load api-check book images dist dist-test webrtc webrtc-smoke figures \
 	video video-test video-lint web web-test packages clean
 
 # Without --workspace, cargo takes the default members: all but crates/video, which needs GStreamer.
@@ -160,25 +157,6 @@ webrtc-smoke: packages $(NODE_MODULES)
 	npm test --silent --prefix scripts
 	$(SMOKE_BUILD)
 	node scripts/webrtc/call.js --roadweave $(TARGET)/debug/roadweave --smoke
-
-# Video on demand in a real browser over emulated links, setting after setting: docs/vod.md.
-vod: EXTRA_PACKAGES = vod
-vod: packages $(NODE_MODULES)
-	$(BUILD) --release
-	node scripts/vod/vod.js --roadweave $(TARGET)/release/roadweave $(VOD_ARGS)
-
-# Half a minute of it, with the program as the tests build it.
-vod-smoke: EXTRA_PACKAGES = vod
-vod-smoke: packages $(NODE_MODULES)
-	npm test --silent --prefix scripts
-	$(BUILD)
-	node scripts/vod/vod.js --roadweave $(TARGET)/debug/roadweave --smoke
-
-# Downloads over emulated links: each link alone, kernel MPTCP, the tunnel, streams: docs/vod.md.
-downloads: EXTRA_PACKAGES = downloads
-downloads: packages
-	$(BUILD) --release
-	node scripts/downloads/downloads.js --roadweave $(TARGET)/release/roadweave $(DOWNLOADS_ARGS)
 
 # The figures of the papers, each into a file of target/figures: docs/experiments/figures.md.
 # FIGURES="xlink-8 lola-3" chooses some of them, FIGURES_ARGS=--quick runs a little of each.

@@ -2,7 +2,7 @@
 # Installs the Debian packages that demo, tests and benches need; without root it prints
 # the command.
 #
-#   deploy/packages.sh [webrtc|downloads|vod|video|web|prometheus]    also those of that target
+#   deploy/packages.sh [webrtc|video|web|prometheus]    also those of that target
 set -eu
 
 missing=""
@@ -27,11 +27,8 @@ PATH="$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" need initdb postgresql
 # For the tests' ModemManager.
 /usr/bin/python3 -c 'import gi' 2>/dev/null || missing="$missing python3-gi"
 
-case "${1:-}" in webrtc | vod) need chromium chromium && need npm npm ;; esac
-case "${1:-}" in web) need npm npm ;; esac
-case "${1:-}" in webrtc | downloads | vod | web) need node nodejs ;; esac
-case "${1:-}" in downloads | vod) need mptcpize mptcpize ;; esac
-case "${1:-}" in vod) need nginx nginx-light ;; esac
+case "${1:-}" in webrtc) need chromium chromium ;; esac
+case "${1:-}" in webrtc | web) need npm npm && need node nodejs ;; esac
 # Not for everybody: where systemd runs, Debian starts a Prometheus for the whole machine.
 case "${1:-}" in prometheus) need promtool prometheus ;; esac
 # Libraries and plugins: what shows that they are there, and the package.

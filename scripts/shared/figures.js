@@ -12,11 +12,6 @@ export function quantile(values, share) {
   return sorted[Math.max(0, Math.ceil(share * sorted.length) - 1)];
 }
 
-/** The geometric mean of `values`, null if there are none. */
-export function geometricMean(values) {
-  return values.length === 0 ? null : Math.exp(mean(values.map(Math.log)));
-}
-
 /**
  * The median of `values` and an interval that holds the median of what they are a sample of:
  * `{ median, low, high, confidence }`. It is the narrowest of two values at equal distance from the
