@@ -7,8 +7,6 @@
 )]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
-mod skip;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -106,7 +104,10 @@ fn a_live_encoder_is_measured_beside_one_that_keeps_its_rate() {
     command.args(["demo", "--seconds", "4", "--strategies", "xnc-adaptive,single@2M", "--json"]);
     let output = command.arg("--report").arg(&report).arg("--keep").arg(&kept).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    if skip::is_lacking(&said, "does not run here") {
+    if said.contains("does not run here") {
+        let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
+        assert!(!required, "{said}");
+        println!("skipped: {said}");
         return;
     }
     assert!(output.status.success(), "{said}");

@@ -11,7 +11,6 @@
 //!   failover: faults of servers ─────> jobs (fault x seed) ─────────────────────────> table, JSON
 //!   fleet:   boxes, proxies, controller ─────────────────────────────────────────> table, JSON
 //!   vod:     pairs of links ─────────> bitrates, jobs (way x kind x seed) ──────────> table, JSON
-//!   tcp:     links ──────────────────> kernel's rounds, model's seeds ────────────> table, JSON
 //!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
 //! ```
 //!
@@ -32,7 +31,6 @@ mod raven;
 mod report;
 mod run;
 mod table;
-mod tcp;
 mod vod;
 mod workers;
 
@@ -46,7 +44,6 @@ pub use self::profiles::ProfilesArgs;
 pub use self::raven::RavenArgs;
 pub use self::report::ReportArgs;
 pub use self::run::RunArgs;
-pub use self::tcp::TcpArgs;
 pub use self::vod::VodArgs;
 
 /// Runs experiments in virtual time: minutes of a drive in seconds, repeatable to the byte
@@ -69,7 +66,6 @@ enum LabCommand {
     Failover(FailoverArgs),
     Fleet(FleetArgs),
     Vod(VodArgs),
-    Tcp(TcpArgs),
 }
 
 impl LabArgs {
@@ -90,7 +86,6 @@ impl LabArgs {
             LabCommand::Failover(args) => args.run(),
             LabCommand::Fleet(args) => args.run(),
             LabCommand::Vod(args) => args.run(),
-            LabCommand::Tcp(args) => args.run(),
         }
     }
 }
