@@ -9,8 +9,7 @@
 //! A [`Socket`] is one end. Only the number of bytes is modelled: all are zero. Segments have their
 //! real sizes and headers, so that a tunnel sees what it would see of a kernel.
 //! [`fetch`](fetch::fetch) runs two sockets over one emulated link, which was compared with the
-//! kernel (docs/experiments/tcp-model.md). [`Tunnelled`](tunnelled::Tunnelled) runs them through the
-//! tunnel.
+//! kernel (docs/experiments/tcp-model.md).
 //!
 //! Sources: RFC 9293 (TCP), 7323 (timestamps, windows), 2018 and 2883 (SACK), 6298 (timeouts), 8985
 //! (RACK-TLP), 6937 and 9937 (PRR), 5682 (F-RTO), 3522 (Eifel), 9438 (CUBIC), Ha and Rhee's hybrid
@@ -34,7 +33,6 @@ mod scoreboard;
 pub mod segment;
 mod sender;
 mod socket;
-pub mod tunnelled;
 
 pub use congestion::Algorithm;
 pub use exchange::{Exchange, REQUEST};

@@ -1,9 +1,8 @@
 //! Whatever rides on two links is no worse off than on the better one of them alone.
 //!
-//! Short loads and one seed, to be quick; what seems worse is judged by the median of five.
-//! `roadweave lab profiles` has the whole set with its noise band. What is worse all the same is
-//! listed as such, with the ratio that was measured: it may not become worse than that, and leaves
-//! the list when it is worse no more.
+//! Short loads and one seed, to be quick; what seems worse is judged by the median of five. What is
+//! worse all the same is listed as such, with the ratio that was measured: it may not become worse
+//! than that, and leaves the list when it is worse no more.
 
 use std::time::Duration;
 
@@ -120,7 +119,7 @@ fn compare(profile: &Profile, lanes: &[LaneConfig], load: Load, seeds: &[u64]) -
 /// What is wrong with `compared`, of a load that is known to be as bad as `listed` says.
 fn problem(compared: &Compared, load: Load, listed: Option<&Worse>) -> Option<String> {
     let bound = listed.map_or(1.0, |(.., ratio)| *ratio);
-    let (single, all, ratio) = (compared.single(), compared.all, compared.ratio.median);
+    let (single, all, ratio) = (compared.single, compared.all, compared.ratio);
     let is_worse_than = |bound: f64, noise: f64| match load.is_goodput() {
         true => ratio < bound * (1.0 - noise),
         false => all > single * bound * (1.0 + noise) + NOISE_MS,

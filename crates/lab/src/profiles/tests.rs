@@ -18,31 +18,11 @@ fn a_link_is_what_its_profile_says() {
 #[test]
 fn the_best_link_has_the_greatest_goodput_or_the_least_delay() {
     let (a, b, all) = ([10.0, 30.0, 20.0], [40.0, 50.0, 60.0], [44.0, 50.0, 90.0]);
-    for load in [Load::Transfer(1), Load::Endless(Duration::ZERO)] {
-        let transfer = Compared::new(load, &[&a, &b], &all);
-        assert_eq!((transfer.best, transfer.single(), transfer.all), (1, 50.0, 50.0));
-        assert_eq!(transfer.singles, [20.0, 50.0]);
-        assert_eq!(transfer.ratio, Ratio { min: 1.0, median: 1.1, max: 1.5 });
-    }
-    let paced = Compared::new(Load::Paced(Duration::ZERO), &[&a, &b], &all);
-    assert_eq!((paced.best, paced.ratio.median), (0, 4.4));
-}
-
-#[test]
-fn each_link_of_a_drive_can_be_alone() {
-    let link = |name: &str, kbps| {
-        let trace = Trace::constant(Rate::from_kbps(kbps), Duration::from_millis(20));
-        DriveLink::symmetric(name, trace)
-    };
-    let drive = Drive { links: vec![link("one", 9_000), link("two", 1_000)] };
-    let names = |over| {
-        let load = Load::Endless(Duration::from_secs(3));
-        let scenario = scenario_of_drive(("d", &drive), over, &default_lanes(), load, 1);
-        assert_eq!((scenario.seconds, scenario.name.as_str()), (3, "d"));
-        scenario.links.into_iter().map(|link| link.name).collect::<Vec<_>>()
-    };
-    assert_eq!(names(Over::All), ["one", "two"]);
-    assert_eq!(names(Over::One(1)), ["two"]);
+    let compared = |load| Compared::new(load, &[&a, &b], &all);
+    let expected = Compared { single: 50.0, all: 50.0, ratio: 1.1 };
+    assert_eq!(compared(Load::Transfer(1)), expected);
+    let expected = Compared { single: 20.0, all: 50.0, ratio: 4.4 };
+    assert_eq!(compared(Load::Paced(Duration::ZERO)), expected);
 }
 
 #[test]

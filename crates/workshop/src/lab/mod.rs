@@ -6,8 +6,7 @@
 //!                                      └─ kept results <───────┘
 //!   run:     scenario.toml ──────────> one job ───────────────────────> Outcome ─────> table, JSON
 //!   raven:   recordings ──> routes ──> jobs (application x strategy) ───────────────> table, JSON
-//!   profiles: pairs of links ────────> jobs (load x links x seed) ──────────────────> table, JSON
-//!   downloads: links, drives ───────> jobs (links x seed) ─────────────────────────> table, JSON
+//!   downloads: pairs of links ──────> jobs (links x seed) ─────────────────────────> table, JSON
 //!   failover: faults of servers ─────> jobs (fault x seed) ─────────────────────────> table, JSON
 //!   fleet:   boxes, proxies, controller ─────────────────────────────────────────> table, JSON
 //!   vod:     pairs of links ─────────> bitrates, jobs (way x kind x seed) ──────────> table, JSON
@@ -26,7 +25,6 @@ mod failover;
 mod fleet;
 mod kept;
 mod pictures;
-mod profiles;
 mod raven;
 mod report;
 mod run;
@@ -40,7 +38,6 @@ pub use self::downloads::DownloadsArgs;
 pub use self::encoder::EncoderArgs;
 pub use self::failover::FailoverArgs;
 pub use self::fleet::FleetArgs;
-pub use self::profiles::ProfilesArgs;
 pub use self::raven::RavenArgs;
 pub use self::report::ReportArgs;
 pub use self::run::RunArgs;
@@ -59,7 +56,6 @@ enum LabCommand {
     Compare(CompareArgs),
     Report(ReportArgs),
     Raven(RavenArgs),
-    Profiles(ProfilesArgs),
     Delays(DelaysArgs),
     Downloads(DownloadsArgs),
     Encoder(EncoderArgs),
@@ -79,7 +75,6 @@ impl LabArgs {
             LabCommand::Compare(args) => args.run(),
             LabCommand::Report(args) => args.run(),
             LabCommand::Raven(args) => args.run(),
-            LabCommand::Profiles(args) => args.run(),
             LabCommand::Delays(args) => args.run(),
             LabCommand::Downloads(args) => args.run(),
             LabCommand::Encoder(args) => args.run(),
