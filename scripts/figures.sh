@@ -76,7 +76,7 @@ draw() {
     xlink-10) vod $thresholds ;;
     xlink-13) vod minrtt,xlink:95-80+first,tunnel:cubic ;;
     raven-3) "$lab" lab raven --traces "$drives" $routes --json ;;
-    raven-5.6) "$lab" lab raven --streams --loads video,unbroken --traces "$drives" $routes --json ;;
+    raven-5.6) "$lab" lab raven --loads video,unbroken --traces "$drives" $routes --json ;;
     lola-3) "$lab" lab delays --traces "$drives" --json ;;
     lola-8) encoder --ways $encoder ;;
     lola-9) encoder --ways lola,xnc --uplinks att,verizon ;;

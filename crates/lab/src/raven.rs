@@ -4,7 +4,7 @@
 //! recordings ─► routes of several minutes ─► learn on all others ─► speech, music, recommender on each
 //!                                                                   ├─ response times      (table 2)
 //!                                                                   └─ bytes sent twice    (figure 6)
-//! transfers of 1 kB to 1 MB ─► which part of them was sent twice                           (section 5.6)
+//! transfers and loads of 1 kB to 50 MB ─► which part of them was sent twice                (section 5.6)
 //! ```
 //!
 //! A recording of half a minute says little about a question every twenty seconds, so recordings of
@@ -13,7 +13,7 @@
 //!
 //! Source: RAVEN sections 5.1 to 5.6.
 
-pub mod streams;
+pub mod loads;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

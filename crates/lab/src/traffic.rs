@@ -29,7 +29,6 @@ use crate::video::quality::{Percentiles, Player, packet_delays};
 
 pub use bulk::{Bulk, BulkReport, BulkTraffic, fairness};
 pub use constant::ConstantTraffic;
-pub(crate) use requests::AppPattern;
 pub use requests::{App, RequestReport, RequestTraffic};
 pub use tcp::{Tcp, TcpReport, TcpTraffic};
 pub use video::{FrameSource, VideoReport, VideoTraffic};

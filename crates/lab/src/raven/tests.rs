@@ -1,3 +1,4 @@
+use super::loads::{Load, load};
 use super::*;
 
 fn recording(rtts_ms: [u64; 2], seconds: u64) -> Drive {
@@ -129,5 +130,18 @@ fn encoders_are_told_what_to_do_under_every_strategy() {
         assert!(of_clients["vehicle"].contains_key(LANE), "{of_clients:?}");
         let told = stage.world.client_status().expect("joined").stats.lanes[0].encoder;
         assert_eq!(told, Some(target));
+    }
+}
+
+/// Of two networks each would get all of it: 50 %.
+#[test]
+fn confidence_costs_few_bytes_of_large_loads() {
+    let route = recording([50, 52], 40);
+    let learned = learn([&route]);
+    let strategy = "raven:100".parse().expect("known");
+    for (what, most) in [(Load::Video, 0.1), (Load::Unbroken, 0.001)] {
+        let loaded = load(("first", &route), what, &strategy, &learned, 1).expect("two links");
+        assert_eq!((loaded.whole, loaded.parts), (what.parts(), what.parts()), "{loaded:?}");
+        assert!(0.0 < loaded.copies && loaded.copies < most, "{loaded:?}");
     }
 }

@@ -24,7 +24,7 @@ use roadweave_emulate::{Direction, Random};
 use roadweave_types::Instant;
 use serde::{Deserialize, Serialize};
 
-use self::message::{AUDIO_BYTES, Header, Incoming, Kind, Outgoing, REQUEST_BYTES};
+use self::message::{Header, Incoming, Kind, Outgoing};
 use super::{Detail, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::quality::Percentiles;
@@ -279,32 +279,15 @@ impl Traffic for RequestTraffic {
 
 impl App {
     /// Messages and answers before the app has what it wants.
-    pub(crate) fn turns(self) -> u8 {
+    fn turns(self) -> u8 {
         match self {
             Self::Music => 2,
             Self::Speech | Self::Recommender => 1,
         }
     }
 
-    /// The sizes of the message and the answer of a turn over a connection, bytes: after speech
-    /// its text is asked for.
-    pub(crate) fn stream_turn(self, turn: u8) -> (u32, u32) {
-        let (message, answer) = self.turn(turn);
-        let message = if self == Self::Speech { REQUEST_BYTES } else { message };
-        (message as u32, answer as u32)
-    }
-
-    /// Pieces of time before the request: those of an utterance, and one of silence; none of other
-    /// apps.
-    pub(crate) fn pieces(self, random: &mut Random) -> u32 {
-        match self {
-            Self::Speech => spoken(random) + 1,
-            Self::Music | Self::Recommender => 0,
-        }
-    }
-
     /// When the next request begins after one that began then and has ended now.
-    pub(crate) fn next_after(self, now: Instant, began: Instant, random: &mut Random) -> Instant {
+    fn next_after(self, now: Instant, began: Instant, random: &mut Random) -> Instant {
         match self {
             Self::Speech => now + SPEECH_PAUSE,
             Self::Music => now.max(began + MUSIC_INTERVAL),
@@ -331,16 +314,6 @@ impl App {
 fn spoken(random: &mut Random) -> u32 {
     let seconds = SPEECH_SECONDS.0 + random.unit() * SPEECH_SECONDS.1;
     (seconds / CHUNK.as_secs_f64()).round() as u32
-}
-
-/// How speech is sent.
-pub(crate) struct AppPattern;
-
-impl AppPattern {
-    /// How long a piece is spoken.
-    pub(crate) const PIECE: Duration = CHUNK;
-    /// What it has, bytes.
-    pub(crate) const PIECE_BYTES: u32 = AUDIO_BYTES as u32;
 }
 
 /// Audio is sent so often (RAVEN section 5.2).

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use roadweave_emulate::Drive;
-use roadweave_lab::raven::streams::{self, Load, Loaded};
+use roadweave_lab::raven::loads::{self, Load, Loaded};
 use roadweave_lab::raven::{self, Answered, Transferred};
 use roadweave_lab::traffic::App;
 use roadweave_terminal::exit::BadInput;
@@ -21,8 +21,8 @@ use crate::table::{bare, right_aligned};
 /// The recordings of DIR, which need round trips and losses only, are joined to routes of several
 /// minutes. On each route people speak, look for songs and ask for places over every link alone,
 /// over `minrtt`, and over `raven` at 0, 50, 90, 99 and 100 %, with what it learns on the other
-/// routes. Then transfers of 1 kB to 1 MB show which part of them is sent twice, or with --streams
-/// loads of the web. Equal arguments give equal results.
+/// routes. Then transfers of 1 kB to 1 MB show which part of them is sent twice. Equal arguments
+/// give equal results.
 #[derive(Debug, clap::Args)]
 pub struct RavenArgs {
     /// A directory with a directory per recording, in each a file LINK.csv per link
@@ -34,13 +34,9 @@ pub struct RavenArgs {
     /// How often people ask for places on each route, since they ask rarely
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     repeats: u16,
-    /// Ask over connections that go as streams, as over TCP in the paper, instead of over packets;
-    /// and load web pages, a video, a file, and as much as the video without a break
-    #[arg(long)]
-    streams: bool,
-    /// With --streams: ask nothing, and load only this, separated by commas: web, video, download,
+    /// Load this over connections that go as streams instead, separated by commas: video,
     /// unbroken
-    #[arg(long, value_name = "LOAD,..", value_delimiter = ',', requires = "streams")]
+    #[arg(long, value_name = "LOAD,..", value_delimiter = ',')]
     loads: Vec<Load>,
     /// How many runs at a time; default: one per core
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
@@ -84,19 +80,18 @@ impl RavenArgs {
             routes.iter().enumerate().filter(move |(at, _)| *at != route).map(|(_, other)| other)
         };
         let learned: Vec<String> = (0..routes.len()).map(|at| raven::learn(others(at))).collect();
-        let jobs = jobs(&routes, self.streams, &self.loads)?;
-        let ask = if self.streams { streams::ask } else { raven::ask };
+        let jobs = jobs(&routes, &self.loads)?;
         let work = |job: usize| match &jobs[job] {
             Job::Ask { route, app, strategy } => {
                 let repeats = if *app == App::Recommender { u64::from(self.repeats) } else { 1 };
                 let (name, seeds) = (route_name(*route), 1..1 + repeats);
                 let on = (name.as_str(), &routes[*route]);
-                Ok(Done::Answered(ask(on, *app, strategy, &learned[*route], seeds)?))
+                Ok(Done::Answered(raven::ask(on, *app, strategy, &learned[*route], seeds)?))
             }
             Job::Load { route, load, strategy } => {
                 let name = route_name(*route);
                 let on = (name.as_str(), &routes[*route]);
-                Ok(Done::Loaded(streams::load(on, *load, strategy, &learned[*route], 1)?))
+                Ok(Done::Loaded(loads::load(on, *load, strategy, &learned[*route], 1)?))
             }
             Job::Transfer { bytes } => {
                 Ok(Done::Transferred(raven::transfer(&routes[0], *bytes, 1)?))
@@ -119,17 +114,10 @@ fn read(directory: &Path, count: usize) -> anyhow::Result<Vec<Drive>> {
     routes.map_err(|error| BadInput::new(format!("--traces: {error}")).into())
 }
 
-/// Every application on every route with every strategy; and every size of a transfer, or by
-/// streams every load. If there are `only` some, nothing else.
-fn jobs(routes: &[Drive], streams: bool, only: &[Load]) -> anyhow::Result<Vec<Job>> {
-    let links = routes[0].links.iter().map(|link| format!("single:{}", link.name));
-    let names = links.chain(STRATEGIES.map(str::to_owned));
-    let strategies: Vec<Strategy> = names
-        .map(|name| name.parse().context("a link has a name that no strategy can have"))
-        .collect::<Result<_, _>>()?;
-    let sizes = if streams { &[][..] } else { &SIZES };
-    let mut jobs: Vec<Job> = sizes.iter().map(|bytes| Job::Transfer { bytes: *bytes }).collect();
-    let loads = if only.is_empty() && streams { &Load::ALL[..] } else { only };
+/// Every size of a transfer, and every application on every route with every strategy; or `loads`
+/// alone, if there are any.
+fn jobs(routes: &[Drive], loads: &[Load]) -> anyhow::Result<Vec<Job>> {
+    let mut jobs = Vec::new();
     for load in loads.iter().copied() {
         for route in 0..routes.len() {
             jobs.extend(LOADED.map(|name| {
@@ -138,7 +126,16 @@ fn jobs(routes: &[Drive], streams: bool, only: &[Load]) -> anyhow::Result<Vec<Jo
             }));
         }
     }
-    for app in [App::Speech, App::Music, App::Recommender].into_iter().filter(|_| only.is_empty()) {
+    if !jobs.is_empty() {
+        return Ok(jobs);
+    }
+    let links = routes[0].links.iter().map(|link| format!("single:{}", link.name));
+    let names = links.chain(STRATEGIES.map(str::to_owned));
+    let strategies: Vec<Strategy> = names
+        .map(|name| name.parse().context("a link has a name that no strategy can have"))
+        .collect::<Result<_, _>>()?;
+    jobs.extend(SIZES.map(|bytes| Job::Transfer { bytes }));
+    for app in [App::Speech, App::Music, App::Recommender] {
         for route in 0..routes.len() {
             let ask = |strategy: &Strategy| Job::Ask { route, app, strategy: strategy.clone() };
             jobs.extend(strategies.iter().map(ask));
@@ -237,7 +234,6 @@ impl Results {
             "copies %: all",
             "to the vehicle",
             "from it",
-            "paper",
         ];
         let row = |loaded: &Loaded| {
             let percent = |share: f64| format!("{:.2}", share * 1e2);
@@ -251,21 +247,11 @@ impl Results {
                 percent(loaded.copies),
                 percent(loaded.copies_down),
                 percent(loaded.copies_up),
-                in_the_paper(loaded.load).to_owned(),
             ]
         };
         let mut table = bare();
         table.set_header(heading).add_rows(self.loads.iter().map(row));
         right_aligned(table, 3)
-    }
-}
-
-/// Bytes that were sent redundantly, percent (RAVEN section 5.6).
-fn in_the_paper(load: &str) -> &'static str {
-    match load {
-        "web" => "4.9",
-        "video" | "unbroken" => "0.03",
-        _ => "0.59",
     }
 }
 

@@ -154,9 +154,9 @@ impl Incoming {
 /// The largest part, bytes of UDP payload.
 const PART: usize = 1_200;
 /// 100 ms of audio: 16 bits at 16 kHz.
-pub(super) const AUDIO_BYTES: usize = 3_200;
+const AUDIO_BYTES: usize = 3_200;
 /// A request for the text.
-pub(super) const REQUEST_BYTES: usize = 64;
+const REQUEST_BYTES: usize = 64;
 /// The first timeout: that of TCP on Linux for a connection in use, a round trip above its least.
 const TIMEOUT_MIN: Duration = Duration::from_millis(300);
 const TIMEOUT_MAX: Duration = Duration::from_secs(3);
