@@ -55,7 +55,6 @@ mod greedy;
 mod informed;
 mod matching;
 mod offered;
-mod sizes;
 mod slots;
 mod stalls;
 
@@ -65,7 +64,6 @@ use self::slots::nanos;
 use self::stalls::Frame;
 
 pub use self::offered::Offered;
-pub use self::sizes::Foresight;
 pub use self::slots::LINK_PACKET_BYTES_MAX;
 
 /// The links, the stream and the player that a bound is for.

@@ -9,16 +9,14 @@
 
 use std::time::Duration;
 
-use roadweave_emulate::{DuplexLink, Trace};
+use roadweave_emulate::DuplexLink;
 use roadweave_tunnel::Strategy;
 use roadweave_types::Rate;
-use serde::{Deserialize, Serialize};
 
-use crate::bound::Foresight;
 use crate::run::{Outcome, run};
 use crate::scenario::Scenario;
 use crate::traffic::{Detail, FrameSource, TrafficKind, TrafficSpec, VideoReport};
-use crate::video::encoder::{AdaptiveEncoder, Follows, PICTURE_SHARE, Pictures};
+use crate::video::encoder::{AdaptiveEncoder, ssim_db};
 use crate::video::quality::Player;
 use crate::world::WorldError;
 
@@ -31,8 +29,6 @@ pub struct ClosedLoop {
     pub strategy: Strategy,
     /// How its encoder finds its size.
     pub encoder: Encoder,
-    /// What is encoded.
-    pub pictures: Pictures,
     /// The lane's deadline.
     pub deadline: Duration,
     /// Frames per second.
@@ -46,26 +42,21 @@ pub struct ClosedLoop {
 /// How an encoder finds the size of its next frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoder {
-    /// It is told, and makes no more than `rate_max`.
-    Adaptive {
-        /// Which of the figures it follows.
-        follows: Follows,
-        /// The most that it makes.
-        rate_max: Rate,
-    },
+    /// It makes each frame as large as it is told, up to this rate.
+    Adaptive(Rate),
     /// It always has the same rate, and a key frame each second.
     Fixed(Rate),
 }
 
 /// What a viewer saw.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
     /// Mean SSIM of the frames that were shown undamaged, dB.
     pub ssim_db: f64,
     /// SSIM of each of them, dB, ascending.
     pub ssims_db: Vec<f64>,
     /// Mean SSIM of all frames, dB; 0 for those that were not shown undamaged, or came later than
-    /// the lane's deadline. No encoder has more than [`foreseen`] says.
+    /// the lane's deadline.
     pub in_time_db: f64,
     /// Share of the frames that were shown undamaged, 0..1.
     pub undamaged: f64,
@@ -87,7 +78,7 @@ impl ClosedLoop {
     /// # Errors
     /// When the links make no world.
     pub fn run(&self) -> Result<Seen, WorldError> {
-        Ok(Seen::of(&run(&self.scenario())?, self.deadline, self.pictures))
+        Ok(Seen::of(&run(&self.scenario())?, self.deadline))
     }
 
     fn scenario(&self) -> Scenario {
@@ -95,15 +86,12 @@ impl ClosedLoop {
         let mut scenario = Scenario::new(name, self.links.clone(), self.strategy.clone());
         scenario.lanes[0].deadline = self.deadline;
         let frames = match self.encoder {
-            Encoder::Adaptive { follows, rate_max } => {
-                let pictures = self.pictures;
-                FrameSource::Adaptive(AdaptiveEncoder { follows, rate_max, pictures })
-            }
+            Encoder::Adaptive(rate_max) => FrameSource::Adaptive(AdaptiveEncoder { rate_max }),
             Encoder::Fixed(bitrate) => FrameSource::Synthetic { bitrate },
         };
         let lasting = Duration::from_secs(self.seconds.into());
         // Key frames are made when one is needed; those of each second would only skip.
-        let jumps = matches!(self.encoder, Encoder::Adaptive { .. });
+        let jumps = matches!(self.encoder, Encoder::Adaptive(_));
         let player = Player { fps: self.fps, jumps, ..Player::default() };
         let video = TrafficSpec::video(Rate::ZERO, lasting);
         scenario.traffic =
@@ -113,42 +101,8 @@ impl ClosedLoop {
     }
 }
 
-/// What a viewer would see of an encoder that knows what the links will carry: a bound
-/// ([`Foresight`]).
-///
-/// `is_exact`: it makes each frame exactly as large as it wants, and no packet has a header; else
-/// it is the encoder of the model.
-pub fn foreseen(
-    links: &[DuplexLink],
-    foresight: &Foresight,
-    pictures: Pictures,
-    is_exact: bool,
-) -> Seen {
-    let traces: Vec<&Trace> = links.iter().map(|link| &link.up.trace).collect();
-    // Headers are beyond what the encoder makes.
-    let most = if is_exact { foresight.most } else { foresight.most / PICTURE_SHARE };
-    let sizes = Foresight { most, ..*foresight }.sizes(&traces);
-    let looks = |bytes: &f64| match is_exact {
-        true => pictures.ssim_db(*bytes as usize, false),
-        false => pictures.ssim_db_within(*bytes),
-    };
-    let frames = sizes.len().max(1) as f64;
-    let bytes: f64 = sizes.iter().sum();
-    let mut ssims_db: Vec<f64> = sizes.iter().map(looks).collect();
-    let ssim_db = ssims_db.iter().sum::<f64>() / frames;
-    ssims_db.sort_unstable_by(f64::total_cmp);
-    Seen {
-        ssim_db,
-        ssims_db,
-        in_time_db: ssim_db,
-        undamaged: 1.0,
-        sent_mbps: bytes * 8e-6 * f64::from(foresight.fps) / frames,
-        ..Seen::default()
-    }
-}
-
 impl Seen {
-    fn of(outcome: &Outcome, deadline: Duration, pictures: Pictures) -> Self {
+    fn of(outcome: &Outcome, deadline: Duration) -> Self {
         let Some(traffic) = outcome.traffic.first() else { return Self::default() };
         let Detail::Video(video) = &traffic.detail else { return Self::default() };
         let VideoReport { stream, playout, quality, player, .. } = &**video;
@@ -167,8 +121,8 @@ impl Seen {
             let captured = stream.log.frames[*number].captured;
             fate.completed.is_some_and(|at| at.since(captured) <= deadline)
         });
-        let in_time: f64 = in_time.map(|(number, _)| video.quality_of(number, pictures)).sum();
-        let quality_of = |(number, _)| video.quality_of(number, pictures);
+        let in_time: f64 = in_time.map(|(number, _)| video.quality_of(number)).sum();
+        let quality_of = |(number, _)| video.quality_of(number);
         let mut qualities: Vec<f64> = shown().map(quality_of).collect();
         let seconds = stream.log.frames.len() as f64 / f64::from(player.fps);
         let ssim_db = qualities.iter().sum::<f64>() / qualities.len().max(1) as f64;
@@ -190,22 +144,12 @@ impl Seen {
 
 impl VideoReport {
     /// SSIM of a frame as it was coded, dB.
-    fn quality_of(&self, frame: usize, pictures: Pictures) -> f64 {
+    fn quality_of(&self, frame: usize) -> f64 {
         self.ssim_db.get(frame).copied().unwrap_or_else(|| {
             let sent = &self.stream.log.frames[frame];
-            pictures.ssim_db(self.frame_bytes(sent), sent.idr)
+            ssim_db(self.frame_bytes(sent), sent.idr)
         })
     }
-}
-
-/// An encoder that makes each frame as large as it is told, up to `rate_max`.
-pub fn by_frame(rate_max: Rate) -> Encoder {
-    Encoder::Adaptive { follows: Follows::Frame, rate_max }
-}
-
-/// An encoder that is only told a rate.
-pub fn by_rate(rate_max: Rate) -> Encoder {
-    Encoder::Adaptive { follows: Follows::Rate, rate_max }
 }
 
 #[cfg(test)]

@@ -17,8 +17,7 @@ fn two_links(strategy: &str) -> ClosedLoop {
     ClosedLoop {
         links: vec![link(("a", 25), 0), link(("b", 30), 1)],
         strategy: strategy.parse().expect("known"),
-        encoder: by_frame(Rate::from_kbps(30_000)),
-        pictures: Pictures::Hd1080,
+        encoder: Encoder::Adaptive(Rate::from_kbps(30_000)),
         deadline: Duration::from_millis(100),
         fps: FPS,
         seconds: 16,
@@ -61,16 +60,6 @@ fn an_encoder_fills_the_links_and_its_frames_are_there_in_time() {
         assert_eq!(seen.stalls, 0, "{strategy}");
         let p95 = seen.frame_delays_ms[seen.frame_delays_ms.len() * 95 / 100];
         assert!(p95 < 110.0, "{strategy}: {p95}");
-        let closed_loop = two_links(strategy);
-        let foresight = Foresight {
-            fps: FPS,
-            frames: 16 * FPS as usize,
-            deadline: closed_loop.deadline,
-            most: 125_000.0,
-        };
-        let bound = foreseen(&closed_loop.links, &foresight, Pictures::Hd1080, true).in_time_db;
-        let loss = bound - seen.in_time_db;
-        assert!((0.0..4.0).contains(&loss), "{strategy}: {loss:.1} dB less than the bound");
     }
 }
 

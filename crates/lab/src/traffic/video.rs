@@ -20,7 +20,7 @@ use roadweave_types::{Instant, Rate};
 
 use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
-use crate::video::encoder::{AdaptiveEncoder, Buffer};
+use crate::video::encoder::{AdaptiveEncoder, Buffer, ssim_db};
 use crate::video::h264::{AccessUnit, NAL_IDR};
 use crate::video::quality::{self, Percentiles, Player, Playout, Quality, SentFrame};
 use crate::video::refresh::Refresh;
@@ -165,7 +165,7 @@ impl VideoTraffic {
                 let limit = encoder.limit(self.target, self.player.fps);
                 let size = self.buffer.size(limit, &mut self.random);
                 let is_key_frame = std::mem::take(&mut self.wants_key_frame);
-                self.ssim_db.push(encoder.pictures.ssim_db(size, is_key_frame));
+                self.ssim_db.push(ssim_db(size, is_key_frame));
                 synthetic(number, is_key_frame, size, &self.noise)
             }
         };

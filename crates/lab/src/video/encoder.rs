@@ -6,10 +6,10 @@
 //!                        └─► x share of a limit that x264 uses ─► size ─► SSIM, dB
 //! ```
 //!
-//! The model has three measured parts, all of x264 at zero latency (docs/lab.md tells how): what
+//! The model has three measured parts, all of x264 at zero latency (docs/lab.md says how): what
 //! share of its limit a frame uses, that a raised limit counts a frame later, and the SSIM of
-//! frames of so many bytes. A picture that needs
-//! no other takes three times the bytes of one that does for the same SSIM.
+//! frames of so many bytes at 1080p30. A picture that needs no other takes three times the bytes of
+//! one that does for the same SSIM.
 
 use std::time::Duration;
 
@@ -17,46 +17,19 @@ use roadweave_emulate::Random;
 use roadweave_tunnel::EncoderTarget;
 use roadweave_types::Rate;
 
-/// An encoder that does what it is told.
+/// An encoder that takes the size of the next frame for its limit, and the frame's share of the
+/// rate where that is less: a frame that fills all that is free leaves nothing to the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdaptiveEncoder {
-    /// Which of the figures it follows.
-    pub follows: Follows,
-    /// Of the most that it makes, however much is offered.
+    /// The most that it makes, however much is offered.
     pub rate_max: Rate,
-    /// What it encodes.
-    pub pictures: Pictures,
-}
-
-/// What is encoded: how many bytes look how well.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pictures {
-    /// 1280x720, measured at 60 frames a second.
-    Hd720,
-    /// 1920x1080, measured at 30 frames a second.
-    #[default]
-    Hd1080,
-}
-
-/// What an encoder takes for its limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Follows {
-    /// The size of the next frame, and its share of the rate where that is less: a frame that fills
-    /// all that is free leaves nothing to the next one.
-    Frame,
-    /// The rate: each frame gets its share of a second.
-    Rate,
 }
 
 impl AdaptiveEncoder {
     /// The most bytes of the next picture at `fps` frames a second, as it is told.
     pub fn limit(&self, target: EncoderTarget, fps: u32) -> usize {
         let interval = Duration::from_secs(1) / fps.max(1);
-        let share = target.bitrate.bytes_in(interval);
-        let told = match self.follows {
-            Follows::Frame => target.frame_bytes.min(share),
-            Follows::Rate => share,
-        };
+        let told = target.frame_bytes.min(target.bitrate.bytes_in(interval));
         let most = self.rate_max.bytes_in(interval);
         // Headers are the tunnel's and the packets'.
         (told as f64 * PICTURE_SHARE).min(most as f64) as usize
@@ -86,50 +59,31 @@ impl Buffer {
 
 /// The share of its limit that a frame uses: a line through the measured percentiles.
 fn share_used(random: &mut Random) -> f64 {
-    used_at(random.unit())
-}
-
-/// The share that so many of all frames stay below.
-fn used_at(at: f64) -> f64 {
+    let at = random.unit();
     let after = USED.iter().position(|(share, _)| *share > at).unwrap_or(USED.len() - 1);
     let ((from, low), (to, high)) = (USED[after - 1], USED[after]);
     low + (high - low) * (at - from) / (to - from)
 }
 
-impl Pictures {
-    /// The mean SSIM of frames with a limit of `bytes` each, dB: what the encoder makes of what an
-    /// exact one would have.
-    pub fn ssim_db_within(self, bytes: f64) -> f64 {
-        const STEPS: u32 = 100;
-        let step = |at: u32| used_at((f64::from(at) + 0.5) / f64::from(STEPS));
-        let frame = |at: u32| self.ssim_db((bytes * PICTURE_SHARE * step(at)) as usize, false);
-        (0..STEPS).map(frame).sum::<f64>() / f64::from(STEPS)
+/// SSIM of a picture of `bytes` bytes, dB: -10 log10(1 - SSIM).
+pub fn ssim_db(bytes: usize, is_key_frame: bool) -> f64 {
+    let cost = if is_key_frame { KEY_FRAME_COST } else { 1.0 };
+    let bytes = bytes as f64 / cost;
+    let (least, low) = SSIM_1080[0];
+    if bytes < least {
+        // Below, a straight line: a logarithm falls without end.
+        return low * bytes / least;
     }
-
-    /// SSIM of a picture of `bytes` bytes, dB: -10 log10(1 - SSIM).
-    pub fn ssim_db(self, bytes: usize, is_key_frame: bool) -> f64 {
-        let curve = match self {
-            Self::Hd720 => SSIM_720,
-            Self::Hd1080 => SSIM_1080,
-        };
-        let cost = if is_key_frame { KEY_FRAME_COST } else { 1.0 };
-        let bytes = bytes as f64 / cost;
-        let (least, low) = curve[0];
-        if bytes < least {
-            // Below, a straight line: a logarithm falls without end.
-            return low * bytes / least;
-        }
-        let last = curve.len() - 1;
-        let after = curve.iter().position(|(size, _)| *size > bytes).unwrap_or(last).max(1);
-        let ((from, low), (to, high)) = (curve[after - 1], curve[after]);
-        let along = (bytes.log2() - from.log2()) / (to.log2() - from.log2());
-        (low + (high - low) * along).clamp(0.0, curve[last].1)
-    }
+    let last = SSIM_1080.len() - 1;
+    let after = SSIM_1080.iter().position(|(size, _)| *size > bytes).unwrap_or(last).max(1);
+    let ((from, low), (to, high)) = (SSIM_1080[after - 1], SSIM_1080[after]);
+    let along = (bytes.log2() - from.log2()) / (to.log2() - from.log2());
+    (low + (high - low) * along).clamp(0.0, SSIM_1080[last].1)
 }
 
 /// Of a packet's bytes those that are the picture's: the headers of tunnel, IP, UDP and RTP are
 /// about 90 of 1,250.
-pub const PICTURE_SHARE: f64 = 0.93;
+const PICTURE_SHARE: f64 = 0.93;
 /// A picture in which nothing moves; an encoder makes none that is smaller.
 const SIZE_MIN: usize = 200;
 /// Shares of all frames, and the share of the limit that they stay below: x264 at zero latency, its
@@ -150,15 +104,6 @@ const SSIM_1080: &[(f64, f64)] = &[
     (105_000.0, 21.2),
     (209_000.0, 23.1),
 ];
-/// The same of a 720p frame at 60 frames a second, moved by at most 0.6 dB.
-const SSIM_720: &[(f64, f64)] = &[
-    (893.0, 5.75),
-    (2_726.0, 10.3),
-    (7_165.0, 14.0),
-    (21_600.0, 17.55),
-    (54_100.0, 20.15),
-    (108_000.0, 21.9),
-];
 
 #[cfg(test)]
 mod tests {
@@ -166,11 +111,7 @@ mod tests {
 
     #[test]
     fn frames_stay_below_their_limit_and_use_most_of_it() {
-        let encoder = AdaptiveEncoder {
-            follows: Follows::Frame,
-            rate_max: Rate::from_kbps(30_000),
-            pictures: Pictures::Hd1080,
-        };
+        let encoder = AdaptiveEncoder { rate_max: Rate::from_kbps(30_000) };
         let bitrate = Rate::from_kbps(90_000);
         let target = EncoderTarget { frame_bytes: 40_000, bitrate, renewals: 0 };
         let mut random = Random::new(1);
@@ -181,9 +122,7 @@ mod tests {
         sizes.sort_unstable();
         assert!((27_000..30_000).contains(&sizes[500]), "{}", sizes[500]);
         assert!(sizes[999] <= 40_000, "{}", sizes[999]);
-        let by_rate = AdaptiveEncoder { follows: Follows::Rate, ..encoder };
         let slow = EncoderTarget { bitrate: Rate::from_kbps(900), ..target };
-        assert!(size(&by_rate, slow) < 3_750);
         assert!(size(&encoder, slow) < 3_750, "its share is less");
         let nothing = EncoderTarget::default();
         assert_eq!(size(&encoder, nothing), SIZE_MIN);
@@ -206,24 +145,19 @@ mod tests {
 
     #[test]
     fn as_many_more_bytes_never_bring_more_than_those_before() {
-        for pictures in [Pictures::Hd720, Pictures::Hd1080] {
-            let ssim_db = |bytes| pictures.ssim_db(bytes, false);
-            let gain = |at: usize| ssim_db(at + 50) - ssim_db(at);
-            let mut before = f64::INFINITY;
-            for bytes in (0..210_000).step_by(50) {
-                assert!(gain(bytes) <= before + 1e-9, "{pictures:?}, {bytes}");
-                before = gain(bytes);
-            }
+        let gain = |at: usize| ssim_db(at + 50, false) - ssim_db(at, false);
+        let mut before = f64::INFINITY;
+        for bytes in (0..210_000).step_by(50) {
+            assert!(gain(bytes) <= before + 1e-9, "{bytes}");
+            before = gain(bytes);
         }
     }
 
     #[test]
     fn more_bytes_look_better_and_key_frames_worse() {
-        let ssim_db = |bytes, is_key_frame| Pictures::Hd1080.ssim_db(bytes, is_key_frame);
         assert!(ssim_db(20_000, false) > ssim_db(10_000, false));
         assert!(ssim_db(20_000, true) < ssim_db(20_000, false));
         assert_eq!(ssim_db(usize::MAX, false), 23.1);
         assert_eq!(ssim_db(0, false), 0.0);
-        assert!(Pictures::Hd720.ssim_db(20_000, false) > ssim_db(20_000, false));
     }
 }
