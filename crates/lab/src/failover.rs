@@ -9,7 +9,6 @@ use std::time::Duration;
 use roadweave_emulate::{Direction, DuplexLink, LinkSettings, Trace};
 use roadweave_tunnel::{LaneConfig, default_lanes};
 use roadweave_types::{Instant, Rate, SplitMix64};
-use serde::Serialize;
 
 use crate::traffic::{Detail, TrafficSpec};
 use crate::world::WorldError;
@@ -31,16 +30,12 @@ pub struct Failover {
 }
 
 /// What the viewer saw.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     /// The longest time between two whole frames from half a second before the fault on.
     pub gap_ms: f64,
     /// Frames that never became whole.
     pub frames_lost: usize,
-    /// Frames in all.
-    pub frames: usize,
-    /// Packets that came twice.
-    pub packets_twice: u64,
     /// How often the client went to another server.
     pub moves: usize,
 }
@@ -118,8 +113,6 @@ impl Failover {
         Ok(Seen {
             gap_ms: gap.as_secs_f64() * 1e3,
             frames_lost: log.frames.len() - completed.len(),
-            frames: log.frames.len(),
-            packets_twice: report.unexpected_packets,
             moves: fleet.moves(),
         })
     }

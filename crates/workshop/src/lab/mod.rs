@@ -7,7 +7,6 @@
 //!   run:     scenario.toml ──────────> one job ───────────────────────> Outcome ─────> table, JSON
 //!   raven:   recordings ──> routes ──> jobs (application x strategy) ───────────────> table, JSON
 //!   downloads: pairs of links ──────> jobs (links x seed) ─────────────────────────> table, JSON
-//!   failover: faults of servers ─────> jobs (fault x seed) ─────────────────────────> table, JSON
 //!   fleet:   boxes, proxies, controller ─────────────────────────────────────────> table, JSON
 //!   vod:     pairs of links ─────────> bitrates, jobs (way x kind x seed) ──────────> table, JSON
 //!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
@@ -21,7 +20,6 @@ mod delays;
 mod downloads;
 mod drives;
 mod encoder;
-mod failover;
 mod fleet;
 mod kept;
 mod pictures;
@@ -36,7 +34,6 @@ pub use self::compare::CompareArgs;
 pub use self::delays::DelaysArgs;
 pub use self::downloads::DownloadsArgs;
 pub use self::encoder::EncoderArgs;
-pub use self::failover::FailoverArgs;
 pub use self::fleet::FleetArgs;
 pub use self::raven::RavenArgs;
 pub use self::report::ReportArgs;
@@ -59,7 +56,6 @@ enum LabCommand {
     Delays(DelaysArgs),
     Downloads(DownloadsArgs),
     Encoder(EncoderArgs),
-    Failover(FailoverArgs),
     Fleet(FleetArgs),
     Vod(VodArgs),
 }
@@ -78,7 +74,6 @@ impl LabArgs {
             LabCommand::Delays(args) => args.run(),
             LabCommand::Downloads(args) => args.run(),
             LabCommand::Encoder(args) => args.run(),
-            LabCommand::Failover(args) => args.run(),
             LabCommand::Fleet(args) => args.run(),
             LabCommand::Vod(args) => args.run(),
         }
