@@ -25,7 +25,7 @@ PAGE = crates/web/page
 PAGE_MODULES = $(PAGE)/node_modules/.package-lock.json
 WEB_ARGS ?=
 
-.PHONY: agreement demo test optimized test-aarch64 small-box fuzz lint deny bench callgrind charts \
+.PHONY: agreement demo test optimized test-aarch64 fuzz lint deny bench charts \
 	fleet fleet-day fleet-load api-check book images dist dist-test webrtc webrtc-smoke figures \
 	video video-test video-lint web web-test packages clean
 
@@ -70,11 +70,6 @@ optimized: packages
 # The tests of crates/coding as an ARM box runs them, by qemu.
 test-aarch64:
 	@CARGO="$(CARGO)" deploy/aarch64-test.sh
-
-# The static programs for a vehicle's small box, their sizes, and what a packet costs there:
-# docs/experiments/small-boxes.md. Half an hour, most of which are builds.
-small-box:
-	@CARGO="$(CARGO)" deploy/small-box.sh
 
 # The decoders of the tunnel and the fleet (crates/wire, coding, fleet), so many seconds each. Those
 # of recordings, of the recorder and of RTP have property tests only.
@@ -124,9 +119,6 @@ bench: packages
 fleet: packages
 	$(BUILD) --package roadweave-controller --package roadweave-operator --release
 	$(TARGET)/release/roadweave stack $(STACK_ARGS)
-
-callgrind:
-	@CARGO=$(CARGO) deploy/callgrind.sh
 
 # A day of 10,000 boxes, 50 proxies and a controller, with faults, in virtual time: docs/lab.md.
 fleet-day: packages

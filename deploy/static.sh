@@ -1,5 +1,5 @@
-# How the static programs for boxes and packages are built; read by deploy/small-box.sh and
-# deploy/dist/dist.sh, which set FOLDER, where cargo builds.
+# How the static programs for boxes and packages are built; read by deploy/dist/dist.sh, which sets
+# FOLDER, where cargo builds.
 #
 # The compiler is Debian's, since its standard library's source is there, and is built for size.
 # shellcheck shell=sh disable=SC2034

@@ -11,7 +11,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 CARGO="${CARGO:-cargo}"
 OUT=$PWD/target/dist
-FOLDER=$PWD/target/small-box
+FOLDER=$PWD/target/static
 PROGRAMS=${DIST_PROGRAMS:-roadweave roadweave-admin roadweave-fleet roadweave-controller roadweave-lab roadweave-web}
 # The newest whose parts the Go module proxy has.
 NFPM=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2

@@ -7,13 +7,165 @@
 //! There is nothing but the two nodes: what one sends waits in a queue until the other gets it. So
 //! the time is that of both ends together, their acknowledgements and timers among it.
 
-mod world;
-
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ipnet::IpNet;
+use roadweave_identity::Identity;
+use roadweave_quic::{Epoch, Route, TransportConfig};
+use roadweave_tunnel::{
+    Candidate, Client, ClientConfig, LaneConfig, MEMORY_MAX, MemoryIo, Node, Peer, PeerTable,
+    RecvMeta, Server, ServerConfig, turn,
+};
+use roadweave_types::{Instant, UplinkId};
 
-use world::{BATCH, Tunnel};
+const DELAY: Duration = Duration::from_millis(10);
+const STEP: Duration = Duration::from_millis(1);
+/// Packets of 1,200 bytes that leave in a step: 38 Mbit/s.
+const BATCH: u64 = 4;
+const INNER: [u8; 4] = [10, 0, 0, 2];
+/// That of uplink 0, as the server sees it; that of uplink 1 is the next.
+const FIRST_PORT: u16 = 10_000;
+
+fn server_address() -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1], 4433))
+}
+
+/// The address that the server sees a packet of `uplink` come from.
+fn uplink_address(uplink: UplinkId) -> SocketAddr {
+    SocketAddr::from(([100, 64, 0, 1], FIRST_PORT + uplink.0 as u16))
+}
+
+/// What is around one of the nodes.
+struct Surroundings {
+    io: MemoryIo,
+    is_client: bool,
+    /// On its way to the other node.
+    sent: VecDeque<(Instant, RecvMeta, Bytes)>,
+    delivered: u64,
+}
+
+impl Surroundings {
+    fn new(is_client: bool) -> Self {
+        Self { io: MemoryIo::default(), is_client, sent: VecDeque::new(), delivered: 0 }
+    }
+
+    /// Hands what has arrived by now to the other `node`.
+    fn arrive(&mut self, now: Instant, node: &mut impl Node) {
+        while let Some((at, ..)) = self.sent.front()
+            && *at <= now
+            && let Some((_, meta, packet)) = self.sent.pop_front()
+        {
+            node.handle_packet(now, &meta, &packet);
+        }
+    }
+
+    /// Turns `node` and sends on its way what it has for the other.
+    fn turn(&mut self, node: &mut impl Node) {
+        turn(node, &mut self.io);
+        self.delivered += self.io.delivered.drain(..).len() as u64;
+        let at = self.io.now + DELAY;
+        for (route, packet) in self.io.transmitted.drain(..) {
+            self.sent.push_back((at, arrival(&route, self.is_client), packet));
+        }
+    }
+}
+
+/// How a packet arrives that the client, or the server, has sent by `route`.
+fn arrival(route: &Route, from_client: bool) -> RecvMeta {
+    let (socket, remote) = match route.uplink.filter(|_| from_client) {
+        Some(uplink) => (uplink, uplink_address(uplink)),
+        None => {
+            let uplink = UplinkId((route.destination.port() - FIRST_PORT).into());
+            (uplink, server_address())
+        }
+    };
+    RecvMeta { socket, remote, local: None, ecn: route.ecn, received: None }
+}
+
+struct Tunnel {
+    client: Client,
+    server: Server,
+    /// Around the client, and around the server.
+    near: Surroundings,
+    far: Surroundings,
+    packet: Vec<u8>,
+}
+
+impl Tunnel {
+    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+    fn new(strategy: &str) -> Self {
+        let epoch = Epoch::new(std::time::Instant::now());
+        let [client_key, server_key] = [[1; 32], [2; 32]].map(Identity::from_seed);
+        let lanes = vec![LaneConfig::new("default", strategy.parse().expect("it is known"))];
+        let peer = Peer {
+            name: "bench".into(),
+            tenant: String::new(),
+            addresses: vec![IpNet::from(IpAddr::from(INNER))],
+            expires_unix: None,
+            rate_limit: None,
+            offline_max: None,
+        };
+        let peers = PeerTable::new([(client_key.public_key(), peer)]);
+        let config = ClientConfig {
+            name: "bench".into(),
+            candidates: vec![Candidate::only(server_key.public_key(), vec![server_address()])],
+            transport: TransportConfig::new([3; 32]),
+            lanes: lanes.clone(),
+            streams: None,
+            memory_max: MEMORY_MAX,
+        };
+        let client = Client::new(epoch, config, Arc::new(client_key)).expect("usable lanes");
+        let config = ServerConfig {
+            transport: TransportConfig::new([4; 32]),
+            lanes,
+            gateways: vec![IpNet::from(IpAddr::from([10, 0, 0, 1]))],
+            mtu: 1400,
+            streams: None,
+            speedtest: None,
+            clients_reach_clients: false,
+            memory_max: 8 * MEMORY_MAX,
+            client_memory_max: MEMORY_MAX,
+        };
+        let server =
+            Server::new(epoch, config, Arc::new(server_key), Arc::new(peers)).expect("usable");
+        let (near, far) = (Surroundings::new(true), Surroundings::new(false));
+        let mut tunnel = Self { client, server, near, far, packet: inner_packet() };
+        for uplink in (0..2).map(UplinkId) {
+            tunnel.client.add_uplink(Instant::ZERO, uplink, &format!("wwan{}", uplink.0));
+        }
+        (0..2_000).for_each(|_| tunnel.step(0));
+        (0..500).for_each(|_| tunnel.step(BATCH));
+        assert!(tunnel.far.delivered >= 480 * BATCH, "{} arrived", tunnel.far.delivered);
+        tunnel
+    }
+
+    /// Sends `packets` packets and lets a millisecond pass.
+    fn step(&mut self, packets: u64) {
+        let now = self.near.io.now + STEP;
+        (self.near.io.now, self.far.io.now) = (now, now);
+        (0..packets).for_each(|_| self.client.handle_inner(now, &self.packet));
+        self.far.arrive(now, &mut self.client);
+        self.near.turn(&mut self.client);
+        self.near.arrive(now, &mut self.server);
+        self.far.turn(&mut self.server);
+    }
+}
+
+/// A packet of 1,200 bytes, from the client to somewhere behind the server.
+fn inner_packet() -> Vec<u8> {
+    let mut packet = vec![0; 1200];
+    packet[..4].copy_from_slice(&[0x45, 0, 0x04, 0xb0]);
+    packet[8..10].copy_from_slice(&[64, 17]);
+    packet[12..16].copy_from_slice(&INNER);
+    packet[16..20].copy_from_slice(&[198, 51, 100, 1]);
+    packet[20..28].copy_from_slice(&[0x13, 0x88, 0x13, 0x89, 0x04, 0x9c, 0, 0]);
+    packet
+}
 
 fn session(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("session");
