@@ -3,8 +3,6 @@
 CARGO ?= cargo
 DEMO_ARGS ?=
 STACK_ARGS ?=
-FLEET_LOAD_ARGS ?=
-FLEET_LOAD_ON ?=
 FUZZ_SECONDS ?= 60
 WEBRTC_ARGS ?=
 FIGURES ?=
@@ -26,7 +24,7 @@ PAGE_MODULES = $(PAGE)/node_modules/.package-lock.json
 WEB_ARGS ?=
 
 .PHONY: agreement demo test optimized test-aarch64 fuzz lint deny bench charts \
-	fleet fleet-day fleet-load api-check book images dist dist-test webrtc webrtc-smoke figures \
+	fleet fleet-day api-check book images dist dist-test webrtc webrtc-smoke figures \
 	video video-test video-lint web web-test packages clean
 
 # Without --workspace, cargo takes the default members: all but crates/video, which needs GStreamer.
@@ -124,13 +122,6 @@ fleet: packages
 fleet-day: packages
 	$(BUILD) --release
 	$(TARGET)/release/roadweave lab fleet --boxes 10000 --proxies 50 --hours 24 --seed 1
-
-# A controller with 1,000 real agents on this machine, on SQLite, or with
-# FLEET_LOAD_ON=scripts/postgres.sh on a PostgreSQL of its own: docs/controller.md.
-fleet-load: packages
-	$(CARGO) build --quiet --release --package roadweave-controller --bins --examples
-	$(FLEET_LOAD_ON) $(TARGET)/release/examples/fleet_load \
-	    --controller $(TARGET)/release/roadweave-controller $(FLEET_LOAD_ARGS)
 
 # What the controller's interface answers, judged by its description: schemathesis.
 api-check: packages
