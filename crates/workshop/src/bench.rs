@@ -3,9 +3,7 @@
 mod against;
 mod boringtun;
 mod coding;
-mod counters;
 mod echo;
-mod forwarder;
 mod iperf;
 mod results;
 mod router;
@@ -13,7 +11,6 @@ mod tunnel;
 mod tunnel_command;
 
 pub use self::echo::EchoArgs;
-pub use self::forwarder::ForwardArgs;
 
 /// Measures how fast roadweave is on this machine
 #[derive(Debug, clap::Args)]

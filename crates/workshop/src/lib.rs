@@ -53,8 +53,6 @@ enum Command {
     #[command(hide = true)]
     BenchEcho(bench::EchoArgs),
     #[command(hide = true)]
-    BenchForward(bench::ForwardArgs),
-    #[command(hide = true)]
     DemoSource(demo::SourceArgs),
     #[command(hide = true)]
     DemoSink(demo::SinkArgs),
@@ -83,7 +81,6 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Trace(args) => args.run(),
         Command::Bench(args) => args.run(),
         Command::BenchEcho(args) => args.run(),
-        Command::BenchForward(args) => args.run(),
         Command::DemoSource(args) => args.run(),
         Command::DemoSink(args) => args.run(),
         Command::Emulate(args) => args.run(),

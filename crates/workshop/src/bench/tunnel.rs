@@ -13,7 +13,6 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Context as _;
 use roadweave_device::netns::NetNs;
@@ -33,16 +32,12 @@ use crate::sandbox::{clock, connect};
 const DIRECTORY: &str = "/run/roadweave-bench";
 /// The server's address on the first link.
 pub(super) const SERVER_OUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
-/// The client's address on the first link.
-pub(super) const CLIENT_OUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
 /// The port of the server.
 const PORT: u16 = 4433;
 /// The port of the echo.
 const ECHO_PORT: u16 = 7;
 /// Where the search for the highest UDP rate begins and ends, bits per second.
-pub(super) const RATES: (f64, f64) = (100e6, 12.8e9);
-/// How long a stream takes until it flows.
-const STREAM_BEGINS: Duration = Duration::from_millis(300);
+const RATES: (f64, f64) = (100e6, 12.8e9);
 /// The load under which the client's CPU time is told, bits per second.
 const STEADY_RATE: f64 = 30e6;
 
@@ -81,16 +76,6 @@ impl Bench {
         let program = std::env::current_exe().context("cannot find this program")?;
         let product = product::program()?;
         Ok(Self { client, server, directory, program, product, seconds })
-    }
-
-    /// This program, for its hidden commands.
-    pub(super) fn program(&self) -> &Path {
-        &self.program
-    }
-
-    /// Where files may be left.
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
     }
 
     /// Where the two ends of a tunnel run.
@@ -207,18 +192,6 @@ impl Bench {
             seconds: self.seconds,
             directory: &self.directory,
         }
-    }
-
-    /// Round trips to `address` beside a stream of `rate_bps`.
-    pub(super) fn latency_beside(&self, address: IpAddr, rate_bps: f64) -> anyhow::Result<Latency> {
-        let load = Load { seconds: self.seconds + 1, ..self.load(address) };
-        std::thread::scope(|scope| {
-            let stream = scope.spawn(|| load.steady_udp(rate_bps));
-            clock::sleep_until(clock::now() + STREAM_BEGINS);
-            let latency = self.latency(address);
-            stream.join().expect("the load does not panic")?;
-            latency
-        })
     }
 
     /// Round trips to `address`.

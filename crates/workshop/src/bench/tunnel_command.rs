@@ -50,14 +50,14 @@ impl TunnelArgs {
         }
     }
 
-    /// Compares with boringtun and forwarders, and prints that.
+    /// Compares with boringtun, and prints that.
     fn compare(&self, program: &Path, bench: &Bench, strategy: Strategy) -> anyhow::Result<()> {
         let mut tunnel = bench.start_tunnel(strategy)?;
-        let comparisons = self.against.run(program, bench, &mut tunnel)?;
+        let compared = self.against.run(program, bench, &mut tunnel)?;
         tunnel.stop()?;
         match self.json {
-            true => out::json(&comparisons),
-            false => Ok(out::line(against::render(&comparisons))?),
+            true => out::json(&compared),
+            false => Ok(out::line(against::render(&compared))?),
         }
     }
 }
