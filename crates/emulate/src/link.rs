@@ -248,11 +248,6 @@ impl<T> Link<T> {
         self.restart(now);
     }
 
-    /// Whether the link is dead.
-    pub fn is_dead(&self) -> bool {
-        self.dead
-    }
-
     /// Bytes that wait for capacity at `now`, the packet that is being sent included whole.
     pub fn queue_bytes(&mut self, now: Instant) -> usize {
         self.forget_departed(now);

@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use roadweave_emulate::{AtEnd, Capacity, Drive, DriveLink, Opportunities, Timeline, Trace};
+use roadweave_emulate::{AtEnd, Capacity, Drive, Opportunities, Timeline, Trace};
 use roadweave_types::Rate;
 use serde::Serialize;
 
@@ -279,13 +279,6 @@ fn filled(values: &[Option<f64>]) -> impl Iterator<Item = f64> + '_ {
         *last = value.unwrap_or(*last);
         Some(*last)
     })
-}
-
-impl LinkRecording {
-    /// Both directions as a link of a drive.
-    pub fn into_link(self, name: impl Into<String>) -> DriveLink {
-        DriveLink { name: name.into(), up: self.up.trace, down: self.down.trace }
-    }
 }
 
 /// A cycle that was cut shorter than this does not count.
