@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId, Urgency};
 use roadweave_wire::{
     Coded, Datagram, Feedback, FragmentPosition, LaneReport, LegFrames, LegRoom, Load,
-    MAX_FEEDBACK_LANES, Part, Passed, SourceDatagram, Sum, Symbol, TestId,
+    MAX_FEEDBACK_LANES, Part, Passed, SourceDatagram, Symbol, TestId,
 };
 
 /// Parses the bytes.
@@ -23,12 +23,6 @@ pub fn run(data: &[u8]) {
             let Coded { lane, count, seed, start, payload } = coded;
             let mut written = BytesMut::new();
             Coded::write_header(lane, start, count, seed, &mut written);
-            written.extend_from_slice(&payload);
-            written.freeze()
-        }
-        Datagram::Sum(Sum { lane, start, mask, payload }) => {
-            let mut written = BytesMut::new();
-            Sum::write_header(lane, start, mask, &mut written);
             written.extend_from_slice(&payload);
             written.freeze()
         }
@@ -64,9 +58,6 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut coded = BytesMut::new();
     Coded::write_header(LaneId(0), PacketId(7), 10, 99, &mut coded);
     coded.extend_from_slice(&[9; 30]);
-    let mut sum = BytesMut::new();
-    Sum::write_header(LaneId(0), PacketId(7), 0b1001, &mut sum);
-    sum.extend_from_slice(&[9; 30]);
     let report = LaneReport { lane: 1, highest: PacketId(9), delivered: 8, recovered: 7, lost: 6 };
     let body = Bytes::from_static(&[0x20, 0x0a, 4]);
     let frames = LegFrames { handle: 1, urgency: Urgency(2), sent: 3, frames: body };
@@ -75,7 +66,6 @@ pub fn seeds() -> Vec<Vec<u8>> {
     vec![
         source.to_vec(),
         coded.to_vec(),
-        sum.to_vec(),
         feedback(0),
         feedback(2),
         feedback(MAX_FEEDBACK_LANES),

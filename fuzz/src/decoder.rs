@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_coding::kernel::Kernel;
-use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, Subset, symbol_len};
+use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, symbol_len};
 use roadweave_types::{Instant, PacketId};
 
 use crate::{Script, Writer, model};
@@ -31,11 +31,7 @@ const PAUSE: u8 = 5;
 const WILD_SOURCE: u8 = 6;
 /// A coded packet with an ID from anywhere: id:4, count:2, seed:4.
 const WILD_CODED: u8 = 7;
-/// A true sum: first:1, mask:4, of which the thinner half is for later packets.
-const TRUE_SUM: u8 = 8;
-/// Any bytes as a sum: offset:2, mask:4, length:1, bytes.
-const SUM: u8 = 9;
-const STEPS: u8 = 10;
+const STEPS: u8 = 8;
 
 /// How many packets have a true symbol, from the start on.
 const TRUE_PACKETS: usize = 256;
@@ -118,17 +114,6 @@ impl World {
                 let id = PacketId(script.u32()?);
                 self.source(id, model::symbol(0, &[1]));
             }
-            TRUE_SUM => {
-                let (first, mask) = (usize::from(script.u8()?), wide(script.u32()?) | 1);
-                let mask = mask & u64::MAX >> (64 - (TRUE_PACKETS - first).min(64));
-                let payload = model::add_up(&TRUE_SYMBOLS[first..], mask);
-                self.sum(self.start.plus(first as u32), mask, payload);
-            }
-            SUM => {
-                let (id, mask) = (self.near(script.u16()?), wide(script.u32()?));
-                let length = script.u8()?;
-                self.sum(id, mask, script.bytes(length.into()).to_vec());
-            }
             _ => {
                 let (id, count, seed) = (PacketId(script.u32()?), script.u16()?, script.u32()?);
                 self.coded(id, count, seed, vec![1; 9]);
@@ -154,10 +139,6 @@ impl World {
         self.decoder.on_coded(self.now, range, payload.into(), &mut self.out);
     }
 
-    fn sum(&mut self, start: PacketId, mask: u64, payload: Vec<u8>) {
-        self.decoder.on_sum(self.now, Subset { start, mask }, payload.into(), &mut self.out);
-    }
-
     fn check(&mut self) {
         for (id, symbol) in self.out.drain(..) {
             assert_eq!(symbol_len(&symbol), Some(symbol.len()), "{id} is no symbol");
@@ -171,11 +152,6 @@ impl World {
     }
 }
 
-/// A mask with bits in its upper half as well.
-fn wide(mask: u32) -> u64 {
-    u64::from(mask) << 32 & u64::from(mask).rotate_left(27) | u64::from(mask)
-}
-
 static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let symbol = |index: usize| {
         let body: Vec<u8> = (0..1 + index % 37).map(|at| (index * 31 + at * 7) as u8).collect();
@@ -184,8 +160,8 @@ static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     (0..TRUE_PACKETS).map(symbol).collect()
 });
 
-/// Losses across the wrap, repaired by coded packets and by sums; many equations in little memory;
-/// packets that are determined again after they were forgotten; and false packets of each kind.
+/// Losses across the wrap, repaired by coded packets; many equations in little memory; packets that
+/// are determined again after they were forgotten; and false packets of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
     let world = |known: u16, equations: u16, start: u32| {
         Writer::default().u16(known).u16(equations).u8(0).u32(start)
@@ -208,14 +184,6 @@ pub fn seeds() -> Vec<Vec<u8>> {
     for seed in 0..5 {
         forgotten = forgotten.u8(TRUE_CODED).u8(2).u8(4).u32(seed);
     }
-    let mut sums = world(u16::MAX, u16::MAX, u32::MAX - 3);
-    for index in (0..40).filter(|index| index % 7 != 1) {
-        sums = sums.u8(TRUE_SOURCE).u8(index);
-    }
-    for mask in 1..12 {
-        sums = sums.u8(TRUE_SUM).u8(1).u32(mask * 0x0802_0081);
-    }
-    sums = sums.u8(SUM).u16(3).u32(6).u8(4).bytes(&[0, 2, 1, 2]);
     let mut falsehoods = world(u16::MAX, u16::MAX, 0);
     for seed in 0..4 {
         falsehoods = falsehoods
@@ -247,5 +215,5 @@ pub fn seeds() -> Vec<Vec<u8>> {
             .u16(64)
             .u32(seed);
     }
-    vec![losses.finish(), sums.finish(), floods.finish(), forgotten.finish(), falsehoods.finish()]
+    vec![losses.finish(), floods.finish(), forgotten.finish(), falsehoods.finish()]
 }

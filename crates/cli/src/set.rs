@@ -6,7 +6,7 @@ use anyhow::Result;
 use roadweave_device::local::{RequestError, SetStrategy, set_strategy};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
-use roadweave_tunnel::Strategy;
+use roadweave_tunnel::{STRATEGIES, Strategy, StrategyEntry};
 
 /// Changes a lane of a running client or server, until it is started anew
 #[derive(Debug, clap::Args)]
@@ -23,10 +23,19 @@ pub struct SetArgs {
 #[derive(Debug, clap::Subcommand)]
 enum Setting {
     /// How the lane uses the paths and repairs losses, for what it sends from now on
+    #[command(after_help = strategies())]
     Strategy {
-        /// The strategy's name; docs/configuration.md lists them
+        /// The strategy's name, one of those below
         name: Strategy,
     },
+}
+
+/// Every strategy, and when to choose it.
+fn strategies() -> String {
+    let line = |text: String, entry: &StrategyEntry| {
+        format!("{text}\n  {}\n          for {}", entry.name(), entry.when())
+    };
+    STRATEGIES.iter().fold("Strategies:".to_owned(), line)
 }
 
 impl SetArgs {

@@ -142,7 +142,7 @@ fn a_lane_changes_its_strategy_while_pings_cross() {
             roadweave(&["set", "--socket", &socket(instance), lane, "strategy", name])
         };
         assert_eq!((strategy(CLIENT), strategy(SERVER)), ("raven".into(), "raven".into()));
-        for name in ["redundant", "xlink", "single:eth2", "pluribus"] {
+        for name in ["redundant", "xlink", "single:eth2", "lola"] {
             let output = set(CLIENT, "interactive", name);
             assert!(output.status.success(), "{output:?}");
             if !name.starts_with("single:") {
@@ -161,7 +161,7 @@ fn a_lane_changes_its_strategy_while_pings_cross() {
         refused(set(CLIENT, "video", "ecf"), "there are: real-time");
         refused(set(CLIENT, "interactive", "single:a/b"), "can be called");
         refused(set(SERVER, "interactive", "single:eth1"), "eth1");
-        assert_eq!(strategy(CLIENT), "pluribus");
+        assert_eq!(strategy(CLIENT), "lola");
         // An uplink may come some day; that it is not there now is told.
         let output = set(CLIENT, "interactive", "single:eth9");
         let text = String::from_utf8(output.stdout).unwrap();

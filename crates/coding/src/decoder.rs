@@ -61,7 +61,7 @@ use self::window::{AHEAD_IDS_MAX, FullId, IdState, Window};
 use crate::kernel::Kernel;
 use crate::pool::Pool;
 use crate::symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, is_symbol, unshare};
-use crate::{COUNT_MAX, CodedRange, Subset, coefficients};
+use crate::{COUNT_MAX, CodedRange, coefficients};
 
 /// Solves for missing packets as source and coded packets come in, in any order.
 ///
@@ -159,46 +159,13 @@ impl Decoder {
         let mut coefficients = [0; COUNT_MAX as usize];
         let coefficients = &mut coefficients[..count];
         coefficients::fill(range.seed, coefficients);
-        self.on_equation(now, range.start, coefficients, payload, out)
-    }
-
-    /// Takes in a sum of packets: a coded packet whose coefficients are 1 and 0.
-    ///
-    /// `payload` and `out` as with [`Decoder::on_coded`].
-    pub fn on_sum(
-        &mut self,
-        now: Instant,
-        subset: Subset,
-        payload: Bytes,
-        out: &mut Vec<(PacketId, Bytes)>,
-    ) -> CodedOutcome {
-        if subset.mask & 1 == 0 {
-            return self.refuse(CodedOutcome::Malformed);
-        }
-        let mut coefficients = [0; COUNT_MAX as usize];
-        subset.offsets().for_each(|offset| coefficients[offset as usize] = 1);
-        let coefficients = &coefficients[..usize::from(subset.span())];
-        self.on_equation(now, subset.start, coefficients, payload, out)
-    }
-
-    /// Takes in `payload` as the sum of the packets from `start` on, each times its coefficient.
-    ///
-    /// `coefficients`: 1 to [`COUNT_MAX`], the first and the last of them not zero.
-    fn on_equation(
-        &mut self,
-        now: Instant,
-        start: PacketId,
-        coefficients: &[u8],
-        payload: Bytes,
-        out: &mut Vec<(PacketId, Bytes)>,
-    ) -> CodedOutcome {
         let oldest = self.expire_before(now);
-        let (first, missing) = match self.place_coded(start, coefficients, &payload) {
+        let (first, missing) = match self.place_coded(range, &payload) {
             Ok(placed) => placed,
             Err(outcome) => return self.refuse(outcome),
         };
         self.stats.coded += 1;
-        let span = Span { first, last: first + coefficients.len() as u64 - 1 };
+        let span = Span { first, last: first + count as u64 - 1 };
         let new = NewEquation { at: now, span, coefficients, missing, payload };
         let determined = out.len();
         let added = self.equations.add(oldest, new, &self.known, &mut self.stats, out);
@@ -303,17 +270,15 @@ impl Decoder {
     /// which of its packets have no known symbol, by offset.
     fn place_coded(
         &mut self,
-        start: PacketId,
-        coefficients: &[u8],
+        range: CodedRange,
         payload: &[u8],
     ) -> Result<(FullId, Bits), CodedOutcome> {
         let lengths = SYMBOL_PREFIX_BYTES + 1..=SYMBOL_BYTES_MAX;
         if !lengths.contains(&payload.len()) {
             return Err(CodedOutcome::Malformed);
         }
-        let count = coefficients.len();
-        let length = count as u64 - 1;
-        let (last, state) = self.locate(start.plus(length as u32));
+        let length = u64::from(range.count) - 1;
+        let (last, state) = self.locate(range.start.plus(length as u32));
         if state == IdState::FarAhead {
             return Err(CodedOutcome::FarAhead);
         }
@@ -322,12 +287,11 @@ impl Decoder {
         if window.state(first) == IdState::Behind {
             return Err(CodedOutcome::Late);
         }
-        let covered: Bits = (0..count).filter(|offset| coefficients[*offset] != 0).collect();
-        let mut missing = Bits::from(window.missing(first, count as u32)) & covered;
+        let mut missing = Bits::from(window.missing(first, range.count.into()));
         if missing.is_empty() {
             return Err(CodedOutcome::Redundant);
         }
-        for offset in (covered & !missing).iter() {
+        for offset in (Bits::run(0, range.count.into()) & !missing).iter() {
             match self.known.get(first + offset as u64) {
                 Some(symbol) if symbol.len() > payload.len() => {
                     return Err(CodedOutcome::Inconsistent);

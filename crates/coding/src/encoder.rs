@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::kernel::Kernel;
 use crate::pool::Pool;
-use crate::{COUNT_MAX, CodedRange, Subset, coefficients, symbol};
+use crate::{COUNT_MAX, CodedRange, coefficients, symbol};
 
 /// The bounds of an [`Encoder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,24 +142,6 @@ impl Encoder {
         Ok(symbols.coded_len())
     }
 
-    /// Appends the sum of a subset's symbols to `out` and returns its length, bytes: that of the
-    /// longest.
-    ///
-    /// # Errors
-    /// [`EncodeError`]; then `out` is as it was.
-    pub fn add_up(&self, subset: Subset, out: &mut BytesMut) -> Result<usize, EncodeError> {
-        let mut symbols = Vec::with_capacity(subset.mask.count_ones() as usize);
-        for id in subset.offsets().map(|offset| subset.start.plus(offset)) {
-            symbols.push(&self.symbol(id).ok_or(EncodeError::Missing(id))?[..]);
-        }
-        let length =
-            symbols.iter().map(|symbol| symbol.len()).max().ok_or(EncodeError::Count(0))?;
-        let start = out.len();
-        out.resize(start + length, 0);
-        self.kernel.combine(&mut [&mut out[start..]], &vec![1; symbols.len()], &symbols);
-        Ok(length)
-    }
-
     /// Symbols held.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -272,27 +254,6 @@ mod tests {
     fn a_range_of_one_packet_is_the_packet() {
         let symbols = [symbol(5, 1), symbol(200, 2)];
         assert_eq!(coded(&encoder(PacketId(8), &symbols), range(9, 1)), symbols[1]);
-    }
-
-    #[test]
-    fn a_subset_is_added_up() {
-        let symbols = [symbol(5, 1), symbol(200, 2), symbol(70, 3)];
-        let mut encoder = encoder(PacketId(u32::MAX), &symbols);
-        let subset = Subset { start: PacketId(u32::MAX), mask: 0b101 };
-        assert!(encoder.forget(PacketId(0)), "the one that is left out need not be there");
-        let mut out = BytesMut::from(&b"header"[..]);
-        assert_eq!(encoder.add_up(subset, &mut out), Ok(72));
-        let byte = |symbol: &Bytes, at: usize| symbol.get(at).copied().unwrap_or(0);
-        let expected: Vec<u8> =
-            (0..72).map(|at| byte(&symbols[0], at) ^ byte(&symbols[2], at)).collect();
-        assert_eq!((&out[..6], &out[6..]), (&b"header"[..], &expected[..]));
-        let missing = Subset { mask: 0b11, ..subset };
-        assert_eq!(encoder.add_up(missing, &mut out), Err(EncodeError::Missing(PacketId(0))));
-        assert_eq!(
-            encoder.add_up(Subset { mask: 0, ..subset }, &mut out),
-            Err(EncodeError::Count(0))
-        );
-        assert_eq!(out.len(), 78);
     }
 
     #[test]

@@ -47,31 +47,6 @@ pub struct CodedRange {
     pub seed: u32,
 }
 
-/// What a combination covers: packets that are added up, each with the coefficient 1.
-///
-/// Source: Pluribus (Mahajan et al., USENIX ATC 2012), whose coded packets are sums of some of the
-/// recent packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subset {
-    /// The first packet of the sum.
-    pub start: PacketId,
-    /// Bit i says whether the i-th packet from `start` on belongs to the sum; bit 0 is set.
-    pub mask: u64,
-}
-
-impl Subset {
-    /// How many packets lie between the first and the last, these two included; 0 without packets.
-    pub fn span(&self) -> u16 {
-        (u64::BITS - self.mask.leading_zeros()) as u16
-    }
-
-    /// The offsets of the packets from `start`, ascending.
-    pub fn offsets(&self) -> impl Iterator<Item = u32> + use<> {
-        let mask = self.mask;
-        (0..u64::BITS).filter(move |offset| mask >> offset & 1 == 1)
-    }
-}
-
 /// The longest run of packets that one coded packet may cover.
 ///
 /// The encode ranges of CellFusion hold 10 packets; the bound leaves room for wider ones, and keeps

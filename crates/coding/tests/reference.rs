@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use roadweave_coding::kernel::Kernel;
 use roadweave_coding::{
     COUNT_MAX, CodedOutcome, CodedRange, Decoder, DecoderConfig, Encoder, EncoderConfig,
-    SourceOutcome, Subset,
+    SourceOutcome,
 };
 use roadweave_types::{Instant, PacketId};
 
@@ -25,7 +25,6 @@ use roadweave_types::{Instant, PacketId};
 enum Sent {
     Source { index: usize },
     Coded { first: usize, count: usize, seed: u32 },
-    Sum { first: usize, mask: u64 },
 }
 
 /// A run of packets, and the datagrams that arrive, in their order.
@@ -86,11 +85,7 @@ fn session() -> impl Strategy<Value = Session> {
         let coded = (0..packets, counts, any::<u32>(), 0..packets + 20, copies());
         let sources = prop::collection::vec(copies(), packets);
         let coded = prop::collection::vec(coded, 0..80);
-        // Dense sums, and thin ones.
-        let masks = (any::<u64>(), any::<u64>(), any::<bool>());
-        let sum = (0..packets, masks, 0..packets + 20, copies());
-        let sums = prop_oneof![2 => Just(vec![]), 1 => prop::collection::vec(sum, 0..60)];
-        (Just(symbols), sources, coded, sums).prop_map(move |(symbols, sources, coded, sums)| {
+        (Just(symbols), sources, coded).prop_map(move |(symbols, sources, coded)| {
             let mut placed = Vec::new();
             for (index, copies) in sources.into_iter().enumerate() {
                 placed.extend(copies.iter().map(|late| (index + late, Sent::Source { index })));
@@ -98,11 +93,6 @@ fn session() -> impl Strategy<Value = Session> {
             for (first, count, seed, place, copies) in coded {
                 let sent = Sent::Coded { first, count: count.min(symbols.len() - first), seed };
                 placed.extend(copies.iter().map(|late| (place + late, sent.clone())));
-            }
-            for (first, (a, b, is_thin), place, copies) in sums {
-                let covers = u64::MAX >> (64 - (symbols.len() - first).min(64));
-                let mask = (if is_thin { a & b & (a >> 7) } else { a } | 1) & covers;
-                placed.extend(copies.iter().map(|late| (place + late, Sent::Sum { first, mask })));
             }
             placed.sort_by_key(|(place, _)| *place);
             let arrivals = placed.into_iter().map(|(_, sent)| sent).collect();
@@ -174,7 +164,6 @@ proptest! {
     fn a_receiver_delivers_exactly_what_it_can_know(session in session(), kernel in any_kernel()) {
         let mut model = Model::new(session.symbols.len());
         let mut decoder = Decoder::with_kernel(DecoderConfig::default(), kernel);
-        let all = session.encoder(kernel);
         let mut delivered = BTreeMap::new();
         for (millis, sent) in session.arrivals.iter().enumerate() {
             let now = Instant::from_millis(millis as u64);
@@ -195,22 +184,6 @@ proptest! {
                     let is_new = model.take_coded(first, count, seed, &payload);
                     let range = session.range(first, count, seed);
                     let outcome = decoder.on_coded(now, range, payload.into(), &mut out);
-                    let expected = match (is_new, out.len()) {
-                        (false, _) => CodedOutcome::Redundant,
-                        (true, 0) => CodedOutcome::Kept,
-                        (true, determined) => CodedOutcome::Determined(determined),
-                    };
-                    prop_assert_eq!(outcome, expected);
-                }
-                Sent::Sum { first, mask } => {
-                    let payload = model::add_up(&session.symbols[first..], mask);
-                    let is_new = model.take_sum(first, mask, &payload);
-                    let start = session.start.plus(first as u32);
-                    let mut made = BytesMut::new();
-                    let length = all.add_up(Subset { start, mask }, &mut made);
-                    prop_assert_eq!((length, &made[..]), (Ok(payload.len()), &payload[..]));
-                    let subset = Subset { start, mask };
-                    let outcome = decoder.on_sum(now, subset, payload.into(), &mut out);
                     let expected = match (is_new, out.len()) {
                         (false, _) => CodedOutcome::Redundant,
                         (true, 0) => CodedOutcome::Kept,

@@ -522,9 +522,9 @@ impl ClientFile {
     fn validate_lanes_uplinks(&self) -> Result<(), Fault> {
         let uplinks = self.selector();
         for (position, lane) in self.lanes.iter().enumerate() {
-            let Some(uplink) = lane.strategy.uplink() else { continue };
+            let strategy = lane.strategy.get();
+            let Some(uplink) = strategy.uplink() else { continue };
             if let Err(error) = uplinks.check_name(uplink) {
-                let strategy = lane.strategy.as_str();
                 let message = format!("lane \"{}\": strategy = \"{strategy}\": {error}", lane.name);
                 return Err(Fault::new(format!("lanes.{position}.strategy"), message));
             }

@@ -9,6 +9,7 @@ use roadweave_wire::protocol;
 use serde::{Deserialize, Serialize};
 
 use crate::Fault;
+use crate::strategy::StrategyName;
 use crate::values::{Within, networks, validate_networks};
 
 /// A class of inner traffic.
@@ -18,7 +19,7 @@ pub struct LaneFields {
     /// Its name in statistics.
     pub name: String,
     /// Scheduler and recovery; docs/configuration.md lists them.
-    pub strategy: Strategy,
+    pub strategy: StrategyName,
     /// The packet delay that its applications want.
     pub deadline_ms: Within<1, 60_000>,
     /// The age after which a packet is neither sent, nor repaired, nor delivered; without it the
@@ -40,7 +41,9 @@ pub struct LaneFields {
     pub pacing: Pacing,
     /// Whether RTP's marker bit ends an encode range.
     pub rtp_frames: bool,
-    /// Coded packets that are sent before anybody knows of a loss, percent of the lane's bytes.
+    /// Whether a slow path carries only what the faster ones would not pass in the meantime.
+    pub patient: bool,
+    /// Coded packets that are sent before a loss is known, percent of the lane's bytes.
     pub insurance_percent: Within<0, 100>,
     /// Which packets it takes; without a rule, all that no lane before it takes.
     #[serde(rename = "match")]
@@ -52,7 +55,7 @@ impl Default for LaneFields {
         let lane = LaneConfig::new("default", Strategy::xnc());
         Self {
             name: lane.name,
-            strategy: lane.strategy,
+            strategy: lane.strategy.into(),
             deadline_ms: Within::of(lane.deadline.as_millis() as i64),
             expire_after_ms: None,
             queue_max_bytes: Within::of(lane.queue_bytes_max as i64),
@@ -62,6 +65,7 @@ impl Default for LaneFields {
             rank: Within::of(lane.rank as i64),
             pacing: lane.pacing,
             rtp_frames: lane.rtp_frames,
+            patient: lane.patient,
             insurance_percent: Within::of(lane.insurance_percent.into()),
             rule: MatchFields::default(),
         }
@@ -181,12 +185,16 @@ impl LaneFields {
             rank: self.rank.get() as u8,
             pacing: self.pacing,
             order: self.order(),
-            strategy: self.strategy.clone(),
+            strategy: self.strategy.get().clone(),
             deadline: self.deadline_ms.millis(),
             expire_after: self.expire_after_ms.map(Within::millis),
             queue_bytes_max: self.queue_max_bytes.get() as usize,
             rtp_frames: self.rtp_frames,
-            insurance_percent: self.insurance_percent.get() as u8,
+            patient: self.patient || self.strategy.patient,
+            insurance_percent: match self.insurance_percent.get() {
+                0 => self.strategy.insurance_percent,
+                percent => percent as u8,
+            },
         }
     }
 }
@@ -243,13 +251,16 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
                 ),
             ));
         }
-        if lane.insurance_percent.get() > 0 && !lane.strategy.insures() {
+        let of_xnc =
+            [("insurance_percent", lane.insurance_percent.get() > 0), ("patient", lane.patient)];
+        let strategy = lane.strategy.get();
+        if let Some((field, _)) = of_xnc.iter().find(|(_, is_set)| *is_set && !strategy.codes()) {
             return Err(Fault::new(
-                format!("{table}.{position}.insurance_percent"),
+                format!("{table}.{position}.{field}"),
                 format!(
-                    "lane \"{}\": strategy \"{}\" sends no combinations of packets, and so has no \
-                     insurance; leave insurance_percent out, or take \"xnc\"",
-                    lane.name, lane.strategy
+                    "lane \"{}\": strategy \"{strategy}\" has no {field}; leave {field} out, or \
+                     take \"xnc\"",
+                    lane.name
                 ),
             ));
         }
@@ -282,12 +293,12 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
 /// Checks that no lane names an uplink, where there are none.
 pub(crate) fn validate_without_uplinks(lanes: &[LaneFields]) -> Result<(), Fault> {
     for (position, lane) in lanes.iter().enumerate() {
-        if lane.strategy.as_str().starts_with("single:") {
+        if lane.strategy.get().uplink().is_some() {
             let message = format!(
                 "lane \"{}\": strategy = \"{}\" is for clients, since a server has no uplinks; \
                  write \"xnc\" or \"minrtt\"",
                 lane.name,
-                lane.strategy.as_str()
+                lane.strategy.get()
             );
             return Err(Fault::new(format!("lanes.{position}.strategy"), message));
         }

@@ -21,6 +21,7 @@ mod router;
 mod secret;
 mod server;
 mod speedtest;
+mod strategy;
 mod streams;
 mod transport;
 mod tun;
@@ -50,6 +51,7 @@ pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering, Route
 pub use secret::{PrivateKey, WriteError, create_secret, reading_group, write_secrets};
 pub use server::{ServerFile, ServerLimits};
 pub use speedtest::SpeedtestFields;
+pub use strategy::StrategyName;
 pub use streams::{AnchorStreams, ClientStreams, ProxyStreams, ServerStreams, TcpRule, TcpWay};
 pub use transport::TransportFields;
 pub use tun::{TunFields, TunName};

@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_tunnel::{LANES_MAX, LaneConfig, Strategy, StreamsConfig};
+use roadweave_tunnel::{LANES_MAX, LaneConfig, StreamsConfig};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Fault;
 use crate::lane::{LaneFields, Ports};
+use crate::strategy::StrategyName;
 use crate::values::{Within, listen, networks, validate_networks};
 
 /// Which connections of the LAN go as streams.
@@ -33,7 +34,7 @@ pub struct ClientStreams {
     pub origins: Vec<String>,
     /// Scheduler and recovery; docs/configuration.md lists them.
     #[serde(default = "default_strategy")]
-    pub strategy: Strategy,
+    pub strategy: StrategyName,
     /// The most connections of a client that are open at a time.
     #[serde(default = "default_connections_max")]
     pub connections_max: Within<1, 4_096>,
@@ -83,7 +84,7 @@ impl TcpRule {
 pub struct ServerStreams {
     /// Scheduler and recovery; docs/configuration.md lists them.
     #[serde(default = "default_strategy")]
-    pub strategy: Strategy,
+    pub strategy: StrategyName,
     /// The most connections of a client that are open at a time.
     #[serde(default = "default_connections_max")]
     pub connections_max: Within<1, 4_096>,
@@ -104,7 +105,7 @@ pub struct ServerStreams {
 pub struct ProxyStreams {
     /// Scheduler and recovery towards clients; docs/configuration.md lists them.
     #[serde(default = "default_strategy")]
-    pub strategy: Strategy,
+    pub strategy: StrategyName,
 }
 
 /// The far end of the streams of an anchor's clients.
@@ -129,13 +130,13 @@ pub struct AnchorStreams {
 }
 
 fn to_config(
-    strategy: &Strategy,
+    strategy: &StrategyName,
     connections_max: Within<1, 4_096>,
     first_kb: Within<0, 1_024>,
 ) -> StreamsConfig {
     let StreamsConfig { lane, .. } = StreamsConfig::default();
     let head = first_kb.get().unsigned_abs() * 1_000;
-    let lane = LaneConfig { strategy: strategy.clone(), ..lane };
+    let lane = LaneConfig { strategy: strategy.get().clone(), ..lane };
     StreamsConfig { lane, streams_max: connections_max.get() as usize, head }
 }
 
@@ -177,13 +178,13 @@ fn validate_http_ports(ports: &[u16]) -> Result<(), Fault> {
 const HTTP_PORTS_MAX: usize = 16;
 
 /// Checks that the strategy names none of the client's uplinks.
-fn validate_without_uplink(strategy: &Strategy) -> Result<(), Fault> {
-    if !strategy.as_str().starts_with("single:") {
+fn validate_without_uplink(strategy: &StrategyName) -> Result<(), Fault> {
+    if strategy.get().uplink().is_none() {
         return Ok(());
     }
     let message = format!(
         "streams.strategy = \"{}\" is for clients, since a server has no uplinks",
-        strategy.as_str()
+        strategy.get()
     );
     Err(Fault::new("streams.strategy", message))
 }
@@ -200,7 +201,7 @@ impl ProxyStreams {
         let StreamsConfig { lane, streams_max, head } = StreamsConfig::default();
         match of {
             Some(Self { strategy }) => {
-                let lane = LaneConfig { strategy: strategy.clone(), ..lane };
+                let lane = LaneConfig { strategy: strategy.get().clone(), ..lane };
                 Some(StreamsConfig { lane, streams_max, head })
             }
             None => validate_place(lanes).is_ok().then(StreamsConfig::default),
@@ -292,8 +293,8 @@ impl ServerStreams {
     }
 }
 
-fn default_strategy() -> Strategy {
-    StreamsConfig::default().lane.strategy
+fn default_strategy() -> StrategyName {
+    StreamsConfig::default().lane.strategy.into()
 }
 
 fn default_connections_max() -> Within<1, 4_096> {

@@ -3,7 +3,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_tunnel::{Caps, FlowClass, Strategy, UplinkPolicy};
+use roadweave_tunnel::{
+    Caps, FlowClass, STRATEGIES, Strategy, StrategyEntry, UplinkPolicy,
+};
 use roadweave_types::{Order, Policy, Priority, Rate, Technology, UplinkMatch};
 use serde::de::DeserializeOwned;
 
@@ -138,12 +140,26 @@ fn a_metered_uplink_carries_insurance_only_when_told() {
 }
 
 #[test]
-fn a_lane_is_insured_as_its_file_says() {
-    let percent = |fields: &str| {
+fn a_lane_is_patient_and_insured_as_its_file_says() {
+    let lane = |fields: &str| {
         let text = format!("{}[[lanes]]\n{fields}\n", client(""));
-        read::<ClientFile>(&text).expect("complete").lanes[0].to_config().insurance_percent
+        let lane = read::<ClientFile>(&text).expect("complete").lanes[0].to_config();
+        assert_eq!(lane.strategy, Strategy::xnc());
+        (lane.patient, lane.insurance_percent)
     };
-    assert_eq!((percent(""), percent("insurance_percent = 30")), (0, 30));
+    assert_eq!(lane(""), (false, 0));
+    assert_eq!(lane("patient = true\ninsurance_percent = 30"), (true, 30));
+    // Earlier names say the same.
+    assert_eq!(lane("strategy = \"xnc-insured\""), (false, 25));
+    assert_eq!(lane("strategy = \"xnc-insured\"\ninsurance_percent = 30"), (false, 30));
+    for name in ["xnc-patient", "xnc-ordered"] {
+        assert_eq!(lane(&format!("strategy = \"{name}\"\ninsurance_percent = 5")), (true, 5));
+    }
+    let default = roadweave_tunnel::StreamsConfig::default().lane;
+    assert!(default.patient && default.strategy == Strategy::xnc());
+    let streams = format!("{}[streams]\nstrategy = \"xnc-patient\"\n", client(""));
+    let file = read::<ClientFile>(&streams).expect("complete");
+    assert_eq!(file.streams.expect("a section").to_config().lane, default);
 }
 
 #[test]
@@ -276,7 +292,9 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
     check_client(&lane(frames), &["line 6", "decode_ms = 10", "deadline_ms = 10"]);
     check_client(&lane("insurance_percent = 150"), &["line 7", "150", "0 to 100"]);
     let uncoded = lane("strategy = \"minrtt\"\ninsurance_percent = 20");
-    check_client(&uncoded, &["line 8", "\"minrtt\" sends no combinations", "take \"xnc\""]);
+    check_client(&uncoded, &["line 8", "\"minrtt\" has no insurance_percent", "take \"xnc\""]);
+    let hasty = lane("strategy = \"raven\"\npatient = true");
+    check_client(&hasty, &["line 8", "\"raven\" has no patient; leave patient out"]);
     check_client(&lane("match = { classes = [\"video\"] }"), &["line 7", "video", "`real-time`"]);
     check_client(&lane("match = { ports = [5] }"), &["line 7", "[first, last]"]);
     check_client(&lane("match = { source_ports = [5, 3] }"), &["line 7", "match.source_ports"]);
@@ -536,11 +554,13 @@ pub(super) fn table_of(text: &str) -> std::collections::BTreeMap<&str, &str> {
 fn the_documentation_names_every_strategy() {
     let text = include_str!("../../../docs/configuration.md");
     let (_, strategies) = text.split_once("## Strategies").expect("a section of its own");
-    let documented: Vec<&str> = table_of(strategies).into_keys().collect();
-    let all = Strategy::names();
-    let mut known: Vec<&str> = all.split(", ").collect();
+    let mut known: Vec<&str> = STRATEGIES.iter().map(StrategyEntry::name).collect();
     known.sort_unstable();
-    assert_eq!(documented, known);
+    assert_eq!(table_of(strategies).into_keys().collect::<Vec<_>>(), known);
+    for entry in STRATEGIES {
+        let row = strategies.lines().find(|row| row.starts_with(&format!("| `{}` |", entry.name())));
+        assert!(row.is_some_and(|row| row.ends_with(&format!(" | {} |", entry.when()))), "{row:?}");
+    }
 }
 
 /// Every file of docs/recipes.md is one that the programs take, once it has keys.

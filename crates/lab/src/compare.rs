@@ -10,8 +10,8 @@
 //! runs the jobs may do so in any order, on any number of cores, and keep results for later. What
 //! is made of them is a pure function again: equal settings give equal bytes of JSON.
 //!
-//! The names of strategies, beyond those of the tunnel: `single:*` stands for every link of a drive
-//! by itself, `best-single` for the one of them that did best, which is known only afterwards.
+//! Names beside those of strategies: `single:*` stands for every link of a drive by itself,
+//! `best-single` for the one of them that did best, which is known only afterwards.
 //!
 //! Delays are those of *all* packets sent: one that never arrives, or later than the deadline,
 //! counts as the deadline. Otherwise a strategy could improve its percentiles by dropping packets.
@@ -32,6 +32,7 @@ use crate::figures::{Figures, Timeline};
 use crate::histogram::Histogram;
 use crate::run::{Causes, LinkReport, Outcome};
 use crate::scenario::Scenario;
+use crate::strategies;
 use crate::traffic::{Detail, TrafficReport, TrafficSpec};
 use crate::video::quality::{Percentiles, Player};
 use crate::world::Machine;
@@ -63,10 +64,10 @@ pub struct Setting {
     pub machine: Machine,
 }
 
-/// A strategy as the user names it: one of the tunnel's, or one that stands for others.
+/// A strategy as the user names it, or a name that stands for several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contestant {
-    /// One of the tunnel's.
+    /// One alone.
     Strategy(Strategy),
     /// [`EVERY_SINGLE`].
     EverySingle,
@@ -216,7 +217,7 @@ impl Contestant {
             Ok(match name {
                 EVERY_SINGLE => Self::EverySingle,
                 BEST_SINGLE => Self::BestSingle,
-                other => Self::Strategy(other.parse()?),
+                other => Self::Strategy(strategies::strategy(other)?),
             })
         };
         names.into_iter().map(parse).collect()

@@ -31,6 +31,7 @@ pub mod raven;
 pub mod report;
 pub mod run;
 pub mod scenario;
+pub mod strategies;
 pub mod tcp;
 pub mod traffic;
 pub mod video;

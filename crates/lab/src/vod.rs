@@ -25,13 +25,14 @@ use std::time::Duration;
 
 use roadweave_emulate::{Drive, DriveLink, Operator};
 use roadweave_quic::CongestionControl;
-use roadweave_tunnel::{Strategy, UnknownStrategy};
+use roadweave_tunnel::Strategy;
 use roadweave_types::{Rate, SplitMix64};
 
 pub use bitrate::{Chosen, STANDS_STILL, choose};
 pub use player::Kind;
 pub use seen::{Seen, Sent};
 
+use crate::strategies;
 use crate::tcp::Algorithm;
 use crate::world::WorldError;
 use player::{CHUNK, FRAMES_OF_CHUNK, Program};
@@ -171,7 +172,7 @@ impl FromStr for Way {
         }
         let (strategy, first_frame) =
             name.strip_suffix(FIRST_FRAME).map_or((name, false), |strategy| (strategy, true));
-        let strategy = strategy.parse().map_err(|error: UnknownStrategy| error.to_string())?;
+        let strategy = strategies::strategy(strategy).map_err(|error| error.to_string())?;
         Ok(Self::Streams { strategy, first_frame })
     }
 }

@@ -18,6 +18,7 @@ use roadweave_lab::bound::{Bound, delays_of_all};
 use roadweave_lab::event::{Action, CrossTraffic, Event};
 use roadweave_lab::run;
 use roadweave_lab::scenario::Scenario;
+use roadweave_lab::strategies;
 use roadweave_lab::traffic::{Detail, TrafficKind, TrafficSpec};
 use roadweave_lab::video::quality::{Percentiles, Player};
 use roadweave_types::Rate;
@@ -171,7 +172,7 @@ fn scenario(seed: u64) -> Scenario {
 /// p95 delay.
 fn check(seed: u64, scenario: &Scenario, strategy: &str, bound: &Bound) -> f64 {
     let mut scenario = scenario.clone();
-    scenario.lanes[0].strategy = strategy.parse().unwrap();
+    scenario.lanes[0].strategy = strategies::strategy(strategy).unwrap();
     let outcome = run::run(&scenario).unwrap();
     let stream = outcome.traffic[0].stream().expect("it sends by its own clock");
     let deadline = Player::default().deadline;

@@ -5,7 +5,8 @@ mod world;
 
 use std::time::Duration;
 
-use roadweave_tunnel::{LaneConfig, OrderStats, Strategy};
+use roadweave_lab::strategies;
+use roadweave_tunnel::{LaneConfig, OrderStats};
 use roadweave_types::{Instant, Order};
 use world::{Plan, link, ms, packet_up};
 
@@ -22,7 +23,7 @@ struct Played {
 }
 
 fn play(strategy: &str, order: Order) -> Played {
-    let strategy = strategy.parse::<Strategy>().expect("known");
+    let strategy = strategies::strategy(strategy).expect("known");
     let lanes = vec![LaneConfig { order, ..LaneConfig::new("default", strategy) }];
     let links = vec![link(3, 15), link(5, 45)];
     let mut world = Plan::new("xnc", links).build_with(lanes.clone(), lanes).join();
@@ -97,7 +98,7 @@ fn delays_of_two_links_become_one() {
 
 #[test]
 fn every_strategy_can_be_delivered_evenly() {
-    for strategy in Strategy::for_any_uplinks() {
+    for strategy in strategies::plain_names() {
         let even = play(strategy, EVEN);
         assert!(even.order.order == "even" && even.order.waited_packets > 0, "{strategy}");
         assert!(even.variation(800) <= 1_100, "{strategy}: {}", even.variation(800));

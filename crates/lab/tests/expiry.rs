@@ -6,13 +6,14 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_tunnel::{FlowClass, LaneConfig, LaneRule, Strategy, default_lanes};
+use roadweave_lab::strategies;
+use roadweave_tunnel::{FlowClass, LaneConfig, LaneRule, default_lanes};
 use roadweave_types::{DropReason, Instant, Order};
 use world::{LinkPlan, Plan, World, arrivals, delays, link, ms, packet_up};
 
 /// A lane of `strategy` whose packets expire after so many milliseconds, if ever.
 fn lane(strategy: &str, expire_after: Option<u64>) -> Vec<LaneConfig> {
-    let strategy = strategy.parse::<Strategy>().expect("known");
+    let strategy = strategies::strategy(strategy).expect("known");
     vec![LaneConfig { expire_after: expire_after.map(ms), ..LaneConfig::new("default", strategy) }]
 }
 

@@ -5,13 +5,12 @@
 //! ```
 //!
 //! A recovery tracks packets by their ID and never sees their bytes; it says what should be sent,
-//! and the tunnel encodes and sends it. It knows neither QUIC nor the code.
+//! and the tunnel encodes and sends it. It knows neither QUIC nor the code. The tunnel's table of
+//! strategies gives recoveries their names.
 
 mod flight;
 mod insurance;
-mod names;
 mod none;
-mod pluribus;
 mod qoe;
 mod reliable;
 mod threshold;
@@ -24,9 +23,7 @@ use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgenc
 use serde::{Deserialize, Serialize};
 
 pub use insurance::{Insurance, Premium};
-pub use names::{RecoveryFactory, UnknownRecovery};
 pub use none::NoRecovery;
-pub use pluribus::Pluribus;
 pub use qoe::Qoe;
 pub use reliable::Reliable;
 pub use threshold::loss_threshold;
@@ -63,13 +60,13 @@ pub enum Repair {
         /// The paths, ascending.
         paths: Vec<PathId>,
     },
-    /// Send coded packets over an encode range, now.
+    /// Send coded packets over a run of packets, now.
     Coded {
-        /// The first packet of the encode range.
+        /// The first packet of the run.
         start: PacketId,
         /// The packets in it.
         count: u16,
-        /// Bit i: the i-th of them is lost; the others have arrived.
+        /// Bit i: the i-th of them is lost; the others have arrived, or may yet.
         lost: u64,
         /// How many coded packets to send on each path, ascending.
         shares: Vec<(PathId, u16)>,
@@ -78,15 +75,6 @@ pub enum Repair {
     Reinject {
         /// The packet.
         id: PacketId,
-        /// The path.
-        path: PathId,
-    },
-    /// Send the sum of some packets on this path, now.
-    Sum {
-        /// The first packet of the sum.
-        start: PacketId,
-        /// Bit i says whether the i-th packet from `start` on belongs to the sum; bit 0 is set.
-        mask: u64,
         /// The path.
         path: PathId,
     },
@@ -106,7 +94,7 @@ impl Repair {
         let (start, lost) = match *self {
             Self::Again { id } | Self::Copies { id, .. } => (id, 1),
             Self::Coded { start, lost, .. } => (start, lost),
-            Self::Reinject { .. } | Self::Sum { .. } | Self::Abandon { .. } => (PacketId(0), 0),
+            Self::Reinject { .. } | Self::Abandon { .. } => (PacketId(0), 0),
         };
         start.of_mask(lost)
     }
@@ -246,9 +234,9 @@ impl Default for RecoveryConfig {
     }
 }
 
-/// Bytes that may leave on `path` at once, when what waits for it has left, for packets of which
-/// nobody knows that they are lost: never more than its policy leaves.
-pub(crate) fn spare(path: &PathOffer<'_>) -> u64 {
+/// Bytes that may leave on `path` at once, when what waits for it has left, for packets that are
+/// not known to be lost: never more than its policy leaves.
+pub fn spare(path: &PathOffer<'_>) -> u64 {
     let paced = path.snapshot.pacing_budget.saturating_sub(path.queued_bytes);
     path.repair_room().min(path.redundancy_left()).min(paced)
 }

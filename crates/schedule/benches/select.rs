@@ -4,11 +4,19 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use roadweave_schedule::{AcknowledgedDatagram, PacketInfo, SchedulerFactory};
+use roadweave_schedule::{
+    AcknowledgedDatagram, Ecf, Lola, MinRtt, Ordered, PacketInfo, Raven, RavenConfig, Scheduler,
+};
 use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, UplinkId};
 
-const SCHEDULERS: [&str; 8] =
-    ["minrtt", "expected-rtt", "ordered", "ecf", "earliest", "bonding", "raven", "lola"];
+const SCHEDULERS: [(&str, fn() -> Box<dyn Scheduler>); 6] = [
+    ("minrtt", || Box::new(MinRtt::default())),
+    ("expected-rtt", || Box::new(MinRtt::expected_rtt())),
+    ("ordered", || Box::new(Ordered)),
+    ("ecf", || Box::new(Ecf::default())),
+    ("raven", || Box::new(Raven::new(RavenConfig::default()))),
+    ("lola", || Box::new(Lola::new(Duration::from_millis(150)))),
+];
 const PATHS: [u32; 2] = [2, 4];
 
 /// Paths of 20, 35, 50 and 65 ms, each with half of its window in flight.
@@ -26,11 +34,10 @@ fn paths(count: u32) -> Vec<PathSnapshot> {
 
 fn select(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("select");
-    for name in SCHEDULERS {
-        let factory = SchedulerFactory::by_name(name).expect("it is known");
+    for (name, make) in SCHEDULERS {
         for count in PATHS {
             let paths = paths(count);
-            let mut scheduler = factory.make(Duration::from_millis(150), true).expect("no uplink");
+            let mut scheduler = make();
             let mut now = Instant::from_millis(1);
             for (turn, path) in (0..200).zip(paths.iter().cycle()) {
                 now += Duration::from_millis(1);

@@ -5,14 +5,11 @@
 //! ```
 //!
 //! A scheduler sees snapshots and returns a decision; it does no I/O, reads no clock, and knows
-//! neither QUIC nor recovery nor coding. [`SchedulerFactory::by_name`] maps names to them.
+//! neither QUIC nor recovery nor coding. The tunnel's table of strategies gives them their names.
 
-mod bonding;
-mod earliest;
 mod ecf;
 mod lola;
 mod minrtt;
-mod names;
 mod ordered;
 mod pace;
 mod path_set;
@@ -26,12 +23,9 @@ use std::time::Duration;
 
 use roadweave_types::{Instant, PathId, PathOffer, PathStatus};
 
-pub use bonding::Bonding;
-pub use earliest::Earliest;
 pub use ecf::Ecf;
 pub use lola::Lola;
 pub use minrtt::MinRtt;
-pub use names::{SchedulerFactory, UnknownScheduler};
 pub use ordered::Ordered;
 pub use path_set::PathSet;
 pub use policed::Policed;
@@ -39,6 +33,21 @@ pub use raven::{Raven, RavenConfig};
 pub use redundant::Redundant;
 pub use single::Single;
 pub use windows::Windows;
+
+/// What a scheduler may need to know of its lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedulerConfig {
+    /// The packet delay that the lane's application wants.
+    pub deadline: Duration,
+    /// Whether a slow path carries only what the faster ones would not pass in the meantime.
+    pub patient: bool,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self { deadline: Duration::from_millis(100), patient: false }
+    }
+}
 
 /// What a scheduler may know of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +148,7 @@ pub trait Scheduler: Send + std::fmt::Debug {
 pub struct RestoreError(pub String);
 
 /// The status that data may use now: usable paths where there are any, otherwise suspect ones.
-fn best_status(paths: &[PathOffer<'_>]) -> Option<PathStatus> {
+pub fn best_status(paths: &[PathOffer<'_>]) -> Option<PathStatus> {
     [PathStatus::Usable, PathStatus::Suspect]
         .into_iter()
         .find(|status| paths.iter().any(|path| path.has_status(*status)))

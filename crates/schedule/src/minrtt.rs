@@ -22,9 +22,6 @@
 //! ```
 //!
 //! Round-trip times compare as arrival times do, since all acknowledgements return on one path.
-//!
-//! `minrtt-sigcomm23` leaves them as the paper does: the window alone says whether a path has room,
-//! and a packet that its pacer holds back waits there, whatever other paths could do.
 
 use std::time::Duration;
 
@@ -36,8 +33,6 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 #[derive(Debug, Default)]
 pub struct MinRtt {
     by: RoundTrip,
-    /// Whether the window alone says that there is room.
-    ignores_pacers: bool,
 }
 
 /// Which round-trip time of a path counts.
@@ -53,12 +48,7 @@ enum RoundTrip {
 impl MinRtt {
     /// The scheduler that goes by what is expected, `expected-rtt`.
     pub fn expected_rtt() -> Self {
-        Self { by: RoundTrip::Expected, ignores_pacers: false }
-    }
-
-    /// The scheduler as CellFusion's paper has it, `minrtt-sigcomm23`.
-    pub fn sigcomm23() -> Self {
-        Self { by: RoundTrip::Smoothed, ignores_pacers: true }
+        Self { by: RoundTrip::Expected }
     }
 
     fn rtt(&self, path: &PathSnapshot) -> Duration {
@@ -89,13 +79,6 @@ impl Scheduler for MinRtt {
     fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
         let Some(status) = best_status(paths) else { return Decision::Wait };
         let bytes = packet.bytes as u64;
-        if self.ignores_pacers {
-            let has_window = |path: &PathOffer<'_>| {
-                path.snapshot.window_room() >= path.queued_bytes.saturating_add(bytes)
-            };
-            let fastest = fastest_with(paths, has_window, |path| self.rtt(path));
-            return fastest.map_or(Decision::Wait, |(at, _)| Decision::Send(PathSet::one(at)));
-        }
         let with_window = paths
             .iter()
             .filter(|path| path.has_status(status) && path.snapshot.window_room() >= bytes);
@@ -119,17 +102,10 @@ pub(crate) fn fastest_with_room<'a>(
     bytes: u64,
     rtt: impl Fn(&PathSnapshot) -> Duration,
 ) -> Option<(usize, &'a PathSnapshot)> {
-    fastest_with(paths, |path| path.snapshot.room() >= bytes, rtt)
-}
-
-fn fastest_with<'a>(
-    paths: &[PathOffer<'a>],
-    has_room: impl Fn(&PathOffer<'a>) -> bool,
-    rtt: impl Fn(&PathSnapshot) -> Duration,
-) -> Option<(usize, &'a PathSnapshot)> {
     let status = best_status(paths)?;
-    let with_room =
-        paths.iter().enumerate().filter(|(_, path)| path.has_status(status) && has_room(path));
+    let has_room =
+        |path: &PathOffer<'a>| path.has_status(status) && path.snapshot.room() >= bytes;
+    let with_room = paths.iter().enumerate().filter(|(_, path)| has_room(path));
     with_room.map(|(at, path)| (at, path.snapshot)).min_by_key(|(_, path)| (rtt(path), path.id))
 }
 
@@ -205,20 +181,6 @@ mod tests {
         let mut paced = path(0, 10, 9000, PathStatus::Usable);
         paced.pacing_budget = 100;
         check(&[paced], None);
-    }
-
-    #[test]
-    fn as_the_paper_has_it_the_window_alone_decides_and_a_packet_waits_for_its_path() {
-        let mut fast = path(0, 40, 2400, PathStatus::Usable);
-        fast.pacing_budget = 0;
-        let slow = path(1, 50, 9000, PathStatus::Usable);
-        let select = |queued_bytes| {
-            let waited_for = PathOffer { queued_bytes, ..PathOffer::free(&fast) };
-            let paths = [waited_for, PathOffer::free(&slow)];
-            MinRtt::sigcomm23().select(Instant::ZERO, &packet(150_000), &paths)
-        };
-        assert_eq!(select(1200), Decision::Send(PathSet::one(0)));
-        assert_eq!(select(1201), Decision::Send(PathSet::one(1)), "what waits fills the window");
     }
 
     #[test]

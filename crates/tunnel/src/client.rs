@@ -441,15 +441,11 @@ impl Client {
     /// at once. Lanes that name uplinks that are not there wait for them.
     ///
     /// # Errors
-    /// When there are too many lanes, or none, or a strategy cannot be used; nothing is changed
-    /// then.
+    /// When there are too many lanes, or none; nothing is changed then.
     pub fn set_lanes(&mut self, now: Instant, lanes: Vec<LaneConfig>) -> Result<(), SetError> {
         let lanes_max = LANES_MAX - usize::from(self.streams.is_some());
         if !(1..=lanes_max).contains(&lanes.len()) {
             return Err(SetError::Lanes(lanes.len()));
-        }
-        for lane in &lanes {
-            lane.strategy.scheduler(lane.deadline, true)?;
         }
         let takes_them = match &mut self.current {
             Some(current) if current.session.takes_lanes(&lanes) => {

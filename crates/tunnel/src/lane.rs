@@ -30,6 +30,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_schedule::SchedulerConfig;
 use roadweave_types::{LaneId, Order, Pacing};
 use roadweave_wire::InnerPacket;
 use serde::{Deserialize, Serialize};
@@ -49,7 +50,10 @@ pub(crate) use reorder::HELD_MAX;
 pub use reorder::OrderStats;
 pub use sender::SendStats;
 pub(crate) use sender::{HeldBack, LaneSender};
-pub use strategy::{Strategy, UnknownStrategy};
+pub use strategy::{
+    Keeps, MakeRecovery, MakeScheduler, NamesUplink, STRATEGIES, Strategy, StrategyEntry,
+    UnknownStrategy,
+};
 pub use superseded::Superseded;
 pub(crate) use unfinished::Unfinished;
 
@@ -83,8 +87,10 @@ pub struct LaneConfig {
     pub pacing: Pacing,
     /// Whether RTP's marker bit ends an encode range (CellFusion section 4.4.2).
     pub rtp_frames: bool,
-    /// Coded packets that are sent before anybody knows of a loss, percent of the lane's bytes; 0
-    /// for what the strategy does by itself.
+    /// Whether a slow path carries only what the faster ones would not pass in the meantime: for
+    /// packets that keep their order. For `xnc`.
+    pub patient: bool,
+    /// Coded packets that are sent before a loss is known, percent of the lane's bytes. For `xnc`.
     pub insurance_percent: u8,
 }
 
@@ -102,8 +108,14 @@ impl LaneConfig {
             order: Order::Pass,
             pacing: Pacing::default(),
             rtp_frames: true,
+            patient: false,
             insurance_percent: 0,
         }
+    }
+
+    /// What its scheduler may need to know of it.
+    pub(crate) fn for_scheduler(&self) -> SchedulerConfig {
+        SchedulerConfig { deadline: self.deadline, patient: self.patient }
     }
 
     /// How long a packet may wait, and be needed for a repair once it was sent: as it is set, or

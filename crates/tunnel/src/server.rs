@@ -273,7 +273,7 @@ impl Server {
     /// nothing is changed then.
     pub fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError> {
         let position = find_lane(&self.config.lanes, lane)?;
-        strategy.scheduler(self.config.lanes[position].deadline, false)?;
+        strategy.check(false)?;
         for (id, joined) in &mut self.sessions {
             joined.session.set_strategy(lane, &strategy, false)?;
             self.touched.insert(*id);

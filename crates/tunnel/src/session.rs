@@ -279,9 +279,6 @@ impl Session {
             Ok(Datagram::Coded(coded)) => self.receive(now, coded.lane, |receiver, deliver| {
                 receiver.handle_coded(now, coded, deliver);
             }),
-            Ok(Datagram::Sum(sum)) => self.receive(now, sum.lane, |receiver, deliver| {
-                receiver.handle_sum(now, sum, deliver);
-            }),
             Ok(Datagram::Feedback(feedback)) => {
                 for report in feedback.lanes {
                     if usize::from(report.lane) < LANES_MAX {

@@ -18,7 +18,7 @@ use roadweave_device::history::encoder_target;
 use roadweave_device::local::{self, RequestError, SetStrategy, SetUplink};
 use roadweave_device::status::{ClientStatus, RoleStatus};
 use roadweave_device::{ModemFacts, random_bytes};
-use roadweave_tunnel::{PathStatusReport, Strategy};
+use roadweave_tunnel::{PathStatusReport, STRATEGIES, Strategy};
 use roadweave_types::peer_text;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -248,7 +248,7 @@ impl Api {
                 });
                 of.collect()
             }),
-            strategies: Strategy::for_any_uplinks().collect(),
+            strategies: Strategy::plain_names(STRATEGIES).collect(),
             events: events
                 .map(|((at, text), back)| EventState {
                     number: history.events_told - back,

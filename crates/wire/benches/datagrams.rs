@@ -6,8 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use criterion::{Criterion, criterion_group, criterion_main};
 use roadweave_types::{LaneId, PacketId};
 use roadweave_wire::{
-    CODED_HEADER, Coded, Datagram, Feedback, InnerPacket, LaneReport, Part, SUM_HEADER,
-    SourceDatagram, Sum,
+    CODED_HEADER, Coded, Datagram, Feedback, InnerPacket, LaneReport, Part, SourceDatagram,
 };
 
 const LANE: LaneId = LaneId(1);
@@ -34,13 +33,6 @@ fn coded(payload: &[u8]) -> Bytes {
     out.freeze()
 }
 
-fn sum(payload: &[u8]) -> Bytes {
-    let mut out = BytesMut::with_capacity(SUM_HEADER + payload.len());
-    Sum::write_header(LANE, ID, 0b1011, &mut out);
-    out.put_slice(payload);
-    out.freeze()
-}
-
 fn feedback() -> Feedback {
     let report = |lane| LaneReport { lane, highest: ID, delivered: 70, recovered: 3, lost: 1 };
     Feedback { lanes: (0..3).map(report).collect() }
@@ -52,7 +44,6 @@ fn build(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("build");
     group.bench_function("source", |bencher| bencher.iter(|| source(black_box(&packet))));
     group.bench_function("coded", |bencher| bencher.iter(|| coded(black_box(&packet))));
-    group.bench_function("sum", |bencher| bencher.iter(|| sum(black_box(&packet))));
     group.bench_function("parts", |bencher| {
         bencher.iter(|| Part::cut(LANE, 7, black_box(&whole), 700));
     });
@@ -67,7 +58,6 @@ fn parse(criterion: &mut Criterion) {
     let kinds = [
         ("source", whole),
         ("coded", coded(&packet)),
-        ("sum", sum(&packet)),
         ("part", part),
         ("feedback", feedback().to_bytes()),
     ];

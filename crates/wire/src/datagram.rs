@@ -3,7 +3,6 @@
 //! ```text
 //! source    01 | lane | id:4             | symbol
 //! coded     02 | lane | count:2 | seed:4 | start:4 | coded symbol
-//! sum       04 | lane | start:4 | mask:8         | coded symbol
 //! part      05 | lane | number:4 | index:4 bits, last:4 bits | part of one of these
 //! load      09 | test:4 | number:4 | filler
 //! feedback  03 | lanes | lanes * { lane | highest:4 | delivered:8 | recovered:8 | lost:8 }
@@ -19,7 +18,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId};
 
 pub use self::kind::DatagramError;
-use self::kind::{KIND_CODED, KIND_FEEDBACK, KIND_LOAD, KIND_PART, KIND_SOURCE, KIND_SUM};
+use self::kind::{KIND_CODED, KIND_FEEDBACK, KIND_LOAD, KIND_PART, KIND_SOURCE};
 use crate::part::{PART_HEADER, Part};
 use crate::predecessor::{PREDECESSOR_HEADER, predecessor_prefix};
 use crate::speedtest::{LOAD_HEADER, Load};
@@ -30,8 +29,6 @@ use crate::symbol::{FragmentPosition, SYMBOL_HEADER, Symbol};
 pub const SOURCE_HEADER: usize = 6;
 /// Bytes before the coded symbol of a coded datagram.
 pub const CODED_HEADER: usize = 12;
-/// Bytes before the coded symbol of a sum.
-pub const SUM_HEADER: usize = 14;
 /// The most lanes that one feedback message reports.
 pub const MAX_FEEDBACK_LANES: usize = 16;
 const LANE_REPORT: usize = 29;
@@ -50,8 +47,6 @@ pub enum Datagram {
     },
     /// A linear combination of symbols.
     Coded(Coded),
-    /// A sum of symbols.
-    Sum(Sum),
     /// A part of a datagram that was too large for its path.
     Part(Part),
     /// What the other side received; it carries QUIC's acknowledgements on the path it takes.
@@ -72,19 +67,6 @@ pub struct Coded {
     /// The first packet of the encode range.
     pub start: PacketId,
     /// The combination of the symbols, zero-padded to the longest.
-    pub payload: Bytes,
-}
-
-/// A coded packet whose coefficients are 1 and 0 (Pluribus, USENIX ATC 2012).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sum {
-    /// The lane whose IDs it uses.
-    pub lane: LaneId,
-    /// The first packet of the sum.
-    pub start: PacketId,
-    /// Bit i says whether the i-th packet from `start` on belongs to the sum; bit 0 is set.
-    pub mask: u64,
-    /// The sum of the symbols, zero-padded to the longest.
     pub payload: Bytes,
 }
 
@@ -122,7 +104,6 @@ impl Datagram {
             KIND_SOURCE => SOURCE_HEADER,
             KIND_CODED => CODED_HEADER,
             KIND_FEEDBACK => 2,
-            KIND_SUM => SUM_HEADER,
             KIND_PART => PART_HEADER,
             KIND_LOAD => LOAD_HEADER,
             other => return Err(DatagramError::UnknownKind(other)),
@@ -139,7 +120,6 @@ impl Datagram {
                 Ok(Self::Source { lane, id, symbol: bytes })
             }
             KIND_CODED => Coded::parse(bytes).map(Self::Coded),
-            KIND_SUM => Sum::parse(bytes).map(Self::Sum),
             KIND_PART => Part::parse(bytes).map(Self::Part),
             KIND_LOAD => Ok(Self::Load(Load::parse(bytes))),
             _ => Feedback::parse(bytes).map(Self::Feedback),
@@ -246,26 +226,6 @@ impl Coded {
     }
 }
 
-impl Sum {
-    fn parse(mut bytes: Bytes) -> Result<Self, DatagramError> {
-        let lane = LaneId(bytes.get_u8());
-        let start = PacketId(bytes.get_u32());
-        let mask = bytes.get_u64();
-        if mask & 1 == 0 || bytes.len() < SYMBOL_HEADER {
-            return Err(DatagramError::EmptySum { mask, bytes: bytes.len() });
-        }
-        Ok(Self { lane, start, mask, payload: bytes })
-    }
-
-    /// Appends the header alone; the sum follows it.
-    pub fn write_header(lane: LaneId, start: PacketId, mask: u64, out: &mut impl BufMut) {
-        out.put_u8(KIND_SUM);
-        out.put_u8(lane.0);
-        out.put_u32(start.0);
-        out.put_u64(mask);
-    }
-}
-
 impl Feedback {
     fn parse(mut bytes: Bytes) -> Result<Self, DatagramError> {
         let lanes = bytes.get_u8();
@@ -339,21 +299,6 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_reads_back() {
-        let mut bytes = BytesMut::new();
-        Sum::write_header(LaneId(1), PacketId(7), 0x8000_0000_0000_0005, &mut bytes);
-        bytes.put_slice(&[9, 8, 7]);
-        assert_eq!(&bytes[..], [4, 1, 0, 0, 0, 7, 0x80, 0, 0, 0, 0, 0, 0, 5, 9, 8, 7]);
-        let expected = Sum {
-            lane: LaneId(1),
-            start: PacketId(7),
-            mask: 1 << 63 | 5,
-            payload: Bytes::from_static(&[9, 8, 7]),
-        };
-        assert_eq!(Datagram::parse(bytes.freeze()), Ok(Datagram::Sum(expected)));
-    }
-
-    #[test]
     fn a_packet_names_its_predecessor() {
         let mut datagram = SourceDatagram::of_packet(LaneId(2), true, None, b"Epacket");
         datagram.set_predecessor(300);
@@ -386,6 +331,7 @@ mod tests {
         };
         check(&[], DatagramError::Truncated(0));
         check(&[0x7f, 1, 2], DatagramError::UnknownKind(0x7f));
+        check(&[4, 1, 2], DatagramError::UnknownKind(4));
         check(&[1, 0, 0, 0], DatagramError::Truncated(4));
         check(&[1, 0, 0, 0, 0, 1], SymbolError::Truncated(0).into());
         check(&[1, 0, 0, 0, 0, 1, 0, 9, 1], SymbolError::Length { claimed: 9, held: 1 }.into());
@@ -397,15 +343,6 @@ mod tests {
         check(
             &[2, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1],
             DatagramError::EmptyCombination { count: 3, bytes: 1 },
-        );
-        check(&[4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], DatagramError::Truncated(13));
-        check(
-            &[4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 1],
-            DatagramError::EmptySum { mask: 2, bytes: 2 },
-        );
-        check(
-            &[4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1],
-            DatagramError::EmptySum { mask: 1, bytes: 1 },
         );
         check(&[3, 1, 0], DatagramError::Feedback { lanes: 1, bytes: 1 });
         check(&[3, 255], DatagramError::Feedback { lanes: 255, bytes: 0 });

@@ -37,7 +37,7 @@ pub use control::{
 };
 pub use datagram::{
     CODED_HEADER, Coded, Datagram, DatagramError, Feedback, LaneReport, MAX_FEEDBACK_LANES,
-    SOURCE_HEADER, SUM_HEADER, SourceDatagram, Sum,
+    SOURCE_HEADER, SourceDatagram,
 };
 pub use geneve::{
     GENEVE_HELLO, GENEVE_OPTION_CLASS, GENEVE_OVERHEAD, GENEVE_PORT, GENEVE_VNI_MAX, Geneve,

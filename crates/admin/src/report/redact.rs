@@ -110,6 +110,7 @@ const FIELDS: [&str; 105] = [
     "origins",
     "pacing",
     "paths_max",
+    "patient",
     "packet_marks",
     "peers",
     "policies",

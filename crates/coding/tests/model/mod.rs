@@ -63,16 +63,6 @@ pub fn combine<S: AsRef<[u8]>>(symbols: &[S], seed: u32) -> Vec<u8> {
     sum
 }
 
-/// The sum of the symbols whose bits are set in `mask`, padded to the longest of them.
-#[allow(dead_code, reason = "not every test knows sums")]
-pub fn add_up<S: AsRef<[u8]>>(symbols: &[S], mask: u64) -> Vec<u8> {
-    let mut sum = Vec::new();
-    for (symbol, _) in symbols.iter().zip(0..64).filter(|(_, at)| mask >> at & 1 == 1) {
-        add(&mut sum, 1, symbol.as_ref());
-    }
-    sum
-}
-
 /// A whole inner packet, or a fragment of one, as a symbol: `position` in 0..4, then the length.
 pub fn symbol(position: u8, body: &[u8]) -> Vec<u8> {
     let length = u16::try_from(body.len()).expect("a symbol is short");
@@ -112,15 +102,6 @@ impl Model {
     /// anything new.
     pub fn take_coded(&mut self, first: usize, count: usize, seed: u32, payload: &[u8]) -> bool {
         self.take(first, &coefficients(seed, count), payload)
-    }
-
-    /// Takes in the sum of the packets whose bits are set in `mask`, from `first` on; returns
-    /// whether it tells anything new.
-    #[allow(dead_code, reason = "not every test knows sums")]
-    pub fn take_sum(&mut self, first: usize, mask: u64, payload: &[u8]) -> bool {
-        let span = 64 - mask.leading_zeros();
-        let terms: Vec<u8> = (0..span).map(|at| (mask >> at & 1) as u8).collect();
-        self.take(first, &terms, payload)
     }
 
     /// How many independent equations were received.

@@ -7,7 +7,7 @@ use roadweave_quic::ConnectionId;
 use roadweave_tunnel::LANES_MAX;
 use roadweave_types::{Instant, LaneId, Order, PacketId, PathId, Promise, UplinkId};
 use roadweave_wire::{
-    Coded, Control, FragmentPosition, Hello, Part, SourceDatagram, Stamp, Sum, Symbol,
+    Coded, Control, FragmentPosition, Hello, Part, SourceDatagram, Stamp, Symbol,
 };
 
 use super::{Crowd, inner_address};
@@ -83,7 +83,7 @@ impl Hostile {
         // Every second ID never comes.
         let (lane, id) = (LaneId(lane as u8), PacketId(round * 2 + 1));
         let body = self.packet();
-        match round % 7 {
+        match round % 6 {
             0 => {
                 let mut bytes = BytesMut::new();
                 Coded::write_header(lane, id, 64, self.next, &mut bytes);
@@ -95,22 +95,16 @@ impl Hostile {
                 SourceDatagram::new(lane, &symbol).finish(id)
             }
             2 => {
-                let mut bytes = BytesMut::new();
-                Sum::write_header(lane, id, u64::MAX, &mut bytes);
-                bytes.put_bytes(7, 1_100);
-                bytes.freeze()
-            }
-            3 => {
                 // Now one of two parts, then one of three of the same datagram, and never the
                 // others.
                 let parts = Part::cut(lane, round / 2, &body, 600 - 200 * (round as usize % 2));
                 parts.into_iter().flatten().next().unwrap_or_default()
             }
-            4 => {
+            3 => {
                 let symbol = Symbol { position: FragmentPosition::First, body: &body[..1] };
                 SourceDatagram::new(lane, &symbol).finish(id)
             }
-            5 => {
+            4 => {
                 // From the future, and from days ago.
                 let said = Instant::from_millis(u64::from(self.next.wrapping_mul(0x9e37_79b9)));
                 SourceDatagram::of_packet(lane, true, Some(Stamp::of(said)), &body).finish(id)

@@ -117,7 +117,8 @@ fn encoders_are_told_what_to_do_under_every_strategy() {
     let route = recording([50, 55], 60);
     let single = format!("single:{}", links(&route, 1)[1].name);
     for strategy in ["lola", "xnc", "redundant", "bonding", &single, "raven"] {
-        let scenario = Scenario::new("frames", links(&route, 1), strategy.parse().expect("known"));
+        let strategy = crate::strategies::strategy(strategy).expect("known");
+        let scenario = Scenario::new("frames", links(&route, 1), strategy.clone());
         let mut stage = Stage::new(world(&scenario).expect("two links"));
         warm_up(&mut stage, &scenario);
         talk(&mut stage, 1);

@@ -14,11 +14,12 @@ use roadweave_emulate::{
 };
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::fields::{CrossFields, EventFields, TrafficFields};
 use super::lane::{self, ScenarioLane};
 use super::{DRAIN, Scenario};
+use crate::strategies;
 use crate::world::Machine;
 
 /// Why a file is no scenario.
@@ -43,6 +44,7 @@ pub enum ScenarioError {
 #[serde(deny_unknown_fields)]
 struct ScenarioFile {
     name: Option<String>,
+    #[serde(default, deserialize_with = "read_strategy")]
     strategy: Option<Strategy>,
     #[serde(default)]
     congestion: CongestionControl,
@@ -255,6 +257,10 @@ impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
     }
+}
+
+fn read_strategy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Strategy>, D::Error> {
+    strategies::deserialize(from).map(Some)
 }
 
 fn one() -> u64 {

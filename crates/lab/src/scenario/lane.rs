@@ -7,11 +7,14 @@ use roadweave_tunnel::{FlowClass, LaneConfig, Strategy};
 use roadweave_types::Pacing;
 use serde::{Deserialize, Serialize};
 
+use crate::strategies;
+
 /// A lane; what is absent is as in the product.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScenarioLane {
     name: String,
+    #[serde(deserialize_with = "strategies::deserialize")]
     pub(super) strategy: Strategy,
     classes: Option<Vec<FlowClass>>,
     ports: Option<Ports>,
@@ -32,7 +35,7 @@ impl ScenarioLane {
         let product = LaneFields::default();
         LaneFields {
             name: self.name.clone(),
-            strategy: self.strategy.clone(),
+            strategy: self.strategy.clone().into(),
             deadline_ms: self.deadline_ms.unwrap_or(product.deadline_ms),
             expire_after_ms: self.expire_after_ms,
             queue_max_bytes: self.queue_bytes.unwrap_or(product.queue_max_bytes),

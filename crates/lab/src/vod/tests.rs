@@ -35,7 +35,7 @@ fn both(way: &str) -> Over {
 fn ways_have_names_that_lead_back_to_them() {
     assert_eq!(Way::all().iter().map(Way::to_string).collect::<Vec<_>>(), WAYS);
     let way: Way = "xlink:95-80+first".parse().unwrap();
-    let strategy = "xlink:95-80".parse().unwrap();
+    let strategy = strategies::strategy("xlink:95-80").unwrap();
     assert_eq!(way, Way::Streams { strategy, first_frame: true });
     assert_eq!("tunnel:bbr".parse(), Ok(Way::Tunnel(Algorithm::Bbr)));
     for unknown in ["fastest+first", "tunnel:reno", "tunnel:bbr+first"] {

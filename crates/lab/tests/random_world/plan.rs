@@ -10,11 +10,12 @@ use roadweave_emulate::{
     AtEnd, Capacity, Direction, DuplexLink, GilbertElliott, Jitter, LinkSettings, Timeline, Trace,
 };
 use roadweave_lab::event::Action;
+use roadweave_lab::strategies;
 use roadweave_lab::world::{
     Hostility, Machine, OtherServer, Stranger, Strangers, Tampering, Trust, WorldConfig,
 };
 use roadweave_quic::CongestionControl;
-use roadweave_tunnel::{Caps, LaneConfig, LaneRule, Strategy, StreamsConfig, UplinkPolicy};
+use roadweave_tunnel::{Caps, LaneConfig, LaneRule, StreamsConfig, UplinkPolicy};
 use roadweave_types::{Instant, Order, Policy, Priority, Rate};
 
 /// The strategy that names an uplink, which serves the vehicle only.
@@ -123,7 +124,7 @@ impl Plan {
         let hostile = dice.once_in(4);
         let count = dice.within(1..5);
         let links = (0..count).map(|_| dice.link(heal, hostile)).collect();
-        let down: Vec<&'static str> = Strategy::for_any_uplinks().chain(["raven:100"]).collect();
+        let down: Vec<&'static str> = strategies::plain_names().chain(["raven:100"]).collect();
         let up: Vec<&'static str> = down.iter().copied().chain([BOUND]).collect();
         let mut lanes_up = dice.lanes(&up);
         let mut lanes_down = dice.lanes(&down);
@@ -428,9 +429,10 @@ impl Dice {
                 expire_after: Some(self.ms(150..1_000)).filter(|age| age.as_millis() % 2 == 0),
                 queue_bytes_max: self.within(5_000..500_000) as usize,
                 rtp_frames: self.once_in(2),
+                insurance_percent: 25 * u8::from(self.once_in(4)),
                 order: self.order(),
                 rank: self.within(0..2) as u8,
-                ..LaneConfig::new(format!("lane{index}"), strategy.parse().expect("known"))
+                ..LaneConfig::new(format!("lane{index}"), strategies::strategy(strategy).expect("known"))
             }
         };
         (0..count).map(lane).collect()

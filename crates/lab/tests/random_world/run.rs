@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use roadweave_emulate::Direction;
+use roadweave_lab::strategies;
 use roadweave_lab::world::{Tampering, World};
 use roadweave_tunnel::{ClientEvent, LaneStats, ServerEvent, SessionStatus};
 use roadweave_types::{DropCounters, DropReason, Instant};
@@ -247,7 +248,7 @@ impl<'a> Stage<'a> {
                 Happening::Mtu(link, payload) => self.world.set_mtu(link, payload),
                 Happening::Strategy(direction, lane, strategy) => {
                     let lane = format!("lane{lane}");
-                    let strategy = strategy.parse().expect("the plan knows strategies");
+                    let strategy = strategies::strategy(strategy).expect("known");
                     let set = self.world.set_strategy(direction, &lane, strategy);
                     set.map_err(|error| error.to_string())?;
                 }

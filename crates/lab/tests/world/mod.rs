@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_emulate::{Direction, DuplexLink, LinkSettings, Trace};
+use roadweave_lab::strategies;
 use roadweave_lab::world::{Hostility, Machine, Strangers, Trust, World as Inner, WorldConfig};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{
-    ClientEvent, LaneConfig, ServerEvent, SessionStatus, SpeedtestLimits, Strategy, StreamsConfig,
+    ClientEvent, LaneConfig, ServerEvent, SessionStatus, SpeedtestLimits, StreamsConfig,
     UplinkPolicy,
 };
 use roadweave_types::{Instant, Rate};
@@ -77,7 +78,7 @@ impl Plan {
 
     pub fn build(self) -> World {
         let lane = |strategy: &str| {
-            vec![LaneConfig::new("default", strategy.parse::<Strategy>().expect("known"))]
+            vec![LaneConfig::new("default", strategies::strategy(strategy).expect("known"))]
         };
         let lanes = lane(self.strategy);
         self.build_with(lanes, lane("xnc"))

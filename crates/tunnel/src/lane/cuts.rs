@@ -1,7 +1,7 @@
 //! Datagrams that are cut into parts, because the paths have become narrower than their packets.
 //!
 //! ```text
-//! source, coded, sum ─► part 0, part 1 ~~~ network ~~~ Reassembly ─► source, coded, sum
+//! source, coded ─► part 0, part 1 ~~~ network ~~~ Reassembly ─► source, coded
 //!                         │       └─ lost: so is the datagram
 //!                         └─ acknowledged, and all others: so is the datagram
 //! ```

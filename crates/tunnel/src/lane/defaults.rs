@@ -27,10 +27,6 @@ const INTERACTIVE_WAIT: Duration = Duration::from_millis(100);
 /// it comes. Not less, for a packet that is lost on a satellite's link, and sent again as soon as
 /// that shows, arrives after 0.9 s.
 const INTERACTIVE_EXPIRY: Duration = Duration::from_secs(1);
-/// The strategy of transfers. Its repairs come sooner than those of `minrtt`, so that what follows
-/// a lost packet waits for less; and it keeps from links that are much farther than another, where
-/// a transfer would be as slow as the farthest.
-const TRANSFER: &str = "xnc-patient";
 /// What transfers may have waiting for free windows, bytes: a quarter of a second at 32 Mbit/s.
 /// The congestion control of transfers fills whatever there is.
 const TRANSFER_QUEUE: usize = 1 << 20;
@@ -45,7 +41,7 @@ pub fn default_lanes() -> Vec<LaneConfig> {
         // They leave no room: bursts of theirs would stand in the way of real-time packets.
         pacing: Pacing::Rate,
         queue_bytes_max: TRANSFER_QUEUE,
-        ..LaneConfig::new(name, strategy(TRANSFER))
+        ..patient(name)
     };
     vec![
         LaneConfig {
@@ -56,7 +52,7 @@ pub fn default_lanes() -> Vec<LaneConfig> {
             rule: LaneRule::class(FlowClass::Interactive),
             order: Order::Adaptive { max_buffer: INTERACTIVE_WAIT },
             expire_after: Some(INTERACTIVE_EXPIRY),
-            ..LaneConfig::new("interactive", strategy(INTERACTIVE))
+            ..LaneConfig::new("interactive", INTERACTIVE.parse().expect("the table has it"))
         },
         transfer("tcp", FlowClass::Tcp),
         transfer("other", FlowClass::Other),
@@ -70,12 +66,15 @@ pub(crate) fn stream_lane() -> LaneConfig {
         rank: 1,
         pacing: Pacing::Rate,
         rtp_frames: false,
-        ..LaneConfig::new(StreamsConfig::LANE, strategy(TRANSFER))
+        ..patient(StreamsConfig::LANE)
     }
 }
 
-fn strategy(name: &str) -> Strategy {
-    name.parse().expect("the names above are known")
+/// The lane of transfers. The repairs of `xnc` come sooner than those of `minrtt`, so that what
+/// follows a lost packet waits for less; and a patient lane keeps from links that are much farther
+/// than another, where a transfer would be as slow as the farthest.
+fn patient(name: &str) -> LaneConfig {
+    LaneConfig { patient: true, ..LaneConfig::new(name, Strategy::xnc()) }
 }
 
 #[cfg(test)]

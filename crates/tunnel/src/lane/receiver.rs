@@ -9,12 +9,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, Subset, WINDOW_IDS};
+use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, WINDOW_IDS};
 use roadweave_types::{
     Delays, DropCounters, DropReason, Instant, LaneId, Order, PacketId, Promise,
 };
 use roadweave_wire::{
-    Coded, FragmentPosition, LaneReport, SYMBOL_HEADER, Sum, Symbol, split_predecessor, split_stamp,
+    Coded, FragmentPosition, LaneReport, SYMBOL_HEADER, Symbol, split_predecessor, split_stamp,
 };
 
 use crate::lane::ages::Ages;
@@ -187,14 +187,6 @@ impl LaneReceiver {
         let range = CodedRange { start: coded.start, count: coded.count, seed: coded.seed };
         let mut determined = std::mem::take(&mut self.determined);
         self.decoder.on_coded(now, range, coded.payload, &mut determined);
-        self.deliver(now, determined, None, deliver);
-    }
-
-    /// Takes a sum of packets, and hands out the inner packets whose turn it is with it.
-    pub(crate) fn handle_sum(&mut self, now: Instant, sum: Sum, deliver: &mut dyn FnMut(Delivery)) {
-        let subset = Subset { start: sum.start, mask: sum.mask };
-        let mut determined = std::mem::take(&mut self.determined);
-        self.decoder.on_sum(now, subset, sum.payload, &mut determined);
         self.deliver(now, determined, None, deliver);
     }
 

@@ -23,13 +23,13 @@ use bytes::BytesMut;
 use rand_pcg::Pcg64Mcg;
 use roadweave_coding::{Encoder, EncoderConfig};
 use roadweave_recovery::Insurance;
-use roadweave_schedule::{AcknowledgedDatagram, Scheduler, UnknownScheduler};
+use roadweave_schedule::{AcknowledgedDatagram, Scheduler};
 use roadweave_types::{
     DropReason, Instant, LaneId, Order, PacketId, PathId, PathOffer, PathSnapshot, Promise,
     Urgency, earliest,
 };
 use roadweave_wire::{
-    FragmentPosition, MAX_SYMBOL_BODY, RtpHeader, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram,
+    CODED_HEADER, FragmentPosition, MAX_SYMBOL_BODY, RtpHeader, SYMBOL_HEADER, SourceDatagram,
     Stamp, Symbol,
 };
 
@@ -45,7 +45,7 @@ use crate::lane::sent_flows::SentFlows;
 use crate::lane::shed::{Frame, Shedder};
 use crate::lane::superseded::RecentlySuperseded;
 use crate::lane::unfinished::{Unacknowledged, Unfinished, inner_of};
-use crate::lane::{EncoderTarget, LaneConfig};
+use crate::lane::{EncoderTarget, LaneConfig, NamesUplink};
 use crate::observe::PacketLog;
 
 mod insurance;
@@ -123,21 +123,22 @@ impl LaneSender {
         config: LaneConfig,
         seed: u64,
         names_uplinks: bool,
-    ) -> Result<Self, UnknownScheduler> {
+    ) -> Result<Self, NamesUplink> {
+        config.strategy.check(names_uplinks)?;
         let recovery = recovery_config(&config);
         let age_max = config.keeps_for();
         // A range expires by its last packet, so the first may be needed a little longer.
         let encoder = EncoderConfig { expiry: age_max + RANGE_SPAN, ..EncoderConfig::default() };
         Ok(Self {
             lane,
-            scheduler: config.strategy.scheduler(config.deadline, names_uplinks)?,
+            scheduler: config.strategy.scheduler(config.for_scheduler()),
             recovery: RecoveryHistory::new(config.strategy.recovery(recovery)),
             insurance: settings::insurance(&config, recovery),
             encoder: Encoder::new(encoder),
             sent_flows: SentFlows::default(),
             queue: VecDeque::new(),
             held_back: None,
-            shedder: config.strategy.shedder(config.deadline),
+            shedder: config.strategy.shedder(config.for_scheduler()),
             again: VecDeque::new(),
             repairs: BTreeMap::new(),
             copies: Copies::default(),
@@ -293,8 +294,7 @@ impl LaneSender {
 
     /// The most bytes of a symbol's body that leave in one datagram, whether as they are or coded.
     pub(crate) fn symbol_room(&self, carrier: &impl Carrier) -> usize {
-        let header = self.config.strategy.repair_header().max(SOURCE_HEADER) + SYMBOL_HEADER;
-        carrier.max_datagram_size().saturating_sub(header).min(MAX_SYMBOL_BODY)
+        carrier.max_datagram_size().saturating_sub(CODED_HEADER + SYMBOL_HEADER).min(MAX_SYMBOL_BODY)
     }
 
     /// This is to follow when the queue has room.

@@ -1,13 +1,20 @@
 //! A strategy: a scheduler and a recovery under one name.
+//!
+//! [`STRATEGIES`] is the table of the product. Another program adds its own in a table of the same
+//! kind ([`Strategy::find`]); docs/add-a-strategy.md shows how.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use roadweave_recovery::{Recovery, RecoveryConfig, RecoveryFactory, Reliable};
-use roadweave_schedule::{Policed, Scheduler, SchedulerFactory, UnknownScheduler};
+use roadweave_recovery::{
+    NoRecovery, Recovery, RecoveryConfig, Reliable, Thresholds, Xlink, Xnc, XncConfig,
+};
+use roadweave_schedule::{
+    Ecf, Lola, MinRtt, Ordered, Policed, Raven, RavenConfig, Redundant, Scheduler, SchedulerConfig,
+    Single,
+};
 use roadweave_types::{NamePattern, Pacing, Promise};
-use roadweave_wire::{CODED_HEADER, SUM_HEADER};
 use serde::{Deserialize, Serialize};
 
 use crate::lane::shed::Shedder;
@@ -17,44 +24,51 @@ use crate::lane::shed::Shedder;
 #[serde(try_from = "String", into = "String")]
 pub struct Strategy {
     name: String,
-    entry: &'static Entry,
-    scheduler: SchedulerFactory,
-    recovery: RecoveryFactory,
+    entry: &'static StrategyEntry,
 }
 
 /// A strategy's name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown strategy \"{0}\"; known are: {names}", names = Strategy::names())]
-pub struct UnknownStrategy(String);
-
-/// What a name stands for.
-#[derive(Debug)]
-struct Entry {
-    name: NamePattern,
-    /// The name of its scheduler.
-    scheduler: NamePattern,
-    /// The name of its recovery.
-    recovery: NamePattern,
-    keeps: Keeps,
-    /// The code of its repairs.
-    code: Option<Code>,
-    /// Whether a repair that its path holds back for long goes to another one.
-    moves_repairs: bool,
-    /// How its packets are paced, if not as the lane says.
-    pacing: Option<Pacing>,
-    /// Whether the peer acknowledges its packets on all paths (LoLa section 3.1).
-    acknowledged_on_all: bool,
-    /// Coded packets that insure its packets, percent of their bytes, if the lane says nothing.
-    insurance_percent: u8,
+#[error("unknown strategy \"{name}\"; known are: {known}")]
+pub struct UnknownStrategy {
+    name: String,
+    known: String,
 }
+
+/// A strategy names an uplink where none is known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("strategy \"{0}\" names an uplink, and uplinks are not known here")]
+pub struct NamesUplink(String);
+
+/// What a name stands for: a line in a table of strategies.
+#[derive(Debug)]
+pub struct StrategyEntry {
+    name: NamePattern,
+    when: &'static str,
+    scheduler: MakeScheduler,
+    recovery: MakeRecovery,
+    keeps: Keeps,
+    codes: bool,
+    moves_repairs: bool,
+    pacing: Option<Pacing>,
+    acknowledged_on_all: bool,
+}
+
+/// Makes the scheduler of a lane from the name's parameter, empty where it has none; `None` where
+/// there is no scheduler with such a parameter.
+pub type MakeScheduler = fn(&str, SchedulerConfig) -> Option<Box<dyn Scheduler>>;
+
+/// Makes the recovery of a lane from the name's parameter, empty where it has none; `None` where
+/// there is no recovery with such a parameter.
+pub type MakeRecovery = fn(&str, RecoveryConfig) -> Option<Box<dyn Recovery>>;
 
 /// How long a packet that was sent may be needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keeps {
+pub enum Keeps {
     /// While it is of use to the applications of most lanes.
     UntilExpired,
     /// While it is of use to the applications of most lanes; and what waits of a video is kept or
-    /// given up by whole frames.
+    /// given up by whole frames, unless the lane is patient.
     WholeFrames,
     /// Until a reliable recovery gives it up.
     UntilGivenUp,
@@ -63,92 +77,159 @@ enum Keeps {
     ToDeadline,
 }
 
-/// How packets are combined into repairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Code {
-    /// Random linear combinations of encode ranges.
-    Linear,
-    /// Sums of some packets.
-    Sums,
-}
-
-use Code::{Linear, Sums};
 use Keeps::{ToDeadline, UntilExpired, UntilGivenUp, WholeFrames};
 
-const fn entry(
-    name: &'static str,
-    scheduler: &'static str,
-    recovery: &'static str,
-    keeps: Keeps,
-) -> Entry {
-    Entry {
-        name: NamePattern(name),
-        scheduler: NamePattern(scheduler),
-        recovery: NamePattern(recovery),
-        keeps,
-        code: None,
-        moves_repairs: true,
-        pacing: None,
-        acknowledged_on_all: false,
-        insurance_percent: 0,
+impl StrategyEntry {
+    /// A strategy that sends no coded packets. `name`: from a `<` on it is a parameter. `when`: one
+    /// sentence that says when to choose it.
+    pub const fn new(
+        name: &'static str,
+        when: &'static str,
+        scheduler: MakeScheduler,
+        recovery: MakeRecovery,
+        keeps: Keeps,
+    ) -> Self {
+        Self {
+            name: NamePattern(name),
+            when,
+            scheduler,
+            recovery,
+            keeps,
+            codes: false,
+            moves_repairs: true,
+            pacing: None,
+            acknowledged_on_all: false,
+        }
     }
-}
 
-impl Entry {
-    const fn coded(self, code: Code) -> Self {
-        Self { code: Some(code), ..self }
+    /// Its recovery sends coded packets.
+    pub const fn coded(self) -> Self {
+        Self { codes: true, ..self }
     }
 
-    const fn paced_by(self, pacing: Pacing) -> Self {
+    /// Its packets are paced so, whatever the lane says.
+    pub const fn paced_by(self, pacing: Pacing) -> Self {
         Self { pacing: Some(pacing), ..self }
     }
 
-    const fn acknowledged_on_all(self) -> Self {
+    /// The peer acknowledges its packets on all paths: a disturbed way back then delays nothing
+    /// (LoLa section 3.1).
+    pub const fn acknowledged_on_all(self) -> Self {
         Self { acknowledged_on_all: true, ..self }
     }
 
-    const fn insured(self, percent: u8) -> Self {
-        Self { insurance_percent: percent, ..self }
+    /// A repair that its path holds back for long does not go to another one.
+    pub const fn leaving_repairs_where_they_are(self) -> Self {
+        Self { moves_repairs: false, ..self }
     }
 
-    const fn leaving_repairs_where_they_are(self) -> Self {
-        Self { moves_repairs: false, ..self }
+    /// The name, with its parameter between `<` and `>` if it has one.
+    pub const fn name(&self) -> &'static str {
+        self.name.0
+    }
+
+    /// When to choose it.
+    pub const fn when(&self) -> &'static str {
+        self.when
+    }
+
+    fn fits(&self, name: &str) -> bool {
+        self.name.parameter(name).is_some_and(|parameter| {
+            (self.scheduler)(parameter, SchedulerConfig::default()).is_some()
+                && (self.recovery)(parameter, RecoveryConfig::default()).is_some()
+        })
     }
 }
 
-/// Every strategy. Where the name of the scheduler or the recovery has a parameter, it is the
-/// strategy's own.
-const STRATEGIES: [Entry; 20] = [
-    entry("xnc", "expected-rtt", "xnc", WholeFrames).coded(Linear),
-    // Its insurance counts where the lane names none.
-    entry("xnc-insured", "expected-rtt", "xnc", WholeFrames).coded(Linear).insured(25),
-    entry("xnc-patient", "ordered", "xnc", UntilExpired).coded(Linear),
-    // As CellFusion's paper has it: held to the congestion control, and each path keeps its share
-    // of a repair.
-    entry("xnc-sigcomm23", "minrtt-sigcomm23", "xnc-sigcomm23", UntilExpired)
-        .coded(Linear)
-        .paced_by(Pacing::Controller)
-        .leaving_repairs_where_they_are(),
-    entry("xnc-no-coding", "expected-rtt", "xnc-no-coding", WholeFrames).coded(Linear),
-    entry("xnc-no-qoe", "expected-rtt", "xnc-no-qoe", WholeFrames).coded(Linear),
-    entry("xnc-no-spread", "expected-rtt", "xnc-no-spread", WholeFrames).coded(Linear),
-    entry("xnc-runs", "expected-rtt", "xnc-runs", WholeFrames).coded(Linear),
-    entry("minrtt", "minrtt", "reliable", UntilGivenUp),
-    entry("minrtt-unreliable", "minrtt", "none", UntilExpired),
-    entry("ecf", "ecf", "reliable", UntilGivenUp),
-    entry("xlink", "minrtt", "xlink", UntilGivenUp),
-    entry("xlink:<percent>-<percent>", "minrtt", "xlink:<percent>-<percent>", UntilGivenUp),
-    entry("pluribus", "earliest", "pluribus", UntilExpired).coded(Sums),
-    entry("redundant", "redundant", "none", UntilExpired),
-    entry("bonding", "bonding", "none", UntilExpired),
-    entry("raven", "raven", "reliable", UntilGivenUp),
-    entry("raven:<percent>", "raven:<percent>", "reliable", UntilGivenUp),
-    entry("lola", "lola", "none", ToDeadline).acknowledged_on_all(),
-    entry("single:<uplink>", "single:<uplink>", "none", UntilExpired),
+/// The strategies of the product.
+pub static STRATEGIES: &[StrategyEntry] = &[
+    StrategyEntry::new(
+        "xnc",
+        "calls and live video, where a late packet is a lost one; the default",
+        |_, lane| match lane.patient {
+            true => Some(Box::new(Ordered)),
+            false => Some(Box::new(MinRtt::expected_rtt())),
+        },
+        |_, lane| Some(Box::new(Xnc::new(XncConfig { lane, ..XncConfig::default() }))),
+        WholeFrames,
+    )
+    .coded(),
+    StrategyEntry::new(
+        "minrtt",
+        "downloads and uploads over paths that are alike",
+        |_, _| Some(Box::new(MinRtt::default())),
+        reliable,
+        UntilGivenUp,
+    ),
+    StrategyEntry::new(
+        "minrtt-unreliable",
+        "traffic that repairs its own losses, where no byte may leave twice",
+        |_, _| Some(Box::new(MinRtt::default())),
+        none,
+        UntilExpired,
+    ),
+    StrategyEntry::new(
+        "ecf",
+        "downloads and uploads over a fast path and a much slower one",
+        |_, _| Some(Box::new(Ecf::default())),
+        reliable,
+        UntilGivenUp,
+    ),
+    StrategyEntry::new(
+        "xlink",
+        "video on demand, whose player has a buffer and reports it",
+        |_, _| Some(Box::new(MinRtt::default())),
+        |_, lane| Some(Box::new(Xlink::new(lane, Thresholds::default()))),
+        UntilGivenUp,
+    ),
+    StrategyEntry::new(
+        "redundant",
+        "little traffic that must arrive in time, where bytes cost nothing",
+        |_, _| Some(Box::new(Redundant)),
+        none,
+        UntilExpired,
+    ),
+    StrategyEntry::new(
+        "raven",
+        "small flows whose user waits for the answer",
+        |_, _| Some(Box::new(Raven::new(RavenConfig::default()))),
+        reliable,
+        UntilGivenUp,
+    ),
+    StrategyEntry::new(
+        "raven:<percent>",
+        "the same, where copies are dearer or cheaper than usual",
+        |percent, _| Some(Box::new(Raven::new(RavenConfig::with_confidence(percent)?))),
+        reliable,
+        UntilGivenUp,
+    ),
+    StrategyEntry::new(
+        "lola",
+        "live video from an encoder that asks for the size of its next frame",
+        |_, lane| Some(Box::new(Lola::new(lane.deadline))),
+        none,
+        ToDeadline,
+    )
+    .acknowledged_on_all(),
+    StrategyEntry::new(
+        "single:<uplink>",
+        "what belongs on one uplink, and waits while that is down; clients only",
+        |uplink, _| match uplink {
+            "" => None,
+            uplink => Some(Box::new(Single::new(uplink))),
+        },
+        none,
+        UntilExpired,
+    ),
 ];
 
-/// Other names of strategies, with those that the table knows.
-const ALIASES: [(&str, &str); 1] = [("xnc-ordered", "xnc-patient")];
+fn reliable(_: &str, lane: RecoveryConfig) -> Option<Box<dyn Recovery>> {
+    Some(Box::new(Reliable::new(lane)))
+}
+
+fn none(_: &str, _: RecoveryConfig) -> Option<Box<dyn Recovery>> {
+    Some(Box::new(NoRecovery))
+}
 
 impl Strategy {
     /// Min-RTT with network coding (CellFusion section 4), the default.
@@ -161,9 +242,36 @@ impl Strategy {
         "redundant".parse().expect("the table has it")
     }
 
+    /// The strategy called `name` in the first of `tables` that has it.
+    ///
+    /// # Errors
+    /// When none of them has it; the message lists what they have.
+    pub fn find(
+        name: &str,
+        tables: &[&'static [StrategyEntry]],
+    ) -> Result<Self, UnknownStrategy> {
+        let entries = || tables.iter().copied().flatten();
+        match entries().find(|entry| entry.fits(name)) {
+            Some(entry) => Ok(Self { name: name.to_owned(), entry }),
+            None => {
+                let known = entries().map(StrategyEntry::name).collect::<Vec<_>>().join(", ");
+                Err(UnknownStrategy { name: name.to_owned(), known })
+            }
+        }
+    }
+
+    /// The names of `table` that have no parameter.
+    pub fn plain_names(table: &'static [StrategyEntry]) -> impl Iterator<Item = &'static str> {
+        table.iter().filter_map(|entry| entry.name.plain())
+    }
+
+    fn parameter(&self) -> &str {
+        self.entry.name.parameter(&self.name).expect("the name was found by it")
+    }
+
     /// The uplink that it needs, by its name: that of `single:<uplink>`.
     pub fn uplink(&self) -> Option<&str> {
-        self.scheduler.uplink()
+        self.entry.name().ends_with("<uplink>").then(|| self.parameter())
     }
 
     /// The name.
@@ -171,30 +279,29 @@ impl Strategy {
         &self.name
     }
 
-    /// All names, for messages; `single:<uplink>` stands for one of each uplink.
-    pub fn names() -> String {
-        STRATEGIES.map(|entry| entry.name.0).join(", ")
+    /// Checks that it can be used.
+    ///
+    /// # Errors
+    /// When it names an uplink and uplinks have no names here.
+    pub(crate) fn check(&self, names_uplinks: bool) -> Result<(), NamesUplink> {
+        match self.uplink() {
+            Some(_) if !names_uplinks => Err(NamesUplink(self.name.clone())),
+            _ => Ok(()),
+        }
     }
 
-    /// All names but those that stand for many: what needs no uplink to be named.
-    pub fn for_any_uplinks() -> impl Iterator<Item = &'static str> {
-        STRATEGIES.iter().filter_map(|entry| entry.name.plain())
-    }
-
-    /// The scheduler, which needs to know the lane's deadline, and whether uplinks have names here.
-    pub(crate) fn scheduler(
-        &self,
-        deadline: Duration,
-        names_uplinks: bool,
-    ) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
-        let scheduler = self.scheduler.make(deadline, names_uplinks)?;
-        // Whoever names an uplink means it.
-        Ok(if self.uplink().is_some() { scheduler } else { Box::new(Policed::new(scheduler)) })
+    /// The scheduler of a lane.
+    pub(crate) fn scheduler(&self, lane: SchedulerConfig) -> Box<dyn Scheduler> {
+        let scheduler = (self.entry.scheduler)(self.parameter(), lane)
+            .expect("the parameter was checked when the name was read");
+        // A strategy that names an uplink uses it whatever its policy.
+        if self.uplink().is_some() { scheduler } else { Box::new(Policed::new(scheduler)) }
     }
 
     /// The recovery of a lane.
-    pub(crate) fn recovery(&self, config: RecoveryConfig) -> Box<dyn Recovery> {
-        self.recovery.make(config)
+    pub(crate) fn recovery(&self, lane: RecoveryConfig) -> Box<dyn Recovery> {
+        (self.entry.recovery)(self.parameter(), lane)
+            .expect("the parameter was checked when the name was read")
     }
 
     /// How long a packet may wait, and be needed for a repair once it was sent; `deadline` and
@@ -208,9 +315,9 @@ impl Strategy {
         expire_after.unwrap_or(own).min(Promise::AGE_MAX)
     }
 
-    /// Whether it sends coded packets.
-    pub(crate) fn codes(&self) -> bool {
-        self.entry.code.is_some()
+    /// Whether it sends coded packets: then its lane may be insured, and patient.
+    pub fn codes(&self) -> bool {
+        self.entry.codes
     }
 
     /// Whether a repair that its path holds back for long goes to another one.
@@ -218,19 +325,9 @@ impl Strategy {
         self.entry.moves_repairs
     }
 
-    /// Whether what comes is acknowledged on all paths: a disturbed way back then delays nothing.
+    /// Whether what comes is acknowledged on all paths.
     pub(crate) fn wants_acknowledgements_on_all(&self) -> bool {
         self.entry.acknowledged_on_all
-    }
-
-    /// Coded packets that insure its packets, percent of their bytes, where a lane says nothing.
-    pub(crate) fn insurance_percent(&self) -> u8 {
-        self.entry.insurance_percent
-    }
-
-    /// Whether its packets can be insured: the combinations are random and linear.
-    pub fn insures(&self) -> bool {
-        self.entry.code == Some(Linear)
     }
 
     /// How its packets are paced in a lane for which `pacing` is set.
@@ -239,42 +336,19 @@ impl Strategy {
     }
 
     /// What decides which frames of a video are sent, if it is by whole frames that some are not.
-    pub(crate) fn shedder(&self, deadline: Duration) -> Option<Shedder> {
+    pub(crate) fn shedder(&self, lane: SchedulerConfig) -> Option<Shedder> {
         match self.entry.keeps {
-            WholeFrames => Some(Shedder::new(deadline)),
+            WholeFrames if !lane.patient => Some(Shedder::new(lane.deadline)),
             ToDeadline => Some(Shedder::of_deadlines()),
-            UntilExpired | UntilGivenUp => None,
+            WholeFrames | UntilExpired | UntilGivenUp => None,
         }
     }
-
-    /// The longest header of a repair: a packet that is cut for a path must fit behind it as well.
-    pub(crate) fn repair_header(&self) -> usize {
-        match self.entry.code {
-            Some(Sums) => SUM_HEADER,
-            Some(Linear) | None => CODED_HEADER,
-        }
-    }
-}
-
-/// The strategy called `name`, if there is one; one with an alias goes by its name in the table.
-fn find(name: &str) -> Option<Strategy> {
-    let alias = ALIASES.iter().find(|(alias, _)| *alias == name);
-    let name = alias.map_or(name, |(_, of_table)| of_table);
-    let entry = STRATEGIES.iter().find(|entry| entry.name.parameter(name).is_some())?;
-    let part = |part: NamePattern| part.plain().unwrap_or(name);
-    Some(Strategy {
-        name: name.to_owned(),
-        entry,
-        // A parameter is checked by the part that takes it up.
-        scheduler: SchedulerFactory::by_name(part(entry.scheduler)).ok()?,
-        recovery: RecoveryFactory::by_name(part(entry.recovery)).ok()?,
-    })
 }
 
 impl FromStr for Strategy {
     type Err = UnknownStrategy;
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        find(name).ok_or_else(|| UnknownStrategy(name.to_owned()))
+        Self::find(name, &[STRATEGIES])
     }
 }
 
@@ -315,68 +389,61 @@ impl fmt::Display for Strategy {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_strategy_has_a_scheduler_and_a_recovery() {
-        let with = ["single:wwan0", "raven:0", "raven:100", "xlink:95-80", "xlink:1-1"];
-        for name in Strategy::for_any_uplinks().chain(with) {
-            let strategy: Strategy = name.parse().expect("known");
-            assert_eq!(strategy.as_str(), name);
-            let deadline = Duration::from_millis(100);
-            assert!(strategy.scheduler(deadline, true).is_ok(), "{name}");
-            strategy.recovery(RecoveryConfig::default());
-        }
-        assert_eq!(Strategy::for_any_uplinks().count(), STRATEGIES.len() - 3);
+    fn strategy(name: &str) -> Strategy {
+        name.parse().expect("known")
     }
 
     #[test]
-    fn what_a_strategy_needs_of_the_lane_stands_in_the_table() {
-        let of = |name: &str| {
-            let strategy = name.parse::<Strategy>().expect("known");
-            (strategy.codes(), strategy.repair_header(), strategy.moves_repairs())
-        };
-        for name in Strategy::for_any_uplinks() {
-            let is_xnc = name.starts_with("xnc");
-            let header = if name == "pluribus" { SUM_HEADER } else { CODED_HEADER };
-            let expected = (is_xnc || name == "pluribus", header, name != "xnc-sigcomm23");
-            assert_eq!(of(name), expected, "{name}");
+    fn a_user_chooses_among_ten_strategies() {
+        let with = ["single:wwan0", "raven:0", "raven:100"];
+        for name in Strategy::plain_names(STRATEGIES).chain(with) {
+            let found = strategy(name);
+            assert_eq!(found.as_str(), name);
+            assert_eq!(found.check(false).is_err(), name == "single:wwan0");
+            found.scheduler(SchedulerConfig::default());
+            found.recovery(RecoveryConfig::default());
+            assert_eq!(found.codes(), name == "xnc");
         }
+        assert_eq!(STRATEGIES.len(), 10);
     }
 
     #[test]
     fn names_are_checked_and_the_error_lists_them() {
-        let ravens = ["raven:101", "raven:<percent>"];
-        let xlinks = ["xlink:", "xlink:95", "xlink:80-95", "xlink:100-50", "xlink:50-0"];
-        for name in ["", "single:", "XNC", "fastest", "lola:3"].iter().chain(&ravens).chain(&xlinks)
-        {
+        let ravens = ["raven:", "raven:101", "raven:+5", "raven:9x", "raven:<percent>"];
+        for name in ["", "single:", "XNC", "fastest", "lola:3"].iter().chain(&ravens) {
             let error = name.parse::<Strategy>().expect_err("unknown").to_string();
-            assert!(error.contains("known are: xnc, xnc-insured, xnc-patient,"), "{error}");
+            assert!(error.contains(name) && error.contains("known are: xnc, minrtt,"), "{error}");
             assert!(error.ends_with("lola, single:<uplink>"), "{error}");
         }
     }
 
     #[test]
-    fn an_alias_is_read_and_never_told() {
-        for (alias, name) in ALIASES {
-            let strategy: Strategy = alias.parse().expect("known");
-            assert_eq!(strategy.to_string(), name);
-            assert_eq!(strategy, name.parse().expect("known"));
-            assert!(!Strategy::names().contains(alias));
-        }
+    fn another_program_adds_strategies_of_its_own() {
+        static OTHERS: &[StrategyEntry] =
+            &[StrategyEntry::new("mine", "a test", |_, _| Some(Box::new(Redundant)), none, ToDeadline)
+                .paced_by(Pacing::Controller)
+                .leaving_repairs_where_they_are()];
+        let find = |name: &str| Strategy::find(name, &[STRATEGIES, OTHERS]);
+        let (mine, xnc) = (find("mine").expect("known"), find("xnc").expect("known"));
+        assert_eq!((mine.as_str(), xnc), ("mine", Strategy::xnc()));
+        assert_eq!(mine.pacing(Pacing::Window), Pacing::Controller);
+        assert_eq!(Strategy::xnc().pacing(Pacing::Window), Pacing::Window);
+        assert!(!mine.moves_repairs() && Strategy::xnc().moves_repairs());
+        let error = find("yours").expect_err("unknown").to_string();
+        assert!(error.ends_with("single:<uplink>, mine"), "{error}");
     }
 
     #[test]
-    fn the_papers_strategy_is_held_to_the_congestion_control_whatever_the_lane_says() {
-        let pacing = |name: &str| name.parse::<Strategy>().expect("known").pacing(Pacing::Window);
-        assert_eq!((pacing("xnc"), pacing("minrtt")), (Pacing::Window, Pacing::Window));
-        assert_eq!(pacing("xnc-sigcomm23"), Pacing::Controller);
+    fn a_patient_lane_keeps_all_frames() {
+        let lane = |patient| SchedulerConfig { patient, ..SchedulerConfig::default() };
+        let sheds = |name, patient| strategy(name).shedder(lane(patient)).is_some();
+        assert_eq!([sheds("xnc", false), sheds("xnc", true)], [true, false]);
+        assert_eq!([sheds("lola", false), sheds("lola", true)], [true, true]);
     }
 
     #[test]
     fn reliable_strategies_keep_their_packets() {
-        let keeps = |name: &str| {
-            let strategy = name.parse::<Strategy>().expect("known");
-            strategy.keeps_for(Duration::from_millis(100), None)
-        };
+        let keeps = |name| strategy(name).keeps_for(Duration::from_millis(100), None);
         assert_eq!(keeps("xnc"), Duration::from_millis(700));
         assert_eq!(keeps("lola"), Duration::from_millis(100));
         assert_eq!((keeps("raven"), keeps("raven:5")), (Reliable::GIVE_UP, Reliable::GIVE_UP));
@@ -385,12 +452,11 @@ mod tests {
 
     #[test]
     fn an_expiry_holds_for_every_strategy() {
-        let keeps = |name: &str, ms| {
-            let strategy = name.parse::<Strategy>().expect("known");
+        let keeps = |name, ms| {
             let expire_after = Some(Duration::from_millis(ms));
-            strategy.keeps_for(Duration::from_millis(100), expire_after).as_millis()
+            strategy(name).keeps_for(Duration::from_millis(100), expire_after).as_millis()
         };
-        for name in Strategy::for_any_uplinks().filter(|name| *name != "lola") {
+        for name in Strategy::plain_names(STRATEGIES).filter(|name| *name != "lola") {
             assert_eq!((keeps(name, 300), keeps(name, 60_000)), (300, 10_000), "{name}");
         }
         assert_eq!((keeps("lola", 300), keeps("lola", 50)), (100, 50));

@@ -3,9 +3,8 @@
 use std::mem::discriminant;
 
 use ipnet::IpNet;
-use roadweave_schedule::UnknownScheduler;
 
-use crate::lane::{LANES_MAX, LaneConfig, Strategy};
+use crate::lane::{LANES_MAX, LaneConfig, NamesUplink, Strategy};
 
 /// What a session holds at most unless it is told otherwise, bytes: both directions at 190 Mbit/s,
 /// the rate for which encoders and decoders are made.
@@ -45,7 +44,7 @@ pub enum SessionError {
     Lanes(usize),
     /// The strategy of a lane cannot be used here.
     #[error(transparent)]
-    Strategy(#[from] UnknownScheduler),
+    Strategy(#[from] NamesUplink),
 }
 
 /// Why a lane was not changed.
@@ -65,7 +64,7 @@ pub enum SetError {
     Lanes(usize),
     /// The strategy cannot be used here.
     #[error(transparent)]
-    Strategy(#[from] UnknownScheduler),
+    Strategy(#[from] NamesUplink),
 }
 
 /// Whether a lane asks what the flows are.

@@ -12,7 +12,7 @@ export class Instance {
     this.socket = socket;
     this.hostile = hostile;
     this.paused = new Set();
-    this.strategies = { 'real-time': 'xnc', interactive: 'raven', tcp: 'xnc-patient', other: 'xnc-patient' };
+    this.strategies = { 'real-time': 'xnc', interactive: 'raven', tcp: 'xnc', other: 'xnc' };
     this.changes = [];
     this.begin();
   }

@@ -5,7 +5,6 @@ use crate::symbol::SymbolError;
 pub(crate) const KIND_SOURCE: u8 = 1;
 pub(crate) const KIND_CODED: u8 = 2;
 pub(crate) const KIND_FEEDBACK: u8 = 3;
-pub(crate) const KIND_SUM: u8 = 4;
 pub(crate) const KIND_PART: u8 = 5;
 /// Those between are of legs.
 pub(crate) const KIND_LOAD: u8 = 9;
@@ -27,14 +26,6 @@ pub enum DatagramError {
     EmptyCombination {
         /// The length of its range.
         count: u16,
-        /// The length of its symbol.
-        bytes: usize,
-    },
-    /// A sum that does not begin with the packet it says, or without a symbol.
-    #[error("sum of the packets {mask:#x} with {bytes} bytes")]
-    EmptySum {
-        /// Its packets.
-        mask: u64,
         /// The length of its symbol.
         bytes: usize,
     },

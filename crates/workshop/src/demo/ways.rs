@@ -164,7 +164,7 @@ mod tests {
             assert_eq!(Way::parse(name, "lte").unwrap(), Way::Live(live), "{name}");
         };
         check("lola-adaptive", "lola", "lola-adaptive", None);
-        check("xnc-sigcomm23-adaptive", "xnc-sigcomm23", "xnc-sigcomm23-adaptive", None);
+        check("minrtt-unreliable-adaptive", "minrtt-unreliable", "minrtt-unreliable-adaptive", None);
         check("single-adaptive", "single:lte", "single:lte-adaptive", None);
         check("single:att-adaptive", "single:att", "single:att-adaptive", None);
         check("xnc@8M", "xnc", "xnc@8M", Some(8_000_000));
@@ -172,7 +172,7 @@ mod tests {
         check("single@2.5M", "single:lte", "single:lte@2.5M", Some(2_500_000));
         let clip = |name: &str| Way::parse(name, "lte").unwrap();
         assert_eq!(clip("single"), Way::Clip("single:lte".into()));
-        assert_eq!(clip("xnc-runs"), Way::Clip("xnc-runs".into()));
+        assert_eq!(clip("raven:50"), Way::Clip("raven:50".into()));
         for name in ["best", "best-adaptive", "-adaptive", "xnc@", "xnc@0M", "xnc@fastM"] {
             let error = Way::parse(name, "lte").unwrap_err().to_string();
             assert!(error.contains("known are: xnc") && error.contains(ADAPTIVE), "{error}");

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail};
 use roadweave_lab::downloads::Download;
 use roadweave_lab::profiles::{Over, PROFILES, Profile};
+use roadweave_lab::strategies;
 use roadweave_lab::tcp::Algorithm;
 use roadweave_quic::CongestionControl;
 use roadweave_terminal::exit::BadInput;
@@ -29,7 +30,7 @@ pub struct DownloadsArgs {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     mebibytes: u16,
     /// The strategy of the lane of streams; default: that of the product
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = strategies::strategy)]
     strategy: Option<Strategy>,
     /// The congestion control of every path
     #[arg(long, value_name = "NAME", default_value_t = CongestionControl::Bbr)]

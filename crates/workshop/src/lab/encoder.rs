@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use roadweave_emulate::DuplexLink;
 use roadweave_lab::class::Class;
 use roadweave_lab::closed_loop::{ClosedLoop, Encoder, Seen};
+use roadweave_lab::strategies;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
@@ -86,7 +87,7 @@ impl FromStr for Way {
         };
         let over = match strategy {
             EACH_SINGLE => Over::Each,
-            name => Over::All(name.parse::<Strategy>().map_err(|error| error.to_string())?),
+            name => Over::All(strategies::strategy(name).map_err(|error| error.to_string())?),
         };
         Ok(Self { name: text.to_owned(), over, encoder })
     }

@@ -10,6 +10,7 @@ use roadweave_lab::bound::Bound;
 use roadweave_lab::compare::Measured;
 use roadweave_lab::run::{self, LinkReport, Outcome};
 use roadweave_lab::scenario::Scenario;
+use roadweave_lab::strategies;
 use roadweave_lab::traffic::{
     BulkReport, Detail, FrameSource, TcpReport, TrafficKind, TrafficReport,
 };
@@ -36,7 +37,7 @@ pub struct RunArgs {
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
     /// Use this strategy instead of the scenario's
-    #[arg(long)]
+    #[arg(long, value_parser = strategies::strategy)]
     strategy: Option<Strategy>,
     /// Use this seed instead of the scenario's
     #[arg(long)]

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! recovery ─► again ──────────────────────────► the lane's own queue for that
-//!             copies, coded, sum ─► datagrams ─► by path ─► pacer ─► carrier
-//!                                                  ├ too long: another path
-//!                                                  └ too large: in parts
+//!             copies, coded ─► datagrams ─► by path ─► pacer ─► carrier
+//!                                             ├ too long: another path
+//!                                             └ too large: in parts
 //!             reinject ─► at once        abandon ─► out of the pool
 //! ```
 
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use rand_core::RngCore;
-use roadweave_coding::{EncodeError, Subset};
+use roadweave_coding::EncodeError;
 use roadweave_recovery::Repair;
 use roadweave_types::{DropReason, Instant, PacketId, PathId, PathOffer, PathSnapshot};
-use roadweave_wire::{CODED_HEADER, Coded, Part, Sum};
+use roadweave_wire::{CODED_HEADER, Coded, Part};
 
 use super::LaneSender;
 use crate::carrier::{Carrier, SendError};
@@ -38,8 +38,7 @@ pub(super) struct Life {
 pub(super) struct QueuedRepair {
     life: Life,
     datagram: LaneDatagram,
-    /// Bit i: it is to bring back the i-th packet from its first on, which is lost. None for parts
-    /// and sums.
+    /// Bit i: it is to bring back the i-th packet from its first on, which is lost; none for parts.
     lost: u64,
     /// Whether what it holds has left before.
     is_redundant: bool,
@@ -255,7 +254,6 @@ impl LaneSender {
                     self.send_source(now, copy, &[path], carrier);
                 }
             }
-            Repair::Sum { start, mask, path } => self.send_sum(now, Subset { start, mask }, path),
             Repair::Abandon { start, count } => {
                 (0..count).for_each(|at| _ = self.encoder.forget(start.plus(at)));
             }
@@ -294,22 +292,6 @@ impl LaneSender {
             }
         }
         Ok(datagrams)
-    }
-
-    /// Makes a sum of packets and puts it on its way.
-    fn send_sum(&mut self, now: Instant, subset: Subset, path: PathId) {
-        let newest = subset.start.plus(subset.mask.max(1).ilog2());
-        let Some(life) = self.life_of(now, newest) else { return };
-        let mut datagram = BytesMut::with_capacity(SUM_BYTES);
-        Sum::write_header(self.lane, subset.start, subset.mask, &mut datagram);
-        if self.encoder.add_up(subset, &mut datagram).is_err() {
-            // A packet had to leave the pool for want of memory.
-            self.stats.drops.count(DropReason::RepairExpired);
-            return;
-        }
-        self.stats.coded_datagrams += 1;
-        self.stats.coded_bytes += datagram.len() as u64;
-        self.queue_repair(life, path, (subset.start, 0), datagram.freeze());
     }
 
     /// The life of a repair made `now` of packets of which `newest` is the last; `None`, and
@@ -354,8 +336,6 @@ fn repair_path(planned: PathId, wait: Duration, bytes: usize, paths: &[PathSnaps
         .map_or(planned, |path| path.snapshot.id)
 }
 
-/// What a sum takes in most cases, bytes.
-const SUM_BYTES: usize = 1500;
 /// How long a repair waits for the path that it is meant for.
 const REPAIR_WAIT_MAX: Duration = Duration::from_millis(10);
 

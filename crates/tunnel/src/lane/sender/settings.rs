@@ -2,14 +2,14 @@
 //! and what its strategy learns.
 
 use roadweave_recovery::{Insurance, Qoe, RecoveryConfig};
-use roadweave_schedule::{RestoreError, UnknownScheduler};
+use roadweave_schedule::RestoreError;
 use roadweave_types::{Instant, PathId, Promise};
 use roadweave_wire::Control;
 
 use super::{LaneSender, RANGE_SPAN};
 use crate::carrier::Carrier;
 use crate::lane::arrival_times::ArrivalTimes;
-use crate::lane::{LaneConfig, Strategy};
+use crate::lane::{LaneConfig, NamesUplink, Strategy};
 
 impl LaneSender {
     /// From the next packet on the lane follows another strategy. What was sent by then stays with
@@ -21,8 +21,9 @@ impl LaneSender {
         &mut self,
         strategy: Strategy,
         names_uplinks: bool,
-    ) -> Result<(), UnknownScheduler> {
-        let mut scheduler = strategy.scheduler(self.config.deadline, names_uplinks)?;
+    ) -> Result<(), NamesUplink> {
+        strategy.check(names_uplinks)?;
+        let mut scheduler = strategy.scheduler(self.config.for_scheduler());
         let learned = self.learned();
         if let Some(learned) = &learned
             && let Err(error) = scheduler.restore(learned)
@@ -33,7 +34,7 @@ impl LaneSender {
         self.path_names.iter().for_each(|(path, name)| scheduler.name_path(*path, name));
         self.scheduler = scheduler;
         self.targets = None;
-        self.shedder = strategy.shedder(self.config.deadline);
+        self.shedder = strategy.shedder(self.config.for_scheduler());
         self.config.strategy = strategy;
         let recovery = self.config.strategy.recovery(recovery_config(&self.config));
         self.recovery.change(self.next_id, recovery);
@@ -54,12 +55,12 @@ impl LaneSender {
         now: Instant,
         config: LaneConfig,
         names_uplinks: bool,
-    ) -> Result<(), UnknownScheduler> {
+    ) -> Result<(), NamesUplink> {
         let old = std::mem::replace(&mut self.config, config);
         let new = &self.config;
         let what_strategies_see = |lane: &LaneConfig| {
-            let insurance = lane.insurance_percent;
-            (lane.strategy.clone(), lane.deadline, lane.expire_after, lane.rtp_frames, insurance)
+            let for_xnc = (lane.patient, lane.insurance_percent);
+            (lane.strategy.clone(), lane.deadline, lane.expire_after, lane.rtp_frames, for_xnc)
         };
         // A strategy that is made anew forgets; one that need not be is left alone.
         if what_strategies_see(&old) != what_strategies_see(new)
@@ -145,11 +146,8 @@ const PATH_NAMES_MAX: usize = 32;
 
 /// What insures the packets of a lane, if they are insured.
 pub(super) fn insurance(lane: &LaneConfig, recovery: RecoveryConfig) -> Option<Insurance> {
-    let percent = match lane.insurance_percent {
-        0 => lane.strategy.insurance_percent(),
-        percent => percent,
-    };
-    (percent > 0 && lane.strategy.insures()).then(|| Insurance::new(recovery, percent))
+    let percent = lane.insurance_percent;
+    (percent > 0 && lane.strategy.codes()).then(|| Insurance::new(recovery, percent))
 }
 
 pub(super) fn recovery_config(lane: &LaneConfig) -> RecoveryConfig {

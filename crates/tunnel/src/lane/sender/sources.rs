@@ -4,7 +4,9 @@
 use roadweave_recovery::SentCopy;
 use roadweave_schedule::{Decision, PacketInfo, PathSet};
 use roadweave_types::{DropReason, Instant, PacketId, PathId, PathOffer, PathSnapshot};
-use roadweave_wire::{FragmentPosition, PREDECESSOR_HEADER, SOURCE_HEADER, STAMP_HEADER, Symbol};
+use roadweave_wire::{
+    CODED_HEADER, FragmentPosition, PREDECESSOR_HEADER, SOURCE_HEADER, STAMP_HEADER, Symbol,
+};
 
 use super::LaneSender;
 use super::queue::Queued;
@@ -95,8 +97,7 @@ impl LaneSender {
         let Some(front) = self.queue.front() else { return false };
         let bytes = front.datagram.len();
         // A coded packet over this one has a longer header and must fit as well.
-        let extra = self.config.strategy.repair_header() - SOURCE_HEADER;
-        let limit = carrier.max_datagram_size().saturating_sub(extra);
+        let limit = carrier.max_datagram_size().saturating_sub(CODED_HEADER - SOURCE_HEADER);
         if bytes > limit {
             return self.split_front(limit);
         }

@@ -341,7 +341,7 @@ fn the_peer_hears_of_the_promise_when_another_strategy_changes_it() {
 
 #[test]
 fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
-    for name in ["redundant", "raven", "minrtt", "xlink", "xnc", "pluribus"] {
+    for name in ["redundant", "raven", "minrtt", "xlink", "xnc"] {
         let expire_after = Some(Duration::from_millis(300));
         let strategy = name.parse().expect("known");
         let config = LaneConfig { expire_after, ..LaneConfig::new("default", strategy) };

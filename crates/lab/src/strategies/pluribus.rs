@@ -1,4 +1,4 @@
-//! `pluribus`: whatever room the paths have to spare carries sums of recent packets.
+//! The recovery of `pluribus`: spare room of the paths carries combinations of recent packets.
 //!
 //! Source: Mahajan, Padhye, Agarwal, Zill: "High Performance Vehicular Connectivity with
 //! Opportunistic Erasure Coding" (USENIX ATC 2012): evolution codes and opportunistic
@@ -8,34 +8,33 @@
 //! W, the unacknowledged packets of the last round trip
 //!                              r, the share of W that the receiver has, as far as one can guess
 //!
-//! nothing waits to be sent, a path has room ─► the sum of d packets of W, chosen at random
+//! nothing waits to be sent, a path has room ─► a combination of d packets of W, chosen at random
 //!                                              d = max(1, floor(-1 / ln r)): the degree that helps most
 //! new packet         r·W grows by 1 - p        p: the paths' loss
-//! sum of d           r·W grows by (1 - p)·d·(1 - r)·r^(d-1): it helps if exactly one is missing
+//! combination of d   r·W grows by (1 - p)·d·(1 - r)·r^(d-1): it helps if exactly one is missing
 //! acknowledged       it leaves W, and r·W with it
 //! ```
 //!
-//! Nothing waits for a loss to be noticed, and no loss is: a sum is sent before anybody knows
-//! whether it is needed. Ours are two bounds: no more sums than packets, since the room of several
-//! links is far more than what a vehicle sends; and half of the packets that a mask can name, since
-//! the sum of all of them would tell the same again and again where several are missing.
+//! A combination is sent before any loss is known. Two bounds are ours: no more combinations than
+//! packets, since the room of several links is far more than what a vehicle sends; and at most
+//! [`DEGREE_MAX`] packets in one. The d packets are neighbours, combined as XNC does, where the
+//! paper adds up d packets from anywhere in W.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use roadweave_recovery::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentCopy, spare};
 use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot, SplitMix64};
-
-use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentCopy, spare};
 
 /// The recovery of Pluribus.
 #[derive(Debug)]
-pub struct Pluribus {
+pub(super) struct Pluribus {
     expire_after: Duration,
     /// W: the packets of the last round trip that are not acknowledged, ascending.
     window: VecDeque<Member>,
     /// r·W: how many of them the receiver has, as expected.
     received: f64,
-    /// How many sums may be sent for what was sent so far.
+    /// How many combinations may be sent for what was sent so far.
     credit: usize,
     /// The share of packets that the paths lose.
     loss: f64,
@@ -52,7 +51,7 @@ struct Member {
 
 impl Pluribus {
     /// A recovery for one lane.
-    pub fn new(config: RecoveryConfig) -> Self {
+    pub(super) fn new(config: RecoveryConfig) -> Self {
         Self {
             expire_after: config.expire_after,
             window: VecDeque::new(),
@@ -97,22 +96,13 @@ impl Pluribus {
         self.window.get(at).is_some_and(|member| member.id == id).then_some(at)
     }
 
-    /// The sum of `degree` packets: the first, and a bit for each.
-    fn choose(&mut self, degree: usize) -> (PacketId, u64) {
-        // The packets must lie within a mask, so a place in W is chosen first.
+    /// At most `degree` neighbours, from a random one on: the first, and how many.
+    fn choose(&mut self, degree: usize) -> (PacketId, u16) {
         let begin = self.random.below(self.window.len());
         let first = self.window[begin].id;
-        let near = |member: &&Member| member.id.distance(first) < u64::BITS as i32;
-        let mut run: Vec<PacketId> =
-            self.window.range(begin..).take_while(near).map(|member| member.id).collect();
-        for at in 0..degree.min(run.len()) {
-            let other = at + self.random.below(run.len() - at);
-            run.swap(at, other);
-        }
-        run.truncate(degree);
-        let start = run.iter().copied().min_by_key(|id| id.distance(first)).unwrap_or(first);
-        let mask = run.iter().fold(0, |mask, id| mask | 1 << id.distance(start));
-        (start, mask)
+        let run = self.window.range(begin..).take(degree).zip(0..);
+        let count = run.take_while(|(member, at)| member.id == first.plus(*at)).count();
+        (first, count as u16)
     }
 }
 
@@ -171,12 +161,12 @@ impl Recovery for Pluribus {
             self.next_look = Some(now + LOOK_INTERVAL);
             return None;
         };
-        let (start, mask) = self.choose(degree);
-        let gain = gain(share, degree, self.loss);
+        let (start, count) = self.choose(degree);
+        let gain = gain(share, count.into(), self.loss);
         self.credit -= 1;
         self.received = (self.received + gain).min(self.window.len() as f64);
         self.stats.repairs += 1;
-        Some(Repair::Sum { start, mask, path: path.id })
+        Some(Repair::Coded { start, count, lost: 0, shares: vec![(path.id, 1)] })
     }
 
     fn is_settled(&self) -> bool {
@@ -194,12 +184,12 @@ impl Recovery for Pluribus {
     }
 }
 
-/// The degree of a sum that is most likely to help a receiver who has this share of the packets.
+/// The degree that is most likely to help a receiver who has this share of the packets.
 fn degree(share: f64) -> usize {
     ((-1.0 / share.ln()).floor() as usize).clamp(1, DEGREE_MAX)
 }
 
-/// How many packets a sum of `degree` brings, on average.
+/// How many packets a combination of `degree` brings, on average.
 fn gain(share: f64, degree: usize, loss: f64) -> f64 {
     (1.0 - loss) * degree as f64 * (1.0 - share) * share.powi(degree as i32 - 1)
 }
@@ -223,8 +213,8 @@ const LOSS_MAX: f64 = 0.9;
 const SHARE_MIN: f64 = 0.001;
 /// The largest r, where its logarithm is of use.
 const SHARE_MAX: f64 = 1.0 - 1e-6;
-/// The most packets in a sum: half of those that a mask can name.
-const DEGREE_MAX: usize = u64::BITS as usize / 2;
+/// The most packets in a combination.
+const DEGREE_MAX: usize = 32;
 /// How soon a path is asked for spare room again.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -233,7 +223,6 @@ mod tests {
     use roadweave_types::Urgency;
 
     use super::*;
-    use crate::testing::{Among, path};
 
     fn at(ms: u64) -> Instant {
         Instant::from_millis(ms)
@@ -252,11 +241,21 @@ mod tests {
     /// A recovery that has sent `count` packets, and a path of which it believes that it loses
     /// `loss`.
     fn after(count: u32, loss: f32) -> (Pluribus, PathSnapshot) {
-        let path = PathSnapshot { loss, ..path(0, 100, 1000) };
+        let rtt = Duration::from_millis(100);
+        let path = PathSnapshot { loss, ..PathSnapshot::idle(PathId(0), rtt, 1_200_000) };
         let mut pluribus = Pluribus::new(RecoveryConfig::default());
-        pluribus.poll_repair_among(at(0), std::slice::from_ref(&path), 0);
+        poll(&mut pluribus, 0, &path, 0);
         (0..count).for_each(|id| pluribus.on_sent(at(0), sent(id), std::slice::from_ref(&path)));
         (pluribus, path)
+    }
+
+    fn poll(
+        pluribus: &mut Pluribus,
+        ms: u64,
+        path: &PathSnapshot,
+        backlog: u64,
+    ) -> Option<Repair> {
+        pluribus.poll_repair(at(ms), &[PathOffer::free(path)], backlog)
     }
 
     #[test]
@@ -271,68 +270,67 @@ mod tests {
     }
 
     #[test]
-    fn sums_rank_below_data_and_use_only_spare_room() {
+    fn combinations_rank_below_data_and_use_only_spare_room() {
         let (mut pluribus, mut path) = after(20, 0.1);
-        assert_eq!(pluribus.poll_repair_among(at(1), std::slice::from_ref(&path), 1), None);
+        assert_eq!(poll(&mut pluribus, 1, &path, 1), None);
         path.pacing_budget = 1451;
-        assert_eq!(pluribus.poll_repair_among(at(1), std::slice::from_ref(&path), 0), None);
+        assert_eq!(poll(&mut pluribus, 1, &path, 0), None);
         assert_eq!(pluribus.poll_timeout(), Some(at(3)), "there may be room soon");
         path.pacing_budget = 2000;
-        let sum = pluribus.poll_repair_among(at(3), std::slice::from_ref(&path), 0);
-        assert!(matches!(sum, Some(Repair::Sum { .. })), "{sum:?}");
+        let sent = poll(&mut pluribus, 3, &path, 0);
+        assert!(matches!(sent, Some(Repair::Coded { .. })), "{sent:?}");
         let queued = PathOffer { queued_bytes: 1200, ..PathOffer::free(&path) };
         assert_eq!(pluribus.poll_repair(at(3), &[queued], 0), None);
     }
 
     #[test]
-    fn sums_cover_unacknowledged_packets_only_and_are_no_more_than_these() {
+    fn combinations_cover_unacknowledged_packets_only_and_are_no_more_than_these() {
         let (mut pluribus, path) = after(60, 0.2);
         for id in (0..60).filter(|id| id % 3 != 0) {
             pluribus.on_acknowledged(at(1), PacketId(id));
         }
-        let mut sums = 0;
-        while let Some(repair) = pluribus.poll_repair_among(at(2), std::slice::from_ref(&path), 0) {
-            let Repair::Sum { start, mask, .. } = repair else { panic!("{repair:?}") };
-            assert_eq!(mask & 1, 1);
-            for id in (0..64).filter(|at| mask >> at & 1 == 1).map(|at| start.0 + at) {
+        let mut combinations = 0;
+        while let Some(repair) = poll(&mut pluribus, 2, &path, 0) {
+            let Repair::Coded { start, count, .. } = repair else { panic!("{repair:?}") };
+            for id in start.0..start.0 + u32::from(count) {
                 assert!(id % 3 == 0 && id < 60, "{id} is acknowledged, or was never sent");
             }
-            sums += 1;
+            combinations += 1;
         }
-        assert_eq!(sums, 20);
+        assert_eq!(combinations, 20);
         (0..60).for_each(|id| pluribus.on_acknowledged(at(9), PacketId(id)));
         assert!(pluribus.is_settled());
-        assert_eq!(pluribus.poll_repair_among(at(9), std::slice::from_ref(&path), 0), None);
+        assert_eq!(poll(&mut pluribus, 9, &path, 0), None);
     }
 
     #[test]
     fn packets_leave_the_window_with_age() {
         let (mut pluribus, path) = after(5, 0.1);
-        assert_eq!(pluribus.poll_repair_among(at(101), std::slice::from_ref(&path), 0), None);
+        assert_eq!(poll(&mut pluribus, 101, &path, 0), None);
         assert!(pluribus.is_settled());
     }
 
-    /// What the paper promises: without any feedback, and with room to spare for as many sums as
-    /// the losses call for and a few more, nearly every lost packet comes back by sums alone.
+    /// What the paper promises: without feedback, and with room for as many combinations as the
+    /// losses call for and a few more, these alone bring back nearly every lost packet.
     #[test]
-    fn a_receiver_gets_back_what_was_lost_without_telling_what_it_was() {
-        const PACKETS: usize = 60;
-        let (mut pluribus, path) = after(PACKETS as u32, 0.1);
-        let mut missing: Vec<usize> = (0..PACKETS).filter(|id| id % 10 == 3).collect();
+    fn a_receiver_gets_back_what_was_lost_without_reporting_it() {
+        const PACKETS: u32 = 60;
+        let (mut pluribus, path) = after(PACKETS, 0.1);
+        let mut missing: Vec<u32> = (0..PACKETS).filter(|id| id % 10 == 3).collect();
         let lost = missing.len();
-        let mut sums: Vec<u128> = Vec::new();
+        let mut runs = Vec::new();
         for _ in 0..3 * lost {
-            let sum = pluribus.poll_repair_among(at(1), std::slice::from_ref(&path), 0);
-            let Some(Repair::Sum { start, mask, .. }) = sum else { break };
-            sums.push(u128::from(mask) << start.0);
+            let sent = poll(&mut pluribus, 1, &path, 0);
+            let Some(Repair::Coded { start, count, .. }) = sent else { break };
+            runs.push(start.0..start.0 + u32::from(count));
         }
-        // Peeling: a sum with one missing packet gives it.
-        while let Some(found) = sums.iter().find_map(|sum| {
-            let mut unknown = missing.iter().filter(|id| sum >> **id & 1 == 1);
+        // Peeling: a combination with one missing packet gives it.
+        while let Some(found) = runs.iter().find_map(|run| {
+            let mut unknown = missing.iter().filter(|id| run.contains(id));
             unknown.next().filter(|_| unknown.next().is_none()).copied()
         }) {
             missing.retain(|id| *id != found);
         }
-        assert!(missing.len() <= 1, "{} of {lost} are missing after {}", missing.len(), sums.len());
+        assert!(missing.len() <= 1, "{} of {lost} are missing after {}", missing.len(), runs.len());
     }
 }

@@ -1,4 +1,4 @@
-//! `earliest`: the path on which the packet is estimated to arrive first.
+//! The scheduler of `pluribus`: the path on which the packet is estimated to arrive first.
 //!
 //! Source: Pluribus (Mahajan et al., USENIX ATC 2012) sends source packets so.
 //!
@@ -11,13 +11,12 @@
 
 use std::time::Duration;
 
+use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 use roadweave_types::{Instant, PathOffer, Rate};
 
-use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
-
 /// The scheduler of the earliest estimated delivery.
-#[derive(Debug, Default)]
-pub struct Earliest;
+#[derive(Debug)]
+pub(super) struct Earliest;
 
 impl Scheduler for Earliest {
     fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
@@ -43,30 +42,4 @@ fn estimate(offer: &PathOffer<'_>, bytes: u64) -> Duration {
     let ahead = (offer.queued_bytes + bytes).saturating_sub(path.pacing_budget);
     let rate = path.pacing_rate.unwrap_or(Rate::from_bps(u64::MAX));
     path.smoothed_rtt / 2 + rate.time_for(ahead)
-}
-
-#[cfg(test)]
-mod tests {
-    use roadweave_types::PathSnapshot;
-
-    use super::*;
-    use crate::testing::{packet, path};
-
-    #[test]
-    fn the_pacer_of_a_fast_path_is_waited_for_as_long_as_that_is_sooner() {
-        let mut fast = path(0, 20, 90_000);
-        fast.pacing_budget = 0;
-        fast.pacing_rate = Some(Rate::from_kbps(9_600)); // a packet of 1,200 bytes each millisecond
-        let slow = path(1, 60, 90_000);
-        let select = |fast: &PathSnapshot, queued_bytes| {
-            let fast = PathOffer { queued_bytes, ..PathOffer::free(fast) };
-            Earliest.select(Instant::ZERO, &packet(1200), &[fast, PathOffer::free(&slow)])
-        };
-        assert_eq!(select(&fast, 0), Decision::Wait, "11 ms against 30 ms");
-        assert_eq!(select(&fast, 24_000), Decision::Send(PathSet::one(1)), "31 ms against 30 ms");
-        fast.pacing_budget = 30_000;
-        assert_eq!(select(&fast, 24_000), Decision::Send(PathSet::one(0)));
-        fast.bytes_in_flight = 90_000;
-        assert_eq!(select(&fast, 24_000), Decision::Send(PathSet::one(1)), "its window is full");
-    }
 }
