@@ -85,12 +85,18 @@ fn a_roll_out_waits_until_the_right_person_has_approved_this_configuration() {
 
         // What nobody has approved takes nothing away; nor does taking back what was approved.
         roll_out(&port, 2, Scope::Tenant, json!({ "lanes": [1] }), &[100]).await;
-        let first = rollout(&port, "tenant-1").await;
-        let mut record = first.record.clone();
-        record.settings.state = RolloutState::Aborted;
-        let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
-        change.update(&first, record).await.unwrap();
-        change.commit().await.unwrap();
+        // The plan may change the roll-out as well, between the reading and the writing.
+        loop {
+            let first = rollout(&port, "tenant-1").await;
+            let mut record = first.record.clone();
+            record.settings.state = RolloutState::Aborted;
+            let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
+            match change.update(&first, record).await {
+                Ok(_) => break change.commit().await.unwrap(),
+                Err(StoreError::Changed { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
         port.app.outbox.hint();
         device.rest(Duration::from_secs(1)).await;
         assert_eq!(device.text().as_deref(), Some("lanes = []\n"));
