@@ -33,7 +33,7 @@ enum Setting {
 /// Every strategy, and when to choose it.
 fn strategies() -> String {
     let line = |text: String, entry: &StrategyEntry| {
-        format!("{text}\n  {}\n          for {}", entry.name(), entry.when())
+        format!("{text}\n  {}\n    for {}", entry.name(), entry.when())
     };
     STRATEGIES.iter().fold("Strategies:".to_owned(), line)
 }

@@ -3,9 +3,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_tunnel::{
-    Caps, FlowClass, STRATEGIES, Strategy, StrategyEntry, UplinkPolicy,
-};
+use roadweave_tunnel::{Caps, FlowClass, STRATEGIES, Strategy, StrategyEntry, UplinkPolicy};
 use roadweave_types::{Order, Policy, Priority, Rate, Technology, UplinkMatch};
 use serde::de::DeserializeOwned;
 
@@ -558,7 +556,8 @@ fn the_documentation_names_every_strategy() {
     known.sort_unstable();
     assert_eq!(table_of(strategies).into_keys().collect::<Vec<_>>(), known);
     for entry in STRATEGIES {
-        let row = strategies.lines().find(|row| row.starts_with(&format!("| `{}` |", entry.name())));
+        let row =
+            strategies.lines().find(|row| row.starts_with(&format!("| `{}` |", entry.name())));
         assert!(row.is_some_and(|row| row.ends_with(&format!(" | {} |", entry.when()))), "{row:?}");
     }
 }

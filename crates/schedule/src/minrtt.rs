@@ -103,8 +103,7 @@ pub(crate) fn fastest_with_room<'a>(
     rtt: impl Fn(&PathSnapshot) -> Duration,
 ) -> Option<(usize, &'a PathSnapshot)> {
     let status = best_status(paths)?;
-    let has_room =
-        |path: &PathOffer<'a>| path.has_status(status) && path.snapshot.room() >= bytes;
+    let has_room = |path: &PathOffer<'a>| path.has_status(status) && path.snapshot.room() >= bytes;
     let with_room = paths.iter().enumerate().filter(|(_, path)| has_room(path));
     with_room.map(|(at, path)| (at, path.snapshot)).min_by_key(|(_, path)| (rtt(path), path.id))
 }

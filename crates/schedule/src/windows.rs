@@ -282,10 +282,9 @@ mod tests {
         suspect[2].status = roadweave_types::PathStatus::Suspect;
         let mut single = crate::Single::new("wwan0");
         crate::Scheduler::name_path(&mut single, PathId(1), "wwan0");
-        let schedulers: [(Box<dyn crate::Scheduler>, f64, f64); 4] = [
+        let schedulers: [(Box<dyn crate::Scheduler>, f64, f64); 3] = [
             (Box::new(crate::MinRtt::default()), 60.0, 30.0),
             (Box::new(crate::Redundant), 30.0, 20.0),
-            (Box::new(crate::Bonding), 10.0, 10.0),
             (Box::new(single), 20.0, 20.0),
         ];
         for (scheduler, all, without) in schedulers {

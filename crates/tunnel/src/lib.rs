@@ -44,9 +44,9 @@ pub use client::{
 };
 pub use geneve::{LinkCounters, RouterLink, RouterPeer};
 pub use lane::{
-    DatagramContent, EncoderTarget, FlowClass, Keeps, LANES_MAX, LaneConfig, LaneDatagram, LaneRule,
-    MakeRecovery, MakeScheduler, MemoryStats, NamesUplink, OrderStats, ReceiveStats, STRATEGIES,
-    SendStats, Strategy, StrategyEntry, Superseded, UnknownStrategy, default_lanes,
+    DatagramContent, EncoderTarget, FlowClass, Keeps, LANES_MAX, LaneConfig, LaneDatagram,
+    LaneRule, MakeRecovery, MakeScheduler, MemoryStats, NamesUplink, OrderStats, ReceiveStats,
+    STRATEGIES, SendStats, Strategy, StrategyEntry, Superseded, UnknownStrategy, default_lanes,
 };
 pub use learned::Learned;
 pub use leg::{LegStatus, TenantId, TenantStats};

@@ -44,7 +44,7 @@ const WORDS: [&str; 15] = [
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
 /// The fields of docs/configuration.md but the private key, and of the sections around them.
-const FIELDS: [&str; 105] = [
+const FIELDS: [&str; 106] = [
     "accept",
     "addresses",
     "allow_destinations",

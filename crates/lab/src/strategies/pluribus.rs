@@ -249,12 +249,7 @@ mod tests {
         (pluribus, path)
     }
 
-    fn poll(
-        pluribus: &mut Pluribus,
-        ms: u64,
-        path: &PathSnapshot,
-        backlog: u64,
-    ) -> Option<Repair> {
+    fn poll(pluribus: &mut Pluribus, ms: u64, path: &PathSnapshot, backlog: u64) -> Option<Repair> {
         pluribus.poll_repair(at(ms), &[PathOffer::free(path)], backlog)
     }
 

@@ -432,7 +432,10 @@ impl Dice {
                 insurance_percent: 25 * u8::from(self.once_in(4)),
                 order: self.order(),
                 rank: self.within(0..2) as u8,
-                ..LaneConfig::new(format!("lane{index}"), strategies::strategy(strategy).expect("known"))
+                ..LaneConfig::new(
+                    format!("lane{index}"),
+                    strategies::strategy(strategy).expect("known"),
+                )
             }
         };
         (0..count).map(lane).collect()

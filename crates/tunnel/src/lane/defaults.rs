@@ -62,12 +62,7 @@ pub fn default_lanes() -> Vec<LaneConfig> {
 /// The lane that streams are sent by: as transfers, but with little that waits in it, since frames
 /// are made when there is room for them.
 pub(crate) fn stream_lane() -> LaneConfig {
-    LaneConfig {
-        rank: 1,
-        pacing: Pacing::Rate,
-        rtp_frames: false,
-        ..patient(StreamsConfig::LANE)
-    }
+    LaneConfig { rank: 1, pacing: Pacing::Rate, rtp_frames: false, ..patient(StreamsConfig::LANE) }
 }
 
 /// The lane of transfers. The repairs of `xnc` come sooner than those of `minrtt`, so that what

@@ -294,7 +294,10 @@ impl LaneSender {
 
     /// The most bytes of a symbol's body that leave in one datagram, whether as they are or coded.
     pub(crate) fn symbol_room(&self, carrier: &impl Carrier) -> usize {
-        carrier.max_datagram_size().saturating_sub(CODED_HEADER + SYMBOL_HEADER).min(MAX_SYMBOL_BODY)
+        carrier
+            .max_datagram_size()
+            .saturating_sub(CODED_HEADER + SYMBOL_HEADER)
+            .min(MAX_SYMBOL_BODY)
     }
 
     /// This is to follow when the queue has room.

@@ -246,10 +246,7 @@ impl Strategy {
     ///
     /// # Errors
     /// When none of them has it; the message lists what they have.
-    pub fn find(
-        name: &str,
-        tables: &[&'static [StrategyEntry]],
-    ) -> Result<Self, UnknownStrategy> {
+    pub fn find(name: &str, tables: &[&'static [StrategyEntry]]) -> Result<Self, UnknownStrategy> {
         let entries = || tables.iter().copied().flatten();
         match entries().find(|entry| entry.fits(name)) {
             Some(entry) => Ok(Self { name: name.to_owned(), entry }),
@@ -419,10 +416,15 @@ mod tests {
 
     #[test]
     fn another_program_adds_strategies_of_its_own() {
-        static OTHERS: &[StrategyEntry] =
-            &[StrategyEntry::new("mine", "a test", |_, _| Some(Box::new(Redundant)), none, ToDeadline)
-                .paced_by(Pacing::Controller)
-                .leaving_repairs_where_they_are()];
+        static OTHERS: &[StrategyEntry] = &[StrategyEntry::new(
+            "mine",
+            "a test",
+            |_, _| Some(Box::new(Redundant)),
+            none,
+            ToDeadline,
+        )
+        .paced_by(Pacing::Controller)
+        .leaving_repairs_where_they_are()];
         let find = |name: &str| Strategy::find(name, &[STRATEGIES, OTHERS]);
         let (mine, xnc) = (find("mine").expect("known"), find("xnc").expect("known"));
         assert_eq!((mine.as_str(), xnc), ("mine", Strategy::xnc()));

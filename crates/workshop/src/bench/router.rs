@@ -59,7 +59,7 @@ fn measure(bench: &Bench) -> anyhow::Result<Results> {
         let end = |host| SocketAddr::from(([a, b, c, host], GENEVE_PORT));
         RouterCable { interface, client: end(1), server: end(2) }
     });
-    let files = write_router_files(bench.directory(), &cables)?;
+    let files = write_router_files(&bench.directory, &cables)?;
     let mut routers = Tunnel::start_routers(bench.site(), &files)?;
     routers.wait_for_paths(cables.len(), || Ok(()))?;
     let results = bench.measure_tunnel(&mut routers, veth)?;

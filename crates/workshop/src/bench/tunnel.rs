@@ -50,7 +50,7 @@ pub(super) fn present(results: &Results, json: bool) -> anyhow::Result<()> {
 pub(super) struct Bench {
     client: NetNs,
     server: NetNs,
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     program: PathBuf,
     product: PathBuf,
     seconds: u32,

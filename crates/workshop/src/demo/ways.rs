@@ -164,7 +164,12 @@ mod tests {
             assert_eq!(Way::parse(name, "lte").unwrap(), Way::Live(live), "{name}");
         };
         check("lola-adaptive", "lola", "lola-adaptive", None);
-        check("minrtt-unreliable-adaptive", "minrtt-unreliable", "minrtt-unreliable-adaptive", None);
+        check(
+            "minrtt-unreliable-adaptive",
+            "minrtt-unreliable",
+            "minrtt-unreliable-adaptive",
+            None,
+        );
         check("single-adaptive", "single:lte", "single:lte-adaptive", None);
         check("single:att-adaptive", "single:att", "single:att-adaptive", None);
         check("xnc@8M", "xnc", "xnc@8M", Some(8_000_000));

@@ -80,16 +80,6 @@ impl Daemon {
             .with_context(|| format!("cannot signal the {}", self.name))
     }
 
-    /// Kills it, and waits until it is gone.
-    ///
-    /// # Errors
-    /// When it had ended before, with the last lines that it wrote.
-    pub fn kill(&mut self) -> anyhow::Result<()> {
-        self.check_running()?;
-        self.child.kill().with_context(|| format!("cannot kill the {}", self.name))?;
-        self.child.wait().map(drop).context("cannot wait for a process")
-    }
-
     /// The CPU time that it has used.
     ///
     /// # Errors

@@ -282,7 +282,7 @@ mod tests {
         let files = spec.write(directory.path()).unwrap();
         let client: ClientFile = load(&files.client).unwrap();
         let server: ServerFile = load(&files.server).unwrap();
-        assert_eq!(client.lanes[0].strategy.as_str(), "single:lte");
+        assert_eq!(client.lanes[0].strategy.get().as_str(), "single:lte");
         assert_eq!(client.uplinks.include, ["att", "lte"]);
         let known = client.server.unwrap().public_key;
         assert_eq!(known, server.private_key.identity().unwrap().public_key());

@@ -92,7 +92,10 @@ fn a_roll_out_waits_until_the_right_person_has_approved_this_configuration() {
             record.settings.state = RolloutState::Aborted;
             let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
             match change.update(&first, record).await {
-                Ok(_) => break change.commit().await.unwrap(),
+                Ok(_) => {
+                    change.commit().await.unwrap();
+                    break;
+                }
                 Err(StoreError::Changed { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
