@@ -76,6 +76,7 @@ fuzz: packages
 
 lint:
 	scripts/width.sh
+	scripts/size.py
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --all-targets $(MEMBERS) -- -D warnings
