@@ -204,6 +204,7 @@ mod tests {
 
     use super::*;
     use crate::Waker;
+    use crate::netns::wait_within;
 
     /// A listener, and what the event loop was asked.
     fn world() -> (SocketAddr, std::sync::mpsc::Receiver<crate::local::LocalRequest>) {
@@ -233,11 +234,9 @@ mod tests {
         assert!(listener.socket.is_none());
         listener.start(RequestSender::new(queue, Waker::new().expect("one"))).expect("a thread");
         drop(holder);
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while TcpStream::connect(address).is_err() {
-            assert!(Instant::now() < deadline, "nobody listens");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_within(Duration::from_secs(60), "nobody listens", || {
+            TcpStream::connect(address).is_ok()
+        });
         assert!(get(address, "/nowhere").starts_with("HTTP/1.1 404 "));
     }
 

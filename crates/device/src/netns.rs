@@ -13,7 +13,9 @@ mod testing;
 mod watch;
 
 pub use sandbox::Sandbox;
-pub use testing::{run_sandboxed, sandbox_is_there};
+pub use testing::{
+    WAIT_MAX, cable, run_sandboxed, sandbox_is_there, wait_or_show, wait_until, wait_within,
+};
 pub use watch::Watch;
 
 use std::fs::File;
@@ -114,6 +116,24 @@ impl NetNs {
         run("ip", &words)
     }
 
+    /// What a program prints that runs inside to its end, as in `ns.run("ip route get 10.1.0.1")`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Program`] with what it said when it failed.
+    pub fn run(&self, words: &str) -> Result<String, DeviceError> {
+        let mut words = words.split_whitespace();
+        let program = words.next().unwrap_or_default();
+        output(self.command(program).args(words))
+    }
+
+    /// Runs the script `script` with `nft` inside.
+    ///
+    /// # Errors
+    /// As [`NetNs::run`].
+    pub fn nft(&self, script: &str) -> Result<(), DeviceError> {
+        output(self.command("nft").arg(script)).map(drop)
+    }
+
     /// Sets a `net.*` sysctl inside, as in `ns.set_sysctl("net.ipv4.ip_forward", "1")`.
     ///
     /// # Errors
@@ -193,20 +213,24 @@ fn set_loopback_up() -> Result<(), DeviceError> {
     netlink.set_link(index, true, None)
 }
 
-/// Runs a program to its end; a failure is told by the last line that it wrote.
-pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<(), DeviceError> {
-    let output = Command::new(program).args(arguments).output().map_err(|error| {
+fn run(program: &str, arguments: &[&str]) -> Result<(), DeviceError> {
+    output(Command::new(program).args(arguments)).map(drop)
+}
+
+/// What a program prints; a failure has the last line that it wrote.
+fn output(command: &mut Command) -> Result<String, DeviceError> {
+    let output = command.output().map_err(|error| {
+        let program = command.get_program().to_string_lossy();
         DeviceError::Unavailable { why: format!("the program {program} cannot be run: {error}") }
     })?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    let detail = text.trim().lines().next_back().unwrap_or("it gave no reason");
-    Err(DeviceError::Program {
-        program: format!("{program} {}", arguments.join(" ")),
-        detail: detail.to_owned(),
-    })
+    let detail = text.trim().lines().next_back().unwrap_or("it gave no reason").to_owned();
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    Err(DeviceError::Program { program: words.join(" "), detail })
 }
 
 /// Where `ip netns` keeps namespaces.

@@ -9,28 +9,25 @@
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of sockets and devices")]
 
+mod common;
+
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_device::netns::{CableEnd, NetNs, Watch, run_sandboxed};
 use roadweave_device::{
-    Allowed, AnchorTun, Apart, Excluded, FilterOptions, Filters, Forwarding, Instance, RouteKeeper,
-    Routes, Tun, TunOptions, cleanup, wait_readable,
+    Allowed, AnchorTun, Apart, FilterOptions, Filters, Forwarding, Instance, RouteKeeper, Routes,
+    Tun, TunOptions, cleanup, wait_readable,
 };
-use roadweave_types::Marks;
 
-const WAIT_MAX: Duration = Duration::from_secs(20);
+use common::*;
+
 const MACHINE: [&str; 2] = ["203.0.113.1", "2001:db8::1"];
 const SITE: [&str; 2] = ["203.0.113.2", "2001:db8::2"];
 const CLIENT: [&str; 2] = ["10.77.0.2", "fd77::2"];
 const OWN: [&str; 2] = ["10.77.0.1", "fd77::1"];
 const NETWORKS: [&str; 2] = ["10.77.0.1/24", "fd77::1/64"];
-
-fn prefixes(texts: &[&str]) -> Vec<IpNet> {
-    texts.iter().map(|text| text.parse().unwrap()).collect()
-}
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -47,15 +44,13 @@ impl World {
         let (machine, site) = (NetNs::create("machine").unwrap(), NetNs::create("site").unwrap());
         // Strict, as some distributions have it.
         machine.set_sysctl("net.ipv4.conf.all.rp_filter", "1").unwrap();
-        let at = |addresses: [&str; 2]| {
-            prefixes(&[&format!("{}/24", addresses[0]), &format!("{}/64", addresses[1])])
-        };
-        NetNs::connect(
-            &CableEnd { namespace: &machine, interface: "eth0", addresses: &at(MACHINE) },
-            &CableEnd { namespace: &site, interface: "eth0", addresses: &at(SITE) },
-        )
-        .unwrap();
-        Self { machine, site }
+        cable(
+            (&machine, "eth0", &["203.0.113.1/24", "2001:db8::1/64"]),
+            (&site, "eth0", &["203.0.113.2/24", "2001:db8::2/64"]),
+        );
+        let world = Self { machine, site };
+        SITE.into_iter().for_each(|site| world.echo(&world.site, site, 7));
+        world
     }
 
     /// A service of `namespace` that sends back what it gets.
@@ -78,8 +73,7 @@ impl World {
 
     /// What another program of the machine sets.
     fn nft(&self, commands: &str) {
-        let output = self.machine.command("nft").arg(commands).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
+        self.machine.nft(commands).unwrap();
     }
 
     fn connections(&self) -> String {
@@ -117,30 +111,21 @@ impl<'a> Anchor<'a> {
             let mut routes = Routes::open(&instance).unwrap();
             routes.keep_apart(apart, surroundings(&tun, networks, false)).unwrap();
             routes.route_into_tun(tun.index(), &prefixes(behind)).unwrap();
+            // As where private networks are what clients are to reach.
+            let allowed = prefixes(&["10.0.0.0/8", "fd00::/8"]).into_iter();
+            let forwarding = Forwarding::Server {
+                outside_to_tunnel: false,
+                clients_reach_clients: true,
+                denied: Vec::new(),
+                allowed: allowed.map(|prefix| Allowed { prefix, port: None }).collect(),
+            };
             let filters = FilterOptions {
-                tun: name.to_owned(),
                 mtu: 1360,
                 own_addresses: prefixes(networks).iter().map(IpNet::addr).collect(),
                 inner: prefixes(&[networks, behind].concat()),
                 masquerade: true,
-                masquerade_into_tun: None,
-                excluded: Excluded::default(),
-                forwards: Vec::new(),
-                client_sockets: false,
-                forwarding: Forwarding::Server {
-                    outside_to_tunnel: false,
-                    clients_reach_clients: true,
-                    denied: Vec::new(),
-                    // As where private networks are what clients are to reach.
-                    allowed: prefixes(&["10.0.0.0/8", "fd00::/8"])
-                        .into_iter()
-                        .map(|prefix| Allowed { prefix, port: None })
-                        .collect(),
-                },
                 apart: Some(apart),
-                share: None,
-                marks: Marks::default(),
-                forward: true,
+                ..filter_options(name, forwarding)
             };
             let filters = Filters::install(&instance, &filters).unwrap();
             (tun, filters, RouteKeeper::start(routes).unwrap())
@@ -299,11 +284,8 @@ fn halves(packet: &[u8], number: u8) -> [Vec<u8>; 2] {
 
 #[test]
 fn equal_addresses_of_two_tenants_have_their_own_connections() {
-    run_sandboxed("equal_addresses_of_two_tenants_have_their_own_connections", || {
+    run_sandboxed(|| {
         let world = World::new();
-        for site in SITE {
-            world.echo(&world.site, site, 7);
-        }
         let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
         let mut b = Anchor::start(&world, "rwb", &NETWORKS, &[]);
         // Under way at once.
@@ -364,19 +346,15 @@ fn equal_addresses_of_two_tenants_have_their_own_connections() {
         assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
         a.stop();
         b.stop();
-        let left = world.machine.command("ip").args(["rule"]).output().unwrap();
-        let left = String::from_utf8(left.stdout).unwrap();
+        let left = world.machine.run("ip rule").unwrap();
         assert!(!left.contains("523"), "{left}");
     });
 }
 
 #[test]
 fn no_client_reaches_another_tenants_by_any_address() {
-    run_sandboxed("no_client_reaches_another_tenants_by_any_address", || {
+    run_sandboxed(|| {
         let world = World::new();
-        for site in SITE {
-            world.echo(&world.site, site, 7);
-        }
         let networks = [&NETWORKS[..], &["10.88.0.1/24", "fd88::1/64"]].concat();
         // The site's own address, and what is behind its router, are clients' as well.
         let behind = ["203.0.113.2/32", "2001:db8::2/128", "192.168.50.0/24"];
@@ -424,8 +402,7 @@ fn no_client_reaches_another_tenants_by_any_address() {
         assert_eq!(a.heard, Vec::<String>::new());
         assert!(b.heard.iter().all(|text| text.starts_with('b') || text == whole), "{:?}", b.heard);
         // What is behind one tenant's client draws nothing of the machine's.
-        let routes = world.machine.command("ip").args(["route"]).output().unwrap();
-        let routes = String::from_utf8(routes.stdout).unwrap();
+        let routes = world.machine.run("ip route").unwrap();
         assert!(!routes.contains("192.168.50.0"), "{routes}");
         a.stop();
         b.stop();
@@ -434,11 +411,9 @@ fn no_client_reaches_another_tenants_by_any_address() {
 
 #[test]
 fn answers_of_an_anchor_that_is_gone_reach_nobody() {
-    run_sandboxed("answers_of_an_anchor_that_is_gone_reach_nobody", || {
+    run_sandboxed(|| {
         let world = World::new();
         let site = world.socket(&world.site, SITE[0], 8);
-        world.echo(&world.site, SITE[0], 7);
-        world.echo(&world.site, SITE[1], 7);
         for is_crash in [true, false] {
             let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
             let mut b = Anchor::start(&world, "rwb", &NETWORKS, &[]);
@@ -461,9 +436,7 @@ fn answers_of_an_anchor_that_is_gone_reach_nobody() {
         let lock = instance.lock().unwrap();
         world.machine.enter(|| cleanup(&instance, &lock).unwrap()).unwrap();
         for words in ["rule", "-6 rule", "route show table all"] {
-            let output =
-                world.machine.command("ip").args(words.split(' ')).output().unwrap().stdout;
-            let output = String::from_utf8(output).unwrap();
+            let output = world.machine.run(&format!("ip {words}")).unwrap();
             assert!(!output.contains("523:") && !output.contains("unreachable 10.77"), "{output}");
         }
     });
@@ -471,18 +444,13 @@ fn answers_of_an_anchor_that_is_gone_reach_nobody() {
 
 #[test]
 fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
-    run_sandboxed("what_others_take_from_an_anchor_among_neighbours_comes_back", || {
+    run_sandboxed(|| {
         let world = World::new();
-        for site in SITE {
-            world.echo(&world.site, site, 7);
-        }
         let a = Anchor::start(&world, "rwa", &NETWORKS, &["192.168.50.0/24"]);
         let mut b = Anchor::start(&world, "rwb", &NETWORKS, &["192.168.50.0/24"]);
         b.ask_site("b");
         let run = |words: &str| {
-            let output = world.machine.command("ip").args(words.split(' ')).output().unwrap();
-            assert!(output.status.success(), "{words}: {output:?}");
-            let text = String::from_utf8(output.stdout).unwrap();
+            let text = world.machine.run(&format!("ip {words}")).unwrap();
             let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
             lines.sort_unstable();
             lines
@@ -505,11 +473,7 @@ fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
         let table = before.0.iter().find(|line| line.contains("iif rwb")).unwrap();
         let table = table.split("lookup ").nth(1).unwrap().split(' ').next().unwrap();
         run(&format!("route flush table {table}"));
-        let watch = Watch::start();
-        while state() != before {
-            assert!(watch.elapsed() < WAIT_MAX, "{:?}\n{before:?}", state());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_or_show(WAIT_MAX, || format!("{:?}\n{before:?}", state()), || state() == before);
         b.ask_site("b again");
         a.stop();
         b.stop();
@@ -518,45 +482,37 @@ fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
 
 #[test]
 fn what_others_translate_for_one_tenant_reaches_no_other_while_its_anchor_is_stopped() {
-    run_sandboxed(
-        "what_others_translate_for_one_tenant_reaches_no_other_while_its_anchor_is_stopped",
-        || {
-            let world = World::new();
-            world.echo(&world.site, SITE[0], 7);
-            world.echo(&world.site, SITE[1], 7);
-            let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
-            let mut b = Anchor::start(&world, "rwb", &NETWORKS, &[]);
-            let (mark, _) = Apart::of(&Instance::new("rwa").unwrap()).mark();
-            world.nft(&format!(
-                "add table ip forwards; \
+    run_sandboxed(|| {
+        let world = World::new();
+        let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
+        let mut b = Anchor::start(&world, "rwb", &NETWORKS, &[]);
+        let (mark, _) = Apart::of(&Instance::new("rwa").unwrap()).mark();
+        world.nft(&format!(
+            "add table ip forwards; \
                  add chain ip forwards early {{ type filter hook prerouting priority -160; }}; \
                  add chain ip forwards late {{ type nat hook prerouting priority dstnat; }}; \
                  add rule ip forwards early iifname eth0 udp dport 8080 meta mark set {mark:#x}; \
                  add rule ip forwards late iifname eth0 udp dport 8080 dnat to {}:80",
-                CLIENT[0]
-            ));
-            let send = |port, text: &str| {
-                let socket = world.socket(&world.site, SITE[0], port);
-                socket.send_to(text.as_bytes(), (MACHINE[0], 8080)).unwrap();
-            };
-            send(5000, "for a");
-            a.hear("for a");
-            a.stop();
-            send(5001, "for a, who is away");
-            b.ask_site("b");
-            assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
-            b.stop();
-        },
-    );
+            CLIENT[0]
+        ));
+        let send = |port, text: &str| {
+            let socket = world.socket(&world.site, SITE[0], port);
+            socket.send_to(text.as_bytes(), (MACHINE[0], 8080)).unwrap();
+        };
+        send(5000, "for a");
+        a.hear("for a");
+        a.stop();
+        send(5001, "for a, who is away");
+        b.ask_site("b");
+        assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
+        b.stop();
+    });
 }
 
 #[test]
 fn marks_that_others_restore_do_not_lead_answers_astray() {
-    run_sandboxed("marks_that_others_restore_do_not_lead_answers_astray", || {
+    run_sandboxed(|| {
         let world = World::new();
-        for site in SITE {
-            world.echo(&world.site, site, 7);
-        }
         // As a VPN with a default route does.
         world.nft(
             "add table inet vpn; \
@@ -579,7 +535,7 @@ fn marks_that_others_restore_do_not_lead_answers_astray() {
 
 #[test]
 fn what_cannot_be_shared_is_refused_with_what_clashes() {
-    run_sandboxed("what_cannot_be_shared_is_refused_with_what_clashes", || {
+    run_sandboxed(|| {
         let world = World::new();
         let a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
         let open = |name: &str, networks: &[&str], is_exposed| {

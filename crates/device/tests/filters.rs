@@ -2,17 +2,20 @@
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of sockets and devices")]
 
+mod common;
+
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_device::netns::{CableEnd, NetNs, Watch, run_sandboxed};
 use roadweave_device::{
-    Allowed, Excluded, FilterKeeper, FilterOptions, Filters, Forwarding, Instance, Interface,
-    Monitor, cleanup,
+    Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Instance, Interface, Monitor,
+    cleanup,
 };
-use roadweave_types::{DropReason, Marks, UplinkSelector};
+use roadweave_types::{DropReason, UplinkSelector};
+
+use common::*;
 
 #[path = "filters/forged.rs"]
 mod forged;
@@ -20,20 +23,6 @@ mod forged;
 mod shares;
 
 const WAIT: Duration = Duration::from_millis(300);
-
-fn prefix(text: &str) -> IpNet {
-    text.parse().unwrap()
-}
-
-fn cable(a: (&NetNs, &str, &[&str]), b: (&NetNs, &str, &[&str])) {
-    let addresses = |texts: &[&str]| texts.iter().map(|text| prefix(text)).collect::<Vec<_>>();
-    let (left, right) = (addresses(a.2), addresses(b.2));
-    NetNs::connect(
-        &CableEnd { namespace: a.0, interface: a.1, addresses: &left },
-        &CableEnd { namespace: b.0, interface: b.1, addresses: &right },
-    )
-    .unwrap();
-}
 
 /// A machine in the middle with four networks, each with one host, which has the machine as its
 /// gateway. Number N has 10.N.0.0/24 and fd0N::/64; the machine is .1, the host .2.
@@ -140,22 +129,7 @@ impl Exchange {
 }
 
 fn options(forwarding: Forwarding) -> FilterOptions {
-    FilterOptions {
-        tun: "rw0".to_owned(),
-        mtu: 1400,
-        own_addresses: Vec::new(),
-        inner: Vec::new(),
-        masquerade: false,
-        masquerade_into_tun: None,
-        excluded: Excluded::default(),
-        forwards: Vec::new(),
-        client_sockets: false,
-        forwarding,
-        apart: None,
-        share: None,
-        marks: Marks::default(),
-        forward: true,
-    }
+    filter_options("rw0", forwarding)
 }
 
 fn a_box(between_uplinks: bool) -> FilterOptions {
@@ -172,26 +146,16 @@ fn a_server(outside_to_tunnel: bool, clients_reach_clients: bool) -> FilterOptio
 }
 
 fn nft(namespace: &NetNs, script: &str) {
-    let output = namespace.command("nft").arg(script).output().unwrap();
-    assert!(output.status.success(), "{script}: {output:?}");
-}
-
-fn sysctl(path: &str) -> String {
-    std::fs::read_to_string(format!("/proc/sys/net/{path}")).unwrap().trim().to_owned()
+    namespace.nft(script).unwrap();
 }
 
 fn forwarding(namespace: &NetNs) -> [String; 2] {
     namespace.enter(|| ["ipv4/ip_forward", "ipv6/conf/all/forwarding"].map(sysctl)).unwrap()
 }
 
-fn tables(namespace: &NetNs) -> String {
-    let output = namespace.command("nft").args(["list", "tables"]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap()
-}
-
 #[test]
 fn a_box_is_no_router_for_its_uplinks() {
-    run_sandboxed("a_box_is_no_router_for_its_uplinks", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan, wifi, modem } = &road;
         machine.set_forwarding().unwrap();
@@ -266,7 +230,7 @@ fn passes_the_forwarded_port(from: &NetNs, lan: &NetNs) -> bool {
 
 #[test]
 fn what_had_a_default_route_once_is_no_network_behind_the_box() {
-    run_sandboxed("what_had_a_default_route_once_is_no_network_behind_the_box", || {
+    run_sandboxed(|| {
         let Crossing { machine, .. } = &Crossing::new();
         machine.ip("link add idle0 type veth peer name idle1").unwrap();
         let inside = |monitor: &mut Monitor| {
@@ -295,7 +259,7 @@ fn what_had_a_default_route_once_is_no_network_behind_the_box() {
 
 #[test]
 fn a_server_decides_who_enters_the_tunnel() {
-    run_sandboxed("a_server_decides_who_enters_the_tunnel", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan, wifi: outside, .. } = &road;
         machine.set_forwarding().unwrap();
@@ -332,8 +296,7 @@ fn a_server_decides_who_enters_the_tunnel() {
 
 #[test]
 fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
-    let name = "a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards";
-    run_sandboxed(name, || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan, wifi, modem } = &road;
         let instance = Instance::new("server").unwrap();
@@ -402,7 +365,7 @@ fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
 
 #[test]
 fn two_instances_share_forwarding_and_the_last_turns_it_off() {
-    run_sandboxed("two_instances_share_forwarding_and_the_last_turns_it_off", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let machine = &road.machine;
         let install = |name: &str, tun: &str| {
@@ -422,7 +385,7 @@ fn two_instances_share_forwarding_and_the_last_turns_it_off() {
 
 #[test]
 fn inner_addresses_answer_in_the_tunnel_alone() {
-    run_sandboxed("inner_addresses_answer_in_the_tunnel_alone", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan, wifi, .. } = &road;
         let instance = Instance::new("client").unwrap();
@@ -462,8 +425,7 @@ fn passes_in_the_name_of(liar: &NetNs, source: &str, to: &NetNs, address: &str) 
 
 /// Tells one end of a cable the hardware address of the other.
 fn introduce(to: (&NetNs, &str), of: (&NetNs, &str, &str)) {
-    let output = of.0.command("ip").args(["-br", "link", "show", of.1]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = of.0.run(&format!("ip -br link show {}", of.1)).unwrap();
     let hardware = text.split_whitespace().nth(2).unwrap();
     let words = format!("-6 neigh replace {} lladdr {hardware} dev {} nud permanent", of.2, to.1);
     to.0.ip(&words).unwrap();
@@ -481,7 +443,7 @@ fn hears(machine: &NetNs, from: &NetNs, all: &str) -> bool {
 
 #[test]
 fn clients_do_not_reach_what_a_server_denies() {
-    run_sandboxed("clients_do_not_reach_what_a_server_denies", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan, wifi, modem } = &road;
         machine.set_forwarding().unwrap();
@@ -544,18 +506,14 @@ fn clients_do_not_reach_what_a_server_denies() {
 
 #[test]
 fn what_others_remove_or_change_is_put_back() {
-    run_sandboxed("what_others_remove_or_change_is_put_back", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, lan, wifi, .. } = &road;
         machine.set_forwarding().unwrap();
         let instance = Instance::new("client").unwrap();
         let mut keeper = machine.enter(|| FilterKeeper::start(&instance, None).unwrap()).unwrap();
         keeper.set_and_wait(a_box(false)).unwrap();
-        let table = || {
-            let list = ["-a", "list", "table", "inet", "roadweave_client"];
-            let output = machine.command("nft").args(list).output().unwrap();
-            String::from_utf8(output.stdout).unwrap()
-        };
+        let table = || machine.run("nft -a list table inet roadweave_client").unwrap();
         // Handles tell whether somebody has touched a rule.
         let lines = || {
             let table = table();
@@ -588,16 +546,8 @@ fn what_others_remove_or_change_is_put_back() {
             keeper.refresh();
             std::thread::sleep(WAIT);
             nft(machine, change);
-            let changed = Watch::start();
-            while rules() != before {
-                assert!(
-                    changed.elapsed() < Duration::from_millis(1400),
-                    "{change}: {:#?}",
-                    rules()
-                );
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            println!("{change}: {:?}", changed.elapsed());
+            let state = || format!("{change}: {:#?}", rules());
+            wait_or_show(Duration::from_millis(1400), state, || rules() == before);
         }
         assert!(!road.reaches(wifi, lan, "10.2.0.2"));
 
@@ -608,11 +558,7 @@ fn what_others_remove_or_change_is_put_back() {
         let asked = Watch::start();
         keeper.set(many.clone());
         assert!(asked.elapsed() < Duration::from_millis(5), "{:?}", asked.elapsed());
-        while !table().contains("10.30.64.0/24") {
-            assert!(asked.elapsed() < Duration::from_secs(20));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        println!("4,000 prefixes: {:?}", asked.elapsed());
+        wait_until("4,000 prefixes", || table().contains("10.30.64.0/24"));
         drop(keeper);
         assert!(!tables(machine).contains("roadweave"));
     });

@@ -2,6 +2,8 @@
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of sockets and devices")]
 
+mod common;
+
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -11,30 +13,15 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use roadweave_device::netns::{CableEnd, NetNs, Watch, run_sandboxed};
 use roadweave_device::{
     Change, ClientRoutes, DeviceError, Ecn, Excluded, FilterKeeper, FilterOptions, Filters,
     Forwarding, Gateway, Grant, Instance, Monitor, Netlink, Outgoing, ROUTE_PROTOCOL,
     RouteSettings, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent,
     UplinkNeighbours, UplinkSocket, cleanup, wait_readable,
 };
-use roadweave_types::{Marks, UplinkSelector};
+use roadweave_types::UplinkSelector;
 
-const WAIT_MAX: Duration = Duration::from_secs(20);
-
-fn prefix(text: &str) -> IpNet {
-    text.parse().unwrap()
-}
-
-fn cable(a: (&NetNs, &str, &[&str]), b: (&NetNs, &str, &[&str])) {
-    let addresses = |texts: &[&str]| texts.iter().map(|text| prefix(text)).collect::<Vec<_>>();
-    let (left, right) = (addresses(a.2), addresses(b.2));
-    NetNs::connect(
-        &CableEnd { namespace: a.0, interface: a.1, addresses: &left },
-        &CableEnd { namespace: b.0, interface: b.1, addresses: &right },
-    )
-    .unwrap();
-}
+use common::*;
 
 fn tun(name: &str, address: &str) -> Tun {
     let addresses = vec![prefix(address)];
@@ -43,22 +30,8 @@ fn tun(name: &str, address: &str) -> Tun {
 
 /// Filters that give what comes out of `tun` this machine's address.
 fn filters(tun: &str, inner: &str) -> FilterOptions {
-    FilterOptions {
-        tun: tun.to_owned(),
-        mtu: 1400,
-        own_addresses: Vec::new(),
-        inner: vec![prefix(inner)],
-        masquerade: true,
-        masquerade_into_tun: None,
-        excluded: Excluded::default(),
-        forwards: Vec::new(),
-        client_sockets: false,
-        forwarding: Forwarding::Open,
-        apart: None,
-        share: None,
-        marks: Marks::default(),
-        forward: true,
-    }
+    let inner = vec![prefix(inner)];
+    FilterOptions { inner, masquerade: true, ..filter_options(tun, Forwarding::Open) }
 }
 
 /// A client's routes for a TUN with everything of `into_tunnel` in it.
@@ -161,7 +134,7 @@ impl TwoModems {
 
 #[test]
 fn two_uplinks_with_the_same_address_both_work() {
-    run_sandboxed("two_uplinks_with_the_same_address_both_work", || {
+    run_sandboxed(|| {
         let world = TwoModems::new();
         let server = world.internet.enter(|| UdpSocket::bind("10.99.0.1:4433").unwrap()).unwrap();
         server.set_read_timeout(Some(WAIT_MAX)).unwrap();
@@ -244,7 +217,7 @@ fn two_uplinks_with_the_same_address_both_work() {
                 assert!(leftovers().contains(&"rule 532".to_owned()), "they outlive it");
                 cleanup(&instance, &instance.lock().unwrap()).unwrap();
                 assert_eq!(leftovers(), Vec::<String>::new());
-                assert_eq!(sysctl("net/ipv4/conf/eth1/rp_filter"), "1");
+                assert_eq!(sysctl("ipv4/conf/eth1/rp_filter"), "1");
             })
             .unwrap();
     });
@@ -252,7 +225,7 @@ fn two_uplinks_with_the_same_address_both_work() {
 
 #[test]
 fn the_monitor_sees_uplinks_come_change_and_go() {
-    run_sandboxed("the_monitor_sees_uplinks_come_change_and_go", || {
+    run_sandboxed(|| {
         let (vehicle, modem) = (NetNs::create("box").unwrap(), NetNs::create("modem").unwrap());
         let selector =
             UplinkSelector { include: vec!["wwan*".to_owned()], exclude: vec![], inside: vec![] };
@@ -326,7 +299,7 @@ fn await_gateways(monitor: &mut Monitor, ipv4: bool, wanted: [Option<&str>; 2]) 
 
 #[test]
 fn a_default_route_by_several_next_hops_gives_each_uplink_its_own() {
-    run_sandboxed("a_default_route_by_several_next_hops_gives_each_uplink_its_own", || {
+    run_sandboxed(|| {
         let vehicle = NetNs::create("box").unwrap();
         let routers = [1, 2].map(|number| router(&vehicle, number));
         let selector =
@@ -388,7 +361,7 @@ fn a_default_route_by_several_next_hops_gives_each_uplink_its_own() {
 
 #[test]
 fn settings_that_are_right_already_need_no_writable_proc() {
-    run_sandboxed("settings_that_are_right_already_need_no_writable_proc", || {
+    run_sandboxed(|| {
         let server = NetNs::create("server").unwrap();
         let outside = NetNs::create("outside").unwrap();
         cable((&server, "eth0", &["203.0.113.1/24"]), (&outside, "eth0", &["203.0.113.2/24"]));
@@ -404,13 +377,13 @@ fn settings_that_are_right_already_need_no_writable_proc() {
         let _filters = server
             .enter(|| Filters::install(&instance, &filters("rw0", "10.8.0.0/24")).unwrap())
             .unwrap();
-        server.enter(|| assert_eq!(sysctl("net/ipv6/conf/lo/accept_ra"), "1")).unwrap();
+        server.enter(|| assert_eq!(sysctl("ipv6/conf/lo/accept_ra"), "1")).unwrap();
     });
 }
 
 #[test]
 fn inner_addresses_are_masqueraded_and_segments_clamped() {
-    run_sandboxed("inner_addresses_are_masqueraded_and_segments_clamped", || {
+    run_sandboxed(|| {
         let client = NetNs::create("client").unwrap();
         let server = NetNs::create("server").unwrap();
         let outside = NetNs::create("outside").unwrap();
@@ -455,8 +428,8 @@ fn inner_addresses_are_masqueraded_and_segments_clamped() {
         server
             .enter(move || {
                 drop(filters);
-                assert_eq!(sysctl("net/ipv4/ip_forward"), "0");
-                assert_eq!(sysctl("net/ipv6/conf/all/forwarding"), "0");
+                assert_eq!(sysctl("ipv4/ip_forward"), "0");
+                assert_eq!(sysctl("ipv6/conf/all/forwarding"), "0");
                 assert_eq!(leftovers(), Vec::<String>::new());
             })
             .unwrap();
@@ -477,10 +450,7 @@ fn change_as_another_program(machine: &NetNs) {
 
 /// What `ip` says of the TUN and of the local table's rules.
 fn link_and_rules(machine: &NetNs) -> Vec<String> {
-    let run = |words: &str| {
-        let output = machine.command("ip").args(words.split(' ')).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let run = |words: &str| machine.run(&format!("ip {words}")).unwrap();
     let link = run("-o link show rw0");
     let is_local = |line: &&str| line.starts_with("0:") && line.contains("lookup local");
     let rules = run("-4 rule") + &run("-6 rule");
@@ -494,7 +464,7 @@ fn link_and_rules(machine: &NetNs) -> Vec<String> {
 
 #[test]
 fn what_another_program_changes_of_the_tun_and_the_rules_is_set_right() {
-    run_sandboxed("what_another_program_changes_of_the_tun_and_the_rules_is_set_right", || {
+    run_sandboxed(|| {
         let machine = NetNs::create("machine").unwrap();
         let (before, after, changes) = machine
             .enter(|| {
@@ -534,14 +504,10 @@ fn what_another_program_changes_of_the_tun_and_the_rules_is_set_right() {
                 machine.ip("-6 rule add pref 0 lookup local").unwrap();
                 assert_eq!(link_and_rules(&machine), before);
                 let settings = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
-                let values = || settings.map(|it| sysctl(&it.replace('.', "/")));
+                let values = || settings.map(|it| sysctl(&it[4..].replace('.', "/")));
                 for _ in 0..2 {
                     settings.iter().for_each(|it| machine.set_sysctl(it, "0").unwrap());
-                    let deadline = Instant::now() + WAIT_MAX;
-                    while values() != ["1", "1"] {
-                        assert!(Instant::now() < deadline, "forwarding stays off");
-                        std::thread::sleep(Duration::from_millis(100));
-                    }
+                    wait_until("forwarding stays off", || values() == ["1", "1"]);
                 }
                 drop((keeper, server));
                 assert_eq!(values(), ["0", "0"]);
@@ -559,14 +525,10 @@ fn cpu_time() -> Duration {
 
 #[test]
 fn thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread() {
-    run_sandboxed("thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread", || {
+    run_sandboxed(|| {
         let (vehicle, modem) = (NetNs::create("box").unwrap(), NetNs::create("modem").unwrap());
         cable((&vehicle, "eth1", &["10.1.0.2/24"]), (&modem, "eth1", &["10.1.0.1/24"]));
-        let passing = || {
-            let words = ["route", "show", "table", "all", "type", "throw"];
-            let output = vehicle.command("ip").args(words).output().unwrap();
-            String::from_utf8(output.stdout).unwrap().lines().count()
-        };
+        let passing = || vehicle.run("ip route show table all type throw").unwrap().lines().count();
         let work = || {
             let selector =
                 UplinkSelector { include: vec!["eth*".to_owned()], ..UplinkSelector::default() };
@@ -596,11 +558,7 @@ fn thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread() {
             assert!(looks < all / 2, "{looks:?} of {all:?}");
             // What is removed comes back, whoever looks.
             vehicle.ip("route flush type throw table all").unwrap();
-            let deadline = Instant::now() + WAIT_MAX;
-            while passing() != 18_000 {
-                assert!(Instant::now() < deadline, "{} are there", passing());
-                std::thread::sleep(Duration::from_millis(100));
-            }
+            wait_until("all are there again", || passing() == 18_000);
             routes.set_excluded(Excluded::default());
             routes.sync().unwrap();
             routes.await_excluded().unwrap();
@@ -612,7 +570,7 @@ fn thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread() {
 
 #[test]
 fn two_instances_leave_each_other_alone() {
-    run_sandboxed("two_instances_leave_each_other_alone", || {
+    run_sandboxed(|| {
         let (vehicle, modem) = (NetNs::create("box").unwrap(), NetNs::create("modem").unwrap());
         cable((&vehicle, "eth1", &["10.1.0.2/24"]), (&modem, "eth1", &["10.1.0.1/24"]));
         vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
@@ -639,8 +597,8 @@ fn two_instances_leave_each_other_alone() {
             let filters = Filters::install(&first, &filters("rw0", "10.8.0.0/24")).unwrap();
             // The filters' end is not the routes' end.
             drop(filters);
-            assert_eq!(sysctl("net/ipv4/ip_forward"), "0");
-            assert_eq!(sysctl("net/ipv4/conf/eth1/rp_filter"), "2");
+            assert_eq!(sysctl("ipv4/ip_forward"), "0");
+            assert_eq!(sysctl("ipv4/conf/eth1/rp_filter"), "2");
 
             let before = leftovers();
             let mut other = Routes::open(&second).unwrap();
@@ -654,7 +612,7 @@ fn two_instances_leave_each_other_alone() {
             assert!(leftovers().contains(&"rule 530".to_owned()), "of the router");
             drop(router);
             assert_eq!(leftovers(), Vec::<String>::new());
-            assert_eq!(sysctl("net/ipv4/conf/eth1/rp_filter"), "1");
+            assert_eq!(sysctl("ipv4/conf/eth1/rp_filter"), "1");
         };
         vehicle.enter(work).unwrap();
     });
@@ -662,7 +620,7 @@ fn two_instances_leave_each_other_alone() {
 
 #[test]
 fn without_ipv6_the_rest_works() {
-    run_sandboxed("without_ipv6_the_rest_works", || {
+    run_sandboxed(|| {
         let vehicle = NetNs::create("box").unwrap();
         for interface in ["all", "default"] {
             vehicle.set_sysctl(&format!("net.ipv6.conf.{interface}.disable_ipv6"), "1").unwrap();
@@ -699,7 +657,7 @@ fn without_ipv6_the_rest_works() {
 
 #[test]
 fn after_a_kill_9_the_next_start_removes_everything() {
-    run_sandboxed("after_a_kill_9_the_next_start_removes_everything", || {
+    run_sandboxed(|| {
         let (vehicle, modem) = (NetNs::create("box").unwrap(), NetNs::create("modem").unwrap());
         cable((&vehicle, "eth1", &["10.1.0.2/24"]), (&modem, "eth1", &["10.1.0.1/24"]));
         vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
@@ -720,13 +678,13 @@ fn after_a_kill_9_the_next_start_removes_everything() {
 
         vehicle
             .enter(|| {
-                assert_eq!(sysctl("net/ipv4/conf/eth1/rp_filter"), "2");
+                assert_eq!(sysctl("ipv4/conf/eth1/rp_filter"), "2");
                 let instance = Instance::new("client").unwrap();
                 let lock = instance.lock().expect("the kernel released it");
                 cleanup(&instance, &lock).unwrap();
                 assert_eq!(leftovers(), Vec::<String>::new());
-                assert_eq!(sysctl("net/ipv4/conf/eth1/rp_filter"), "1");
-                assert_eq!(sysctl("net/ipv4/ip_forward"), "0");
+                assert_eq!(sysctl("ipv4/conf/eth1/rp_filter"), "1");
+                assert_eq!(sysctl("ipv4/ip_forward"), "0");
                 let mut netlink = Netlink::open().unwrap();
                 assert!(netlink.rules().unwrap().iter().any(|rule| rule.priority == 77));
                 assert!(netlink.routes().unwrap().iter().any(|route| route.table == 77));
@@ -764,7 +722,7 @@ fn helper_installs_everything() {
 
 #[test]
 fn a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up() {
-    run_sandboxed("a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up", || {
+    run_sandboxed(|| {
         let namespace = NetNs::create("box").unwrap();
         namespace.ip("link add odd0 type veth peer name odd1").unwrap();
         let mut command = namespace.command("ip");
@@ -785,7 +743,7 @@ fn a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up() {
 
 #[test]
 fn a_sandbox_dies_with_the_program_that_entered_it() {
-    run_sandboxed("a_sandbox_dies_with_the_program_that_entered_it", || {
+    run_sandboxed(|| {
         // Inside one sandbox, so that the test itself can leave nothing; the helper makes another.
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env_remove("ROADWEAVE_SANDBOX");
@@ -818,7 +776,10 @@ fn helper_sleeps_in_a_sandbox() {
 
 /// Starts this test binary's function `name` by `command` and waits until it says that it is ready.
 fn helper(command: &mut Command, name: &str) -> Child {
-    command.args(["--exact", name, "--nocapture", "--include-ignored"]).env(HELPER, "1");
+    let own = std::thread::current().name().unwrap().to_owned();
+    let name =
+        own.rsplit_once("::").map_or(name.to_owned(), |(module, _)| format!("{module}::{name}"));
+    command.args(["--exact", &name, "--nocapture", "--include-ignored"]).env(HELPER, "1");
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
@@ -851,10 +812,6 @@ fn leftovers() -> Vec<String> {
         }
     }
     found
-}
-
-fn sysctl(path: &str) -> String {
-    std::fs::read_to_string(format!("/proc/sys/{path}")).unwrap().trim().to_owned()
 }
 
 const HELPER: &str = "ROADWEAVE_TEST_HELPER";

@@ -129,7 +129,7 @@ fn router_advertisement() -> Vec<u8> {
 
 #[test]
 fn a_router_advertisement_out_of_the_tunnel_changes_nothing() {
-    run_sandboxed("a_router_advertisement_out_of_the_tunnel_changes_nothing", || {
+    run_sandboxed(|| {
         let vehicle = NetNs::create("box").unwrap();
         // As it is on a box that forwards and hears its uplinks' routers all the same.
         vehicle.set_sysctl("net.ipv6.conf.all.forwarding", "1").unwrap();
@@ -141,13 +141,8 @@ fn a_router_advertisement_out_of_the_tunnel_changes_nothing() {
             offload: false,
         };
         let mut tun = vehicle.enter(move || Tun::open(&options)).unwrap().unwrap();
-        let seen = || {
-            let run = |words: &[&str]| {
-                let output = vehicle.command("ip").args(words).output().unwrap();
-                String::from_utf8(output.stdout).unwrap()
-            };
-            run(&["-6", "route"]) + &run(&["-brief", "address"])
-        };
+        let seen =
+            || vehicle.run("ip -6 route").unwrap() + &vehicle.run("ip -brief address").unwrap();
         let before = seen();
         assert_eq!(tun.write_batch([router_advertisement()]).written, 1);
         std::thread::sleep(Duration::from_millis(300));
@@ -161,13 +156,8 @@ fn a_router_advertisement_out_of_the_tunnel_changes_nothing() {
 }
 
 #[test]
-fn every_size_arrives_intact() {
-    run_sandboxed("every_size_arrives_intact", || check_every_size(false));
-}
-
-#[test]
-fn every_size_arrives_intact_with_offload() {
-    run_sandboxed("every_size_arrives_intact_with_offload", || check_every_size(true));
+fn every_size_arrives_intact_with_and_without_offload() {
+    run_sandboxed(|| [false, true].into_iter().for_each(check_every_size));
 }
 
 /// Sends `bytes` of a pattern by TCP from left to right and compares them there.
@@ -187,8 +177,8 @@ fn copy_by_tcp(pair: &Pair, address: &str, bytes: usize) {
 }
 
 #[test]
-fn tcp_arrives_intact_and_in_super_packets() {
-    run_sandboxed("tcp_arrives_intact_and_in_super_packets", || {
+fn tcp_arrives_intact_and_with_offload_in_super_packets() {
+    run_sandboxed(|| {
         let pair = Pair::new(true);
         for address in ["10.8.0.2", "fd08::2"] {
             copy_by_tcp(&pair, address, 20_000_000);
@@ -201,12 +191,7 @@ fn tcp_arrives_intact_and_in_super_packets() {
         assert!(read.packets_read > 28_000, "{read:?}");
         assert!(read.reads < read.packets_read / 4, "{read:?}");
         assert!(written.writes < written.packets_written / 2, "{written:?}");
-    });
-}
 
-#[test]
-fn tcp_arrives_intact_without_offload() {
-    run_sandboxed("tcp_arrives_intact_without_offload", || {
         let pair = Pair::new(false);
         copy_by_tcp(&pair, "10.8.0.2", 5_000_000);
         pair.finish();
@@ -215,7 +200,7 @@ fn tcp_arrives_intact_without_offload() {
 
 #[test]
 fn udp_gso_from_an_application_is_cut_into_its_datagrams() {
-    run_sandboxed("udp_gso_from_an_application_is_cut_into_its_datagrams", || {
+    run_sandboxed(|| {
         let pair = Pair::new(true);
         for address in ["10.8.0.2:7002", "[fd08::2]:7002"] {
             let address: SocketAddr = address.parse().unwrap();
@@ -248,7 +233,7 @@ fn udp_gso_from_an_application_is_cut_into_its_datagrams() {
 
 #[test]
 fn ping_is_answered_through_two_tuns() {
-    run_sandboxed("ping_is_answered_through_two_tuns", || {
+    run_sandboxed(|| {
         let pair = Pair::new(true);
         for address in ["10.8.0.2", "fd08::2"] {
             let mut ping = pair.left.command("ping");
@@ -268,7 +253,7 @@ fn ping_is_answered_through_two_tuns() {
 
 #[test]
 fn a_name_in_use_is_told() {
-    run_sandboxed("a_name_in_use_is_told", || {
+    run_sandboxed(|| {
         let options = |name: &str| TunOptions {
             name: name.to_owned(),
             mtu: MTU,
@@ -305,7 +290,7 @@ fn udp_packet(port: u16) -> Vec<u8> {
 
 #[test]
 fn of_several_queues_a_flow_comes_back_by_that_which_it_went_by() {
-    run_sandboxed("of_several_queues_a_flow_comes_back_by_that_which_it_went_by", || {
+    run_sandboxed(|| {
         let options = TunOptions {
             name: "rw0".to_owned(),
             mtu: MTU,
@@ -344,7 +329,7 @@ fn of_several_queues_a_flow_comes_back_by_that_which_it_went_by() {
 
 #[test]
 fn without_the_right_the_cure_is_told() {
-    run_sandboxed("without_the_right_the_cure_is_told", || {
+    run_sandboxed(|| {
         rustix::thread::set_capabilities(
             None,
             rustix::thread::CapabilitySets {
@@ -366,47 +351,11 @@ fn without_the_right_the_cure_is_told() {
 
 #[test]
 fn what_is_no_packet_is_refused_and_counted() {
-    run_sandboxed("what_is_no_packet_is_refused_and_counted", || {
+    run_sandboxed(|| {
         let options =
             TunOptions { name: "rw0".to_owned(), mtu: MTU, addresses: vec![], offload: true };
         let mut tun = Tun::open(&options).unwrap();
         let counts = tun.write_batch([&b"\x00junk that is no IP packet"[..], &[], &[0xff; 30]]);
         assert_eq!(counts, WriteCounts { written: 0, full: 0, refused: 3 });
-    });
-}
-
-/// Not a test but a measurement: goodput through two TUNs joined in user space, by iperf3. Run it
-/// by name with `--include-ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn measure_goodput() {
-    run_sandboxed("measure_goodput", || {
-        for offload in [false, true] {
-            let pair = Pair::new(offload);
-            let mut server = pair
-                .right
-                .command("iperf3")
-                .args(["-s", "-1"])
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap();
-            std::thread::sleep(Duration::from_millis(300));
-            let output = pair
-                .left
-                .command("iperf3")
-                .args(["-c", "10.8.0.2", "-t", "3", "-C", "cubic", "-f", "m"])
-                .output()
-                .unwrap();
-            server.wait().unwrap();
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let line = text.lines().find(|line| line.contains("receiver")).unwrap_or(&text);
-            let (left, right) = pair.finish();
-            let (read, written) = (left.statistics(), right.statistics());
-            eprintln!(
-                "offload {offload}: {line}; {:.1} packets a read, {:.1} a write",
-                read.packets_read as f64 / read.reads as f64,
-                written.packets_written as f64 / written.writes as f64,
-            );
-        }
     });
 }

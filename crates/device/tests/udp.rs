@@ -2,11 +2,10 @@
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of sockets and devices")]
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::time::Duration;
 
-use ipnet::IpNet;
-use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, cable, run_sandboxed};
 use roadweave_device::{
     DeviceError, Ecn, Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket,
 };
@@ -21,12 +20,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let (vehicle, far) = (NetNs::create("box").unwrap(), NetNs::create("far").unwrap());
-        let prefix = |host| [IpNet::new_assert(IpAddr::from([10, 1, 0, host]), 24)];
-        NetNs::connect(
-            &CableEnd { namespace: &vehicle, interface: "eth1", addresses: &prefix(2) },
-            &CableEnd { namespace: &far, interface: "eth1", addresses: &prefix(1) },
-        )
-        .unwrap();
+        cable((&vehicle, "eth1", &["10.1.0.2/24"]), (&far, "eth1", &["10.1.0.1/24"]));
         let server = far.enter(|| UdpSocket::bind("10.1.0.1:4433").unwrap()).unwrap();
         server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let options = UdpOptions::uplink("eth1", true);
@@ -54,7 +48,7 @@ impl World {
 
 #[test]
 fn a_run_too_large_for_the_interface_does_not_end_batching() {
-    run_sandboxed("a_run_too_large_for_the_interface_does_not_end_batching", || {
+    run_sandboxed(|| {
         let mut world = World::new();
         world.vehicle.ip("link set dev eth1 mtu 1300").unwrap();
         assert_eq!(world.send(1400, 3), SendOutcome::Failed(SendFailure::TooLarge));
@@ -68,7 +62,7 @@ fn a_run_too_large_for_the_interface_does_not_end_batching() {
 
 #[test]
 fn an_interface_that_goes_down_and_comes_back_does_not_end_the_socket() {
-    run_sandboxed("an_interface_that_goes_down_and_comes_back_does_not_end_the_socket", || {
+    run_sandboxed(|| {
         let mut world = World::new();
         world.vehicle.ip("link set dev eth1 down").unwrap();
         let outcome = world.send(1200, 3);
@@ -87,7 +81,7 @@ fn an_interface_that_goes_down_and_comes_back_does_not_end_the_socket() {
 
 #[test]
 fn a_missing_interface_is_told() {
-    run_sandboxed("a_missing_interface_is_told", || {
+    run_sandboxed(|| {
         let error = UplinkSocket::open(&UdpOptions::uplink("wwan77", true)).unwrap_err();
         assert!(matches!(error, DeviceError::NoInterface { .. }), "{error}");
         let expected = "there is no interface wwan77: `ip link` shows those there are";

@@ -186,8 +186,7 @@ mod tests {
     #[test]
     #[allow(clippy::disallowed_methods, reason = "a test of sockets")]
     fn connections_of_a_client_that_left_are_removed() {
-        let name = "filter::flows::tests::connections_of_a_client_that_left_are_removed";
-        run_sandboxed(name, || {
+        run_sandboxed(|| {
             let machine = NetNs::create("machine").unwrap();
             machine.ip("link set lo up").unwrap();
             let clients = ["10.9.0.2", "10.9.0.3", "fd09::2", "fd09::3"];

@@ -1,18 +1,25 @@
 //! Tests that need namespaces: each runs again alone inside a sandbox of its own.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::process::Stdio;
+use std::thread::{current, sleep};
+use std::time::Duration;
 
-use super::Sandbox;
+use super::{CableEnd, NetNs, Sandbox, Watch};
 use crate::DeviceError;
 
-/// Runs `test` inside a fresh sandbox; call it from a `#[test]` function with that function's path.
+/// How long anything may take that is not timed: the machine may be slow and busy.
+pub const WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// Runs `test` inside a fresh sandbox; call it on the thread of a `#[test]` function, whose name is
+/// that function's path.
 ///
 /// ```no_run
 /// # use roadweave_device::netns::run_sandboxed;
 /// // #[test]
 /// fn two_namespaces_see_each_other() {
-///     run_sandboxed("two_namespaces_see_each_other", || { /* NetNs::create ... */ });
+///     run_sandboxed(|| { /* NetNs::create ... */ });
 /// }
 /// ```
 ///
@@ -21,34 +28,80 @@ use crate::DeviceError;
 ///
 /// # Panics
 /// When the test fails inside.
-pub fn run_sandboxed(name: &str, test: impl FnOnce()) {
-    let arguments = ["--exact", name, "--nocapture", "--include-ignored", "--test-threads=1"];
+pub fn run_sandboxed(test: impl FnOnce()) {
+    let name = test_name();
+    let arguments = ["--exact", &name, "--nocapture", "--include-ignored", "--test-threads=1"];
     let arguments = arguments.iter().map(Into::into).collect();
     match Sandbox::enter_with(arguments, Stdio::null()) {
         Ok(Sandbox::Inside) => test(),
         Ok(Sandbox::Ended(0)) => {}
         Ok(Sandbox::Ended(code)) => panic!("{name} failed inside its sandbox, exit code {code}"),
-        Err(why) => skip(name, &why),
+        Err(why) => skip(&why),
     }
 }
 
-/// Whether a sandbox can be had here, for the test `name` that starts a program which enters one.
-/// Where it cannot, it says so as [`run_sandboxed`] does.
+/// Whether a sandbox can be had here, for a test that starts a program which enters one. Where it
+/// cannot, it says so as [`run_sandboxed`] does.
 ///
 /// # Panics
 /// When there must be one, and is none.
-pub fn sandbox_is_there(name: &str) -> bool {
-    match Sandbox::probe() {
-        Ok(()) => true,
-        Err(why) => {
-            skip(name, &why);
-            false
-        }
+pub fn sandbox_is_there() -> bool {
+    Sandbox::probe().inspect_err(skip).is_ok()
+}
+
+/// Waits until `holds`, for [`WAIT_MAX`].
+///
+/// # Panics
+/// With `what` was waited for when it does not.
+pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    wait_within(WAIT_MAX, what, holds);
+}
+
+/// Waits until `holds`, for `limit` at most.
+///
+/// # Panics
+/// With `what` was waited for when it does not.
+pub fn wait_within(limit: Duration, what: &str, holds: impl FnMut() -> bool) {
+    wait_or_show(limit, || what, holds);
+}
+
+/// Waits until `holds`, for `limit` at most.
+///
+/// # Panics
+/// With the `state` in the end when it does not.
+pub fn wait_or_show<S: Display>(
+    limit: Duration,
+    state: impl Fn() -> S,
+    mut holds: impl FnMut() -> bool,
+) {
+    let watch = Watch::start();
+    while !holds() {
+        assert!(watch.elapsed() < limit, "waited in vain for {limit:?}: {}", state());
+        sleep(Duration::from_millis(20));
     }
 }
 
-fn skip(name: &str, why: &DeviceError) {
-    let required = std::env::var_os("ROADWEAVE_REQUIRE_SANDBOX").is_some();
+/// Joins two namespaces by a cable between interfaces of these names, with these addresses.
+///
+/// # Panics
+/// When that fails.
+pub fn cable(left: (&NetNs, &str, &[&str]), right: (&NetNs, &str, &[&str])) {
+    let parse = |text: &&str| text.parse().expect("an address with its prefix");
+    let addresses = [left.2, right.2].map(|texts| texts.iter().map(parse).collect::<Vec<_>>());
+    NetNs::connect(
+        &CableEnd { namespace: left.0, interface: left.1, addresses: &addresses[0] },
+        &CableEnd { namespace: right.0, interface: right.1, addresses: &addresses[1] },
+    )
+    .expect("a cable");
+}
+
+/// The harness names the thread of a test by the test's path.
+fn test_name() -> String {
+    current().name().expect("the thread of a test").to_owned()
+}
+
+fn skip(why: &DeviceError) {
+    let (name, required) = (test_name(), std::env::var_os("ROADWEAVE_REQUIRE_SANDBOX").is_some());
     assert!(!required, "{name} cannot run: {why}");
     // A write to the stream itself is not captured.
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");

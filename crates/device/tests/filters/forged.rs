@@ -4,11 +4,10 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread::sleep;
 use std::time::Duration;
 
-use roadweave_device::netns::{NetNs, run_sandboxed};
 use roadweave_device::{Answers, FilterKeeper, Instance, Turn, Uplink};
 use roadweave_types::{DropReason, Instant, UplinkId};
 
-use super::{Crossing, Exchange, a_box, cable};
+use super::*;
 
 fn uplink(id: u32, name: &str) -> Uplink {
     Uplink {
@@ -51,7 +50,7 @@ impl Begun {
 
 #[test]
 fn an_answer_comes_in_where_its_connection_went_out() {
-    run_sandboxed("forged::an_answer_comes_in_where_its_connection_went_out", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan, wifi, modem } = &road;
         let instance = Instance::new("rw0").unwrap();

@@ -3,12 +3,11 @@
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
-use roadweave_device::netns::{NetNs, run_sandboxed};
 use roadweave_device::{FilterKeeper, FilterOptions, Instance, Share};
 use roadweave_types::DropReason;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::{Crossing, WAIT, a_box, a_server, nft, prefix, sysctl};
+use super::*;
 
 /// Sends one packet from each of these source ports.
 fn begin(from: &NetNs, source: &str, to: &str, ports: std::ops::Range<u16>) {
@@ -52,7 +51,7 @@ fn keeper(machine: &NetNs, options: FilterOptions) -> FilterKeeper {
 
 #[test]
 fn a_client_begins_no_more_connections_than_its_share() {
-    run_sandboxed("shares::a_client_begins_no_more_connections_than_its_share", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan: outside, .. } = &road;
         for address in ["10.1.0.3/24", "fd01::3/64", "fd01:0:0:7::1/64", "fd01:0:0:7::2/64"] {
@@ -128,7 +127,7 @@ fn a_client_begins_no_more_connections_than_its_share() {
 
 #[test]
 fn a_host_behind_a_box_begins_no_more_connections_than_its_share() {
-    run_sandboxed("shares::a_host_behind_a_box_begins_no_more_connections_than_its_share", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan, .. } = &road;
         let share = Share { connections: 320, ..Share::default() };
@@ -159,7 +158,7 @@ fn a_host_behind_a_box_begins_no_more_connections_than_its_share() {
 
 #[test]
 fn hosts_that_find_no_place_share_one_bound() {
-    run_sandboxed("shares::hosts_that_find_no_place_share_one_bound", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan, .. } = &road;
         let share = Some(Share::default());
@@ -182,7 +181,7 @@ fn hosts_that_find_no_place_share_one_bound() {
 
 #[test]
 fn what_begins_outside_is_counted_by_its_destination() {
-    run_sandboxed("shares::what_begins_outside_is_counted_by_its_destination", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan: outside, .. } = &road;
         tunnel.ip("address add 10.1.0.3/24 dev eth0").unwrap();
@@ -200,7 +199,7 @@ fn what_begins_outside_is_counted_by_its_destination() {
 
 #[test]
 fn bounds_that_fail_leave_the_filters_and_are_tried_again() {
-    run_sandboxed("shares::bounds_that_fail_leave_the_filters_and_are_tried_again", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan: outside, .. } = &road;
         // An nft that knows less.
@@ -303,7 +302,7 @@ fn stream(from: &NetNs, (bad, good): (&str, &str), to: (&NetNs, &str)) -> u32 {
 
 #[test]
 fn a_client_leaves_room_for_the_fragments_of_others() {
-    run_sandboxed("shares::a_client_leaves_room_for_the_fragments_of_others", || {
+    run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan: outside, .. } = &road;
         for address in ["10.1.0.3/24", "fd01::3/64"] {

@@ -91,9 +91,7 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 #[test]
 #[allow(clippy::panic, reason = "it is what is tested")]
 fn a_shard_that_panics_is_restarted_and_answers_its_former_clients_by_resets() {
-    let name = "driver::shards::tests::\
-                a_shard_that_panics_is_restarted_and_answers_its_former_clients_by_resets";
-    run_sandboxed(name, || {
+    run_sandboxed(|| {
         let mut world = World::new();
         for round in 1..=3 {
             world.slots[1].note_streams(StreamsStatus { connections: 2, ..Default::default() });
@@ -114,7 +112,7 @@ fn a_shard_that_panics_is_restarted_and_answers_its_former_clients_by_resets() {
 
 #[test]
 fn turns_are_missing_while_one_shard_stands_still() {
-    run_sandboxed("driver::shards::tests::turns_are_missing_while_one_shard_stands_still", || {
+    run_sandboxed(|| {
         let mut world = World::new();
         for round in 0..2 {
             wait_for("all turn", || world.front.take_turns());

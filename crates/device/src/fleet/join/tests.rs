@@ -192,23 +192,27 @@ fn a_controllers_new_key_is_taken_by_the_word_of_a_root_and_a_forged_token_chang
     assert_eq!(after.trust().controllers().collect::<Vec<_>>(), [key(3)]);
 }
 
-#[test]
-fn a_delegate_in_the_token_signs_where_the_controller_cannot() {
-    let folder = folder();
-    let controller = Controller::start();
-    let grant = Grant { roles: [Role::Box].into(), tags: [name("buses")].into(), uses: Some(3) };
+/// A token of the controller's with a delegate of the root's that may do this.
+fn token_with_delegate(controller: &Controller, scope: Scope, grant: Grant) -> JoinToken {
     let statement = Statement {
         key: key(30),
-        name: name("token"),
+        name: name("delegate"),
         role: Role::Delegate,
-        scope: roadweave_fleet::Scope::Tenant(name("north")),
+        scope,
         tags: Default::default(),
         grant: Some(grant),
     };
     let signed = Signed::sign(&statement, &identity(ROOT)).expect("signed");
     let delegate =
         Delegate { private_key: identity(30).to_base64(), chain: Chain::new(vec![signed]) };
-    let token = JoinToken { delegate: Some(delegate), ..controller.token() };
+    JoinToken { delegate: Some(delegate), ..controller.token() }
+}
+
+#[test]
+fn a_delegate_in_the_token_signs_where_the_controller_cannot() {
+    let (folder, controller) = (folder(), Controller::start());
+    let grant = Grant { roles: [Role::Box].into(), tags: [name("buses")].into(), uses: Some(3) };
+    let token = token_with_delegate(&controller, Scope::Tenant(name("north")), grant);
     let made = delegated(&options(token.clone(), folder.path()), key(5)).expect("within its grant");
     let trust = Trust::pinned(key(ROOT), key(CONTROLLER));
     let admitted = made.expect("a chain").verify(&trust).expect("it holds");
@@ -223,18 +227,7 @@ fn a_pools_delegate_for_all_tenants_makes_proxies_for_all() {
     let (folder, controller) = (folder(), Controller::start());
     let roles = [Role::Proxy, Role::Box].into();
     let grant = Grant { roles, tags: Default::default(), uses: Some(3) };
-    let statement = Statement {
-        key: key(30),
-        name: name("pool"),
-        role: Role::Delegate,
-        scope: Scope::All,
-        tags: Default::default(),
-        grant: Some(grant),
-    };
-    let signed = Signed::sign(&statement, &identity(ROOT)).expect("signed");
-    let delegate =
-        Delegate { private_key: identity(30).to_base64(), chain: Chain::new(vec![signed]) };
-    let token = JoinToken { delegate: Some(delegate), ..controller.token() };
+    let token = token_with_delegate(&controller, Scope::All, grant);
     let trust = Trust::pinned(key(ROOT), key(CONTROLLER));
     for (role, scope) in
         [(Role::Proxy, Scope::All), (Role::Box, Scope::Tenant(token.tenant.clone()))]
