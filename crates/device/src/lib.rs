@@ -27,6 +27,9 @@ mod error;
 mod files;
 mod filter;
 pub mod fleet;
+#[cfg(test)]
+#[path = "../../../scripts/golden.rs"]
+mod golden;
 pub mod history;
 pub mod local;
 mod lookup;

@@ -368,6 +368,7 @@ const BURST: u32 = 50;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::golden::assert_golden;
 
     fn options(inside: &[&str], rules: SplitRules) -> Options {
         let interface = |name: &&str| Interface { name: (*name).to_owned(), index: 7 };
@@ -382,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_rule_chooses_is_noted_and_what_is_noted_is_taken() {
+    fn the_tables_are_in_their_golden_files() {
         let rule = |to: &[&str], ports: &[RangeInclusive<u16>], split| SplitRule {
             to: to.iter().map(|network| network.parse().unwrap()).collect(),
             ports: ports.to_vec(),
@@ -393,53 +394,18 @@ mod tests {
             rule(&["198.51.100.0/25", "198.51.100.128/25"], &[], true),
             rule(&[], &[443..=443], true),
         ];
-        let (text, _) = text("t", &options(&["lan0"], SplitRules { rules, others: false }));
-        let chosen = [
-            "ip saddr { 192.0.2.0/24 } tcp sport { 22, 80-89 } return",
-            "ip6 saddr { 2001:db8::/32 } tcp sport { 22, 80-89 } return",
-            "ip saddr { 198.51.100.0/24 } goto note",
-            "tcp sport { 443 } goto note",
-            "return",
-        ];
-        let choose = text.split("chain choose {\n").nth(1).unwrap().split("  }").next().unwrap();
-        assert_eq!(choose.lines().map(str::trim).collect::<Vec<_>>()[..5], chosen, "{text}");
-        for line in [
-            "iifname @inside goto inside_out",
-            "ip daddr . tcp dport @answered4 ip daddr . tcp dport != @failed4 goto begin4",
-            "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:6000 ct mark set ct mark & 0xffff0000 | 0x5258 meta mark set meta \
-             mark & 0xffff0000 | 0x5258 counter name begun",
-            "iifname \"rw0\" oifname @inside tcp flags & (fin | syn | rst | ack) == syn | ack ct \
-             direction reply goto choose",
-        ] {
-            assert!(text.lines().any(|found| found.trim() == line), "{line}\nis not in\n{text}");
-        }
-    }
-
-    #[test]
-    fn nothing_is_taken_or_noted_without_an_interface_inside() {
         let all = SplitRules { rules: Vec::new(), others: true };
-        let (text, _) = text("t", &options(&[], all));
-        assert!(!text.contains("goto inside_out") && !text.contains("goto choose"), "{text}");
-    }
-
-    #[test]
-    fn what_is_excluded_from_the_tunnel_is_not_taken() {
-        let all = SplitRules { rules: Vec::new(), others: true };
-        let mut options = options(&["lan0"], all);
-        options.excluded = Excluded {
+        let mut excluded = options(&["lan0"], all.clone());
+        excluded.excluded = Excluded {
             destinations: ["203.0.113.0/24", "2001:db8::/32"].map(|it| it.parse().unwrap()).into(),
             marks: vec![(0x10, 0xff)],
         };
-        let (text, _) = text("t", &options);
-        let chain = text.split("chain inside_out {\n").nth(1).unwrap().split("  }").next().unwrap();
-        let rules: Vec<_> = chain.lines().map(str::trim).collect();
-        let expected = [
-            "ip daddr @excluded4 return",
-            "ip6 daddr @excluded6 return",
-            "meta mark & 0xff == 0x10 return",
-            "ip daddr . tcp dport @answered4 ip daddr . tcp dport != @failed4 goto begin4",
-        ];
-        assert_eq!(rules[5..9], expected, "{text}");
-        assert!(text.contains("set excluded6 { type ipv6_addr; flags interval;"), "{text}");
+        for (name, options) in [
+            ("rules", options(&["lan0"], SplitRules { rules, others: false })),
+            ("nothing-inside", options(&[], all)),
+            ("excluded", excluded),
+        ] {
+            assert_golden(&format!("nft-split-{name}.txt"), &text("t", &options).0);
+        }
     }
 }

@@ -306,6 +306,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
+    use crate::golden::assert_golden;
 
     #[test]
     fn a_prefix_is_one_source_in_all_its_addresses() {
@@ -325,19 +326,6 @@ mod tests {
             has_counts: true,
         };
         let (text, _) = text("x_shares", &limits, None, |_| 7);
-        let drop = "counter name \"connection_share\" drop";
-        for line in [
-            "counter fragment_share { packets 7 bytes 0 }",
-            "set wide4_24 { type ipv4_addr; flags interval; elements = { 192.168.5.0/24, 192.168.6.0/24 }; }",
-            "iifname \"rw0\" goto begun",
-            "ip saddr @wide4_24 update @known4 { ip saddr & 255.255.255.0 } add @flows4 { ip saddr & 255.255.255.0 . jhash ip daddr . th sport . th dport mod 32 ct count 256 } return",
-            &format!("ip saddr @wide4_24 ip saddr & 255.255.255.0 @known4 {drop}"),
-            "ip saddr @wide4_24 goto rest_flow",
-            "ip6 saddr @wide6_48 update @known6 { ip6 saddr & ffff:ffff:ffff:: } update @fragments6 { ip6 saddr & ffff:ffff:ffff:: limit rate 58/second burst 58 packets } return",
-            "update @known4 { ip saddr } update @pace4 { ip saddr limit rate 512/second burst 512 packets } return",
-            "ip daddr @wide4_24 add @arrived4 { ip daddr & 255.255.255.0 . jhash ip saddr . th sport . th dport mod 32 ct count 256 } return",
-        ] {
-            assert!(text.lines().any(|found| found.trim() == line), "{line}\nis not in\n{text}");
-        }
+        assert_golden("nft-shares.txt", &text);
     }
 }
