@@ -19,8 +19,6 @@ use std::sync::mpsc;
 use std::thread::spawn;
 
 use common::*;
-use roadweave_device::netns::{NetNs, run_sandboxed};
-use roadweave_identity::Identity;
 
 /// A host beyond the anchors, and the address by which their machine is known there.
 const SITE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -67,60 +65,32 @@ const BRAVO: Tenant = Tenant {
     inner: "\"10.77.0.2/32\", \"10.88.0.2/32\"",
 };
 
-fn private(seed: u8) -> String {
-    Identity::from_seed([seed; 32]).to_base64()
-}
-
-fn public(seed: u8) -> String {
-    Identity::from_seed([seed; 32]).public_key().to_string()
-}
-
 /// The files of both proxies, and of the anchors and boxes of these tenants.
 fn write_files(road: &Road, of: &[Tenant], anchor_more: &str) {
-    let folder = road.path("").display().to_string();
-    let own =
-        |seed| format!("private_key = \"{}\"\nstate_directory = \"{folder}\"\n", private(seed));
-    let member = |list: &str, tenant: &Tenant, more: &str| {
-        let (key, inner) = (public(tenant.device), tenant.inner);
-        format!("[[{list}]]\nname = \"box\"\npublic_key = \"{key}\"\n{more}addresses = [{inner}]\n")
-    };
     let (mut tenants, mut peers) = (String::new(), String::new());
     for tenant in of {
-        let Tenant { name, device, anchor, tun, port, own: addresses, .. } = tenant;
-        let lists = ["server", "[proxies]"].iter().zip(PROXIES).map(|(list, (_, seed, port))| {
-            let key = public(seed);
-            format!("[{list}]\naddresses = [\"198.51.100.1:{port}\"]\npublic_key = \"{key}\"\n")
-        });
+        let Tenant { name, device, anchor, tun, port, own, inner } = tenant;
         let client = format!(
-            "name = \"box\"\n{}{}[tun]\nname = \"{name}0\"\n\
-             [uplinks]\ninclude = [\"eth1\", \"eth2\"]\n[streams]\nlisten = \"127.0.0.1:1080\"\n\
+            "{}[tun]\nname = \"{name}0\"\n[streams]\nlisten = \"127.0.0.1:1080\"\n\
              http_ports = [{HTTP}]\n",
-            own(*device),
-            lists.collect::<String>(),
+            members::client(road, *device, &PROXIES.map(|(_, number, port)| (number, port)))
         );
         road.write(&format!("box_{name}.toml"), client);
-        let proxies = PROXIES.map(|(name, seed, _)| {
-            format!("[[proxies]]\nname = \"{name}\"\npublic_key = \"{}\"\n", public(seed))
-        });
         let anchor_file = format!(
-            "{}tenant = \"{name}\"\nlisten = \"203.0.113.2:{port}\"\naddresses = [{addresses}]\n\
+            "{}tenant = \"{name}\"\nlisten = \"203.0.113.2:{port}\"\naddresses = [{own}]\n\
              {anchor_more}[tun]\nname = \"{tun}\"\n[streams]\nhttp_ports = [{HTTP}]\n{}{}",
-            own(*anchor),
-            proxies.concat(),
-            member("devices", tenant, "")
+            members::own(road, *anchor),
+            PROXIES.map(|(name, number, _)| members::proxy(name, number)).concat(),
+            members::device("devices", *device, inner, "")
         );
         road.write(&format!("anchor_{name}.toml"), anchor_file);
-        tenants += &format!(
-            "[[tenants]]\nname = \"{name}\"\ngateways = [\"10.77.0.1\"]\n\
-             anchor = {{ public_key = \"{}\", addresses = [\"203.0.113.2:{port}\"] }}\n",
-            public(*anchor)
-        );
-        peers += &member("peers", tenant, &format!("tenant = \"{name}\"\n"));
+        tenants += &members::tenant(name, *anchor, &format!("203.0.113.2:{port}"));
+        peers += &members::device("peers", *device, inner, &format!("tenant = \"{name}\"\n"));
     }
-    for (name, seed, port) in PROXIES {
+    for (name, number, port) in PROXIES {
         let file = format!(
             "instance = \"{name}\"\nlisten = \"198.51.100.1:{port}\"\n{}{tenants}{peers}",
-            own(seed)
+            members::own(road, number)
         );
         road.write(&format!("{name}.toml"), file);
     }
@@ -129,7 +99,7 @@ fn write_files(road: &Road, of: &[Tenant], anchor_more: &str) {
 /// The road with its site, and all daemons of these tenants but boxes.
 fn start(road: &Road, of: &[Tenant]) -> (NetNs, Vec<Daemon>, Vec<Daemon>) {
     let site = NetNs::create("site").unwrap();
-    connect((&road.cloud, "eth1", &["192.0.2.1/24"]), (&site, "eth0", &["192.0.2.2/24"]));
+    cable((&road.cloud, "eth1", &["192.0.2.1/24"]), (&site, "eth0", &["192.0.2.2/24"]));
     let anchors = of.iter().map(|tenant| {
         let anchor = road.start(&road.cloud, "anchor", &format!("anchor_{}", tenant.name));
         anchor.wait_for("the anchor runs");
@@ -144,10 +114,6 @@ fn start(road: &Road, of: &[Tenant]) -> (NetNs, Vec<Daemon>, Vec<Daemon>) {
     (site, anchors, Vec::from(proxies))
 }
 
-fn byte(at: usize) -> u8 {
-    (at * 7 + at / 251) as u8
-}
-
 /// A host that sends so much to each who comes, and tells who that is.
 fn host(site: &NetNs) -> mpsc::Receiver<IpAddr> {
     let (tell, told) = mpsc::channel();
@@ -156,8 +122,7 @@ fn host(site: &NetNs) -> mpsc::Receiver<IpAddr> {
         for mut socket in listener.incoming().flatten() {
             tell.send(socket.peer_addr().unwrap().ip()).unwrap();
             spawn(move || {
-                let all: Vec<u8> = (0..LENGTH).map(byte).collect();
-                let _ = socket.write_all(&all);
+                let _ = socket.write_all(&hosts::bytes(LENGTH));
             });
         }
     });
@@ -178,29 +143,20 @@ fn web(site: &NetNs) {
 
 /// Asks the box of a namespace for a connection; what it says, and the connection.
 fn socks(namespace: &NetNs, to: (Ipv4Addr, u16)) -> (u8, TcpStream) {
-    let mut socket = namespace.enter(|| TcpStream::connect("127.0.0.1:1080").unwrap()).unwrap();
-    socket.set_read_timeout(Some(4 * WAIT_MAX)).unwrap();
-    socket.write_all(&[5, 1, 0]).unwrap();
-    let mut method = [0; 2];
-    socket.read_exact(&mut method).unwrap();
-    let request = [&[5, 1, 0, 1], &to.0.octets()[..], &to.1.to_be_bytes()].concat();
-    socket.write_all(&request).unwrap();
-    let mut reply = [0; 10];
-    socket.read_exact(&mut reply).unwrap();
-    (reply[1], socket)
+    hosts::socks(namespace, "127.0.0.1:1080", &hosts::to_address(to))
 }
 
 /// Reads what the host sends from one place to another.
 fn read(socket: &mut TcpStream, from: usize, until: usize) {
     let mut bytes = vec![0; until - from];
     socket.read_exact(&mut bytes).unwrap();
-    let wrong = bytes.iter().zip(from..).position(|(found, at)| *found != byte(at));
+    let wrong = bytes.iter().zip(from..).position(|(found, at)| *found != hosts::byte(at));
     assert_eq!(wrong, None, "of what came from {from} on");
 }
 
 #[test]
 fn a_download_goes_on_while_its_proxy_dies() {
-    run_sandboxed("a_download_goes_on_while_its_proxy_dies", || {
+    run_sandboxed(|| {
         let road = Road::new();
         write_files(&road, &[ACME], "deny_destinations = [\"192.0.2.3/32\"]\n");
         let (site, anchors, proxies) = start(&road, &[ACME]);
@@ -246,13 +202,13 @@ fn a_download_goes_on_while_its_proxy_dies() {
 
 #[test]
 fn streams_of_tenants_with_the_same_addresses_are_apart() {
-    run_sandboxed("streams_of_tenants_with_the_same_addresses_are_apart", || {
+    run_sandboxed(|| {
         let road = Road::new();
         write_files(&road, &[ACME, BRAVO], "");
         let (site, anchors, _proxies) = start(&road, &[ACME, BRAVO]);
         let seen = host(&site);
         let other = NetNs::create("other").unwrap();
-        connect((&other, "eth1", &["10.3.0.2/24"]), (&road.server, "eth3", &["10.3.0.1/24"]));
+        cable((&other, "eth1", &["10.3.0.2/24"]), (&road.server, "eth3", &["10.3.0.1/24"]));
         other.ip("route add default via 10.3.0.1").unwrap();
         let acme = road.start_client("box_acme");
         acme.wait_for("joined");

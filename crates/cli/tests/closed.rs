@@ -1,7 +1,5 @@
 //! What is to be in the tunnel never leaves in the clear, whoever wants it to; and operators get
 //! in.
-//!
-//! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 
 #![allow(
     clippy::disallowed_methods,
@@ -18,15 +16,12 @@ mod dns;
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::Command;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 use common::disk::Disk;
 use common::*;
-use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -48,16 +43,7 @@ fn watch_for_leaks(road: &Road) {
 }
 
 fn leaks(road: &Road) -> u64 {
-    counted(&road.server, "leaks", "seen")
-}
-
-/// The packets that a counter of a table has seen.
-fn counted(namespace: &NetNs, table: &str, counter: &str) -> u64 {
-    let words = ["list", "counter", "inet", table, counter];
-    let output = namespace.command("nft").args(words).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let after = text.split("packets ").nth(1).unwrap();
-    after.split(' ').next().unwrap().parse().unwrap()
+    counted(&road.server, "inet leaks seen")
 }
 
 /// Sends a packet from the box into the cloud; what the kernel says of it.
@@ -78,7 +64,7 @@ fn check_closed(road: &Road, camera: &NetNs, when: &str, clouds: &[&str]) {
         let refusals = ["Destination Host Unreachable", "Destination unreachable: "];
         assert!(refusals.iter().any(|text| said.contains(text)), "{when} {cloud}: {refused:?}");
     }
-    assert!(ping(&road.vehicle, "192.168.50.2", "-c 1").status.success(), "{when}: the camera");
+    check_ping(&road.vehicle, "192.168.50.2", "-c 1");
     assert_eq!(leaks(road), before, "{when}");
 }
 
@@ -94,8 +80,7 @@ fn check_operator(road: &Road, shell: &TcpListener, camera: &TcpListener, when: 
             assert_eq!(from.ip().to_string(), OPERATOR, "{when}");
             drop((stream, accepted));
         }
-        let echo = ping(&road.server, uplink, &format!("-c 1 -I {OPERATOR}"));
-        assert!(echo.status.success(), "{when} {uplink}: {echo:?}");
+        check_ping(&road.server, uplink, &format!("-c 1 -I {OPERATOR}"));
     }
 }
 
@@ -112,7 +97,7 @@ fn connect_from(source: &str, to: &str) -> io::Result<TcpStream> {
 /// A road on which the uplinks speak both families, with a camera and an operator.
 fn hostile_road() -> (Road, NetNs, TcpListener, TcpListener) {
     let road = Road::new();
-    let camera = road.connect_camera();
+    let camera = road.connect_camera_of_both_families();
     road.server.ip("address add 2001:db8:10::1/64 dev eth1 nodad").unwrap();
     road.vehicle.ip("address add 2001:db8:10::2/64 dev eth1 nodad").unwrap();
     road.vehicle.ip("-6 route add default via 2001:db8:10::1 dev eth1").unwrap();
@@ -120,9 +105,6 @@ fn hostile_road() -> (Road, NetNs, TcpListener, TcpListener) {
     for (interface, value) in [("all", "0"), ("eth1", "1"), ("eth2", "2")] {
         road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), value).unwrap();
     }
-    road.vehicle.ip("address add fd50::1/64 dev lan0 nodad").unwrap();
-    camera.ip("address add fd50::2/64 dev eth0 nodad").unwrap();
-    camera.ip("-6 route add default via fd50::1").unwrap();
     // The kernel refuses seldom to one host.
     road.vehicle.set_sysctl("net.ipv4.icmp_ratelimit", "0").unwrap();
     road.vehicle.set_sysctl("net.ipv6.icmp.ratelimit", "0").unwrap();
@@ -141,8 +123,7 @@ fn hostile_road() -> (Road, NetNs, TcpListener, TcpListener) {
 
 #[test]
 fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_get_in() {
-    let name = "nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_get_in";
-    run_sandboxed(name, || {
+    run_sandboxed(|| {
         let (road, camera, shell, web) = hostile_road();
         let both = [CLOUD_V4, CLOUD_V6];
         for cloud in both {
@@ -163,8 +144,7 @@ fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_g
         road.vehicle.ip("-6 route add 2001:db8:1::/64 via 2001:db8:10::1 dev eth1").unwrap();
         check_closed(&road, &camera, "with routes of a hostile network", &both);
         check_operator(&road, &shell, &web, "before the first session");
-        let neighbour = ping(&road.vehicle, "10.1.0.1", "-c 1");
-        assert!(neighbour.status.success(), "the uplink's own network: {neighbour:?}");
+        check_ping(&road.vehicle, "10.1.0.1", "-c 1");
         let output = roadweave(&["release", "rw0"]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("rw0 is already running"), "{output:?}");
@@ -175,9 +155,8 @@ fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_g
         });
         let server = road.start_server();
         client.wait_for(" joined ");
-        let through = ping(&road.vehicle, CLOUD_V4, "-c 1");
-        assert!(through.status.success(), "{through:?}");
-        assert!(ping(&camera, CLOUD_V4, "-c 1").status.success());
+        check_ping(&road.vehicle, CLOUD_V4, "-c 1");
+        check_ping(&camera, CLOUD_V4, "-c 1");
         check_closed(&road, &camera, "a family that was not granted", &[CLOUD_V6]);
         check_operator(&road, &shell, &web, "while joined");
 
@@ -186,8 +165,7 @@ fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_g
         client.kill();
         check_closed(&road, &camera, "after a crash", &both);
         check_operator(&road, &shell, &web, "after a crash");
-        let output = roadweave_in(&road.vehicle, &["release", "rw0"]);
-        assert!(output.status.success(), "{output:?}");
+        road.release();
         for route in ["203.0.113.0/24", "0.0.0.0/1", "2001:db8:1::/64"] {
             road.vehicle.ip(&format!("route del {route}")).unwrap();
         }
@@ -203,8 +181,7 @@ fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_g
 
 #[test]
 fn a_full_disk_a_dead_log_and_a_wrong_clock_open_nothing_and_leave_nothing() {
-    let name = "a_full_disk_a_dead_log_and_a_wrong_clock_open_nothing_and_leave_nothing";
-    run_sandboxed(name, || {
+    run_sandboxed(|| {
         let (road, camera, ..) = hostile_road();
         let Some(clock) = clock::of_1970(&road) else { return };
         let both = [CLOUD_V4, CLOUD_V6];
@@ -215,26 +192,19 @@ fn a_full_disk_a_dead_log_and_a_wrong_clock_open_nothing_and_leave_nothing() {
             command.stderr(fs::File::create("/dev/full").unwrap()).env("LD_PRELOAD", &clock);
             command.spawn().unwrap()
         };
-        let wait_until = |what: &str, condition: &dyn Fn() -> bool| {
-            let watch = Watch::start();
-            while !condition() {
-                assert!(watch.elapsed() < WAIT_MAX, "waited in vain: {what}");
-                sleep(Duration::from_millis(20));
-            }
-        };
         let disk = Disk::mount("/run/roadweave");
         let mut client = start();
         let runs = || roadweave(&["show", "--socket", &socket(CLIENT)]).status.success();
         let refuses = || both.iter().all(|cloud| send_to(&road, cloud).is_err());
-        wait_until("refusals", &refuses);
+        wait_until("refusals", refuses);
         client.kill().unwrap();
         client.wait().unwrap();
         disk.fill();
         let mut client = start();
-        wait_until("the client runs", &runs);
+        wait_until("the client runs", runs);
         check_closed(&road, &camera, "before the first session", &both);
         let server = road.start_server();
-        wait_until("a session", &|| ping(&camera, CLOUD_V4, "-c 1 -W 1").status.success());
+        wait_until("a session", || ping(&camera, CLOUD_V4, "-c 1 -W 1").status.success());
         // As a program does that loads its own firewall.
         let leaked = leaks(&road);
         nft(&road.vehicle, "flush ruleset");
@@ -249,7 +219,7 @@ fn a_full_disk_a_dead_log_and_a_wrong_clock_open_nothing_and_leave_nothing() {
         check_closed(&road, &camera, "after a crash", &both);
         // The next start, with a full disk as well.
         let mut client = start();
-        wait_until("the client runs", &runs);
+        wait_until("the client runs", runs);
         check_closed(&road, &camera, "after the next start", &both);
         rustix::process::kill_process(rustix::process::Pid::from_child(&client), Signal::INT)
             .unwrap();
@@ -279,8 +249,7 @@ const MESH: &str = "table inet mesh { counter kept { }; counter lost { }; \
 
 #[test]
 fn answers_find_their_uplink_beside_the_marks_of_another_program() {
-    let name = "answers_find_their_uplink_beside_the_marks_of_another_program";
-    run_sandboxed(name, || {
+    run_sandboxed(|| {
         let (road, _camera, shell, web) = hostile_road();
         nft(&road.vehicle, MESH);
         // With all bits, those of the other program hide the number of the uplink.
@@ -293,59 +262,21 @@ fn answers_find_their_uplink_beside_the_marks_of_another_program() {
         road.edit("client.toml", |text| format!("packet_marks = \"0xff00ffff\"\n{text}"));
         let client = road.start_client("client");
         client.wait_for_count("uplink is up", 2);
-        let lost = counted(&road.vehicle, "mesh", "lost");
+        let lost = counted(&road.vehicle, "inet mesh lost");
         check_operator(&road, &shell, &web, "with bits of its own");
         assert_eq!(
-            counted(&road.vehicle, "mesh", "lost"),
+            counted(&road.vehicle, "inet mesh lost"),
             lost,
             "marks of the other program are changed"
         );
-        assert!(counted(&road.vehicle, "mesh", "kept") > 0);
+        assert!(counted(&road.vehicle, "inet mesh kept") > 0);
         client.interrupt();
     });
 }
 
-/// Changes the TUN, rules and settings as another program may; the log says that each is back.
-fn change_settings(road: &Road, client: &Daemon) {
-    road.vehicle.ip("link set rw0 down").unwrap();
-    client.wait_for("another program set the tunnel's interface down");
-    road.vehicle.ip("link set rw0 mtu 1300").unwrap();
-    client.wait_for("another program set the MTU of the tunnel's interface to 1300");
-    for family in ["-4", "-6"] {
-        road.vehicle.ip(&format!("{family} rule add pref 600 lookup local")).unwrap();
-        road.vehicle.ip(&format!("{family} rule del pref 0")).unwrap();
-    }
-    client.wait_for("another program moved the rule of the local table");
-    let settings = ["ipv4.ip_forward", "ipv6.conf.all.forwarding"];
-    for setting in settings {
-        road.vehicle.set_sysctl(&format!("net.{setting}"), "0").unwrap();
-    }
-    client.wait_for("another program switched forwarding off");
-    road.vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
-    client.wait_for("another program made the reverse path filter of eth1 strict");
-    let is_right = || {
-        let link = road.vehicle.command("ip").args(["-o", "link", "show", "rw0"]).output().unwrap();
-        let link = String::from_utf8(link.stdout).unwrap();
-        link.contains(",UP") && !link.contains("mtu 1300") && ping_box(road)
-    };
-    let start = Watch::start();
-    while !is_right() {
-        assert!(start.elapsed() < WAIT_MAX, "{}", client.log());
-        sleep(Duration::from_millis(50));
-    }
-    for family in ["-4", "-6"] {
-        road.vehicle.ip(&format!("{family} rule del pref 600")).unwrap();
-    }
-}
-
-/// Whether the box reaches its own address.
-fn ping_box(road: &Road) -> bool {
-    ping(&road.vehicle, "192.168.50.1", "-c 1 -W 1").status.success()
-}
-
 #[test]
 fn a_local_user_who_takes_ports_of_the_client_opens_nothing() {
-    run_sandboxed("a_local_user_who_takes_ports_of_the_client_opens_nothing", || {
+    run_sandboxed(|| {
         let (road, camera, _shell, _web) = hostile_road();
         road.edit("client.toml", |text| {
             text + "[metrics]\nlisten = \"127.0.0.1:9472\"\n\
@@ -371,7 +302,7 @@ fn a_local_user_who_takes_ports_of_the_client_opens_nothing() {
 
 #[test]
 fn what_others_remove_comes_back_within_seconds() {
-    run_sandboxed("what_others_remove_comes_back_within_seconds", || {
+    run_sandboxed(|| {
         let (road, camera, shell, web) = hostile_road();
         let (_server, client) = road.start_both();
         road.wait_for_paths(&["eth1", "eth2"]);
@@ -391,11 +322,7 @@ fn what_others_remove_comes_back_within_seconds() {
             .map(str::to_owned)
             .collect();
         assert!(tables.len() > 4, "{settled:#?}");
-        let marks = || {
-            let list = ["list", "table", "inet", "roadweave_rw0_answers"];
-            let output = road.vehicle.command("nft").args(list).output().unwrap();
-            String::from_utf8(output.stdout).unwrap()
-        };
+        let marks = || road.vehicle.run("nft list table inet roadweave_rw0_answers").unwrap();
         let settled_marks = marks();
         assert!(settled_marks.contains("eth2"), "{settled_marks}");
         for priority in [518, 518, 519, 519, 520, 525, 526, 532] {
@@ -407,11 +334,11 @@ fn what_others_remove_comes_back_within_seconds() {
         }
         road.vehicle.ip("address del 10.77.0.2/32 dev rw0").unwrap();
         nft(&road.vehicle, "delete table inet roadweave_rw0_answers");
-        let start = Watch::start();
-        while ours() != settled {
-            assert!(start.elapsed() < Duration::from_secs(6), "{:#?}\nwas\n{settled:#?}", ours());
-            sleep(Duration::from_millis(100));
-        }
+        wait_or_show(
+            Duration::from_secs(6),
+            || format!("{:#?}\nwas\n{settled:#?}", ours()),
+            || ours() == settled,
+        );
         client.wait_for("another program removed rules, routes or addresses of the tunnel");
         for (round, change) in [
             (2, "flush chain inet roadweave_rw0_answers output"),
@@ -422,30 +349,25 @@ fn what_others_remove_comes_back_within_seconds() {
             assert_eq!(marks(), settled_marks, "{change}");
         }
         check_operator(&road, &shell, &web, "mended");
-        assert!(ping(&camera, CLOUD_V4, "-c 1").status.success());
-        let through = ping(&road.vehicle, CLOUD_V6, "-c 1");
-        assert!(through.status.success(), "{through:?}");
+        check_ping(&camera, CLOUD_V4, "-c 1");
+        check_ping(&road.vehicle, CLOUD_V6, "-c 1");
         assert_eq!(leaks(&road), 0);
 
         // A network that comes up behind the box is reached as before.
         road.vehicle.ip("address add 192.168.51.1/24 dev lan0").unwrap();
         camera.ip("address add 192.168.51.2/24 dev eth0").unwrap();
-        let start = Watch::start();
-        while !ping(&road.vehicle, "192.168.51.2", "-c 1").status.success() {
-            assert!(start.elapsed() < Duration::from_secs(5), "{}", client.log());
-            sleep(Duration::from_millis(100));
-        }
-        let settled = ours();
-        change_settings(&road, &client);
-        assert_eq!(ours(), settled);
-        check_operator(&road, &shell, &web, "with its settings again");
+        wait_within(Duration::from_secs(5), "the network that came up", || {
+            ping(&road.vehicle, "192.168.51.2", "-c 1").status.success()
+        });
+        road.vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
+        client.wait_for("another program made the reverse path filter of eth1 strict");
         assert_eq!(leaks(&road), 0);
     });
 }
 
 #[test]
 fn what_the_file_says_otherwise_counts() {
-    run_sandboxed("what_the_file_says_otherwise_counts", || {
+    run_sandboxed(|| {
         let (road, camera, _shell, _web) = hostile_road();
         road.edit("client.toml", |text| {
             let text = text.replace("include = []", "include = [\"eth*\"]\nlocal = false");
@@ -458,8 +380,7 @@ fn what_the_file_says_otherwise_counts() {
         let server = road.start_server();
         client.wait_for(" joined ");
         // The uplinks' own networks are in the tunnel too, and the server's kernel answers there.
-        let route = road.vehicle.command("ip").args(["route", "get", "10.1.0.9"]).output().unwrap();
-        let route = String::from_utf8(route.stdout).unwrap();
+        let route = road.vehicle.run("ip route get 10.1.0.9").unwrap();
         assert!(route.contains("dev rw0"), "{route}");
         client.signal(Signal::TERM);
         assert_eq!(client.wait(), Some(0));
@@ -489,7 +410,7 @@ fn what_the_file_says_otherwise_counts() {
 
 #[test]
 fn a_server_grants_no_more_than_the_box_accepts() {
-    run_sandboxed("a_server_grants_no_more_than_the_box_accepts", || {
+    run_sandboxed(|| {
         let road = Road::new();
         let camera = road.connect_camera();
         // A hostile lease that holds every inner address must not stop the tunnel.
@@ -518,8 +439,8 @@ fn a_server_grants_no_more_than_the_box_accepts() {
             assert_eq!(client.count(refused), 1, "{refused}\n{}", client.log());
         }
         assert_eq!(client.count("WARN"), 5, "{}", client.log());
-        assert!(ping(&road.vehicle, GATEWAY_V4, "-c 1").status.success(), "the rest is granted");
-        assert!(ping(&road.vehicle, "192.168.50.2", "-c 1").status.success(), "the camera");
+        check_ping(&road.vehicle, GATEWAY_V4, "-c 1");
+        check_ping(&road.vehicle, "192.168.50.2", "-c 1");
 
         // Nothing from the tunnel may claim to come from behind the box.
         let here = road.vehicle.enter(|| UdpSocket::bind("10.77.0.2:9").unwrap()).unwrap();
@@ -549,14 +470,13 @@ fn a_server_grants_no_more_than_the_box_accepts() {
 
 #[test]
 fn a_lease_of_an_inner_address_stops_nothing() {
-    run_sandboxed("a_lease_of_an_inner_address_stops_nothing", || {
+    run_sandboxed(|| {
         let road = Road::new();
         // A hostile network leases the box's inner address, and has the server's for its router.
         road.vehicle.ip("address add 10.77.0.2/24 dev eth2").unwrap();
         road.vehicle.ip("route replace default via 10.77.0.1 dev eth2 metric 200").unwrap();
         let (_server, client) = road.start_both();
-        let through = ping(&road.vehicle, CLOUD_V4, "-c 1 -I rw0");
-        assert!(through.status.success(), "{through:?}\n{}", client.log());
+        check_ping(&road.vehicle, CLOUD_V4, "-c 1 -I rw0");
         client.wait_for(
             "the gateway 10.77.0.1, which is refused: it is the gateway of the uplink eth2",
         );
@@ -572,17 +492,13 @@ fn a_lease_of_an_inner_address_stops_nothing() {
         let client = road.start_client("client");
         client.wait_for(" joined ");
         assert_eq!(client.count("WARN"), 0, "{}", client.log());
-        let through = ping(&road.vehicle, GATEWAY_V4, "-c 1");
-        assert!(through.status.success(), "{through:?}\n{}", client.log());
+        check_ping(&road.vehicle, GATEWAY_V4, "-c 1");
 
         // Nor does it draw out what lies in the server's inner network, or beyond its gateway.
         road.vehicle.ip("address add 10.77.200.7/24 dev eth2").unwrap();
         road.vehicle.ip("route replace default via 10.77.200.1 dev eth2 metric 200").unwrap();
         client.wait_for("10.77.200.7/24");
-        let way = |to: &str| {
-            let output = road.vehicle.command("ip").args(["route", "get", to]).output().unwrap();
-            String::from_utf8(output.stdout).unwrap()
-        };
+        let way = |to: &str| road.vehicle.run(&format!("ip route get {to}")).unwrap();
         for (to, device) in
             [("10.77.200.1", "rw0"), ("10.1.0.1", "eth1"), ("10.1.0.9", "rw0"), ("10.2.0.1", "rw0")]
         {
@@ -600,7 +516,7 @@ fn reaches_camera(road: &Road) -> bool {
 
 #[test]
 fn a_start_opens_nothing_that_a_crash_left_closed() {
-    run_sandboxed("a_start_opens_nothing_that_a_crash_left_closed", || {
+    run_sandboxed(|| {
         let (road, camera, _shell, _web) = hostile_road();
         road.server.ip("route add 192.168.50.0/24 via 10.1.0.2").unwrap();
         assert!(reaches_camera(&road), "the box forwards by its owner's will");
@@ -634,15 +550,12 @@ fn a_start_opens_nothing_that_a_crash_left_closed() {
 
 #[test]
 fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
-    run_sandboxed("resolvers_of_a_session_go_with_it_also_after_a_kill", || {
+    run_sandboxed(|| {
         let road = Road::new();
         let _server = road.start_server();
         // The machine's own file is none of ours; a mounted one can only be written over.
         let old = "search example.org\nnameserver 10.1.0.1\n";
-        let file = road.path("resolv.conf");
-        fs::write(&file, old).unwrap();
-        let bind = ["--bind", file.to_str().unwrap(), "/etc/resolv.conf"];
-        assert!(Command::new("mount").args(bind).status().unwrap().success());
+        road.set_resolvers(old);
         let now = || fs::read_to_string("/etc/resolv.conf").unwrap();
         let start = |words: &str| {
             let mut command = road.vehicle.command(PROGRAM);
@@ -671,8 +584,7 @@ fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
         assert!(look_up().contains(CLOUD_V4), "{}", look_up());
         client.kill();
         assert!(now().contains("10.77.0.1"), "a kill leaves it");
-        let output = roadweave_in(&road.vehicle, &["release", "rw0"]);
-        assert!(output.status.success(), "{output:?}");
+        road.release();
         assert_eq!(now(), old, "released");
         let client = start("");
         client.wait_for("resolvers of the session are set");
@@ -685,19 +597,16 @@ fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
         // Where resolvconf keeps the file, it is told.
         let folder = road.path("bin");
         fs::create_dir(&folder).unwrap();
-        let script = format!(
-            "#!/bin/sh\necho \"$*: $(cat | tr '\\n' ' ')\" >> {}\n",
-            road.path("told").display()
-        );
-        fs::write(folder.join("resolvconf"), script).unwrap();
-        fs::set_permissions(folder.join("resolvconf"), fs::Permissions::from_mode(0o755)).unwrap();
+        let said = road.path("told");
+        let script = format!("echo \"$*: $(cat | tr '\\n' ' ')\" >> {}", said.display());
+        write_program(&folder.join("resolvconf"), &script);
         let told = || {
             let client = start(&format!("{}:", folder.display()));
             client.wait_for("resolvers of the session are set");
             client.interrupt();
-            let told = fs::read_to_string(road.path("told")).unwrap();
-            fs::remove_file(road.path("told")).unwrap();
-            told.lines().map(|line| line.trim().to_owned()).collect::<Vec<String>>()
+            let lines = fs::read_to_string(&said).unwrap();
+            fs::remove_file(&said).unwrap();
+            lines.lines().map(|line| line.trim().to_owned()).collect::<Vec<String>>()
         };
         assert_eq!(
             told(),
@@ -720,10 +629,9 @@ fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
 fn slow_nft(road: &Road) -> PathBuf {
     let folder = road.path("bin");
     fs::create_dir(&folder).unwrap();
-    let script = "#!/bin/sh\nwhile [ -e /run/road/hold ]; do sleep 0.02; done\n\
-                  PATH=/usr/sbin:/usr/bin:/sbin:/bin exec nft \"$@\"\n";
-    fs::write(folder.join("nft"), script).unwrap();
-    fs::set_permissions(folder.join("nft"), fs::Permissions::from_mode(0o755)).unwrap();
+    let script = "while [ -e /run/road/hold ]; do sleep 0.02; done\n\
+                  PATH=/usr/sbin:/usr/bin:/sbin:/bin exec nft \"$@\"";
+    write_program(&folder.join("nft"), script);
     folder
 }
 
@@ -736,18 +644,14 @@ fn start_with(road: &Road, path: &str) -> Daemon {
 
 #[test]
 fn no_uplink_is_used_before_the_filters_hold_and_nothing_waits_for_nft() {
-    run_sandboxed("no_uplink_is_used_before_the_filters_hold_and_nothing_waits_for_nft", || {
+    run_sandboxed(|| {
         let road = Road::new();
         road.connect_camera();
         let (hold, folder) = (road.path("hold"), slow_nft(&road));
         let reached = "table netdev reached { chain in { type filter hook ingress device eth1 \
                        priority 0; udp dport 4433 counter; }; }";
         nft(&road.server, reached);
-        let packets = || {
-            let list = ["list", "table", "netdev", "reached"];
-            let output = road.server.command("nft").args(list).output().unwrap();
-            String::from_utf8(output.stdout).unwrap()
-        };
+        let packets = || road.server.run("nft list table netdev reached").unwrap();
         fs::write(&hold, "").unwrap();
         let server = road.start_server();
         let client = start_with(&road, &format!("{}:/usr/bin:/bin", folder.display()));
@@ -773,8 +677,7 @@ fn no_uplink_is_used_before_the_filters_hold_and_nothing_waits_for_nft() {
         let reload = spawn(|| roadweave(&["reload", "--socket", &socket(CLIENT)]));
         client.wait_for("were read again");
         road.wait_for_traffic();
-        let rules = || road.vehicle.command("nft").args(["list", "ruleset"]).output().unwrap();
-        let excludes = || String::from_utf8_lossy(&rules().stdout).contains("set excluded4");
+        let excludes = || road.vehicle.run("nft list ruleset").unwrap().contains("set excluded4");
         assert!(!reload.is_finished() && !excludes(), "nft is under way");
         fs::remove_file(&hold).unwrap();
         let reloaded = reload.join().unwrap();
@@ -786,17 +689,13 @@ fn no_uplink_is_used_before_the_filters_hold_and_nothing_waits_for_nft() {
 
 #[test]
 fn filters_that_are_gone_and_cannot_be_put_back_end_the_use_of_uplinks() {
-    run_sandboxed("filters_that_are_gone_and_cannot_be_put_back_end_the_use_of_uplinks", || {
+    run_sandboxed(|| {
         let road = Road::new();
         let folder = road.path("bin");
         fs::create_dir_all(&folder).unwrap();
         let (fails, nft_of_others) = (road.path("fails"), "/usr/sbin/nft");
-        let script = format!(
-            "#!/bin/sh\n[ -e {} ] && exit 1\nexec {nft_of_others} \"$@\"\n",
-            fails.display()
-        );
-        fs::write(folder.join("nft"), script).unwrap();
-        fs::set_permissions(folder.join("nft"), fs::Permissions::from_mode(0o755)).unwrap();
+        let script = format!("[ -e {} ] && exit 1\nexec {nft_of_others} \"$@\"", fails.display());
+        write_program(&folder.join("nft"), &script);
         let _server = road.start_server();
         let client = start_with(&road, &format!("{}:/usr/bin:/bin", folder.display()));
         client.wait_for(" joined");
@@ -831,7 +730,7 @@ fn filters_that_are_gone_and_cannot_be_put_back_end_the_use_of_uplinks() {
 
 #[test]
 fn without_nft_no_uplink_is_used_and_the_log_says_what_to_install() {
-    run_sandboxed("without_nft_no_uplink_is_used_and_the_log_says_what_to_install", || {
+    run_sandboxed(|| {
         let road = Road::without_uplinks();
         road.connect_uplink(1);
         // What starts a program in its namespace is there, and nothing else.

@@ -7,7 +7,6 @@
 mod common;
 
 use common::*;
-use roadweave_device::netns::{NetNs, run_sandboxed};
 use serde_json::Value;
 
 /// What it finds with a file, and its exit code.
@@ -30,8 +29,7 @@ fn check(found: &[Value], name: &str, verdict: &str, part: &str) {
 
 #[test]
 fn a_box_is_told_which_uplink_is_blocked_and_how_long_packets_may_be() {
-    let name = "a_box_is_told_which_uplink_is_blocked_and_how_long_packets_may_be";
-    run_sandboxed(name, || {
+    run_sandboxed(|| {
         if !is_admin_built() {
             return;
         }
@@ -87,7 +85,7 @@ fn a_box_is_told_which_uplink_is_blocked_and_how_long_packets_may_be() {
 
 #[test]
 fn a_server_is_told_which_firewall_drops_what_clients_send() {
-    run_sandboxed("a_server_is_told_which_firewall_drops_what_clients_send", || {
+    run_sandboxed(|| {
         if !is_admin_built() {
             return;
         }

@@ -18,14 +18,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::Watch;
 use rustix::process::Signal;
 use serde_json::Value;
 use world::*;
 
 #[test]
-fn a_box_joins_by_a_token_once_and_a_used_up_token_says_so() {
-    in_world("a_box_joins_by_a_token_once_and_a_used_up_token_says_so", |world| {
+fn a_box_joins_by_a_token_once_also_in_1970_and_a_used_up_token_says_so() {
+    in_world(|world| {
         let token = world.token("box");
         let said = joined(&world.join(&token, "bus-1").output().unwrap());
         assert!(said.contains("This box has joined: bus-1 of home"), "{said}");
@@ -39,19 +38,19 @@ fn a_box_joins_by_a_token_once_and_a_used_up_token_says_so() {
         assert!(why.contains("token"), "{why}");
         let devices = world.json(&["device", "list"]);
         assert_eq!(devices.as_array().unwrap().len(), 1, "{devices:#}");
-    });
-}
-
-#[test]
-fn root_joins_as_the_owner_of_the_state_directory() {
-    in_world("root_joins_as_the_owner_of_the_state_directory", |world| {
-        let state = world.road.path("bus-1");
+        // Where it is 1970 a box joins as well.
+        if let Some(library) = clock::of_1970(&world.road) {
+            let mut join = world.join(&world.token("box"), "bus-4");
+            let said = joined(&join.env("LD_PRELOAD", &library).output().unwrap());
+            assert!(said.contains("This box has joined"), "{said}");
+        }
+        // Root joins as the owner of the state directory; only root can give a folder away.
+        let state = world.road.path("bus-3");
         fs::create_dir(&state).unwrap();
-        // Only root can give a folder away.
         if chown(&state, Some(65_534), Some(65_534)).is_err() {
             return;
         }
-        joined(&world.join(&world.token("box"), "bus-1").output().unwrap());
+        joined(&world.join(&world.token("box"), "bus-3").output().unwrap());
         let key = fs::metadata(state.join("fleet.key")).unwrap();
         assert_eq!((key.uid(), key.gid(), key.mode() & 0o777), (65_534, 65_534, 0o600));
     });
@@ -59,15 +58,12 @@ fn root_joins_as_the_owner_of_the_state_directory() {
 
 #[test]
 fn a_session_on_signed_documents_outlives_its_controller_and_ends_with_the_key() {
-    in_world(
-        "a_session_on_signed_documents_outlives_its_controller_and_ends_with_the_key",
-        check_session_on_signed_documents,
-    );
+    in_world(check_session_on_signed_documents);
 }
 
 #[test]
 fn what_a_controller_says_of_keys_holds_on_the_shards_of_a_server() {
-    in_world("what_a_controller_says_of_keys_holds_on_the_shards_of_a_server", |mut world| {
+    in_world(|mut world| {
         world.shards = 2;
         check_session_on_signed_documents(world);
     });
@@ -116,7 +112,7 @@ fn check_session_on_signed_documents(mut world: World) {
 
 #[test]
 fn proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller() {
-    in_world("proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller", |mut world| {
+    in_world(|mut world| {
         world.join_with_anchor();
         world.road.echo(&world.road.cloud, "0.0.0.0");
         let daemons = world.start_with_anchor();
@@ -147,12 +143,12 @@ fn proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller() {
 
 #[test]
 fn a_drain_by_the_controller_lasts_until_it_is_taken_back() {
-    in_world("a_drain_by_the_controller_lasts_until_it_is_taken_back", check_drain);
+    in_world(check_drain);
 }
 
 #[test]
 fn a_drain_of_a_server_is_one_of_all_its_shards() {
-    in_world("a_drain_of_a_server_is_one_of_all_its_shards", |mut world| {
+    in_world(|mut world| {
         world.shards = 2;
         check_drain(world);
     });
@@ -207,18 +203,16 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_controller_that_hangs_is_told_and_nothing_waits_for_it() {
-    in_world("a_controller_that_hangs_is_told_and_nothing_waits_for_it", |world| {
+    in_world(|world| {
         let (_server, client) = world.start_both();
         client.wait_for("joined");
         let road = &world.road;
         road.echo(&road.server, GATEWAY_V4);
         road.wait_for_traffic();
         let there = |status: &Value| status["fleet"]["controller"].is_string();
-        let watch = Watch::start();
-        while !(there(&road.show(SERVER)) && there(&road.show(CLIENT))) {
-            assert!(watch.elapsed() < 2 * WAIT_MAX, "{:#}", road.show(CLIENT)["fleet"]);
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        wait_within(2 * WAIT_MAX, "both know the controller", || {
+            there(&road.show(SERVER)) && there(&road.show(CLIENT))
+        });
         // The kernel goes on to take connections in its name.
         let controller = world.controller.as_ref().unwrap();
         controller.signal(Signal::STOP);
@@ -227,25 +221,20 @@ fn a_controller_that_hangs_is_told_and_nothing_waits_for_it() {
         let client = road.start_client("client");
         client.wait_for("joined");
         road.wait_for_traffic();
-        while there(&road.show(SERVER)) {
-            assert!(hung.elapsed() < SILENCE_MAX + WAIT_MAX, "{:#}", road.show(SERVER)["fleet"]);
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        wait_within(SILENCE_MAX + WAIT_MAX, "the proxy has noticed", || !there(&road.show(SERVER)));
         println!("a proxy has noticed after {:?}", hung.elapsed());
         road.wait_for_traffic();
         assert!(!there(&road.show(CLIENT)), "it has found nobody to speak with");
         controller.signal(Signal::CONT);
-        let resumed = Watch::start();
-        while !(there(&road.show(SERVER)) && there(&road.show(CLIENT))) {
-            assert!(resumed.elapsed() < 4 * WAIT_MAX, "{:#}", road.show(SERVER)["fleet"]);
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        wait_within(4 * WAIT_MAX, "both know the controller again", || {
+            there(&road.show(SERVER)) && there(&road.show(CLIENT))
+        });
     });
 }
 
 #[test]
 fn a_box_whose_flash_can_only_be_read_starts_and_one_program_has_it() {
-    in_world("a_box_whose_flash_can_only_be_read_starts_and_one_program_has_it", |world| {
+    in_world(|world| {
         let (server, client) = world.start_both();
         client.wait_for("joined");
         client.interrupt();
@@ -262,16 +251,5 @@ fn a_box_whose_flash_can_only_be_read_starts_and_one_program_has_it() {
         let why = text(&again.stderr);
         assert!(!again.status.success() && why.contains("in use"), "{why}");
         drop(server);
-    });
-}
-
-#[test]
-fn a_box_in_1970_joins() {
-    in_world("a_box_in_1970_joins", |world| {
-        let Some(library) = clock::of_1970(&world.road) else { return };
-        let token = world.token("box");
-        let mut join = world.join(&token, "bus-1");
-        let said = joined(&join.env("LD_PRELOAD", &library).output().unwrap());
-        assert!(said.contains("This box has joined"), "{said}");
     });
 }

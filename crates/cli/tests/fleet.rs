@@ -19,18 +19,8 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{Watch, run_sandboxed};
-use roadweave_identity::Identity;
 
 const ANCHOR_TUN: &str = "rwa";
-
-fn identity(seed: u8) -> Identity {
-    Identity::from_seed([seed; 32])
-}
-
-fn public(seed: u8) -> String {
-    identity(seed).public_key().to_string()
-}
 
 const BOX: u8 = 1;
 const PROXIES: [(&str, u8, u16); 2] = [("proxy_a", 2, 4433), ("proxy_b", 3, 4435)];
@@ -38,55 +28,31 @@ const ANCHOR: u8 = 9;
 
 /// The files of an anchor, two proxies, and a client for each of these.
 fn write_files(road: &Road) {
-    let device = |list: &str, tenant: &str| {
-        let key = public(BOX);
-        format!(
-            "[[{list}]]\nname = \"box\"\n{tenant}public_key = \"{key}\"\n\
-             addresses = [\"10.77.0.2/32\"]\n"
-        )
-    };
-    let own = |seed: u8| {
-        let key = identity(seed).to_base64();
-        format!("private_key = \"{key}\"\nstate_directory = \"{}\"\n", road.path("").display())
-    };
+    let inner = "\"10.77.0.2/32\"";
     let client = |at: &[(u8, u16)]| {
-        let lists = ["server", "[proxies]"];
-        let at = at.iter().zip(lists).map(|((seed, port), list)| {
-            let key = public(*seed);
-            format!("[{list}]\naddresses = [\"198.51.100.1:{port}\"]\npublic_key = \"{key}\"\n")
-        });
-        format!(
-            "name = \"box\"\n{}{}[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n\
-             [routes]\ninto_tunnel = [\"10.77.0.0/24\"]\n",
-            own(BOX),
-            at.collect::<String>()
-        )
+        members::client(road, BOX, at) + "[routes]\ninto_tunnel = [\"10.77.0.0/24\"]\n"
     };
-    let proxies = PROXIES.map(|(name, seed, _)| {
-        format!("[[proxies]]\nname = \"{name}\"\npublic_key = \"{}\"\n", public(seed))
-    });
+    let proxies = PROXIES.map(|(name, number, _)| members::proxy(name, number));
     let anchor = format!(
         "{}tenant = \"acme\"\naddresses = [\"10.77.0.1/24\"]\n\
          allow_destinations = [\"10.77.0.1\"]\n[tun]\nname = \"{ANCHOR_TUN}\"\n{}{}",
-        own(ANCHOR),
+        members::own(road, ANCHOR),
         proxies.concat(),
-        device("devices", "")
+        members::device("devices", BOX, inner, "")
     );
     road.write("anchor.toml", anchor);
-    for (name, seed, port) in PROXIES {
+    for (name, number, port) in PROXIES {
         let proxy = format!(
             "instance = \"{name}\"\nlisten = \"198.51.100.1:{port}\"\n{}\
-             metrics = {{ listen = \"127.0.0.1:{port}\" }}\n\
-             [[tenants]]\nname = \"acme\"\ngateways = [\"10.77.0.1\"]\n\
-             anchor = {{ public_key = \"{}\", addresses = [\"203.0.113.2:4434\"] }}\n{}",
-            own(seed),
-            public(ANCHOR),
-            device("peers", "tenant = \"acme\"\n")
+             metrics = {{ listen = \"127.0.0.1:{port}\" }}\n{}{}",
+            members::own(road, number),
+            members::tenant("acme", ANCHOR, "203.0.113.2:4434"),
+            members::device("peers", BOX, inner, "tenant = \"acme\"\n")
         );
         road.write(&format!("{name}.toml"), proxy);
-        road.write(&format!("at_{name}.toml"), client(&[(seed, port)]));
+        road.write(&format!("at_{name}.toml"), client(&[(number, port)]));
     }
-    road.write("at_both.toml", client(&PROXIES.map(|(_, seed, port)| (seed, port))));
+    road.write("at_both.toml", client(&PROXIES.map(|(_, number, port)| (number, port))));
 }
 
 /// Starts a proxy without any capability.
@@ -123,7 +89,7 @@ fn converse(stream: &mut TcpStream, text: &str) {
 
 #[test]
 fn a_connection_outlives_the_proxy_that_it_began_at() {
-    run_sandboxed("a_connection_outlives_the_proxy_that_it_began_at", || {
+    run_sandboxed(|| {
         let road = Road::new();
         write_files(&road);
         let anchor = road.start(&road.cloud, "anchor", "anchor");
@@ -145,8 +111,7 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
         assert_eq!(shown["legs"][0]["attachments"], 1, "{shown:#}");
         assert_eq!(road.show(ANCHOR_TUN)["role"], "anchor");
         road.check_shown(&["proxy_a", ANCHOR_TUN]);
-        let page = roadweave(&["show", "--socket", &socket("proxy_a")]);
-        let page = String::from_utf8(page.stdout).unwrap();
+        let page = road.page("proxy_a");
         assert!(page.contains("no device") && page.contains("acme"), "{page}");
 
         // The client starts anew with the other proxy's file, and has forgotten its number.
@@ -173,7 +138,7 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
 
 #[test]
 fn a_drained_proxy_lets_its_clients_go_to_another_and_says_so() {
-    run_sandboxed("a_drained_proxy_lets_its_clients_go_to_another_and_says_so", || {
+    run_sandboxed(|| {
         let road = Road::new();
         write_files(&road);
         let anchor = road.start(&road.cloud, "anchor", "anchor");

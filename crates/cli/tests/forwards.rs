@@ -6,8 +6,6 @@
 //!        fd50::2                           server 203.0.113.1 ── cloud 203.0.113.2
 //!                        box B 10.77.0.3 ══╝
 //! ```
-//!
-//! The test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 
 #![allow(
     clippy::disallowed_methods,
@@ -25,7 +23,6 @@ use std::time::Duration;
 
 use common::hosts::{Host, connect as connect_tcp, seen_from};
 use common::*;
-use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use rustix::process::Signal;
 
 /// The server's addresses in the cloud, and the cloud's; the same of IPv6.
@@ -73,12 +70,9 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let road = Road::new();
-        let camera = road.connect_camera();
-        camera.ip("address add fd50::2/64 dev eth0 nodad").unwrap();
-        road.vehicle.ip("address add fd50::1/64 dev lan0 nodad").unwrap();
-        camera.ip("route add default via fd50::1").unwrap();
+        let camera = road.connect_camera_of_both_families();
         let other = NetNs::create("other").unwrap();
-        connect((&other, "eth1", &["10.3.0.2/24"]), (&road.server, "eth3", &["10.3.0.1/24"]));
+        cable((&other, "eth1", &["10.3.0.2/24"]), (&road.server, "eth3", &["10.3.0.1/24"]));
         other.ip("route add default via 10.3.0.1").unwrap();
 
         let keys = keygen();
@@ -179,8 +173,7 @@ fn is_heard(stream: &mut TcpStream) -> bool {
 
 #[test]
 fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
-    let name = "ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does";
-    run_sandboxed(name, || {
+    run_sandboxed(|| {
         let place = Place::new();
         let Place { road, camera, other, .. } = &place;
         let own = forward("tcp", &OF_BOX.to_string(), OWN[0], "22");
@@ -238,8 +231,7 @@ fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
         let hearing = camera.enter(|| UdpSocket::bind((CAMERA[0], 72)).unwrap()).unwrap();
         hearing.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         place.write(&(to_camera() + &own + &forward("udp", "7072", CAMERA[0], "72")));
-        server.signal(Signal::HUP);
-        server.wait_for("were read again");
+        server.reload();
         let honest = road.cloud.enter(|| UdpSocket::bind((CLOUD[0], 0)).unwrap()).unwrap();
         let watch = Watch::start();
         let mut heard = [0; 9];
@@ -269,10 +261,7 @@ fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
         place.write(&own);
         server.signal(Signal::HUP);
         server.wait_for_count("were read again", 2);
-        let watch = Watch::start();
-        while is_heard(&mut stream) {
-            assert!(watch.elapsed() < WAIT_MAX, "it is not cut");
-        }
+        wait_until("it is not cut", || !is_heard(&mut stream));
         for (from, public) in [(&road.cloud, PUBLIC[0]), (other, PUBLIC[0]), (camera, PUBLIC[1])] {
             assert!(udp(from, public, STREAMS[0]).is_err(), "{public}");
             assert!(tcp(from, public, OTHERS[0]).is_err(), "{public}");
@@ -302,34 +291,20 @@ fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
     });
 }
 
-/// A server with so many shards takes up forwards while it runs.
-fn check_reload(name: &str, shards: u16) {
-    run_sandboxed(name, || {
+#[test]
+fn forwards_that_come_with_a_reload_hold_for_all_shards() {
+    run_sandboxed(|| {
         let mut place = Place::new();
-        place.plain = format!("shards = {shards}\n{}", place.plain);
+        place.plain = format!("shards = 2\n{}", place.plain);
         let [server, _client, _second] = place.start("");
         for port in [443, STREAMS[0], STREAMS[1], 70, 71] {
             CAMERA.into_iter().for_each(|address| serve(&place.camera, address, port));
         }
         assert!(udp(&place.other, PUBLIC[0], WEB).is_err());
         place.write(&to_camera());
-        server.signal(Signal::HUP);
-        server.wait_for("were read again");
+        server.reload();
         // The filters follow.
-        let watch = Watch::start();
-        while udp(&place.other, PUBLIC[0], WEB).is_err() {
-            assert!(watch.elapsed() < WAIT_MAX, "it is not forwarded");
-        }
+        wait_until("it is not forwarded", || udp(&place.other, PUBLIC[0], WEB).is_ok());
         check_camera(&place.other, BOX_B);
     });
-}
-
-#[test]
-fn forwards_that_come_with_a_reload_let_devices_answer_other_clients() {
-    check_reload("forwards_that_come_with_a_reload_let_devices_answer_other_clients", 1);
-}
-
-#[test]
-fn forwards_that_come_with_a_reload_hold_for_all_shards() {
-    check_reload("forwards_that_come_with_a_reload_hold_for_all_shards", 2);
 }

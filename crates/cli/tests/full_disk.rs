@@ -1,7 +1,5 @@
 //! Full disks, between namespaces: the tunnel goes on, one line says so, no good file is lost, and
 //! what is to be kept is kept when there is room again. For the log see `dead_log.rs`.
-//!
-//! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 
 #![allow(
     clippy::disallowed_methods,
@@ -12,26 +10,15 @@
 mod common;
 
 use std::fs::{self, File};
-use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
 use common::disk::Disk;
 use common::*;
-use roadweave_device::netns::run_sandboxed;
-
-/// Puts a file in the place of the machine's `/etc/resolv.conf`, inside the sandbox.
-fn own_resolvers(road: &Road, text: &str) {
-    let file = road.path("resolv.conf");
-    fs::write(&file, text).unwrap();
-    let mut mount = Command::new("mount");
-    let status = mount.arg("--bind").arg(&file).arg("/etc/resolv.conf").status().unwrap();
-    assert!(status.success());
-}
 
 #[test]
 fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
-    run_sandboxed("a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there", || {
+    run_sandboxed(|| {
         let road = Road::new();
         let disk = Disk::mount("/run/road/state");
         for name in ["client.toml", "server.toml"] {
@@ -42,7 +29,7 @@ fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
                 )
             });
         }
-        own_resolvers(&road, "nameserver 192.0.2.53\n");
+        road.set_resolvers("nameserver 192.0.2.53\n");
         road.edit("client.toml", |text| {
             let policy =
                 "[[uplinks.policies]]\nname = \"eth*\"\nmetered = { monthly_cap_mb = 100 }\n";
@@ -90,7 +77,7 @@ fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
 
 #[test]
 fn daemons_start_run_and_clean_up_while_run_is_full() {
-    run_sandboxed("daemons_start_run_and_clean_up_while_run_is_full", || {
+    run_sandboxed(|| {
         let road = Road::new();
         for interface in ["eth1", "eth2"] {
             road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1").unwrap();
@@ -123,7 +110,7 @@ fn daemons_start_run_and_clean_up_while_run_is_full() {
 
 #[test]
 fn init_on_a_full_disk_leaves_the_files_that_were_there_and_no_half_ones() {
-    run_sandboxed("init_on_a_full_disk_leaves_the_files_that_were_there_and_no_half_ones", || {
+    run_sandboxed(|| {
         let disk = Disk::mount("/run/full");
         let init = || roadweave(&["init", "--force", "--server", "192.0.2.1:4433", "/run/full"]);
         let refuse = || {

@@ -10,7 +10,6 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{Watch, run_sandboxed};
 
 /// What a daemon in the server's namespace has set up, by name, in order.
 fn ours(road: &Road) -> Vec<String> {
@@ -25,20 +24,8 @@ fn ours(road: &Road) -> Vec<String> {
 
 /// Waits until all is as it was.
 fn wait_for(road: &Road, settled: &[String], server: &Daemon) {
-    let start = Watch::start();
-    while ours(road) != settled {
-        let waited = start.elapsed();
-        let now = ours(road);
-        let gone: Vec<_> = settled.iter().filter(|line| !now.contains(line)).collect();
-        let new: Vec<_> = now.iter().filter(|line| !settled.contains(line)).collect();
-        let log = server.log();
-        assert!(waited < Duration::from_secs(5), "gone {gone:#?}\nnew {new:#?}\n{log}");
-        sleep(Duration::from_millis(100));
-    }
-}
-
-fn flush_filters(road: &Road) {
-    nft(&road.server, "flush ruleset");
+    let state = || format!("{:#?}\nwas {settled:#?}\n{}", ours(road), server.log());
+    wait_or_show(Duration::from_secs(5), state, || ours(road) == settled);
 }
 
 const FILTERS_BACK: &str = "another program had changed or removed the packet filters";
@@ -46,7 +33,7 @@ const ROUTES_BACK: &str = "another program removed rules, routes or addresses of
 
 #[test]
 fn what_others_remove_from_a_server_comes_back_within_seconds() {
-    run_sandboxed("what_others_remove_from_a_server_comes_back_within_seconds", || {
+    run_sandboxed(|| {
         let road = Road::new();
         // A network behind the box, and all that has no other way: both ways of leading into the
         // TUN.
@@ -56,11 +43,11 @@ fn what_others_remove_from_a_server_comes_back_within_seconds() {
         let camera = road.connect_camera();
         let (server, client) = road.start_both();
         road.wait_for_paths(&["eth1", "eth2"]);
-        assert!(ping(&camera, "203.0.113.2", "-c 1").status.success());
+        check_ping(&camera, "203.0.113.2", "-c 1");
         let settled = ours(&road);
         assert!(settled.iter().any(|line| line.contains("192.168.50.0/24")), "{settled:#?}");
 
-        flush_filters(&road);
+        nft(&road.server, "flush ruleset");
         wait_for(&road, &settled, &server);
         server.wait_for(FILTERS_BACK);
         road.server.ip("route flush proto 183").unwrap();
@@ -68,20 +55,19 @@ fn what_others_remove_from_a_server_comes_back_within_seconds() {
         road.server.ip(&format!("-6 address del {GATEWAY_V6}/64 dev {SERVER}")).unwrap();
         wait_for(&road, &settled, &server);
         server.wait_for(ROUTES_BACK);
-        assert!(ping(&camera, "203.0.113.2", "-c 1").status.success());
-        assert!(ping(&road.server, "192.168.50.2", "-c 1").status.success());
+        check_ping(&camera, "203.0.113.2", "-c 1");
+        check_ping(&road.server, "192.168.50.2", "-c 1");
         road.server.ip(&format!("link set {SERVER} down")).unwrap();
         wait_for(&road, &settled, &server);
         server.wait_for("another program set the tunnel's interface down");
         road.server.set_sysctl("net.ipv4.ip_forward", "0").unwrap();
         server.wait_for("another program switched forwarding off");
         wait_for(&road, &settled, &server);
-        assert!(ping(&camera, "203.0.113.2", "-c 1").status.success());
+        check_ping(&camera, "203.0.113.2", "-c 1");
 
         // What the file takes back is not put back.
         road.edit("server.toml", |text| text.replace(", \"192.168.50.0/24\"", ""));
-        server.signal(rustix::process::Signal::HUP);
-        server.wait_for("were read again");
+        server.reload();
         sleep(Duration::from_millis(500));
         assert!(!ours(&road).iter().any(|line| line.contains("192.168.50.0/24")));
         client.interrupt();
@@ -91,7 +77,7 @@ fn what_others_remove_from_a_server_comes_back_within_seconds() {
 
 #[test]
 fn what_others_remove_from_a_router_comes_back_within_seconds() {
-    run_sandboxed("what_others_remove_from_a_router_comes_back_within_seconds", || {
+    run_sandboxed(|| {
         let road = Road::new();
         let file = "addresses = [\"10.77.0.1/24\", \"fd77::1/64\"]\n\
                     into_tunnel = [\"0.0.0.0/0\", \"::/0\", \"192.168.50.0/24\"]\n\
@@ -108,7 +94,7 @@ fn what_others_remove_from_a_router_comes_back_within_seconds() {
             road.server.ip(&format!("rule del priority {priority}")).unwrap();
             road.server.ip(&format!("-6 rule del priority {priority}")).unwrap();
         }
-        flush_filters(&road);
+        nft(&road.server, "flush ruleset");
         wait_for(&road, &settled, &router);
         for family in ["-4", "-6"] {
             road.server.ip(&format!("{family} route flush table all proto 183")).unwrap();

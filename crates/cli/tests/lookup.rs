@@ -12,13 +12,11 @@ mod dns;
 
 use std::fs;
 use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Where the server is at first, as `init` wrote it.
@@ -45,22 +43,13 @@ fn lease(road: &Road, interface: &str, server: &str) {
 }
 
 fn index_of(namespace: &NetNs, interface: &str) -> u32 {
-    let output = namespace.command("ip").args(["-o", "link", "show", interface]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = namespace.run(&format!("ip -o link show {interface}")).unwrap();
     text.split(':').next().unwrap().parse().unwrap()
-}
-
-/// Puts a resolv.conf in the place of the machine's, inside the sandbox.
-fn resolv_conf(road: &Road, text: &str) {
-    fs::write(road.path("resolv.conf"), text).unwrap();
-    let mut command = Command::new("mount");
-    command.arg("--bind").arg(road.path("resolv.conf")).arg("/etc/resolv.conf");
-    assert!(command.status().unwrap().success());
 }
 
 #[test]
 fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
-    run_sandboxed("a_server_that_moves_is_found_while_the_tunnel_is_dead", || {
+    run_sandboxed(|| {
         let road = Road::new();
         by_name(&road);
         for address in [THERE, DNS, "198.51.100.54"] {
@@ -72,7 +61,7 @@ fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
         dns::serve(&road.server, "198.51.100.54", &[("edge.test", "203.0.113.66")]);
         lease(&road, "eth1", DNS);
         lease(&road, "eth2", "198.51.100.54");
-        resolv_conf(&road, "nameserver 127.0.0.53\n");
+        road.set_resolvers("nameserver 127.0.0.53\n");
 
         let start = Watch::start();
         let server = road.start_server();
@@ -105,8 +94,7 @@ fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
 
 #[test]
 fn an_address_that_a_name_is_found_to_have_is_taken_from_an_uplink_that_had_it_before() {
-    let name = "an_address_that_a_name_is_found_to_have_is_taken_from_an_uplink_that_had_it_before";
-    run_sandboxed(name, || {
+    run_sandboxed(|| {
         let road = Road::new();
         by_name(&road);
         // A WiFi has leased the server's address before any name is looked up.
@@ -114,7 +102,7 @@ fn an_address_that_a_name_is_found_to_have_is_taken_from_an_uplink_that_had_it_b
         road.vehicle.ip(&format!("address add {HERE}/32 dev eth2")).unwrap();
         road.server.ip(&format!("address add {DNS}/32 dev lo")).unwrap();
         lease(&road, "eth1", DNS);
-        resolv_conf(&road, "nameserver 127.0.0.53\n");
+        road.set_resolvers("nameserver 127.0.0.53\n");
         let zone = dns::serve(&road.server, DNS, &[("other.test", HERE)]);
         let server = road.start_server();
         let client = road.start_client("client");
@@ -140,20 +128,6 @@ fn an_address_that_a_name_is_found_to_have_is_taken_from_an_uplink_that_had_it_b
     });
 }
 
-#[test]
-fn behind_a_stub_without_leases_the_gateway_is_asked() {
-    run_sandboxed("behind_a_stub_without_leases_the_gateway_is_asked", || {
-        let road = Road::new();
-        by_name(&road);
-        resolv_conf(&road, "nameserver 127.0.0.53\n");
-        // The first uplink's gateway says nothing at all, the second's knows.
-        dns::serve(&road.server, "10.2.0.1", &[("edge.test", HERE)]);
-        let (_server, client) = road.start_both();
-        road.wait_for_paths(&["eth1", "eth2"]);
-        assert_eq!(client.count("WARN"), 0, "{}", client.log());
-    });
-}
-
 /// Answers for the name server at `DNS`, but from elsewhere, and only then hands the question to
 /// the one that was asked.
 fn forge(namespace: &NetNs, elsewhere: [&str; 2]) {
@@ -176,7 +150,7 @@ fn forge(namespace: &NetNs, elsewhere: [&str; 2]) {
 
 #[test]
 fn an_answer_from_another_address_or_port_counts_for_nothing() {
-    run_sandboxed("an_answer_from_another_address_or_port_counts_for_nothing", || {
+    run_sandboxed(|| {
         let road = Road::new();
         by_name(&road);
         road.server.ip(&format!("address add {DNS}/32 dev lo")).unwrap();
@@ -184,7 +158,7 @@ fn an_answer_from_another_address_or_port_counts_for_nothing() {
         forge(&road.server, [&format!("{DNS}:5353"), "198.51.100.1:53"]);
         lease(&road, "eth1", DNS);
         lease(&road, "eth2", DNS);
-        resolv_conf(&road, "nameserver 127.0.0.53\n");
+        road.set_resolvers("nameserver 127.0.0.53\n");
         let server = road.start_server();
         road.edit("client.toml", |text| text.replace("info", "debug"));
         let mut command = road.vehicle.command(PROGRAM);
@@ -194,30 +168,6 @@ fn an_answer_from_another_address_or_port_counts_for_nothing() {
         assert!(client.count("looked up") > 0, "{}", client.log());
         assert_eq!(client.count("203.0.113.66"), 0, "{}", client.log());
         drop(server);
-    });
-}
-
-#[test]
-fn what_the_system_asked_before_the_session_is_asked_when_the_server_moves() {
-    let name = "what_the_system_asked_before_the_session_is_asked_when_the_server_moves";
-    run_sandboxed(name, || {
-        let road = Road::new();
-        by_name(&road);
-        road.edit("client.toml", |text| format!("dns = [\"{GATEWAY_V4}\"]\n{text}"));
-        for address in [THERE, DNS] {
-            road.server.ip(&format!("address add {address}/32 dev lo")).unwrap();
-        }
-        let zone = dns::serve(&road.server, DNS, &[("edge.test", HERE)]);
-        resolv_conf(&road, &format!("nameserver {DNS}\n"));
-        let server = road.start_server();
-        let client = road.start_client("client");
-        client.wait_for("resolvers of the session are set");
-        server.kill();
-        road.server.ip(&format!("address del {HERE}/32 dev lo")).unwrap();
-        zone.lock().unwrap().addresses = vec![("edge.test".to_owned(), THERE.parse().unwrap())];
-        let _server = road.start_server();
-        client.wait_for_count(" joined ", 2);
-        assert!(client.log().contains(&format!("server={THERE}:4433")), "{}", client.log());
     });
 }
 
@@ -282,14 +232,14 @@ fn advertise(namespace: &NetNs, interface: &'static str, option: &[u8]) {
 /// addresses of ipv4only.arpa (RFC 7050); the client's file has an IPv4 literal.
 fn behind_nat64() -> (Road, Arc<Mutex<dns::Zone>>) {
     let road = Road::without_uplinks();
-    connect(
+    cable(
         (&road.vehicle, "eth1", &["2001:db8:a::2/64"]),
         (&road.server, "eth1", &["2001:db8:a::1/64"]),
     );
     road.vehicle.ip("route add default via 2001:db8:a::1").unwrap();
     road.server.ip("address add 198.51.100.64/32 dev lo").unwrap();
     road.edit("server.toml", |text| text.replace("[::]:4433", "198.51.100.1:4433"));
-    resolv_conf(&road, "nameserver 127.0.0.53\n");
+    road.set_resolvers("nameserver 127.0.0.53\n");
     translate(&road.server, "[64:ff9b::198.51.100.1]:4433");
     let zone = dns::serve(
         &road.server,
@@ -314,29 +264,21 @@ const PREFIX: [u8; 32] = [
 
 #[test]
 fn an_uplink_without_ipv4_that_comes_during_a_session_gets_an_address() {
-    run_sandboxed("an_uplink_without_ipv4_that_comes_during_a_session_gets_an_address", || {
+    run_sandboxed(|| {
         let road = Road::new();
         let (_server, _client) = road.start_both();
         // The box forwards now, and the kernel of one that forwards is deaf to routers by default.
-        connect((&road.vehicle, "eth3", &[]), (&road.server, "eth3", &["2001:db8:c::1/64"]));
+        cable((&road.vehicle, "eth3", &[]), (&road.server, "eth3", &["2001:db8:c::1/64"]));
         advertise(&road.server, "eth3", &PREFIX);
-        let words = ["-6", "address", "show", "dev", "eth3", "scope", "global"];
-        let start = Watch::start();
-        loop {
-            let output = road.vehicle.command("ip").args(words).output().unwrap();
-            let text = String::from_utf8(output.stdout).unwrap();
-            if text.contains("2001:db8:c:") {
-                break;
-            }
-            assert!(start.elapsed() < Duration::from_secs(8), "no address: {text}");
-            sleep(Duration::from_millis(100));
-        }
+        let addresses = || road.vehicle.run("ip -6 address show dev eth3 scope global").unwrap();
+        let is_there = || addresses().contains("2001:db8:c:");
+        wait_within(Duration::from_secs(8), "an address", is_there);
     });
 }
 
 #[test]
 fn an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else() {
-    run_sandboxed("an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else", || {
+    run_sandboxed(|| {
         let (road, zone) = behind_nat64();
         let _server = road.start_server();
         let client = road.start_client("client");
@@ -351,27 +293,6 @@ fn an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else() {
         advertise(&road.server, "eth1", &NAT64);
         let client = road.start_client("client");
         client.wait_for("server=[2001:db8:64::c633:6401]:4433");
-        client.interrupt();
-    });
-}
-
-#[test]
-fn an_uplink_behind_a_nat64_carries_a_path_beside_one_of_ipv4() {
-    run_sandboxed("an_uplink_behind_a_nat64_carries_a_path_beside_one_of_ipv4", || {
-        let (road, zone) = behind_nat64();
-        let _server = road.start_server();
-        // The session begins behind the NAT64, and another uplink comes.
-        let client = road.start_client("client");
-        client.wait_for("server=[64:ff9b::c633:6401]:4433");
-        road.connect_uplink(2);
-        road.wait_for_paths(&["eth1", "eth2"]);
-        client.interrupt();
-        // Now it begins over the other one, which needs no look-up.
-        let prefix: Vec<_> = zone.lock().unwrap().addresses.drain(..2).collect();
-        let client = road.start_client("client");
-        client.wait_for(&format!("server={HERE}:4433"));
-        zone.lock().unwrap().addresses.extend(prefix);
-        road.wait_for_paths(&["eth1", "eth2"]);
         client.interrupt();
     });
 }

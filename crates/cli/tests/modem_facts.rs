@@ -15,14 +15,23 @@ use std::time::{Duration, Instant};
 use common::*;
 use roadweave_device::ModemFacts;
 use roadweave_device::local::{RequestError, TellModem, request, tell_modem};
-use roadweave_device::netns::{Watch, run_sandboxed};
 use serde_json::{Value, json};
 
+/// The place of an uplink among those that are tried first.
+fn rank(road: &Road, uplink: &str) -> u64 {
+    let status = road.show(CLIENT);
+    let mut uplinks = status["uplinks"].as_array().unwrap().iter();
+    uplinks.find(|it| it["name"] == uplink).unwrap()["rank"].as_u64().unwrap()
+}
+
 #[test]
-fn facts_of_a_modem_are_shown_until_nobody_tells_them() {
-    run_sandboxed("facts_of_a_modem_are_shown_until_nobody_tells_them", || {
+fn what_a_modem_tells_decides_who_is_tried_first_and_is_shown_for_as_long_as_it_is_told() {
+    run_sandboxed(|| {
         let road = Road::new();
-        let (_server, _client) = road.start_both();
+        road.edit("client.toml", |text| {
+            text + "[[uplinks.policies]]\nname = \"eth2\"\ntechnology = \"wifi\"\n"
+        });
+        let (_server, client) = road.start_both();
         let path = socket(CLIENT);
         let path = Path::new(&path);
         let operator = Some("Some Operator".to_owned());
@@ -30,6 +39,25 @@ fn facts_of_a_modem_are_shown_until_nobody_tells_them() {
         let told = |uplink: &str| {
             tell_modem(path, &TellModem { uplink: uplink.to_owned(), facts: facts.clone() })
         };
+        let tell = |uplink: &str, technology: &str, rsrp_dbm: f64| {
+            let facts = ModemFacts {
+                technology: Some(technology.to_owned()),
+                rsrp_dbm: Some(rsrp_dbm),
+                ..ModemFacts::default()
+            };
+            let told = TellModem { uplink: uplink.to_owned(), facts };
+            assert!(tell_modem(path, &told).unwrap());
+            rank(&road, uplink)
+        };
+        assert_eq!((rank(&road, "eth1"), rank(&road, "eth2")), (0, 3));
+        assert_eq!(tell("eth1", "5g-sa", -90.0), 1);
+        assert_eq!(tell("eth2", "5g-sa", -90.0), 3, "its owner knows better");
+        let lte = tell("eth1", "lte", -90.0);
+        assert!(lte > 3 && tell("eth1", "5g-sa", -125.0) > lte);
+        // It stays so when the file is read again, and the uplink comes back.
+        client.reload();
+        assert!(rank(&road, "eth1") > lte);
+        // For half a minute after it was told.
         let begun = Instant::now();
         assert!(told("eth1").unwrap());
         assert!(!told("wwan7").unwrap(), "it is no uplink");
@@ -45,60 +73,14 @@ fn facts_of_a_modem_are_shown_until_nobody_tells_them() {
             let answer = request(path, "tell_modem", &params);
             assert!(matches!(answer, Err(RequestError::Refused(_))), "{params}");
         }
-        let expected = json!({ "eth1": { "operator": "Some Operator", "rsrp_dbm": -95.5 } });
-        assert_eq!(road.show(CLIENT)["modems"], expected);
-        let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
-        let page = String::from_utf8(page.stdout).unwrap();
+        let known = || road.show(CLIENT)["modems"]["eth1"].clone();
+        let expected = json!({ "operator": "Some Operator", "rsrp_dbm": -95.5 });
+        assert_eq!(known(), expected);
+        let page = road.page(CLIENT);
         assert!(page.contains("modem eth1: Some Operator, RSRP -96 dBm\n"), "{page}");
-        let watch = Watch::start();
-        while road.show(CLIENT)["modems"] == expected {
-            assert!(watch.elapsed() < Duration::from_secs(40), "it is still there");
-            std::thread::sleep(Duration::from_secs(1));
-        }
+        wait_within(Duration::from_secs(40), "it is still there", || known() != expected);
         assert!(begun.elapsed() > Duration::from_secs(30), "{:?}", begun.elapsed());
         assert_eq!(road.show(CLIENT)["modems"], Value::Null);
+        assert_eq!(rank(&road, "eth1"), 0, "nobody tells it any more");
     });
-}
-
-/// The place of an uplink among those that are tried first.
-fn rank(road: &Road, uplink: &str) -> u64 {
-    let status = road.show(CLIENT);
-    let mut uplinks = status["uplinks"].as_array().unwrap().iter();
-    uplinks.find(|it| it["name"] == uplink).unwrap()["rank"].as_u64().unwrap()
-}
-
-#[test]
-fn what_a_modem_tells_decides_who_is_tried_first_for_as_long_as_it_is_told() {
-    run_sandboxed(
-        "what_a_modem_tells_decides_who_is_tried_first_for_as_long_as_it_is_told",
-        || {
-            let road = Road::new();
-            road.edit("client.toml", |text| {
-                text + "[[uplinks.policies]]\nname = \"eth2\"\ntechnology = \"wifi\"\n"
-            });
-            let (_server, client) = road.start_both();
-            let path = socket(CLIENT);
-            let tell = |uplink: &str, technology: &str, rsrp_dbm: f64| {
-                let facts = ModemFacts {
-                    technology: Some(technology.to_owned()),
-                    rsrp_dbm: Some(rsrp_dbm),
-                    ..ModemFacts::default()
-                };
-                let told = TellModem { uplink: uplink.to_owned(), facts };
-                assert!(tell_modem(Path::new(&path), &told).unwrap());
-                rank(&road, uplink)
-            };
-            assert_eq!((rank(&road, "eth1"), rank(&road, "eth2")), (0, 3));
-            assert_eq!(tell("eth1", "5g-sa", -90.0), 1);
-            assert_eq!(tell("eth2", "5g-sa", -90.0), 3, "its owner knows better");
-            let lte = tell("eth1", "lte", -90.0);
-            assert!(lte > 3 && tell("eth1", "5g-sa", -125.0) > lte);
-            // It stays so when the file is read again, and the uplink comes back.
-            client.signal(rustix::process::Signal::HUP);
-            client.wait_for("were read again");
-            assert!(rank(&road, "eth1") > lte);
-            std::thread::sleep(Duration::from_secs(31));
-            assert_eq!(rank(&road, "eth1"), 0, "nobody tells it any more");
-        },
-    );
 }

@@ -14,7 +14,6 @@ mod world;
 use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{NetNs, Watch};
 use serde_json::Value;
 use world::*;
 
@@ -62,7 +61,7 @@ impl<'a> Gates<'a> {
         let garage = NetNs::create(&format!("garage{number}")).unwrap();
         let uplink = format!("eth{number}");
         let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
-        connect((&garage, &uplink, &[&near]), (&road.server, &uplink, &[&far]));
+        cable((&garage, &uplink, &[&near]), (&road.server, &uplink, &[&far]));
         garage.ip(&format!("route add default via 10.{number}.0.1")).unwrap();
 
         let mut join = garage.command(PROGRAM);
@@ -110,18 +109,14 @@ impl<'a> Gates<'a> {
     }
 
     fn wait_for_offer(&self, bus: &Bus, expected: &[usize]) {
-        let watch = Watch::start();
-        while self.offered(bus) != expected {
-            let log = bus.client.log();
-            assert!(watch.elapsed() < JUDGED_MAX, "{} not offered {expected:?}:\n{log}", bus.name);
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        let what = format!("{} is offered {expected:?}", bus.name);
+        wait_within(JUDGED_MAX, &what, || self.offered(bus) == expected);
     }
 }
 
 #[test]
 fn a_full_and_a_dead_proxy_get_no_new_boxes_until_they_are_back() {
-    in_world("a_full_and_a_dead_proxy_get_no_new_boxes_until_they_are_back", |world| {
+    in_world(|world| {
         let mut gates = Gates::new(&world);
         let first = gates.start_box(11);
         gates.wait_for_offer(&first, &[0, 1]);

@@ -14,8 +14,6 @@ use std::path::Path;
 use std::process::Command;
 
 use common::*;
-use roadweave_device::netns::run_sandboxed;
-use rustix::process::Signal;
 
 /// CAP_NET_ADMIN and CAP_NET_RAW.
 const NETWORK: u64 = 1 << 12 | 1 << 13;
@@ -75,7 +73,7 @@ fn private_key(file: &Path) -> String {
 
 #[test]
 fn a_running_daemon_may_do_no_more_than_it_needs_and_that_it_can() {
-    run_sandboxed("a_running_daemon_may_do_no_more_than_it_needs_and_that_it_can", || {
+    run_sandboxed(|| {
         let road = Road::without_uplinks();
         road.connect_uplink(1);
         let before = road.state();
@@ -93,8 +91,8 @@ fn a_running_daemon_may_do_no_more_than_it_needs_and_that_it_can() {
         road.wait_for_paths(&["eth1", "eth2"]);
         let peer = keygen().peer("late", "10.77.0.9/32\", \"192.168.60.0/24");
         road.edit("server.toml", |text| text + &peer);
-        server.signal(Signal::HUP);
-        server.wait_for("the clients were read again");
+        server.reload();
+        assert!(road.state().iter().any(|line| line.contains("192.168.60.0/24 dev rws")));
         road.wait_for_traffic();
         assert_eq!(server.count("ERROR") + client.count("ERROR"), 0);
         // What is kept is for its owner alone.
@@ -103,6 +101,16 @@ fn a_running_daemon_may_do_no_more_than_it_needs_and_that_it_can() {
         for file in ["rw0.lock", "rw0.sock", "rw0.undo", "rws.lock", "rws.sock", "rws.undo"] {
             assert_eq!(mode(&format!("/run/roadweave/{file}")), 0o600, "{file}");
         }
+
+        // A redundant router needs no more.
+        let text = "addresses = [\"10.78.0.2/24\"]\n[tun]\nname = \"rwr\"\n\
+                    [[links]]\nname = \"one\"\ninterface = \"eth1\"\n\
+                    listen = \"10.1.0.2:6081\"\npeer = \"10.1.0.1:6081\"\n";
+        fs::write(road.path("router.toml"), text).unwrap();
+        let router = road.start(&road.vehicle, "router", "router");
+        router.wait_for("the router runs");
+        check_restricted(&router, NETWORK);
+        router.interrupt();
 
         // And the way back.
         client.interrupt();
@@ -193,7 +201,7 @@ fn road_of_a_user() -> Road {
 
 #[test]
 fn both_ends_run_as_another_user_with_the_capabilities_of_their_units() {
-    run_sandboxed("both_ends_run_as_another_user_with_the_capabilities_of_their_units", || {
+    run_sandboxed(|| {
         if !has_users() {
             return;
         }
@@ -214,10 +222,8 @@ fn both_ends_run_as_another_user_with_the_capabilities_of_their_units() {
         // Root adds a peer to its file, and the service reads it again.
         let peer = keygen().peer("late", "10.77.0.9/32\", \"192.168.60.0/24");
         road.edit("server.toml", |text| text + &peer);
-        server.signal(Signal::HUP);
-        server.wait_for("the clients were read again");
-        let reload = roadweave(&["reload", "--socket", &socket(CLIENT)]);
-        assert!(reload.status.success(), "{reload:?}");
+        server.reload();
+        road.reload(CLIENT);
         road.wait_for_traffic();
         for daemon in [&server, &client] {
             let log = daemon.log();
@@ -247,8 +253,8 @@ fn both_ends_run_as_another_user_with_the_capabilities_of_their_units() {
 }
 
 #[test]
-fn root_releases_what_the_service_of_another_user_left() {
-    run_sandboxed("root_releases_what_the_service_of_another_user_left", || {
+fn root_releases_what_the_service_of_another_user_left_and_is_told_what_that_may_not_read() {
+    run_sandboxed(|| {
         if !has_users() {
             return;
         }
@@ -257,8 +263,7 @@ fn root_releases_what_the_service_of_another_user_left() {
         let before = road.state();
         let (server, client) = road.start_both();
         client.kill();
-        let release = roadweave_in(&road.vehicle, &["release", CLIENT]);
-        assert!(release.status.success(), "{release:?}");
+        road.release();
         server.interrupt();
         // The socket of a process that was killed is replaced by the next one.
         let left = road.state().into_iter().filter(|line| !line.ends_with("/rw0.sock"));
@@ -267,16 +272,8 @@ fn root_releases_what_the_service_of_another_user_left() {
         let (server, client) = road.start_both();
         client.interrupt();
         server.interrupt();
-    });
-}
 
-#[test]
-fn a_file_that_the_service_may_not_read_says_who_runs_and_how_to_mend_it() {
-    run_sandboxed("a_file_that_the_service_may_not_read_says_who_runs_and_how_to_mend_it", || {
-        if !has_users() {
-            return;
-        }
-        let road = road_of_a_user();
+        // A file that the service may not read says who runs and how to mend it.
         let file = road.path("client.toml");
         let folder = file.parent().unwrap();
         let check = |cure: &str| {
@@ -302,35 +299,6 @@ fn a_file_that_the_service_may_not_read_says_who_runs_and_how_to_mend_it() {
         assert!(client.log().contains("chmod 666 /dev/net/tun"), "{}", client.log());
         fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
         check(&format!("chgrp {USER} {folder} && chmod 750 {folder}", folder = folder.display()));
-    });
-}
-
-#[test]
-fn both_ends_run_where_they_can_write_nothing_but_their_own_folders() {
-    run_sandboxed("both_ends_run_where_they_can_write_nothing_but_their_own_folders", || {
-        let road = Road::new();
-        protect_system();
-        let (server, client) = road.start_both();
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_paths(&["eth1", "eth2"]);
-        road.wait_for_traffic();
-        assert_eq!(server.count("ERROR") + client.count("ERROR"), 0, "{}", client.log());
-        client.interrupt();
-        server.interrupt();
-    });
-}
-
-#[test]
-fn a_redundant_router_may_do_no_more_than_it_needs() {
-    run_sandboxed("a_redundant_router_may_do_no_more_than_it_needs", || {
-        let road = Road::new();
-        let text = "addresses = [\"10.77.0.2/24\"]\n[[links]]\nname = \"one\"\ninterface = \"eth1\"\n\
-                    listen = \"10.1.0.2:6081\"\npeer = \"10.1.0.1:6081\"\n";
-        fs::write(road.path("router.toml"), text).unwrap();
-        let router = road.start(&road.vehicle, "router", "router");
-        router.wait_for("the router runs");
-        check_restricted(&router, NETWORK);
-        router.interrupt();
     });
 }
 

@@ -15,11 +15,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use serde_json::Value;
 
 const BOARD: &str = include_str!("../../../deploy/prometheus/roadweave.grafana.json");
@@ -40,8 +37,7 @@ fn what_the_board_and_the_alerts_ask_is_answered_by_prometheus() {
     if ["prometheus", "promtool"].iter().any(|program| is_missing(program)) {
         return;
     }
-    let name = "what_the_board_and_the_alerts_ask_is_answered_by_prometheus";
-    run_sandboxed(name, || {
+    run_sandboxed(|| {
         let road = Road::new();
         road.edit("client.toml", |text| {
             // So that there are figures of caps.
@@ -62,7 +58,7 @@ fn what_the_board_and_the_alerts_ask_is_answered_by_prometheus() {
         pings.args(["-n", "-q", "-i", "0.05", GATEWAY_V4]).stdout(Stdio::null());
         let mut pings = pings.spawn().unwrap();
 
-        wait_for("both are scraped twice", || {
+        wait_until("both are scraped twice", || {
             let counted = ask(&road.vehicle, "count_over_time(roadweave_build_info[1m]) >= 2");
             counted.as_array().unwrap().len() == 2
         });
@@ -71,7 +67,7 @@ fn what_the_board_and_the_alerts_ask_is_answered_by_prometheus() {
         for query in &asked {
             let query = query.replace("$instance", ".*");
             assert!(!query.contains('$'), "{query}: a variable that is not known here");
-            wait_for(&format!("the board finds something by {query}"), || {
+            wait_until(&format!("the board finds something by {query}"), || {
                 !ask(&road.vehicle, &query).as_array().unwrap().is_empty()
             });
         }
@@ -80,7 +76,7 @@ fn what_the_board_and_the_alerts_ask_is_answered_by_prometheus() {
         // An alert hears of what it is there for.
         server.interrupt();
         client.wait_for("closed by the peer");
-        wait_for("a client without a session is noticed", || {
+        wait_until("a client without a session is noticed", || {
             rules(&road)
                 .iter()
                 .any(|rule| rule["name"] == "RoadweaveSessionDown" && rule["state"] == "pending")
@@ -170,14 +166,6 @@ fn check_rules(road: &Road) {
     for rule in &rules {
         assert_eq!(rule["health"], "ok", "{rule:#}");
         assert_eq!(rule["state"], "inactive", "{rule:#}");
-    }
-}
-
-fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let watch = Watch::start();
-    while !condition() {
-        assert!(watch.elapsed() < WAIT_MAX, "waited in vain: {what}");
-        sleep(Duration::from_millis(100));
     }
 }
 

@@ -11,32 +11,17 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::thread::sleep;
-use std::time::Duration;
+use std::process::Command;
 
-use common::disk::Disk;
 use common::*;
-use roadweave_device::netns::{Watch, run_sandboxed};
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// `roadweave qlog` with further words.
-fn command(instance: &str, folder: &Path, words: &str) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.args(["qlog", instance, "--folder"]).arg(folder).args(words.split_whitespace());
-    command
-}
 
 /// A folder in which nobody else writes.
 fn folder(road: &Road, name: &str) -> PathBuf {
     let path = road.path(name);
     fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
     path
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// The records of each file, the oldest file first; all of them are whole.
@@ -69,16 +54,13 @@ fn statuses<'a>(file: &'a [Value], uplink: &str) -> Vec<&'a str> {
 
 /// Waits until the files hold something.
 fn wait_for(folder: &Path, daemon: &Daemon, what: &str, is_there: impl Fn(&[Vec<Value>]) -> bool) {
-    let watch = Watch::start();
-    loop {
-        // A record may be half written while it is read.
-        let files = std::panic::catch_unwind(|| files(folder)).unwrap_or_default();
-        if is_there(&files) {
-            return;
-        }
-        assert!(watch.elapsed() < WAIT_MAX, "{what}: {}\n{files:#?}", daemon.log());
-        sleep(Duration::from_millis(100));
-    }
+    // A record may be half written while it is read.
+    let files = || std::panic::catch_unwind(|| files(folder)).unwrap_or_default();
+    wait_or_show(
+        WAIT_MAX,
+        || format!("{what}: {}\n{:#?}", daemon.log(), files()),
+        || is_there(&files()),
+    );
 }
 
 /// What holds of every file: who wrote it, and that time goes on.
@@ -97,160 +79,88 @@ fn check_file(file: &[Value], role: &str) {
 
 #[test]
 fn a_link_that_is_cut_and_an_instance_that_ends_are_in_the_files_of_both_ends() {
-    run_sandboxed(
-        "a_link_that_is_cut_and_an_instance_that_ends_are_in_the_files_of_both_ends",
-        || {
-            if !is_admin_built() {
-                return;
-            }
-            let road = Road::new();
-            let (near, far) = (folder(&road, "near"), folder(&road, "far"));
-            let start = |instance: &str, folder: &Path, log: &str| {
-                Daemon::start(command(instance, folder, ""), road.path(log))
-            };
-            // It waits for what does not run yet.
-            let near_qlog = start(CLIENT, &near, "near.log");
-            near_qlog.wait_for("nothing runs at");
-            let far_qlog = start(SERVER, &far, "far.log");
-            let (_server, mut client) = road.start_both();
-            road.wait_for_paths(&["eth1", "eth2"]);
-            assert!(ping(&road.vehicle, GATEWAY_V4, "-c 20 -i 0.05 -s 300").status.success());
-            wait_for(&near, &near_qlog, "counters of both paths", |files| {
-                files.iter().flatten().any(|event| {
-                    event["data"]["delivered_packets"] != 0
-                        && event["name"] == "roadweave:lane_counters"
-                })
-            });
-
-            // The network behind one uplink swallows all for a while.
-            road.silence("eth2", true);
-            road.wait_for_paths(&["eth1"]);
-            let of = |uplink: &'static str, status: &'static str| {
-                move |files: &[Vec<Value>]| {
-                    files.first().is_some_and(|file| statuses(file, uplink).contains(&status))
-                }
-            };
-            wait_for(&near, &near_qlog, "a suspect path", of("eth2", "suspect"));
-            road.silence("eth2", false);
-            road.wait_for_paths(&["eth1", "eth2"]);
-            wait_for(&near, &near_qlog, "it is back", |files| {
-                statuses(&files[0], "eth2").last() == Some(&"usable")
-            });
-
-            // The client ends and starts again.
-            client.signal(Signal::TERM);
-            assert_eq!(client.wait(), Some(0));
-            wait_for(&near, &near_qlog, "an end", |files| {
-                files[0].last().unwrap()["name"] == "quic:connection_closed"
-            });
-            let client = road.start_client("client");
-            client.wait_for("joined");
-            wait_for(&near, &near_qlog, "another session", |files| files.len() == 2);
-            wait_for(&far, &far_qlog, "another session", |files| files.len() == 2);
-            near_qlog.signal(Signal::TERM);
-            far_qlog.interrupt();
-            let (mut near_qlog, near, far) = (near_qlog, files(&near), files(&far));
-            assert_eq!(near_qlog.wait(), Some(0), "{}", near_qlog.log());
-
-            near.iter().for_each(|file| check_file(file, "client"));
-            far.iter().for_each(|file| check_file(file, "server"));
-            let first = &near[0];
-            assert_eq!(data(first, "roadweave:trace_started")[0]["reason"], "joined");
-            let started = data(first, "quic:connection_started")[0];
-            assert_eq!(started["remote"]["ip_v4"], "198.51.100.1");
-            assert!(!statuses(first, "eth1").contains(&"gone"), "{first:#?}");
-            // Validated, suspect, and validated again or a path of its own.
-            let second = statuses(first, "eth2");
-            let at = |status: &str| second.iter().position(|is| *is == status).unwrap();
-            assert!(at("usable") < at("suspect") && second.last() == Some(&"usable"), "{second:?}");
-            let metrics = data(first, "quic:recovery_metrics_updated");
-            assert!(metrics.iter().any(|data| data["smoothed_rtt"].as_f64() > Some(0.0)));
-            assert!(metrics.len() > 4, "{metrics:#?}");
-            let lost = data(first, "roadweave:path_counters");
-            assert!(lost.iter().any(|data| data["suspicions"].as_u64() > Some(0)), "{lost:#?}");
-            let closed = data(first, "quic:connection_closed");
-            assert_eq!(closed.len(), 1);
-            let groups =
-                [&near[0], &near[1]].map(|file| &file[0]["trace"]["common_fields"]["group_id"]);
-            assert_ne!(groups[0], groups[1]);
-
-            // The server knows the uplinks by what the client tells, and why it went.
-            let name = far[0][0]["title"].as_str().unwrap();
-            assert_eq!(name, "vehicle-1");
-            assert!(statuses(&far[0], "eth2").contains(&"usable"), "{:#?}", far[0]);
-            let closed = data(&far[0], "quic:connection_closed");
-            assert!(closed[0]["reason"].is_string(), "{closed:#?}");
-        },
-    );
-}
-
-#[test]
-fn a_full_disk_is_told_once_and_what_comes_after_it_is_whole() {
-    run_sandboxed("a_full_disk_is_told_once_and_what_comes_after_it_is_whole", || {
+    run_sandboxed(|| {
         if !is_admin_built() {
             return;
         }
         let road = Road::new();
-        let (_server, _client) = road.start_both();
+        let (near, far) = (folder(&road, "near"), folder(&road, "far"));
+        let start = |instance: &str, folder: &Path, log: &str| {
+            let mut command = Command::new(PROGRAM);
+            command.args(["qlog", instance, "--folder"]).arg(folder);
+            Daemon::start(command, road.path(log))
+        };
+        // It waits for what does not run yet.
+        let near_qlog = start(CLIENT, &near, "near.log");
+        near_qlog.wait_for("nothing runs at");
+        let far_qlog = start(SERVER, &far, "far.log");
+        let (_server, mut client) = road.start_both();
         road.wait_for_paths(&["eth1", "eth2"]);
-        let disk = Disk::mount("/run/disk");
-        let mut qlog = Daemon::start(command(CLIENT, &disk.0, ""), road.path("qlog.log"));
-        wait_for(&disk.0, &qlog, "a beginning", |files| files.len() == 1);
-        disk.fill();
-        assert!(ping(&road.vehicle, GATEWAY_V4, "-c 40 -i 0.05 -s 1000").status.success());
-        qlog.wait_for("No space left on device");
-        sleep(Duration::from_secs(3));
-        assert_eq!(qlog.count("cannot write"), 1, "{}", qlog.log());
-        disk.make_room();
-        qlog.wait_for("files can be written again");
-        qlog.signal(Signal::TERM);
-        assert_eq!(qlog.wait(), Some(1), "{}", qlog.log());
-        assert_eq!(qlog.count("are missing"), 2, "{}", qlog.log());
-        let files = files(&disk.0);
-        files.iter().for_each(|file| check_file(file, "client"));
-        assert_eq!(files.len(), 2);
-        let begun = data(&files[1], "roadweave:trace_started")[0];
-        assert!(begun["readings_lost"].as_u64() > Some(0), "{begun}");
-    });
-}
+        check_ping(&road.vehicle, GATEWAY_V4, "-c 20 -i 0.05 -s 300");
+        wait_for(&near, &near_qlog, "counters of both paths", |files| {
+            files.iter().flatten().any(|event| {
+                event["data"]["delivered_packets"] != 0
+                    && event["name"] == "roadweave:lane_counters"
+            })
+        });
 
-#[test]
-fn what_is_wrong_with_the_words_or_the_folder_is_said() {
-    run_sandboxed("what_is_wrong_with_the_words_or_the_folder_is_said", || {
-        if !is_admin_built() {
-            return;
-        }
-        let road = Road::new();
-        let _server = road.start_server();
-        let good = folder(&road, "good");
-        for (words, why) in [
-            ("--bytes 100", "200000.."),
-            ("--files 0", "1..=10000"),
-            ("--seconds 0", "such as 12.5"),
-        ] {
-            let refused = command(SERVER, &good, words).output().unwrap();
-            assert_eq!(refused.status.code(), Some(2), "{words}: {}", said(&refused));
-            assert!(said(&refused).contains(why), "{words}: {}", said(&refused));
-        }
-        let nowhere = command(SERVER, Path::new("/nowhere/at/all"), "").output().unwrap();
-        assert_eq!(nowhere.status.code(), Some(2), "{}", said(&nowhere));
-        assert!(said(&nowhere).contains("No such file"), "{}", said(&nowhere));
-        fs::set_permissions(&good, fs::Permissions::from_mode(0o777)).unwrap();
-        let wide = command(SERVER, &good, "").output().unwrap();
-        assert_eq!(wide.status.code(), Some(2), "{}", said(&wide));
-        assert!(said(&wide).contains("others than root"), "{}", said(&wide));
-        fs::set_permissions(&good, fs::Permissions::from_mode(0o700)).unwrap();
+        // The network behind one uplink swallows all for a while.
+        road.silence("eth2", true);
+        road.wait_for_paths(&["eth1"]);
+        let of = |uplink: &'static str, status: &'static str| {
+            move |files: &[Vec<Value>]| {
+                files.first().is_some_and(|file| statuses(file, uplink).contains(&status))
+            }
+        };
+        wait_for(&near, &near_qlog, "a suspect path", of("eth2", "suspect"));
+        road.silence("eth2", false);
+        road.wait_for_paths(&["eth1", "eth2"]);
+        wait_for(&near, &near_qlog, "it is back", |files| {
+            statuses(&files[0], "eth2").last() == Some(&"usable")
+        });
 
-        // A server without clients leaves no file, and one who may not ask is told so.
-        let none = command(SERVER, &good, "--seconds 0.5").output().unwrap();
-        assert!(none.status.success(), "{}", said(&none));
-        assert_eq!(fs::read_dir(&good).unwrap().count(), 0);
-        let theirs = folder(&road, "theirs");
-        std::os::unix::fs::chown(&theirs, Some(65_534), Some(65_534)).unwrap();
-        let mut stranger = Command::new("setpriv");
-        stranger.args(["--reuid=65534", "--regid=65534", "--clear-groups", PROGRAM, "qlog"]);
-        let stranger = stranger.args([SERVER, "--folder"]).arg(&theirs).output().unwrap();
-        assert_eq!(stranger.status.code(), Some(1), "{}", said(&stranger));
-        assert!(said(&stranger).contains("no permission"), "{}", said(&stranger));
+        // The client ends and starts again.
+        client.signal(Signal::TERM);
+        assert_eq!(client.wait(), Some(0));
+        wait_for(&near, &near_qlog, "an end", |files| {
+            files[0].last().unwrap()["name"] == "quic:connection_closed"
+        });
+        let client = road.start_client("client");
+        client.wait_for("joined");
+        wait_for(&near, &near_qlog, "another session", |files| files.len() == 2);
+        wait_for(&far, &far_qlog, "another session", |files| files.len() == 2);
+        near_qlog.signal(Signal::TERM);
+        far_qlog.interrupt();
+        let (mut near_qlog, near, far) = (near_qlog, files(&near), files(&far));
+        assert_eq!(near_qlog.wait(), Some(0), "{}", near_qlog.log());
+
+        near.iter().for_each(|file| check_file(file, "client"));
+        far.iter().for_each(|file| check_file(file, "server"));
+        let first = &near[0];
+        assert_eq!(data(first, "roadweave:trace_started")[0]["reason"], "joined");
+        let started = data(first, "quic:connection_started")[0];
+        assert_eq!(started["remote"]["ip_v4"], "198.51.100.1");
+        assert!(!statuses(first, "eth1").contains(&"gone"), "{first:#?}");
+        // Validated, suspect, and validated again or a path of its own.
+        let second = statuses(first, "eth2");
+        let at = |status: &str| second.iter().position(|is| *is == status).unwrap();
+        assert!(at("usable") < at("suspect") && second.last() == Some(&"usable"), "{second:?}");
+        let metrics = data(first, "quic:recovery_metrics_updated");
+        assert!(metrics.iter().any(|data| data["smoothed_rtt"].as_f64() > Some(0.0)));
+        assert!(metrics.len() > 4, "{metrics:#?}");
+        let lost = data(first, "roadweave:path_counters");
+        assert!(lost.iter().any(|data| data["suspicions"].as_u64() > Some(0)), "{lost:#?}");
+        let closed = data(first, "quic:connection_closed");
+        assert_eq!(closed.len(), 1);
+        let groups =
+            [&near[0], &near[1]].map(|file| &file[0]["trace"]["common_fields"]["group_id"]);
+        assert_ne!(groups[0], groups[1]);
+
+        // The server knows the uplinks by what the client tells, and why it went.
+        let name = far[0][0]["title"].as_str().unwrap();
+        assert_eq!(name, "vehicle-1");
+        assert!(statuses(&far[0], "eth2").contains(&"usable"), "{:#?}", far[0]);
+        let closed = data(&far[0], "quic:connection_closed");
+        assert!(closed[0]["reason"].is_string(), "{closed:#?}");
     });
 }

@@ -1,7 +1,5 @@
 //! Interfaces that other programs rename, between namespaces: uplinks, also to names that need
 //! quoting, and the tunnel's own.
-//!
-//! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 
 #![allow(
     clippy::disallowed_methods,
@@ -16,7 +14,6 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 
 /// Somebody beyond the uplinks, in none of their networks.
 const OPERATOR: &str = "198.51.100.77";
@@ -47,9 +44,8 @@ fn rename_uplink(road: &Road, from: &str, to: &str) {
 }
 
 /// An operator far away reaches the box by uplink 1, while all else is in the tunnel.
-fn check_operator(road: &Road, when: &str) {
-    let echo = ping(&road.server, "10.1.0.2", &format!("-c 1 -I {OPERATOR}"));
-    assert!(echo.status.success(), "{when}: {echo:?}");
+fn check_operator(road: &Road) {
+    check_ping(&road.server, "10.1.0.2", &format!("-c 1 -I {OPERATOR}"));
 }
 
 fn start(road: &Road) -> (Daemon, Daemon) {
@@ -62,10 +58,10 @@ fn start(road: &Road) -> (Daemon, Daemon) {
 
 #[test]
 fn a_renamed_uplink_is_used_under_any_name_that_the_kernel_takes() {
-    run_sandboxed("a_renamed_uplink_is_used_under_any_name_that_the_kernel_takes", || {
+    run_sandboxed(|| {
         let road = Road::new();
         let (_server, client) = start(&road);
-        check_operator(&road, "before");
+        check_operator(&road);
         let mut before = "eth1";
         let names = [
             "lte0",
@@ -87,7 +83,7 @@ fn a_renamed_uplink_is_used_under_any_name_that_the_kernel_takes() {
             paths.sort_unstable();
             road.wait_for_paths(&paths);
             assert!(road.wait_for_traffic() < Duration::from_secs(3), "{name:?}");
-            check_operator(&road, name);
+            check_operator(&road);
             let settings = road.vehicle.enter(|| {
                 let path = format!("/proc/sys/net/ipv4/conf/{name}/src_valid_mark");
                 std::fs::read_to_string(path).unwrap()
@@ -103,14 +99,13 @@ fn a_renamed_uplink_is_used_under_any_name_that_the_kernel_takes() {
         let shown = roadweave(&["show", "--socket", &socket(CLIENT)]);
         assert!(!shown.stdout.contains(&0x1b), "{shown:?}");
         client.interrupt();
-        let left = road.vehicle.command("nft").args(["list", "ruleset"]).output().unwrap();
-        assert!(left.status.success() && left.stdout.is_empty(), "{left:?}");
+        assert_eq!(road.vehicle.run("nft list ruleset").unwrap(), "");
     });
 }
 
 #[test]
 fn an_uplink_renamed_beyond_the_configuration_is_let_go_and_comes_back() {
-    run_sandboxed("an_uplink_renamed_beyond_the_configuration_is_let_go_and_comes_back", || {
+    run_sandboxed(|| {
         let road = Road::new();
         road.edit("client.toml", |text| text.replace("include = []", "include = [\"eth*\"]"));
         let (_server, client) = start(&road);
@@ -129,7 +124,7 @@ fn an_uplink_renamed_beyond_the_configuration_is_let_go_and_comes_back() {
 
 #[test]
 fn a_tunnel_whose_interface_is_renamed_has_its_name_back_within_seconds() {
-    run_sandboxed("a_tunnel_whose_interface_is_renamed_has_its_name_back_within_seconds", || {
+    run_sandboxed(|| {
         let road = Road::new();
         let camera = road.connect_camera();
         road.edit("client.toml", |text| {
@@ -139,16 +134,13 @@ fn a_tunnel_whose_interface_is_renamed_has_its_name_back_within_seconds() {
         let check = |when: &str| {
             // What the tunnel carries to the box's own address, once its routes are there, and from
             // behind it.
-            let began = Watch::start();
-            while !ping(&road.vehicle, GATEWAY_V4, "-c 1 -W 1").status.success() {
-                assert!(began.elapsed() < Duration::from_secs(4), "{when}");
-                sleep(Duration::from_millis(50));
-            }
+            wait_within(Duration::from_secs(4), when, || {
+                ping(&road.vehicle, GATEWAY_V4, "-c 1 -W 1").status.success()
+            });
             let echo = ping(&camera, "203.0.113.2", "-c 5 -i 0.4");
             let said = String::from_utf8_lossy(&echo.stdout);
             assert!(echo.status.success() && said.contains("ttl="), "{when}: {echo:?}");
-            let echo = ping(&road.vehicle, GATEWAY_V6, "-c 4 -i 0.4");
-            assert!(echo.status.success(), "{when}: {echo:?}");
+            check_ping(&road.vehicle, GATEWAY_V6, "-c 4 -i 0.4");
         };
         check("before");
         // An uplink by its name, were it another's; and one that filters cannot quote.

@@ -11,8 +11,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Daemon, PROGRAM, Road, WAIT_MAX};
-use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
+use common::*;
 
 /// The units, what may stand for the instance of each, and what the program is started with.
 const UNITS: [(&str, &str, &str); 5] = [
@@ -141,8 +140,7 @@ fn systemd_finds_the_services_little_exposed() {
 
 #[test]
 fn the_service_manager_hears_that_both_ends_are_up_and_what_they_do() {
-    let name = "the_service_manager_hears_that_both_ends_are_up_and_what_they_do";
-    run_sandboxed(name, || {
+    run_sandboxed(|| {
         let road = Road::new();
         let start = |role: &str, namespace| {
             let path = road.path(&format!("{role}.notify"));
@@ -156,16 +154,11 @@ fn the_service_manager_hears_that_both_ends_are_up_and_what_they_do() {
             (Daemon::start(command, road.path(&format!("{role}.log"))), manager)
         };
         let wait_for = |manager: &UnixDatagram, wanted: &str| {
-            let watch = Watch::start();
             let mut buffer = [0; 256];
-            loop {
+            wait_until(wanted, || {
                 let length = manager.recv(&mut buffer).unwrap();
-                let heard = String::from_utf8_lossy(&buffer[..length]).into_owned();
-                if heard == wanted {
-                    return;
-                }
-                assert!(watch.elapsed() < WAIT_MAX, "not {wanted}, but {heard}");
-            }
+                buffer[..length] == *wanted.as_bytes()
+            });
         };
         let (server, server_manager) = start("server", &road.server);
         wait_for(&server_manager, "READY=1");

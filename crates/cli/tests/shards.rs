@@ -9,11 +9,9 @@
 mod common;
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 
 use common::*;
-use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -116,10 +114,8 @@ impl Fleet {
     fn check_traffic(&self, times: u32) {
         let options = format!("-c {times} -i 0.05");
         for number in 0..self.clients.len() {
-            let output = ping(&self.road.server, &inner(number), &options);
-            assert!(output.status.success(), "to {number}: {output:?}");
-            let output = ping(&self.boxes[number], GATEWAY_V4, &options);
-            assert!(output.status.success(), "from {number}: {output:?}");
+            check_ping(&self.road.server, &inner(number), &options);
+            check_ping(&self.boxes[number], GATEWAY_V4, &options);
         }
     }
 
@@ -139,7 +135,7 @@ impl Fleet {
 fn carrier(road: &Road, number: usize) -> NetNs {
     let carrier = NetNs::create(&format!("carrier{number}")).unwrap();
     let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
-    connect((&carrier, "wan0", &[&near]), (&road.server, &format!("eth{number}"), &[&far]));
+    cable((&carrier, "wan0", &[&near]), (&road.server, &format!("eth{number}"), &[&far]));
     carrier.ip(&format!("route add default via 10.{number}.0.1")).unwrap();
     carrier.set_forwarding().unwrap();
     nft(
@@ -157,7 +153,7 @@ fn connected_box(number: usize, carriers: &[NetNs; 2]) -> NetNs {
         let end = |last: u8| format!("100.{}.{number}.{last}", 64 + uplink);
         let (name, far) = (format!("eth{uplink}"), format!("b{number}"));
         let (near_address, far_address) = (format!("{}/24", end(2)), format!("{}/24", end(1)));
-        connect((&namespace, &name, &[&near_address]), (carrier, &far, &[&far_address]));
+        cable((&namespace, &name, &[&near_address]), (carrier, &far, &[&far_address]));
         let route = format!("route add default via {} dev {name} metric {uplink}00", end(1));
         namespace.ip(&route).unwrap();
     }
@@ -186,58 +182,53 @@ fn handed_over(status: &Value) -> u64 {
 
 #[test]
 fn clients_on_all_shards_have_traffic_over_all_paths_and_after_their_addresses_change() {
-    run_sandboxed(
-        "clients_on_all_shards_have_traffic_over_all_paths_and_after_their_addresses_change",
-        || {
-            let mut fleet = Fleet::new(5);
-            fleet.spread();
-            for (number, client) in (0..).zip(&fleet.clients) {
-                let instance = if number == 0 { CLIENT.to_owned() } else { format!("rw{number}") };
-                let both = |status: &Value| usable(status) == ["eth1", "eth2"];
-                fleet.road.wait_for_status(&instance, "two paths", both);
-                assert_eq!(client.count("joined"), 1, "{}", client.log());
-            }
+    run_sandboxed(|| {
+        let mut fleet = Fleet::new(5);
+        fleet.spread();
+        for (number, client) in (0..).zip(&fleet.clients) {
+            let instance = if number == 0 { CLIENT.to_owned() } else { format!("rw{number}") };
+            let both = |status: &Value| usable(status) == ["eth1", "eth2"];
+            fleet.road.wait_for_status(&instance, "two paths", both);
+            assert_eq!(client.count("joined"), 1, "{}", client.log());
+        }
+        fleet.check_traffic(10);
+        // The kernel found the shard of each packet.
+        let before = fleet.road.show(SERVER);
+        let handed_over = handed_over(&before);
+        let packets = before["device"]["packets_written"].as_u64().unwrap();
+        assert!(handed_over * 4 < packets, "{before:#}");
+        // Both uplinks come from other addresses and ports, of which no client is told. All
+        // paths carry all pings, so that the server hears of it soon.
+        for instance in (0..5).map(|number| format!("rw{number}")) {
+            let path = socket(&instance);
+            let set = ["set", "--socket", &path, "interactive", "strategy", "redundant"];
+            assert!(roadweave(&set).status.success());
+        }
+        for round in 0..3 {
+            let carriers = (1..).zip(&fleet.carriers);
+            carriers.for_each(|(number, carrier)| rebind(carrier, number, round));
             fleet.check_traffic(10);
-            // The kernel found the shard of each packet.
-            let before = fleet.road.show(SERVER);
-            let handed_over = handed_over(&before);
-            let packets = before["device"]["packets_written"].as_u64().unwrap();
-            assert!(handed_over * 4 < packets, "{before:#}");
-            // Both uplinks come from other addresses and ports, of which no client is told. All
-            // paths carry all pings, so that the server hears of it soon.
-            for instance in (0..5).map(|number| format!("rw{number}")) {
-                let path = socket(&instance);
-                let set = ["set", "--socket", &path, "interactive", "strategy", "redundant"];
-                assert!(roadweave(&set).status.success());
-            }
-            for round in 0..3 {
-                let carriers = (1..).zip(&fleet.carriers);
-                carriers.for_each(|(number, carrier)| rebind(carrier, number, round));
-                fleet.check_traffic(10);
-                fleet.road.wait_for_status(SERVER, "all come from there", |status| {
-                    let mut remotes =
-                        (0..5).flat_map(|number| remotes(&fleet.session(status, number)));
-                    let end = format!(".0.{}:", 10 + round);
-                    remotes.all(|remote| remote.contains(&end))
-                });
-            }
-            let after = fleet.road.show(SERVER);
-            assert_eq!(sessions_of_shards(&before), sessions_of_shards(&after), "they moved");
-            for client in &fleet.clients {
-                assert_eq!(client.count("joined"), 1, "{}", client.log());
-            }
-            for number in 0..fleet.clients.len() {
-                let session = fleet.session(&after, number);
-                assert_eq!(usable(&json!({ "sessions": [session] })), ["eth1", "eth2"]);
-            }
-            let packets = |status: &Value| status["device"]["packets_read"].as_u64().unwrap();
-            assert!(packets(&after) >= 200, "{after:#}");
-            let page = roadweave(&["show", "--socket", &socket(SERVER)]);
-            let page = String::from_utf8(page.stdout).unwrap();
-            assert!(page.contains("handed over"), "{page}");
-            fleet.server.interrupt();
-        },
-    );
+            fleet.road.wait_for_status(SERVER, "all come from there", |status| {
+                let mut remotes = (0..5).flat_map(|number| remotes(&fleet.session(status, number)));
+                let end = format!(".0.{}:", 10 + round);
+                remotes.all(|remote| remote.contains(&end))
+            });
+        }
+        let after = fleet.road.show(SERVER);
+        assert_eq!(sessions_of_shards(&before), sessions_of_shards(&after), "they moved");
+        for client in &fleet.clients {
+            assert_eq!(client.count("joined"), 1, "{}", client.log());
+        }
+        for number in 0..fleet.clients.len() {
+            let session = fleet.session(&after, number);
+            assert_eq!(usable(&json!({ "sessions": [session] })), ["eth1", "eth2"]);
+        }
+        let packets = |status: &Value| status["device"]["packets_read"].as_u64().unwrap();
+        assert!(packets(&after) >= 200, "{after:#}");
+        let page = road.page(SERVER);
+        assert!(page.contains("handed over"), "{page}");
+        fleet.server.interrupt();
+    });
 }
 
 /// Gives a carrier another address: its translator forgets all flows, and gives the next packets
@@ -253,52 +244,40 @@ fn rebind(carrier: &NetNs, number: usize, round: usize) {
 
 #[test]
 fn a_client_that_begins_anew_has_one_session_and_reloads_hold_on_all_shards() {
-    run_sandboxed(
-        "a_client_that_begins_anew_has_one_session_and_reloads_hold_on_all_shards",
-        || {
-            let mut fleet = Fleet::new(4);
-            fleet.spread();
-            // Killed, so that the server hears no goodbye: the former session is there until the
-            // next one replaces it, on this shard or on the other.
-            (0..6).for_each(|_| fleet.restart_last(Signal::KILL));
-            fleet.check_traffic(3);
-            let said = fleet.server.log();
-            assert!(said.contains("a newer session of the same client replaces it"), "{said}");
-            // All but the first are withdrawn, wherever they are.
-            let set = ["set", "--socket", &socket(SERVER), "interactive", "strategy", "redundant"];
-            assert!(roadweave(&set).status.success());
-            let status = fleet.road.show(SERVER);
-            for number in 0..4 {
-                let lane = &fleet.session(&status, number)["lanes"][1];
-                assert_eq!(lane["strategy"], "redundant", "{lane:#}");
-            }
-            fleet.road.edit("server.toml", |text| {
-                let end = text.find("[[peers]]\nname = \"box-1\"").unwrap();
-                text[..end].to_owned()
-            });
-            fleet.server.signal(Signal::HUP);
-            fleet.server.wait_for("the clients were read again");
-            fleet.wait_for_sessions(1);
-            for client in &fleet.clients[1..] {
-                client.wait_for("refused by the server");
-            }
-            let output = ping(&fleet.road.server, &inner(0), "-c 3 -i 0.05");
-            assert!(output.status.success(), "{output:?}");
-            fleet.server.interrupt();
-        },
-    );
+    run_sandboxed(|| {
+        let mut fleet = Fleet::new(4);
+        fleet.spread();
+        // Killed, so that the server hears no goodbye: the former session is there until the
+        // next one replaces it, on this shard or on the other.
+        (0..6).for_each(|_| fleet.restart_last(Signal::KILL));
+        fleet.check_traffic(3);
+        let said = fleet.server.log();
+        assert!(said.contains("a newer session of the same client replaces it"), "{said}");
+        // All but the first are withdrawn, wherever they are.
+        let set = ["set", "--socket", &socket(SERVER), "interactive", "strategy", "redundant"];
+        assert!(roadweave(&set).status.success());
+        let status = fleet.road.show(SERVER);
+        for number in 0..4 {
+            let lane = &fleet.session(&status, number)["lanes"][1];
+            assert_eq!(lane["strategy"], "redundant", "{lane:#}");
+        }
+        fleet.road.edit("server.toml", |text| {
+            let end = text.find("[[peers]]\nname = \"box-1\"").unwrap();
+            text[..end].to_owned()
+        });
+        fleet.server.reload();
+        fleet.wait_for_sessions(1);
+        for client in &fleet.clients[1..] {
+            client.wait_for("refused by the server");
+        }
+        check_ping(&fleet.road.server, &inner(0), "-c 3 -i 0.05");
+        fleet.server.interrupt();
+    });
 }
 
 /// Asks a box's proxy for a connection to the host: what it says, and the connection.
 fn socks(namespace: &NetNs) -> (u8, TcpStream) {
-    let mut socket = namespace.enter(|| TcpStream::connect(PROXY).unwrap()).unwrap();
-    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
-    let address = [&HOST.ip().octets()[..], &HOST.port().to_be_bytes()].concat();
-    socket.write_all(&[5, 1, 0]).unwrap();
-    socket.write_all(&[&[5, 1, 0, 1], &address[..]].concat()).unwrap();
-    let mut reply = [0; 12];
-    socket.read_exact(&mut reply).unwrap();
-    (reply[3], socket)
+    hosts::socks(namespace, PROXY, &hosts::to_address(HOST))
 }
 
 /// A connection to the host, which sees the server's address in the place of the client's.
@@ -312,7 +291,7 @@ fn stream(fleet: &Fleet, number: usize) -> TcpStream {
 
 #[test]
 fn streams_end_at_the_shard_of_their_client() {
-    run_sandboxed("streams_end_at_the_shard_of_their_client", || {
+    run_sandboxed(|| {
         let mut fleet = Fleet::with_streams(4);
         fleet.spread();
         let road = &fleet.road;
@@ -337,10 +316,7 @@ fn streams_end_at_the_shard_of_their_client() {
         fleet.server.signal(Signal::HUP);
         fleet.server.wait_for("the destinations that clients may reach were read again");
         for namespace in &fleet.boxes {
-            let watch = Watch::start();
-            while socks(namespace).0 != 2 {
-                assert!(watch.elapsed() < WAIT_MAX, "it is reached although that is denied");
-            }
+            wait_until("it is denied", || socks(namespace).0 == 2);
         }
         drop(open);
         fleet.server.interrupt();
@@ -349,7 +325,7 @@ fn streams_end_at_the_shard_of_their_client() {
 
 #[test]
 fn an_address_that_another_server_has_is_not_shared_with_it() {
-    run_sandboxed("an_address_that_another_server_has_is_not_shared_with_it", || {
+    run_sandboxed(|| {
         let road = Road::new();
         road.edit("server.toml", |text| format!("shards = {SHARDS}\n{text}"));
         let server = road.start_server();
@@ -360,18 +336,8 @@ fn an_address_that_another_server_has_is_not_shared_with_it() {
         assert!(other.log().contains("in use"), "{}", other.log());
         let stranger = road.server.enter(|| UdpSocket::bind("[::]:4433")).unwrap();
         assert!(stranger.is_err());
-        server.interrupt();
-        assert!(!road.state().iter().any(|line| line.contains("rws")), "{:#?}", road.state());
-    });
-}
-
-#[test]
-fn who_is_refused_is_one_line_whichever_shards_refuse() {
-    run_sandboxed("who_is_refused_is_one_line_whichever_shards_refuse", || {
-        let road = Road::new();
-        road.edit("server.toml", |text| format!("shards = {SHARDS}\n{text}"));
+        // Who is refused is one line, whichever shards refuse.
         let text = fs::read_to_string(road.path("client.toml")).unwrap();
-        let server = road.start_server();
         // Each asks over both uplinks, by one shard or two.
         for number in 1..=3_u64 {
             let keys = keygen();
@@ -385,5 +351,6 @@ fn who_is_refused_is_one_line_whichever_shards_refuse() {
             assert_eq!(server.count(&keys.public), 1, "{}", server.log());
         }
         server.interrupt();
+        assert!(!road.state().iter().any(|line| line.contains("rws")), "{:#?}", road.state());
     });
 }

@@ -1,7 +1,5 @@
 //! What those beside an uplink, outside a server, or behind a key may not reach, with the programs
 //! that users run.
-//!
-//! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 
 #![allow(
     clippy::disallowed_methods,
@@ -16,7 +14,6 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use common::*;
-use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use rustix::process::Signal;
 
 /// The camera behind the box.
@@ -25,12 +22,9 @@ const CAMERA: [&str; 2] = ["192.168.50.2", "fd50::2"];
 /// A camera behind the box, and a stranger in the network of a third uplink, who has routes to
 /// everything behind the box's address there.
 fn camera_and_stranger(road: &Road) -> (NetNs, NetNs) {
-    let camera = road.connect_camera();
-    road.vehicle.ip("address add fd50::1/64 dev lan0 nodad").unwrap();
-    camera.ip("address add fd50::2/64 dev eth0 nodad").unwrap();
-    camera.ip("-6 route add default via fd50::1").unwrap();
+    let camera = road.connect_camera_of_both_families();
     let stranger = NetNs::create("stranger").unwrap();
-    connect(
+    cable(
         (&road.vehicle, "eth3", &["10.3.0.2/24", "fd03::2/64"]),
         (&stranger, "eth0", &["10.3.0.1/24", "fd03::1/64"]),
     );
@@ -68,22 +62,13 @@ fn forwarding(namespace: &NetNs) -> [String; 2] {
     namespace.enter(|| keys.map(|key| read(key).trim().to_owned())).unwrap()
 }
 
-fn await_true(what: &str, wait_max: Duration, condition: impl Fn() -> bool) {
-    let watch = Watch::start();
-    while !condition() {
-        assert!(watch.elapsed() < wait_max, "waited in vain: {what}");
-        sleep(Duration::from_millis(20));
-    }
-}
-
 fn has_table(namespace: &NetNs, name: &str) -> bool {
-    let output = namespace.command("nft").args(["list", "tables"]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap().contains(name)
+    namespace.run("nft list tables").unwrap().contains(name)
 }
 
 #[test]
 fn a_stranger_beside_an_uplink_reaches_nothing_behind_the_box() {
-    run_sandboxed("a_stranger_beside_an_uplink_reaches_nothing_behind_the_box", || {
+    run_sandboxed(|| {
         let road = Road::new();
         let (camera, stranger) = camera_and_stranger(&road);
         let check_closed = |when: &str| {
@@ -94,11 +79,11 @@ fn a_stranger_beside_an_uplink_reaches_nothing_behind_the_box() {
         // A box that is a router anyway is closed from the start of the client on, without a
         // server.
         road.vehicle.set_forwarding().unwrap();
-        await_true("the test can fail", WAIT_MAX, || {
+        wait_until("the test can fail", || {
             CAMERA.iter().all(|address| reaches(&stranger, &camera, address))
         });
         let client = road.start_client("client");
-        await_true("the table", WAIT_MAX, || has_table(&road.vehicle, "roadweave_rw0"));
+        wait_until("the table", || has_table(&road.vehicle, "roadweave_rw0"));
         check_closed("before the client has joined");
         client.interrupt();
         assert_eq!(forwarding(&road.vehicle), ["1", "1"]);
@@ -109,7 +94,7 @@ fn a_stranger_beside_an_uplink_reaches_nothing_behind_the_box() {
         let (server, client) = road.start_both();
         assert_eq!(forwarding(&road.vehicle), ["1", "1"]);
         check_closed("while joined");
-        assert!(ping(&camera, "203.0.113.2", "-c 1").status.success(), "the camera gets through");
+        check_ping(&camera, "203.0.113.2", "-c 1");
         for address in ["10.77.0.2", "fd77::2"] {
             assert!(!reaches(&stranger, &road.vehicle, address), "{address} is for the tunnel");
         }
@@ -120,18 +105,17 @@ fn a_stranger_beside_an_uplink_reaches_nothing_behind_the_box() {
             (&2.into(), &2.into())
         );
 
-        let flush = road.vehicle.command("nft").args(["flush", "ruleset"]).status().unwrap();
-        assert!(flush.success());
+        nft(&road.vehicle, "flush ruleset");
         let put_back = "another program had changed or removed the packet filters";
-        await_true("the table is back", Duration::from_secs(5), || client.count(put_back) == 1);
+        wait_within(Duration::from_secs(5), "the table is back", || client.count(put_back) == 1);
         check_closed("after nft flush ruleset");
-        assert!(ping(&camera, "203.0.113.2", "-c 1").status.success());
+        check_ping(&camera, "203.0.113.2", "-c 1");
 
         client.kill();
         assert_eq!(forwarding(&road.vehicle), ["1", "1"], "the test can fail");
         check_closed("after kill -9");
         let late = NetNs::create("late").unwrap();
-        connect((&road.vehicle, "eth9", &["10.9.0.2/24"]), (&late, "eth0", &["10.9.0.1/24"]));
+        cable((&road.vehicle, "eth9", &["10.9.0.2/24"]), (&late, "eth0", &["10.9.0.1/24"]));
         late.ip("route add default via 10.9.0.2").unwrap();
         assert!(!reaches(&late, &camera, CAMERA[0]), "a modem that was plugged in after kill -9");
 
@@ -153,43 +137,38 @@ fn connections(machine: &NetNs) -> usize {
 
 #[test]
 fn a_client_has_the_connections_that_the_file_allows_and_a_removed_one_has_none() {
-    run_sandboxed(
-        "a_client_has_the_connections_that_the_file_allows_and_a_removed_one_has_none",
-        || {
-            let road = Road::new();
-            road.edit("server.toml", |text| format!("client_connections = 64\n{text}"));
-            let (server, client) = road.start_both();
-            let begin = |ports: std::ops::Range<u16>| {
-                road.vehicle
-                    .enter(|| {
-                        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-                        for port in ports {
-                            let _ = socket.send_to(b"there", ("203.0.113.2", port));
-                            sleep(Duration::from_millis(1));
-                        }
-                    })
-                    .unwrap();
-            };
-            begin(2_000..2_400);
-            await_true("some connections, and no more than 64", WAIT_MAX, || {
-                (10..=64).contains(&connections(&road.server))
-            });
-            // The kernel keeps them for 30 s without an answer, but not those of a client that is
-            // one no more.
-            road.edit("server.toml", |text| text.split("[[peers]]").next().unwrap().to_owned());
-            server.signal(Signal::HUP);
-            await_true("no connections", Duration::from_secs(15), || {
-                connections(&road.server) == 0
-            });
-            client.interrupt();
-            server.interrupt();
-        },
-    );
+    run_sandboxed(|| {
+        let road = Road::new();
+        road.edit("server.toml", |text| format!("client_connections = 64\n{text}"));
+        let (server, client) = road.start_both();
+        let begin = |ports: std::ops::Range<u16>| {
+            road.vehicle
+                .enter(|| {
+                    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                    for port in ports {
+                        let _ = socket.send_to(b"there", ("203.0.113.2", port));
+                        sleep(Duration::from_millis(1));
+                    }
+                })
+                .unwrap();
+        };
+        begin(2_000..2_400);
+        wait_until("some connections, and no more than 64", || {
+            (10..=64).contains(&connections(&road.server))
+        });
+        // The kernel keeps them for 30 s without an answer, but not those of a client that is
+        // one no more.
+        road.edit("server.toml", |text| text.split("[[peers]]").next().unwrap().to_owned());
+        server.signal(Signal::HUP);
+        wait_within(Duration::from_secs(15), "no connections", || connections(&road.server) == 0);
+        client.interrupt();
+        server.interrupt();
+    });
 }
 
 #[test]
 fn a_client_reaches_no_more_of_its_server_than_it_may() {
-    run_sandboxed("a_client_reaches_no_more_of_its_server_than_it_may", || {
+    run_sandboxed(|| {
         let road = Road::new();
         road.edit("server.toml", |text| {
             let (_, text) = text.split_once('\n').expect("what is allowed for tests");
@@ -214,7 +193,7 @@ fn a_client_reaches_no_more_of_its_server_than_it_may() {
         assert!(!reaches(from, &road.server, "2001:db8:1::1"));
         for address in [GATEWAY_V4, GATEWAY_V6] {
             assert!(!reaches(from, &road.server, address), "{address}");
-            assert!(ping(from, address, "-c 1").status.success(), "{address}");
+            check_ping(from, address, "-c 1");
         }
         let inner = SocketAddr::new(GATEWAY_V4.parse().unwrap(), 53);
         assert!(reaches_port(from, &road.server, inner), "it is allowed");
@@ -227,7 +206,7 @@ fn a_client_reaches_no_more_of_its_server_than_it_may() {
         });
         server.signal(Signal::HUP);
         server.wait_for("the destinations that clients may reach were read again");
-        await_true("others are denied", Duration::from_secs(5), || {
+        wait_within(Duration::from_secs(5), "others are denied", || {
             !reaches(from, &road.cloud, "203.0.113.2")
         });
         assert!(!reaches(from, &road.cloud, "169.254.169.254"));

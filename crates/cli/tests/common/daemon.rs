@@ -6,11 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use roadweave_device::netns::Watch;
+use roadweave_device::netns::{WAIT_MAX, Watch, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
-
-/// How long anything may take that is not timed: the machine may be slow and busy.
-pub const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// A running client or server; dropping it kills it.
 pub struct Daemon {
@@ -49,16 +46,19 @@ impl Daemon {
 
     /// Waits for `count` lines that hold `text`.
     pub fn wait_for_count(&self, text: &str, count: usize) {
-        let watch = Watch::start();
-        while self.count(text) < count {
-            assert!(watch.elapsed() < WAIT_MAX, "it never said {text:?}:\n{}", self.log());
-            sleep(Duration::from_millis(20));
-        }
+        wait_until(&format!("{text:?} {count} times in the log"), || self.count(text) >= count);
     }
 
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Makes it read its file again, and waits until it has.
+    pub fn reload(&self) {
+        let before = self.count("were read again");
+        self.signal(Signal::HUP);
+        self.wait_for_count("were read again", before + 1);
     }
 
     /// Waits until it has ended by itself; returns its exit code.

@@ -1,15 +1,13 @@
 //! Hosts that TCP connections lead to, and those who connect.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use roadweave_device::netns::NetNs;
-
-use super::WAIT_MAX;
+use super::{NetNs, WAIT_MAX};
 
 /// A host that tells each caller from which address it came, and then sends back what comes, until
 /// that ends. It listens until it is dropped.
@@ -75,8 +73,36 @@ pub fn read_head(socket: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
+pub fn byte(at: usize) -> u8 {
+    (at * 7 + at / 251) as u8
+}
+
 pub fn bytes(count: usize) -> Vec<u8> {
-    (0..count).map(|at| (at * 7 + at / 251) as u8).collect()
+    (0..count).map(byte).collect()
+}
+
+/// Asks the `proxy` of a box by SOCKS5 for a connection; what it says, and the connection.
+pub fn socks(namespace: &NetNs, proxy: &str, request: &[u8]) -> (u8, TcpStream) {
+    let mut socket = namespace.enter(|| TcpStream::connect(proxy).unwrap()).unwrap();
+    socket.set_read_timeout(Some(4 * WAIT_MAX)).unwrap();
+    socket.write_all(&[5, 1, 0]).unwrap();
+    let mut method = [0; 2];
+    socket.read_exact(&mut method).unwrap();
+    assert_eq!(method, [5, 0]);
+    socket.write_all(request).unwrap();
+    let mut reply = [0; 10];
+    socket.read_exact(&mut reply).unwrap();
+    (reply[1], socket)
+}
+
+/// The request of [`socks`] for a connection to an address.
+pub fn to_address(to: impl Into<SocketAddr>) -> Vec<u8> {
+    let to = to.into();
+    let address = match to.ip() {
+        IpAddr::V4(v4) => [&[1], &v4.octets()[..]].concat(),
+        IpAddr::V6(v6) => [&[4], &v6.octets()[..]].concat(),
+    };
+    [&[5, 1, 0], &address[..], &to.port().to_be_bytes()].concat()
 }
 
 /// Sends `sent` and the end, and reads what comes back.

@@ -16,6 +16,7 @@
 mod daemon;
 pub mod disk;
 pub mod hosts;
+pub mod members;
 #[path = "../../../device/src/status/schema.rs"]
 mod schema;
 
@@ -28,10 +29,12 @@ use std::process::{Command, Output};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use roadweave_device::netns::{CableEnd, NetNs, Watch};
+pub use roadweave_device::netns::{
+    NetNs, WAIT_MAX, Watch, cable, run_sandboxed, wait_or_show, wait_until, wait_within,
+};
 use serde_json::Value;
 
-pub use daemon::{Daemon, WAIT_MAX};
+pub use daemon::Daemon;
 
 /// The client's TUN and instance.
 pub const CLIENT: &str = "rw0";
@@ -105,7 +108,7 @@ impl Road {
             wrapper: Vec::new(),
         };
         road.server.ip("address add 198.51.100.1/32 dev lo").unwrap();
-        connect(
+        cable(
             (&road.server, "lan0", &["203.0.113.1/24", "2001:db8:1::1/64"]),
             (&road.cloud, "eth0", &["203.0.113.2/24", "2001:db8:1::2/64"]),
         );
@@ -128,18 +131,27 @@ impl Road {
     pub fn connect_uplink(&self, number: u8) {
         let name = format!("eth{number}");
         let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
-        connect((&self.vehicle, &name, &[&near]), (&self.server, &name, &[&far]));
+        cable((&self.vehicle, &name, &[&near]), (&self.server, &name, &[&far]));
         self.route_uplink(number);
     }
 
     /// Plugs a camera in behind the box: 192.168.50.2, with the box as its gateway.
     pub fn connect_camera(&self) -> NetNs {
         let camera = NetNs::create("camera").unwrap();
-        connect(
+        cable(
             (&camera, "eth0", &["192.168.50.2/24"]),
             (&self.vehicle, "lan0", &["192.168.50.1/24"]),
         );
         camera.ip("route add default via 192.168.50.1").unwrap();
+        camera
+    }
+
+    /// The same with IPv6 beside it: fd50::2.
+    pub fn connect_camera_of_both_families(&self) -> NetNs {
+        let camera = self.connect_camera();
+        self.vehicle.ip("address add fd50::1/64 dev lan0 nodad").unwrap();
+        camera.ip("address add fd50::2/64 dev eth0 nodad").unwrap();
+        camera.ip("-6 route add default via fd50::1").unwrap();
         camera
     }
 
@@ -148,26 +160,6 @@ impl Road {
     pub fn route_uplink(&self, number: u8) {
         let route = format!("route replace default via 10.{number}.0.1 metric {number}00");
         self.vehicle.ip(&route).unwrap();
-    }
-
-    /// Plugs in a modem that calls itself 192.168.8.1, calls the box 192.168.8.100, and gives
-    /// packets the address 10.NUMBER.0.2. No default route: identical modems fight over one.
-    pub fn connect_modem(&self, number: u8) {
-        let name = format!("eth{number}");
-        let modem = NetNs::create(&format!("modem{number}")).unwrap();
-        connect(
-            (&self.vehicle, &name, &["192.168.8.100/24"]),
-            (&modem, "lan0", &["192.168.8.1/24"]),
-        );
-        let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
-        connect((&modem, "wan0", &[&near]), (&self.server, &name, &[&far]));
-        modem.ip(&format!("route add default via 10.{number}.0.1")).unwrap();
-        modem.set_forwarding().unwrap();
-        nft(
-            &modem,
-            "table ip modem { chain out { type nat hook postrouting priority srcnat; \
-             oifname wan0 masquerade; }; }",
-        );
     }
 
     /// Makes the server's end of an uplink swallow all that comes, or not: a dead network behind a
@@ -191,12 +183,7 @@ impl Road {
             let mut add = |kind: &str, line: &str| {
                 state.push(format!("{} {kind} {}", namespace.name(), line.trim()));
             };
-            let run = |words: &str| {
-                let mut words = words.split_whitespace();
-                let output = namespace.command(words.next().unwrap()).args(words).output().unwrap();
-                assert!(output.status.success(), "{output:?}");
-                String::from_utf8(output.stdout).unwrap()
-            };
+            let run = |words: &str| namespace.run(words).unwrap();
             for line in run("ip -brief link").lines() {
                 add("link", line.split(' ').next().unwrap());
             }
@@ -286,6 +273,32 @@ impl Road {
             let is_busy = String::from_utf8_lossy(&output.stderr).contains("ask again");
             assert!(is_busy && watch.elapsed() < WAIT_MAX, "{output:?}");
         }
+    }
+
+    /// `roadweave reload` of an instance, which takes its file up.
+    pub fn reload(&self, instance: &str) {
+        let output = roadweave(&["reload", "--socket", &socket(instance)]);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// `roadweave release` in the box.
+    pub fn release(&self) {
+        let output = roadweave_in(&self.vehicle, &["release", CLIENT]);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// What `roadweave show` prints of an instance.
+    pub fn page(&self, instance: &str) -> String {
+        String::from_utf8(roadweave(&["show", "--socket", &socket(instance)]).stdout).unwrap()
+    }
+
+    /// Puts a file with this text in the place of the machine's `/etc/resolv.conf`.
+    pub fn set_resolvers(&self, text: &str) {
+        let file = self.path("resolv.conf");
+        fs::write(&file, text).unwrap();
+        let mut mount = Command::new("mount");
+        mount.arg("--bind").arg(&file).arg("/etc/resolv.conf");
+        assert!(mount.status().unwrap().success());
     }
 
     /// Holds what `roadweave show --json` says of these instances against its schema.
@@ -396,10 +409,22 @@ pub fn with_key(text: &str, field: &str, key: &str) -> String {
     text.lines().map(line).collect()
 }
 
+/// Writes a program: a script of the shell.
+pub fn write_program(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 /// Runs `nft` with a script.
 pub fn nft(namespace: &NetNs, script: &str) {
-    let output = namespace.command("nft").arg(script).output().unwrap();
-    assert!(output.status.success(), "{script}: {output:?}");
+    namespace.nft(script).unwrap();
+}
+
+/// The packets that a counter has seen, by its family, table and name.
+pub fn counted(namespace: &NetNs, counter: &str) -> u64 {
+    let text = namespace.run(&format!("nft list counter {counter}")).unwrap();
+    let packets = text.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
+    packets.unwrap().parse().unwrap()
 }
 
 /// The uplinks with usable paths in the only session of a status.
@@ -440,18 +465,6 @@ pub fn is_admin_built() -> bool {
     is_built
 }
 
-/// Joins two namespaces by a cable.
-pub fn connect(left: (&NetNs, &str, &[&str]), right: (&NetNs, &str, &[&str])) {
-    let addresses =
-        |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
-    let (left_addresses, right_addresses) = (addresses(left.2), addresses(right.2));
-    NetNs::connect(
-        &CableEnd { namespace: left.0, interface: left.1, addresses: &left_addresses },
-        &CableEnd { namespace: right.0, interface: right.1, addresses: &right_addresses },
-    )
-    .unwrap();
-}
-
 /// What is answered over HTTP at `port` of the loopback of `namespace`: the whole text.
 pub fn http_get(namespace: &NetNs, port: u16, path: &str) -> String {
     let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -468,4 +481,10 @@ pub fn ping(namespace: &NetNs, address: &str, options: &str) -> Output {
     let mut command = namespace.command("ping");
     command.args(["-n", "-W", "5"]).args(options.split_whitespace()).arg(address);
     command.env("LC_ALL", "C").output().unwrap()
+}
+
+/// Runs `ping` with further words; every answer must come.
+pub fn check_ping(namespace: &NetNs, address: &str, options: &str) {
+    let output = ping(namespace, address, options);
+    assert!(output.status.success(), "{address} from {}: {output:?}", namespace.name());
 }

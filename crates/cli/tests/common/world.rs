@@ -9,9 +9,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
-use roadweave_device::netns::{NetNs, Watch, run_sandboxed};
 use serde_json::Value;
 
 use crate::common::*;
@@ -78,11 +76,7 @@ impl World {
         command.arg("run").arg("--folder").arg(self.road.path("controller"));
         self.controller = Some(Daemon::start(command, self.road.path("controller.log")));
         let listens = || std::net::TcpStream::connect(CONTROLLER).is_ok();
-        let watch = Watch::start();
-        while !self.road.server.enter(listens).unwrap() {
-            assert!(watch.elapsed() < WAIT_MAX, "the controller does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until("the controller does not listen", || self.road.server.enter(listens).unwrap());
     }
 
     fn operator(&self, words: &[&str]) -> Command {
@@ -204,8 +198,8 @@ pub fn joined(output: &Output) -> String {
 }
 
 /// Runs a test in a sandbox, if the programs are there.
-pub fn in_world(name: &str, test: impl FnOnce(World)) {
+pub fn in_world(test: impl FnOnce(World)) {
     let programs = ["roadweave-controller", "roadweave-fleet"].map(beside);
     let [Some(controller), Some(operator)] = programs else { return };
-    run_sandboxed(name, || test(World::new([controller, operator])));
+    run_sandboxed(|| test(World::new([controller, operator])));
 }

@@ -1,0 +1,46 @@
+//! Files of anchors, proxies and boxes: each has a key that a number stands for.
+
+use roadweave_identity::Identity;
+
+use super::Road;
+
+pub fn public(number: u8) -> String {
+    Identity::from_seed([number; 32]).public_key().to_string()
+}
+
+/// The lines of a member's own file: its key, and where its state is.
+pub fn own(road: &Road, number: u8) -> String {
+    let key = Identity::from_seed([number; 32]).to_base64();
+    format!("private_key = \"{key}\"\nstate_directory = \"{}\"\n", road.path("").display())
+}
+
+/// A box in a `list` of a proxy or an anchor; `more` are further lines of it.
+pub fn device(list: &str, number: u8, addresses: &str, more: &str) -> String {
+    let key = public(number);
+    format!("[[{list}]]\nname = \"box\"\npublic_key = \"{key}\"\naddresses = [{addresses}]\n{more}")
+}
+
+/// A proxy, as an anchor knows it.
+pub fn proxy(name: &str, number: u8) -> String {
+    format!("[[proxies]]\nname = \"{name}\"\npublic_key = \"{}\"\n", public(number))
+}
+
+/// A tenant, as a proxy knows it, with its anchor at `address`.
+pub fn tenant(name: &str, anchor: u8, address: &str) -> String {
+    let key = public(anchor);
+    format!(
+        "[[tenants]]\nname = \"{name}\"\ngateways = [\"10.77.0.1\"]\n\
+         anchor = {{ public_key = \"{key}\", addresses = [\"{address}\"] }}\n"
+    )
+}
+
+/// The file of a box with both uplinks that goes to the first of these proxies, or the next; each
+/// is a number and a port.
+pub fn client(road: &Road, number: u8, proxies: &[(u8, u16)]) -> String {
+    let lists = ["server", "[proxies]"].iter().zip(proxies).map(|(list, (number, port))| {
+        let key = public(*number);
+        format!("[{list}]\naddresses = [\"198.51.100.1:{port}\"]\npublic_key = \"{key}\"\n")
+    });
+    let (own, lists) = (own(road, number), lists.collect::<String>());
+    format!("name = \"box\"\n{own}{lists}[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n")
+}
