@@ -1,7 +1,5 @@
 //! `roadweave peer add` on a disk that is full, or full before it is done: a line says so, and all
 //! is as before.
-//!
-//! It runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 
 #![allow(clippy::disallowed_methods, reason = "the test starts the program")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
@@ -36,7 +34,7 @@ fn fill_but(files: usize) {
 
 #[test]
 fn a_client_that_finds_no_room_is_not_added() {
-    run_sandboxed("a_client_that_finds_no_room_is_not_added", || {
+    run_sandboxed(|| {
         fs::create_dir_all(DISK).unwrap();
         let mount = ["-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", DISK];
         assert!(Command::new("mount").args(mount).status().unwrap().success());

@@ -4,21 +4,20 @@
 #![allow(clippy::disallowed_methods, reason = "the test starts the program")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod common;
+
 use std::fs::{self, File, Permissions};
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread::{sleep, spawn};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use common::*;
+use roadweave_device::netns::{wait_or_show, wait_within};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-admin");
-const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A folder with a socket, programs, and what they and their caller say.
 struct World(TempDir);
@@ -34,12 +33,8 @@ impl World {
 
     /// Waits until the file has the text.
     fn wait(&self, name: &str, text: &str) {
-        let began = Instant::now();
-        while !self.read(name).contains(text) {
-            let said = self.read("said");
-            assert!(began.elapsed() < WAIT_MAX, "{text} is not in {}\n{said}", self.read(name));
-            sleep(Duration::from_millis(50));
-        }
+        let state = || format!("{text} is not in {}\n{}", self.read(name), self.read("said"));
+        wait_or_show(WAIT_MAX, state, || self.read(name).contains(text));
     }
 
     fn program(&self, name: &str, body: &str, mode: u32) {
@@ -55,65 +50,40 @@ impl World {
             "peer": "192.0.2.1:4433", "public_key": "", "addresses": ["10.77.0.2/32"],
             "lanes": [], "drops": {}, "paths": [],
         });
-        let status = json!({
-            "role": "client", "name": "$(reboot)", "version": "0.1.0", "uptime_seconds": 12.5,
-            "tun": "rw0", "drops": {}, "log": { "lines_lost": 0 },
-            "device": {
-                "packets_read": 0, "bytes_read": 0, "packets_written": 0, "bytes_written": 0,
-            },
-            "sessions": [session], "no_session": null, "suppressed_notices": 0,
-            "uplinks": uplinks.iter().map(uplink).collect::<Vec<_>>(),
-        });
-        let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": status });
-        fs::write(self.path("new"), format!("{answer}\n")).unwrap();
+        let uplinks: Vec<_> = uplinks.iter().map(uplink).collect();
+        let status = status("$(reboot)", 12.5, &[session], &uplinks);
+        fs::write(self.path("new"), status.to_string()).unwrap();
         fs::rename(self.path("new"), self.path("answer")).unwrap();
     }
 
     /// Answers as a client does, for as long as the test runs.
     fn serve(&self) {
-        let listener = UnixListener::bind(self.path("rw0.sock")).unwrap();
-        let answer = self.path("answer");
-        spawn(move || {
-            let began = Instant::now();
-            for mut stream in listener.incoming().flatten() {
-                let mut line = String::new();
-                BufReader::new(&stream).read_line(&mut line).unwrap();
-                let uptime = format!("{:.3}", 12.5 + began.elapsed().as_secs_f64());
-                let answer = fs::read_to_string(&answer).unwrap().replace("12.5", &uptime);
-                let _ = stream.write_all(answer.as_bytes());
-            }
+        let (answer, began) = (self.path("answer"), Instant::now());
+        serve(&self.path("rw0.sock"), move |_| {
+            let mut status: Value = serde_json::from_slice(&fs::read(&answer).unwrap()).unwrap();
+            status["uptime_seconds"] = json!(12.5 + began.elapsed().as_secs_f64());
+            Some(status)
         });
     }
 }
 
 /// `roadweave hooks`; it ends with the test.
-struct Hooks(Child);
-
-impl Drop for Hooks {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(world: &World) -> Hooks {
+fn start(world: &World) -> Process {
     let mut hooks = Command::new(PROGRAM);
     hooks.args(["hooks", "--timeout", "1", "--socket"]).arg(world.path("rw0.sock"));
     hooks.arg(world.path("hooks")).env("ROADWEAVE_UPLINK", "forged").env("KEPT", "is");
     // What is left behind by a mistake must not hold on to what the test's own caller reads.
     hooks.stdout(Stdio::null()).stderr(File::create(world.path("said")).unwrap());
-    Hooks(hooks.spawn().unwrap())
+    Process(hooks.spawn().unwrap())
 }
 
 /// Waits until no process has the ID that is in a file.
 fn wait_for_the_end_of(world: &World, file: &str) {
     world.wait(file, "\n");
     let pid = Pid::from_raw(world.read(file).trim().parse().unwrap()).unwrap();
-    let began = Instant::now();
-    while test_kill_process(pid).is_ok() && !is_zombie(pid) {
-        assert!(began.elapsed() < WAIT_MAX, "{pid:?} runs on");
-        sleep(Duration::from_millis(50));
-    }
+    wait_within(WAIT_MAX, &format!("the end of {pid:?}"), || {
+        test_kill_process(pid).is_err() || is_zombie(pid)
+    });
 }
 
 /// Whoever is left to init may be there until that looks.

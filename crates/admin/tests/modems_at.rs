@@ -4,152 +4,59 @@
 #![allow(clippy::disallowed_methods, reason = "the test starts programs and waits")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod common;
+
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread::{sleep, spawn};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
+use common::*;
+use roadweave_device::netns::wait_within;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-admin");
-const WAIT_MAX: Duration = Duration::from_secs(60);
-
-/// A process that ends with the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A vehicle of its own below a folder: `/sys`, `/dev`, and a client's socket.
-struct Vehicle {
-    folder: TempDir,
-    told: Arc<Mutex<Vec<Value>>>,
-}
-
-impl Vehicle {
-    /// `None` where nobody can play the modem.
-    fn new() -> Option<Self> {
-        let mut python = Command::new("python3");
-        python.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-        if !python.status().is_ok_and(|status| status.success()) {
-            let is_required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-            assert!(!is_required, "python3 is not installed");
-            eprintln!("skipped: python3 is not installed");
-            return None;
-        }
-        let of = Self { folder: TempDir::new().unwrap(), told: Arc::default() };
+/// A vehicle with `/sys` and `/dev` of its own; `None` where nobody can play the modem.
+fn vehicle() -> Option<Vehicle> {
+    is_installed("python3", &["python3", "--version"]).then(|| {
+        let of = Vehicle::new();
         fs::create_dir_all(of.path("dev")).unwrap();
-        let listener = UnixListener::bind(of.path("rw0.sock")).unwrap();
-        let told = Arc::clone(&of.told);
-        spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                let mut line = String::new();
-                BufReader::new(&stream).read_line(&mut line).unwrap();
-                let request: Value = serde_json::from_str(&line).unwrap();
-                told.lock().unwrap().push(request["params"].clone());
-                let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": { "told": true } });
-                let _ = stream.write_all(format!("{answer}\n").as_bytes());
-            }
-        });
-        Some(of)
-    }
+        of
+    })
+}
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+/// An interface of a USB device with these ports.
+fn plug(of: &Vehicle, interface: &str, usb: &str, ports: &[&str]) {
+    let device = of.path("sys/devices").join(usb);
+    for (number, port) in ports.iter().enumerate() {
+        fs::create_dir_all(device.join(format!("{usb}:1.{number}")).join(port)).unwrap();
     }
+    fs::write(device.join("idVendor"), "2c7c\n").unwrap();
+    let part = device.join(format!("{usb}:1.9"));
+    fs::create_dir_all(&part).unwrap();
+    let class = of.path("sys/class/net").join(interface);
+    fs::create_dir_all(&class).unwrap();
+    symlink(part, class.join("device")).unwrap();
+}
 
-    /// An interface of a USB device with these ports.
-    fn plug(&self, interface: &str, usb: &str, ports: &[&str]) {
-        let device = self.path("sys/devices").join(usb);
-        for (number, port) in ports.iter().enumerate() {
-            fs::create_dir_all(device.join(format!("{usb}:1.{number}")).join(port)).unwrap();
-        }
-        fs::write(device.join("idVendor"), "2c7c\n").unwrap();
-        let part = device.join(format!("{usb}:1.9"));
-        fs::create_dir_all(&part).unwrap();
-        let class = self.path("sys/class/net").join(interface);
-        fs::create_dir_all(&class).unwrap();
-        symlink(part, class.join("device")).unwrap();
-    }
+/// From now on the modem behind a port behaves so.
+fn script(of: &Vehicle, port: &str, script: &Value) {
+    of.set(&format!("{port}.json"), script);
+}
 
-    /// From now on the modem behind a port behaves so.
-    fn script(&self, port: &str, script: &Value) {
-        fs::write(self.path("new"), script.to_string()).unwrap();
-        fs::rename(self.path("new"), self.path(&format!("{port}.json"))).unwrap();
-    }
-
-    /// A modem behind a port.
-    fn modem(&self, port: &str) -> Process {
-        let link = self.path("dev").join(port);
-        let _ = fs::remove_file(&link);
-        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/modem.py");
-        let mut command = Command::new("python3");
-        command.arg(program).arg(&link).arg(self.path(&format!("{port}.json")));
-        command.stdout(self.append(&format!("{port}.heard"))).stderr(Stdio::null());
-        let process = Process(command.spawn().unwrap());
-        let began = Instant::now();
-        while !link.exists() {
-            assert!(began.elapsed() < WAIT_MAX, "the modem does not come");
-            sleep(Duration::from_millis(20));
-        }
-        process
-    }
-
-    fn append(&self, name: &str) -> File {
-        File::options().create(true).append(true).open(self.path(name)).unwrap()
-    }
-
-    fn start(&self, words: &[&str]) -> Process {
-        let mut command = Command::new(PROGRAM);
-        // No ModemManager is on a bus that is none.
-        let bus = format!("unix:path={}", self.path("bus").display());
-        command.args(["modems", "--bus", &bus, "--root"]).arg(self.folder.path());
-        command.arg("--socket").arg(self.path("rw0.sock")).args(words);
-        let path = std::env::var("PATH").unwrap();
-        command.env("PATH", format!("{}:{path}", self.path("bin").display()));
-        Process(command.stdout(Stdio::null()).stderr(self.append("said")).spawn().unwrap())
-    }
-
-    fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.path(name)).unwrap_or_default()
-    }
-
-    fn told(&self) -> Vec<Value> {
-        self.told.lock().unwrap().clone()
-    }
-
-    /// What the client is told of an uplink from now on.
-    fn wait(&self, uplink: &str) -> Value {
-        let (began, before) = (Instant::now(), self.told().len());
-        loop {
-            let mut new = self.told().split_off(before).into_iter();
-            if let Some(told) = new.find(|told| told["uplink"] == uplink) {
-                return told["facts"].clone();
-            }
-            assert!(began.elapsed() < WAIT_MAX, "{uplink}: {}", self.read("said"));
-            sleep(Duration::from_millis(50));
-        }
-    }
-
-    /// Waits until words were said so often.
-    fn wait_for_words(&self, words: &str, times: usize) {
-        let began = Instant::now();
-        while self.read("said").matches(words).count() < times {
-            assert!(began.elapsed() < WAIT_MAX, "{words}: {}", self.read("said"));
-            sleep(Duration::from_millis(50));
-        }
-        assert_eq!(self.read("said").matches(words).count(), times, "{}", self.read("said"));
-    }
+/// A modem behind a port.
+fn modem(of: &Vehicle, port: &str) -> Process {
+    let link = of.path("dev").join(port);
+    let _ = fs::remove_file(&link);
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/modem.py");
+    let heard = of.path(&format!("{port}.heard"));
+    let heard = File::options().create(true).append(true).open(heard).unwrap();
+    let mut command = Command::new("python3");
+    command.arg(program).arg(&link).arg(of.path(&format!("{port}.json")));
+    let process = Process(command.stdout(heard).stderr(Stdio::null()).spawn().unwrap());
+    wait_within(WAIT_MAX, "the modem does not come", || link.exists());
+    process
 }
 
 fn healthy() -> Value {
@@ -178,40 +85,40 @@ fn facts() -> Value {
 
 #[test]
 fn a_modem_is_found_and_asked_and_one_that_hangs_or_vanishes_is_told_of_once() {
-    let Some(of) = Vehicle::new() else { return };
-    of.plug("wwan0", "1-1", &["ttyUSB1", "ttyUSB2"]);
+    let Some(of) = vehicle() else { return };
+    plug(&of, "wwan0", "1-1", &["ttyUSB1", "ttyUSB2"]);
     // The first port is another's: for positions, say.
-    of.script("ttyUSB1", &json!({ "mode": "silent" }));
-    of.script("ttyUSB2", &healthy());
-    let _positions = of.modem("ttyUSB1");
-    let modem = of.modem("ttyUSB2");
-    let _modems = of.start(&[]);
+    script(&of, "ttyUSB1", &json!({ "mode": "silent" }));
+    script(&of, "ttyUSB2", &healthy());
+    let _positions = modem(&of, "ttyUSB1");
+    let modem = modem(&of, "ttyUSB2");
+    let _modems = of.start_modems(&[]);
     assert_eq!(of.wait("wwan0"), facts());
     assert_eq!(of.wait("wwan0"), facts());
     assert_eq!(of.read("ttyUSB1.heard"), "AT\n", "what answers is asked from then on, it alone");
     assert_eq!(of.read("said"), "", "nothing is wrong");
     // It hangs, and comes back.
-    of.script("ttyUSB2", &json!({ "mode": "silent" }));
+    script(&of, "ttyUSB2", &json!({ "mode": "silent" }));
     of.wait_for_words("ttyUSB2: it does not answer AT commands; trying again", 1);
     sleep(Duration::from_secs(12));
     of.wait_for_words("trying again", 1);
-    of.script("ttyUSB2", &healthy());
+    script(&of, "ttyUSB2", &healthy());
     assert_eq!(of.wait("wwan0"), facts());
     of.wait_for_words("the modems are told of again", 1);
     // It is unplugged, and plugged in again.
     drop(modem);
     of.wait_for_words("trying again", 2);
-    let _modem = of.modem("ttyUSB2");
+    let _modem = modem(&of, "ttyUSB2");
     assert_eq!(of.wait("wwan0"), facts());
 }
 
 #[test]
 fn whatever_a_modem_says_is_bounded_and_costs_no_other_modem_anything() {
-    let Some(of) = Vehicle::new() else { return };
+    let Some(of) = vehicle() else { return };
     for (number, mode) in ["ok", "flood", "silent"].into_iter().enumerate() {
         let port = format!("ttyUSB{number}");
-        of.plug(&format!("wwan{number}"), &format!("1-{number}"), &[&port]);
-        of.script(&port, &json!({ "mode": mode }));
+        plug(&of, &format!("wwan{number}"), &format!("1-{number}"), &[&port]);
+        script(&of, &port, &json!({ "mode": mode }));
     }
     let mut hostile = healthy();
     hostile["before"] = json!("\u{1b}[2J\u{0}".to_owned() + &"x".repeat(3_000) + "\r\n");
@@ -219,9 +126,9 @@ fn whatever_a_modem_says_is_bounded_and_costs_no_other_modem_anything() {
         json!([format!("+COPS: 0,0,\"\u{1b}]0;{}\",99", "ü".repeat(200))]);
     hostile["answers"]["AT+CESQ"] = json!(["+CESQ: 1e9,-1,NaN,,999,\"", "+CESQ: 99"]);
     hostile["answers"]["AT+QCCID"] = json!(["+QCCID: 89; reboot"]);
-    of.script("ttyUSB0", &hostile);
-    let _all: Vec<Process> = (0..3).map(|number| of.modem(&format!("ttyUSB{number}"))).collect();
-    let _modems = of.start(&[]);
+    script(&of, "ttyUSB0", &hostile);
+    let _all: Vec<Process> = (0..3).map(|number| modem(&of, &format!("ttyUSB{number}"))).collect();
+    let _modems = of.start_modems(&[]);
     let told = of.wait("wwan0");
     let operator = told["operator"].as_str().unwrap();
     assert!(operator.starts_with("]0;üü") && operator.chars().count() == 64, "{operator}");
@@ -235,17 +142,17 @@ fn whatever_a_modem_says_is_bounded_and_costs_no_other_modem_anything() {
 
 #[test]
 fn a_port_that_another_program_has_is_left_to_it() {
-    let Some(of) = Vehicle::new() else { return };
-    let mut script = healthy();
-    script["mode"] = json!("held");
-    of.script("ttyUSB5", &script);
-    let _modem = of.modem("ttyUSB5");
+    let Some(of) = vehicle() else { return };
+    let mut held = healthy();
+    held["mode"] = json!("held");
+    script(&of, "ttyUSB5", &held);
+    let _modem = modem(&of, "ttyUSB5");
     let port = of.path("dev/ttyUSB5");
-    let _modems = of.start(&["--at", &format!("wwan3={}", port.display())]);
+    let _modems = of.start_modems(&["--at", &format!("wwan3={}", port.display())]);
     of.wait_for_words("ttyUSB5: another program has it; trying again", 1);
     sleep(Duration::from_secs(6));
     assert_eq!(of.read("ttyUSB5.heard"), "", "nothing was said to it");
-    of.script("ttyUSB5", &healthy());
+    script(&of, "ttyUSB5", &healthy());
     assert_eq!(of.wait("wwan3"), facts());
     // A lock on the file counts as well.
     let lock = File::open(&port).unwrap();
@@ -257,8 +164,8 @@ fn a_port_that_another_program_has_is_left_to_it() {
 
 #[test]
 fn where_no_port_takes_at_commands_uqmi_is_asked_and_wifi_the_kernel() {
-    let Some(of) = Vehicle::new() else { return };
-    of.plug("wwan0", "1-1", &["usbmisc/cdc-wdm0"]);
+    let Some(of) = vehicle() else { return };
+    plug(&of, "wwan0", "1-1", &["usbmisc/cdc-wdm0"]);
     program(
         &of.path("bin/uqmi"),
         "[ \"$3\" = \"${0%/bin/*}/dev/cdc-wdm0\" ] || exit 1\n\
@@ -271,7 +178,7 @@ fn where_no_port_takes_at_commands_uqmi_is_asked_and_wifi_the_kernel() {
     fs::create_dir_all(of.path("proc/net")).unwrap();
     fs::write(of.path("proc/net/wireless"), "wlan0: 0000   55.  -55.  -256  0 0 0 0 0 0\n")
         .unwrap();
-    let _modems = of.start(&[]);
+    let _modems = of.start_modems(&[]);
     let expected = json!({
         "operator": "Some Operator", "technology": "lte", "rsrp_dbm": -87.0, "sinr_db": 17.5,
     });
@@ -297,8 +204,9 @@ fn a_device_that_is_none_and_a_name_that_none_has_are_refused_with_a_reason() {
     refused(&["--at", "../x=/dev/ttyUSB2"], "wwan0=/dev/ttyUSB2");
     refused(&["--at", "wwan0=ttyUSB2"], "wwan0=/dev/ttyUSB2");
     refused(&["--at", "wwan0=/dev/a", "--at", "wwan0=/dev/b"], "`wwan0` occurs twice");
-    let Some(of) = Vehicle::new() else { return };
+    let Some(of) = vehicle() else { return };
     fs::write(of.path("dev/ttyUSB2"), "").unwrap();
-    let _modems = of.start(&["--at", &format!("wwan0={}", of.path("dev/ttyUSB2").display())]);
+    let _modems =
+        of.start_modems(&["--at", &format!("wwan0={}", of.path("dev/ttyUSB2").display())]);
     of.wait_for_words("ttyUSB2: it is no serial device; trying again", 1);
 }

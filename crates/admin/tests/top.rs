@@ -4,21 +4,20 @@
 #![allow(clippy::disallowed_methods, reason = "the test starts the program")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod common;
+
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::net::UnixListener;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{sleep, spawn};
-use std::time::{Duration, Instant};
 
+use common::*;
+use roadweave_device::netns::{wait_or_show, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::json;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-admin");
-const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Into the other screen of a terminal, and back with the cursor shown.
 const ENTER: &str = "\u{1b}[?1049h";
 const LEAVE: &str = "\u{1b}[?1049l";
@@ -32,20 +31,11 @@ struct Instance {
 impl Instance {
     fn start(folder: &Path) -> Self {
         let socket = folder.join("rw0.sock");
-        let listener = UnixListener::bind(&socket).unwrap();
         let ended = Arc::new(AtomicBool::new(false));
         let is_over = ended.clone();
-        spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                let mut line = String::new();
-                BufReader::new(&stream).read_line(&mut line).unwrap();
-                if is_over.load(Ordering::SeqCst) {
-                    return;
-                }
-                let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": status() });
-                let _ = stream.write_all(format!("{answer}\n").as_bytes());
-            }
-        });
+        let mut status = status("bus\u{1b}]0;owned\u{7}", 12.5, &[], &[]);
+        status["no_session"] = json!("nobody answers");
+        serve(&socket, move |_| (!is_over.load(Ordering::SeqCst)).then(|| status.clone()));
         Self { socket, ended }
     }
 
@@ -55,17 +45,6 @@ impl Instance {
         let _ = std::os::unix::net::UnixStream::connect(&self.socket).unwrap().write_all(b"\n");
         fs::remove_file(&self.socket).unwrap();
     }
-}
-
-fn status() -> Value {
-    json!({
-        "role": "client", "name": "bus\u{1b}]0;owned\u{7}", "version": "0.1.0",
-        "uptime_seconds": 12.5, "tun": "rw0", "drops": {}, "log": { "lines_lost": 0 },
-        "device": {
-            "packets_read": 0, "bytes_read": 0, "packets_written": 0, "bytes_written": 0,
-        },
-        "sessions": [], "no_session": "nobody answers", "uplinks": [], "suppressed_notices": 0,
-    })
 }
 
 /// `top` on a terminal of its own; what it draws is in a file.
@@ -108,11 +87,11 @@ impl Top {
     }
 
     fn wait_for_count(&self, text: &str, count: usize) {
-        let deadline = Instant::now() + WAIT_MAX;
-        while self.drawn().matches(text).count() < count {
-            assert!(Instant::now() < deadline, "{text:?} never came:\n{:?}", self.drawn());
-            sleep(Duration::from_millis(50));
-        }
+        wait_or_show(
+            WAIT_MAX,
+            || format!("{text:?} never came:\n{:?}", self.drawn()),
+            || self.drawn().matches(text).count() >= count,
+        );
     }
 
     fn press(&mut self, keys: &[u8]) {
@@ -202,11 +181,9 @@ fn it_ends_with_its_terminal_even_where_nobody_hears_of_a_hangup() {
         top.wait_for("nobody answers");
         let program = program_below(top.script.id());
         drop(top);
-        let deadline = Instant::now() + WAIT_MAX;
-        while fs::read_to_string(format!("/proc/{program}/comm")).is_ok() {
-            assert!(Instant::now() < deadline, "{before:?}: it outlives its terminal");
-            sleep(Duration::from_millis(50));
-        }
+        wait_until(&format!("its end with its terminal, {before:?}"), || {
+            !(fs::read_to_string(format!("/proc/{program}/comm")).is_ok())
+        });
         fs::remove_file(folder.path().join("screen")).unwrap();
     }
 }
