@@ -7,20 +7,19 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{sleep, spawn};
+use std::thread::spawn;
 use std::time::{Duration, Instant};
 
+use roadweave_device::netns::{WAIT_MAX, wait_until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-web");
-const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// A client, and what it was asked to change.
 struct Instance {
@@ -99,7 +98,7 @@ impl Program {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let child = command(folder.path(), &address.to_string()).args(more).spawn().unwrap();
         let program = Self { child, address, folder };
-        wait("it listens", || TcpStream::connect(address).is_ok());
+        wait_until("it listens", || TcpStream::connect(address).is_ok());
         program
     }
 
@@ -156,14 +155,6 @@ fn command(folder: &Path, address: &str) -> Command {
     command.arg("--socket").arg(folder.join("rw0.sock")).args(["--log", "warn"]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-fn wait(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + WAIT_MAX;
-    while !holds() {
-        assert!(Instant::now() < deadline, "it never came: {what}");
-        sleep(Duration::from_millis(50));
-    }
 }
 
 const JSON: &str = "Content-Type: application/json";
@@ -264,18 +255,20 @@ fn a_change_is_what_is_asked_for_or_nothing() {
 #[test]
 fn a_client_that_dies_is_told_and_its_return_too() {
     let (program, instance) = Program::start(&[]);
-    wait("figures", || program.state()["samples"]["rows"].as_array().unwrap().len() > 2);
+    wait_until("figures", || program.state()["samples"]["rows"].as_array().unwrap().len() > 2);
     let state = program.state();
     assert_eq!((&state["away"], &state["name"]), (&Value::Null, &json!("bus\\u{202e}")));
     assert!(state["samples"]["rows"][2][2][0].as_u64().is_some_and(|kbps| kbps > 1_000), "{state}");
     instance.end();
-    wait("it is away", || {
+    wait_until("it is away", || {
         program.state()["away"].as_str().is_some_and(|it| it.contains("rw0.sock"))
     });
     let rows = program.state()["samples"]["rows"].as_array().unwrap().len();
-    wait("time goes on", || program.state()["samples"]["rows"].as_array().unwrap().len() > rows);
+    wait_until("time goes on", || {
+        program.state()["samples"]["rows"].as_array().unwrap().len() > rows
+    });
     let _instance = Instance::start(program.folder.path(), &["wwan0"]);
-    wait("it is back", || program.state()["away"].is_null());
+    wait_until("it is back", || program.state()["away"].is_null());
     let events = program.state()["events"].to_string();
     assert!(events.contains("it answers again"), "{events}");
 }
@@ -296,11 +289,11 @@ fn who_is_slow_or_silent_is_left_and_others_are_served() {
             Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
         }
     };
-    wait("the drip is left", || {
+    wait_until("the drip is left", || {
         let _ = (&drip).write_all(b"a");
         is_over(&drip)
     });
-    wait("the silent one is left", || is_over(&silent));
+    wait_until("the silent one is left", || is_over(&silent));
     assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
     let (status, answer) =
         program.ask("GET /", &[&program.host(), &format!("X: {}", "a".repeat(20_000))], "");
@@ -328,7 +321,7 @@ fn processor_ticks(program: &Program) -> u64 {
 #[test]
 fn whoever_asks_and_does_not_read_costs_little_and_stops_nobody() {
     let (program, _instance) = Program::start(&[]);
-    wait("samples", || program.state()["samples"]["rows"].as_array().unwrap().len() > 20);
+    wait_until("samples", || program.state()["samples"]["rows"].as_array().unwrap().len() > 20);
     let before = resident(&program);
     let request =
         format!("GET /api/v1/state HTTP/1.1\r\n{}\r\n{}\r\n\r\n", program.host(), program.bearer());
@@ -424,21 +417,6 @@ fn refused(output: &Output, code: i32, word: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{said}");
     assert!(said.contains(word), "{word:?} is not in {said}");
-}
-
-#[test]
-fn places_and_files_that_are_open_to_others_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let run =
-        |address: &str, more: &[&str]| command(folder.path(), address).args(more).output().unwrap();
-    refused(&run("0.0.0.0:0", &[]), 2, "--anywhere");
-    refused(&run("[::]:0", &[]), 2, "--anywhere");
-    refused(&run("192.0.2.77:808", &[]), 1, "no interface has it");
-    refused(&run("127.0.0.1:0", &["--host", "http://x"]), 2, "a name alone");
-    let open = fs::Permissions::from_mode(0o644);
-    fs::write(folder.path().join("token"), "a".repeat(64)).unwrap();
-    fs::set_permissions(folder.path().join("token"), open).unwrap();
-    refused(&run("127.0.0.1:0", &[]), 2, "others may read this key");
 }
 
 #[test]
