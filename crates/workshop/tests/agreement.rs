@@ -212,7 +212,7 @@ file = 'clip.h264'
 
 #[test]
 fn virtual_time_and_real_time_give_the_same_picture() {
-    if !sandbox_is_there("virtual_time_and_real_time_give_the_same_picture") {
+    if !sandbox_is_there() {
         return;
     }
     let folder = prepare(SEED, &[Operator::ATT, Operator::VERIZON, Operator::LTE], FRAME);
@@ -236,7 +236,7 @@ fn virtual_time_and_real_time_give_the_same_picture() {
 #[test]
 #[ignore = "make agreement runs it, on a machine that does nothing else"]
 fn virtual_time_and_real_time_agree_in_the_tail_as_well() {
-    if !sandbox_is_there("virtual_time_and_real_time_agree_in_the_tail_as_well") {
+    if !sandbox_is_there() {
         return;
     }
     let mut apart = Vec::new();

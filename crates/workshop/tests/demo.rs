@@ -9,24 +9,23 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use roadweave_device::netns::sandbox_is_there;
+use roadweave_device::netns::{sandbox_is_there, wait_within};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// Whether the demo can run here; a test that it cannot says so.
-fn can_run(test: &str) -> bool {
+fn can_run() -> bool {
     let ffmpeg = Command::new("ffmpeg").arg("-version").stdout(Stdio::null()).status();
     if ffmpeg.is_err() {
         let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
         assert!(!required, "ffmpeg is not installed");
-        println!("skipped: {test}: ffmpeg is not installed");
+        println!("skipped: ffmpeg is not installed");
         return false;
     }
-    sandbox_is_there(test)
+    sandbox_is_there()
 }
 
 fn demo(report: &Path) -> Command {
@@ -38,7 +37,7 @@ fn demo(report: &Path) -> Command {
 
 #[test]
 fn a_short_demo_measures_and_reports() {
-    if !can_run("a_short_demo_measures_and_reports") {
+    if !can_run() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -81,20 +80,18 @@ fn a_short_demo_measures_and_reports() {
     }
 }
 
-/// The program of the live encoder, if it has been built; a test that lacks it says so.
-fn live_encoder(test: &str) -> Option<PathBuf> {
+/// Whether the program of the live encoder has been built; a test that lacks it says so.
+fn has_live_encoder() -> bool {
     let program = Path::new(env!("CARGO_BIN_EXE_roadweave-lab")).with_file_name("roadweave-video");
-    if program.exists() {
-        return Some(program);
+    if !program.exists() {
+        println!("skipped: there is no {}; build it with: make video", program.display());
     }
-    println!("skipped: {test}: there is no {}; build it with: make video", program.display());
-    None
+    program.exists()
 }
 
 #[test]
 fn a_live_encoder_is_measured_beside_one_that_keeps_its_rate() {
-    let test = "a_live_encoder_is_measured_beside_one_that_keeps_its_rate";
-    if !can_run(test) || live_encoder(test).is_none() {
+    if !can_run() || !has_live_encoder() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -153,7 +150,7 @@ fn without_the_live_encoder_what_needs_it_is_refused_with_what_to_do() {
 
 #[test]
 fn a_demo_that_is_interrupted_or_killed_leaves_nothing_behind() {
-    if !can_run("a_demo_that_is_interrupted_or_killed_leaves_nothing_behind") {
+    if !can_run() {
         return;
     }
     for signal in [Signal::INT, Signal::KILL] {
@@ -170,7 +167,7 @@ fn a_demo_that_is_interrupted_or_killed_leaves_nothing_behind() {
         assert!(!status.success(), "{status}");
         let gone =
             || family.iter().all(|pid| test_kill_process(Pid::from_raw(*pid).unwrap()).is_err());
-        wait_until(gone, "all processes have ended");
+        wait_within(Duration::from_secs(60), "all processes have ended", gone);
         assert!(!Path::new("/run/roadweave-demo").exists());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
@@ -208,14 +205,11 @@ fn best_link_share(page: &str) -> f64 {
 fn wait_for_descendants(child: &mut Child, count: usize) -> Vec<i32> {
     let root = i32::try_from(child.id()).unwrap();
     let mut family = Vec::new();
-    wait_until(
-        || {
-            assert!(child.try_wait().unwrap().is_none(), "the demo ended early");
-            family = descendants(root);
-            family.len() >= count
-        },
-        "the processes of the demo run",
-    );
+    wait_within(Duration::from_secs(60), "the processes of the demo run", || {
+        assert!(child.try_wait().unwrap().is_none(), "the demo ended early");
+        family = descendants(root);
+        family.len() >= count
+    });
     family
 }
 
@@ -240,12 +234,4 @@ fn descendants(root: i32) -> Vec<i32> {
         open.extend(&below);
     }
     found
-}
-
-fn wait_until(mut condition: impl FnMut() -> bool, what: &str) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        sleep(Duration::from_millis(50));
-    }
 }

@@ -9,7 +9,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::netns::{NetNs, run_sandboxed, wait_within};
 use roadweave_device::{Signal, Signals};
 use roadweave_workshop::emulate::{EmulateFile, EmulatedLinkReport, Emulator};
 use rustix::process::{getpid, kill_process};
@@ -59,11 +59,9 @@ impl Drop for Stop {
 }
 
 fn wait_for_interface(namespace: &NetNs, name: &str) {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while namespace.ip(&format!("link show {name}")).is_err() {
-        assert!(Instant::now() < deadline, "{name} never came");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_within(Duration::from_secs(5), name, || {
+        namespace.ip(&format!("link show {name}")).is_ok()
+    });
     std::thread::sleep(Duration::from_millis(100));
 }
 
@@ -99,7 +97,7 @@ fn median(mut values: Vec<Duration>) -> Duration {
 
 #[test]
 fn links_have_their_delay_and_rate_in_both_directions_and_families() {
-    run_sandboxed("links_have_their_delay_and_rate_in_both_directions_and_families", || {
+    run_sandboxed(|| {
         let reports = with_emulator(LINKS, |near, far| {
             for (near_address, far_address) in
                 [("10.201.1.2", "10.201.1.1"), ("fd00:201:1::2", "fd00:201:1::1")]
@@ -128,11 +126,9 @@ fn links_have_their_delay_and_rate_in_both_directions_and_families() {
 
 #[test]
 fn the_near_namespace_has_a_default_route_per_link_and_sizes_up_to_the_mtu_pass() {
-    let name = "the_near_namespace_has_a_default_route_per_link_and_sizes_up_to_the_mtu_pass";
-    run_sandboxed(name, || {
+    run_sandboxed(|| {
         with_emulator(LINKS, |near, far| {
-            let output = near.command("ip").args(["route", "show", "default"]).output().unwrap();
-            let routes = String::from_utf8(output.stdout).unwrap();
+            let routes = near.run("ip route show default").unwrap();
             assert!(routes.contains("default via 10.201.1.1 dev slow metric 101"), "{routes}");
             assert!(routes.contains("default via 10.201.2.1 dev fast metric 102"), "{routes}");
             let near = socket(near, "10.201.2.2");
@@ -147,7 +143,7 @@ fn the_near_namespace_has_a_default_route_per_link_and_sizes_up_to_the_mtu_pass(
 
 #[test]
 fn a_device_that_goes_down_and_up_works_again() {
-    run_sandboxed("a_device_that_goes_down_and_up_works_again", || {
+    run_sandboxed(|| {
         with_emulator(LINKS, |near, far| {
             let near_socket = socket(near, "10.201.2.2");
             let far_socket = socket(far, "10.201.2.1");

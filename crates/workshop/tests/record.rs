@@ -148,7 +148,7 @@ fn serve_facts(socket: &Path, interface: &str, rsrp_dbm: f64) {
 
 #[test]
 fn two_links_are_recorded_at_once_and_emulate_replays_them() {
-    run_sandboxed("two_links_are_recorded_at_once_and_emulate_replays_them", || {
+    run_sandboxed(|| {
         let rig = Rig::new();
         let start = Instant::now();
         let socket = rig.folder.path().join("rw0.sock");
@@ -203,7 +203,7 @@ fn two_links_are_recorded_at_once_and_emulate_replays_them() {
 
 #[test]
 fn an_interrupted_recording_keeps_what_it_has() {
-    run_sandboxed("an_interrupted_recording_keeps_what_it_has", || {
+    run_sandboxed(|| {
         let rig = Rig::new();
         let words = "--server 10.201.1.1 --interfaces slow --mode constant --rate 10M --direction up --seconds 60";
         let client = rig.start_client(words);
@@ -223,7 +223,7 @@ fn an_interrupted_recording_keeps_what_it_has() {
 
 #[test]
 fn what_cannot_be_recorded_is_told_and_leaves_no_directory() {
-    run_sandboxed("what_cannot_be_recorded_is_told_and_leaves_no_directory", || {
+    run_sandboxed(|| {
         let rig = Rig::new();
         let refused = |words: &str, parts: &[&str]| {
             let output = rig.start_client(words).wait_with_output().unwrap();

@@ -166,7 +166,7 @@ fn packets(told: &Value) -> (f64, f64) {
 
 #[test]
 fn ping_sees_the_delay_twice() {
-    run_sandboxed("ping_sees_the_delay_twice", || {
+    run_sandboxed(|| {
         if is_missing("ping") {
             return;
         }
@@ -185,7 +185,7 @@ fn ping_sees_the_delay_twice() {
 
 #[test]
 fn iperf3_gets_the_rate_of_a_link_that_it_overloads() {
-    run_sandboxed("iperf3_gets_the_rate_of_a_link_that_it_overloads", || {
+    run_sandboxed(|| {
         if is_missing("iperf3") {
             return;
         }
@@ -208,7 +208,7 @@ fn iperf3_gets_the_rate_of_a_link_that_it_overloads() {
 
 #[test]
 fn iperf3_sees_the_share_of_packets_that_a_link_loses() {
-    run_sandboxed("iperf3_sees_the_share_of_packets_that_a_link_loses", || {
+    run_sandboxed(|| {
         if is_missing("iperf3") {
             return;
         }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 #[test]
 fn both_boxes_go_on_at_the_proxy_that_is_left() {
-    if !sandbox_is_there("both_boxes_go_on_at_the_proxy_that_is_left") {
+    if !sandbox_is_there() {
         return;
     }
     let beside = std::path::Path::new(env!("CARGO_BIN_EXE_roadweave-lab"));

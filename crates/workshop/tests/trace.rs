@@ -165,21 +165,6 @@ fn mistakes_are_told_with_their_place_and_cure() {
 }
 
 #[test]
-fn help_has_examples() {
-    let folder = tempfile::tempdir().unwrap();
-    for (command, part) in [
-        ("", "trace generate --seed 7"),
-        ("info", "--bitrate 8M"),
-        ("plot", "ten-seconds.svg"),
-        ("convert", "mm-link"),
-        ("generate", "lab compare --drives"),
-    ] {
-        let help = printed(folder.path(), &format!("{command} --help"));
-        assert!(help.contains("Examples:") && help.contains(part), "{help}");
-    }
-}
-
-#[test]
 fn a_plot_is_one_file_and_the_same_each_time() {
     let folder = folder();
     printed(folder.path(), "plot drive --out a.html");
