@@ -53,23 +53,6 @@ fn a_target_that_halves_is_followed_within_two_frames() {
 }
 
 #[test]
-fn a_target_of_zero_leaves_a_frame_a_second_and_then_a_key_frame() {
-    let zero = json!({ "frame_bytes": 0, "bitrate_bps": 0 });
-    let room = json!({ "frame_bytes": 9_000, "bitrate_bps": 0 });
-    let targets = [(zero, Duration::from_millis(3500)), (room, Duration::from_secs(10))];
-    let (frames, whole, changes) = send(&targets, &[]);
-    let captured = |frame: &Value| number(frame, "captured_unix_ms");
-    let between = |it: &&Value| (changes[0] + 200.0..changes[1]).contains(&captured(it));
-    let left: Vec<&Value> = frames.iter().filter(between).collect();
-    assert!((2..=4).contains(&left.len()), "{left:?}");
-    assert!(left.iter().all(|it| number(it, "target_bytes") == 0.0), "{left:?}");
-    assert!(number(&whole, "frames_skipped") > 30.0, "{whole}");
-    // Nobody knows what became of those: the first frame with room stands alone.
-    let first = frames.iter().find(|it| captured(it) > changes[1] && it["target_bytes"] != 0);
-    assert_eq!(first.unwrap()["key"], true, "{first:?}");
-}
-
-#[test]
 fn a_lane_without_a_target_has_the_rate_of_the_command_line() {
     let none = [(Value::Null, Duration::from_secs(10))];
     let (frames, whole, _) = send(&none, &["--bitrate", "1200k"]);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 
 use crate::common::{
-    Answer, Process, Program, Rtp, free_port, is_taken, number, reports, start, wait_until, whole,
+    Process, Program, Rtp, free_port, is_taken, number, reports, start, wait_until, whole,
 };
 
 fn lane(renewals: u64) -> Value {
@@ -49,7 +49,7 @@ fn key_frames(socket: UdpSocket) -> Arc<Mutex<Vec<(u32, u32)>>> {
 fn a_counter_that_rises_brings_a_key_frame_and_a_word_and_one_that_begins_anew_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("rw.sock");
-    let program = Program::start(&socket, lane(7), Answer::Done);
+    let program = Program::start(&socket, lane(7));
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = receiver.local_addr().unwrap().port();
     let keys = key_frames(receiver);
@@ -87,42 +87,6 @@ fn a_counter_that_rises_brings_a_key_frame_and_a_word_and_one_that_begins_anew_d
     let sent = whole(&sender.output());
     assert_eq!(number(&sent, "renewals"), 2.0, "{sent}");
     assert_eq!(number(&sent, "key_frames_asked"), 0.0, "{sent}");
-}
-
-/// Says a renewal each half second; the frames that were sent, the key frames of them, what the
-/// program was told, and what was said on standard error of its age.
-fn renew_often(answer: Answer) -> (f64, usize, usize, usize) {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("rw.sock");
-    let program = Program::start(&socket, lane(0), answer);
-    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let port = receiver.local_addr().unwrap().port();
-    let keys = key_frames(receiver);
-    let sender = sender(port, socket.to_str().unwrap(), "7", &[]);
-    wait_until("no first key frame", || keys.lock().unwrap().len() == 1);
-    for renewals in 1..8 {
-        thread::sleep(Duration::from_millis(500));
-        program.say(lane(renewals));
-    }
-    let output = sender.output();
-    let said =
-        String::from_utf8_lossy(&output.stderr).lines().filter(|it| it.contains("older")).count();
-    let keys = keys.lock().unwrap().len();
-    (number(&whole(&output), "frames"), keys, program.told().len(), said)
-}
-
-#[test]
-fn a_program_that_gives_nothing_up_is_asked_once_and_key_frames_go_on() {
-    let (frames, keys, told, said) = renew_often(Answer::NoMethod);
-    assert!(frames > 100.0 && (6..=8).contains(&keys), "{frames} {keys}");
-    assert_eq!((told, said), (1, 1));
-}
-
-#[test]
-fn a_program_that_never_answers_holds_no_picture_up() {
-    let (frames, keys, told, said) = renew_often(Answer::Nothing);
-    assert!(frames > 100.0 && (6..=8).contains(&keys), "{frames} {keys}");
-    assert!((3..=7).contains(&told) && said == 0, "{told} {said}");
 }
 
 /// Where the key frame of a round went through: its frame's number and when its last packet did, in
@@ -232,7 +196,7 @@ impl Link {
 fn fall_silent(codec: &'static str) {
     let folder = tempfile::tempdir().unwrap();
     let (socket, file) = (folder.path().join("rw.sock"), folder.path().join("shown"));
-    let program = Program::start(&socket, lane(0), Answer::Done);
+    let program = Program::start(&socket, lane(0));
     let port = free_port();
     let (listen, shown) = (port.to_string(), file.to_str().unwrap());
     let words = ["receive", "--listen", &listen, "--json", "--seconds", "16", "--frames", shown];

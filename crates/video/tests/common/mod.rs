@@ -144,17 +144,6 @@ pub fn serve(socket: &Path, targets: &[(Value, Duration)]) -> thread::JoinHandle
     })
 }
 
-/// What the tunnel's program answers when it is told that something is worth nothing any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// That it has given it up.
-    Done,
-    /// That there is no such method.
-    NoMethod,
-    /// Nothing at all, and leaves the connection open.
-    Nothing,
-}
-
 /// The tunnel's program, which says what a lane may have and is told what is worth nothing.
 #[derive(Clone)]
 pub struct Program {
@@ -166,7 +155,7 @@ pub struct Program {
 
 impl Program {
     /// At this socket, with this of the lane.
-    pub fn start(socket: &Path, lane: Value, answer: Answer) -> Self {
+    pub fn start(socket: &Path, lane: Value) -> Self {
         let listener = UnixListener::bind(socket).unwrap();
         let program = Self {
             lane: Arc::new(Mutex::new(lane)),
@@ -178,7 +167,7 @@ impl Program {
         thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
                 let program = own.clone();
-                thread::spawn(move || program.serve(&stream, answer));
+                thread::spawn(move || program.serve(&stream));
             }
         });
         program
@@ -202,20 +191,13 @@ impl Program {
         self.told.lock().unwrap().clone()
     }
 
-    fn serve(&self, mut stream: &UnixStream, answer: Answer) {
+    fn serve(&self, mut stream: &UnixStream) {
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
         let asked: Value = serde_json::from_str(&line).unwrap();
         if asked["method"] == "supersede" {
             self.told.lock().unwrap().push(asked["params"].clone());
-            let answer = match answer {
-                Answer::Done => json!({ "id": asked["id"], "result": { "packets": 3 } }),
-                Answer::NoMethod => {
-                    let error = json!({ "code": -32601, "message": "there is no method" });
-                    json!({ "id": asked["id"], "error": error })
-                }
-                Answer::Nothing => return thread::sleep(Duration::from_secs(60)),
-            };
+            let answer = json!({ "id": asked["id"], "result": { "packets": 3 } });
             writeln!(stream, "{answer}").unwrap();
             return;
         }
