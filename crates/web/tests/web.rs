@@ -443,6 +443,11 @@ fn the_address_is_printed_when_it_is_asked_for() {
     assert_eq!(origin("192.168.50.1:808", &named), "http://box.lan:808");
     assert_eq!(origin("0.0.0.0:808", &["--anywhere"]), "http://localhost:808");
     refused(&printed("0.0.0.0:808", &["--anywhere", "--qr"]), 2, "--host");
+    let run = |listen: &str, more: &[&str]| {
+        command(program.folder.path(), listen).args(more).output().unwrap()
+    };
+    refused(&run("0.0.0.0:0", &[]), 2, "--anywhere");
+    refused(&run("127.0.0.1:0", &["--host", "http://x"]), 2, "a name alone");
     // A program whose output is kept somewhere does not print it.
     let mut program = program;
     program.child.kill().unwrap();
