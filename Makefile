@@ -10,14 +10,14 @@ FIGURES_ARGS ?=
 FIGURES_DRIVES ?=
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
-# The product, and the workshop that shows it.
-BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
+# The product, and what shows it.
+BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-bench
 # Without what makes the product small and a little faster, it is built in half the time. The live
 # encoder is that of `make video`.
 DEMO_PROFILE ?= demo
 SMOKE_BUILD ?= $(BUILD)
-# What `make test` and `make lint` take: `--workspace` for crates/video as well, in one build.
-MEMBERS ?=
+# What `make test` and `make lint` take: `--workspace` for tools/video as well, in one build.
+MEMBERS ?= --workspace --exclude roadweave-video
 NODE_MODULES = scripts/node_modules/.package-lock.json
 PAGE = crates/web/page
 PAGE_MODULES = $(PAGE)/node_modules/.package-lock.json
@@ -27,7 +27,7 @@ WEB_ARGS ?=
 	fleet fleet-day api-check book images dist dist-test webrtc webrtc-smoke figures \
 	video video-test video-lint web web-test packages clean
 
-# Without --workspace, cargo takes the default members: all but crates/video, which needs GStreamer.
+# Without --workspace, cargo takes the default members: the product, without the tools.
 
 demo: packages
 	$(BUILD) --profile $(DEMO_PROFILE)
@@ -57,7 +57,7 @@ nightly: packages
 # six minutes on a machine that does nothing else.
 agreement: packages
 	$(BUILD) --release
-	$(CARGO) test --quiet --release --package roadweave-workshop --test agreement -- \
+	$(CARGO) test --quiet --release --package roadweave-bench --test agreement -- \
 	    --include-ignored --nocapture --test-threads 1
 
 # The product compiled by a profile of its own work, about a fifth cheaper for each packet:
@@ -69,8 +69,8 @@ optimized: packages
 test-aarch64:
 	@CARGO="$(CARGO)" deploy/aarch64-test.sh
 
-# The decoders of the tunnel and the fleet (crates/wire, coding, fleet), so many seconds each. Those
-# of recordings, of the recorder and of RTP have property tests only.
+# The decoders of the tunnel and the fleet (crates/proto, coding, fleet), so many seconds each.
+# Those of recordings, of the recorder and of RTP have property tests only.
 fuzz: packages
 	@CARGO="$(CARGO)" fuzz/run.sh --seconds $(FUZZ_SECONDS)
 
@@ -116,7 +116,7 @@ bench: packages
 
 # A fleet on this machine with two boxes and video, whose controller and a proxy die: docs/proxy.md.
 fleet: packages
-	$(BUILD) --package roadweave-controller --package roadweave-operator --release
+	$(BUILD) --package roadweave-control --release
 	$(TARGET)/release/roadweave stack $(STACK_ARGS)
 
 # A day of 10,000 boxes, 50 proxies and a controller, with faults, in virtual time: docs/lab.md.

@@ -17,7 +17,7 @@ if [ ! -x "$venv/bin/schemathesis" ]; then
     python3 -m venv "$venv"
     "$venv/bin/pip" install --quiet 'schemathesis==4.32.5'
 fi
-${CARGO:-cargo} build --quiet --package roadweave-controller --package roadweave
+${CARGO:-cargo} build --quiet --package roadweave-control --package roadweave
 controller=$target/debug/roadweave-controller
 
 folder=$(mktemp -d)

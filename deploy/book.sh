@@ -2,7 +2,7 @@
 # Builds the pages of docs/ as a site, target/book/index.html, and follows its links.
 #
 #   deploy/book.sh [--if-possible]    without mdbook: installs it into target/tools, or with
-#                                     --if-possible leaves the links at crates/manual/src/links.rs,
+#                                     --if-possible leaves the links at tools/manual/src/links.rs,
 #                                     a part of `make test`
 set -eu
 cd "$(dirname "$0")/.."

@@ -29,7 +29,7 @@ fi
 
 triple=$(rustc -vV | sed -n 's/^host: //p')
 RUSTFLAGS="-C target-feature=+crt-static" "$CARGO" build --quiet --release --target "$triple" \
-    --package roadweave --package roadweave-controller --target-dir "$target/images"
+    --package roadweave --package roadweave-control --target-dir "$target/images"
 parts=$(mktemp -d)
 trap 'rm -rf "$parts"' EXIT
 for program in roadweave roadweave-controller; do

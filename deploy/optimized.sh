@@ -2,7 +2,7 @@
 # The product compiled by a profile of what it does: code that packets meet lies together, and what
 # they never meet out of its way. docs/experiments/tunnel-speed.md says what that brings.
 #
-#   deploy/optimized.sh     target/optimized/roadweave, with the workshop beside it
+#   deploy/optimized.sh     target/optimized/roadweave, with roadweave-lab beside it
 #
 # A build that counts carries video over links that lose packets, and transfers, between namespaces
 # of its own, and what it counted makes the second build. Some 10 minutes on two cores.
@@ -36,9 +36,9 @@ build() {
     CARGO_ENCODED_RUSTFLAGS=$2$more "$cargo" build --quiet --release --package roadweave \
         --target "$host" --target-dir "$folder/$1"
 }
-# The workshop is the same for both: it measures, and is not measured.
-"$cargo" build --quiet --release --package roadweave-workshop
-workshop=${CARGO_TARGET_DIR:-target}/release/roadweave-lab
+# roadweave-lab is the same for both: it measures, and is not measured.
+"$cargo" build --quiet --release --package roadweave-bench
+lab=${CARGO_TARGET_DIR:-target}/release/roadweave-lab
 
 # Nobody else's: what lies there becomes code. Daemons that have given up their rights reach it, as
 # they might not reach the checkout.
@@ -46,7 +46,7 @@ training=$(mktemp -d)
 trap 'rm -rf "$training"' EXIT
 export LLVM_PROFILE_FILE="$training/%m_%p.profraw"
 build counting "-Cprofile-generate"
-cp "$workshop" "$folder/counting/$host/release/roadweave" "$training/"
+cp "$lab" "$folder/counting/$host/release/roadweave" "$training/"
 train() {
     "$training/roadweave" "$@" >"$training/log" 2>&1 || { cat "$training/log" >&2 && exit 1; }
 }
@@ -66,5 +66,5 @@ profile=$folder/$(cksum <"$training/profile" | cut -d ' ' -f 1).profdata
 mv "$training/profile" "$profile"
 unset LLVM_PROFILE_FILE
 build program "-Cprofile-use=$profile"
-cp --remove-destination "$workshop" "$folder/program/$host/release/roadweave" "$folder/"
+cp --remove-destination "$lab" "$folder/program/$host/release/roadweave" "$folder/"
 "$folder/roadweave" --version

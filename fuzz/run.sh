@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fuzzes the decoders of crates/wire, coding, media and fleet, each target for so many seconds, as
+# Fuzzes the decoders of crates/proto, coding and fleet, each target for so many seconds, as
 # many side by side as there are processors.
 #
 #   fuzz/run.sh [--seconds 20] [TARGET...]

@@ -39,7 +39,7 @@ build() {
     fi
     (cd "$work/tree" && CARGO_TARGET_DIR="$work/built" CARGO_PROFILE_RELEASE_LTO=off \
         CARGO_PROFILE_RELEASE_INCREMENTAL=true CARGO_PROFILE_RELEASE_DEBUG=0 \
-        "$CARGO" build --release --quiet --bins)
+        "$CARGO" build --release --quiet --bins --workspace --exclude roadweave-video)
 }
 
 print_all() {

@@ -11,11 +11,11 @@ set -eu
 cd "$(dirname "$0")/.."
 cargo="${CARGO:-cargo}"
 # Where those lie that wait: one of them, with two tests at a time, takes an eighth of a processor.
-waiting='/crates/((admin|cli|video|web)/tests|device|workshop/tests/(record|stack))[/.]'
+waiting='/(crates/((admin|roadweave|web)/tests|device)|tools/(video/tests|bench/tests/(record|stack)))[/.]'
 # Those that know no clock but their own; some have a single test, which takes one processor.
-virtual='/crates/(lab|stream|tunnel|quic|schedule|recovery|coding|wire|fleet)[/.]'
+virtual='/(crates/(stream|tunnel|quic|schedule|recovery|coding|proto|fleet)|tools/lab)[/.]'
 # One of those that wait measures what a link carries.
-alone=/crates/cli/tests/measured.rs
+alone=/crates/roadweave/tests/measured.rs
 side_by_side=4
 # What those leave of the processors. No priority says so: where low priorities meet other work,
 # Linux 6.18 leaves its own threads, for which each `nft` waits, without a processor for seconds.
@@ -61,9 +61,9 @@ rest() { listed "$2" | grep -v -e "$1" -e $alone || true; }
 { first /lab/ "$virtual" && rest /lab/ "$virtual"; } | run "$spare" &
 { first /placement.rs "$waiting" && rest /placement.rs "$waiting"; } | run $side_by_side
 # These start a PostgreSQL, and have stopwatches for whoever guesses.
-listed /control/ | run 1
+listed /control/src/ | run 1
 wait
-{ listed -v "$waiting|$virtual|/control/" && listed $alone; } | run 1
+{ listed -v "$waiting|$virtual|/control/src/" && listed $alone; } | run 1
 
 failed=0
 "$cargo" test --no-fail-fast --doc "$@" || failed=1

@@ -87,20 +87,21 @@ echo "$SOURCE_DATE_EPOCH" >"$OUT/epoch"
 # crate PROGRAM: the folder of its crate.
 crate() {
     case $1 in
-        roadweave) echo cli ;;
-        roadweave-fleet) echo operator ;;
-        roadweave-lab) echo workshop ;;
-        *) echo "${1#roadweave-}" ;;
+        roadweave) echo crates/roadweave ;;
+        roadweave-controller | roadweave-fleet) echo crates/control ;;
+        roadweave-lab) echo tools/bench ;;
+        roadweave-manual) echo tools/manual ;;
+        *) echo "crates/${1#roadweave-}" ;;
     esac
 }
 # sbom PROGRAM TRIPLE: what it is made of, in CycloneDX, without the folder that it was built in.
 sbom() {
     made=roadweave-dist-sbom
     "$CARGO" cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps --target "$2" \
-        --manifest-path "crates/$(crate "$1")/Cargo.toml" --override-filename "$made"
+        --manifest-path "$(crate "$1")/Cargo.toml" --override-filename "$made"
     sed "s|path+file://$PWD/|path+file:///|g; s|file://$PWD/|file:///|g" \
-        "crates/$(crate "$1")/$made.json" >"$OUT/sbom/$1.$3.json"
-    find crates -name "$made.json" -delete
+        "$(crate "$1")/$made.json" >"$OUT/sbom/$1.$3.json"
+    find crates tools -name "$made.json" -delete
 }
 
 # triple ARCH
@@ -118,7 +119,7 @@ build() (
         binary=$1
         shift
         dist rustc "$triple" --quiet --locked --bin "$binary" "$@" \
-            --manifest-path "crates/$(crate "$binary")/Cargo.toml" -- -C link-arg=$PAGE
+            --manifest-path "$(crate "$binary")/Cargo.toml" -- -C link-arg=$PAGE
     }
     triple=$(triple "$1")
     for program in $PROGRAMS; do

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise, Rate, peer_text};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     Binding, Control, Detached, Hello, LegMessage, LoadCounts, LoadDirection, Reason, Role,
     Speedtest, StreamsEpoch, StreamsOffer, TenantAnchor, TestBounds, TestId, TestRefusal, TestWord,
     Welcome,
 };
+use roadweave_proto::{LaneId, Order, PathId, Policy, Priority, Promise, Rate, peer_text};
 
 /// Parses the bytes.
 pub fn run(data: &[u8]) {

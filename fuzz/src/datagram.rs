@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use roadweave_types::{LaneId, PacketId, Urgency};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     Coded, Datagram, Feedback, FragmentPosition, LaneReport, LegFrames, LegRoom, Load,
     MAX_FEEDBACK_LANES, Part, Passed, SourceDatagram, Symbol, TestId,
 };
+use roadweave_proto::{LaneId, PacketId, Urgency};
 
 /// Parses the bytes.
 pub fn run(data: &[u8]) {

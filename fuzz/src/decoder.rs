@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_coding::kernel::Kernel;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, symbol_len};
-use roadweave_types::{Instant, PacketId};
+use roadweave_proto::{Instant, PacketId};
 
 use crate::{Script, Writer, model};
 

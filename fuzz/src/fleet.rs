@@ -7,7 +7,7 @@ use roadweave_fleet::{
     Trust, TrustList, Up, encode,
 };
 use roadweave_identity::{Identity, PublicKey};
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// Reads the bytes as messages of both ends, and gives what can be read to both ends.
 pub fn frames(data: &[u8]) {

@@ -1,6 +1,6 @@
 //! GENEVE: what is parsed reads back the same from what we would write for it.
 
-use roadweave_wire::{Geneve, GeneveContent, GeneveHello, GeneveSequence};
+use roadweave_proto::wire::{Geneve, GeneveContent, GeneveHello, GeneveSequence};
 
 /// Parses the bytes.
 pub fn run(data: &[u8]) {

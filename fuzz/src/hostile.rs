@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
-use roadweave_types::{Instant, PacketId};
+use roadweave_proto::{Instant, PacketId};
 
 use crate::model::{self, Model};
 use crate::{Script, Writer};

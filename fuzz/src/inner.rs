@@ -1,6 +1,6 @@
 //! An inner packet and a symbol: every view lies within the bytes that it is a view of.
 
-use roadweave_wire::{InnerPacket, Symbol, protocol};
+use roadweave_proto::wire::{InnerPacket, Symbol, protocol};
 
 /// Parses the bytes as either.
 pub fn run(data: &[u8]) {

@@ -1,6 +1,6 @@
 //! What passes by in plain HTTP: what is found does not depend on the pieces in which it comes.
 
-use roadweave_media::{Cmcd, FRAME_MAX, FirstFrame, FrameEnd, Request, Requests, Responses};
+use roadweave_proto::media::{Cmcd, FRAME_MAX, FirstFrame, FrameEnd, Request, Requests, Responses};
 
 /// Reads the bytes behind the first as boxes, as a whole and in pieces as long as that says.
 pub fn boxes(data: &[u8]) {

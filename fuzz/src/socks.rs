@@ -1,6 +1,6 @@
 //! What a SOCKS5 client says: a message ends where it says.
 
-use roadweave_wire::{SOCKS_MESSAGE_MAX, SocksConnect, SocksGreeting};
+use roadweave_proto::wire::{SOCKS_MESSAGE_MAX, SocksConnect, SocksGreeting};
 
 /// Parses the bytes as both messages of a client, as a whole and cut to the message alone.
 pub fn run(data: &[u8]) {

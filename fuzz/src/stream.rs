@@ -1,7 +1,7 @@
 //! Frames of streams: what is parsed reads back the same.
 
 use bytes::Bytes;
-use roadweave_wire::{
+use roadweave_proto::wire::{
     Acknowledged, Data, Destination, Open, ResetCode, STREAM_TAG, StreamFrame, StreamFrames,
     StreamId, StreamPriority,
 };

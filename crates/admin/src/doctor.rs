@@ -119,7 +119,7 @@ fn harmless(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "|");
     let joined = lines.collect::<Vec<_>>().join(" ");
     // Piece by piece, since a text of others is cut where it is long.
-    let pieces = joined.split(' ').map(|word| roadweave_types::peer_text(word.as_bytes()));
+    let pieces = joined.split(' ').map(|word| roadweave_proto::peer_text(word.as_bytes()));
     pieces.collect::<Vec<_>>().join(" ")
 }
 

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use roadweave_device::local::{self, RequestError};
 use roadweave_device::{Signal, Signals, wait_readable};
+use roadweave_proto::peer_text;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
-use roadweave_types::peer_text;
 
 use self::changes::{Change, Changes, Session};
 use self::program::Outcome;

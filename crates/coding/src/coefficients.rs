@@ -21,7 +21,7 @@
 //! also for seeds that follow one another. Skipping zeros keeps the other 255 values equally
 //! likely.
 
-use roadweave_types::SplitMix64;
+use roadweave_proto::SplitMix64;
 
 /// Writes the coefficients that belong to `seed`, the leading 1 included, into `out`.
 ///

@@ -49,7 +49,7 @@ mod window;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::{DropReason, Instant, PacketId};
+use roadweave_proto::{DropReason, Instant, PacketId};
 
 use self::bits::Bits;
 use self::block::{NewEquation, Span};

@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use roadweave_types::{DropCounters, DropReason, Instant, PacketId};
+use roadweave_proto::{DropCounters, DropReason, Instant, PacketId};
 use thiserror::Error;
 
 use crate::kernel::Kernel;

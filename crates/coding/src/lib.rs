@@ -32,7 +32,7 @@ pub use decoder::{CodedOutcome, Decoder, DecoderConfig, DecoderStats, SourceOutc
 pub use encoder::{EncodeError, EncodeRange, Encoder, EncoderConfig};
 pub use symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, symbol_len};
 
-use roadweave_types::PacketId;
+use roadweave_proto::PacketId;
 
 /// What a coded packet covers and how: the three fields of CellFusion's XNC_Header.
 ///

@@ -16,7 +16,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// Symbols by a key that counts upwards, mostly; the oldest leave first.
 #[derive(Debug)]

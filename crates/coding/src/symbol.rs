@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Padding with zeros hides the length of a packet, so the length is coded together with it. The
-//! crate `wire` writes and reads the prefix; here only its length matters, to cut a repaired symbol
-//! and to recognise one that cannot be true.
+//! `roadweave_proto::wire` writes and reads the prefix; here only its length matters, to cut a
+//! repaired symbol and to recognise one that cannot be true.
 
 use bytes::Bytes;
 

@@ -1,7 +1,7 @@
 //! What the tests of several modules share.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use roadweave_types::{Instant, PacketId};
+use roadweave_proto::{Instant, PacketId};
 
 use crate::{CodedRange, Encoder, EncoderConfig};
 

@@ -18,7 +18,7 @@ use roadweave_coding::{
     COUNT_MAX, CodedOutcome, CodedRange, Decoder, DecoderConfig, Encoder, EncoderConfig,
     SourceOutcome,
 };
-use roadweave_types::{Instant, PacketId};
+use roadweave_proto::{Instant, PacketId};
 
 /// One datagram, as the sender makes it.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use law::{COUNTS, EXTRA_MAX, Tally};
 use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig, Encoder, EncoderConfig};
-use roadweave_types::{Instant, PacketId};
+use roadweave_proto::{Instant, PacketId};
 
 const START: PacketId = PacketId(u32::MAX - 5);
 

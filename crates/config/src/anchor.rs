@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
+use roadweave_proto::Rate;
 use roadweave_tunnel::Peer;
-use roadweave_types::Rate;
 use serde::{Deserialize, Serialize};
 
 use crate::destinations::{AllowedDestination, default_denied};

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
-use roadweave_tunnel::{BILLING_DAY_MAX, Caps, UplinkPolicy};
-use roadweave_types::{
+use roadweave_proto::{
     Policy, Priority, ProbeUrl, Rate, ServerName, Technology, UplinkMatch, UplinkSelector,
 };
+use roadweave_tunnel::{BILLING_DAY_MAX, Caps, UplinkPolicy};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

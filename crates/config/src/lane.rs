@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
+use roadweave_proto::wire::protocol;
+use roadweave_proto::{Order, Pacing};
 use roadweave_tunnel::{FlowClass, LANES_MAX, LaneConfig, LaneRule, Strategy, default_lanes};
-use roadweave_types::{Order, Pacing};
-use roadweave_wire::protocol;
 use serde::{Deserialize, Serialize};
 
 use crate::Fault;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use roadweave_types::{Kind, Marks};
+use roadweave_proto::{Kind, Marks};
 use serde::{Deserialize, Serialize};
 
 /// The bits of a packet's mark that tell which packets are meant: "0x10", or "0x10/0xf0" where

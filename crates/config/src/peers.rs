@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixMap;
 use roadweave_identity::PublicKey;
+use roadweave_proto::Rate;
 use roadweave_tunnel::Peer;
-use roadweave_types::Rate;
 use serde::{Deserialize, Serialize};
 use toml::value::Datetime;
 

@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use roadweave_identity::PublicKey;
+use roadweave_proto::{Rate, ServerName};
 use roadweave_tunnel::{Peer, ProxyConfig, ProxyTenant, TENANTS_MAX};
-use roadweave_types::{Rate, ServerName};
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::ProxyFleetFields;
@@ -185,12 +185,12 @@ impl ProxyFile {
 /// Checks the name of a tenant, which clients sign as it stands; `field` is where it is.
 pub(crate) fn validate_tenant_name(field: &str, name: &str) -> Result<(), Fault> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if (1..=roadweave_wire::TENANT_MAX).contains(&name.len()) && name.chars().all(is_plain) {
+    if (1..=roadweave_proto::wire::TENANT_MAX).contains(&name.len()) && name.chars().all(is_plain) {
         return Ok(());
     }
     let message = format!(
         "\"{name}\" is no name for a tenant; write 1 to {} letters, digits, '-', '_' and '.'",
-        roadweave_wire::TENANT_MAX
+        roadweave_proto::wire::TENANT_MAX
     );
     Err(Fault::new(field, message))
 }

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_proto::Order;
 use roadweave_tunnel::{ROUTER_LINKS_MAX, RouterLink, RouterPeer};
-use roadweave_types::Order;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 

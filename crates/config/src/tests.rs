@@ -3,8 +3,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_proto::{Order, Policy, Priority, Rate, Technology, UplinkMatch};
 use roadweave_tunnel::{Caps, FlowClass, STRATEGIES, Strategy, StrategyEntry, UplinkPolicy};
-use roadweave_types::{Order, Policy, Priority, Rate, Technology, UplinkMatch};
 use serde::de::DeserializeOwned;
 
 use super::*;

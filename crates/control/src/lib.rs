@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Nothing of it is on the way of a packet: the fleet goes on without it from documents on disk.
-//! Start reading at [`store`], then `api::routes`.
+//! Start reading at [`store`], then `api::routes`. [`controller`] and [`operator`] are the commands
+//! of `roadweave-controller` and `roadweave-fleet`.
 
 #![allow(
     clippy::disallowed_methods,
@@ -20,12 +21,14 @@ pub mod authority;
 pub mod certificate;
 pub mod clock;
 pub mod connection_limits;
+pub mod controller;
 pub mod floor;
 pub mod heads;
 pub mod keys;
 pub mod metrics;
 pub mod model;
 pub mod oidc;
+pub mod operator;
 pub mod outbox;
 pub mod plan;
 mod prompt;

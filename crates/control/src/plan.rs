@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use roadweave_fleet::Kind;
 use roadweave_identity::PublicKey;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 use tokio::sync::broadcast;
 
 use self::fleet::{Fleet, Stale};

@@ -22,7 +22,7 @@ use std::time::Duration;
 use roadweave_fleet::{Desk, FrameDecoder, Published, Up, encode};
 use roadweave_identity::tls::{HandshakeRefusal, Side, peer_key, server};
 use roadweave_identity::{PeerPolicy, PublicKey, Refusal};
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 use rustls::ServerConfig;
 use rustls::time_provider::DefaultTimeProvider;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

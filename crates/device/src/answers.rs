@@ -29,7 +29,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use roadweave_types::{DropReason, Instant, Side, UplinkId};
+use roadweave_proto::{DropReason, Instant, Side, UplinkId};
 
 use crate::apart::GROUP;
 use crate::filter::{KeptTable, Turn, count_and_drop, counter, is_quotable};
@@ -235,7 +235,7 @@ const REFLECTING: [&str; 3] =
 
 #[cfg(test)]
 mod tests {
-    use roadweave_types::Marks;
+    use roadweave_proto::Marks;
 
     use super::*;
     use crate::golden::assert_golden;

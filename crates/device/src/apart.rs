@@ -22,7 +22,7 @@
 //! a restart; where others use it the anchor does not start (see [`crate::Routes::keep_apart`]).
 //! Its mark has the bits of [`Marks::above_mask`]; all others stay what others have made them.
 
-use roadweave_types::Marks;
+use roadweave_proto::Marks;
 
 use crate::Instance;
 

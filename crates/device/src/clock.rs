@@ -1,5 +1,5 @@
 //! The one place where time enters: the clock that a machine's sleep does not stop, as a
-//! [`roadweave_types::Instant`].
+//! [`roadweave_proto::Instant`].
 //!
 //! `CLOCK_BOOTTIME` goes on while the machine is suspended, and `CLOCK_MONOTONIC` stands. By the
 //! first all timers are over that would be over without the sleep: a session that the peer has
@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
 /// A clock that counts from the moment of its making.

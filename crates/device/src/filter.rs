@@ -42,7 +42,7 @@ pub(crate) use flows::{FlowRemover, Left};
 pub use forwards::Forward;
 use ipnet::IpNet;
 use nftables::Nftables;
-use roadweave_types::Marks;
+use roadweave_proto::Marks;
 pub(crate) use ruleset::is_quotable;
 use ruleset::ruleset;
 pub use shares::Share;

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use roadweave_proto::PathStatus;
 use roadweave_tunnel::{PathStatusReport, SessionStatus};
-use roadweave_types::PathStatus;
 
 use crate::modem::ModemFacts;
 use crate::status::{ClientStatus, RoleStatus, Status};

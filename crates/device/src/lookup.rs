@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use domain::base::Name;
-use roadweave_types::{Instant, ServerHost, ServerName};
+use roadweave_proto::{Instant, ServerHost, ServerName};
 
 mod exchange;
 mod hosts;

@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::RouteType;
-use roadweave_types::{UplinkId, UplinkSelector};
+use roadweave_proto::{UplinkId, UplinkSelector};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Weak;
 use std::time::Duration;
 
-use roadweave_types::{Instant, ProbeUrl};
+use roadweave_proto::{Instant, ProbeUrl};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::Clock;

@@ -18,7 +18,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use roadweave_types::Marks;
+use roadweave_proto::Marks;
 use rustix::fs::{FlockOperation, OFlags};
 
 use crate::{DeviceError, become_owner_of};

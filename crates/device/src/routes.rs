@@ -60,7 +60,7 @@ mod sockets;
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
-use roadweave_types::UplinkSelector;
+use roadweave_proto::UplinkSelector;
 
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, NetworkInterface, Route, Rule, Tun, sysctl};

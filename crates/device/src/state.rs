@@ -25,8 +25,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use roadweave_identity::{PublicKey, Signature};
+use roadweave_proto::wire::Binding;
 use roadweave_tunnel::{Learned, Usage};
-use roadweave_wire::Binding;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

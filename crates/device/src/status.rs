@@ -8,10 +8,10 @@ mod schema;
 
 use std::collections::BTreeMap;
 
+use roadweave_proto::{DropCounters, Instant};
 use roadweave_tunnel::{
     AnchorStatus, CandidateReport, ProxyStatus, RouterStatus, SessionStatus, Totals, UplinkReport,
 };
-use roadweave_types::{DropCounters, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::modem::ModemFacts;
@@ -347,7 +347,7 @@ pub struct LogCounters {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_types::DropReason;
+    use roadweave_proto::DropReason;
     use serde_json::json;
 
     use super::*;

@@ -11,7 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use roadweave_types::{Technology, UplinkMatch, UplinkTraits};
+use roadweave_proto::{Technology, UplinkMatch, UplinkTraits};
 
 use crate::modem::ModemFacts;
 

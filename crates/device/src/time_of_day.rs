@@ -15,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::state::{Kept, StateFile};

@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ipnet::IpNet;
-use roadweave_types::peer_text;
+use roadweave_proto::peer_text;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{self, Getter, IntegerSetter, Opcode, Setter, Updater, opcode};

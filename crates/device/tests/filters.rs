@@ -13,7 +13,7 @@ use roadweave_device::{
     Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Instance, Interface, Monitor,
     cleanup,
 };
-use roadweave_types::{DropReason, UplinkSelector};
+use roadweave_proto::{DropReason, UplinkSelector};
 
 use common::*;
 

@@ -19,7 +19,7 @@ use roadweave_device::{
     RouteSettings, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent,
     UplinkNeighbours, UplinkSocket, cleanup, wait_readable,
 };
-use roadweave_types::UplinkSelector;
+use roadweave_proto::UplinkSelector;
 
 use common::*;
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use self::sending::{TableSending, revocation_frames};
 use crate::chain::Chain;

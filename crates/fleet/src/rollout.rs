@@ -20,7 +20,7 @@ pub(crate) mod plan;
 use std::collections::BTreeMap;
 
 use roadweave_identity::PublicKey;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
 pub use self::plan::{InvalidPlan, Plan, Target, Wave};

@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use noq_proto::VarInt;
-use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, UplinkId};
+use roadweave_proto::{Instant, Pacing, PathId, PathSnapshot, UplinkId};
 
 use crate::config::TransportConfig;
 use crate::control;

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use crate::MESSAGE_MAX;
 use crate::event::MessageError;

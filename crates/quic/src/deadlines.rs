@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use crate::event::ConnectionId;
 

@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use crate::path::Path;
 use crate::stats::EcnMarking;

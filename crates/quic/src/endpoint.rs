@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use noq_proto::{ConnectionHandle, DatagramEvent, FourTuple};
-use roadweave_types::{Instant, UplinkId};
+use roadweave_proto::{Instant, UplinkId};
 
 use self::dialer::Dialer;
 use self::door::Door;

@@ -1,6 +1,6 @@
 //! Maps the product's [`Instant`] onto the clock type of the QUIC library.
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// The moment that [`Instant::ZERO`] stands for.
 ///

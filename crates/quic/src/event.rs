@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::{Instant, PathId};
+use roadweave_proto::{Instant, PathId};
 
 use roadweave_identity::{PublicKey, Refusal};
 

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use noq_proto::{Connection, PathId, RttEstimator};
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use crate::epoch::Epoch;
 use crate::meter::{Meter, Progress};

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// Gives each question of an idle connection its turn, in the order in which they are asked for:
 /// so nobody is left out, and thousands of suspect paths cost no more than some.

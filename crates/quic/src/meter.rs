@@ -24,7 +24,7 @@ mod utilization;
 use std::time::Duration;
 
 use noq_proto::congestion::ControllerMetrics;
-use roadweave_types::{Delays, Instant, Rate};
+use roadweave_proto::{Delays, Instant, Rate};
 
 use self::delivery::DeliveryRate;
 use self::reordering::{Losses, Reordering};

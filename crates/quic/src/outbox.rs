@@ -12,7 +12,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 
-use roadweave_types::UplinkId;
+use roadweave_proto::UplinkId;
 
 /// Explicit congestion notification bits of an IP packet (RFC 3168).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

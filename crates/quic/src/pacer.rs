@@ -19,7 +19,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, Pacing, Rate};
+use roadweave_proto::{Instant, Pacing, Rate};
 
 /// What the rate is made of.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_types::{
+use roadweave_proto::{
     Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy, Rate, UplinkId, earliest,
 };
 

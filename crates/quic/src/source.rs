@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use roadweave_types::{Instant, UplinkId};
+use roadweave_proto::{Instant, UplinkId};
 
 use crate::outbox::Ecn;
 

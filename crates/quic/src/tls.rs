@@ -13,7 +13,7 @@ use noq_proto::rustls::pki_types::{CertificateDer, UnixTime};
 use noq_proto::rustls::time_provider::TimeProvider;
 use roadweave_identity::tls::{HandshakeRefusal, Pinned, Side};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal, tls};
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use crate::config::ConfigError;
 

@@ -26,7 +26,7 @@ use noq_proto::{
     StreamId, VarInt,
 };
 use ring::hmac;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use crate::config::{ConfigError, CongestionControl};
 use crate::congestion;

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use roadweave_types::UplinkId;
+use roadweave_proto::UplinkId;
 
 /// The address that stands for `uplink`.
 pub(crate) fn of(uplink: UplinkId) -> IpAddr {

@@ -1,6 +1,6 @@
 //! What every recovery owes to whoever turns it, whichever it is.
 
-use roadweave_types::{Instant, PacketId, PathId, PathSnapshot, Urgency};
+use roadweave_proto::{Instant, PacketId, PathId, PathSnapshot, Urgency};
 
 use crate::testing::{Among, path};
 use crate::{

@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
+use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 /// More packets than this are never watched: at 1 Gbit/s it is more than a second's worth.
 const CAPACITY: usize = 1 << 17;

@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
+use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 use crate::{RecoveryConfig, SentCopy, spare};
 

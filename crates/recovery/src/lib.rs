@@ -19,7 +19,7 @@ mod xnc;
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
+use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
 use serde::{Deserialize, Serialize};
 
 pub use insurance::{Insurance, Premium};

@@ -1,6 +1,6 @@
 //! `none`: what is lost stays lost. For yardsticks, and for traffic that repairs itself.
 
-use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
+use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 use crate::{Recovery, RecoveryStats, Repair, SentCopy};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
 /// The state of a player's buffer (XLINK section 5.2.1).

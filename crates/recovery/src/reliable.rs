@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
+use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 use crate::flight::{Flight, State};
 use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentCopy};
@@ -138,7 +138,7 @@ impl Recovery for Reliable {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_types::Urgency;
+    use roadweave_proto::Urgency;
 
     use super::*;
     use crate::testing::{Among, path};

@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::PathSnapshot;
+use roadweave_proto::PathSnapshot;
 
 /// The least that is granted on top of the round-trip time: the peer gathers acknowledgements for
 /// up to 2 ms, and a busy machine wakes late.

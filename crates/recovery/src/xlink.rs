@@ -24,7 +24,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
+use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
 
 use self::allowance::Allowance;
 use self::delays::Delays;

@@ -25,7 +25,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
+use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 use crate::flight::{Flight, State};
 use crate::threshold::late_after;

@@ -4,10 +4,10 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use roadweave_proto::{Instant, PathId, PathOffer, PathSnapshot, UplinkId};
 use roadweave_schedule::{
     AcknowledgedDatagram, Ecf, Lola, MinRtt, Ordered, PacketInfo, Raven, RavenConfig, Scheduler,
 };
-use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, UplinkId};
 
 const SCHEDULERS: [(&str, fn() -> Box<dyn Scheduler>); 6] = [
     ("minrtt", || Box::new(MinRtt::default())),

@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathOffer, PathSnapshot};
+use roadweave_proto::{Instant, PathOffer, PathSnapshot};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 

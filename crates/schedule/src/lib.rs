@@ -21,7 +21,7 @@ mod windows;
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathOffer, PathStatus};
+use roadweave_proto::{Instant, PathId, PathOffer, PathStatus};
 
 pub use ecf::Ecf;
 pub use lola::Lola;
@@ -96,7 +96,7 @@ pub enum Decision {
 pub trait Scheduler: Send + std::fmt::Debug {
     /// Chooses the paths for `packet`.
     ///
-    /// `paths`: all paths of the session, ascending [`roadweave_types::PathId`]; the decision names
+    /// `paths`: all paths of the session, ascending [`roadweave_proto::PathId`]; the decision names
     /// positions in this slice. Returns [`Decision::Wait`] when every congestion window is full.
     fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision;
 
@@ -157,7 +157,7 @@ pub fn best_status(paths: &[PathOffer<'_>]) -> Option<PathStatus> {
 /// Snapshots and packets for tests.
 #[cfg(test)]
 mod testing {
-    use roadweave_types::PathSnapshot;
+    use roadweave_proto::PathSnapshot;
 
     use super::*;
 

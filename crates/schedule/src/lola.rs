@@ -33,7 +33,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, Rate};
+use roadweave_proto::{Instant, PathId, PathOffer, PathSnapshot, Rate};
 
 use crate::windows::under_way;
 use crate::{AcknowledgedDatagram, Decision, PacketInfo, PathSet, Scheduler, Windows, best_status};

@@ -25,7 +25,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathOffer, PathSnapshot, Rate};
+use roadweave_proto::{Instant, PathOffer, PathSnapshot, Rate};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 
@@ -110,7 +110,7 @@ pub(crate) fn fastest_with_room<'a>(
 
 #[cfg(test)]
 mod tests {
-    use roadweave_types::PathStatus;
+    use roadweave_proto::PathStatus;
 
     use super::*;
     use crate::testing::{self, Among};

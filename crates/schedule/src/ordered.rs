@@ -32,7 +32,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathOffer, PathSnapshot};
+use roadweave_proto::{Instant, PathOffer, PathSnapshot};
 
 use crate::minrtt::fastest_with_room;
 use crate::{Decision, PacketInfo, PathSet, Scheduler};
@@ -102,7 +102,7 @@ fn passed_within(path: &PathSnapshot, rate: f64, lead: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_types::Rate;
+    use roadweave_proto::Rate;
 
     use super::*;
     use crate::testing::Among;

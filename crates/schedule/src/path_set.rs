@@ -1,6 +1,6 @@
 //! A set of paths, as positions in the slice of snapshots that a decision was made from.
 
-use roadweave_types::PathOffer;
+use roadweave_proto::PathOffer;
 
 /// A set of positions below [`PathSet::CAPACITY`], without an allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl FromIterator<usize> for PathSet {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_types::{PathSnapshot, PathStatus};
+    use roadweave_proto::{PathSnapshot, PathStatus};
 
     use super::*;
     use crate::testing::{free, path};

@@ -27,7 +27,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathOffer, Policy, Priority, Rate};
+use roadweave_proto::{Instant, PathId, PathOffer, Policy, Priority, Rate};
 
 use crate::{AcknowledgedDatagram, Decision, PacketInfo, PathSet, RestoreError, Scheduler};
 
@@ -280,7 +280,7 @@ const PACKET_BYTES: i64 = 1500;
 
 #[cfg(test)]
 mod tests {
-    use roadweave_types::{PathSnapshot, PathStatus};
+    use roadweave_proto::{PathSnapshot, PathStatus};
 
     use super::*;
     use crate::testing::{Among, packet, path};

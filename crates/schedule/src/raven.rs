@@ -40,7 +40,7 @@ mod tables;
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, PathStatus};
+use roadweave_proto::{Instant, PathId, PathOffer, PathSnapshot, PathStatus};
 
 use self::flows::{Flows, Mode};
 use self::forecast::Forecast;

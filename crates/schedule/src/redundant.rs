@@ -8,7 +8,7 @@
 //! withdrawn if another comes first. A path without window gets none; only when no path has window
 //! does the packet wait.
 
-use roadweave_types::{Instant, PathOffer};
+use roadweave_proto::{Instant, PathOffer};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler};
 
@@ -34,7 +34,7 @@ impl Scheduler for Redundant {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_types::{PathSnapshot, PathStatus};
+    use roadweave_proto::{PathSnapshot, PathStatus};
 
     use super::*;
     use crate::testing::{Among, packet, path};

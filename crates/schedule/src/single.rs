@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use roadweave_types::{Instant, PathId, PathOffer};
+use roadweave_proto::{Instant, PathId, PathOffer};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler};
 
@@ -59,7 +59,7 @@ impl Scheduler for Single {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_types::PathSnapshot;
+    use roadweave_proto::PathSnapshot;
 
     use super::*;
     use crate::testing::{Among, packet, path};

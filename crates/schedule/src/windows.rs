@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot};
+use roadweave_proto::{Instant, PathId, PathOffer, PathSnapshot};
 
 use crate::AcknowledgedDatagram;
 use crate::pace::Pace;
@@ -279,7 +279,7 @@ mod tests {
     fn a_video_has_the_rooms_that_its_scheduler_would_use() {
         let usable = [path(0, 40, 9_000), path(1, 50, 9_000), path(2, 60, 9_000)];
         let mut suspect = usable.clone();
-        suspect[2].status = roadweave_types::PathStatus::Suspect;
+        suspect[2].status = roadweave_proto::PathStatus::Suspect;
         let mut single = crate::Single::new("wwan0");
         crate::Scheduler::name_path(&mut single, PathId(1), "wwan0");
         let schedulers: [(Box<dyn crate::Scheduler>, f64, f64); 3] = [

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
+use roadweave_proto::{Instant, PathId, PathOffer, PathSnapshot};
 use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler};
-use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot};
 
 /// The scheduler, which remembers nothing.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use roadweave_wire::{ResetCode, StreamId};
+use roadweave_proto::wire::{ResetCode, StreamId};
 
 use crate::ranges::Ranges;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
-use roadweave_wire::{SESSION_CREDIT, STREAM_CREDIT};
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{SESSION_CREDIT, STREAM_CREDIT};
 
 /// Which end of the session this is: whose streams are even, and whose odd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

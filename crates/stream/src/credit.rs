@@ -4,7 +4,7 @@
 //! reset with their final size: the sums agree whatever was lost, and the credit is a bound of this
 //! sum.
 
-use roadweave_wire::{EARLY_CREDIT, SESSION_CREDIT, STREAM_CREDIT, VARINT_MAX};
+use roadweave_proto::wire::{EARLY_CREDIT, SESSION_CREDIT, STREAM_CREDIT, VARINT_MAX};
 
 /// What may be sent.
 #[derive(Debug)]

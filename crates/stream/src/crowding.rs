@@ -11,8 +11,8 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
-use roadweave_wire::{ResetCode, StreamId};
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{ResetCode, StreamId};
 
 use crate::streams::Streams;
 

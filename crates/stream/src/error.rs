@@ -1,6 +1,6 @@
 //! What can go wrong, by whose fault it is.
 
-use roadweave_wire::{ResetCode, StreamFrameError};
+use roadweave_proto::wire::{ResetCode, StreamFrameError};
 
 /// The peer broke the rules. What is of one stream resets that stream; the others end all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

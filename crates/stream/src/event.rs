@@ -1,6 +1,6 @@
 //! What the user of streams learns.
 
-use roadweave_wire::{Destination, ResetCode, StreamId, StreamPriority};
+use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority};
 
 /// Something happened to a stream. Each is told once, in the order below for one stream.
 #[derive(Clone, Debug, PartialEq, Eq)]

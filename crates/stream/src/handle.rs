@@ -1,8 +1,8 @@
 //! What comes from the peer.
 
 use bytes::Bytes;
-use roadweave_types::Instant;
-use roadweave_wire::{
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{
     Acknowledged, Data, Open, ResetCode, StreamFrame, StreamFrames, StreamId, StreamPriority,
 };
 
@@ -27,7 +27,7 @@ pub(crate) enum Answer {
 }
 
 impl Streams {
-    /// Takes the body of a symbol that begins with [`STREAM_TAG`](roadweave_wire::STREAM_TAG).
+    /// Takes the body of a symbol that begins with [`STREAM_TAG`](roadweave_proto::wire::STREAM_TAG).
     ///
     /// # Errors
     /// When it is malformed, which the caller counts; or when the peer broke the rules so that all

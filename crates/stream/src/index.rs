@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use roadweave_types::Instant;
-use roadweave_wire::StreamId;
+use roadweave_proto::Instant;
+use roadweave_proto::wire::StreamId;
 
 use crate::priority::Rank;
 use crate::stream::Listed;

@@ -12,8 +12,8 @@
 //! first video frame or whatever an application waits for first, goes before everything else
 //! (XLINK section 5.1).
 
-use roadweave_types::Urgency;
-use roadweave_wire::{StreamId, StreamPriority};
+use roadweave_proto::Urgency;
+use roadweave_proto::wire::{StreamId, StreamPriority};
 
 /// The place of a stream among all: the lowest leaves first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

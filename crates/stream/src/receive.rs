@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use roadweave_wire::{ACKNOWLEDGED_RANGES_MAX, EARLY_CREDIT, STREAM_CREDIT, VARINT_MAX};
+use roadweave_proto::wire::{ACKNOWLEDGED_RANGES_MAX, EARLY_CREDIT, STREAM_CREDIT, VARINT_MAX};
 
 use crate::error::Violation;
 use crate::ranges::Ranges;

@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use roadweave_types::Instant;
-use roadweave_wire::STREAM_CREDIT;
+use roadweave_proto::Instant;
+use roadweave_proto::wire::STREAM_CREDIT;
 
 use crate::ranges::Ranges;
 use crate::ring::Ring;

@@ -14,8 +14,8 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
-use roadweave_wire::{Acknowledged, Destination, ResetCode, StreamId, StreamPriority};
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{Acknowledged, Destination, ResetCode, StreamId, StreamPriority};
 
 use crate::config::{Config, Obligation, Timing};
 use crate::event::{Kind, Pending};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_types::{Instant, Urgency};
-use roadweave_wire::{Destination, ResetCode, StreamId, StreamPriority, StreamsOffer};
+use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority, StreamsOffer};
+use roadweave_proto::{Instant, Urgency};
 
 use crate::closed::{CLOSED_MAX, Closed, SEEN, SEEN_MAX, Tombstone};
 use crate::config::{Config, Obligation, Stats, Timing};
@@ -463,7 +463,7 @@ impl Streams {
         let each = size_of::<(StreamId, Stream)>() + size_of::<Destination>() + 256 + INDEXED;
         let buffers = 4 * (receive_max + config.send_max) as usize + 2 * streams * SLACK;
         let closed = 2 * (CLOSED_MAX * 64 + SEEN_MAX * SEEN) + crate::handle::ANSWERS_MAX * RECORD;
-        let records = self.records_max() + roadweave_wire::ACKNOWLEDGED_RANGES_MAX;
+        let records = self.records_max() + roadweave_proto::wire::ACKNOWLEDGED_RANGES_MAX;
         streams * each + buffers + closed + (ranges + records) * RECORD
     }
 
@@ -566,7 +566,7 @@ impl Streams {
 
     /// The room to write that is worth to be told.
     fn enough_room(&self) -> u64 {
-        (self.config.send_max / 64).clamp(1, roadweave_wire::STREAM_CREDIT)
+        (self.config.send_max / 64).clamp(1, roadweave_proto::wire::STREAM_CREDIT)
     }
 
     /// A stream that may be written to.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::Instant;
-use roadweave_wire::{
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{
     Acknowledged, Data, Destination, Open, ResetCode, SESSION_CREDIT, STREAM_CREDIT, STREAM_TAG,
     StreamFrame, StreamFrames, StreamId, StreamPriority,
 };

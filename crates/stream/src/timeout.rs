@@ -1,7 +1,7 @@
 //! Time: what is lost, what is in vain, and a new session.
 
-use roadweave_types::Instant;
-use roadweave_wire::{ResetCode, StreamId};
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{ResetCode, StreamId};
 
 use crate::config::Obligation;
 use crate::streams::Streams;

@@ -6,8 +6,8 @@
 //! ```
 
 use bytes::Bytes;
-use roadweave_types::Instant;
-use roadweave_wire::{
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{
     ACKNOWLEDGED_RANGES_MAX, Acknowledged, Data, Open, STREAM_TAG, StreamFrame, StreamId,
 };
 
@@ -26,7 +26,7 @@ pub(crate) struct Symbol {
 
 impl Symbol {
     pub(crate) fn new(room: usize) -> Self {
-        let mut out = Vec::with_capacity(room.min(roadweave_wire::MAX_SYMBOL_BODY));
+        let mut out = Vec::with_capacity(room.min(roadweave_proto::wire::MAX_SYMBOL_BODY));
         out.push(STREAM_TAG);
         Self { out, room }
     }

@@ -17,9 +17,9 @@ use std::panic::catch_unwind;
 use std::time::Duration;
 
 use bytes::Bytes;
+use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority};
+use roadweave_proto::{Instant, SplitMix64};
 use roadweave_stream::{Config, Event, Side, Stats, StreamError, Streams, Timing};
-use roadweave_types::{Instant, SplitMix64};
-use roadweave_wire::{Destination, ResetCode, StreamId, StreamPriority};
 
 /// Worlds in one run of the test.
 const SEEDS: u64 = 160;

@@ -39,9 +39,9 @@ pub const ADMIN: [(&str, &str); 7] = [
 pub const MANUAL: [(&str, &str); 1] =
     [("completions", "Prints what makes a shell complete commands: bash, fish or zsh")];
 
-/// The commands of `roadweave-lab`, the workshop, which `roadweave` runs as its own, and what each
+/// The commands of `roadweave-lab`, which `roadweave` runs as its own, and what each
 /// does.
-pub const WORKSHOP: [(&str, &str); 8] = [
+pub const TOOLS: [(&str, &str); 8] = [
     ("bench", "Measures how fast roadweave is on this machine"),
     (
         "demo",

@@ -197,10 +197,9 @@ fn one_event(text: &[u8]) -> Vec<u8> {
 pub const DEFAULT: &str = "info";
 const LEVELS: &str = r#"write "error", "warn", "info", "debug", "trace" or "off""#;
 /// Crates with something to log: ours, and below them those of the transport.
-const MODULES: [&str; 22] = [
+const MODULES: [&str; 20] = [
     "roadweave",
-    "roadweave_types",
-    "roadweave_wire",
+    "roadweave_proto",
     "roadweave_coding",
     "roadweave_schedule",
     "roadweave_recovery",
@@ -213,9 +212,8 @@ const MODULES: [&str; 22] = [
     "roadweave_lab",
     "roadweave_terminal",
     "roadweave_video",
-    "roadweave_workshop",
+    "roadweave_bench",
     "roadweave_control",
-    "roadweave_controller",
     "roadweave_web",
     "sqlx",
     "noq_proto",

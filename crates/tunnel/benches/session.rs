@@ -16,12 +16,12 @@ use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ipnet::IpNet;
 use roadweave_identity::Identity;
+use roadweave_proto::{Instant, UplinkId};
 use roadweave_quic::{Epoch, Route, TransportConfig};
 use roadweave_tunnel::{
     Candidate, Client, ClientConfig, LaneConfig, MEMORY_MAX, MemoryIo, Node, Peer, PeerTable,
     RecvMeta, Server, ServerConfig, turn,
 };
-use roadweave_types::{Instant, UplinkId};
 
 const DELAY: Duration = Duration::from_millis(10);
 const STEP: Duration = Duration::from_millis(1);

@@ -8,12 +8,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use roadweave_identity::Identity;
+use roadweave_proto::{Instant, UplinkId};
 use roadweave_quic::{Epoch, TransportConfig};
 use roadweave_tunnel::{
     Candidate, Client, ClientConfig, ClientEvent, MemoryIo, Node, Peer, PeerTable, RecvMeta,
     Server, ServerConfig, turn,
 };
-use roadweave_types::{Instant, UplinkId};
 
 /// Carries a packet each way.
 ///

@@ -25,9 +25,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_proto::wire::{Binding, InnerPacket};
+use roadweave_proto::{DropCounters, DropReason, Instant, Rate};
 use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, TransportConfig};
-use roadweave_types::{DropCounters, DropReason, Instant, Rate};
-use roadweave_wire::{Binding, InnerPacket};
 use serde::{Deserialize, Serialize};
 
 use self::checks::Checks;

@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use roadweave_identity::{PublicKey, Signature};
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{Binding, Detached};
 use roadweave_quic::ConnectionId;
-use roadweave_types::Instant;
-use roadweave_wire::{Binding, Detached};
 
 use crate::leg::TenantId;
 

@@ -5,8 +5,8 @@
 //! nothing and has no window (`geneve.rs`).
 
 use bytes::Bytes;
+use roadweave_proto::{Instant, Pacing, PathId, PathSnapshot};
 use roadweave_quic::{Connection, SendError as QuicError};
-use roadweave_types::{Instant, Pacing, PathId, PathSnapshot};
 
 use crate::lane::LaneDatagram;
 

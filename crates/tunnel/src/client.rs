@@ -21,12 +21,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_identity::Identity;
+use roadweave_proto::wire::{Hello, Role, Welcome};
+use roadweave_proto::{DropCounters, Instant, PathId, PathSnapshot, Policy, UplinkId};
 use roadweave_quic::{
     ConfigError, Connection, ConnectionId, Endpoint, Epoch, Prober, TransportConfig,
 };
 use roadweave_recovery::Qoe;
-use roadweave_types::{DropCounters, Instant, PathId, PathSnapshot, Policy, UplinkId};
-use roadweave_wire::{Hello, Role, Welcome};
 
 use crate::lane::{EncoderTarget, LANES_MAX, LaneConfig, Strategy, Superseded, default_lanes};
 use crate::learned::{Learned, keep_learned};

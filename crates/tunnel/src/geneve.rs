@@ -20,14 +20,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ipnet::IpNet;
-use roadweave_quic::{Outbox, Route, Transmit};
-use roadweave_types::{
-    Delays, Instant, Pacing, PathId, PathSnapshot, PathStatus, RttEstimator, UplinkId,
-};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     GENEVE_OVERHEAD, Geneve, GeneveHello, GeneveSequence, MAX_SYMBOL_BODY, SOURCE_HEADER,
     SYMBOL_HEADER,
 };
+use roadweave_proto::{
+    Delays, Instant, Pacing, PathId, PathSnapshot, PathStatus, RttEstimator, UplinkId,
+};
+use roadweave_quic::{Outbox, Route, Transmit};
 use serde::{Deserialize, Serialize};
 
 use crate::carrier::{Carrier, SendError};

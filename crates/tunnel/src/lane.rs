@@ -30,9 +30,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_proto::wire::InnerPacket;
+use roadweave_proto::{LaneId, Order, Pacing};
 use roadweave_schedule::SchedulerConfig;
-use roadweave_types::{LaneId, Order, Pacing};
-use roadweave_wire::InnerPacket;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use cuts::Reassembly;
@@ -76,7 +76,7 @@ pub struct LaneConfig {
     /// or sooner where its repair would miss the deadline.
     pub deadline: Duration,
     /// The age after which a packet is neither sent nor repaired (t_expire), nor delivered by the
-    /// receiving side, at most [`Promise::AGE_MAX`](roadweave_types::Promise::AGE_MAX). `None`: the
+    /// receiving side, at most [`Promise::AGE_MAX`](roadweave_proto::Promise::AGE_MAX). `None`: the
     /// strategy's own, by which nothing is delivered less.
     pub expire_after: Option<Duration>,
     /// The most bytes that wait for a free window.

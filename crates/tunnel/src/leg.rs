@@ -18,9 +18,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
+use roadweave_proto::wire::{Datagram, LegFrames, LegRoom, Part, Passed, STREAM_TAG};
+use roadweave_proto::{DropCounters, DropReason, Instant, LaneId, PathId, Rate};
 use roadweave_quic::Connection;
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PathId, Rate};
-use roadweave_wire::{Datagram, LegFrames, LegRoom, Part, Passed, STREAM_TAG};
 use serde::{Deserialize, Serialize};
 
 use self::fair::{FairQueue, cost};

@@ -1,8 +1,8 @@
 //! What is around a node whose owner has sockets, devices and time of his own.
 
 use bytes::Bytes;
+use roadweave_proto::Instant;
 use roadweave_quic::{Outbox, Route};
-use roadweave_types::Instant;
 
 use crate::node::Io;
 

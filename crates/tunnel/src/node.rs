@@ -13,8 +13,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
+use roadweave_proto::{Instant, UplinkId};
 use roadweave_quic::{Ecn, Outbox, Transmit};
-use roadweave_types::{Instant, UplinkId};
 
 /// One end of a tunnel: a client, a server or a router.
 ///

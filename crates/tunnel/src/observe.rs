@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use roadweave_types::{Instant, LaneId, PacketId, PathId};
+use roadweave_proto::{Instant, LaneId, PacketId, PathId};
 
 /// Something that happened to a packet of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixMap;
 use roadweave_identity::{PeerPolicy, PublicKey, Refusal};
-use roadweave_types::Rate;
+use roadweave_proto::Rate;
 
 /// One client that may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]

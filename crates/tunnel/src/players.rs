@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use roadweave_proto::Instant;
+use roadweave_proto::wire::PlayerReport;
 use roadweave_recovery::Qoe;
-use roadweave_types::Instant;
-use roadweave_wire::PlayerReport;
 
 /// The most players of one end that count at a time.
 const PLAYERS_MAX: usize = 16;

@@ -26,9 +26,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_proto::wire::{Binding, Detached, StreamsOffer, TenantAnchor};
+use roadweave_proto::{DropCounters, Instant, Rate, UplinkId};
 use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, Local, Source, Transmit};
-use roadweave_types::{DropCounters, Instant, Rate, UplinkId};
-use roadweave_wire::{Binding, Detached, StreamsOffer, TenantAnchor};
 use serde::{Deserialize, Serialize};
 
 use self::attachments::Attachment;

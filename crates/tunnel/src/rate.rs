@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, Rate};
+use roadweave_proto::{Instant, Rate};
 
 /// So much of a limit may be taken at once: transfers send in bursts, and are held back by losses.
 const BURST: Duration = Duration::from_millis(100);

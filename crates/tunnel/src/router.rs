@@ -39,11 +39,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ipnet::IpNet;
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathStatus};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     FragmentPosition, GENEVE_VNI_MAX, GeneveHello, GeneveSequence, InnerPacket, MAX_SYMBOL_BODY,
     SYMBOL_HEADER, Symbol,
 };
+use roadweave_proto::{DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathStatus};
 
 use self::epochs::{Admission, Epochs, Sign};
 use self::jumps::{Copy, Plausibility, SequenceJumps};

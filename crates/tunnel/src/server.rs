@@ -37,8 +37,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_proto::{DropCounters, DropReason, Instant, PathId};
 use roadweave_quic::{ConfigError, ConnectionId, Endpoint, EndpointStats, Epoch, TransportConfig};
-use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 
 use self::budget::{Budget, Ceilings};
 use self::drain::Drain;
@@ -358,7 +358,7 @@ impl Server {
         let status = |(id, joined): (&ConnectionId, &Joined)| {
             let connection = self.endpoint.connection(*id)?;
             let name =
-                |path: &roadweave_types::PathSnapshot| joined.path_names.get(&path.id).cloned();
+                |path: &roadweave_proto::PathSnapshot| joined.path_names.get(&path.id).cloned();
             Some(SessionStatus {
                 peer: joined.peer.name.clone(),
                 public_key: joined.key.to_string(),

@@ -24,12 +24,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ipnet::IpNet;
-use roadweave_schedule::AcknowledgedDatagram;
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId, Promise};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     Datagram, DatagramError, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY,
     PREDECESSOR_HEADER, STAMP_HEADER,
 };
+use roadweave_proto::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId, Promise};
+use roadweave_schedule::AcknowledgedDatagram;
 
 pub(crate) use self::config::find_lane;
 use self::config::needs_flows;
@@ -496,7 +496,7 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_wire::{FragmentPosition, Part, SourceDatagram, Symbol};
+    use roadweave_proto::wire::{FragmentPosition, Part, SourceDatagram, Symbol};
 
     use super::*;
     use crate::lane::Strategy;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use roadweave_proto::{Delays, PathSnapshot, PathStatus, Priority, Rate};
 use roadweave_quic::{Connection, EcnMarking, PathStats};
-use roadweave_types::{Delays, PathSnapshot, PathStatus, Priority, Rate};
 use serde::{Deserialize, Serialize};
 
 use crate::session::SessionStats;

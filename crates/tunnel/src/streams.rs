@@ -19,8 +19,8 @@ mod table;
 
 use std::time::Duration;
 
+use roadweave_proto::{Order, SplitMix64};
 use roadweave_stream::{Config, Side};
-use roadweave_types::{Order, SplitMix64};
 
 pub(crate) use self::table::{StreamsOver, StreamsTable, Terms};
 use crate::lane::{LaneConfig, stream_lane};

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use roadweave_types::{Policy, Priority};
+use roadweave_proto::{Policy, Priority};
 use serde::{Deserialize, Serialize};
 
 use crate::usage::{Carried, Usage};

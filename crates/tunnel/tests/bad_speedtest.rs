@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use roadweave_identity::Identity;
+use roadweave_proto::wire::{
+    Control, Load, LoadCounts, LoadDirection, Speedtest, TestBounds, TestId, TestWord, Welcome,
+};
+use roadweave_proto::{DropReason, Instant, PathId, UplinkId};
 use roadweave_quic::{
     Connection, ConnectionId, Endpoint, EndpointEvent, Epoch, Event, Local, Source, TransportConfig,
 };
 use roadweave_tunnel::{
     Candidate, Client, ClientConfig, LoadStats, Node as _, Peer, PeerTable, RecvMeta,
     SpeedtestPlan, SpeedtestReport, SpeedtestState,
-};
-use roadweave_types::{DropReason, Instant, PathId, UplinkId};
-use roadweave_wire::{
-    Control, Load, LoadCounts, LoadDirection, Speedtest, TestBounds, TestId, TestWord, Welcome,
 };
 
 const UPLINK: UplinkId = UplinkId(0);

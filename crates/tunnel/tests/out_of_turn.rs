@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_identity::Identity;
+use roadweave_proto::wire::{
+    Control, Hello, Load, LoadCounts, LoadDirection, Role, SourceDatagram, Speedtest, TestBounds,
+    TestId, TestRefusal, TestWord,
+};
+use roadweave_proto::{DropReason, Instant, LaneId, PacketId, PathId, UplinkId};
 use roadweave_quic::{
     Connection, ConnectionId, Endpoint, Epoch, Event, Local, Source, TransportConfig,
 };
 use roadweave_tunnel::{
     LEG_SOCKET, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, Peers, ProxyConfig, ProxyTenant,
     RecvMeta, Server, ServerConfig, ServerEvent, SpeedtestLimits,
-};
-use roadweave_types::{DropReason, Instant, LaneId, PacketId, PathId, UplinkId};
-use roadweave_wire::{
-    Control, Hello, Load, LoadCounts, LoadDirection, Role, SourceDatagram, Speedtest, TestBounds,
-    TestId, TestRefusal, TestWord,
 };
 
 const INNER: [u8; 4] = [10, 77, 0, 2];

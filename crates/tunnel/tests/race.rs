@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_proto::{Instant, UplinkId};
 use roadweave_quic::{Epoch, TransportConfig};
 use roadweave_tunnel::{Candidate, Client, ClientConfig, LaneConfig, Node as _, Strategy};
-use roadweave_types::{Instant, UplinkId};
 
 fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")

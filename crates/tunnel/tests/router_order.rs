@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use figure5::{Figure5, Limit};
 use proptest::prelude::*;
+use roadweave_proto::wire::{Geneve, GeneveSequence};
+use roadweave_proto::{DropReason, Instant, Order, UplinkId};
 use roadweave_tunnel::{Node as _, RecvMeta, Router, RouterConfig, RouterLink, RouterPeer};
-use roadweave_types::{DropReason, Instant, Order, UplinkId};
-use roadweave_wire::{Geneve, GeneveSequence};
 
 const MAX_MS: u64 = 300;
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_proto::{DropReason, Instant, UplinkId};
 use roadweave_quic::{Epoch, Shard, ShardMap, TransportConfig};
 use roadweave_tunnel::{
     Candidate, Client, ClientConfig, Forwarded, Kept, LaneConfig, MEMORY_MAX, MemoryIo, Node, Peer,
     PeerTable, RecvMeta, Server, ServerConfig, ServerEvent, Stray, flush,
 };
-use roadweave_types::{DropReason, Instant, UplinkId};
 
 const SHARDS: u16 = 3;
 const CLIENTS: u8 = 6;

@@ -18,8 +18,8 @@ use roadweave_device::history::encoder_target;
 use roadweave_device::local::{self, RequestError, SetStrategy, SetUplink};
 use roadweave_device::status::{ClientStatus, RoleStatus};
 use roadweave_device::{ModemFacts, random_bytes};
+use roadweave_proto::peer_text;
 use roadweave_tunnel::{PathStatusReport, STRATEGIES, Strategy};
-use roadweave_types::peer_text;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -317,7 +317,7 @@ fn links<'a>(client: &'a ClientStatus, seen: &'a Seen) -> Vec<LinkState<'a>> {
             loss: link.status.map(|_| link.loss),
             left_bytes: link.left_bytes,
             cap_bytes: path.and_then(cap),
-            backup: path.is_some_and(|path| path.priority == roadweave_types::Priority::Backup),
+            backup: path.is_some_and(|path| path.priority == roadweave_proto::Priority::Backup),
         }
     };
     seen.history.links.iter().take(LIST_MAX).map(of).collect()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use roadweave_device::history::{History, Link, encoder_target};
 use roadweave_device::status::RoleStatus;
-use roadweave_types::PathStatus;
+use roadweave_proto::PathStatus;
 use serde::Serialize;
 
 /// How old a sample becomes.

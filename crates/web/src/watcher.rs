@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use roadweave_device::history::History;
 use roadweave_device::{Technologies, local};
-use roadweave_types::{Technology, UplinkTraits};
+use roadweave_proto::{Technology, UplinkTraits};
 
 use crate::samples::Samples;
 use crate::signal;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use roadweave_config::{ClientFile, ClientStreams, FileError, ServerFile, load, reading_group};
 use roadweave_device::status::RoleStatus;
 use roadweave_device::{ClockReading, Monitor, Netlink, UdpOptions, Uplink, UplinkSocket, local};
-use roadweave_types::{Marks, ServerHost, ServerName};
+use roadweave_proto::{Marks, ServerHost, ServerName};
 use rustix::net::sockopt;
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use roadweave_device::{Gateway, SendFailure};
-use roadweave_types::Marks;
+use roadweave_proto::Marks;
 
 use super::Check;
 use super::facts::{

@@ -13,8 +13,8 @@ use roadweave_device::{
     Clock, Ecn, Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket, random_bytes,
     wait_readable,
 };
+use roadweave_proto::{Instant, UplinkId};
 use roadweave_quic::{Local, Prober, Source};
-use roadweave_types::{Instant, UplinkId};
 
 use super::facts::ProbeOutcome;
 

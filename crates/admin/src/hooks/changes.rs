@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_device::status::{ClientStatus, RoleStatus, Status};
+use roadweave_proto::PathStatus;
 use roadweave_tunnel::{PathStatusReport, UplinkReport};
-use roadweave_types::PathStatus;
 
 /// Seconds by which an answer may be late without telling of another start.
 const LATENESS_MAX: f64 = 2.0;

@@ -166,7 +166,8 @@ impl Drop for Port {
             let _ = tcsetattr(&self.device, OptionalActions::Now, before);
         }
         let _ = ioctl_tiocnxcl(&self.device);
-        // A child of another thread, between fork and exec, has the descriptor and with it the lock.
+        // A child of another thread, between fork and exec, has the descriptor and with it the
+        // lock.
         let _ = flock(&self.device, FlockOperation::Unlock);
     }
 }

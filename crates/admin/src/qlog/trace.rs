@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use roadweave_device::status::{RoleStatus, Status};
+use roadweave_proto::peer_text;
 use roadweave_tunnel::{LaneStats, PathStatusReport, SessionStatus};
-use roadweave_types::peer_text;
 use serde::Serialize;
 use serde_json::{Value, json};
 

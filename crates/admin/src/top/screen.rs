@@ -13,8 +13,8 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Sparkline, Wrap};
 use roadweave_device::history::{History, Link, encoder_target, sessions};
 use roadweave_device::status::{ClientStatus, RoleStatus, Status};
+use roadweave_proto::{PathStatus, peer_text};
 use roadweave_tunnel::SessionStatus;
-use roadweave_types::{PathStatus, peer_text};
 
 use super::cursor::Cursor;
 use super::row::{Cell, row};

@@ -22,7 +22,7 @@
 pub(super) mod solve;
 
 use bytes::Bytes;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::bits::{BITS, Bits};
 use super::matrix::Matrix;

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::{DropReason, Instant, PacketId};
+use roadweave_proto::{DropReason, Instant, PacketId};
 
 use super::block::{Block, NewEquation, Removed, SPAN_MAX, Span};
 use super::outcome::DecoderStats;

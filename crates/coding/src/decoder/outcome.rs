@@ -1,6 +1,6 @@
 //! What became of the packets that a decoder took in.
 
-use roadweave_types::DropCounters;
+use roadweave_proto::DropCounters;
 
 /// What became of a source packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct DecoderStats {
     pub recovered: u64,
     /// Coded packets that turned out to tell nothing new.
     pub redundant: u64,
-    /// What was discarded: sources as [`DropReason::Duplicate`](roadweave_types::DropReason::Duplicate), coded packets that expired or were
+    /// What was discarded: sources as [`DropReason::Duplicate`](roadweave_proto::DropReason::Duplicate), coded packets that expired or were
     /// evicted, and either that was late, far ahead, malformed or inconsistent.
     pub drops: DropCounters,
 }

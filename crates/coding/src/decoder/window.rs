@@ -8,7 +8,7 @@
 //!
 //! IDs are expanded to full IDs of 64 bits, which do not wrap, at the border of the decoder.
 
-use roadweave_types::PacketId;
+use roadweave_proto::PacketId;
 
 /// How many IDs a decoder remembers as delivered or missing: 131,072, more than 0.7 s at 1 Gbit/s.
 ///

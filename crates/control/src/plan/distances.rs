@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// The round trips that boxes are told, by proxy and tenant.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use roadweave_fleet::{
     Scope, Seeker, Watch, candidates,
 };
 use roadweave_identity::PublicKey;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::distances::Distances;
 use super::fleet::{Fleet, RecordId};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use roadweave_fleet::{Outcome, Plan, Rollout as Machine, RolloutState as Motion, Wave};
 use roadweave_identity::PublicKey;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::fleet::{Fleet, RecordId};
 use super::texts::covers;

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_proto::{Instant, Marks, UplinkId, earliest};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Anchor, AnchorConfig, AnchorEvent, Peer, PeerTable};
-use roadweave_types::{Instant, Marks, UplinkId, earliest};
 use serde_json::Value;
 
 use super::edge::Edge;

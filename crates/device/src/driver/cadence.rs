@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// Turns that come closer to each other share feedback anyway.
 const GAP_MIN: Duration = Duration::from_micros(200);

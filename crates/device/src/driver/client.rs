@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_identity::Identity;
+use roadweave_proto::{Instant, PathStatus, UplinkId};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Candidate, Client, ClientConfig, PathStatusReport, Superseded, Usage};
-use roadweave_types::{Instant, PathStatus, UplinkId};
 use serde_json::{Value, json};
 
 use self::encoders::Encoders;

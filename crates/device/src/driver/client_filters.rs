@@ -15,7 +15,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use roadweave_types::DropCounters;
+use roadweave_proto::DropCounters;
 
 use super::ClientOptions;
 use crate::{

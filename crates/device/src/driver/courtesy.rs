@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// A yield that took longer was not the rest of a burst.
 const LONG: Duration = Duration::from_micros(150);

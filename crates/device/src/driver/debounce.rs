@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// The least time between two turns.
 const INTERVAL: Duration = Duration::from_millis(100);

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use roadweave_proto::{DropCounters, DropReason, Instant, UplinkId};
 use roadweave_quic::{Ecn as QuicEcn, Outbox};
 use roadweave_tunnel::{Io, Node, RecvMeta};
-use roadweave_types::{DropCounters, DropReason, Instant, UplinkId};
 
 use super::DriverError;
 use crate::{Clock, Ecn, Incoming, Outgoing, SendFailure, SendOutcome, Tun, UplinkSocket};

@@ -13,8 +13,8 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use roadweave_proto::{DropCounters, Instant, Marks, UplinkId};
 use roadweave_tunnel::{Node, deliver, flush, turn};
-use roadweave_types::{DropCounters, Instant, Marks, UplinkId};
 use serde_json::Value;
 
 use super::DriverError;

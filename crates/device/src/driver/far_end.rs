@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
+use roadweave_proto::Instant;
 use roadweave_stream::{Event as StreamEvent, Streams};
 use roadweave_tunnel::{Anchor, Node, Server, StreamsOwner};
-use roadweave_types::Instant;
 
 use super::event_loop::{Driver, STREAMS};
 use super::serving::reload::Destinations;

@@ -11,8 +11,8 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use roadweave_proto::wire::Welcome;
 use roadweave_tunnel::ClientEvent;
-use roadweave_wire::Welcome;
 
 use super::ClientOptions;
 use super::client_filters::ClientFilters;
@@ -171,7 +171,7 @@ fn missing(old: &[IpNet], new: &[IpNet]) -> Vec<IpNet> {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_types::UplinkId;
+    use roadweave_proto::UplinkId;
 
     use super::*;
 

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_proto::{Instant, Marks, ServerName, UplinkId};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{LEG_SOCKET, Peer, PeerTable, ProxyConfig, Server, ServerConfig};
-use roadweave_types::{Instant, Marks, ServerName, UplinkId};
 use serde_json::Value;
 
 use super::edge::Edge;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use roadweave_proto::Instant;
 use roadweave_tunnel::{DRAIN_MAX, DrainReason, EncoderTarget, Server, SetError, Strategy};
-use roadweave_types::Instant;
 use serde_json::{Value, json};
 
 use super::settings::{answer, parse};

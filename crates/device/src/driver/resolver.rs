@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_types::{Instant, ServerHost, ServerName, UplinkId};
+use roadweave_proto::{Instant, ServerHost, ServerName, UplinkId};
 
 use crate::lookup::{self, Advertised, Found, Nat64Prefix, Network, Request, RouterNews};
 use crate::{Gateway, Uplink, Waker};

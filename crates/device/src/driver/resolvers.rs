@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use roadweave_identity::PublicKey;
-use roadweave_types::{Instant, ServerName, UplinkId};
+use roadweave_proto::{Instant, ServerName, UplinkId};
 
 use super::client::options::CandidateOptions;
 use super::resolver::Resolver;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_proto::{Instant, Marks, PathStatus, UplinkId};
 use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
-use roadweave_types::{Instant, Marks, PathStatus, UplinkId};
 use serde_json::Value;
 
 use super::edge::Edge;

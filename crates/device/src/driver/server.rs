@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_proto::{Instant, Marks, UplinkId, earliest};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Peer, PeerTable, Peers, Server, ServerConfig};
-use roadweave_types::{Instant, Marks, UplinkId, earliest};
 use serde_json::Value;
 
 use super::edge::Edge;

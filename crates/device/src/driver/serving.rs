@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
+use roadweave_proto::{DropCounters, Instant};
 use roadweave_tunnel::{Node, PeerTable};
-use roadweave_types::{DropCounters, Instant};
 
 use self::absent::Absent;
 use self::anchors::Anchors;

@@ -1,7 +1,7 @@
 //! What may be changed while the tunnel runs, as the local socket's callers say it.
 
+use roadweave_proto::UplinkSelector;
 use roadweave_tunnel::{SetError, Strategy};
-use roadweave_types::UplinkSelector;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

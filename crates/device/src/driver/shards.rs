@@ -32,9 +32,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
+use roadweave_proto::{Instant, UplinkId};
 use roadweave_quic::ShardMap;
 use roadweave_tunnel::Kept;
-use roadweave_types::{Instant, UplinkId};
 use serde_json::Value;
 
 use self::exchange::Exchange;

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_types::{Instant, UplinkSelector};
+use roadweave_proto::{Instant, UplinkSelector};
 
 use crate::answers::Answers;
 use crate::dns::{Dns, nameservers};
@@ -168,7 +168,7 @@ impl Steering {
     }
 
     /// Forgets an uplink that is gone or shall not be used.
-    pub(super) fn remove_uplink(&mut self, uplink: roadweave_types::UplinkId) {
+    pub(super) fn remove_uplink(&mut self, uplink: roadweave_proto::UplinkId) {
         if let Err(error) = self.routes.remove_uplink(uplink) {
             self.tell(&error);
         }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use crate::Tun;
 

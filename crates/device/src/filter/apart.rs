@@ -12,7 +12,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use roadweave_types::DropReason;
+use roadweave_proto::DropReason;
 
 use super::FilterOptions;
 use super::chain::{Chain, count_and_drop, family, has_family};

@@ -1,7 +1,7 @@
 //! A chain of our table, and the words that its rules have in common.
 
 use ipnet::IpNet;
-use roadweave_types::DropReason;
+use roadweave_proto::DropReason;
 
 /// A chain; without a hook, others go to it.
 pub(super) struct Chain {

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_types::{DropReason, Kind, Marks};
+use roadweave_proto::{DropReason, Kind, Marks};
 
 use super::FilterOptions;
 use super::chain::{count_and_drop, family, has_family};

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use roadweave_types::DropCounters;
+use roadweave_proto::DropCounters;
 
 use super::chain::counter;
 use super::nftables::{Nftables, drain_notices, open_notices};

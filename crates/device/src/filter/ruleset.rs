@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use roadweave_types::DropReason;
+use roadweave_proto::DropReason;
 
 use super::chain::{Chain, count_and_drop, counter, family, has_family};
 use super::{Allowed, FilterOptions, Forwarding, Interface, Opened, apart, forwards, sockets};

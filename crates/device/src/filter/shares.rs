@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use roadweave_types::DropReason;
+use roadweave_proto::DropReason;
 
 use self::text::text;
 use super::chain::counter;

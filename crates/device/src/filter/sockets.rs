@@ -13,7 +13,7 @@
 //! socket, and nothing that one sends enters a TUN: their connections end beyond all tunnels.
 
 use ipnet::IpNet;
-use roadweave_types::{DropReason, Kind, Marks};
+use roadweave_proto::{DropReason, Kind, Marks};
 
 use super::chain::{count_and_drop, family, has_family};
 use super::{FilterOptions, REMOVAL_LIMIT, apart, call_nft};

@@ -34,7 +34,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_types::{Instant, Kind, Marks};
+use roadweave_proto::{Instant, Kind, Marks};
 
 use super::chain::{Chain, family, has_family};
 use super::ruleset::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};

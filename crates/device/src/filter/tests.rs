@@ -1,6 +1,6 @@
 //! Rulesets in their golden files; `tests/filters.rs` has what they let through.
 
-use roadweave_types::DropReason;
+use roadweave_proto::DropReason;
 
 use super::*;
 use crate::golden::assert_golden;

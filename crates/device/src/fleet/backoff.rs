@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::SplitMix64;
+use roadweave_proto::SplitMix64;
 
 /// The longest wait before the second try.
 const FIRST: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@
 use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs as _};
 use std::sync::Weak;
 
-use roadweave_types::{ServerHost, ServerName};
+use roadweave_proto::{ServerHost, ServerName};
 
 use crate::lookup::{self, Network, Request};
 use crate::{Gateway, Uplink};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use roadweave_fleet::Sample;
 use roadweave_identity::PublicKey;
+use roadweave_proto::Instant;
 use roadweave_tunnel::SessionFigures;
-use roadweave_types::Instant;
 
 /// Samples in one message: each has 360 bytes at most, with all that [`told`] leaves of a name.
 const AT_ONCE: usize = 180;

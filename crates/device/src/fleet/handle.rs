@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use roadweave_fleet::{Role, Version};
 use roadweave_identity::PublicKey;
+use roadweave_proto::Instant;
 use roadweave_tunnel::SessionFigures;
-use roadweave_types::Instant;
 
 use super::controller_route::ControllerRoute;
 use super::figures::Figures;

@@ -16,7 +16,7 @@ use roadweave_fleet::{
     Trust, Version,
 };
 use roadweave_identity::{Identity, PublicKey};
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::controller_route::ControllerRoute;
 use super::membership::{SOFTWARE, role_name};

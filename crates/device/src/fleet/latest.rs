@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use roadweave_fleet::{VerifiedServer, Version};
 use roadweave_identity::PublicKey;
+use roadweave_proto::{Instant, ServerName};
 use roadweave_tunnel::{ProxyTenant, SessionFigures};
-use roadweave_types::{Instant, ServerName};
 
 use super::members::Members;
 use crate::Uplink;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use roadweave_fleet::{Down, FrameError, Up};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
-use roadweave_types::{Instant, ServerName};
+use roadweave_proto::{Instant, ServerName};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 

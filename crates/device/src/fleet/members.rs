@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixMap;
 use roadweave_fleet::{Admission, Name, Role, Scope};
 use roadweave_identity::PublicKey;
+use roadweave_proto::Rate;
 use roadweave_tunnel::Peer;
-use roadweave_types::Rate;
 
 /// The boxes and proxies that a fleet's table lets in, by key.
 #[derive(Clone, Debug, Default, PartialEq)]

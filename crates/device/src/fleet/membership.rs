@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use roadweave_fleet::{Agent, AgentEvent, Kept, Role, VerifiedServer, Version};
 use roadweave_identity::{Identity, PublicKey};
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::store::{Store, StoreError};
 use crate::Clock;

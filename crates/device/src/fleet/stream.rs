@@ -20,7 +20,7 @@ use std::time::Duration;
 use roadweave_fleet::{Down, FrameDecoder, FrameError, Up, encode};
 use roadweave_identity::tls::{self, HandshakeRefusal, Side};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey};
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 use rustix::io::Errno;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::time_provider::TimeProvider;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{AgentEvent, Egress, Kind, Outcome, Role, Version};
+use roadweave_proto::{Instant, Rate, ServerName};
 use roadweave_tunnel::ProxyTenant;
-use roadweave_types::{Instant, Rate, ServerName};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::controller_route::ControllerRoute;

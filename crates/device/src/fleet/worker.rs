@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use roadweave_fleet::{Agent, AgentEvent, Down, FrameError, Role, Up};
 use roadweave_identity::{Identity, PublicKey};
-use roadweave_types::{Instant, ServerName};
+use roadweave_proto::{Instant, ServerName};
 
 use super::controller_route::ControllerRoute;
 use super::line::{Controllers, Line, LineEvent, LineOptions};

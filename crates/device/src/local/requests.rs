@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use roadweave_proto::Priority;
 use roadweave_tunnel::{EncoderTarget, Qoe, SpeedtestReport, Strategy, StreamsConfig};
-use roadweave_types::Priority;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

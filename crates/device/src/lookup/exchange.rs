@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use domain::base::Name;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::message::{AddressRecords, ENTROPY, Kind, Query, Reading};
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Weak;
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};

@@ -8,8 +8,8 @@ use std::fmt;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
+use roadweave_proto::{Delays, PathStatus};
 use roadweave_tunnel::{LaneStats, LinkStatus, PathStatusReport};
-use roadweave_types::{Delays, PathStatus};
 
 use super::text::{Family, counters, gauges, histograms, one};
 use super::uplinks::uplinks;

@@ -12,8 +12,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
+use roadweave_proto::{Delays, DropReason};
 use roadweave_tunnel::{LegStatus, TenantStats, Totals};
-use roadweave_types::{Delays, DropReason};
 
 use super::load::Used;
 use super::paths;
@@ -247,8 +247,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::time::Duration;
 
+    use roadweave_proto::{DropCounters, PathStatus};
     use roadweave_tunnel::{LaneStats, ProxyStatus, RoundTrips, SessionStats};
-    use roadweave_types::{DropCounters, PathStatus};
 
     use super::*;
     use crate::status::{LogCounters, ProxyRoleStatus, ServerStatus};
@@ -343,7 +343,7 @@ mod tests {
             pacing_rate_bps: Some(8_000),
             mtu_bytes: 1_200,
             ecn: roadweave_quic::EcnMarking::Marked,
-            priority: roadweave_types::Priority::Primary,
+            priority: roadweave_proto::Priority::Primary,
             weight: 7,
             rate_limit_bps: None,
             day_bytes: Some(30),

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netlink_packet_route::route::RouteType;
-use roadweave_types::{Kind, UplinkId, UplinkSelector};
+use roadweave_proto::{Kind, UplinkId, UplinkSelector};
 
 use super::passing::PassingKeeper;
 use super::plan::{

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_types::{Kind, Marks, UplinkId};
+use roadweave_proto::{Kind, Marks, UplinkId};
 
 use super::excluded::Tunnel;
 use super::sockets::{LOOPBACK, METRIC, PRIORITY_SOCKETS};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// At most one line of the log about each kind of change in so long.
 const SILENCE: Duration = Duration::from_secs(60);

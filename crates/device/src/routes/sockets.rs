@@ -11,7 +11,7 @@
 //! where `src_valid_mark` is set, is the sender, who is no client.
 
 use ipnet::IpNet;
-use roadweave_types::Kind;
+use roadweave_proto::Kind;
 
 use super::Routes;
 use crate::process::ROUTE_PROTOCOL;

@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use roadweave_proto::{Delays, DropReason, PathStatus, Priority, Rate};
 use roadweave_quic::PathStats;
 use roadweave_tunnel::{
     CandidatePlace, EncoderTarget, LaneStats, LegStatus, LinkCounters, LinkStatus, LoadStats,
     MemoryStats, PairReport, PairState, PathStatusReport, Portal, ReceiveStats, RoundTrips,
     SendStats, SessionStats, TenantStats,
 };
-use roadweave_types::{Delays, DropReason, PathStatus, Priority, Rate};
 use serde_json::{Map, Value, json};
 
 use super::*;

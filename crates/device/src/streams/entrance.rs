@@ -34,9 +34,9 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_proto::wire::{ResetCode, StreamId};
+use roadweave_proto::{Instant, Marks};
 use roadweave_stream::{Event as StreamEvent, Streams};
-use roadweave_types::{Instant, Marks};
-use roadweave_wire::{ResetCode, StreamId};
 
 use self::caller::arrived_by;
 pub use self::encoder::{EventStreams, Listening};

@@ -20,10 +20,10 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use roadweave_proto::wire::{Destination, ResetCode, StreamId};
+use roadweave_proto::{Instant, ServerHost};
 use roadweave_stream::{Event as StreamEvent, Streams};
 use roadweave_tunnel::StreamsOwner;
-use roadweave_types::{Instant, ServerHost};
-use roadweave_wire::{Destination, ResetCode, StreamId};
 
 use self::attempts::{AT_ONCE, Attempts, Outcome};
 use self::names::Names;

@@ -11,11 +11,11 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_media::{Cmcd, Request, Requests, Responses, player_of};
+use roadweave_proto::Instant;
+use roadweave_proto::media::{Cmcd, Request, Requests, Responses, player_of};
+use roadweave_proto::wire::StreamId;
 use roadweave_stream::Streams;
 use roadweave_tunnel::Qoe;
-use roadweave_types::Instant;
-use roadweave_wire::StreamId;
 
 use super::entrance::PlayerTold;
 

@@ -15,9 +15,9 @@ use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{ResetCode, StreamId};
 use roadweave_stream::{StreamError, Streams};
-use roadweave_types::Instant;
-use roadweave_wire::{ResetCode, StreamId};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::hearing::{Heard, Hearing};

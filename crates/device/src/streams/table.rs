@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::TOKENS;
 use crate::Token;

@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant as Wall};
 
 use bytes::Bytes;
+use roadweave_proto::wire::{ResetCode, StreamId};
+use roadweave_proto::{Instant, ServerHost};
 use roadweave_stream::{Config, Event as StreamEvent, Side, Streams};
-use roadweave_types::{Instant, ServerHost};
-use roadweave_wire::{ResetCode, StreamId};
 
 use super::hearing::{Heard, Hearing};
 use super::splice::{self, Over, Splice, Turn};

@@ -7,7 +7,7 @@ pub use roadweave_device::netns::{
     NetNs, WAIT_MAX, Watch, cable, run_sandboxed, wait_or_show, wait_until, wait_within,
 };
 use roadweave_device::{Excluded, FilterOptions, Forwarding};
-use roadweave_types::Marks;
+use roadweave_proto::Marks;
 
 pub fn prefix(text: &str) -> IpNet {
     text.parse().unwrap()

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use roadweave_device::{Answers, FilterKeeper, Instance, Turn, Uplink};
-use roadweave_types::{DropReason, Instant, UplinkId};
+use roadweave_proto::{DropReason, Instant, UplinkId};
 
 use super::*;
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use roadweave_device::{FilterKeeper, FilterOptions, Instance, Share};
-use roadweave_types::DropReason;
+use roadweave_proto::DropReason;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::*;

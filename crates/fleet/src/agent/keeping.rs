@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use roadweave_identity::PublicKey;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::trial::{Decision, Question, Trial, Works};

@@ -24,7 +24,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
 /// For how long session and stream must have been up before a version is confirmed.

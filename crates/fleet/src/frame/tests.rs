@@ -209,7 +209,7 @@ proptest! {
         };
         let (down, up) = decode(&bytes);
         let key = roadweave_identity::Identity::from_seed([3; 32]).public_key();
-        let now = roadweave_types::Instant::ZERO;
+        let now = roadweave_proto::Instant::ZERO;
         if let Ok(Some(frame)) = down {
             let again = encode(&frame).expect("what was read can be written");
             prop_assert_eq!(decode(&again).0, Ok(Some(frame.clone())));

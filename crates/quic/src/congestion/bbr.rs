@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
-use roadweave_types::{Rate, SplitMix64};
+use roadweave_proto::{Rate, SplitMix64};
 
 mod delay;
 mod drift;

@@ -1,6 +1,6 @@
 //! Which path takes acknowledgements, feedback and control frames.
 
-use roadweave_types::{PathId, PathStatus, Priority, SplitMix64};
+use roadweave_proto::{PathId, PathStatus, Priority, SplitMix64};
 
 use super::Connection;
 use crate::path::Path;

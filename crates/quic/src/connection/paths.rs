@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use roadweave_types::{Delays, Instant, PathId, Policy, UplinkId};
+use roadweave_proto::{Delays, Instant, PathId, Policy, UplinkId};
 
 use super::{Connection, Phase, Wish};
 use crate::event::PathError;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use noq_proto::{ConnectionError, PathAbandonReason, PathEvent};
 use noq_proto::{Event as QuicEvent, PathStatus as QuicPathStatus};
-use roadweave_types::{Instant, PathId, peer_text};
+use roadweave_proto::{Instant, PathId, peer_text};
 
 use super::upkeep::{ACK_DELAY, FEEDBACK_DELAY};
 use super::{Connection, INTERVAL_MAX, Phase};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use noq_proto::{SendDatagramError, Transmit};
-use roadweave_types::{Instant, PathId};
+use roadweave_proto::{Instant, PathId};
 
 use super::upkeep::MEASURE_SENDING;
 use super::{Connection, Gates, Phase, Wish};
@@ -421,7 +421,7 @@ impl Connection {
     fn try_open(
         &mut self,
         now: Instant,
-        uplink: roadweave_types::UplinkId,
+        uplink: roadweave_proto::UplinkId,
         server: std::net::SocketAddr,
     ) -> Result<(), PathError> {
         let network = noq_proto::FourTuple::new(server, Some(virtual_address::of(uplink)));
@@ -439,7 +439,7 @@ impl Connection {
         &mut self,
         now: Instant,
         quic_id: noq_proto::PathId,
-        uplink: Option<roadweave_types::UplinkId>,
+        uplink: Option<roadweave_proto::UplinkId>,
         remote: std::net::SocketAddr,
         gate: std::sync::Arc<Gate>,
     ) {

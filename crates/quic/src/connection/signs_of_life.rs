@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::Connection;
 use crate::path::Path;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathStatus, UplinkId, earliest};
+use roadweave_proto::{Instant, PathId, PathStatus, UplinkId, earliest};
 
 use super::{Connection, Phase, Timing};
 use crate::event::CloseReason;

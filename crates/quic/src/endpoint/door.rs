@@ -24,7 +24,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::Endpoint;
 use super::half_open::HalfOpen;

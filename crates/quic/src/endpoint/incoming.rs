@@ -1,6 +1,6 @@
 //! Handshakes that clients begin: let in, asked to retry, ignored, refused.
 
-use roadweave_types::{Instant, peer_text};
+use roadweave_proto::{Instant, peer_text};
 
 use super::Endpoint;
 use super::half_open::Admission;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::Endpoint;
 use crate::connection::Connection;

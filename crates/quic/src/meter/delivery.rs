@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, Rate};
+use roadweave_proto::{Instant, Rate};
 
 /// The rate at which a path delivers: the best of the last few round trips.
 ///

@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, Pacing, Rate};
+use roadweave_proto::{Instant, Pacing, Rate};
 
 use super::Meter;
 

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, Rate};
+use roadweave_proto::{Instant, Rate};
 
 use super::reordering::{Losses, LostPacket, PACKET_THRESHOLD};
 use super::rtt::GRANULARITY;

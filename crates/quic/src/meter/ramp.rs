@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, Rate};
+use roadweave_proto::{Instant, Rate};
 
 use super::Meter;
 use super::rtt::GRANULARITY;

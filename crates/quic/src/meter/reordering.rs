@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_types::{Instant, Rate};
+use roadweave_proto::{Instant, Rate};
 
 use super::rtt::{GRANULARITY, Samples};
 

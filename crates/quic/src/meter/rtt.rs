@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, RttEstimator};
+use roadweave_proto::{Instant, RttEstimator};
 
 /// The round-trip time of a path (RFC 9002 section 5), the peer's delay in acknowledging included:
 /// that delay is part of what a sender waits for, and at most 2 ms.

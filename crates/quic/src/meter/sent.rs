@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// What a packet carries whose fate somebody wants to hear of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// How a path was used of late.
 #[derive(Clone, Copy, Debug, Default)]

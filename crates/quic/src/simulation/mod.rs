@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
-use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, SplitMix64, UplinkId};
+use roadweave_proto::{Instant, PathId, PathSnapshot, PathStatus, SplitMix64, UplinkId};
 
 use self::wire::{Arrival, Marks, Wire};
 use crate::*;

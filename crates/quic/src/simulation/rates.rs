@@ -1,6 +1,6 @@
 //! Congestion control and pacing on links with a rate.
 
-use roadweave_types::{Pacing, Rate};
+use roadweave_proto::{Pacing, Rate};
 
 use super::wire::{Wire, links};
 use super::*;

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_types::{Instant, Rate, SplitMix64};
+use roadweave_proto::{Instant, Rate, SplitMix64};
 
 use crate::Ecn;
 

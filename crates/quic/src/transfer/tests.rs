@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use roadweave_types::Rate;
+use roadweave_proto::Rate;
 
 use super::*;
 

@@ -1,4 +1,4 @@
-use roadweave_types::{Policy, Urgency};
+use roadweave_proto::{Policy, Urgency};
 
 use super::*;
 use crate::testing::{free as offers, path};

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// The delays of the packets of the last one or two times [`HALF`].
 #[derive(Debug, Default)]

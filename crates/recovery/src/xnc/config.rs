@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{PathOffer, PathSnapshot};
+use roadweave_proto::{PathOffer, PathSnapshot};
 
 use crate::RecoveryConfig;
 use crate::threshold::{late_after, loss_threshold, paper_threshold};

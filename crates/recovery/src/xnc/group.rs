@@ -11,7 +11,7 @@
 //! unknown in it are the lost packets alone. What may be missing there as well ends a group, for it
 //! would be one more unknown.
 
-use roadweave_types::{PacketId, PathId};
+use roadweave_proto::{PacketId, PathId};
 
 use crate::Repair;
 

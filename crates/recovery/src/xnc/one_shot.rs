@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot};
+use roadweave_proto::{Instant, PathId, PathOffer, PathSnapshot};
 
 use super::group::Group;
 use super::pending_repairs::SentRepair;

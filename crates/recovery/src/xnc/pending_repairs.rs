@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId};
+use roadweave_proto::{Instant, PacketId};
 
 use super::group::Group;
 

@@ -1,6 +1,6 @@
 //! Encode ranges: where their borders are, and what is still to be done for each.
 
-use roadweave_types::{Instant, PacketId};
+use roadweave_proto::{Instant, PacketId};
 
 use super::group::GROUP_MAX;
 use super::{Deferred, Xnc};

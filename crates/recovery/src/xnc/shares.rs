@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use roadweave_types::{PacketId, PathId};
+use roadweave_proto::{PacketId, PathId};
 
 use crate::Repair;
 

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use roadweave_types::{PathStatus, Urgency};
+use roadweave_proto::{PathStatus, Urgency};
 
 use super::shares::{Size, every_path, in_proportion, outlasting_any_path};
 use super::*;

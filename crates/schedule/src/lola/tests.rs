@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use roadweave_types::{PathSnapshot, PathStatus};
+use roadweave_proto::{PathSnapshot, PathStatus};
 
 use super::*;
 use crate::pace::Pace;

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId};
+use roadweave_proto::{Instant, PathId};
 
 /// The flows of a lane, by their hashes.
 #[derive(Debug, Default)]

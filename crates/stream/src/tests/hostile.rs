@@ -1,7 +1,7 @@
 //! Peers that break the rules: each costs itself a stream, or all of them, and nobody memory.
 
-use roadweave_types::SplitMix64;
-use roadweave_wire::EARLY_CREDIT;
+use roadweave_proto::SplitMix64;
+use roadweave_proto::wire::EARLY_CREDIT;
 
 use super::*;
 use crate::stream::Stream;
@@ -300,7 +300,7 @@ fn any_frame(random: &mut SplitMix64) -> StreamFrame {
     let ours = random.below(8) == 0;
     let id = StreamId(2 * if ours { index / 3 } else { index } + u64::from(ours));
     let small = |random: &mut SplitMix64| match random.below(20) {
-        0 => roadweave_wire::VARINT_MAX - 70_000,
+        0 => roadweave_proto::wire::VARINT_MAX - 70_000,
         1..4 => 0,
         _ => random.below(20_000) as u64,
     };

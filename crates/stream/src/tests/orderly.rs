@@ -1,7 +1,7 @@
 //! Peers that keep to the rules: order, speed, and cost.
 
-use roadweave_types::Urgency;
-use roadweave_wire::{EARLY_CREDIT, StreamsEpoch, StreamsOffer};
+use roadweave_proto::Urgency;
+use roadweave_proto::wire::{EARLY_CREDIT, StreamsEpoch, StreamsOffer};
 
 use super::*;
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use roadweave_identity::{PeerPolicy as _, PublicKey};
+use roadweave_proto::Instant;
+use roadweave_proto::wire::Detached;
 use roadweave_quic::ConnectionId;
-use roadweave_types::Instant;
-use roadweave_wire::Detached;
 
 use super::Anchor;
 use crate::leg::TenantId;

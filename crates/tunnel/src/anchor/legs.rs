@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use roadweave_identity::PublicKey;
+use roadweave_proto::wire::{Binding, Detached, LegMessage, Passed, STREAM_TAG, StreamsOffer};
+use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event, TransportConfig};
-use roadweave_types::{DropReason, Instant};
-use roadweave_wire::{Binding, Detached, LegMessage, Passed, STREAM_TAG, StreamsOffer};
 
 use super::{Anchor, AnchorEvent};
 use crate::bindings::{At, Attach, Attached, DeviceId, Sender};
@@ -124,7 +124,7 @@ impl Anchor {
         &mut self,
         now: Instant,
         id: ConnectionId,
-        message: Result<LegMessage, roadweave_wire::ControlError>,
+        message: Result<LegMessage, roadweave_proto::wire::ControlError>,
     ) {
         let Some(leg) = self.legs.get_mut(&id) else { return };
         match message {

@@ -1,8 +1,8 @@
 //! How an anchor is turned.
 
 use bytes::{Bytes, BytesMut};
+use roadweave_proto::Instant;
 use roadweave_quic::{Local, Source, Transmit};
-use roadweave_types::Instant;
 
 use super::{Anchor, AnchorEvent};
 use crate::leg::TenantId;

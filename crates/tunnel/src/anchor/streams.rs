@@ -18,12 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_quic::{Connection, ConnectionId};
-use roadweave_stream::{Event, Streams, Timing};
-use roadweave_types::{DropReason, Instant, Urgency, earliest};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     Detached, LEG_FRAMES_HEADER, LegFrames, LegRoom, MAX_SYMBOL_BODY, StreamsOffer,
 };
+use roadweave_proto::{DropReason, Instant, Urgency, earliest};
+use roadweave_quic::{Connection, ConnectionId};
+use roadweave_stream::{Event, Streams, Timing};
 
 use super::Anchor;
 use crate::bindings::{At, DeviceId};

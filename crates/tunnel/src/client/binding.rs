@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use roadweave_identity::{Identity, PublicKey, Signature};
+use roadweave_proto::DropReason;
+use roadweave_proto::wire::{Binding, Control, TenantAnchor};
 use roadweave_quic::{Connection, ConnectionId};
-use roadweave_types::DropReason;
-use roadweave_wire::{Binding, Control, TenantAnchor};
 
 use super::Client;
 

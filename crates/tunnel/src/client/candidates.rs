@@ -11,8 +11,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use roadweave_types::Instant;
-use roadweave_wire::Reason;
+use roadweave_proto::Instant;
+use roadweave_proto::wire::Reason;
 
 use super::race::{After, PREFERRED_SERVER_DELAY};
 use super::{Candidate, Client, admit};

@@ -1,10 +1,10 @@
 //! What connections have to tell.
 
 use bytes::Bytes;
+use roadweave_proto::wire::{Control, Reason};
+use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::{Connection, ConnectionId, Event};
 use roadweave_schedule::AcknowledgedDatagram;
-use roadweave_types::{DropReason, Instant};
-use roadweave_wire::{Control, Reason};
 
 use super::Client;
 use super::notices::Notice;

@@ -13,10 +13,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use roadweave_proto::wire::Control;
+use roadweave_proto::{DropCounters, DropReason, Instant};
 use roadweave_quic::{ConnectionId, Event};
 use roadweave_schedule::AcknowledgedDatagram;
-use roadweave_types::{DropCounters, DropReason, Instant};
-use roadweave_wire::Control;
 
 use super::{Client, Current};
 use crate::lane::Unfinished;

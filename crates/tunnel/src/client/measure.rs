@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use roadweave_proto::{Instant, PathSnapshot, UplinkId};
 use roadweave_quic::ProbeOutcome;
-use roadweave_types::{Instant, PathSnapshot, UplinkId};
 use serde::{Deserialize, Serialize};
 
 use super::Client;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
+use roadweave_proto::{DropReason, Instant, earliest};
 use roadweave_quic::{Local, Source, Transmit};
-use roadweave_types::{DropReason, Instant, earliest};
 
 use super::{Client, ClientStreams, Current, Uplink};
 use crate::node::{Node, RecvMeta};

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
+use roadweave_proto::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
 
 use super::notices::Notice;
 use super::{Client, Current, Uplink};

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
-use roadweave_types::{Instant, UplinkId};
+use roadweave_proto::{Instant, UplinkId};
 
 /// An uplink and an address of the server.
 pub(super) type Pair = (UplinkId, SocketAddr);

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use roadweave_proto::wire::Control;
+use roadweave_proto::{Instant, PathId, PathSnapshot, PathStatus, Policy, UplinkId};
 use roadweave_quic::{ConnectionId, PathError};
-use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, Policy, UplinkId};
-use roadweave_wire::Control;
 
 use super::node::{account, is_capped};
 use super::notices::Notice;

@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::pairs::Pairs;
 

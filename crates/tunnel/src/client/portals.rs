@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathStatus, UplinkId};
+use roadweave_proto::{Instant, PathStatus, UplinkId};
 use serde::{Deserialize, Serialize};
 
 use super::notices::Notice;

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathStatus, UplinkId};
+use roadweave_proto::{Instant, PathStatus, UplinkId};
 
 use super::{Client, Uplink};
 

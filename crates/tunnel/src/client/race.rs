@@ -27,9 +27,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use roadweave_proto::wire::{Control, Role, Welcome};
+use roadweave_proto::{DropReason, Instant, UplinkId};
 use roadweave_quic::{CloseReason, ConnectionId, Event};
-use roadweave_types::{DropReason, Instant, UplinkId};
-use roadweave_wire::{Control, Role, Welcome};
 
 use super::notices::{Notice, legible};
 use super::pairs::{Pair, Rejection};

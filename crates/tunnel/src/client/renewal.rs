@@ -9,7 +9,7 @@
 //! The peer knows lanes by their numbers, and how they keep their order from their first packet on.
 //! Until the server welcomes, the session goes on as it is.
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::Client;
 use super::race::{AcceptedConnection, RACE_STAGGER};

@@ -1,6 +1,6 @@
 //! What `roadweave show` tells of the ways to the server.
 
-use roadweave_types::{Instant, UplinkId};
+use roadweave_proto::{Instant, UplinkId};
 use serde::{Deserialize, Serialize};
 
 use super::{Client, Portal, Uplink};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathSnapshot};
+use roadweave_proto::{Instant, PathSnapshot};
 
 use super::pairs::Rejection;
 use super::race::{AcceptedConnection, After, STABLE_AFTER};

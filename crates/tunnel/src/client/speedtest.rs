@@ -13,12 +13,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_quic::{Connection, ConnectionId};
-use roadweave_types::{DropReason, Instant, PathId, PathSnapshot, earliest};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     Control, LOAD_OVERHEAD, LoadCounts, LoadDirection, Speedtest, TestBounds, TestId, TestRefusal,
     TestWord,
 };
+use roadweave_proto::{DropReason, Instant, PathId, PathSnapshot, earliest};
+use roadweave_quic::{Connection, ConnectionId};
 
 use super::Client;
 use crate::session::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived};

@@ -27,9 +27,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
+use roadweave_proto::wire::{Control, Reason, Role};
+use roadweave_proto::{Instant, PathSnapshot, Priority, UplinkId};
 use roadweave_quic::{CloseReason, ConnectionId, Event};
-use roadweave_types::{Instant, PathSnapshot, Priority, UplinkId};
-use roadweave_wire::{Control, Reason, Role};
 
 use super::notices::legible;
 use super::pairs::{Pair, Rejection};

@@ -12,10 +12,10 @@
 use std::collections::BTreeMap;
 
 use roadweave_identity::PublicKey;
+use roadweave_proto::wire::{Control, StreamsEpoch, StreamsOffer, Welcome};
+use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::Connection;
 use roadweave_stream::{Side, Streams};
-use roadweave_types::{DropReason, Instant};
-use roadweave_wire::{Control, StreamsEpoch, StreamsOffer, Welcome};
 
 use super::race::After;
 use super::{Client, Current};

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
-use roadweave_types::{Instant, UplinkId};
+use roadweave_proto::{Instant, UplinkId};
 
 use super::ports::Port;
 use super::race::RACE_STAGGER;

@@ -23,8 +23,8 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
-use roadweave_wire::Stamp;
+use roadweave_proto::Instant;
+use roadweave_proto::wire::Stamp;
 
 /// The ages of a lane's packets.
 #[derive(Debug, Default)]

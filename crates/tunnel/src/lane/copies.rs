@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_types::{Instant, PacketId, PathId, Urgency};
+use roadweave_proto::{Instant, PacketId, PathId, Urgency};
 
 use crate::lane::datagram::LaneDatagram;
 
@@ -177,7 +177,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use roadweave_types::LaneId;
+    use roadweave_proto::LaneId;
 
     use super::*;
     use crate::lane::datagram::DatagramContent;

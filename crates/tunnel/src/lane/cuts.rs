@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId};
-use roadweave_wire::Part;
+use roadweave_proto::wire::Part;
+use roadweave_proto::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId};
 
 use crate::lane::datagram::TokenKind;
 
@@ -202,8 +202,8 @@ mod tests {
     fn parts(number: u32, length: usize) -> Vec<Part> {
         let datagram: Vec<u8> = (0..length).map(|at| at as u8).collect();
         let parts = Part::cut(LaneId(1), number, &datagram, 100).expect("it must be cut");
-        let parse = |bytes| match roadweave_wire::Datagram::parse(bytes) {
-            Ok(roadweave_wire::Datagram::Part(part)) => part,
+        let parse = |bytes| match roadweave_proto::wire::Datagram::parse(bytes) {
+            Ok(roadweave_proto::wire::Datagram::Part(part)) => part,
             other => panic!("{other:?}"),
         };
         parts.into_iter().map(parse).collect()

@@ -1,8 +1,10 @@
 //! A datagram of a lane on its way to the carrier, and the token by which its fate is told.
 
 use bytes::Bytes;
-use roadweave_types::{LaneId, PacketId};
-use roadweave_wire::{FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol};
+use roadweave_proto::wire::{
+    FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol,
+};
+use roadweave_proto::{LaneId, PacketId};
 
 /// A datagram of a lane, with what it holds: carriers need not read it.
 #[derive(Clone, Debug, PartialEq, Eq)]

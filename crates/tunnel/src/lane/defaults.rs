@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Order, Pacing};
+use roadweave_proto::{Order, Pacing};
 
 use super::{FlowClass, LaneConfig, LaneRule, Strategy};
 use crate::streams::StreamsConfig;

@@ -22,8 +22,8 @@
 
 use std::time::Duration;
 
+use roadweave_proto::{Instant, PathId, PathOffer, PathStatus, Rate};
 use roadweave_schedule::{AcknowledgedDatagram, Scheduler, Windows};
-use roadweave_types::{Instant, PathId, PathOffer, PathStatus, Rate};
 use serde::{Deserialize, Serialize};
 
 /// What an encoder should do. Both count the bytes of the tunnel's datagrams.
@@ -176,8 +176,8 @@ const ROUNDING: f64 = 1e-3;
 
 #[cfg(test)]
 mod tests {
+    use roadweave_proto::{PathSnapshot, Policy, Priority};
     use roadweave_schedule::{MinRtt, Policed};
-    use roadweave_types::{PathSnapshot, Policy, Priority};
 
     use super::*;
 

@@ -27,8 +27,8 @@ mod rtp;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use roadweave_types::Instant;
-use roadweave_wire::{InnerPacket, RtpHeader, protocol};
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{InnerPacket, RtpHeader, protocol};
 use serde::{Deserialize, Serialize};
 
 use media::{Evidence, MediaDetector};

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use roadweave_types::PacketId;
-use roadweave_wire::PREDECESSOR_DISTANCE_MAX;
+use roadweave_proto::PacketId;
+use roadweave_proto::wire::PREDECESSOR_DISTANCE_MAX;
 
 /// The last packets of the flows of a lane. Memory is bounded: who is further back than can be
 /// named is forgotten.

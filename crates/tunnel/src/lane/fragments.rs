@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use roadweave_types::{DropCounters, DropReason, Instant, PacketId};
-use roadweave_wire::FragmentPosition;
+use roadweave_proto::wire::FragmentPosition;
+use roadweave_proto::{DropCounters, DropReason, Instant, PacketId};
 
 /// Fragments that wait for their siblings, at most: some 700 kB.
 const FRAGMENTS_MAX: usize = 512;

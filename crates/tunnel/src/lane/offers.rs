@@ -9,7 +9,7 @@
 //! A recovery keeps seeing all paths, since it times its packets by them. When all usable paths
 //! have spent their budgets, there are none: a loss that is not repaired costs more.
 
-use roadweave_types::{PathOffer, Priority};
+use roadweave_proto::{PathOffer, Priority};
 
 /// Whether all `paths` may be used as anybody likes.
 fn is_free(paths: &[PathOffer<'_>]) -> bool {
@@ -64,7 +64,7 @@ pub(crate) fn keep_to_budgets(paths: &mut [PathOffer<'_>], bytes: usize) {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_types::{PathSnapshot, PathStatus, Policy};
+    use roadweave_proto::{PathSnapshot, PathStatus, Policy};
 
     use super::*;
     use crate::lane::sender::tests::path as testing_path;

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, WINDOW_IDS};
-use roadweave_types::{
-    Delays, DropCounters, DropReason, Instant, LaneId, Order, PacketId, Promise,
-};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     Coded, FragmentPosition, LaneReport, SYMBOL_HEADER, Symbol, split_predecessor, split_stamp,
+};
+use roadweave_proto::{
+    Delays, DropCounters, DropReason, Instant, LaneId, Order, PacketId, Promise,
 };
 
 use crate::lane::ages::Ages;

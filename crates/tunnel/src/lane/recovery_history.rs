@@ -10,8 +10,8 @@
 
 use std::collections::VecDeque;
 
+use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
 use roadweave_recovery::{Qoe, Recovery, RecoveryStats, Repair, SentCopy};
-use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
 
 /// Recoveries of the past that are kept at once; the oldest gives up its packets beyond it.
 const PAST_MAX: usize = 4;

@@ -14,8 +14,8 @@
 //! What one flow loses need not concern the others of its lane, but IDs are counted per lane, and
 //! the flow of a packet that is not there is unknown. So in a lane with `reorder-adaptive` each
 //! packet carries the distance to the packet before it in its flow
-//! ([`roadweave_wire::predecessor_prefix`]). `reorder` does without, since the framework that it is
-//! taken from has one sequence for all.
+//! ([`roadweave_proto::wire::predecessor_prefix`]). `reorder` does without, since the framework
+//! that it is taken from has one sequence for all.
 //!
 //! Memory is bounded in packets and bytes: when it is full, those that have waited longest go out.
 
@@ -29,8 +29,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_coding::WINDOW_IDS;
-use roadweave_types::{Instant, Order, PacketId};
-use roadweave_wire::Stamp;
+use roadweave_proto::wire::Stamp;
+use roadweave_proto::{Instant, Order, PacketId};
 use serde::{Deserialize, Serialize};
 
 use adaptive::Adaptive;

@@ -22,16 +22,16 @@ use std::time::Duration;
 use bytes::BytesMut;
 use rand_pcg::Pcg64Mcg;
 use roadweave_coding::{Encoder, EncoderConfig};
-use roadweave_recovery::Insurance;
-use roadweave_schedule::{AcknowledgedDatagram, Scheduler};
-use roadweave_types::{
-    DropReason, Instant, LaneId, Order, PacketId, PathId, PathOffer, PathSnapshot, Promise,
-    Urgency, earliest,
-};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     CODED_HEADER, FragmentPosition, MAX_SYMBOL_BODY, RtpHeader, SYMBOL_HEADER, SourceDatagram,
     Stamp, Symbol,
 };
+use roadweave_proto::{
+    DropReason, Instant, LaneId, Order, PacketId, PathId, PathOffer, PathSnapshot, Promise,
+    Urgency, earliest,
+};
+use roadweave_recovery::Insurance;
+use roadweave_schedule::{AcknowledgedDatagram, Scheduler};
 
 use crate::carrier::Carrier;
 use crate::lane::arrival_times::ArrivalTimes;

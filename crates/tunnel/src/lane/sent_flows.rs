@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use roadweave_types::PacketId;
+use roadweave_proto::PacketId;
 
 /// The flows of packets that have left, as long as their bytes are kept: so nothing is read twice.
 #[derive(Debug, Default)]

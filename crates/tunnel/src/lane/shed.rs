@@ -29,8 +29,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_types::Instant;
-use roadweave_wire::RtpHeader;
+use roadweave_proto::Instant;
+use roadweave_proto::wire::RtpHeader;
 
 /// A frame of a video in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use roadweave_proto::{NamePattern, Pacing, Promise};
 use roadweave_recovery::{
     NoRecovery, Recovery, RecoveryConfig, Reliable, Thresholds, Xlink, Xnc, XncConfig,
 };
@@ -14,7 +15,6 @@ use roadweave_schedule::{
     Ecf, Lola, MinRtt, Ordered, Policed, Raven, RavenConfig, Redundant, Scheduler, SchedulerConfig,
     Single,
 };
-use roadweave_types::{NamePattern, Pacing, Promise};
 use serde::{Deserialize, Serialize};
 
 use crate::lane::shed::Shedder;

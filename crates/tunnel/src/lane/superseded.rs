@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_types::Instant;
-use roadweave_wire::{InnerPacket, RtpHeader};
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{InnerPacket, RtpHeader};
 use serde::{Deserialize, Serialize};
 
 /// What is older of one RTP stream than a frame that needs none of it.

@@ -13,8 +13,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use roadweave_types::{Instant, PacketId};
-use roadweave_wire::{FragmentPosition, Symbol, split_predecessor, split_stamp};
+use roadweave_proto::wire::{FragmentPosition, Symbol, split_predecessor, split_stamp};
+use roadweave_proto::{Instant, PacketId};
 
 /// An inner packet that the peer may not have.
 #[derive(Clone, Debug, PartialEq, Eq)]

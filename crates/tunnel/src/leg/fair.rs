@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::{DropReason, Instant};
+use roadweave_proto::{DropReason, Instant};
 
 use super::TenantId;
 

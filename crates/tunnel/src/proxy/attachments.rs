@@ -14,9 +14,9 @@
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
+use roadweave_proto::wire::{Binding, Detached, LegFrames, LegMessage, Passed};
+use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::ConnectionId;
-use roadweave_types::{DropReason, Instant};
-use roadweave_wire::{Binding, Detached, LegFrames, LegMessage, Passed};
 
 use super::held::{ALL_BYTES_MAX, Held};
 use super::relay::{Relay, Told};

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// Inner packets of one attachment, oldest first.
 #[derive(Debug, Default)]

@@ -14,9 +14,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
+use roadweave_proto::wire::LegMessage;
+use roadweave_proto::{DropReason, Instant, PathStatus, Rate};
 use roadweave_quic::{Connection, ConnectionId, Endpoint, Event, TransportConfig};
-use roadweave_types::{DropReason, Instant, PathStatus, Rate};
-use roadweave_wire::LegMessage;
 
 use super::{LEG_SOCKET, LegEvent, Legs};
 use crate::leg::LegEnd;

@@ -20,10 +20,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use roadweave_proto::wire::{LegFrames, LegRoom, StreamsOffer};
+use roadweave_proto::{DropReason, Instant, Urgency};
 use roadweave_quic::ConnectionId;
 use roadweave_stream::Timing;
-use roadweave_types::{DropReason, Instant, Urgency};
-use roadweave_wire::{LegFrames, LegRoom, StreamsOffer};
 
 use super::Legs;
 use crate::leg::{Accounts, LegEnd, TenantId};

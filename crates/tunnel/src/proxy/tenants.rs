@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use roadweave_identity::PublicKey;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::leg::Leg;
 use super::{LegEvent, Legs, ProxyTenant, TENANTS_MAX, Tenant};

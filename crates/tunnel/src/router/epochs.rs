@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId};
+use roadweave_proto::{Instant, PacketId};
 
 /// Epochs of the past that are remembered.
 const FORMER_MAX: usize = 8;

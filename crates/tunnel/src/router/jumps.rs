@@ -18,7 +18,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::{Instant, PacketId};
+use roadweave_proto::{Instant, PacketId};
 
 /// Numbers that may be missing in a row without a doubt. A false number within them costs no more
 /// than these.

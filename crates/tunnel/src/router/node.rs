@@ -1,9 +1,9 @@
 //! How a router is turned.
 
 use bytes::Bytes;
+use roadweave_proto::wire::{Geneve, GeneveContent, GeneveError};
+use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::Transmit;
-use roadweave_types::{DropReason, Instant};
-use roadweave_wire::{Geneve, GeneveContent, GeneveError};
 
 use super::{HELLO_INTERVAL, Router};
 use crate::node::{Node, RecvMeta};

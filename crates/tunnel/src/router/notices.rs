@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::RouterEvent;
 

@@ -1,6 +1,6 @@
 //! Which numbers came by one link: what the network duplicates must not hide what it lost.
 
-use roadweave_types::PacketId;
+use roadweave_proto::PacketId;
 
 /// Numbers behind the newest that are remembered; further ones count as seen.
 const SEEN_IDS: u32 = 1 << 16;

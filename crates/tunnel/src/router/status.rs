@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Delays, PathStatus};
+use roadweave_proto::{Delays, PathStatus};
 use serde::{Deserialize, Serialize};
 
 use super::Router;

@@ -4,8 +4,8 @@ mod numbers;
 use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
-use roadweave_types::UplinkId;
-use roadweave_wire::{Geneve, GeneveContent};
+use roadweave_proto::UplinkId;
+use roadweave_proto::wire::{Geneve, GeneveContent};
 
 use super::*;
 use crate::geneve::{LinkCounters, RouterPeer};

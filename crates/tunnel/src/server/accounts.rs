@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
-use roadweave_types::{Instant, Rate};
+use roadweave_proto::{Instant, Rate};
 
 use crate::rate::Limit;
 

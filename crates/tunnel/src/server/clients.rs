@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use roadweave_identity::{PeerPolicy as _, PublicKey, Refusal};
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::Server;
 use crate::peers::{Peer, Peers, PeersChange};

@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
+use roadweave_proto::wire::{Control, Hello, Load, Reason, Role, WELCOME_NETWORKS_MAX, Welcome};
+use roadweave_proto::{DropReason, Instant, PathId};
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event};
 use roadweave_schedule::AcknowledgedDatagram;
-use roadweave_types::{DropReason, Instant, PathId};
-use roadweave_wire::{Control, Hello, Load, Reason, Role, WELCOME_NETWORKS_MAX, Welcome};
 
 use super::drain::DRAINS;
 use super::{Direction, Joined, Server, ServerEvent, refusals};

@@ -12,9 +12,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{Control, Reason};
 use roadweave_quic::ConnectionId;
-use roadweave_types::Instant;
-use roadweave_wire::{Control, Reason};
 
 use super::Server;
 

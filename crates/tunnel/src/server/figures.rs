@@ -35,7 +35,7 @@ impl Server {
     pub fn figures(&self, most: usize) -> Vec<SessionFigures> {
         let figures = self.sessions.iter().take(most).filter_map(|(id, joined)| {
             let connection = self.endpoint.connection(*id)?;
-            let path = |path: &roadweave_types::PathSnapshot| {
+            let path = |path: &roadweave_proto::PathSnapshot| {
                 let counters = connection.path_stats(path.id).unwrap_or_default();
                 PathFigures {
                     uplink: joined.path_names.get(&path.id).cloned(),

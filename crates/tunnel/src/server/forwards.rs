@@ -12,8 +12,8 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use roadweave_wire::InnerPacket;
-use roadweave_wire::protocol::{ICMP, ICMPV6, TCP, UDP};
+use roadweave_proto::wire::InnerPacket;
+use roadweave_proto::wire::protocol::{ICMP, ICMPV6, TCP, UDP};
 
 /// The ports of a device behind a client to which ports of the server lead.
 #[derive(Clone, Debug, PartialEq, Eq)]

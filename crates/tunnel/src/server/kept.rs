@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roadweave_identity::PublicKey;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::accounts::Accounts;
 use super::refusals::Refusals;

@@ -1,9 +1,9 @@
 //! How a server is turned.
 
 use bytes::{Bytes, BytesMut};
+use roadweave_proto::wire::InnerPacket;
+use roadweave_proto::{DropReason, Instant, earliest};
 use roadweave_quic::{Local, Source, Transmit};
-use roadweave_types::{DropReason, Instant, earliest};
-use roadweave_wire::InnerPacket;
 
 use super::{Direction, Server, ServerEvent, refusals};
 use crate::node::{Node, RecvMeta};

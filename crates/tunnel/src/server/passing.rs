@@ -8,9 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
+use roadweave_proto::wire::{Binding, Control, Detached, Hello, InnerPacket, Reason, TenantAnchor};
+use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::ConnectionId;
-use roadweave_types::{DropReason, Instant};
-use roadweave_wire::{Binding, Control, Detached, Hello, InnerPacket, Reason, TenantAnchor};
 
 use super::{Direction, Joined, Server, ServerEvent};
 use crate::node::RecvMeta;

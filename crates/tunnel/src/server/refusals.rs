@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_identity::Refusal;
+use roadweave_proto::Instant;
 use roadweave_quic::CloseReason;
-use roadweave_types::Instant;
 
 /// The kinds of refusals with how many there were.
 #[derive(Debug, Default)]

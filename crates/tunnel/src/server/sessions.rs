@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
+use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::ConnectionId;
-use roadweave_types::{DropReason, Instant};
 
 use super::forwards::may_answer;
 use super::{Direction, Server, UNUSED, refusals};

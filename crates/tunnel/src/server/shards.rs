@@ -12,7 +12,7 @@
 
 use bytes::Bytes;
 use roadweave_identity::PublicKey;
-use roadweave_types::{DropReason, Instant};
+use roadweave_proto::{DropReason, Instant};
 
 use super::kept::Kept;
 use super::strays::{Stray, StrayQueue};

@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
-use roadweave_quic::{Connection, ConnectionId};
-use roadweave_types::{DropReason, Instant, PathId};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     Control, LoadDirection, Speedtest, TestBounds, TestId, TestRefusal, TestWord,
 };
+use roadweave_proto::{DropReason, Instant, PathId};
+use roadweave_quic::{Connection, ConnectionId};
 
 use super::{Direction, Joined, Kept, Server};
 use crate::session::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived};

@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 
 use roadweave_identity::PublicKey;
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{Hello, Reason};
 use roadweave_quic::{Connection, ConnectionId};
-use roadweave_types::Instant;
-use roadweave_wire::{Hello, Reason};
 
 use super::Server;
 

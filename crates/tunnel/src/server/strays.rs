@@ -88,7 +88,7 @@ mod tests {
     fn the_oldest_leaves_first_and_makes_room() {
         let mut queue = StrayQueue::default();
         let stray = |number: u8| {
-            let meta = RecvMeta::new(roadweave_types::UplinkId(0), ([192, 0, 2, 1], 4433).into());
+            let meta = RecvMeta::new(roadweave_proto::UplinkId(0), ([192, 0, 2, 1], 4433).into());
             Stray::Packet { shard: 1, meta, payload: Bytes::from(vec![number; 1 << 20]) }
         };
         assert_eq!(

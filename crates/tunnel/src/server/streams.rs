@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use roadweave_identity::PublicKey;
+use roadweave_proto::Instant;
+use roadweave_proto::wire::StreamsOffer;
 use roadweave_quic::{Connection, ConnectionId};
 use roadweave_stream::{Event, Streams};
-use roadweave_types::Instant;
-use roadweave_wire::StreamsOffer;
 
 use super::{Joined, Server};
 use crate::lane::LaneConfig;

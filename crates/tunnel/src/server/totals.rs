@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use roadweave_identity::PublicKey;
-use roadweave_types::PathStatus;
+use roadweave_proto::PathStatus;
 use serde::{Deserialize, Serialize};
 
 use super::Server;

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
+use roadweave_proto::Instant;
 use roadweave_quic::ConnectionId;
-use roadweave_types::Instant;
 
 /// How long a connection may stay without a hello, and after the welcome without a use.
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);

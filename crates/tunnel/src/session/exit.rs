@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use ipnet::IpNet;
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId};
-use roadweave_wire::{InnerPacket, STREAM_TAG};
+use roadweave_proto::wire::{InnerPacket, STREAM_TAG};
+use roadweave_proto::{DropCounters, DropReason, Instant, LaneId};
 
 use super::SymbolQueue;
 use crate::lane::{Delivery, HELD_MAX, LANES_MAX};

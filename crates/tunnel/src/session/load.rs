@@ -12,10 +12,10 @@
 
 use std::time::Duration;
 
-use roadweave_types::{DropReason, Instant, LaneId, Pacing, PathId, earliest};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     Control, LOAD_HEADER, LOAD_OVERHEAD, Load, LoadCounts, Speedtest, TestId, TestWord,
 };
+use roadweave_proto::{DropReason, Instant, LaneId, Pacing, PathId, earliest};
 use serde::{Deserialize, Serialize};
 
 use super::Session;

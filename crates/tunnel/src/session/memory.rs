@@ -8,7 +8,7 @@
 //! Each of these has a bound of its own, and all of them together would be some 200 MiB. Few
 //! sessions need a tenth of it: what was received is kept for 0.7 s, so 30 Mbit/s take some 3 MiB.
 
-use roadweave_types::{Instant, LaneId};
+use roadweave_proto::{Instant, LaneId};
 
 use super::Session;
 use crate::lane::{LaneReceiver, LaneSender, MemoryStats};

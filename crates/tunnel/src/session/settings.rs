@@ -1,9 +1,9 @@
 //! What may be another while a session goes on: the lanes of the sending direction, their
 //! strategies, and what the applications behind them tell.
 
+use roadweave_proto::wire::{Control, PlayerReport};
+use roadweave_proto::{Instant, LaneId};
 use roadweave_recovery::Qoe;
-use roadweave_types::{Instant, LaneId};
-use roadweave_wire::{Control, PlayerReport};
 
 use super::Session;
 use super::config::{SetError, are_alike, find_lane, needs_flows};

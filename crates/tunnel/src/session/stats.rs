@@ -1,6 +1,6 @@
 //! The figures of a session, as `roadweave show` and the lab's reports have them.
 
-use roadweave_types::{DropCounters, LaneId};
+use roadweave_proto::{DropCounters, LaneId};
 use serde::{Deserialize, Serialize};
 
 use super::{LoadStats, Session};

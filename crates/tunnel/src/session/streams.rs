@@ -14,8 +14,8 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use roadweave_proto::{DropReason, Instant, PathSnapshot, Urgency, earliest};
 use roadweave_stream::{Streams, Timing};
-use roadweave_types::{DropReason, Instant, PathSnapshot, Urgency, earliest};
 
 use super::Session;
 use crate::carrier::Carrier;

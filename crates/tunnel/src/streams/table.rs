@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{StreamsEpoch, StreamsOffer};
 use roadweave_stream::{Event, Side, Streams, Violation};
-use roadweave_types::Instant;
-use roadweave_wire::{StreamsEpoch, StreamsOffer};
 
 use super::{KEPT_FOR, StreamsConfig, StreamsOwner};
 use crate::peers::Peer;

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// For how long a limit holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use roadweave_proto::peer_text;
 use roadweave_tunnel::{LaneStats, PathStatusReport, SessionStatus};
-use roadweave_types::peer_text;
 use serde_json::{Map, Value, json};
 
 use super::Records;

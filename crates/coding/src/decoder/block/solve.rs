@@ -8,7 +8,7 @@
 //! ```
 
 use bytes::{Bytes, BytesMut};
-use roadweave_types::PacketId;
+use roadweave_proto::PacketId;
 
 use super::{Block, Contradicting, Equation, Known};
 use crate::decoder::bits::Bits;

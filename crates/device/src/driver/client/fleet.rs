@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use roadweave_fleet::VerifiedServer;
 use roadweave_identity::PublicKey;
+use roadweave_proto::{DropReason, Instant};
 use roadweave_tunnel::{Client, SessionStatus};
-use roadweave_types::{DropReason, Instant};
 
 use super::{CandidateOptions, ClientRole, candidates};
 use crate::Uplink;

@@ -1,7 +1,7 @@
 //! What modems tell, by the local socket, and what it says about who is tried first.
 
+use roadweave_proto::{Instant, UplinkTraits};
 use roadweave_tunnel::Client;
-use roadweave_types::{Instant, UplinkTraits};
 use serde_json::{Value, json};
 
 use super::ClientRole;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use roadweave_fleet::VerifiedServer;
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_proto::{Marks, ProbeUrl, ServerName, UplinkMatch, UplinkSelector};
 use roadweave_quic::TransportConfig;
 use roadweave_tunnel::{LaneConfig, StreamsConfig, UplinkPolicy};
-use roadweave_types::{Marks, ProbeUrl, ServerName, UplinkMatch, UplinkSelector};
 
 use super::super::{Reread, TunSettings};
 use crate::filter::split::SplitRules;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use roadweave_proto::{Instant, PathStatus, Policy, Priority, Rate};
 use roadweave_tunnel::{Caps, Client, UplinkPolicy};
-use roadweave_types::{Instant, PathStatus, Policy, Priority, Rate};
 use serde_json::{Value, json};
 
 use super::ClientRole;

@@ -15,8 +15,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_proto::{Instant, ProbeUrl, UplinkId};
 use roadweave_tunnel::{Client, Portal};
-use roadweave_types::{Instant, ProbeUrl, UplinkId};
 
 use super::ClientRole;
 use crate::driver::event_loop::Driver;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use roadweave_proto::Instant;
 use roadweave_tunnel::{Client, SpeedtestPlan};
-use roadweave_types::Instant;
 use serde_json::{Value, json};
 
 use crate::driver::settings;

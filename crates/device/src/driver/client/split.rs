@@ -12,7 +12,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_types::{Instant, Kind, Marks};
+use roadweave_proto::{Instant, Kind, Marks};
 
 use crate::driver::steering::Steering;
 use crate::filter::Turn;

@@ -1,8 +1,8 @@
 //! What goes as streams of a box's LAN: what joins it with the tunnel.
 
+use roadweave_proto::Instant;
 use roadweave_stream::{Config, Side, Streams};
 use roadweave_tunnel::{Client, StreamsConfig, StreamsOwner};
-use roadweave_types::Instant;
 
 use super::options::LanStreamsOptions;
 use super::split::Split;

@@ -1,7 +1,7 @@
 //! What a client tells its user: that a session is up or over, and why there is none.
 
+use roadweave_proto::Instant;
 use roadweave_tunnel::{Client, ClientEvent, Notice};
-use roadweave_types::Instant;
 
 use super::{ClientRole, SILENCE_MAX};
 use crate::driver::event_loop::Driver;

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use roadweave_proto::{Instant, PathStatus, UplinkId, UplinkTraits, peer_text};
 use roadweave_tunnel::{Client, UplinkPolicy};
-use roadweave_types::{Instant, PathStatus, UplinkId, UplinkTraits, peer_text};
 
 use super::{ClientRole, UPLINK_RETRY};
 use crate::conflicts::{Owner, Protected};

@@ -6,8 +6,8 @@
 //! all of them ────► the answer to who asked for a reload
 //! ```
 
+use roadweave_proto::Instant;
 use roadweave_tunnel::Client;
-use roadweave_types::Instant;
 
 use super::ClientRole;
 use super::streams::LanStreams;

@@ -9,7 +9,7 @@
 //! The anchor's key is known, so a name that leads to a stranger costs an attempt and nothing else.
 
 use roadweave_identity::PublicKey;
-use roadweave_types::{Instant, ServerHost, ServerName};
+use roadweave_proto::{Instant, ServerHost, ServerName};
 
 use super::node::Serves;
 use crate::Waker;

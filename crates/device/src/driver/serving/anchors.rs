@@ -6,8 +6,8 @@
 //!                                                       └► names: where the anchors are
 //! ```
 
+use roadweave_proto::Instant;
 use roadweave_tunnel::ProxyTenant;
-use roadweave_types::Instant;
 
 use super::anchor_names::{AnchorNames, AnchorPlace};
 use super::node::Serves;

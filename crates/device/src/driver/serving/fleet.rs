@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
+use roadweave_proto::Instant;
 use roadweave_tunnel::PeerTable;
-use roadweave_types::Instant;
 
 use super::Tables;
 use super::anchors::TenantRoutes;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
+use roadweave_proto::DropCounters;
 use roadweave_tunnel::Peers;
-use roadweave_types::DropCounters;
 
 use super::super::{DriverError, TunSettings, needed_files};
 use super::machine::{Leads, Machine};

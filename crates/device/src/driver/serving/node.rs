@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
+use roadweave_proto::Instant;
 use roadweave_tunnel::{
     Anchor, DrainReason, Learned, Peer, Peers, PeersChange, ProxyTenant, Server, ServerEvent,
     SessionFigures, TenantId,
 };
-use roadweave_types::Instant;
 
 use super::super::STATE_INTERVAL;
 use super::{Serving, Tables};

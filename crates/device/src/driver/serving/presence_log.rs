@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// What of the coming and going is told.
 #[derive(Debug, Default)]

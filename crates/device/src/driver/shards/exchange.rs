@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use roadweave_identity::PublicKey;
+use roadweave_proto::{DropCounters, DropReason};
 use roadweave_tunnel::{Stray, StrayQueue};
-use roadweave_types::{DropCounters, DropReason};
 
 use crate::{DeviceError, Waker};
 

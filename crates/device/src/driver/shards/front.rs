@@ -11,12 +11,12 @@ use std::time::{Duration, Instant as Moment};
 
 use bytes::Bytes;
 use roadweave_identity::PublicKey;
+use roadweave_proto::Instant;
 use roadweave_quic::Transmit;
 use roadweave_tunnel::{
     DrainReason, EncoderTarget, Learned, Node, Peer, Peers, PeersChange, ProxyTenant, RecvMeta,
     Server, ServerEvent, SessionFigures, SetError, Strategy,
 };
-use roadweave_types::Instant;
 
 use super::exchange::lock;
 use super::slot::{Common, Order, ShardSlot};

@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use roadweave_identity::Identity;
+use roadweave_proto::DropCounters;
 use roadweave_quic::ShardMap;
 use roadweave_tunnel::{DrainReason, Kept, PeerTable, Server, ServerConfig, ServerEvent};
-use roadweave_types::DropCounters;
 
 use super::exchange::{Exchange, lock};
 use super::told::Counters;

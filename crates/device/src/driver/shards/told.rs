@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use roadweave_proto::DropCounters;
 use roadweave_tunnel::{Server, SessionStatus, Tally};
-use roadweave_types::DropCounters;
 
 use crate::Tun;
 use crate::driver::event_loop::Driver;

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use roadweave_proto::{Instant, UplinkId, earliest};
 use roadweave_tunnel::{Server, ServerEvent};
-use roadweave_types::{Instant, UplinkId, earliest};
 use serde_json::Value;
 
 use super::exchange::{Parcels, lock};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use roadweave_types::DropReason;
+use roadweave_proto::DropReason;
 
 use super::super::chain::{Chain, count_and_drop, counter, family};
 use super::super::ruleset::{inside_sets, matches_inside, of_family};

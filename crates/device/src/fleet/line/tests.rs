@@ -346,7 +346,7 @@ fn begin(rig: &mut Rig, count: usize) {
 /// An uplink that is this machine itself.
 fn loopback(address: &str) -> ControllerRoute {
     ControllerRoute::Uplink(Uplink {
-        id: roadweave_types::UplinkId(1),
+        id: roadweave_proto::UplinkId(1),
         name: "lo".to_owned(),
         index: 1,
         carrier: true,

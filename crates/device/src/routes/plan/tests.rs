@@ -1,4 +1,4 @@
-use roadweave_types::UplinkSelector;
+use roadweave_proto::UplinkSelector;
 
 use super::*;
 use crate::{Excluded, Gateway};

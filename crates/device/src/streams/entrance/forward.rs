@@ -9,8 +9,8 @@
 //! application means for one host comes to another.
 
 use httparse::Header;
-use roadweave_types::{ServerHost, ServerName};
-use roadweave_wire::Destination;
+use roadweave_proto::wire::Destination;
+use roadweave_proto::{ServerHost, ServerName};
 
 use super::http::destination_of;
 

@@ -1,7 +1,7 @@
 //! What an application says first, told apart by its first byte: SOCKS5's is 5, and no method of
 //! HTTP begins so.
 
-use roadweave_wire::{
+use roadweave_proto::wire::{
     Destination, ResetCode, SOCKS_MESSAGE_MAX, SOCKS_VERSION, SocksConnect, SocksGreeting,
     SocksReply,
 };

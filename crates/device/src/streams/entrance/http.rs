@@ -2,8 +2,8 @@
 //! connection (RFC 9112). CONNECT asks for a connection, `http://` for something of another host; all
 //! else is for this box itself.
 
-use roadweave_types::{ServerHost, ServerName};
-use roadweave_wire::Destination;
+use roadweave_proto::wire::Destination;
+use roadweave_proto::{ServerHost, ServerName};
 
 use super::forward::forward;
 use super::handshake::{Asked, Dialect};

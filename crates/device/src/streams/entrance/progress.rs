@@ -4,9 +4,9 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{Destination, ResetCode, StreamPriority};
 use roadweave_stream::Streams;
-use roadweave_types::Instant;
-use roadweave_wire::{Destination, ResetCode, StreamPriority};
 
 use super::super::splice::{Over, Splice, Turn, break_off};
 use super::super::table::Number;

@@ -11,7 +11,7 @@
 //! of the box names the origins that may (`streams.origins`), and no other page steers it.
 
 use httparse::Header;
-use roadweave_media::Cmcd;
+use roadweave_proto::media::Cmcd;
 use roadweave_tunnel::Qoe;
 use serde::Deserialize;
 

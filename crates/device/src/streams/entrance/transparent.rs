@@ -17,9 +17,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use roadweave_proto::wire::{Destination, ResetCode};
+use roadweave_proto::{Instant, Kind, Marks};
 use roadweave_stream::Streams;
-use roadweave_types::{Instant, Kind, Marks};
-use roadweave_wire::{Destination, ResetCode};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::super::splice::break_off;

@@ -11,8 +11,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use roadweave_types::Instant;
-use roadweave_wire::ResetCode;
+use roadweave_proto::Instant;
+use roadweave_proto::wire::ResetCode;
 
 use super::source::connect;
 use crate::poll::{Poller, Token};

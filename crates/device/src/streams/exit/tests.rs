@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use roadweave_wire::StreamPriority;
+use roadweave_proto::wire::StreamPriority;
 
 use super::*;
 

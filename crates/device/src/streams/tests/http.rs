@@ -1,7 +1,7 @@
 //! Plain HTTP that passes by: what is made of it, and that it passes as it is.
 
-use roadweave_types::SplitMix64;
-use roadweave_wire::{
+use roadweave_proto::SplitMix64;
+use roadweave_proto::wire::{
     Acknowledged, Destination, STREAM_TAG, StreamFrame, StreamFrames, StreamPriority, StreamsEpoch,
     StreamsOffer,
 };

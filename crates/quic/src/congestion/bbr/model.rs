@@ -6,7 +6,7 @@
 //!          rate = the lower of the two;  rate x base round-trip time = the path's volume (BDP)
 //! ```
 //!
-//! Rates in here are fractions of bytes per second, not [`Rate`](roadweave_types::Rate)s: they are
+//! Rates in here are fractions of bytes per second, not [`Rate`](roadweave_proto::Rate)s: they are
 //! multiplied by gains and shares in each round, and rounding would add up. What leaves the
 //! controller is a `Rate`.
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use roadweave_identity::{Identity, PublicKey};
+use roadweave_proto::Rate;
+use roadweave_proto::wire::{Binding, LegMessage, Passed, StreamsEpoch};
 use roadweave_quic::{ConnectionId, Epoch, TransportConfig};
-use roadweave_types::Rate;
-use roadweave_wire::{Binding, LegMessage, Passed, StreamsEpoch};
 
 use super::super::legs::Leg;
 use super::super::{AnchorConfig, AnchorTenant};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_types::{Instant, UplinkId};
+use roadweave_proto::{Instant, UplinkId};
 
 /// One round of probes.
 #[derive(Debug)]

@@ -287,7 +287,7 @@ proptest! {
     fn noise_moves_nobody_to_and_fro(
         seed in any::<u64>(), base in 10u64..200, noise in 0u64..200, lost in 0u64..60,
     ) {
-        let mut random = roadweave_types::SplitMix64::new(seed);
+        let mut random = roadweave_proto::SplitMix64::new(seed);
         let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "c")];
         let mut choice = Choice::new(&all);
         let moves = run(&mut choice, &[30, 20, 10], hours(24), |_, _, _| {
@@ -306,7 +306,7 @@ proptest! {
     fn the_better_server_is_found_in_spite_of_noise(
         seed in any::<u64>(), base in 40u64..200, noise in 0u64..20,
     ) {
-        let mut random = roadweave_types::SplitMix64::new(seed);
+        let mut random = roadweave_proto::SplitMix64::new(seed);
         let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
         let moves = run(&mut choice, &[30, 20], hours(24), |now, it, _| {
             let far = if (it == 1) == (now < hours(2)) { base * 2 + 20 } else { base };

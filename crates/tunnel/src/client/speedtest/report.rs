@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_wire::{LoadCounts, LoadDirection, TestRefusal};
+use roadweave_proto::wire::{LoadCounts, LoadDirection, TestRefusal};
 use serde::{Deserialize, Serialize};
 
 /// How a speed test goes.

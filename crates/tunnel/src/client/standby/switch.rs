@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
+use roadweave_proto::wire::{Control, Reason, Role};
+use roadweave_proto::{Instant, PathSnapshot};
 use roadweave_quic::ConnectionId;
-use roadweave_types::{Instant, PathSnapshot};
-use roadweave_wire::{Control, Reason, Role};
 
 use super::{Fault, Goal, Question};
 use crate::client::Client;

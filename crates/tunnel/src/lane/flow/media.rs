@@ -10,7 +10,7 @@
 //! RTSP's. What sends much behind it without any media is a transfer: a data channel, SRT's file
 //! mode.
 
-use roadweave_wire::{InnerPacket, RtpHeader, SrtHeader};
+use roadweave_proto::wire::{InnerPacket, RtpHeader, SrtHeader};
 
 use super::rtp::RtpDetector;
 

@@ -5,7 +5,7 @@
 //! source; what else has a version of 2 there is unlikely to count as well. A flow may carry
 //! several sources, as the audio and the video of a call do (RFC 8843), and other things between.
 
-use roadweave_wire::RtpHeader;
+use roadweave_proto::wire::RtpHeader;
 
 /// Packets in sequence that make a source.
 const PROOF: u8 = 4;

@@ -1,6 +1,6 @@
 //! What one lane has received.
 
-use roadweave_types::{Delays, DropCounters};
+use roadweave_proto::{Delays, DropCounters};
 use serde::{Deserialize, Serialize};
 
 use crate::lane::reorder::OrderStats;

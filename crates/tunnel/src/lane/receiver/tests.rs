@@ -1,4 +1,4 @@
-use roadweave_wire::Stamp;
+use roadweave_proto::wire::Stamp;
 
 use super::*;
 

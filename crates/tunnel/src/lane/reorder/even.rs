@@ -21,7 +21,7 @@ mod delays;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 use super::{ExtendedId, Outlet, Placed, Turn};
 use delays::{Delays, Seen};

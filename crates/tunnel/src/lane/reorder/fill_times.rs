@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_proto::Instant;
 
 /// Of a thousand missing packets that come, so many shall come within half of the wait: a transfer
 /// that grows makes gaps that take ever longer, and each that is given up halves its window, while

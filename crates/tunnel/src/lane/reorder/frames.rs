@@ -21,7 +21,7 @@
 //!
 //! Source: LoLa section 3.5.
 //!
-//! [`Stamp`]: roadweave_wire::Stamp
+//! [`Stamp`]: roadweave_proto::wire::Stamp
 
 mod candidates;
 mod missing;
@@ -30,8 +30,8 @@ mod stream;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use roadweave_types::Instant;
-use roadweave_wire::{InnerPacket, RtpHeader};
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{InnerPacket, RtpHeader};
 
 use super::{ExtendedId, Outlet, Placed, Turn};
 use candidates::Candidates;

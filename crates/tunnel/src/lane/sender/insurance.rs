@@ -1,7 +1,7 @@
 //! Coded packets that nobody has asked for: they leave at once, or not at all.
 
+use roadweave_proto::{DropReason, Instant, PacketId};
 use roadweave_recovery::Premium;
-use roadweave_types::{DropReason, Instant, PacketId};
 
 use super::LaneSender;
 use crate::carrier::Carrier;

@@ -1,6 +1,6 @@
 //! What the sending half of a lane holds, and what it lets go of when memory is short.
 
-use roadweave_types::{DropReason, Instant};
+use roadweave_proto::{DropReason, Instant};
 
 use super::LaneSender;
 use crate::lane::memory::MemoryStats;

@@ -1,7 +1,9 @@
 //! The packets of a lane that wait for a free window: until when they do, and how they are cut.
 
-use roadweave_types::{DropReason, Instant, Urgency};
-use roadweave_wire::{FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol};
+use roadweave_proto::wire::{
+    FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol,
+};
+use roadweave_proto::{DropReason, Instant, Urgency};
 
 use super::LaneSender;
 use crate::lane::shed::{Frame, Shedder};

@@ -14,9 +14,9 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use rand_core::RngCore;
 use roadweave_coding::EncodeError;
+use roadweave_proto::wire::{CODED_HEADER, Coded, Part};
+use roadweave_proto::{DropReason, Instant, PacketId, PathId, PathOffer, PathSnapshot};
 use roadweave_recovery::Repair;
-use roadweave_types::{DropReason, Instant, PacketId, PathId, PathOffer, PathSnapshot};
-use roadweave_wire::{CODED_HEADER, Coded, Part};
 
 use super::LaneSender;
 use crate::carrier::{Carrier, SendError};

@@ -1,10 +1,10 @@
 //! What a lane is told while it runs: another strategy, other settings, how its application does;
 //! and what its strategy learns.
 
+use roadweave_proto::wire::Control;
+use roadweave_proto::{Instant, PathId, Promise};
 use roadweave_recovery::{Insurance, Qoe, RecoveryConfig};
 use roadweave_schedule::RestoreError;
-use roadweave_types::{Instant, PathId, Promise};
-use roadweave_wire::Control;
 
 use super::{LaneSender, RANGE_SPAN};
 use crate::carrier::Carrier;

@@ -1,12 +1,12 @@
 //! Source datagrams on their way out: packets for the first time and again, and copies that waited
 //! for their path.
 
-use roadweave_recovery::SentCopy;
-use roadweave_schedule::{Decision, PacketInfo, PathSet};
-use roadweave_types::{DropReason, Instant, PacketId, PathId, PathOffer, PathSnapshot};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     CODED_HEADER, FragmentPosition, PREDECESSOR_HEADER, SOURCE_HEADER, STAMP_HEADER, Symbol,
 };
+use roadweave_proto::{DropReason, Instant, PacketId, PathId, PathOffer, PathSnapshot};
+use roadweave_recovery::SentCopy;
+use roadweave_schedule::{Decision, PacketInfo, PathSet};
 
 use super::LaneSender;
 use super::queue::Queued;

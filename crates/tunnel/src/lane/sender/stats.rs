@@ -1,7 +1,7 @@
 //! What one lane has sent.
 
+use roadweave_proto::DropCounters;
 use roadweave_recovery::RecoveryStats;
-use roadweave_types::DropCounters;
 use serde::{Deserialize, Serialize};
 
 /// What one lane has sent, in packets and bytes of datagram payload.

@@ -9,8 +9,8 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use roadweave_types::{DropReason, Instant, PacketId};
-use roadweave_wire::{FragmentPosition, Symbol};
+use roadweave_proto::wire::{FragmentPosition, Symbol};
+use roadweave_proto::{DropReason, Instant, PacketId};
 
 use super::LaneSender;
 use super::queue::Queued;

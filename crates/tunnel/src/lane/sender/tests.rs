@@ -1,11 +1,11 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use roadweave_schedule::{Decision, PacketInfo, PathSet};
-use roadweave_types::{Pacing, PathStatus, Policy};
-use roadweave_wire::{
+use roadweave_proto::wire::{
     Control, FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, split_predecessor, split_stamp,
 };
+use roadweave_proto::{Pacing, PathStatus, Policy};
+use roadweave_schedule::{Decision, PacketInfo, PathSet};
 
 use super::*;
 use crate::carrier::SendError;
@@ -382,8 +382,8 @@ fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
 /// The whole datagrams that parts make, with the numbers of those.
 fn put_together(datagrams: &[(PathId, u64, Bytes)]) -> Vec<Bytes> {
     let (mut parts, mut drops) = (crate::lane::Reassembly::default(), Default::default());
-    let mut put = |bytes: &Bytes| match roadweave_wire::Datagram::parse(bytes.clone()) {
-        Ok(roadweave_wire::Datagram::Part(part)) => {
+    let mut put = |bytes: &Bytes| match roadweave_proto::wire::Datagram::parse(bytes.clone()) {
+        Ok(roadweave_proto::wire::Datagram::Part(part)) => {
             parts.insert(at(0), part, Duration::from_millis(700), &mut drops)
         }
         _ => Some(bytes.clone()),
@@ -451,8 +451,8 @@ fn coded_packets_and_copies_that_wait_are_cut_when_the_paths_become_narrower() {
     assert_eq!(wholes.len(), made);
     let is_coded = |bytes: &Bytes| {
         matches!(
-            roadweave_wire::Datagram::parse(bytes.clone()),
-            Ok(roadweave_wire::Datagram::Coded(_))
+            roadweave_proto::wire::Datagram::parse(bytes.clone()),
+            Ok(roadweave_proto::wire::Datagram::Coded(_))
         )
     };
     assert!(wholes.iter().all(is_coded));

@@ -1,6 +1,6 @@
 //! What a proxy keeps of the frames for a client, and what it says that it takes.
 
-use roadweave_wire::StreamsEpoch;
+use roadweave_proto::wire::StreamsEpoch;
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn relay() -> Relay {
 }
 
 fn frames(sent: u64, urgency: u64, length: usize) -> LegFrames {
-    let frames = vec![roadweave_wire::STREAM_TAG; length].into();
+    let frames = vec![roadweave_proto::wire::STREAM_TAG; length].into();
     LegFrames { handle: 1, urgency: Urgency(urgency), sent, frames }
 }
 

@@ -1,8 +1,8 @@
 //! What a session sends of load and counts of it, over a path that is told what to take.
 
 use bytes::Bytes;
-use roadweave_types::{PathSnapshot, Rate};
-use roadweave_wire::Datagram;
+use roadweave_proto::wire::Datagram;
+use roadweave_proto::{PathSnapshot, Rate};
 
 use super::super::tests::inner;
 use super::*;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use noq_proto::congestion::Controller;
 use roadweave_emulate::{Jitter, Link, LinkSettings, Timeline, Trace};
-use roadweave_types::{Instant as LinkInstant, Rate, RttEstimator, SplitMix64};
+use roadweave_proto::{Instant as LinkInstant, Rate, RttEstimator, SplitMix64};
 
 use super::super::Bbr;
 

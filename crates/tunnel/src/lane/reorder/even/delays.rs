@@ -22,8 +22,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_types::Instant;
-use roadweave_wire::Stamp;
+use roadweave_proto::Instant;
+use roadweave_proto::wire::Stamp;
 
 /// What the packets of a lane took of late, and the delay that follows from it.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
-use roadweave_types::{Order, PacketId};
-use roadweave_wire::Stamp;
+use roadweave_proto::wire::Stamp;
+use roadweave_proto::{Order, PacketId};
 
 use super::super::{HELD_MAX, Reorder, Unit};
 use super::*;

@@ -23,8 +23,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use roadweave_types::Instant;
-use roadweave_wire::RtpHeader;
+use roadweave_proto::Instant;
+use roadweave_proto::wire::RtpHeader;
 
 use super::super::{ExtendedId, HELD_OVERHEAD, Outlet, Placed, Turn};
 use super::Times;

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use roadweave_types::{Order, PacketId};
+use roadweave_proto::{Order, PacketId};
 
 use super::super::{HELD_BYTES_MAX, HELD_MAX, Keeper, Reorder, Unit};
 use super::*;

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
-use roadweave_types::{PathId, Policy};
-use roadweave_wire::{Coded, Datagram, FragmentPosition, RtpHeader, SYMBOL_HEADER, Symbol};
+use roadweave_proto::wire::{Coded, Datagram, FragmentPosition, RtpHeader, SYMBOL_HEADER, Symbol};
+use roadweave_proto::{PathId, Policy};
 
 use super::super::tests::TwoPaths;
 use super::*;
@@ -15,7 +15,7 @@ fn at(ms: u64) -> Instant {
 fn after_frame(percent: u8, lengths: &[usize], carrier: &mut TwoPaths) -> LaneSender {
     let config =
         LaneConfig { insurance_percent: percent, ..LaneConfig::new("a", crate::Strategy::xnc()) };
-    let lane = roadweave_types::LaneId(0);
+    let lane = roadweave_proto::LaneId(0);
     let mut sender = LaneSender::new(lane, config, 1, false).expect("xnc needs no uplink");
     for (index, length) in lengths.iter().enumerate() {
         let marker = index + 1 == lengths.len();
@@ -90,7 +90,7 @@ proptest! {
         sender.send_premium(at(1), &Premium { start: PacketId(0), count, shares }, &mut carrier);
         let mut datagrams = carrier.datagrams();
         prop_assert_eq!(datagrams.len(), lengths.len() + usize::from(extra));
-        let mut random = roadweave_types::SplitMix64::new(order);
+        let mut random = roadweave_proto::SplitMix64::new(order);
         for index in (1..datagrams.len()).rev() {
             datagrams.swap(index, random.below(index + 1));
         }

@@ -1,6 +1,6 @@
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
-use roadweave_types::LaneId;
-use roadweave_wire::{Datagram, FragmentPosition, SOURCE_HEADER, SourceDatagram, Symbol};
+use roadweave_proto::LaneId;
+use roadweave_proto::wire::{Datagram, FragmentPosition, SOURCE_HEADER, SourceDatagram, Symbol};
 
 use roadweave_schedule::AcknowledgedDatagram;
 

@@ -1,0 +1,7 @@
+//! The roadweave-fleet binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    roadweave_control::operator::main()
+}

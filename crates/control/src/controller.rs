@@ -1,0 +1,91 @@
+//! The roadweave-controller binary: keeps a fleet, and serves boxes, proxies and people.
+
+mod approve;
+mod delegate;
+mod file;
+mod folder;
+mod init;
+mod oidc;
+mod run;
+mod transfer;
+mod trust;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+use roadweave_terminal::command_line::{LogOption, finish, refuse};
+
+/// Keeps a fleet of boxes and proxies: who belongs to it, how each is to be set, and who may say so
+#[derive(Parser)]
+#[command(name = "roadweave-controller", version, max_term_width = 100)]
+struct Arguments {
+    #[command(flatten)]
+    log: LogOption,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Makes a controller: keys, certificate, database, and its first owner
+    Init(init::Options),
+    /// Serves, until it is told to stop
+    Run(FolderOption),
+    /// Writes everything that the database holds to a file
+    Backup(transfer::Backup),
+    /// Reads a backup into an empty database
+    Restore(transfer::Restore),
+    /// Prints the controller's public key
+    Key(FolderOption),
+    /// Says by a root key whom the fleet may trust: to keep that key elsewhere, or to change keys
+    Trust(trust::Options),
+    /// Signs a key that may sign for others: for a token, a pool, or somebody's machine
+    Delegate(delegate::Options),
+    /// Shows a configuration that waits for a person, and approves it by a key
+    Approve(approve::Options),
+    /// Makes a private key in a file, and prints its public half
+    Keygen(delegate::Keygen),
+}
+
+/// Where the controller is.
+#[derive(clap::Args)]
+struct FolderOption {
+    /// The folder that `init` has made
+    #[arg(
+        long,
+        default_value = "/var/lib/roadweave-controller",
+        env = "ROADWEAVE_CONTROLLER",
+        value_name = "FOLDER"
+    )]
+    folder: PathBuf,
+}
+
+/// All of its command line.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
+    let code = match Arguments::try_parse() {
+        Ok(Arguments { log, command }) => log.run(|| match command {
+            Command::Init(options) => init::run(&options),
+            Command::Run(at) => run::run(&at.folder),
+            Command::Backup(options) => transfer::backup(&options),
+            Command::Restore(options) => transfer::restore(&options),
+            Command::Key(at) => run::key(&at.folder),
+            Command::Trust(options) => trust::run(&options),
+            Command::Delegate(options) => delegate::run(&options),
+            Command::Approve(options) => approve::run(&options),
+            Command::Keygen(options) => delegate::keygen(&options),
+        }),
+        Err(error) => refuse(&error),
+    };
+    finish(code)
+}
+
+/// Runs to its end what waits for the network and the database.
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+}

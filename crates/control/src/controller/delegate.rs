@@ -1,0 +1,225 @@
+//! `roadweave-controller delegate` and `keygen`: what the holder of a root key signs beforehand, so
+//! that the key can stay away from the controller.
+//!
+//! ```text
+//! root.key ──► tram.delegate ──► roadweave fleet delegate add       the chain alone
+//!                          └───► roadweave fleet token create       its private key, in the token
+//! ```
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use anyhow::{Context as _, Result};
+use roadweave_fleet::{Chain, Delegate, Grant, Name, Role, Scope, Signed, Statement, Trust};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::{out, secret};
+
+use crate::controller::folder::{identity, write_new};
+use crate::keys;
+use crate::model::slug;
+
+/// Who may sign, and for whom.
+#[derive(clap::Args)]
+#[command(group(clap::ArgGroup::new("kind").required(true)))]
+pub struct Options {
+    /// The root's key; or the file of a signer, who passes on what it may itself. Needs no
+    /// controller on this machine
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+    /// For a token: boxes join by it, or what --role says
+    #[arg(long, group = "kind")]
+    token: bool,
+    /// For a pool: proxies join by its tokens, or what --role says
+    #[arg(long, group = "kind")]
+    pool: bool,
+    /// For somebody's machine, which makes delegates of its own within this one, but no signers
+    #[arg(long, group = "kind")]
+    signer: bool,
+    /// The tenant that it is for
+    #[arg(long, value_name = "NAME", required_unless_present = "all_tenants")]
+    tenant: Option<Name>,
+    /// Proxies and anchors that serve all tenants: for the tenant that runs the controller
+    #[arg(long, conflicts_with = "tenant")]
+    all_tenants: bool,
+    /// Its name; made up, if you leave it out
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// How many keys it may sign for
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    uses: Option<u32>,
+    /// What it may let in; may be given several times
+    #[arg(long = "role", value_name = "ROLE", value_parser = ["box", "proxy", "anchor"])]
+    roles: Vec<String>,
+    /// A tag that boxes get by it; may be given several times
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<Name>,
+    /// Where it is written: its private key and what was signed; NAME.delegate by default
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// Where a new key is written.
+#[derive(clap::Args)]
+pub struct Keygen {
+    /// The file, which must not be there yet
+    file: PathBuf,
+}
+
+/// Makes a private key in a file, and prints its public half.
+pub fn keygen(options: &Keygen) -> Result<()> {
+    let made = new_identity();
+    write(&options.file, &format!("{}\n", made.to_base64()))?;
+    Ok(out::line(format_args!("{}", made.public_key()))?)
+}
+
+/// Signs a delegate.
+pub fn run(options: &Options) -> Result<()> {
+    let signer = Signer::read(&options.key)?;
+    if options.signer && signer.chain.is_some() {
+        let message = "--signer: by a root alone; what is signed below a signer's signer would fit \
+                       into no token";
+        return Err(BadInput::new(message).into());
+    }
+    let made = new_identity();
+    let statement = statement(options, made.public_key())?;
+    let chain = signer.sign(&statement)?;
+    let delegate = Delegate { private_key: made.to_base64(), chain };
+    if !options.signer && !delegate.fits_a_token() {
+        let message = "it would fit into no token: give it fewer tags, or sign it by the root";
+        return Err(BadInput::new(message).into());
+    }
+    let out = options.out.clone().unwrap_or_else(|| format!("{}.delegate", statement.name).into());
+    write(&out, &format!("{}\n", serde_json::to_string(&delegate)?))?;
+    let (name, key, file) = (&statement.name, statement.key, out.display());
+    let use_it = match options.signer {
+        true => format!("sign by it: roadweave-controller delegate --key {file} --token ..."),
+        false => format!("hand it out: roadweave fleet token create --delegate {file}"),
+    };
+    out::line(format_args!(
+        "{file} has the private key of the delegate {name}, {key}.\n\
+         Put it in, which leaves that key here: roadweave fleet delegate add {file}\n\
+         Then {use_it}"
+    ))?;
+    Ok(())
+}
+
+/// Who signs: a root, or a delegate that may make others.
+struct Signer {
+    identity: Identity,
+    /// What leads to it, where it is no root.
+    chain: Option<Chain>,
+    /// Where that begins.
+    root: PublicKey,
+}
+
+impl Signer {
+    fn read(path: &Path) -> Result<Self> {
+        let bad = |why: &dyn std::fmt::Display| BadInput::new(format!("{}: {why}", path.display()));
+        let text = secret::read(path)?;
+        if !text.trim_start().starts_with('{') {
+            let identity = identity(path)?;
+            return Ok(Self { root: identity.public_key(), chain: None, identity });
+        }
+        let file: Delegate = serde_json::from_str(&text).map_err(|error| bad(&error))?;
+        let identity = Identity::from_base64(&file.private_key).map_err(|error| bad(&error))?;
+        let root = file.chain.claimed_root().ok_or_else(|| bad(&"its chain is empty"))?;
+        Ok(Self { identity, chain: Some(file.chain), root })
+    }
+
+    /// A chain to what `statement` is about, if this signer may say so.
+    fn sign(self, statement: &Statement) -> Result<Chain> {
+        let signed = Signed::sign(statement, &self.identity)?;
+        let chain = match self.chain {
+            Some(chain) => chain.then(signed),
+            None => Chain::new(vec![signed]),
+        };
+        let trust = Trust::pinned(self.root, self.root);
+        let holds = chain.verify(&trust);
+        holds.map_err(|error| {
+            BadInput::new(format!(
+                "nobody would take this: {error}. A signer passes on its own tenant, roles and \
+                 tags, and no more uses than it has"
+            ))
+        })?;
+        Ok(chain)
+    }
+}
+
+fn statement(options: &Options, key: PublicKey) -> Result<Statement> {
+    let kind = match (options.token, options.pool) {
+        (true, _) => "token",
+        (_, true) => "pool",
+        _ => "signer",
+    };
+    let uses = match options.uses {
+        None if !options.token => {
+            let message = format!("--uses: say how many keys a {kind} may sign for");
+            return Err(BadInput::new(message).into());
+        }
+        uses => uses.unwrap_or(1),
+    };
+    let default = if options.pool { Role::Proxy } else { Role::Box };
+    let mut roles: BTreeSet<Role> = options.roles.iter().map(|role| role_of(role)).collect();
+    if roles.is_empty() {
+        roles.insert(default);
+    }
+    if !options.tags.is_empty() && !roles.contains(&Role::Box) {
+        return Err(BadInput::new("--tag: tags are of boxes").into());
+    }
+    if options.all_tenants && roles.contains(&Role::Box) {
+        return Err(BadInput::new("--all-tenants: a box belongs to one tenant").into());
+    }
+    if options.signer {
+        roles.insert(Role::Delegate);
+    }
+    let made_up = || format!("{kind}-{}", &keys::identifier()[..8]);
+    let name = options.name.clone().unwrap_or_else(made_up);
+    slug(&name).map_err(|why| BadInput::new(format!("--name: {why}")))?;
+    for tag in &options.tags {
+        slug(tag.as_str()).map_err(|why| BadInput::new(format!("--tag: {why}")))?;
+    }
+    Ok(Statement {
+        key,
+        name: name.parse()?,
+        role: Role::Delegate,
+        scope: options.tenant.clone().map_or(Scope::All, Scope::Tenant),
+        tags: BTreeSet::new(),
+        grant: Some(Grant {
+            roles,
+            tags: options.tags.iter().cloned().collect(),
+            uses: Some(uses),
+        }),
+    })
+}
+
+fn role_of(text: &str) -> Role {
+    match text {
+        "proxy" => Role::Proxy,
+        "anchor" => Role::Anchor,
+        _ => Role::Box,
+    }
+}
+
+fn new_identity() -> Identity {
+    let mut seed = [0; 32];
+    keys::fill(&mut seed);
+    Identity::from_seed(seed)
+}
+
+/// Writes a private key where nothing is yet.
+fn write(path: &Path, text: &str) -> Result<()> {
+    match write_new(path, text) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let message = format!("{}: there is a file already, which is kept", path.display());
+            Err(BadInput::new(message).into())
+        }
+        Err(error) => {
+            // What was cut off is no key.
+            let _ = fs::remove_file(path);
+            Err(error).with_context(|| format!("cannot write {}", path.display()))
+        }
+        Ok(()) => Ok(()),
+    }
+}

@@ -1,0 +1,129 @@
+//! `controller.toml`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use roadweave_config::{Fault, Validate, parse};
+use roadweave_terminal::exit::BadInput;
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use crate::controller::oidc::OidcFile;
+use crate::store::Database;
+
+/// The controller's configuration file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ControllerFile {
+    /// The TCP address to listen on, for boxes, proxies and browsers alike.
+    #[serde(default = "default_listen")]
+    pub listen: SocketAddr,
+    /// Where boxes reach it, `host:port` each; tokens carry them.
+    pub addresses: Vec<String>,
+    /// A file of SQLite in the folder, or `postgres://user:password@host/name`.
+    #[serde(default = "default_database")]
+    pub database: String,
+    /// A certificate for browsers (PEM) in place of the one that `init` has made.
+    #[serde(default)]
+    pub certificate: Option<PathBuf>,
+    /// Its key (PEM).
+    #[serde(default)]
+    pub certificate_key: Option<PathBuf>,
+    /// An issuer of OpenID Connect at which people may sign in.
+    #[serde(default)]
+    pub oidc: Option<OidcFile>,
+}
+
+fn default_listen() -> SocketAddr {
+    SocketAddr::from(([0_u16; 8], 4400))
+}
+
+fn default_database() -> String {
+    "roadweave.db".to_owned()
+}
+
+impl ControllerFile {
+    /// The database; a path is one in `folder`.
+    ///
+    /// # Errors
+    /// When the file has no address of a database.
+    pub fn database(&self, folder: &Path) -> Result<Database, String> {
+        Ok(match Database::parse(&self.database)? {
+            Database::Sqlite(path) => Database::Sqlite(folder.join(path)),
+            database @ Database::Postgres(_) => database,
+        })
+    }
+}
+
+/// The text of a file with these addresses and this database, and all else in it as it was.
+///
+/// # Errors
+/// When `text` is no configuration of a controller, or would be none with the changes.
+pub fn with(path: &Path, text: &str, addresses: &[String], database: &str) -> Result<String> {
+    let Spans { addresses: at, database: named } = parse(path, text).map_err(BadInput::new)?;
+    // JSON's strings and lists of strings are TOML's.
+    let (addresses, database) =
+        (serde_json::to_string(addresses)?, serde_json::to_string(database)?);
+    let mut changed = text.to_owned();
+    let mut changes = vec![(at.span(), addresses)];
+    match named {
+        Some(named) => changes.push((named.span(), database)),
+        None => changes.push((0..0, format!("database = {database}\n"))),
+    }
+    // The last first: those before it stay where they are.
+    changes.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
+    for (span, value) in changes {
+        changed.replace_range(span, &value);
+    }
+    let file: ControllerFile = parse(path, &changed).map_err(BadInput::new)?;
+    file.validate().map_err(|fault| BadInput::new(fault.in_file(path, &changed)))?;
+    Ok(changed)
+}
+
+/// Where in a file its values stand.
+#[derive(Deserialize)]
+struct Spans {
+    addresses: Spanned<Vec<String>>,
+    database: Option<Spanned<String>>,
+}
+
+/// Whether a text is an address as `host:port`.
+///
+/// # Errors
+/// Says what would be right.
+pub fn address(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match port.map(|(_, port)| port.parse::<u16>()) {
+        Some(Ok(port)) if port > 0 => Ok(text.to_owned()),
+        _ => Err(format!("\"{text}\" has no port; write host:port, as fleet.example.org:4400")),
+    }
+}
+
+/// The host of `host:port`, without brackets.
+pub fn host(address: &str) -> String {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']').to_owned()
+}
+
+impl Validate for ControllerFile {
+    // The address of a database has its password.
+    const HAS_SECRET: bool = true;
+
+    fn validate(&self) -> Result<(), Fault> {
+        if !(1..=8).contains(&self.addresses.len()) {
+            let message = "addresses: 1 to 8, as addresses = [\"fleet.example.org:4400\"]";
+            return Err(Fault::new("addresses", message));
+        }
+        for (at, one) in self.addresses.iter().enumerate() {
+            address(one).map_err(|why| Fault::new(format!("addresses.{at}"), why))?;
+        }
+        Database::parse(&self.database)
+            .map_err(|why| Fault::new("database", format!("database: {why}")))?;
+        if self.certificate.is_some() != self.certificate_key.is_some() {
+            let message = "certificate and certificate_key go together";
+            return Err(Fault::new("certificate", message));
+        }
+        self.oidc.as_ref().map_or(Ok(()), OidcFile::validate)
+    }
+}

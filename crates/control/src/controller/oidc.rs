@@ -1,0 +1,150 @@
+//! `[oidc]` of `controller.toml`: people who sign in at an issuer of OpenID Connect.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+#[cfg(feature = "oidc")]
+use anyhow::Context as _;
+use anyhow::Result;
+use roadweave_config::Fault;
+use roadweave_terminal::exit::BadInput;
+#[cfg(feature = "oidc")]
+use roadweave_terminal::secret;
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Role, slug};
+use crate::oidc::Oidc;
+#[cfg(feature = "oidc")]
+use crate::oidc::{Http, Settings};
+
+/// An issuer, and what its groups may do here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OidcFile {
+    /// Its address, exactly as it names itself.
+    issuer: String,
+    /// The name that it knows the controller by.
+    client_id: String,
+    /// The secret that it has given out for that name.
+    #[serde(default)]
+    client_secret: Option<String>,
+    /// A file with the secret, in the place of `client_secret`.
+    #[serde(default)]
+    client_secret_file: Option<PathBuf>,
+    /// The tenant whose people these are.
+    #[serde(default = "home")]
+    tenant: String,
+    /// Where browsers reach the controller; the first of its addresses, if absent.
+    #[serde(default)]
+    url: Option<String>,
+    /// The claim that has a person's groups.
+    #[serde(default = "groups")]
+    groups_claim: String,
+    /// What is asked for besides `openid`.
+    #[serde(default = "scopes")]
+    scopes: Vec<String>,
+    /// The role of each group.
+    roles: BTreeMap<String, Role>,
+    /// The domains of the addresses that may sign in; any, if empty.
+    #[serde(default)]
+    domains: Vec<String>,
+    /// The authorities (PEM) that sign for the issuer, in place of those of this machine.
+    #[serde(default)]
+    authorities: Option<PathBuf>,
+}
+
+fn home() -> String {
+    "home".to_owned()
+}
+
+fn groups() -> String {
+    "groups".to_owned()
+}
+
+fn scopes() -> Vec<String> {
+    ["email", "profile"].map(str::to_owned).into()
+}
+
+impl OidcFile {
+    /// Checks what the types of single fields cannot.
+    ///
+    /// # Errors
+    /// Names the field.
+    pub fn validate(&self) -> Result<(), Fault> {
+        let bad = |field: &str, why: &str| {
+            Err(Fault::new(format!("oidc.{field}"), format!("oidc.{field}: {why}")))
+        };
+        if !is_address(&self.issuer) {
+            return bad("issuer", "write https://login.example.org, as the issuer names itself");
+        }
+        let is_base =
+            |url: &str| url.starts_with("https://") && is_address(url) && !url.ends_with('/');
+        if self.url.as_deref().is_some_and(|url| !is_base(url)) {
+            return bad("url", "write https://fleet.example.org, without a slash at its end");
+        }
+        if self.client_id.is_empty() {
+            return bad("client_id", "the issuer gives one out");
+        }
+        if self.client_secret.is_some() && self.client_secret_file.is_some() {
+            return bad("client_secret", "say it here or in client_secret_file");
+        }
+        if self.roles.is_empty() {
+            return bad(
+                "roles",
+                "nobody could sign in: write roles = { fleet-ops = \"operator\" }",
+            );
+        }
+        if self.scopes.iter().any(|scope| scope.is_empty() || scope.contains(char::is_whitespace)) {
+            return bad("scopes", "one word each");
+        }
+        slug(&self.tenant).or_else(|why| bad("tenant", &why))
+    }
+
+    /// The issuer, with paths in `folder` and a controller that is reached at `address`.
+    ///
+    /// # Errors
+    /// This program was built without.
+    #[cfg(not(feature = "oidc"))]
+    pub fn open(&self, _: &Path, _: &str) -> Result<Oidc> {
+        Err(BadInput::new("[oidc]: this program was built without OpenID Connect").into())
+    }
+
+    /// The issuer, with paths in `folder` and a controller that is reached at `address`.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    #[cfg(feature = "oidc")]
+    pub fn open(&self, folder: &Path, address: &str) -> Result<Oidc> {
+        let secret = match &self.client_secret_file {
+            Some(path) => Some(secret::read(&folder.join(path))?.trim().to_owned()),
+            None => self.client_secret.clone(),
+        };
+        let authorities = self.authorities.as_ref().map(|path| folder.join(path));
+        let read = |path: &PathBuf| {
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        let authorities = authorities.as_ref().map(read).transpose()?;
+        let http = Http::new(authorities.as_deref())
+            .map_err(|why| BadInput::new(format!("oidc.authorities: {why}")))?;
+        let base = self.url.clone().unwrap_or_else(|| format!("https://{address}"));
+        let settings = Settings {
+            issuer: self.issuer.clone(),
+            client_id: self.client_id.clone(),
+            client_secret: secret,
+            callback: format!("{base}/api/v1/sessions/oidc/callback"),
+            tenant: self.tenant.clone(),
+            groups_claim: self.groups_claim.clone(),
+            scopes: self.scopes.clone(),
+            roles: self.roles.clone(),
+            domains: self.domains.clone(),
+        };
+        Ok(Oidc::new(settings, http))
+    }
+}
+
+/// Whether a text is an address of https, or of http on this machine.
+fn is_address(text: &str) -> bool {
+    let here = ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"];
+    let is_known = text.starts_with("https://") || here.iter().any(|it| text.starts_with(it));
+    is_known && !text.contains([' ', '?', '#', '@'])
+}

@@ -1,0 +1,180 @@
+//! `roadweave-controller run`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use roadweave_terminal::exit::BadInput;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::api::{self, App};
+use crate::clock::now_ms;
+use crate::connection_limits::Limits;
+use crate::controller::folder::Folder;
+use crate::metrics::Metrics;
+use crate::outbox::{Health, Outbox};
+use crate::plan::Planner;
+use crate::serve::{self, Service};
+use crate::store::{Store, StoreError};
+use crate::streams::{PublishError, Streams};
+
+/// Serves until it is told to stop.
+pub fn run(path: &Path) -> Result<()> {
+    let folder = Folder::open(path)?;
+    let _lock = folder.lock()?;
+    crate::controller::block_on(serve(&folder))
+}
+
+/// Prints who the controller is.
+pub fn key(path: &Path) -> Result<()> {
+    let authority = Folder::open(path)?.authority()?;
+    roadweave_terminal::out::line(format_args!("{}", authority.controller().public_key()))?;
+    Ok(())
+}
+
+async fn serve(folder: &Folder) -> Result<()> {
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(await_signals(stop)?);
+    let authority = Arc::new(folder.authority()?);
+    let (certificate, key) = folder.certificate()?;
+    let web_tls = serve::web_tls(&certificate, &key).map_err(BadInput::new)?;
+    let listen = folder.file.listen;
+    // First, so that who starts it hears at once that the port is taken.
+    let listener =
+        TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+
+    let Some(store) = open(folder, stopped.clone()).await? else { return Ok(()) };
+    let epoch = store.epoch().await.map_err(older)?;
+    store.latest_change().await.map_err(older)?;
+    let (outbox, metrics) = (Outbox::new(), Arc::new(Metrics::default()));
+    let shared = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
+    let streams = Streams::new(shared.0, shared.1, shared.2, Arc::clone(&metrics)).await;
+    let streams = streams.map_err(|error| match error {
+        PublishError::NotSigned(_) => BadInput::new(error).into(),
+        PublishError::Store(error) => older(error),
+        error => anyhow::Error::new(error),
+    })?;
+    let shared = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
+    let figures = Arc::clone(&metrics);
+    let planner = Planner::new(shared.0, shared.1, shared.2, figures, streams.mailboxes());
+    let app = App::new(Arc::clone(&store), authority, Arc::clone(&outbox), Arc::clone(&metrics));
+    let app = Arc::new(app.with_issuer(folder.issuer()?));
+    tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
+    tokio::spawn(Arc::clone(&streams).run());
+    tokio::spawn(planner.run());
+    tokio::spawn(show_health(Arc::clone(&outbox), Arc::clone(&metrics)));
+    tokio::spawn(keep_house(Arc::clone(&store)));
+    tokio::spawn(watch_logs(Arc::clone(&app)));
+    let address = listener.local_addr()?;
+    tracing::info!(%address, database = store.database().shown(), epoch, "serving");
+    let web = api::router(&app);
+    let limits = Limits::default();
+    let service = Service { web, web_tls: Arc::new(web_tls), streams, metrics, limits };
+    serve::serve(listener, Arc::new(service), stopped).await;
+    tracing::info!("stopped");
+    // What is under way has had its time.
+    let _ = tokio::time::timeout(CLOSE_MAX, store.close()).await;
+    store.floor().keep();
+    store.heads().keep();
+    Ok(())
+}
+
+/// One that is older than what was seen is for the operator to see to, and not tried again.
+fn older(error: StoreError) -> anyhow::Error {
+    match error {
+        StoreError::Older(_) => BadInput::new(error).into(),
+        error => error.into(),
+    }
+}
+
+/// The store; waits for a database that does not answer yet. `None` when told to stop meanwhile.
+async fn open(folder: &Folder, mut stop: watch::Receiver<bool>) -> Result<Option<Arc<Store>>> {
+    let database = folder.database()?;
+    let mut is_told = false;
+    loop {
+        match Store::open(&database, folder.store_keys()?).await {
+            Ok(store) => {
+                return Ok(Some(Arc::new(store.above(folder.floor()?).noting(folder.heads()?))));
+            }
+            Err(error @ StoreError::Away(_)) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::error!(database = database.shown(), "{error}; tried again");
+                }
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("database {}", database.shown()));
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(RETRY) => {}
+            _ = stop.wait_for(|stop| *stop) => return Ok(None),
+        }
+    }
+}
+
+fn await_signals(stop: watch::Sender<bool>) -> Result<impl Future<Output = ()> + Send> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        stop.send_replace(true);
+        // Kept, so that nobody takes its end for another stop.
+        std::future::pending::<()>().await;
+    })
+}
+
+async fn show_health(outbox: Arc<Outbox>, metrics: Arc<Metrics>) {
+    let mut health = outbox.health();
+    loop {
+        metrics.database_up.set(i64::from(*health.borrow_and_update() == Health::Good));
+        if health.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Makes means of samples, and forgets what is too old.
+async fn keep_house(store: Arc<Store>) {
+    let mut minutes = tokio::time::interval(MINUTE);
+    for minute in 0_u64.. {
+        minutes.tick().await;
+        if let Err(error) = store.roll_up(now_ms()).await {
+            tracing::debug!(%error, "samples wait to be rolled up");
+        }
+        if minute % 60 == 1
+            && let Err(error) = store.prune(now_ms()).await
+        {
+            tracing::warn!(%error, "what is too old is not all removed; tried again in an hour");
+        }
+    }
+}
+
+/// Follows the audit logs, so that their ends are known here and a cut is found.
+async fn watch_logs(app: Arc<App>) {
+    let mut times = tokio::time::interval(10 * MINUTE);
+    loop {
+        times.tick().await;
+        let Ok(tenants) = app.store.tenants("", 10_000).await else { continue };
+        let heads = app.store.heads();
+        for tenant in tenants.items {
+            let seen = heads.of(&tenant.tenant);
+            match app.store.verify_audit(&tenant.tenant, seen).await {
+                Ok(Ok((serial, hash))) => heads.saw(&tenant.tenant, serial, hash),
+                Ok(Err(fault)) => {
+                    tracing::error!(tenant = tenant.tenant, %fault, "somebody wrote the audit log");
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+const RETRY: Duration = Duration::from_secs(2);
+const MINUTE: Duration = Duration::from_secs(60);
+const CLOSE_MAX: Duration = Duration::from_secs(3);

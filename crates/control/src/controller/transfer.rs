@@ -1,0 +1,200 @@
+//! `roadweave-controller backup` and `restore`.
+
+use std::fmt::Display;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+
+use crate::clock::now_ms;
+use crate::controller::FolderOption;
+use crate::controller::folder::Folder;
+use crate::store::{BackupError, Database};
+
+/// What is written where.
+#[derive(clap::Args)]
+pub struct Backup {
+    #[command(flatten)]
+    at: FolderOption,
+    /// The file, which must not be there yet; `-` writes to standard output
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// What is read where to.
+#[derive(clap::Args)]
+pub struct Restore {
+    #[command(flatten)]
+    at: FolderOption,
+    /// A file that `backup` has written, of a controller with the same controller.key; `-` reads
+    /// standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Move a SQLite database that is there out of the way first, as its name with .epoch-N; it
+    /// comes back if the backup is none
+    #[arg(long)]
+    aside: bool,
+}
+
+/// Writes everything that the database holds; the controller may run meanwhile.
+pub fn backup(options: &Backup) -> Result<()> {
+    let folder = Folder::open(&options.at.folder)?;
+    let path = &options.file;
+    let said = |rows: u64, medium: &dyn Display| {
+        format!(
+            "{rows} rows in {medium}. It holds no private key: keep controller.key and root.key \
+             beside it."
+        )
+    };
+    if is_standard(path) {
+        let rows = write(&folder, &mut io::stdout())?;
+        out::note(said(rows, &"standard output"));
+        return Ok(());
+    }
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut file =
+        file.map_err(|error| BadInput::new(format!("cannot write {}: {error}", path.display())))?;
+    let written = write(&folder, &mut file).and_then(|rows| {
+        file.sync_all()?;
+        Ok(rows)
+    });
+    let rows = written.inspect_err(|_| {
+        // Half a backup is none.
+        let _ = fs::remove_file(path);
+    })?;
+    Ok(out::line(said(rows, &path.display()))?)
+}
+
+fn write(folder: &Folder, out: &mut impl Write) -> Result<u64> {
+    crate::controller::block_on(async {
+        let store = folder.store().await?;
+        let rows = store.backup(&mut BufWriter::new(out), now_ms()).await?;
+        store.close().await;
+        Ok(rows)
+    })
+}
+
+/// Whether a file is standard input or output.
+fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Reads a backup into an empty database, and begins a new epoch.
+pub fn restore(options: &Restore) -> Result<()> {
+    let folder = Folder::open(&options.at.folder)?;
+    let _lock = folder.lock()?;
+    let path = &options.file;
+    let mut input: Box<dyn BufRead> = match is_standard(path) {
+        true => Box::new(io::stdin().lock()),
+        false => {
+            let file = File::open(path).map_err(|error| {
+                BadInput::new(format!("cannot read {}: {error}", path.display()))
+            })?;
+            Box::new(BufReader::new(file))
+        }
+    };
+    // Waits for a first word: until then nothing is touched.
+    let first = input.fill_buf().with_context(|| format!("cannot read {}", path.display()))?;
+    if first.is_empty() {
+        return Err(BadInput::new(format!("{}: there is nothing in it", path.display())).into());
+    }
+    let aside = if options.aside { Some(Aside::make(&folder)?) } else { None };
+    let before = folder.epoch();
+    let restored = crate::controller::block_on(async {
+        let store = folder.store().await?;
+        // Before the database counts: one whose epoch nobody has begun is not served.
+        let begin = |epoch| folder.begin_epoch(epoch).map_err(io::Error::other);
+        let summary = store.restore(&mut input, before, begin).await;
+        store.close().await;
+        summary.map_err(|error| match error {
+            BackupError::Invalid { .. } | BackupError::NotEmpty(_) => {
+                anyhow::Error::new(BadInput::new(format!("{}: {error}", path.display())))
+            }
+            error => error.into(),
+        })
+    });
+    let summary = restored.inspect_err(|_| {
+        if let Some(aside) = &aside {
+            aside.undo();
+            let _ = folder.begin_epoch(before);
+        }
+    })?;
+    // The ends of the logs are those of the backup from now on.
+    let heads = folder.at("heads.json");
+    if heads.exists() {
+        fs::rename(&heads, folder.at("heads.before-restore.json"))
+            .with_context(|| format!("cannot move {}", heads.display()))?;
+    }
+    out::line(format_args!(
+        "{} rows restored; the epoch is {} from now on. Boxes and proxies keep what is newer than \
+         the backup until they hear otherwise; revocations that proxies know come back by \
+         themselves.",
+        summary.rows, summary.epoch
+    ))?;
+    Ok(())
+}
+
+/// A database of SQLite that was moved out of the way.
+struct Aside {
+    from: PathBuf,
+    to: PathBuf,
+    /// Whether what is in its place may go again.
+    is_free: bool,
+}
+
+impl Aside {
+    /// Moves the one of a folder, unless there is none, or one was moved in this epoch before: then
+    /// what is there is none that anybody had.
+    fn make(folder: &Folder) -> Result<Self> {
+        let Database::Sqlite(from) = folder.database()? else {
+            let message = "--aside is for SQLite: make an empty database in PostgreSQL, and name it \
+                           in controller.toml";
+            return Err(BadInput::new(message).into());
+        };
+        let to = beside(&from, &format!(".epoch-{}", folder.epoch()));
+        let is_free = !from.exists() || !to.exists();
+        let aside = Self { from, to, is_free };
+        if aside.is_free && aside.from.exists() {
+            // The file itself last: without it a second try begins anew.
+            aside.rename(&aside.from, &aside.to)?;
+        }
+        Ok(aside)
+    }
+
+    /// Puts it back.
+    fn undo(&self) {
+        if self.is_free && self.to.exists() {
+            for part in PARTS {
+                let _ = fs::remove_file(beside(&self.from, part));
+            }
+            let _ = self.rename(&self.to, &self.from);
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        for part in PARTS {
+            let (from, to) = (beside(from, part), beside(to, part));
+            match fs::rename(&from, &to) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("cannot move {}", from.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A path with something behind its name.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// What a database of SQLite is made of; the file itself last.
+const PARTS: [&str; 3] = ["-wal", "-shm", ""];

@@ -1,0 +1,60 @@
+//! The roadweave-fleet binary: a fleet from the command line, over its controller's REST interface.
+//!
+//! `roadweave fleet ...` runs it.
+
+mod account;
+mod address;
+mod client;
+mod commands;
+mod refusal;
+mod show;
+mod sign_in;
+mod trust;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser};
+use roadweave_terminal::command_line::{LogOption, finish, refuse};
+
+use crate::operator::account::Access;
+use crate::operator::commands::Command;
+
+/// Keeps a fleet: boxes, tokens, proxies, pools, configurations, people
+#[derive(Parser)]
+#[command(name = "roadweave-fleet", bin_name = "roadweave fleet", version, max_term_width = 100)]
+#[command(after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(flatten)]
+    log: LogOption,
+    #[command(flatten)]
+    access: Access,
+    /// Print what the controller answers, as JSON, and errors too, on standard error (RFC 9457)
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes:
+  0    it is done
+  1    it failed and may be right later: the controller is away or asked too often, a name is taken,
+       somebody has changed the same meanwhile
+  2    it has to be mended: an option, a name that is not there, who you are
+  141  who read the output has left";
+
+/// All of its command line.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
+    let code = match Arguments::try_parse() {
+        Ok(Arguments { log, access, json, command }) => {
+            let tell = |error: &anyhow::Error| refusal::report(error, json);
+            log.run_telling(|| commands::run(command, &access, json), tell)
+        }
+        Err(error) => refuse(&error),
+    };
+    finish(code)
+}

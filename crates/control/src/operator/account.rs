@@ -1,0 +1,193 @@
+//! Which controller, and as whom: options, the environment, or what `login` has kept.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use serde::{Deserialize, Serialize};
+
+use crate::operator::address::host_and_port;
+use crate::operator::trust;
+
+/// Where the controller is, and as whom to ask.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Access {
+    /// The controller, as https://fleet.example.org:4400
+    #[arg(long, global = true, env = "ROADWEAVE_FLEET_URL", value_name = "URL")]
+    pub url: Option<String>,
+    /// An API key, in place of a login
+    #[arg(long, global = true, env = "ROADWEAVE_FLEET_KEY", value_name = "KEY")]
+    #[arg(hide_env_values = true)]
+    pub key: Option<String>,
+    /// The fingerprint (SHA-256) of the controller's certificate, if no authority has signed it
+    #[arg(long, global = true, env = "ROADWEAVE_FLEET_FINGERPRINT", value_name = "SHA-256")]
+    pub fingerprint: Option<String>,
+    /// The tenant; yours, if you leave it out
+    #[arg(long, global = true, env = "ROADWEAVE_FLEET_TENANT", value_name = "NAME")]
+    pub tenant: Option<String>,
+}
+
+/// What a login leaves behind.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Account {
+    /// The controller.
+    pub url: String,
+    /// The fingerprint of its certificate, if that is what it is known by.
+    pub fingerprint: Option<String>,
+    /// Whose tenant.
+    pub tenant: String,
+    /// The cookie of the login; absent with an API key.
+    pub cookie: Option<String>,
+    /// The API key; never kept.
+    #[serde(skip)]
+    pub key: Option<String>,
+}
+
+impl Access {
+    /// The account that these options and the last login come to. Without `--tenant` its tenant may
+    /// still be empty, with a key.
+    ///
+    /// # Errors
+    /// When there is neither, or the login is at another controller than these say.
+    pub fn account(&self) -> Result<Account> {
+        let kept = read()?;
+        let Some(key) = &self.key else {
+            let kept = kept.ok_or_else(|| {
+                BadInput::new(
+                    "you are not logged in: roadweave fleet login URL, or --url and --key",
+                )
+            })?;
+            self.is_of(&kept)?;
+            let tenant = self.tenant.clone().unwrap_or_else(|| kept.tenant.clone());
+            return Ok(Account { tenant, ..kept });
+        };
+        let url = self.url.clone().or_else(|| kept.as_ref().map(|it| it.url.clone()));
+        let url =
+            url.ok_or_else(|| BadInput::new("--key needs --url, the controller's address"))?;
+        let place = host_and_port(&url)?;
+        let kept = kept.filter(|it| host_and_port(&it.url).is_ok_and(|it| it == place));
+        Ok(Account {
+            fingerprint: self.fingerprint.clone().or(kept.and_then(|it| it.fingerprint)),
+            tenant: self.tenant.clone().unwrap_or_default(),
+            cookie: None,
+            key: Some(key.clone()),
+            url,
+        })
+    }
+
+    /// Refuses a login at another controller than the one that is meant here: what is asked would
+    /// be done there.
+    fn is_of(&self, login: &Account) -> Result<()> {
+        let at = &login.url;
+        let hint = "log in there (roadweave fleet login), or give --key";
+        if let Some(url) = &self.url
+            && host_and_port(url)? != host_and_port(at)?
+        {
+            let message = format!("you are logged in at {at}, and --url says {url}: {hint}");
+            return Err(BadInput::new(message).into());
+        }
+        if let Some(given) = &self.fingerprint
+            && login.fingerprint.as_deref().map(trust::fingerprint).transpose()?
+                != Some(trust::fingerprint(given)?)
+        {
+            let known = match &login.fingerprint {
+                Some(known) => format!("with the fingerprint {known}"),
+                None => "whose certificate an authority has signed".to_owned(),
+            };
+            let message =
+                format!("you are logged in at {at}, {known}; --fingerprint says {given}: {hint}");
+            return Err(BadInput::new(message).into());
+        }
+        Ok(())
+    }
+}
+
+impl Account {
+    /// Keeps it for the commands that follow.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn keep(&self) -> Result<()> {
+        let path = path()?;
+        let folder = path.parent().context("the file is in a folder")?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let new = path.with_extension("new");
+        let _ = fs::remove_file(&new);
+        let mut options = OpenOptions::new();
+        let written = options.write(true).create_new(true).mode(0o600).open(&new);
+        written
+            .and_then(|mut file| file.write_all(serde_json::to_string(self)?.as_bytes()))
+            .and_then(|()| fs::rename(&new, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// Forgets what a login has left behind.
+pub fn forget() -> Result<()> {
+    match fs::remove_file(path()?) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn read() -> Result<Option<Account>> {
+    let path = path()?;
+    match fs::read_to_string(&path) {
+        Ok(text) => serde_json::from_str(&text)
+            .map(Some)
+            .with_context(|| format!("{} is damaged; log in again", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn path() -> Result<PathBuf> {
+    let from = |name: &str| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
+    let folder = from("XDG_CONFIG_HOME").or_else(|| Some(from("HOME")?.join(".config")));
+    let folder = folder.ok_or_else(|| BadInput::new("neither HOME nor XDG_CONFIG_HOME is set"))?;
+    Ok(folder.join("roadweave/fleet.json"))
+}
+
+/// Asks for a password that is to be: on a terminal twice, since nobody sees what is typed.
+///
+/// # Errors
+/// When the two differ.
+pub fn new_password(question: &str) -> Result<String> {
+    let said = password(question)?;
+    if io::stdin().is_terminal() && password("the same again:")? != said {
+        return Err(BadInput::new("the two passwords differ; nothing is changed").into());
+    }
+    Ok(said)
+}
+
+/// Asks for a password, unseen; without terminal it is the first line of standard input.
+pub fn password(question: &str) -> Result<String> {
+    let input = io::stdin();
+    let kept = if input.is_terminal() {
+        out::note(question);
+        out::flush();
+        let kept = tcgetattr(&input)?;
+        let mut silent = kept.clone();
+        silent.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(&input, OptionalActions::Now, &silent)?;
+        Some(kept)
+    } else {
+        None
+    };
+    let mut line = String::new();
+    let read = input.lock().read_line(&mut line);
+    if let Some(kept) = kept {
+        tcsetattr(&input, OptionalActions::Now, &kept)?;
+    }
+    read?;
+    let line = line.trim_end_matches(['\r', '\n']).to_owned();
+    if line.is_empty() {
+        return Err(BadInput::new("the password is empty").into());
+    }
+    Ok(line)
+}

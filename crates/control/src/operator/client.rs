@@ -1,0 +1,246 @@
+//! Requests to the controller.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{HeaderMap, Request, header};
+use hyper_util::rt::TokioIo;
+use roadweave_terminal::exit::BadInput;
+use rustls::pki_types::ServerName;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::operator::account::Account;
+use crate::operator::address::host_and_port;
+use crate::operator::refusal::Refusal;
+use crate::operator::trust;
+
+/// A controller that is asked.
+pub struct Client {
+    account: Account,
+    host: String,
+    port: u16,
+    tls: TlsConnector,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// An answer that is no error.
+pub struct Answer {
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// What it holds; null if nothing.
+    pub body: Value,
+}
+
+impl Answer {
+    /// Of which version it is.
+    fn etag(&self) -> Option<&str> {
+        self.headers.get(header::ETAG).and_then(|etag| etag.to_str().ok())
+    }
+}
+
+impl Client {
+    /// The controller of an account. With a key and no tenant, the key's own.
+    ///
+    /// # Errors
+    /// When its address is none, or it does not know the key.
+    pub fn new(account: Account) -> Result<Self> {
+        let mut client = Self::of_stranger(account)?;
+        if client.account.tenant.is_empty() {
+            let session = client.get("/sessions/current")?;
+            client.account.tenant = session["tenant"].as_str().unwrap_or_default().to_owned();
+        }
+        Ok(client)
+    }
+
+    /// A client for whoever is not signed in yet; it asks the controller nothing.
+    ///
+    /// # Errors
+    /// When the address is none.
+    pub fn of_stranger(account: Account) -> Result<Self> {
+        let (host, port) = host_and_port(&account.url)?;
+        let tls = trust::tls(account.fingerprint.as_deref())?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { account, host, port, tls: TlsConnector::from(Arc::new(tls)), runtime })
+    }
+
+    /// Shows this cookie from now on.
+    pub fn keep_cookie(&mut self, cookie: Option<String>) {
+        self.account.cookie = cookie;
+    }
+
+    /// The path of something in the account's tenant.
+    pub fn of_tenant(&self, rest: &str) -> String {
+        format!("/tenants/{}{rest}", self.account.tenant)
+    }
+
+    /// Looks at something.
+    ///
+    /// # Errors
+    /// What the controller says is wrong.
+    pub fn get(&self, path: &str) -> Result<Value> {
+        Ok(self.ask("GET", path, None, None)?.body)
+    }
+
+    /// All items of a list, page by page.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn list(&self, path: &str) -> Result<Vec<Value>> {
+        let (mut all, mut next) = (Vec::new(), String::new());
+        let mark = if path.contains('?') { '&' } else { '?' };
+        loop {
+            let page = self.get(&format!("{path}{mark}limit=500{next}"))?;
+            all.extend(page["items"].as_array().cloned().unwrap_or_default());
+            match page["next"].as_str() {
+                Some(cursor) if all.len() < ITEMS_MAX => next = format!("&cursor={cursor}"),
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    /// Makes or does something.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        Ok(self.ask("POST", path, Some(body), None)?.body)
+    }
+
+    /// What is at a path, if anything is.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn find(&self, path: &str) -> Result<Option<Value>> {
+        match self.get(path) {
+            Err(error) if refused(&error) == Some(404) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Changes some settings of something, and leaves the others as they are, those too that
+    /// somebody writes at the same time.
+    ///
+    /// # Errors
+    /// As [`Client::get`], and when others write it over and over.
+    pub fn settle(&self, path: &str, change: impl Fn(&mut Value)) -> Result<Value> {
+        let mut tries = 1..=TRIES;
+        loop {
+            // Settings and version are of one answer: what came between would be overwritten.
+            let mut seen = self.ask("GET", path, None, None)?;
+            let mut settings = seen.body["settings"].take();
+            change(&mut settings);
+            tries.next();
+            match self.ask("PUT", path, Some(&settings), seen.etag()) {
+                Err(error) if refused(&error) == Some(412) && !tries.is_empty() => {}
+                other => return Ok(other?.body),
+            }
+        }
+    }
+
+    /// Removes something as it is now.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn remove(&self, path: &str) -> Result<Value> {
+        let seen = self.ask("GET", path, None, None)?;
+        Ok(self.ask("DELETE", path, None, seen.etag())?.body)
+    }
+
+    /// Asks once.
+    ///
+    /// # Errors
+    /// When the controller cannot be reached, or refuses.
+    pub fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        etag: Option<&str>,
+    ) -> Result<Answer> {
+        let work = async {
+            let asked = self.exchange(method, path, body, etag);
+            tokio::time::timeout(ANSWER_MAX, asked)
+                .await
+                .context("the controller does not answer")?
+        };
+        let (status, answer) = self.runtime.block_on(work)?;
+        if status < 400 {
+            return Ok(answer);
+        }
+        let refusal = Refusal::new(status, answer.body);
+        let is_login = self.account.cookie.as_deref().is_some_and(is_login);
+        Err(match status == 401 && is_login {
+            true => refusal.because("the login is over: roadweave fleet login").into(),
+            false => refusal.into(),
+        })
+    }
+
+    async fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        etag: Option<&str>,
+    ) -> Result<(u16, Answer)> {
+        let place = format!("{}:{}", self.host, self.port);
+        let stream = TcpStream::connect((self.host.as_str(), self.port))
+            .await
+            .with_context(|| format!("cannot reach {place}"))?;
+        let name = ServerName::try_from(self.host.clone()).map_err(BadInput::new)?;
+        let tls = self.tls.connect(name, stream).await;
+        let tls = tls.with_context(|| match &self.account.fingerprint {
+            Some(_) => format!("{place} is not the controller with this fingerprint"),
+            None => format!("{place}: give its --fingerprint if no authority has signed for it"),
+        })?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(tls)).await?;
+        tokio::spawn(connection);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("/api/v1{path}"))
+            .header(header::HOST, &place);
+        if let Some(key) = &self.account.key {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
+        } else if let Some(cookie) = &self.account.cookie {
+            request = request.header(header::COOKIE, cookie);
+        }
+        if let Some(etag) = etag {
+            request = request.header(header::IF_MATCH, etag);
+        }
+        let bytes = match body {
+            Some(body) => {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+                Bytes::from(serde_json::to_vec(body)?)
+            }
+            None => Bytes::new(),
+        };
+        let request = request.body(Full::new(bytes)).map_err(BadInput::new)?;
+        let response = sender.send_request(request).await?;
+        let (parts, body) = response.into_parts();
+        let body = Limited::new(body, BODY_MAX).collect().await;
+        let body = body.map_err(|error| anyhow::anyhow!("the answer cannot be read: {error}"))?;
+        let body = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+        Ok((parts.status.as_u16(), Answer { headers: parts.headers, body }))
+    }
+}
+
+/// With which status a controller has refused something.
+fn refused(error: &anyhow::Error) -> Option<u16> {
+    error.downcast_ref::<Refusal>().map(|it| it.status)
+}
+
+/// How often something is changed that others change meanwhile, as a roll-out goes on by itself.
+const TRIES: u32 = 4;
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// Whether a cookie is that of a login, and not of somebody who is about to log in.
+fn is_login(cookie: &str) -> bool {
+    cookie.starts_with("__Host-roadweave=")
+}
+
+const BODY_MAX: usize = 32 << 20;
+const ITEMS_MAX: usize = 100_000;

@@ -1,0 +1,480 @@
+//! The commands, and the requests that each is.
+
+mod configs;
+mod delegates;
+mod people;
+mod pools;
+mod tenants;
+mod tokens;
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use clap::Subcommand;
+use roadweave_terminal::out;
+use serde_json::{Value, json};
+
+use crate::operator::account::{self, Access, Account};
+use crate::operator::client::Client;
+use crate::operator::{show, sign_in};
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Log in; asks for the password, or signs in by a browser
+    Login {
+        /// The controller, as https://fleet.example.org:4400
+        #[arg(value_name = "URL")]
+        at: String,
+        /// Your name
+        #[arg(long, required_unless_present = "oidc")]
+        user: Option<String>,
+        /// Sign in where the controller says (OpenID Connect), by a browser on this machine
+        #[arg(long, conflicts_with = "user")]
+        oidc: bool,
+    },
+    /// Log out
+    Logout,
+    /// Who you are, and which proxies are there
+    Status,
+    /// Boxes
+    #[command(subcommand)]
+    Device(DeviceCommand),
+    /// Tokens, by which boxes join
+    #[command(subcommand)]
+    Token(tokens::TokenCommand),
+    /// Delegates, who sign for those who join where the root key is elsewhere
+    #[command(subcommand)]
+    Delegate(delegates::DelegateCommand),
+    /// Proxies and anchors
+    #[command(subcommand)]
+    Proxy(ProxyCommand),
+    /// Pools of proxies
+    #[command(subcommand)]
+    Pool(pools::PoolCommand),
+    /// Configurations of boxes
+    #[command(subcommand)]
+    Config(configs::ConfigCommand),
+    /// Configurations on their way
+    #[command(subcommand)]
+    Rollout(configs::RolloutCommand),
+    /// Tenants
+    #[command(subcommand)]
+    Tenant(tenants::TenantCommand),
+    /// People, and their passwords
+    #[command(subcommand)]
+    User(people::UserCommand),
+    /// Keys for programs, and links that expire
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Who did what, the latest first
+    Audit {
+        /// Follow the chain from its beginning and say whether it is whole
+        #[arg(long)]
+        check: bool,
+        /// How many lines
+        #[arg(long, default_value_t = 50)]
+        lines: u32,
+    },
+}
+
+/// What to do with boxes.
+#[derive(Subcommand)]
+pub enum DeviceCommand {
+    /// All boxes
+    List {
+        /// Only those with this tag
+        #[arg(long)]
+        tag: Option<String>,
+        /// Only those that are pending, active or revoked
+        #[arg(long)]
+        state: Option<String>,
+    },
+    /// One box: on which proxy it is, what it has, and what it has said of that last
+    Show { name: String },
+    /// Let in a box that waits
+    Approve { name: String },
+    /// Give a box tags, or take some from it: configurations go by them
+    #[command(group(clap::ArgGroup::new("tags").required(true).multiple(true)))]
+    Tag {
+        name: String,
+        /// One that it gets; may be given several times
+        #[arg(long, value_name = "TAG", group = "tags")]
+        add: Vec<String>,
+        /// One that it has no more; may be given several times
+        #[arg(long, value_name = "TAG", group = "tags")]
+        remove: Vec<String>,
+    },
+    /// Admit a box no more; says which proxies have confirmed
+    Revoke {
+        name: String,
+        /// Why, for the log
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+/// What to do with proxies and anchors.
+#[derive(Subcommand)]
+pub enum ProxyCommand {
+    /// All proxies and anchors
+    List,
+    /// Admit one by its key
+    Add {
+        name: String,
+        /// Its public key
+        #[arg(long = "public-key")]
+        public_key: String,
+        /// Where boxes reach it, as 192.0.2.1:4433; may be given several times
+        #[arg(long, required = true)]
+        address: Vec<String>,
+        /// The pool that it is in
+        #[arg(long)]
+        pool: Option<String>,
+        /// It is an anchor
+        #[arg(long)]
+        anchor: bool,
+    },
+    /// Change where it is reached, or its pool; what is left out stays
+    #[command(group(clap::ArgGroup::new("change").required(true).multiple(true)))]
+    Set {
+        name: String,
+        /// Where it is reached, as 192.0.2.1:4433; may be given several times, and replaces those
+        /// of before
+        #[arg(long, group = "change")]
+        address: Vec<String>,
+        /// The pool that it is in
+        #[arg(long, group = "change")]
+        pool: Option<String>,
+        /// It is in no pool
+        #[arg(long, conflicts_with = "pool", group = "change")]
+        no_pool: bool,
+    },
+    /// Give it no more boxes, and let those that it has move away
+    Drain {
+        name: String,
+        /// Let it take boxes again
+        #[arg(long)]
+        undo: bool,
+    },
+    /// Give it no new boxes beyond so many sessions
+    Limit {
+        name: String,
+        /// How many sessions it can bear; as many as its machine can, if you leave it out
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        sessions: Option<u32>,
+    },
+    /// Admit it no more
+    Revoke {
+        name: String,
+        /// Why, for the log
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+/// What to do with API keys.
+#[derive(Subcommand)]
+pub enum KeyCommand {
+    /// Make one; it is shown once
+    Create {
+        name: String,
+        /// viewer, crew, operator or owner
+        #[arg(long, default_value = "viewer")]
+        role: String,
+        /// The one box that it is for
+        #[arg(long)]
+        device: Option<String>,
+        /// How long it is good, days; for ever, if you leave it out
+        #[arg(long)]
+        days: Option<i64>,
+    },
+    /// All keys, without their secrets
+    List,
+    /// Take one away
+    Remove { name: String },
+}
+
+/// Does what a command says.
+pub fn run(command: Command, access: &Access, json: bool) -> Result<()> {
+    if let Command::Login { at, user, .. } = command {
+        return log_in(at, user.as_deref(), access, json);
+    }
+    let client = Client::new(access.account()?)?;
+    let context = CommandContext { client, json };
+    match command {
+        Command::Login { .. } => Ok(()),
+        Command::Logout => {
+            let ended = context.client.ask("DELETE", "/sessions/current", None, None);
+            account::forget()?;
+            context.answer(&ended?.body, "logged out")
+        }
+        Command::Status => status(&context),
+        Command::Device(command) => device(command, &context),
+        Command::Token(command) => tokens::token(command, &context),
+        Command::Delegate(command) => delegates::delegate(command, &context),
+        Command::Proxy(command) => proxy(command, &context),
+        Command::Pool(command) => pools::pool(command, &context),
+        Command::Config(command) => configs::config(command, &context),
+        Command::Rollout(command) => configs::rollout(command, &context),
+        Command::Tenant(command) => tenants::tenant(command, &context),
+        Command::User(command) => people::user(command, &context),
+        Command::Key(command) => key(command, &context),
+        Command::Audit { check, lines } => audit(check, lines, &context),
+    }
+}
+
+/// A controller, and how its answers are shown.
+pub struct CommandContext {
+    /// The controller.
+    pub client: Client,
+    /// As JSON.
+    pub json: bool,
+}
+
+impl CommandContext {
+    /// Shows a list, as a table or as JSON.
+    ///
+    /// # Errors
+    /// What the controller says is wrong.
+    pub fn list(&self, path: &str, columns: &[(&str, &str)]) -> Result<()> {
+        let items = self.client.list(path)?;
+        if self.json { out::json(&items) } else { show::table(&items, columns) }
+    }
+
+    /// Shows an answer: as JSON, or as this sentence.
+    ///
+    /// # Errors
+    /// When standard output takes no more.
+    pub fn answer(&self, answer: &Value, sentence: impl std::fmt::Display) -> Result<()> {
+        if self.json { out::json(answer) } else { Ok(out::line(sentence)?) }
+    }
+
+    /// Removes what is at a path of the tenant.
+    ///
+    /// # Errors
+    /// What the controller says is wrong.
+    pub fn remove(&self, path: &str) -> Result<()> {
+        let path = self.client.of_tenant(path);
+        let answer = self.client.remove(&path)?;
+        self.answer(&answer, "removed")
+    }
+}
+
+/// Logs in by a password, or without `user` by a browser.
+fn log_in(url: String, user: Option<&str>, access: &Access, json: bool) -> Result<()> {
+    let tenant = access.tenant.clone().unwrap_or_else(|| "home".to_owned());
+    let fingerprint = access.fingerprint.clone();
+    let mut account = Account { url, fingerprint, tenant, cookie: None, key: None };
+    let mut client = Client::of_stranger(account.clone())?;
+    let answer = match user {
+        Some(user) => {
+            let password = account::password("password:")?;
+            let body = json!({ "tenant": account.tenant, "user": user, "password": password });
+            client.ask("POST", "/sessions", Some(&body), None)?
+        }
+        None => sign_in::sign_in(&mut client)?,
+    };
+    account.cookie = sign_in::cookie(&answer, "__Host-roadweave");
+    account.tenant = show::at(&answer.body, "tenant");
+    account.keep()?;
+    if json {
+        return out::json(&answer.body);
+    }
+    let [name, tenant, role] = ["name", "tenant", "role"].map(|path| show::at(&answer.body, path));
+    Ok(out::line(format_args!("{name} of {tenant}, {role}, for 12 h"))?)
+}
+
+fn status(context: &CommandContext) -> Result<()> {
+    let session = context.client.get("/sessions/current")?;
+    let proxies = context.client.list(&context.client.of_tenant("/proxy-status"))?;
+    if context.json {
+        return out::json(&json!({ "session": session, "proxies": proxies }));
+    }
+    let at = |path| show::at(&session, path);
+    out::line(format_args!("{} of {}, {}\n", at("name"), at("tenant"), at("role")))?;
+    show::table(
+        &proxies,
+        &[
+            ("PROXY", "proxy"),
+            ("UP", "connected"),
+            ("HEARD", "seen_ms"),
+            ("SESSIONS", "sessions"),
+            ("LOAD", "load"),
+            ("REVOCATIONS", "serial"),
+            ("SOFTWARE", "software"),
+        ],
+    )
+}
+
+fn device(command: DeviceCommand, context: &CommandContext) -> Result<()> {
+    let of = |name: &str| context.client.of_tenant(&format!("/devices/{name}"));
+    match command {
+        DeviceCommand::List { tag, state } => {
+            let mut query: Vec<String> = Vec::new();
+            query.extend(tag.map(|tag| format!("tag={tag}")));
+            query.extend(state.map(|state| format!("state={state}")));
+            let query =
+                if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+            let path = context.client.of_tenant(&format!("/devices{query}"));
+            context.list(
+                &path,
+                &[
+                    ("NAME", "id"),
+                    ("STATE", "state"),
+                    ("TAGS", "settings.tags"),
+                    ("ADDRESSES", "addresses"),
+                    ("TITLE", "settings.title"),
+                ],
+            )
+        }
+        DeviceCommand::Show { name } => {
+            let device = context.client.get(&of(&name))?;
+            // One that was never heard has none.
+            let report = context.client.find(&format!("{}/report", of(&name)))?.unwrap_or_default();
+            let sessions = context.client.list(&format!("{}/sessions", of(&name)))?;
+            let lines = show::device(&device, &report, &sessions).join("\n");
+            let all = json!({ "device": device, "report": report, "sessions": sessions });
+            context.answer(&all, lines)
+        }
+        DeviceCommand::Approve { name } => {
+            let answer = context.client.post(&format!("{}/approve", of(&name)), &json!({}))?;
+            context.answer(&answer, format_args!("{name} is let in"))
+        }
+        DeviceCommand::Tag { name, add, remove } => {
+            let answer = context.client.settle(&of(&name), |it| tag(it, &add, &remove))?;
+            let tags = show::at(&answer, "settings.tags");
+            context.answer(&answer, format_args!("tags of {name}: {tags}"))
+        }
+        DeviceCommand::Revoke { name, reason } => {
+            let path = format!("{}/revoke", of(&name));
+            revoke(context, &path, &name, &reason)
+        }
+    }
+}
+
+/// Changes the tags among the settings of a box.
+fn tag(settings: &mut Value, add: &[String], remove: &[String]) {
+    let mut tags: BTreeSet<String> =
+        settings["tags"].as_array().into_iter().flatten().map(|it| show::at(it, "")).collect();
+    tags.retain(|tag| !remove.contains(tag));
+    tags.extend(add.iter().cloned());
+    settings["tags"] = json!(tags);
+}
+
+/// Revokes what is at a path, and says who has confirmed it.
+fn revoke(context: &CommandContext, path: &str, name: &str, reason: &str) -> Result<()> {
+    let answer = context.client.post(path, &json!({ "reason": reason }))?;
+    let summary = show::at(&answer, "summary");
+    context.answer(&answer, format_args!("{name} is revoked; confirmed by {summary}"))
+}
+
+fn proxy(command: ProxyCommand, context: &CommandContext) -> Result<()> {
+    let path = context.client.of_tenant("/proxies");
+    match command {
+        ProxyCommand::List => context.list(
+            &path,
+            &[
+                ("NAME", "id"),
+                ("ROLE", "settings.role"),
+                ("STATE", "state"),
+                ("POOL", "settings.pool"),
+                ("ADDRESSES", "settings.addresses"),
+            ],
+        ),
+        ProxyCommand::Add { name, public_key, address, pool, anchor } => {
+            let settings = json!({
+                "role": if anchor { "anchor" } else { "proxy" },
+                "public_key": public_key,
+                "addresses": address,
+                "pool": pool,
+            });
+            let answer =
+                context.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            context.answer(&answer, format_args!("{name} is admitted"))
+        }
+        ProxyCommand::Set { name, address, pool, no_pool } => {
+            let answer = context.client.settle(&format!("{path}/{name}"), |settings| {
+                if !address.is_empty() {
+                    settings["addresses"] = json!(address);
+                }
+                if no_pool || pool.is_some() {
+                    settings["pool"] = json!(pool);
+                }
+            })?;
+            let addresses = show::at(&answer, "settings.addresses");
+            let pool = show::at(&answer, "settings.pool");
+            context.answer(&answer, format_args!("{name} is at {addresses}, in the pool {pool}"))
+        }
+        ProxyCommand::Drain { name, undo } => {
+            let drain = json!({ "drain": !undo });
+            let answer = context.client.post(&format!("{path}/{name}/drain"), &drain)?;
+            context.answer(&answer, format_args!("{name} is {}", show::at(&answer, "state")))
+        }
+        ProxyCommand::Limit { name, sessions } => {
+            let to = |settings: &mut Value| settings["devices_max"] = json!(sessions);
+            let answer = context.client.settle(&format!("{path}/{name}"), to)?;
+            let most = sessions.map_or("any".to_owned(), |most| most.to_string());
+            context.answer(&answer, format_args!("sessions that {name} can bear: {most}"))
+        }
+        ProxyCommand::Revoke { name, reason } => {
+            revoke(context, &format!("{path}/{name}/revoke"), &name, &reason)
+        }
+    }
+}
+
+fn key(command: KeyCommand, context: &CommandContext) -> Result<()> {
+    let path = context.client.of_tenant("/api-keys");
+    match command {
+        KeyCommand::Create { name, role, device, days } => {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+            let now = i64::try_from(now.as_millis())?;
+            let expires = days.map(|days| now.saturating_add(days.saturating_mul(86_400_000)));
+            let settings = json!({ "role": role, "device": device, "expires_ms": expires });
+            let answer =
+                context.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            context.answer(&answer, show::at(&answer, "secret"))
+        }
+        KeyCommand::List => context.list(
+            &path,
+            &[
+                ("NAME", "id"),
+                ("ROLE", "settings.role"),
+                ("DEVICE", "settings.device"),
+                ("EXPIRES", "settings.expires_ms"),
+            ],
+        ),
+        KeyCommand::Remove { name } => context.remove(&format!("/api-keys/{name}")),
+    }
+}
+
+fn audit(check: bool, lines: u32, context: &CommandContext) -> Result<()> {
+    if check {
+        let answer = context.client.get(&context.client.of_tenant("/audit-check"))?;
+        if answer["good"] == true {
+            let lines = show::at(&answer, "lines");
+            return context.answer(&answer, format_args!("whole: {lines} lines"));
+        }
+        if context.json {
+            out::json(&answer)?;
+        }
+        anyhow::bail!("{}", show::at(&answer, "fault"));
+    }
+    let path = format!("/audit?limit={}", lines.clamp(1, 500));
+    let page = context.client.get(&context.client.of_tenant(&path))?;
+    let items = page["items"].as_array().cloned().unwrap_or_default();
+    if context.json {
+        return out::json(&items);
+    }
+    show::table(
+        &items,
+        &[
+            ("LINE", "serial"),
+            ("WHEN", "at_ms"),
+            ("WHO", "actor"),
+            ("DID", "action"),
+            ("TO", "kind"),
+            ("NAME", "subject"),
+        ],
+    )
+}

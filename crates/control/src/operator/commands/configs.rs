@@ -1,0 +1,195 @@
+//! Configurations of boxes, and how they are brought to them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Subcommand;
+use roadweave_fleet::Waiting;
+use roadweave_identity::Identity;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::{out, secret};
+use serde_json::{Value, json};
+
+use super::CommandContext;
+use crate::operator::show;
+
+/// What to do with configurations.
+#[derive(Subcommand)]
+pub enum ConfigCommand {
+    /// Write the next version, from a file, and bring it to boxes
+    Push {
+        /// Fields of a box's file, as TOML
+        file: PathBuf,
+        /// For boxes with this tag
+        #[arg(long, conflicts_with = "device")]
+        tag: Option<String>,
+        /// For this box
+        #[arg(long)]
+        device: Option<String>,
+        /// What share of the boxes has it first, as 5%; may be given several times. All at once, if
+        /// you leave it out
+        #[arg(long, value_parser = share)]
+        wave: Vec<u32>,
+        /// How long a wave rests before the next, seconds
+        #[arg(long, default_value_t = 600)]
+        rest: u32,
+        /// What it is for
+        #[arg(long, default_value = "")]
+        title: String,
+    },
+    /// All versions
+    List,
+    /// One version
+    Show { name: String },
+    /// What a person reads and signs so that a version counts, for roadweave-controller approve
+    Approval { name: String },
+    /// Approve a version that waits, where the root names people for that
+    Approve {
+        name: String,
+        /// The approver's key; shows what it signs
+        #[arg(long, value_name = "FILE", required_unless_present = "signed")]
+        key: Option<PathBuf>,
+        /// What roadweave-controller approve has written, where the key is elsewhere
+        #[arg(long, value_name = "FILE", conflicts_with = "key")]
+        signed: Option<PathBuf>,
+    },
+}
+
+/// What to do with roll-outs.
+#[derive(Subcommand)]
+pub enum RolloutCommand {
+    /// All roll-outs
+    List,
+    /// Stay in the wave
+    Pause { name: String },
+    /// Go on
+    Resume { name: String },
+    /// Take it back
+    Abort { name: String },
+}
+
+/// A share in per cent.
+fn share(text: &str) -> Result<u32, String> {
+    let share = text.trim_end_matches('%').parse().ok().filter(|share| (1..=100).contains(share));
+    share.ok_or_else(|| format!("\"{text}\" is no share; write 1% to 100%"))
+}
+
+/// Does what a command says.
+pub fn config(command: ConfigCommand, context: &CommandContext) -> Result<()> {
+    match command {
+        ConfigCommand::Push { file, tag, device, wave, rest, title } => {
+            let scope = match (tag, device) {
+                (Some(tag), _) => json!({ "tag": tag }),
+                (None, Some(device)) => json!({ "device": device }),
+                (None, None) => json!("tenant"),
+            };
+            let body = json!({ "scope": scope, "title": title, "body": read(&file)? });
+            let made = context.client.post(&context.client.of_tenant("/configs"), &body)?;
+            let name = show::at(&made, "id");
+            let mut waves = wave;
+            waves.sort_unstable();
+            waves.dedup();
+            if waves.last() != Some(&100) {
+                waves.push(100);
+            }
+            let settings = json!({ "config": name, "waves": waves, "rest_s": rest });
+            let path = context.client.of_tenant("/rollouts");
+            let rollout =
+                context.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            let first = waves.first().copied().unwrap_or(100);
+            let answer = json!({ "config": made, "rollout": rollout });
+            context.answer(&answer, format_args!("{name}, first to {first}% of the boxes"))
+        }
+        ConfigCommand::List => context.list(
+            &context.client.of_tenant("/configs"),
+            &[
+                ("NAME", "id"),
+                ("AUTHOR", "author"),
+                ("WRITTEN", "changed_ms"),
+                ("TITLE", "settings.title"),
+            ],
+        ),
+        ConfigCommand::Show { name } => {
+            out::json(&context.client.get(&context.client.of_tenant(&format!("/configs/{name}")))?)
+        }
+        ConfigCommand::Approval { name } => {
+            out::json(&context.client.get(&approval(context, &name))?)
+        }
+        ConfigCommand::Approve { name, key, signed } => {
+            let signature = match (key, signed) {
+                (Some(key), _) => sign(context, &name, &key)?,
+                (None, Some(file)) => read_text(&file)?,
+                (None, None) => return Err(BadInput::new("--key or --signed").into()),
+            };
+            let body = json!({ "signature": signature.trim() });
+            let answer = context.client.post(&approval(context, &name), &body)?;
+            context.answer(&answer, format_args!("{name} is approved"))
+        }
+    }
+}
+
+fn approval(context: &CommandContext, name: &str) -> String {
+    context.client.of_tenant(&format!("/configs/{name}/approval"))
+}
+
+/// The word of the person with this key, for the text that is shown.
+fn sign(context: &CommandContext, name: &str, key: &Path) -> Result<String> {
+    let waiting: Waiting = serde_json::from_value(context.client.get(&approval(context, name))?)?;
+    let bad = |error: &dyn std::fmt::Display| BadInput::new(format!("{}: {error}", key.display()));
+    let approver = Identity::from_base64(&secret::read(key)?).map_err(|error| bad(&error))?;
+    if !context.json {
+        out::line(waiting.shown())?;
+    }
+    let signed = waiting.sign(&approver).map_err(|why| BadInput::new(format!("{name}: {why}")))?;
+    Ok(serde_json::to_string(&signed)?)
+}
+
+fn read_text(file: &Path) -> Result<String> {
+    let text = fs::read_to_string(file);
+    Ok(text.map_err(|error| BadInput::new(format!("{}: {error}", file.display())))?)
+}
+
+fn read(file: &Path) -> Result<Value> {
+    let bad = |error: String| BadInput::new(format!("{}: {error}", file.display()));
+    let text = read_text(file)?;
+    let table: toml::Table = toml::from_str(&text).map_err(|error| bad(error.to_string()))?;
+    Ok(serde_json::to_value(table).map_err(|error| bad(error.to_string()))?)
+}
+
+/// Does what a command says.
+pub fn rollout(command: RolloutCommand, context: &CommandContext) -> Result<()> {
+    let (name, state) = match command {
+        RolloutCommand::List => {
+            return context.list(
+                &context.client.of_tenant("/rollouts"),
+                &[
+                    ("NAME", "id"),
+                    ("CONFIGURATION", "settings.config"),
+                    ("STATE", "settings.state"),
+                    ("WAVE", "wave"),
+                    ("WAVES", "settings.waves"),
+                ],
+            );
+        }
+        RolloutCommand::Pause { name } => (name, "paused"),
+        RolloutCommand::Resume { name } => (name, "running"),
+        RolloutCommand::Abort { name } => (name, "aborted"),
+    };
+    let path = context.client.of_tenant(&format!("/rollouts/{name}"));
+    let answer = context.client.settle(&path, |settings| settings["state"] = state.into())?;
+    context.answer(&answer, format_args!("{name} is {state}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_one_to_a_hundred_per_cent() {
+        assert_eq!((share("5%"), share("100")), (Ok(5), Ok(100)));
+        for bad in ["0%", "101%", "x", "", "-5%"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! People: who may do what, and their passwords.
+
+use anyhow::Result;
+use clap::Subcommand;
+use roadweave_terminal::exit::BadInput;
+use serde_json::{Value, json};
+
+use super::CommandContext;
+use crate::operator::{account, show};
+
+/// What to do with people.
+#[derive(Subcommand)]
+pub enum UserCommand {
+    /// All people
+    List,
+    /// Add somebody; asks for their password, of 12 to 256 characters
+    Add {
+        name: String,
+        /// What they may do
+        #[arg(long, default_value = "viewer", value_parser = ROLES)]
+        role: String,
+        /// How they are called
+        #[arg(long, default_value = "")]
+        title: String,
+    },
+    /// Say what somebody may do from now on
+    Role {
+        name: String,
+        #[arg(value_parser = ROLES)]
+        role: String,
+    },
+    /// Set a password, which it asks for; all logins of that person end
+    Password {
+        /// Whose; yours, if you leave it out
+        name: Option<String>,
+    },
+    /// Remove somebody, logins and all
+    Remove { name: String },
+}
+
+const ROLES: [&str; 4] = ["viewer", "crew", "operator", "owner"];
+
+/// Does what is to be done with people.
+pub fn user(command: UserCommand, context: &CommandContext) -> Result<()> {
+    let path = context.client.of_tenant("/users");
+    match command {
+        UserCommand::List => context.list(
+            &path,
+            &[
+                ("NAME", "id"),
+                ("ROLE", "settings.role"),
+                ("TITLE", "settings.title"),
+                ("SIGNS IN ELSEWHERE AS", "subject"),
+            ],
+        ),
+        UserCommand::Add { name, role, title } => {
+            let password = account::new_password(&format!("password of {name}:"))?;
+            let settings = json!({ "role": role, "title": title });
+            let body = json!({ "id": name, "password": password, "settings": settings });
+            let answer = context.client.post(&path, &body)?;
+            context.answer(&answer, format_args!("{name} may log in, as {role}"))
+        }
+        UserCommand::Role { name, role } => {
+            let to = |settings: &mut Value| settings["role"] = json!(role);
+            let answer = context.client.settle(&format!("{path}/{name}"), to)?;
+            context.answer(&answer, format_args!("{name} is {role}"))
+        }
+        UserCommand::Password { name } => {
+            let name = name.map_or_else(|| own_name(context), Ok)?;
+            let password = account::new_password(&format!("new password of {name}:"))?;
+            let body = json!({ "password": password });
+            let path = format!("{path}/{name}/password");
+            let answer = context.client.ask("PUT", &path, Some(&body), None)?.body;
+            let sentence = format_args!("the password of {name} is set; all their logins are over");
+            context.answer(&answer, sentence)
+        }
+        UserCommand::Remove { name } => context.remove(&format!("/users/{name}")),
+    }
+}
+
+/// The name of the person who asks.
+fn own_name(context: &CommandContext) -> Result<String> {
+    let name = show::at(&context.client.get("/sessions/current")?, "name");
+    let person = name.strip_prefix("person:").map(str::to_owned);
+    Ok(person.ok_or_else(|| BadInput::new("a key has no password: say whose is to be set"))?)
+}

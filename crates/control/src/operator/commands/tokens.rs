@@ -1,0 +1,224 @@
+//! Tokens, by which boxes, proxies and anchors join.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Subcommand;
+use roadweave_fleet::{Delegate, JoinToken, Role};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+use serde_json::{Value, json};
+
+use super::{CommandContext, delegates};
+use crate::operator::show;
+
+/// What to do with tokens.
+#[derive(Subcommand)]
+pub enum TokenCommand {
+    /// Make a token; it is shown once, as text and as a QR code
+    Create(Create),
+    /// All tokens, without their secrets
+    List,
+    /// Take a token away
+    Remove { name: String },
+}
+
+/// How a token is to be.
+#[derive(clap::Args)]
+pub struct Create {
+    /// How many it lets in
+    #[arg(long, default_value_t = 1)]
+    uses: u32,
+    /// How long it is good, hours: ten years (87600) at most
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=87_600))]
+    hours: u32,
+    /// What it lets in: box, proxy or anchor; a box, or what its delegate may sign for
+    #[arg(long, value_parser = ["box", "proxy", "anchor"])]
+    role: Option<String>,
+    /// The pool of proxies that it is for
+    #[arg(long)]
+    pool: Option<String>,
+    /// A tag that boxes get; may be given several times. Those of its delegate, if you leave it out
+    #[arg(long)]
+    tag: Vec<String>,
+    /// Somebody has to let each box in
+    #[arg(long)]
+    approval: bool,
+    /// The file of a delegate, where the root key is elsewhere: its private key goes into the
+    /// token and to nobody else. Such a token is read by `roadweave join -`: as a word of a command
+    /// it would be seen by all users of that machine
+    #[arg(long, value_name = "FILE")]
+    delegate: Option<PathBuf>,
+    /// No QR code
+    #[arg(long)]
+    no_qr: bool,
+}
+
+/// Does what is to be done with tokens.
+pub fn token(command: TokenCommand, context: &CommandContext) -> Result<()> {
+    match command {
+        TokenCommand::Create(options) => create(options, context),
+        TokenCommand::List => context.list(
+            &context.client.of_tenant("/tokens"),
+            &[
+                ("NAME", "id"),
+                ("LEFT", "uses_left"),
+                ("EXPIRES", "expires_ms"),
+                ("FOR", "settings.role"),
+                ("TAGS", "settings.tags"),
+                ("APPROVAL", "settings.approval"),
+                ("DELEGATE", "settings.delegate"),
+            ],
+        ),
+        TokenCommand::Remove { name } => context.remove(&format!("/tokens/{name}")),
+    }
+}
+
+fn create(options: Create, context: &CommandContext) -> Result<()> {
+    let delegate = options.delegate.as_deref().map(delegates::read).transpose()?;
+    if let Some(delegate) = &delegate {
+        check(delegate)?;
+    }
+    let said = delegate.as_ref().and_then(|delegate| delegate.chain.claimed());
+    let grant = said.as_ref().and_then(|said| said.grant.as_ref());
+    let only = grant.filter(|grant| grant.roles.len() == 1);
+    let only = only.and_then(|grant| grant.roles.first()).and_then(|role| role_name(*role));
+    let role = options.role.as_deref().or(only).unwrap_or("box").to_owned();
+    let mut tags = options.tag;
+    if let Some(grant) = grant.filter(|_| tags.is_empty() && role == "box") {
+        tags = grant.tags.iter().map(ToString::to_string).collect();
+    }
+    let settings = json!({
+        "uses": options.uses,
+        "role": role,
+        "pool": options.pool,
+        "lifetime_s": u64::from(options.hours) * 3600,
+        "tags": tags,
+        "approval": options.approval,
+        "delegate": said.map(|said| said.name),
+    });
+    let path = context.client.of_tenant("/tokens");
+    let mut answer = context.client.post(&path, &json!({ "settings": settings }))?;
+    let is_secret = delegate.is_some();
+    if let Some(delegate) = delegate {
+        let text = carrying(&show::at(&answer, "join"), delegate).inspect_err(|_| {
+            // Nobody will ever see it; it would keep its uses from others.
+            let made = format!("{path}/{}", show::at(&answer, "token.id"));
+            _ = context.client.remove(&made);
+        })?;
+        answer["join"] = Value::String(text);
+    }
+    let join = show::at(&answer, "join");
+    let code = show::qr(&join).filter(|_| !options.no_qr && !context.json);
+    if let Some(code) = code {
+        out::line(code)?;
+    }
+    let option = match role.as_str() {
+        "box" => String::new(),
+        role => format!(" --role {role}"),
+    };
+    let sentence = match is_secret {
+        false => format!("roadweave join {join}{option}"),
+        true => format!(
+            "{join}\n\nIt has the private key of its delegate, so it belongs into no command, where \
+             any user of that machine sees it:\nroadweave join -{option}    # reads it, to Ctrl-D"
+        ),
+    };
+    context.answer(&answer, sentence)
+}
+
+/// Refuses a delegate that no token can carry, before one is made.
+fn check(delegate: &Delegate) -> Result<()> {
+    let said = delegate.chain.claimed();
+    let grant = said.as_ref().and_then(|said| said.grant.as_ref());
+    if grant.is_some_and(|grant| grant.roles.contains(&Role::Delegate)) {
+        return Err(BadInput::new(
+            "--delegate: this is a signer, whose key belongs into no token: make a delegate within \
+             it (roadweave-controller delegate --key FILE --token)",
+        )
+        .into());
+    }
+    match delegate.fits_a_token() {
+        true => Ok(()),
+        false => Err(BadInput::new(TOO_LONG).into()),
+    }
+}
+
+/// The text of a token with a delegate in it.
+fn carrying(join: &str, delegate: Delegate) -> Result<String> {
+    let token = join.parse::<JoinToken>().map_err(BadInput::new)?;
+    let text = JoinToken { delegate: Some(delegate), ..token }.to_string();
+    match text.parse::<JoinToken>() {
+        Ok(_) => Ok(text),
+        Err(_) => Err(BadInput::new(TOO_LONG).into()),
+    }
+}
+
+const TOO_LONG: &str = "the token is longer than one may be: use a delegate with fewer others \
+                        above it, or fewer tags";
+
+fn role_name(role: Role) -> Option<&'static str> {
+    match role {
+        Role::Box => Some("box"),
+        Role::Proxy => Some("proxy"),
+        Role::Anchor => Some("anchor"),
+        Role::Delegate => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use roadweave_fleet::{Chain, Grant, Scope, Secret, Signed, Statement};
+    use roadweave_identity::Identity;
+
+    use super::*;
+
+    fn identity(seed: u8) -> Identity {
+        Identity::from_seed([seed; 32])
+    }
+
+    /// A delegate so many steps below the root.
+    fn delegate(steps: u8) -> Delegate {
+        let mut chain = Chain::new(Vec::new());
+        for step in 0..steps {
+            let roles = [Role::Box, Role::Delegate].into();
+            let statement = Statement {
+                key: identity(step + 1).public_key(),
+                name: "token-0123456789".parse().unwrap(),
+                role: Role::Delegate,
+                scope: Scope::Tenant("home".parse().unwrap()),
+                tags: BTreeSet::new(),
+                grant: Some(Grant { roles, tags: BTreeSet::new(), uses: Some(7) }),
+            };
+            chain = chain.then(Signed::sign(&statement, &identity(step)).unwrap());
+        }
+        Delegate { private_key: identity(steps).to_base64(), chain }
+    }
+
+    #[test]
+    fn a_token_carries_a_delegate_or_says_that_it_cannot() {
+        let token = JoinToken {
+            addresses: vec!["fleet.example.org:4400".into()],
+            controller: identity(8).public_key(),
+            root: identity(0).public_key(),
+            tenant: "home".parse().unwrap(),
+            secret: Secret::from_bytes([7; 16]),
+            delegate: None,
+        };
+        for steps in 1..=2 {
+            let text = carrying(&token.to_string(), delegate(steps)).unwrap();
+            let read: JoinToken = text.parse().unwrap();
+            assert!(read.delegate == Some(delegate(steps)), "{steps}");
+            // A code of that length is one that a camera can read.
+            assert!(show::qr(&text).is_some(), "{}", text.len());
+        }
+        let error = carrying(&token.to_string(), delegate(4)).unwrap_err().to_string();
+        assert!(error.contains("longer than one may be"), "{error}");
+        // Which is known before one is made.
+        assert!(delegate(2).fits_a_token() && !delegate(4).fits_a_token());
+        let error = check(&delegate(1)).unwrap_err().to_string();
+        assert!(error.contains("is a signer"), "{error}");
+    }
+}

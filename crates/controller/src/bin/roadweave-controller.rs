@@ -1,7 +1,0 @@
-//! The roadweave-controller binary.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    roadweave_controller::main()
-}

@@ -1,7 +1,0 @@
-//! The roadweave-fleet binary.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    roadweave_operator::main()
-}

@@ -1,0 +1,52 @@
+//! What every crate shares: ids, units, and the plain values that pass between layers; every byte
+//! that crosses the network ([`wire`]), and what players say in plain HTTP ([`media`]).
+//!
+//! Nothing here does I/O or reads a clock. An [`Instant`] counts nanoseconds from the start of a
+//! run, so that the logs of two equal runs are equal bytes.
+
+pub mod media;
+pub mod wire;
+
+mod delays;
+mod drop_reason;
+mod ids;
+mod marks;
+mod name_pattern;
+mod offer;
+mod order;
+mod pacing;
+mod path;
+mod policy;
+mod probe_url;
+mod promise;
+mod random;
+mod rtt;
+mod server_name;
+mod technology;
+mod text;
+mod time;
+mod uplink_match;
+mod uplink_selector;
+mod urgency;
+
+pub use delays::Delays;
+pub use drop_reason::{DropCounters, DropReason};
+pub use ids::{LaneId, PacketId, PathId, UplinkId};
+pub use marks::{Kind, Marks, Side, TooFewBits};
+pub use name_pattern::NamePattern;
+pub use offer::PathOffer;
+pub use order::Order;
+pub use pacing::Pacing;
+pub use path::{PathSnapshot, PathStatus};
+pub use policy::{Policy, Priority};
+pub use probe_url::{InvalidProbeUrl, ProbeUrl};
+pub use promise::Promise;
+pub use random::SplitMix64;
+pub use rtt::RttEstimator;
+pub use server_name::{InvalidServerName, ServerHost, ServerName};
+pub use technology::Technology;
+pub use text::{PEER_TEXT_MAX, peer_text};
+pub use time::{Instant, Rate, earliest};
+pub use uplink_match::{UplinkMatch, UplinkTraits};
+pub use uplink_selector::{NoUplink, UplinkSelector, glob};
+pub use urgency::Urgency;

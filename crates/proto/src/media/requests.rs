@@ -1,0 +1,83 @@
+//! What a client asks for, one request after the other.
+
+use crate::media::body::Body;
+use crate::media::cmcd::Cmcd;
+use crate::media::priority::priority_of;
+use crate::media::reader::{FIELDS_MAX, Reader, Told, Unread, content_of, refused, values};
+use crate::wire::StreamPriority;
+
+/// What a request says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// It asks for the head alone (HEAD).
+    pub head_only: bool,
+    /// How urgent it is, if it says so (RFC 9218).
+    pub priority: Option<StreamPriority>,
+    /// How its player does, if one tells (CTA-5004).
+    pub cmcd: Option<Cmcd>,
+}
+
+/// Reads the bytes from a client to its host.
+#[derive(Debug, Default)]
+pub struct Requests(Reader);
+
+impl Requests {
+    /// Reads what comes next; `on` is told of each request whose head has come.
+    pub fn feed(&mut self, bytes: &[u8], on: impl FnMut(Request)) {
+        let mut told = Heads { on, upgrades: false };
+        self.0.feed(bytes, &mut told);
+        if told.upgrades {
+            self.0.give_up(Unread::Upgraded);
+        }
+    }
+
+    /// Why they are read no further, if so.
+    pub fn unread(&self) -> Option<Unread> {
+        self.0.unread()
+    }
+}
+
+struct Heads<F> {
+    on: F,
+    /// What follows may be of another protocol.
+    upgrades: bool,
+}
+
+impl<F: FnMut(Request)> Told for Heads<F> {
+    fn head(&mut self, bytes: &[u8]) -> Result<Option<(usize, Option<Body>)>, Unread> {
+        if self.upgrades {
+            return Err(Unread::Upgraded);
+        }
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut request = httparse::Request::new(&mut fields);
+        let length = match request.parse(bytes).map_err(refused)? {
+            httparse::Status::Partial => return Ok(None),
+            httparse::Status::Complete(length) => length,
+        };
+        let (method, target) = (request.method.unwrap_or(""), request.path.unwrap_or(""));
+        let fields = &*request.headers;
+        let body = content_of(fields)?;
+        (self.on)(Request {
+            head_only: method == "HEAD",
+            priority: values(fields, "Priority").next().and_then(priority_of),
+            cmcd: cmcd_of(target, fields),
+        });
+        // Whether the host goes along is said in the other direction.
+        self.upgrades = method == "CONNECT" || values(fields, "Upgrade").next().is_some();
+        Ok(Some((length, body)))
+    }
+
+    fn content(&mut self, _at: usize, _content: &[u8]) {}
+}
+
+/// What a request tells of its player, in its target or in its fields.
+fn cmcd_of(target: &str, fields: &[httparse::Header<'_>]) -> Option<Cmcd> {
+    let mut told = Cmcd::of_target(target);
+    for name in ["CMCD-Request", "CMCD-Object", "CMCD-Status", "CMCD-Session"] {
+        for value in values(fields, name) {
+            let value = String::from_utf8_lossy(value);
+            told.get_or_insert_default().take_items(&value);
+        }
+    }
+    told
+}

@@ -1,0 +1,159 @@
+//! What a host answers: how urgent that is, and where its first picture ends.
+
+use std::collections::VecDeque;
+
+use crate::media::body::Body;
+use crate::media::mp4::{FirstFrame, FrameEnd};
+use crate::media::priority::priority_of;
+use crate::media::reader::{FIELDS_MAX, Reader, Told, Unread, content_of, refused, values};
+use crate::media::requests::Request;
+use crate::wire::StreamPriority;
+
+/// The most requests that wait for their responses; no browser pipelines.
+const EXPECTED_MAX: usize = 64;
+
+/// What a piece of responses says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// So many of its bytes reach up to the last that is of a first picture.
+    pub urgent: usize,
+    /// The heads in it.
+    pub heads: usize,
+    /// The first pictures whose end was found.
+    pub frames: usize,
+    /// If there is a head in it: what the last one says of its urgency (RFC 9218).
+    pub priority: Option<Option<StreamPriority>>,
+}
+
+/// Reads the bytes from a host to its client.
+#[derive(Debug, Default)]
+pub struct Responses {
+    reader: Reader,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    expected: VecDeque<Request>,
+    /// The content is a video, whose first picture is looked for.
+    frame: Option<Box<FirstFrame>>,
+    /// A first picture went by, and no other video has begun since.
+    has_begun: bool,
+    seen: Seen,
+}
+
+impl Responses {
+    /// The client has asked this.
+    pub fn expect(&mut self, request: Request) {
+        if self.state.expected.len() >= EXPECTED_MAX {
+            return self.reader.give_up(Unread::TooMany);
+        }
+        self.state.expected.push_back(request);
+    }
+
+    /// Reads what comes next.
+    pub fn feed(&mut self, bytes: &[u8]) -> Seen {
+        self.reader.feed(bytes, &mut self.state);
+        std::mem::take(&mut self.state.seen)
+    }
+
+    /// Why they are read no further, if so.
+    pub fn unread(&self) -> Option<Unread> {
+        self.reader.unread()
+    }
+}
+
+impl Told for State {
+    fn head(&mut self, bytes: &[u8]) -> Result<Option<(usize, Option<Body>)>, Unread> {
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut response = httparse::Response::new(&mut fields);
+        let length = match response.parse(bytes).map_err(refused)? {
+            httparse::Status::Partial => return Ok(None),
+            httparse::Status::Complete(length) => length,
+        };
+        let (status, fields) = (response.code.unwrap_or(0), &*response.headers);
+        if status == 101 {
+            return Err(Unread::Upgraded);
+        }
+        let request = *self.expected.front().ok_or(Unread::NotHttp)?;
+        if (100..200).contains(&status) {
+            return Ok(Some((length, None)));
+        }
+        self.expected.pop_front();
+        self.seen.heads += 1;
+        self.seen.priority = Some(values(fields, "Priority").next().and_then(priority_of));
+        self.frame = None;
+        if request.head_only || matches!(status, 204 | 304) {
+            return Ok(Some((length, None)));
+        }
+        self.frame = self.first_frame(&request, status, fields).map(Box::new);
+        Ok(Some((length, Some(content_of(fields)?.unwrap_or(Body::UntilClose)))))
+    }
+
+    fn content(&mut self, at: usize, content: &[u8]) {
+        let Some(frame) = &mut self.frame else { return };
+        let (before, was) = (frame.offset(), frame.end());
+        frame.feed(content);
+        let end = frame.end();
+        let within = match end {
+            FrameEnd::Unknown => content.len() as u64,
+            FrameEnd::At(end) => end.saturating_sub(before).min(content.len() as u64),
+            FrameEnd::Nowhere => 0,
+        };
+        if within > 0 {
+            self.seen.urgent = at + within as usize;
+        }
+        if frame.is_file() && was == FrameEnd::Unknown {
+            self.has_begun = false;
+        }
+        if was == FrameEnd::Unknown && matches!(end, FrameEnd::At(_)) {
+            self.has_begun = true;
+            self.seen.frames += 1;
+        }
+        if end != FrameEnd::Unknown && within < content.len() as u64 {
+            self.frame = None;
+        }
+    }
+}
+
+impl State {
+    /// The reader of a video's first picture, if the content is one that somebody waits for.
+    ///
+    /// A player that tells of its buffer says by that whether it waits. Of others the first picture
+    /// of each file counts, and of segments the first of a connection, or behind a file: those that
+    /// follow go into a buffer.
+    fn first_frame(
+        &self,
+        request: &Request,
+        status: u16,
+        fields: &[httparse::Header<'_>],
+    ) -> Option<FirstFrame> {
+        let kind = values(fields, "Content-Type").next()?;
+        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let is_video = KINDS.iter().any(|known| kind.eq_ignore_ascii_case(known));
+        if !is_video || values(fields, "Content-Encoding").next().is_some() {
+            return None;
+        }
+        let start = match status {
+            200 => 0,
+            206 => range_start(values(fields, "Content-Range").next()?)?,
+            _ => return None,
+        };
+        match request.cmcd {
+            Some(told) => (told.left_ms() == Some(0)).then(|| FirstFrame::new(start)),
+            None if self.has_begun => Some(FirstFrame::of_file(start)),
+            None => Some(FirstFrame::new(start)),
+        }
+    }
+}
+
+/// The types of content that are boxes (RFC 4337, ISO/IEC 23000-19).
+const KINDS: [&[u8]; 4] =
+    [b"video/mp4", b"video/iso.segment", b"application/mp4", b"video/quicktime"];
+
+/// Where in its file a range begins: `bytes 0-499/1234`.
+fn range_start(value: &[u8]) -> Option<u64> {
+    let value = std::str::from_utf8(value).ok()?.trim();
+    let (first, _) = value.strip_prefix("bytes ")?.split_once('-')?;
+    first.parse().ok()
+}

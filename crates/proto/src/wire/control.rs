@@ -1,0 +1,291 @@
+//! Control messages, reliable and in order, as the session begins.
+//!
+//! ```text
+//! client ── hello ──────────► server
+//! client ◄────────── welcome ── server      (or refuse, and the connection closes)
+//! client ── path name ──────► server        (for each path, again when one opens)
+//! client ── path policy ────► server        (for each path that is not as any other; again when that changes)
+//! client ◄─ binding ───────► proxy         (behind the welcome of a proxy; back: the newest one there is)
+//! client ◄─ streams ───────► proxy         (what client and anchor call their streams)
+//! client ◄─ lane promise ───► server        (for each lane of the sender that is not as any other)
+//! client ◄─ player ─────────► server        (as a player of the sender's side tells of its buffer)
+//! client ◄──────────── move ── server        (the client is to go to another server)
+//! client ◄─ speed test ─────► server        (what one path carries, or several, see `speedtest.rs`)
+//!
+//! client ── hello, standby ─► server        (welcomed, and idle until it says hello to join)
+//!
+//! message   kind:1 | fields
+//! field     type:2 | length:2 | value       (unknown types are skipped)
+//! ```
+
+pub(crate) mod error;
+pub(crate) mod fields;
+mod values;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use ipnet::IpNet;
+
+pub use self::error::ControlError;
+use self::fields::{
+    FIELD_ADDRESS, FIELD_ANCHOR, FIELD_GATEWAY, FIELD_GRACE, FIELD_LANE, FIELD_MTU, FIELD_NAME,
+    FIELD_NETWORK, FIELD_PATH, FIELD_RELAYS, FIELD_ROLE, Fields, MAX_NETWORKS, ROLE_PROXY,
+    ROLE_STANDBY, WELCOME_NETWORKS_MAX, put_age, put_field, put_network, put_order, put_player,
+    put_policy, put_reason, put_streams, put_tenant, put_text,
+};
+pub use self::values::{PlayerReport, Reason, Role, TenantAnchor};
+use crate::wire::binding::Binding;
+use crate::wire::speedtest::Speedtest;
+use crate::wire::stream::StreamsOffer;
+use crate::{LaneId, PathId, Policy, Promise};
+
+/// The longest control message, bytes.
+pub const MAX_CONTROL_MESSAGE: usize = 4096;
+const KIND_HELLO: u8 = 1;
+const KIND_WELCOME: u8 = 2;
+const KIND_REFUSE: u8 = 3;
+const KIND_PATH_NAME: u8 = 4;
+const KIND_LANE_PROMISE: u8 = 5;
+const KIND_PATH_POLICY: u8 = 6;
+const KIND_MOVE: u8 = 7;
+const KIND_BINDING: u8 = 8;
+const KIND_PLAYER: u8 = 9;
+const KIND_STREAMS: u8 = 10;
+const KIND_SPEEDTEST: u8 = 11;
+
+/// A control message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// The client asks for a session.
+    Hello(Hello),
+    /// The server grants it.
+    Welcome(Welcome),
+    /// The server does not, and says why.
+    Refuse {
+        /// For a person to read, at most 256 bytes.
+        reason: String,
+        /// For the client to understand.
+        why: Reason,
+    },
+    /// The server asks the client to go to another one: it joins there first, and then leaves.
+    Move {
+        /// Why the client is to go.
+        why: Reason,
+        /// How long the session lives at least; whole milliseconds. Without it the server ends it
+        /// when it likes.
+        grace: Option<Duration>,
+    },
+    /// The client names the uplink of a path.
+    PathName {
+        /// The path.
+        path: PathId,
+        /// The interface it runs over.
+        uplink: String,
+    },
+    /// The client says how a path may be used, in both directions. Before the first such message a
+    /// path has the default policy.
+    PathPolicy {
+        /// The path.
+        path: PathId,
+        /// How it may be used.
+        policy: Policy,
+    },
+    /// The sender promises this of the packets of one of its lanes. It holds from now on, until the
+    /// next such message for the lane; before the first one the default does.
+    LanePromise {
+        /// The lane, of the sender's direction.
+        lane: LaneId,
+        /// What is promised; waits and ages are in whole milliseconds.
+        promise: Promise,
+    },
+    /// The client is at this proxy, for its tenant's anchor. From the proxy: the newest binding of
+    /// the client that the anchor has, beyond which the client signs another one.
+    Binding(Binding),
+    /// To a proxy, before the binding: what the client says of its streams with the anchor. From
+    /// the proxy: what the anchor says of them, if it takes any.
+    Streams(Option<StreamsOffer>),
+    /// A player at the sender's side tells how its buffer does, for the peer's lane that brings its
+    /// video (XLINK section 5.2.1).
+    Player(PlayerReport),
+    /// What is said of a speed test.
+    Speedtest(Speedtest),
+}
+
+/// What the client says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hello {
+    /// Its name for logs and statistics, at most 256 bytes.
+    pub name: String,
+    /// What it wants the connection for.
+    pub role: Role,
+    /// Its streams with this server, if it has any to open: it takes their frames.
+    pub streams: Option<StreamsOffer>,
+}
+
+/// What the server grants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Welcome {
+    /// The client's inner addresses and the prefixes behind it that the server routes to it.
+    pub addresses: Vec<IpNet>,
+    /// The server's own inner addresses.
+    pub gateways: Vec<IpAddr>,
+    /// Networks that are reached through the server and nowhere else: its inner networks, and those
+    /// behind other clients that this one may reach.
+    pub networks: Vec<IpNet>,
+    /// The MTU that both TUN devices use, bytes.
+    pub mtu: u16,
+    /// The anchor that the client is to sign a binding for, if the server is a proxy.
+    pub anchor: Option<TenantAnchor>,
+    /// The server's streams with this client, if it takes any.
+    pub streams: Option<StreamsOffer>,
+    /// Whether the server is a proxy that relays streams to the anchor, if that takes any.
+    pub relays: bool,
+}
+
+impl Control {
+    /// Parses one whole message.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
+    pub fn parse(mut bytes: Bytes) -> Result<Self, ControlError> {
+        if bytes.len() > MAX_CONTROL_MESSAGE {
+            return Err(ControlError::TooLong(bytes.len()));
+        }
+        if bytes.is_empty() {
+            return Err(ControlError::Truncated);
+        }
+        let kind = bytes.get_u8();
+        let fields = Fields::parse(bytes)?;
+        match kind {
+            KIND_HELLO => Ok(Self::Hello(Hello {
+                name: fields.text(FIELD_NAME)?,
+                role: fields.role()?,
+                streams: fields.streams()?,
+            })),
+            KIND_WELCOME => Ok(Self::Welcome(Welcome {
+                addresses: fields.networks(FIELD_ADDRESS)?,
+                gateways: fields.networks(FIELD_GATEWAY)?.iter().map(IpNet::addr).collect(),
+                networks: fields.networks(FIELD_NETWORK)?,
+                mtu: u16::from_be_bytes(fields.array(FIELD_MTU)?),
+                anchor: fields.anchor()?,
+                streams: fields.streams()?,
+                relays: fields.flag(FIELD_RELAYS),
+            })),
+            KIND_REFUSE => {
+                Ok(Self::Refuse { reason: fields.text(FIELD_NAME)?, why: fields.reason()? })
+            }
+            KIND_MOVE => {
+                let millis = fields.optional(FIELD_GRACE)?.map(u32::from_be_bytes);
+                let grace = millis.map(|millis| Duration::from_millis(millis.into()));
+                Ok(Self::Move { why: fields.reason()?, grace })
+            }
+            KIND_BINDING => Binding::parse(&fields).map(Self::Binding),
+            KIND_STREAMS => fields.streams().map(Self::Streams),
+            KIND_PLAYER => fields.player().map(Self::Player),
+            KIND_SPEEDTEST => Speedtest::parse(&fields).map(Self::Speedtest),
+            KIND_PATH_NAME => Ok(Self::PathName {
+                path: PathId(u32::from_be_bytes(fields.array(FIELD_PATH)?)),
+                uplink: fields.text(FIELD_NAME)?,
+            }),
+            KIND_PATH_POLICY => Ok(Self::PathPolicy {
+                path: PathId(u32::from_be_bytes(fields.array(FIELD_PATH)?)),
+                policy: fields.policy()?,
+            }),
+            KIND_LANE_PROMISE => Ok(Self::LanePromise {
+                lane: LaneId(u8::from_be_bytes(fields.array(FIELD_LANE)?)),
+                promise: fields.promise()?,
+            }),
+            other => Err(ControlError::UnknownKind(other)),
+        }
+    }
+
+    /// The message as bytes. Texts are cut at 256 bytes, lists at 64 networks.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        match self {
+            Self::Hello(hello) => {
+                out.put_u8(KIND_HELLO);
+                put_text(&mut out, FIELD_NAME, &hello.name);
+                // What older servers take for granted is not said.
+                match hello.role {
+                    Role::Join => {}
+                    Role::Standby => put_field(&mut out, FIELD_ROLE, &[ROLE_STANDBY]),
+                    Role::Proxy => put_field(&mut out, FIELD_ROLE, &[ROLE_PROXY]),
+                }
+                put_streams(&mut out, hello.streams);
+            }
+            Self::Welcome(welcome) => {
+                out.put_u8(KIND_WELCOME);
+                for network in welcome.addresses.iter().take(MAX_NETWORKS) {
+                    put_network(&mut out, FIELD_ADDRESS, *network);
+                }
+                put_field(&mut out, FIELD_MTU, &welcome.mtu.to_be_bytes());
+                for gateway in welcome.gateways.iter().take(MAX_NETWORKS) {
+                    put_network(&mut out, FIELD_GATEWAY, IpNet::from(*gateway));
+                }
+                for network in welcome.networks.iter().take(WELCOME_NETWORKS_MAX) {
+                    put_network(&mut out, FIELD_NETWORK, *network);
+                }
+                if let Some(anchor) = &welcome.anchor {
+                    put_tenant(&mut out, &anchor.tenant);
+                    put_field(&mut out, FIELD_ANCHOR, &anchor.key);
+                }
+                put_streams(&mut out, welcome.streams);
+                if welcome.relays {
+                    put_field(&mut out, FIELD_RELAYS, &[]);
+                }
+            }
+            Self::Streams(streams) => {
+                out.put_u8(KIND_STREAMS);
+                put_streams(&mut out, *streams);
+            }
+            Self::Binding(binding) => {
+                out.put_u8(KIND_BINDING);
+                binding.put(&mut out);
+            }
+            Self::Player(report) => {
+                out.put_u8(KIND_PLAYER);
+                put_player(&mut out, report);
+            }
+            Self::Speedtest(speedtest) => {
+                out.put_u8(KIND_SPEEDTEST);
+                speedtest.put(&mut out);
+            }
+            Self::Refuse { reason, why } => {
+                out.put_u8(KIND_REFUSE);
+                put_text(&mut out, FIELD_NAME, reason);
+                put_reason(&mut out, *why);
+            }
+            Self::Move { why, grace } => {
+                out.put_u8(KIND_MOVE);
+                put_reason(&mut out, *why);
+                if let Some(grace) = grace {
+                    let millis = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
+                    put_field(&mut out, FIELD_GRACE, &millis.to_be_bytes());
+                }
+            }
+            Self::PathName { path, uplink } => {
+                out.put_u8(KIND_PATH_NAME);
+                put_text(&mut out, FIELD_NAME, uplink);
+                put_field(&mut out, FIELD_PATH, &path.0.to_be_bytes());
+            }
+            Self::PathPolicy { path, policy } => {
+                out.put_u8(KIND_PATH_POLICY);
+                put_field(&mut out, FIELD_PATH, &path.0.to_be_bytes());
+                put_policy(&mut out, policy);
+            }
+            Self::LanePromise { lane, promise } => {
+                out.put_u8(KIND_LANE_PROMISE);
+                put_field(&mut out, FIELD_LANE, &[lane.0]);
+                put_order(&mut out, promise.order);
+                put_age(&mut out, promise);
+            }
+        }
+        out.freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests;

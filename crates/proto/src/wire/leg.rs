@@ -1,0 +1,270 @@
+//! The leg from a proxy to an anchor: inner packets and stream frames of many clients, and messages
+//! about those.
+//!
+//! ```text
+//! proxy ── attach: handle, device, binding ──► anchor      (for each client of the anchor's tenants)
+//! proxy ◄───────────────── attached: handle ── anchor
+//! proxy ◄─ detached: handle, why, the newest ─ anchor      (refused, or superseded later)
+//! proxy ── detach: handle ───────────────────► anchor      (the client's session is over)
+//!
+//! proxy ◄── 06 | handle:4 | inner packet ────► anchor      (a datagram of the leg)
+//! proxy ─── 06 | handle:4 | stream frames ───► anchor      (the way back: `frames`)
+//! ```
+//!
+//! A handle is the proxy's name for an attachment, for as long as the leg lives. It says neither
+//! tenant nor device: the binding did.
+
+mod frames;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+pub use self::frames::{LEG_FRAMES_HEADER, LegFrames, LegRoom};
+use crate::wire::binding::Binding;
+use crate::wire::control::fields::{Fields, put_field, put_streams};
+use crate::wire::control::{ControlError, MAX_CONTROL_MESSAGE};
+use crate::wire::stream::StreamsOffer;
+
+/// Bytes before the inner packet in a datagram of the leg.
+pub const PASSED_HEADER: usize = 5;
+
+const KIND_PASSED: u8 = 6;
+
+const KIND_ATTACH: u8 = 16;
+const KIND_ATTACHED: u8 = 17;
+const KIND_DETACHED: u8 = 18;
+const KIND_DETACH: u8 = 19;
+
+const FIELD_HANDLE: u16 = 18;
+const FIELD_DEVICE: u16 = 19;
+const FIELD_DETACHED: u16 = 20;
+
+/// An inner packet on its way between proxy and anchor; or stream frames of a client, which begin
+/// with [`STREAM_TAG`](crate::wire::STREAM_TAG).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// The attachment that it comes from or is for.
+    pub handle: u32,
+    /// The packet or the frames, unchecked.
+    pub packet: Bytes,
+}
+
+impl Passed {
+    /// The datagram that carries `packet`.
+    pub fn datagram(handle: u32, packet: &[u8]) -> Bytes {
+        let mut out = BytesMut::with_capacity(PASSED_HEADER + packet.len());
+        out.put_u8(KIND_PASSED);
+        out.put_u32(handle);
+        out.put_slice(packet);
+        out.freeze()
+    }
+
+    /// Reads a datagram; `None` if it is another one.
+    pub fn parse(mut datagram: Bytes) -> Option<Self> {
+        if datagram.len() < PASSED_HEADER || datagram.get_u8() != KIND_PASSED {
+            return None;
+        }
+        let handle = datagram.get_u32();
+        Some(Self { handle, packet: datagram })
+    }
+}
+
+/// A message about an attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LegMessage {
+    /// The proxy has a session of this device, which signed the binding.
+    Attach {
+        /// The proxy's name for it.
+        handle: u32,
+        /// The device's public key.
+        device: [u8; 32],
+        /// The binding that the device signed.
+        binding: Binding,
+        /// What the device says of its streams with the anchor, if it may open some.
+        streams: Option<StreamsOffer>,
+    },
+    /// The anchor sends the device's packets to this attachment from now on.
+    Attached {
+        /// The proxy's name for it.
+        handle: u32,
+        /// What the anchor says of its streams with the device, if both take some.
+        streams: Option<StreamsOffer>,
+    },
+    /// The anchor does not send the device's packets to this attachment, or no longer.
+    Detached {
+        /// The proxy's name for it.
+        handle: u32,
+        /// Why the anchor has no such attachment.
+        why: Detached,
+        /// The newest binding of the device that the anchor has, if that is why: the device signs
+        /// one beyond it.
+        newest: Option<Box<Binding>>,
+    },
+    /// The session of the attachment is over.
+    Detach {
+        /// The proxy's name for it.
+        handle: u32,
+    },
+}
+
+/// Why an anchor has no attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Detached {
+    /// By a number that is not known here.
+    Other,
+    /// The binding is not newer than one that the anchor has.
+    Old,
+    /// The device is at another proxy now.
+    Superseded,
+    /// The anchor has no such tenant, or the tenant no such device.
+    Unknown,
+    /// The binding is for another anchor or another proxy, or nobody signed it.
+    Forged,
+    /// There are too many attachments on the leg, or too many at once.
+    Busy,
+}
+
+impl Detached {
+    const ALL: [Self; 6] =
+        [Self::Other, Self::Old, Self::Superseded, Self::Unknown, Self::Forged, Self::Busy];
+
+    /// The name that statistics use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Other => "other",
+            Self::Old => "old-binding",
+            Self::Superseded => "superseded",
+            Self::Unknown => "unknown-device",
+            Self::Forged => "forged-binding",
+            Self::Busy => "busy",
+        }
+    }
+}
+
+impl LegMessage {
+    /// Parses one whole message.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
+    pub fn parse(mut bytes: Bytes) -> Result<Self, ControlError> {
+        if bytes.len() > MAX_CONTROL_MESSAGE {
+            return Err(ControlError::TooLong(bytes.len()));
+        }
+        if bytes.is_empty() {
+            return Err(ControlError::Truncated);
+        }
+        let kind = bytes.get_u8();
+        let fields = Fields::parse(bytes)?;
+        let handle = || fields.array(FIELD_HANDLE).map(u32::from_be_bytes);
+        match kind {
+            KIND_ATTACH => Ok(Self::Attach {
+                handle: handle()?,
+                device: fields.array(FIELD_DEVICE)?,
+                binding: Binding::parse(&fields)?,
+                streams: fields.streams()?,
+            }),
+            KIND_ATTACHED => Ok(Self::Attached { handle: handle()?, streams: fields.streams()? }),
+            KIND_DETACHED => {
+                let [why] = fields.array(FIELD_DETACHED)?;
+                let why = Detached::ALL.get(usize::from(why)).copied().unwrap_or(Detached::Other);
+                let newest = Binding::parse_optional(&fields)?.map(Box::new);
+                Ok(Self::Detached { handle: handle()?, why, newest })
+            }
+            KIND_DETACH => Ok(Self::Detach { handle: handle()? }),
+            other => Err(ControlError::UnknownKind(other)),
+        }
+    }
+
+    /// The message as bytes.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        let mut begin = |kind: u8, handle: u32| {
+            out.put_u8(kind);
+            put_field(&mut out, FIELD_HANDLE, &handle.to_be_bytes());
+        };
+        match self {
+            Self::Attach { handle, device, binding, streams } => {
+                begin(KIND_ATTACH, *handle);
+                put_field(&mut out, FIELD_DEVICE, device);
+                binding.put(&mut out);
+                put_streams(&mut out, *streams);
+            }
+            Self::Attached { handle, streams } => {
+                begin(KIND_ATTACHED, *handle);
+                put_streams(&mut out, *streams);
+            }
+            Self::Detached { handle, why, newest } => {
+                begin(KIND_DETACHED, *handle);
+                put_field(&mut out, FIELD_DETACHED, &[*why as u8]);
+                newest.iter().for_each(|newest| newest.put(&mut out));
+            }
+            Self::Detach { handle } => begin(KIND_DETACH, *handle),
+        }
+        out.freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::stream::StreamsEpoch;
+
+    fn binding(number: u64) -> Binding {
+        let (anchor, proxy, signature) = ([1; 32], [2; 32], [3; 64]);
+        Binding { tenant: "acme".into(), anchor, proxy, number, signature }
+    }
+
+    #[test]
+    fn every_message_survives() {
+        let newest = Some(Box::new(binding(u64::MAX)));
+        let detached = Detached::ALL.map(|why| [None, newest.clone()].map(|newest| (why, newest)));
+        let detached = detached.into_iter().flatten();
+        let detached =
+            detached.map(|(why, newest)| LegMessage::Detached { handle: 9, why, newest });
+        let offer = |epoch| {
+            let (epoch, takes_priorities) = (StreamsEpoch(epoch), epoch == 7);
+            Some(StreamsOffer { epoch, takes_priorities, takes_early: takes_priorities })
+        };
+        let attach = |streams| {
+            let (handle, device) = (u32::MAX, [9; 32]);
+            LegMessage::Attach { handle, device, binding: binding(0), streams }
+        };
+        let messages = [
+            attach(None),
+            attach(offer(7)),
+            LegMessage::Attached { handle: 0, streams: None },
+            LegMessage::Attached { handle: 0, streams: offer(u64::MAX) },
+            LegMessage::Detach { handle: 0x0102_0304 },
+        ];
+        for message in messages.into_iter().chain(detached) {
+            assert_eq!(LegMessage::parse(message.to_bytes()), Ok(message));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_of_a_session_is_no_message_of_the_leg() {
+        let attach =
+            LegMessage::Attach { handle: 1, device: [9; 32], binding: binding(5), streams: None };
+        let whole = attach.to_bytes();
+        for length in 0..whole.len() {
+            assert!(LegMessage::parse(whole.slice(..length)).is_err(), "{length}");
+        }
+        let refuse = crate::wire::Control::PathName { path: crate::PathId(1), uplink: "a".into() };
+        assert_eq!(LegMessage::parse(refuse.to_bytes()), Err(ControlError::UnknownKind(4)));
+        assert_eq!(crate::wire::Control::parse(whole), Err(ControlError::UnknownKind(KIND_ATTACH)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_parse_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let bytes = Bytes::from(bytes);
+            if let Ok(message) = LegMessage::parse(bytes.clone()) {
+                prop_assert_eq!(LegMessage::parse(message.to_bytes()), Ok(message));
+            }
+            if let Some(Passed { handle, packet }) = Passed::parse(bytes.clone()) {
+                prop_assert_eq!(Passed::datagram(handle, &packet), bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What of a page fits a terminal, and which of many clients are on it.
+
+use std::cmp::Ordering;
+
+use roadweave_proto::PathStatus;
+use roadweave_tunnel::SessionStatus;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+/// Columns of a terminal that everybody has.
+pub(super) const WIDTH: usize = 80;
+/// Clients on a page of a server, unless told otherwise.
+pub(super) const CLIENTS_ON_A_PAGE: u32 = 20;
+
+/// In which order clients are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Sort {
+    /// Those first that fare worst: no usable path, then loss, then round trip of the best path
+    Worst,
+    /// By name
+    Name,
+}
+
+/// Which clients are shown.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Selection {
+    /// Only clients whose name contains this, each with its paths and lanes
+    #[arg(long, value_name = "NAME")]
+    pub(super) client: Option<String>,
+    /// The most clients on a page
+    #[arg(long, value_name = "CLIENTS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) limit: Option<u32>,
+    /// Which page, from 1
+    #[arg(
+        long, value_name = "PAGE", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub(super) page: u32,
+    /// The order of clients
+    #[arg(long, value_enum, default_value_t = Sort::Worst)]
+    pub(super) sort: Sort,
+}
+
+impl Selection {
+    /// Those of `sessions` that are shown, and how many there are of which they are a page.
+    pub(super) fn of<'a>(&self, sessions: &'a [SessionStatus]) -> (Vec<&'a SessionStatus>, usize) {
+        let mut all: Vec<_> = sessions.iter().filter(|it| self.admits(&it.peer)).collect();
+        all.sort_by(|a, b| self.order(a, b));
+        let (count, range) = (all.len(), self.range(all.len(), Some(CLIENTS_ON_A_PAGE)));
+        (all.drain(range).collect(), count)
+    }
+
+    /// Leaves of a status as it came, in its `sessions`, what is asked for.
+    pub(super) fn apply(&self, status: &mut Value) {
+        let Some(Value::Array(sessions)) = status.get_mut("sessions") else { return };
+        if self.client.is_none() && self.limit.is_none() {
+            return;
+        }
+        let name = |value: &Value| value.get("peer").and_then(Value::as_str).map(str::to_owned);
+        sessions.retain(|value| name(value).is_some_and(|name| self.admits(&name)));
+        let mut read: Vec<_> = std::mem::take(sessions)
+            .into_iter()
+            .map(|value| (SessionStatus::deserialize(&value).ok(), value))
+            .collect();
+        read.sort_by(|(a, _), (b, _)| match (a, b) {
+            (Some(a), Some(b)) => self.order(a, b),
+            // What this version cannot read comes last.
+            (a, b) => a.is_none().cmp(&b.is_none()),
+        });
+        let range = self.range(read.len(), None);
+        sessions.extend(read.drain(range).map(|(_, value)| value));
+    }
+
+    pub(super) fn admits(&self, name: &str) -> bool {
+        self.client.as_ref().is_none_or(|part| name.contains(part.as_str()))
+    }
+
+    /// How many pages `count` clients fill, of so many on each.
+    pub(super) fn pages(&self, count: usize) -> usize {
+        count.div_ceil(self.limit.unwrap_or(CLIENTS_ON_A_PAGE) as usize)
+    }
+
+    fn range(&self, count: usize, limit: Option<u32>) -> std::ops::Range<usize> {
+        let Some(limit) = self.limit.or(limit) else { return 0..count };
+        let begin = (self.page as usize - 1).saturating_mul(limit as usize).min(count);
+        begin..begin.saturating_add(limit as usize).min(count)
+    }
+
+    fn order(&self, a: &SessionStatus, b: &SessionStatus) -> Ordering {
+        let by_name = || a.peer.cmp(&b.peer);
+        match self.sort {
+            Sort::Name => by_name(),
+            Sort::Worst => badness(b).partial_cmp(&badness(a)).unwrap_or(Ordering::Equal),
+        }
+        .then_with(by_name)
+    }
+}
+
+/// How badly a session fares: by its usable paths, by the loss of the best of them, by its round
+/// trip.
+fn badness(session: &SessionStatus) -> (bool, f32, f64) {
+    let usable = session.paths.iter().filter(|path| path.status == PathStatus::Usable);
+    let best = usable.min_by(|a, b| {
+        let order = a.loss.total_cmp(&b.loss);
+        order.then(a.smoothed_rtt_ms.total_cmp(&b.smoothed_rtt_ms))
+    });
+    best.map_or((true, 0.0, 0.0), |path| (false, path.loss, path.smoothed_rtt_ms))
+}
+
+/// Folds lines that are too wide, at a space where there is one; a name that somebody else has
+/// chosen steers no terminal.
+pub(super) fn fit(page: &str) -> String {
+    let mut text = String::with_capacity(page.len());
+    for line in page.lines() {
+        let mut rest: Vec<char> = line.trim_end().chars().flat_map(harmless).collect();
+        let mut indent = "";
+        loop {
+            let room = WIDTH - indent.len();
+            text += indent;
+            if rest.len() <= room {
+                text.extend(&rest);
+                break;
+            }
+            let space =
+                rest[..room].iter().rposition(|letter| *letter == ' ').filter(|at| *at > 20);
+            let tail = rest.split_off(space.unwrap_or(room));
+            text.extend(&rest);
+            text.push('\n');
+            rest = tail.into_iter().skip_while(|letter| *letter == ' ').collect();
+            indent = "  ";
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn harmless(letter: char) -> Vec<char> {
+    match letter.is_control() {
+        true => letter.escape_debug().collect(),
+        false => vec![letter],
+    }
+}
+
+/// A page in the place of the one before, on a terminal of `rows` rows.
+pub(super) fn in_place(page: &str, rows: usize) -> String {
+    let lines: Vec<&str> = page.lines().collect();
+    let room = rows.max(2) - 1;
+    let mut text = "\x1b[H".to_owned();
+    let shown = if lines.len() <= room { lines.len() } else { room - 1 };
+    for line in &lines[..shown] {
+        text += &format!("{line}\x1b[K\r\n");
+    }
+    if shown < lines.len() {
+        text += &format!("({} more lines do not fit)\x1b[K\r\n", lines.len() - shown);
+    }
+    text + "\x1b[J"
+}

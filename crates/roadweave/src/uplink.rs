@@ -1,0 +1,125 @@
+//! `roadweave uplink`: lets a running client use an uplink otherwise.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use roadweave_device::local::{RequestError, SetUplink, set_uplink};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+
+/// Pauses an uplink of a running client, or uses it otherwise, until it is started anew
+#[derive(Debug, clap::Args)]
+pub struct UplinkArgs {
+    /// The socket of the running client
+    #[arg(long, global = true, default_value = "/run/roadweave/rw0.sock")]
+    socket: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Lets nothing go by an uplink any more
+    Pause {
+        /// Its interface
+        name: String,
+        /// Also the last one that is left
+        #[arg(long)]
+        force: bool,
+    },
+    /// Uses an uplink again that was paused
+    Resume {
+        /// Its interface
+        name: String,
+    },
+    /// Uses an uplink otherwise than the configuration says
+    Set(SetArgs),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
+    .args(["priority", "weight", "rate_limit_kbps", "monthly_cap_mb", "daily_cap_mb"]))]
+struct SetArgs {
+    /// Its interface
+    name: String,
+    /// When it is used
+    #[arg(long)]
+    priority: Option<Priority>,
+    /// Its share of the traffic among uplinks of equal priority
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
+    weight: Option<u8>,
+    /// Kilobits per second that it carries each way at most; 0 for as many as it can
+    #[arg(long, value_name = "KBPS")]
+    rate_limit_kbps: Option<u64>,
+    /// Megabytes of a month, both ways, beyond which it is a backup; 0 for no such cap
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(..=CAP_MB_MAX))]
+    monthly_cap_mb: Option<u64>,
+    /// Megabytes of a day in UTC, both ways, beyond which it is a backup; 0 for no such cap
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(..=CAP_MB_MAX))]
+    daily_cap_mb: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Priority {
+    /// First of all
+    Primary,
+    /// When the primary ones have no room, and waiting for them would take clearly longer
+    Secondary,
+    /// When no other can be used
+    Backup,
+}
+
+impl UplinkArgs {
+    /// # Errors
+    /// When nothing runs behind the socket, or it refuses.
+    pub fn run(&self) -> Result<()> {
+        let change = |name: &String| SetUplink { uplink: name.clone(), ..SetUplink::default() };
+        let (change, done) = match &self.command {
+            Command::Pause { name, force } => (
+                SetUplink { paused: Some(true), force: *force, ..change(name) },
+                format!("nothing goes by {name} until `roadweave uplink resume {name}`"),
+            ),
+            Command::Resume { name } => {
+                (SetUplink { paused: Some(false), ..change(name) }, format!("{name} is used again"))
+            }
+            Command::Set(args) => {
+                let SetArgs { name, .. } = args;
+                let done = format!("{name} is used otherwise, until the client is started anew");
+                let change = SetUplink {
+                    priority: args.priority.map(Into::into),
+                    weight: args.weight,
+                    rate_limit_kbps: args.rate_limit_kbps,
+                    monthly_cap_mb: args.monthly_cap_mb,
+                    daily_cap_mb: args.daily_cap_mb,
+                    ..change(name)
+                };
+                (change, done)
+            }
+        };
+        match set_uplink(&self.socket, &change) {
+            Ok(notice) => {
+                out::line(&done)?;
+                if let Some(notice) = notice {
+                    out::line(format_args!("{notice}"))?;
+                }
+                Ok(())
+            }
+            Err(RequestError::Refused(error)) => Err(BadInput::new(error.message).into()),
+            Err(other) => Err(other.into()),
+        }
+    }
+}
+
+impl From<Priority> for roadweave_proto::Priority {
+    fn from(priority: Priority) -> Self {
+        match priority {
+            Priority::Primary => Self::Primary,
+            Priority::Secondary => Self::Secondary,
+            Priority::Backup => Self::Backup,
+        }
+    }
+}
+
+/// As in a configuration.
+const CAP_MB_MAX: u64 = 1_000_000_000;

@@ -1,0 +1,209 @@
+//! A run with a live encoder: `roadweave-video` sends a film that the camera sees, over the same
+//! links, and receives it.
+//!
+//! ```text
+//!   vehicle: film ─► roadweave-video send ══ tunnel ══► roadweave-video receive :cloud
+//!                      ▲ targets │ sent.jsonl              │ shown.jsonl, received.h264
+//!                    client      └──────────────┬──────────┘
+//!                                        Window::measure ─► LiveRun
+//! ```
+//!
+//! The film begins two seconds before what counts, and ends a second after it, so that the loop is
+//! closed when the traces begin.
+
+mod film;
+mod logs;
+mod program;
+mod seen;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail};
+use roadweave_proto::Instant;
+use rustix::process::Signal;
+
+use super::clip::FPS;
+use super::configs::{Configs, LANE};
+use super::decode::{self, Decoder};
+use super::sampler;
+use super::stage::{Bridged, DRAIN, LEAD_IN_FRAMES, Progress, SETTLE, Stage};
+use super::ways::Live;
+use super::world::VIEWER;
+use crate::sandbox::clock;
+use crate::sandbox::daemon::Daemon;
+
+use self::logs::{Frame, LiveLogs};
+use self::seen::Window;
+
+pub use self::film::{HEIGHT, WIDTH};
+pub use self::program::find;
+pub use self::seen::{LiveFigures, LiveRun, Rates};
+
+/// So long `roadweave-video` may take to load what it needs.
+const BEGIN_MOST: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(20);
+/// Behind what counts, so that the sender is still there when that ends.
+const TAIL_FRAMES: u32 = FPS;
+
+/// What the live runs of a demo have in common.
+#[derive(Debug)]
+pub struct LiveStage {
+    /// `roadweave-video`.
+    program: PathBuf,
+    /// What the camera sees.
+    film: PathBuf,
+}
+
+impl LiveStage {
+    /// Makes the film, out of `source` or of the generated pictures, for `seconds` that count.
+    ///
+    /// # Errors
+    /// When ffmpeg cannot.
+    pub fn new(
+        program: PathBuf,
+        source: Option<&Path>,
+        seconds: u32,
+        directory: &Path,
+    ) -> anyhow::Result<Self> {
+        let film = directory.join("film.mp4");
+        film::make(source, LEAD_IN_FRAMES + seconds * FPS + TAIL_FRAMES, &film)?;
+        Ok(Self { program, film })
+    }
+
+    /// What the camera sees.
+    pub fn film(&self) -> &Path {
+        &self.film
+    }
+
+    /// Streams the film and measures what is shown.
+    ///
+    /// # Errors
+    /// When a process fails, with what it said, or the tunnel is not built in time.
+    pub fn run(
+        &self,
+        stage: &Stage,
+        live: &Live,
+        mut tell: impl FnMut(Progress),
+    ) -> anyhow::Result<LiveRun> {
+        let files = LiveLogs::of(&stage.directory);
+        tell(Progress::Connecting);
+        let configs = Configs::write(&stage.directory, &stage.scenario, &live.strategy)?;
+        let mut bridged = stage.start_tunnel(&configs)?;
+        bridged.wait_for_paths(stage)?;
+
+        let mut viewer = self.start_viewer(stage, &files)?;
+        let mut camera = self.start_camera(stage, &files, live, &bridged)?;
+        let began = await_first_frame(&files, &mut camera, &mut viewer)?;
+        let lead_in = Duration::from_secs((LEAD_IN_FRAMES / FPS).into());
+        let window = Window {
+            start: began + lead_in,
+            first: LEAD_IN_FRAMES as usize,
+            seconds: stage.seconds,
+        };
+        let start = on_our_clock(window.start);
+        clock::sleep_until(start);
+        bridged.emulator.signal(Signal::HUP)?;
+        let cpu_before = camera.cpu_time()?;
+        let (samples, client_cpu) = stage.watch(&mut bridged, start, &mut tell)?;
+        let camera_cpu = camera.cpu_time()?.since(cpu_before).total();
+        camera.wait(DRAIN * 2)?;
+        clock::sleep_until(clock::now() + SETTLE);
+        viewer.stop()?;
+        bridged.stop()?;
+
+        tell(Progress::Comparing);
+        let frames = files.frames()?;
+        let ssim = match stage.compare_pictures {
+            true => Some(self.compare(&files, &frames, &window, &stage.directory)?),
+            false => None,
+        };
+        let mut run = window.measure(&frames, ssim.as_deref(), &stage.player);
+        let percent = |time: Duration| 100.0 * time.as_secs_f64() / f64::from(stage.seconds);
+        run.figures.strategy.clone_from(&live.name);
+        run.figures.redundancy = sampler::redundancy(&samples);
+        run.figures.encoder_cpu_percent = percent(camera_cpu);
+        run.figures.cpu_percent = percent(client_cpu);
+        let uplinks = stage.scenario.uplinks();
+        run.timeline = sampler::timeline(&samples, uplinks, start, stage.duration());
+        if let Some(keep) = &stage.keep {
+            keep.take_files(&live.name, &files.all())?;
+        }
+        for file in files.all() {
+            fs::remove_file(file).with_context(|| format!("cannot remove {}", file.display()))?;
+        }
+        Ok(run)
+    }
+
+    fn start_viewer(&self, stage: &Stage, files: &LiveLogs) -> anyhow::Result<Daemon> {
+        let mut command = stage.world.cloud.command(&self.program);
+        command.args(["receive", "--json", "--listen", &VIEWER.to_string()]);
+        command.arg("--frames").arg(&files.shown).arg("--write").arg(&files.received);
+        Daemon::start("viewer", &mut command, &stage.directory)
+    }
+
+    fn start_camera(
+        &self,
+        stage: &Stage,
+        files: &LiveLogs,
+        live: &Live,
+        bridged: &Bridged,
+    ) -> anyhow::Result<Daemon> {
+        let mut command: Command = stage.world.vehicle.command(&self.program);
+        command.args(["send", "--json", "--to", &VIEWER.to_string()]);
+        command.arg("--source").arg(&self.film).arg("--frames").arg(&files.sent);
+        command.args(["--size", &format!("{WIDTH}x{HEIGHT}"), "--fps", &FPS.to_string()]);
+        match live.bitrate_bps {
+            Some(bps) => command.args(["--bitrate", &bps.to_string()]),
+            None => command.arg("--feedback").arg(bridged.socket()).args(["--lane", LANE]),
+        };
+        Daemon::start("camera", &mut command, &stage.directory)
+    }
+
+    /// SSIM of each frame of the film up to the end of `window`.
+    fn compare(
+        &self,
+        files: &LiveLogs,
+        frames: &[Frame],
+        window: &Window,
+        scratch: &Path,
+    ) -> anyhow::Result<Vec<f32>> {
+        let end = window.frames().end;
+        let shown = frames.iter().filter(|it| it.shown_after.is_some() && it.index < end);
+        let shown: Vec<usize> = shown.map(|frame| frame.index).collect();
+        let (received, film) = (&files.received, &self.film);
+        let decoder = Decoder::HidesDamage;
+        Ok(decode::compare_shown(received, shown, decoder, film, end, scratch)?.ssim)
+    }
+}
+
+/// When the film began, since the epoch.
+fn await_first_frame(
+    files: &LiveLogs,
+    camera: &mut Daemon,
+    viewer: &mut Daemon,
+) -> anyhow::Result<Duration> {
+    let deadline = clock::now() + BEGIN_MOST;
+    loop {
+        viewer.check_running()?;
+        camera.check_running()?;
+        if let Some(began) = files.began() {
+            return Ok(began);
+        }
+        if clock::now() > deadline {
+            bail!("the camera sends nothing{}", camera.last_words());
+        }
+        clock::sleep_until(clock::now() + POLL);
+    }
+}
+
+/// A moment of the system's clock on the monotonic one.
+fn on_our_clock(unix: Duration) -> Instant {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    match unix.checked_sub(now) {
+        Some(ahead) => clock::now() + ahead,
+        None => clock::now() - (now - unix),
+    }
+}

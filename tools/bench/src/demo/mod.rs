@@ -1,0 +1,303 @@
+//! `roadweave demo`: real video over emulated links, strategy after strategy, and what a viewer
+//! saw.
+//!
+//! ```text
+//!   clip (once) --> per strategy: [world of namespaces: camera > client = links = server > viewer]
+//!                                   --> logs --> quality, decode --> Run --> table, report, JSON
+//! ```
+//!
+//! Everything runs in a sandbox (`roadweave_device::netns::Sandbox`) that the kernel removes with
+//! the program, whatever ends it; files lie on the sandbox's own file system. Where to start
+//! reading: [`stage`] for a run, [`roadweave_lab::video::quality`] for what the figures mean.
+
+pub(crate) mod clip;
+mod configs;
+pub(crate) mod decode;
+pub(crate) mod ffmpeg;
+mod kept;
+mod live;
+mod progress;
+mod report;
+pub(crate) mod sampler;
+mod scenario;
+mod sink;
+mod source;
+mod stage;
+pub(crate) mod table;
+mod ways;
+mod world;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use roadweave_device::netns::Sandbox;
+use roadweave_lab::figures::{Results, Run, Scene};
+use roadweave_lab::video::quality::Player;
+use roadweave_proto::Rate;
+use roadweave_terminal::exit::{self, BadInput};
+use roadweave_terminal::out;
+use serde::Serialize;
+
+use self::clip::ClipSpec;
+use self::kept::Kept;
+use self::live::{LiveFigures, LiveRun, LiveStage};
+use self::progress::Display;
+use self::scenario::Scenario;
+use self::stage::Stage;
+use self::ways::{LeftOut, Way, Ways};
+use self::world::World;
+use crate::product;
+use crate::rate;
+use crate::sandbox::exit_when_told;
+use crate::writable;
+
+pub use self::sink::SinkArgs;
+pub use self::source::SourceArgs;
+
+/// The stream's rate unless told otherwise.
+const DEFAULT_BITRATE: &str = "30M";
+/// The stream's duration unless told otherwise.
+const DEFAULT_SECONDS: u32 = 20;
+/// The first seed whose links suffice together, and of which none suffices alone.
+const DEFAULT_SEED: u64 = 10;
+/// On the sandbox's own file system.
+const DIRECTORY: &str = "/run/roadweave-demo";
+
+/// What was run.
+#[derive(Clone, Debug, Default)]
+struct Runs {
+    /// Clips, in their order.
+    clip: Vec<Run>,
+    /// Live encoders, in their order.
+    live: Vec<LiveRun>,
+    /// What could not be run.
+    left_out: Vec<LeftOut>,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    results: &'a Results,
+    live: &'a [&'a LiveFigures],
+    left_out: &'a [LeftOut],
+}
+
+/// What stands above the table of live encoders.
+const LIVE_TITLE: &str = "\nLive encoder (roadweave-video, 640x360), beside what its camera saw; frame delay to the screen";
+
+/// Streams video through the tunnel over emulated links, with one strategy after another
+#[derive(Debug, clap::Args)]
+pub struct DemoArgs {
+    /// A recorded drive: a directory with a file or two per link, as in docs/traces.md; default:
+    /// synthetic links of att, verizon, tmobile and lte
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    drive: Option<PathBuf>,
+    /// A file that describes the links, as for `roadweave emulate`; its namespaces and addresses
+    /// mean nothing here
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Duration of the stream in each run, seconds
+    #[arg(long, default_value_t = DEFAULT_SECONDS, value_parser = clap::value_parser!(u32).range(2..=600))]
+    seconds: u32,
+    /// Decides all that is random; default: what the file of --config says, else 10
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Rate of the video, as 8M or 800k; 30 is 30M
+    #[arg(long, value_name = "RATE", default_value = DEFAULT_BITRATE, value_parser = rate::parse_video)]
+    bitrate: Rate,
+    /// Strategies in the order of the runs; `single` stands for the best single link, and with
+    /// `-adaptive` behind its name, or `@8M`, a strategy has a live encoder that follows the
+    /// tunnel, or keeps to 8 Mbit/s; default: single,minrtt,xnc,lola-adaptive
+    #[arg(long, value_delimiter = ',', value_name = "NAME,..")]
+    strategies: Option<Vec<String>>,
+    /// Stream this video instead of a generated one
+    #[arg(long, value_name = "FILE")]
+    video: Option<PathBuf>,
+    /// Stream this H.264 byte stream as it is, such as the clip that --keep left
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["video", "bitrate"])]
+    clip: Option<PathBuf>,
+    /// Do not decode and compare the pictures; with --clip, ffmpeg is not needed then
+    #[arg(long)]
+    no_ssim: bool,
+    /// Keep in DIR what `roadweave qoe` reads: the clip, and what each run sent and received
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Where the report goes
+    #[arg(long, value_name = "FILE", default_value = "roadweave-demo.html")]
+    report: PathBuf,
+    /// Print the figures as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl DemoArgs {
+    /// Runs the demo.
+    ///
+    /// # Errors
+    /// When something is missing, with the cure, or a part of the demo fails, with what it said.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let seed = self.seed.unwrap_or(DEFAULT_SEED);
+        let scenario = match (&self.config, &self.drive) {
+            (Some(file), _) => Scenario::described(file, self.seed),
+            (None, Some(directory)) => Scenario::recorded(directory, seed),
+            (None, None) => Scenario::synthetic(seed),
+        };
+        let scenario = scenario.map_err(|error| BadInput::new(format!("{error:#}")))?;
+        writable::check("--report", &self.report)?;
+        let bitrate_bps = self.bitrate_bps()?;
+        let (best, _) = scenario.best_link(bitrate_bps, self.seconds);
+        let ways = Ways::choose(self.strategies.as_deref(), best, live::find)?;
+        if self.clip.is_none() || !self.no_ssim {
+            ffmpeg::check()?;
+        }
+        match Sandbox::enter()? {
+            Sandbox::Ended(code) => exit::now(code),
+            Sandbox::Inside => self.run_inside(scenario, bitrate_bps, ways),
+        }
+    }
+
+    fn run_inside(&self, scenario: Scenario, bitrate_bps: u64, ways: Ways) -> anyhow::Result<()> {
+        exit_when_told()?;
+        let directory = Path::new(DIRECTORY);
+        fs::create_dir_all(directory).context("cannot make a directory for the demo")?;
+        let Ways { ways, video, left_out } = ways;
+        for LeftOut { strategy, why } in &left_out {
+            out::note(format_args!("{strategy} is left out: {why}"));
+        }
+        let display = Display::new(ways.len());
+        let clip = match &self.clip {
+            Some(clip) => Some(clip.clone()),
+            None if ways.iter().all(Way::is_live) => None,
+            None => Some(self.encode_clip(directory, bitrate_bps, &display)?),
+        };
+        let source = self.video.as_deref().or(self.clip.as_deref());
+        let film = |program| LiveStage::new(program, source, self.seconds, directory);
+        let live = video.map(film).transpose()?;
+        let film = live.as_ref().map(LiveStage::film);
+        let keep = |keep: &Path| Kept::new(keep, clip.as_deref(), film);
+        let stage = Stage {
+            keep: self.keep.as_deref().map(keep).transpose()?,
+            scenario,
+            world: World::build()?,
+            directory: directory.to_owned(),
+            clip: clip.unwrap_or_default(),
+            bitrate_bps,
+            seconds: self.seconds,
+            player: Player::default(),
+            compare_pictures: !self.no_ssim,
+            program: std::env::current_exe().context("cannot find this program")?,
+            product: product::program()?,
+        };
+        let mut runs = Runs { left_out, ..Runs::default() };
+        for (index, way) in ways.iter().enumerate() {
+            let bar = display.run(index, way.name(), self.seconds);
+            let tell = |progress| bar.tell(progress);
+            let done = match (way, &live) {
+                (Way::Clip(strategy), _) => {
+                    stage.run(strategy, tell).map(|run| runs.clip.push(run))
+                }
+                (Way::Live(way), Some(live)) => {
+                    live.run(&stage, way, tell).map(|run| runs.live.push(run))
+                }
+                (Way::Live(_), None) => unreachable!("live encoders are chosen with their program"),
+            };
+            done.with_context(|| format!("the run with {} failed", way.name()))?;
+        }
+        self.present(&stage, &runs)
+    }
+
+    fn encode_clip(
+        &self,
+        directory: &Path,
+        bitrate_bps: u64,
+        display: &Display,
+    ) -> anyhow::Result<PathBuf> {
+        let spec = ClipSpec { source: self.video.clone(), seconds: self.seconds, bitrate_bps };
+        let path = directory.join("clip.h264");
+        let bar = display.encoding(spec.frames());
+        spec.encode(&path, |frames| bar.set_position(frames))?;
+        bar.finish_and_clear();
+        Ok(path)
+    }
+
+    fn present(&self, stage: &Stage, runs: &Runs) -> anyhow::Result<()> {
+        let results = Results {
+            scenario: stage.scenario.name.clone(),
+            seed: stage.scenario.file.seed,
+            seconds: self.seconds,
+            strategies: runs.clip.iter().map(|run| run.figures.clone()).collect(),
+        };
+        let report = report::render(&results, &self.scene(stage), runs);
+        fs::write(&self.report, report)
+            .with_context(|| format!("cannot write the report {}", self.report.display()))?;
+        let live: Vec<&LiveFigures> = runs.live.iter().map(|run| &run.figures).collect();
+        if self.json {
+            let left_out = &runs.left_out;
+            out::json(&Told { results: &results, live: &live, left_out })?;
+        } else {
+            if !runs.clip.is_empty() {
+                out::line(table::render(&results))?;
+            }
+            if !live.is_empty() {
+                out::line(LIVE_TITLE)?;
+                out::line(table::render_live(&live))?;
+            }
+        }
+        out::note(format_args!("The delays and a time line are in {}", self.report.display()));
+        Ok(())
+    }
+
+    fn scene(&self, stage: &Stage) -> Scene {
+        let links = stage.scenario.capacities(self.seconds);
+        let rate = |(name, rates): &(String, Vec<f64>)| {
+            format!("{name} {:.1}", rates.iter().sum::<f64>() / rates.len().max(1) as f64)
+        };
+        let (best, share) = stage.scenario.best_link(stage.bitrate_bps, self.seconds);
+        let video = match self.video.as_ref().or(self.clip.as_ref()) {
+            Some(file) => file.display().to_string(),
+            None => "generated".to_owned(),
+        };
+        let mbps = (stage.bitrate_bps as f64 / 1e5).round() / 10.0;
+        let player = &stage.player;
+        let facts = [
+            ("version", format!("roadweave {}", env!("CARGO_PKG_VERSION"))),
+            ("scenario", format!("{}, seed {}", stage.scenario.name, stage.scenario.file.seed)),
+            ("links, mean Mbit/s", links.iter().map(rate).collect::<Vec<_>>().join(", ")),
+            (
+                "best single link",
+                format!(
+                    "{best}: by its trace it carries {:.0} % of the stream alone",
+                    share * 100.0
+                ),
+            ),
+            ("video", format!("{video}, {} fps, H.264 at {mbps} Mbit/s, RTP", clip::FPS)),
+            (
+                "player",
+                format!(
+                    "waits {} ms for a missing frame; packets later than {} ms count as lost",
+                    player.frame_wait.as_millis(),
+                    player.deadline.as_millis()
+                ),
+            ),
+        ];
+        let facts = facts.map(|(word, value)| (word.to_owned(), value)).to_vec();
+        Scene { links, facts }
+    }
+
+    /// The rate of the stream that will be sent, before RTP headers.
+    fn bitrate_bps(&self) -> anyhow::Result<u64> {
+        let Some(clip) = &self.clip else { return Ok(self.bitrate.as_bps()) };
+        let unusable = |problem| BadInput::new(format!("--clip {}: {problem}", clip.display()));
+        let units = clip::read(clip).map_err(|error| unusable(error.to_string()))?;
+        let frames = ClipSpec { source: None, seconds: self.seconds, bitrate_bps: 0 }.frames();
+        if units.len() < frames as usize {
+            let problem =
+                format!("{} frames, but --seconds {} takes {frames}", units.len(), self.seconds);
+            return Err(unusable(problem).into());
+        }
+        let bytes = units.iter().flat_map(|unit| &unit.nals).map(bytes::Bytes::len).sum::<usize>();
+        Ok(bytes as u64 * 8 * u64::from(clip::FPS) / units.len() as u64)
+    }
+}

@@ -1,0 +1,78 @@
+//! `roadweave demo-sink`: the viewer's end. Writes every datagram that arrives, with the time.
+//!
+//! Nothing is judged here: the log goes to a file as it comes, so that the memory used does not
+//! grow, and is read when the stream is over.
+
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind, Write as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use roadweave_lab::video::stream_log::ArrivedPacket;
+use roadweave_proto::Instant;
+
+use crate::sandbox::{clock, sockets};
+
+/// How often the sink looks at the clock when nothing arrives.
+const TICK: Duration = Duration::from_millis(100);
+const DATAGRAM_MAX: usize = 65_535;
+
+/// Logs the datagrams that arrive, as a viewer's end
+#[derive(Debug, clap::Args)]
+pub struct SinkArgs {
+    /// Where to listen.
+    #[arg(long)]
+    pub listen: SocketAddr,
+    /// Log of what arrived.
+    #[arg(long)]
+    pub out: PathBuf,
+    /// When to stop, nanoseconds of the monotonic clock.
+    #[arg(long)]
+    pub until_ns: u64,
+    /// Bytes of log after which nothing more is written.
+    #[arg(long, default_value_t = 4 << 30)]
+    pub out_max: u64,
+}
+
+impl SinkArgs {
+    /// Writes what arrives until it is time to stop.
+    ///
+    /// # Errors
+    /// When the socket cannot be opened or the log not be written.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let socket = sockets::listening_on(self.listen)?;
+        socket.set_read_timeout(Some(TICK)).context("cannot set a timeout")?;
+        let log = File::create(&self.out)
+            .with_context(|| format!("cannot write the log {}", self.out.display()))?;
+        let mut log = BufWriter::with_capacity(1 << 20, log);
+        let until = Instant::from_nanos(self.until_ns);
+        let mut buffer = vec![0; DATAGRAM_MAX];
+        let mut written = 0_u64;
+        while clock::now() < until {
+            match socket.recv(&mut buffer) {
+                Ok(length) if written < self.out_max => {
+                    ArrivedPacket::write(clock::now(), &buffer[..length], &mut log)
+                        .context("cannot write the log")?;
+                    written += length as u64;
+                }
+                Ok(_) => anyhow::bail!("the log has reached {} bytes", self.out_max),
+                Err(error) if is_transient(error.kind()) => {}
+                Err(error) => return Err(error).context("cannot receive"),
+            }
+        }
+        log.flush().context("cannot write the log")
+    }
+}
+
+/// Time-outs, signals, and errors that ICMP reports for packets sent earlier.
+fn is_transient(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::WouldBlock
+            | ErrorKind::TimedOut
+            | ErrorKind::Interrupted
+            | ErrorKind::ConnectionRefused
+    )
+}

@@ -1,0 +1,150 @@
+//! `roadweave demo-source`: the camera. Streams the clip in real time as RTP, a frame's packets at
+//! once as an encoder hands them over, and logs when each packet left.
+//!
+//! ```text
+//!   clip.h264 --Splitter--> AccessUnit --Packetizer--> packets --burst at start + k/fps--> UDP
+//!                                                         +--> log
+//! ```
+//!
+//! The schedule is absolute: frame k is due at `start` + k / fps, so that delays of one frame do
+//! not move the next. Only one frame is held in memory.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use roadweave_lab::video::h264::{AccessUnit, Splitter};
+use roadweave_lab::video::rtp::{CLOCK_HZ, Packetizer};
+use roadweave_lab::video::stream_log::SentLine;
+use roadweave_proto::Instant;
+
+use crate::sandbox::{clock, sockets};
+
+const READ_SIZE: usize = 64 << 10;
+/// Any number would do: there is one stream.
+const SSRC: u32 = 0x526f_6164;
+
+/// Streams a clip in real time, as a camera does
+#[derive(Debug, clap::Args)]
+pub struct SourceArgs {
+    /// H.264 byte stream (Annex B).
+    pub clip: PathBuf,
+    /// Where to send.
+    #[arg(long)]
+    pub to: SocketAddr,
+    /// Log of what was sent.
+    #[arg(long)]
+    pub out: PathBuf,
+    /// When to send the first frame, nanoseconds of the monotonic clock; now if absent.
+    #[arg(long)]
+    pub start_ns: Option<u64>,
+    /// Stop after so many frames.
+    #[arg(long)]
+    pub frames: Option<usize>,
+    /// Frames per second.
+    #[arg(long, default_value_t = 30)]
+    pub fps: u32,
+}
+
+impl SourceArgs {
+    /// Streams the clip to its end.
+    ///
+    /// # Errors
+    /// When the clip cannot be read, the log not written, or the socket not be opened.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let clip = File::open(&self.clip)
+            .with_context(|| format!("cannot open the clip {}", self.clip.display()))?;
+        let log = File::create(&self.out)
+            .with_context(|| format!("cannot write the log {}", self.out.display()))?;
+        let mut camera = Camera {
+            socket: sockets::sending_to(self.to)?,
+            packetizer: Packetizer::new(SSRC, 0),
+            log: BufWriter::with_capacity(1 << 20, log),
+            start: self.start_ns.map_or_else(clock::now, Instant::from_nanos),
+            fps: self.fps.max(1),
+        };
+        let mut units = Units { file: clip, splitter: Splitter::default(), ended: false };
+        for frame in 0..self.frames.unwrap_or(usize::MAX) {
+            let Some(unit) = units.next()? else { break };
+            camera.send_frame(frame, &unit)?;
+        }
+        camera.log.flush().context("cannot write the log")
+    }
+}
+
+struct Camera {
+    socket: UdpSocket,
+    packetizer: Packetizer,
+    log: BufWriter<File>,
+    start: Instant,
+    fps: u32,
+}
+
+impl Camera {
+    fn send_frame(&mut self, frame: usize, unit: &AccessUnit) -> anyhow::Result<()> {
+        let number = frame as u64;
+        let timestamp = number * u64::from(CLOCK_HZ) / u64::from(self.fps);
+        let timestamp = (timestamp & u64::from(u32::MAX)) as u32;
+        let packets = self.packetizer.packetize(unit, timestamp);
+        let captured =
+            self.start + Duration::from_nanos(number * 1_000_000_000 / u64::from(self.fps));
+        clock::sleep_until(captured);
+        let sent: Vec<Instant> = packets.iter().map(|packet| self.send(packet)).collect();
+        for (packet, sent) in packets.iter().zip(sent) {
+            let sequence = u16::from_be_bytes([packet[2], packet[3]]);
+            let line = SentLine {
+                frame,
+                idr: unit.is_idr(),
+                captured,
+                sent,
+                sequence,
+                timestamp,
+                bytes: packet.len(),
+            };
+            line.write(&mut self.log).context("cannot write the log")?;
+        }
+        Ok(())
+    }
+
+    /// Sends one packet and says when. What the network refuses is lost, as it is for a camera: the
+    /// packet stands in the log and never arrives.
+    fn send(&self, packet: &Bytes) -> Instant {
+        let now = clock::now();
+        let _ = self.socket.send(packet);
+        now
+    }
+}
+
+/// Reads the clip piece by piece.
+struct Units {
+    file: File,
+    splitter: Splitter,
+    ended: bool,
+}
+
+impl Units {
+    fn next(&mut self) -> anyhow::Result<Option<AccessUnit>> {
+        let mut piece = vec![0; READ_SIZE];
+        loop {
+            if let Some(unit) = self.splitter.next_access_unit() {
+                return Ok(Some(unit));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            match self.file.read(&mut piece) {
+                Ok(0) => {
+                    self.splitter.finish();
+                    self.ended = true;
+                }
+                Ok(length) => self.splitter.push(&piece[..length])?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("cannot read the clip"),
+            }
+        }
+    }
+}

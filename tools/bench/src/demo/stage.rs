@@ -1,0 +1,278 @@
+//! One run: the real emulator, server and client as processes, a camera and a viewer, and what is
+//! made of their logs.
+//!
+//! ```text
+//!   emulator, server, client --> every path usable --> two seconds of video that nobody measures
+//!     --> SIGHUP: traces from their beginning --> camera and viewer --> drain --> end all --> compare
+//! ```
+//!
+//! The traces start with the first frame that counts, in every run at the same moment of the
+//! stream. What comes before makes the tunnel one that is in use: its first windows are not what is
+//! measured.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use roadweave_device::netns::NetNs;
+use roadweave_lab::figures::{Figures, Run};
+use roadweave_lab::video::quality::{self, Player};
+use roadweave_proto::Instant;
+use rustix::process::Signal;
+
+use super::clip;
+use super::configs::Configs;
+use super::kept::Kept;
+use super::sampler::{self, Sample};
+use super::scenario::Scenario;
+use super::world::{VIEWER, World};
+use crate::qoe::{Logs, View};
+use crate::sandbox::clock;
+use crate::sandbox::daemon::Daemon;
+use crate::sandbox::tunnel::{Site, Tunnel};
+
+/// Frames that are sent ahead of those that count.
+pub const LEAD_IN_FRAMES: u32 = 2 * clip::FPS;
+/// Between the last preparation and the first frame.
+pub const SETTLE: Duration = Duration::from_millis(500);
+/// What is under way when the stream ends may still arrive.
+pub const DRAIN: Duration = Duration::from_secs(2);
+/// Between two readings of the client's counters.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What all runs have in common.
+#[derive(Debug)]
+pub struct Stage {
+    /// The links.
+    pub scenario: Scenario,
+    /// The namespaces.
+    pub world: World,
+    /// Where files may be left; it vanishes with the sandbox.
+    pub directory: PathBuf,
+    /// The reference clip, if any run needs it.
+    pub clip: PathBuf,
+    /// Its rate before RTP headers.
+    pub bitrate_bps: u64,
+    /// For how long it is streamed, seconds.
+    pub seconds: u32,
+    /// The receiving application.
+    pub player: Player,
+    /// Whether what arrives is decoded and compared with the clip.
+    pub compare_pictures: bool,
+    /// Where the logs of each run are kept.
+    pub keep: Option<Kept>,
+    /// This program.
+    pub program: PathBuf,
+    /// `roadweave`, which is shown.
+    pub product: PathBuf,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The tunnel is being built.
+    Connecting,
+    /// The stream has been running for so long.
+    Streaming(Duration),
+    /// The pictures are being compared.
+    Comparing,
+}
+
+/// The tunnel and what it runs over.
+pub struct Bridged {
+    /// The links.
+    pub emulator: Daemon,
+    tunnel: Tunnel,
+}
+
+impl Stage {
+    /// Streams the clip with `strategy` and measures what arrives.
+    ///
+    /// # Errors
+    /// When a process fails, with what it said, or the tunnel is not built in time.
+    pub fn run(&self, strategy: &str, mut tell: impl FnMut(Progress)) -> anyhow::Result<Run> {
+        let files = Logs::of(&self.directory);
+        tell(Progress::Connecting);
+        let configs = Configs::write(&self.directory, &self.scenario, strategy)?;
+        let mut bridged = self.start_tunnel(&configs)?;
+        bridged.wait_for_paths(self)?;
+
+        self.send_lead_in(&files)?;
+
+        let start = clock::now() + SETTLE;
+        let viewer = self.start_viewer(&files, start)?;
+        let camera = self.start_camera(&files, start)?;
+        clock::sleep_until(start);
+        bridged.emulator.signal(Signal::HUP)?;
+        let (samples, cpu_time) = self.watch(&mut bridged, start, &mut tell)?;
+        camera.wait(DRAIN)?;
+        viewer.wait(DRAIN * 2)?;
+        bridged.stop()?;
+
+        tell(Progress::Comparing);
+        let mut run = self.measure(strategy, &files, &samples, start)?;
+        run.figures.cpu_percent = Some(100.0 * cpu_time.as_secs_f64() / f64::from(self.seconds));
+        if let Some(keep) = &self.keep {
+            keep.take(strategy, &files)?;
+        }
+        fs::remove_file(&files.sent).and_then(|()| fs::remove_file(&files.arrived))?;
+        Ok(run)
+    }
+
+    /// Starts emulator, server and client.
+    ///
+    /// # Errors
+    /// When one cannot be started.
+    pub fn start_tunnel(&self, configs: &Configs) -> anyhow::Result<Bridged> {
+        // The emulator enters both namespaces by itself.
+        let mut command = Command::new(&self.program);
+        command.arg("emulate").arg("--config").arg(&configs.emulator);
+        let site = Site {
+            program: &self.product,
+            directory: &self.directory,
+            server: &self.world.proxy,
+            client: &self.world.vehicle_box,
+        };
+        Ok(Bridged {
+            emulator: Daemon::start("emulator", &mut command, &self.directory)?,
+            tunnel: Tunnel::start(site, &configs.tunnel)?,
+        })
+    }
+
+    /// Streams the beginning of the clip to a port at which nobody listens.
+    fn send_lead_in(&self, files: &Logs) -> anyhow::Result<()> {
+        let nobody = SocketAddr::new(VIEWER.ip(), VIEWER.port() + 2);
+        let mut command = self.camera_command(files, nobody);
+        command.arg("--frames").arg(LEAD_IN_FRAMES.to_string());
+        let timeout = Duration::from_secs((LEAD_IN_FRAMES / clip::FPS).into()) + DRAIN;
+        Daemon::start("camera", &mut command, &self.directory)?.wait(timeout)
+    }
+
+    fn start_camera(&self, files: &Logs, start: Instant) -> anyhow::Result<Daemon> {
+        let mut command = self.camera_command(files, VIEWER);
+        command.arg("--start-ns").arg(start.as_nanos().to_string());
+        command.arg("--frames").arg((self.seconds * clip::FPS).to_string());
+        Daemon::start("camera", &mut command, &self.directory)
+    }
+
+    fn camera_command(&self, files: &Logs, to: SocketAddr) -> Command {
+        let mut command = self.program_in(&self.world.vehicle);
+        command.arg("demo-source").arg(&self.clip).arg("--to").arg(to.to_string());
+        command.arg("--out").arg(&files.sent);
+        command
+    }
+
+    fn start_viewer(&self, files: &Logs, start: Instant) -> anyhow::Result<Daemon> {
+        let until = start + self.duration() + DRAIN;
+        let mut command = self.program_in(&self.world.cloud);
+        command.arg("demo-sink").arg("--listen").arg(VIEWER.to_string());
+        command.arg("--out").arg(&files.arrived);
+        command.arg("--until-ns").arg(until.as_nanos().to_string());
+        Daemon::start("viewer", &mut command, &self.directory)
+    }
+
+    /// Reads the client's counters while the stream runs; returns its CPU time too.
+    ///
+    /// # Errors
+    /// When something of it has ended.
+    pub fn watch(
+        &self,
+        bridged: &mut Bridged,
+        start: Instant,
+        tell: &mut impl FnMut(Progress),
+    ) -> anyhow::Result<(Vec<Sample>, Duration)> {
+        let cpu_before = bridged.tunnel.client.cpu_time()?;
+        let mut samples = Vec::new();
+        let end = start + self.duration();
+        let mut next = start;
+        while next <= end {
+            clock::sleep_until(next);
+            let now = clock::now();
+            bridged.check_running()?;
+            samples.extend(bridged.tunnel.status().and_then(|status| Sample::parse(now, &status)));
+            tell(Progress::Streaming(now - start));
+            next += SAMPLE_INTERVAL;
+        }
+        Ok((samples, bridged.tunnel.client.cpu_time()?.since(cpu_before).total()))
+    }
+
+    fn measure(
+        &self,
+        strategy: &str,
+        files: &Logs,
+        samples: &[Sample],
+        start: Instant,
+    ) -> anyhow::Result<Run> {
+        let view = View::of(files, Some(&self.player))?;
+        let ssim = match self.compare_pictures {
+            true => {
+                let comparison = view.compare(&self.clip, &self.directory)?;
+                comparison.warn_of_nothing_decoded(strategy);
+                Some(comparison.mean())
+            }
+            false => None,
+        };
+        let View { stream, arrivals, quality, delay_ms, .. } = view;
+        let uplinks = self.scenario.uplinks();
+        let mut timeline = sampler::timeline(samples, uplinks, start, self.duration());
+        sampler::count_missing(&stream.log, &arrivals.first, &self.player, start, &mut timeline);
+        Ok(Run {
+            figures: Figures {
+                strategy: strategy.to_owned(),
+                fps: quality.fps,
+                stall_ratio: quality.stall_ratio,
+                ssim,
+                residual_loss: quality.residual_loss(),
+                late: quality.late,
+                delay_ms,
+                delay_arrived_ms: Some(quality.packet_delay),
+                redundancy: sampler::redundancy(samples),
+                ..Figures::default()
+            },
+            delays: quality::packet_delays(&stream.log, &arrivals.first),
+            stalls: quality.stalls,
+            timeline,
+        })
+    }
+
+    fn program_in(&self, namespace: &NetNs) -> Command {
+        namespace.command(&self.program)
+    }
+
+    /// For how long the stream is measured.
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+}
+
+impl Bridged {
+    /// Waits until all paths of `stage` are usable, or those that are must do.
+    ///
+    /// # Errors
+    /// When a process has ended, or no path becomes usable.
+    pub fn wait_for_paths(&mut self, stage: &Stage) -> anyhow::Result<()> {
+        let Self { emulator, tunnel } = self;
+        tunnel.wait_for_paths(stage.scenario.uplinks().count(), || emulator.check_running())
+    }
+
+    /// Where the client tells what it knows.
+    pub fn socket(&self) -> &Path {
+        self.tunnel.socket()
+    }
+
+    /// Ends all of it.
+    ///
+    /// # Errors
+    /// When something had ended before, with what it said last.
+    pub fn stop(self) -> anyhow::Result<()> {
+        self.tunnel.stop()?;
+        self.emulator.stop()
+    }
+
+    fn check_running(&mut self) -> anyhow::Result<()> {
+        self.emulator.check_running()?;
+        self.tunnel.check_running()
+    }
+}

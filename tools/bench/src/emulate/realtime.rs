@@ -1,0 +1,309 @@
+//! The emulator in real time: links between TUN devices in two network namespaces.
+//!
+//! ```text
+//!  near namespace                                                far namespace
+//!  [TUN att    ] ─ read_batch ─> Bridge ─ due by now ─ write_batch ─> [TUN att-far    ]
+//!  [TUN verizon] <─ ...                                         <─ [TUN verizon-far]
+//!                      Poller: a device is readable, or the next arrival is due
+//! ```
+//!
+//! The devices vanish with the process, whatever ends it. Packets are carried as they are: any IP
+//! traffic, with the largest packet that the devices' MTU allows.
+
+use std::io;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use roadweave_device::netns::NetNs;
+use roadweave_device::{
+    Clock, DeviceError, Interest, Poller, Signal, Signals, Token, Tun, TunOptions,
+};
+use roadweave_emulate::{Bridge, Direction, LinkDirection};
+use roadweave_proto::{DropCounters, DropReason, Instant};
+use serde::Serialize;
+use thiserror::Error;
+
+use super::file::{EmulatedLink, Emulation, NamespaceSettings, TunEnd};
+
+/// Links that are open and carry packets while [`Emulator::run`] does.
+pub struct Emulator {
+    clock: Clock,
+    poller: Poller,
+    names: Vec<String>,
+    /// Near and far device of each link.
+    devices: Vec<[Device; 2]>,
+    bridge: Bridge<Vec<u8>>,
+}
+
+/// One end of one link.
+struct Device {
+    tun: Tun,
+    /// Packets due at this end, written together.
+    due: Vec<Vec<u8>>,
+    /// When to read again after a failure.
+    paused_until: Option<Instant>,
+    dropped: DropCounters,
+}
+
+/// What passed along one link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EmulatedLinkReport {
+    /// The link.
+    pub name: String,
+    /// From the vehicle.
+    pub up: DirectionReport,
+    /// To the vehicle.
+    pub down: DirectionReport,
+}
+
+/// What passed along one direction of a link, packets unless it says bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DirectionReport {
+    /// Taken in.
+    pub pushed: u64,
+    /// Bytes taken in.
+    pub pushed_bytes: u64,
+    /// Arrived.
+    pub delivered: u64,
+    /// Bytes that arrived.
+    pub delivered_bytes: u64,
+    /// Dropped, by reason.
+    pub dropped: DropCounters,
+    /// The largest queue, bytes.
+    pub queue_bytes_max: usize,
+}
+
+/// Why an emulation cannot be opened or go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EmulateError {
+    /// A device or namespace refused.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Waiting for the devices failed.
+    #[error("cannot wait for the devices: {0}")]
+    Wait(#[from] io::Error),
+}
+
+impl Emulator {
+    /// Opens the devices of `emulation` in their namespaces; the traces start now.
+    ///
+    /// # Errors
+    /// [`EmulateError::Device`] when a namespace is not there, a name is taken or a right missing.
+    pub fn open(emulation: &Emulation) -> Result<Self, EmulateError> {
+        let Emulation { links, namespaces } = emulation;
+        let near = namespaces.near.as_deref().map(NetNs::open).transpose()?;
+        let far = namespaces.far.as_deref().map(NetNs::open).transpose()?;
+        let poller = Poller::new()?;
+        let mut devices = Vec::with_capacity(links.len());
+        for (index, link) in links.iter().enumerate() {
+            let pair = [
+                Device::open(near.as_ref(), &link.near, namespaces.mtu)?,
+                Device::open(far.as_ref(), &link.far, namespaces.mtu)?,
+            ];
+            for (end, device) in pair.iter().enumerate() {
+                poller.add(&device.tun, token(index, end), Interest::Read)?;
+            }
+            devices.push(pair);
+        }
+        prepare_namespaces(near.as_ref(), far.as_ref(), links, namespaces)?;
+        let ways =
+            links.iter().map(|EmulatedLink { link, .. }| (link.up.clone(), link.down.clone()));
+        Ok(Self {
+            clock: Clock::start(),
+            poller,
+            names: links.iter().map(|emulated| emulated.link.name.clone()).collect(),
+            devices,
+            bridge: Bridge::new(ways),
+        })
+    }
+
+    /// Carries packets until SIGINT or SIGTERM; SIGHUP starts the traces from their beginning.
+    ///
+    /// `signals` must have caught those it is to obey.
+    ///
+    /// # Errors
+    /// [`EmulateError::Wait`], which a working system does not have.
+    pub fn run(&mut self, signals: &mut Signals) -> Result<(), EmulateError> {
+        self.poller.add(&*signals, SIGNALS, Interest::Read)?;
+        let result = self.carry(signals);
+        self.poller.remove(&*signals)?;
+        result
+    }
+
+    /// What passed so far, link by link.
+    pub fn report(&self) -> Vec<EmulatedLinkReport> {
+        let way = |link: usize, direction| {
+            let stats = self.bridge.stats(LinkDirection { link, direction });
+            let mut dropped = stats.dropped.clone();
+            dropped.merge(&self.devices[link][exit(direction)].dropped);
+            DirectionReport {
+                pushed: stats.pushed,
+                pushed_bytes: stats.pushed_bytes,
+                delivered: stats.delivered,
+                delivered_bytes: stats.delivered_bytes,
+                dropped,
+                queue_bytes_max: stats.queue_bytes_max,
+            }
+        };
+        let report = |(link, name): (usize, &String)| EmulatedLinkReport {
+            name: name.clone(),
+            up: way(link, Direction::Up),
+            down: way(link, Direction::Down),
+        };
+        self.names.iter().enumerate().map(report).collect()
+    }
+
+    fn carry(&mut self, signals: &mut Signals) -> Result<(), EmulateError> {
+        let mut readable: Vec<Token> = Vec::new();
+        loop {
+            let now = self.clock.now();
+            self.deliver(now);
+            self.resume_devices(now)?;
+            let wait = self.next_wake().and_then(|at| Clock::until(self.clock.now(), at));
+            readable.clear();
+            readable.extend(self.poller.wait(wait)?.iter().map(|event| event.token));
+            for &token in &readable {
+                if token == SIGNALS {
+                    while let Some(signal) = signals.take() {
+                        match signal {
+                            Signal::Interrupt | Signal::Terminate => return Ok(()),
+                            Signal::Hangup => self.bridge.restart(self.clock.now()),
+                            Signal::Restart | Signal::Child => {}
+                        }
+                    }
+                } else {
+                    self.read(token)?;
+                }
+            }
+        }
+    }
+
+    /// Writes what has arrived by `now`, a batch per device.
+    fn deliver(&mut self, now: Instant) {
+        while let Some((way, packet)) = self.bridge.poll(now) {
+            self.devices[way.link][exit(way.direction)].due.push(packet);
+        }
+        for device in self.devices.iter_mut().flatten() {
+            device.write_due();
+        }
+    }
+
+    /// Takes in what a device has; stops asking it for a while when it fails.
+    fn read(&mut self, token: Token) -> Result<(), EmulateError> {
+        let (link, end) = position(token);
+        let direction = if end == NEAR { Direction::Up } else { Direction::Down };
+        let device = &mut self.devices[link][end];
+        let now = self.clock.now();
+        let bridge = &mut self.bridge;
+        let result = device.tun.read_batch(|packet| {
+            // The link counts what it drops.
+            let _ = bridge.handle_packet(now, LinkDirection { link, direction }, packet.to_vec());
+        });
+        if result.is_err() {
+            // Set down or removed: a level-triggered poller would report that without end.
+            self.poller.remove(&device.tun)?;
+            device.paused_until = Some(now + PAUSE);
+        }
+        Ok(())
+    }
+
+    fn resume_devices(&mut self, now: Instant) -> Result<(), EmulateError> {
+        for (link, pair) in self.devices.iter_mut().enumerate() {
+            for (end, device) in pair.iter_mut().enumerate() {
+                if device.paused_until.is_some_and(|until| until <= now) {
+                    device.paused_until = None;
+                    self.poller.add(&device.tun, token(link, end), Interest::Read)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        let paused = self.devices.iter().flatten().filter_map(|device| device.paused_until);
+        self.bridge.poll_timeout().into_iter().chain(paused).min()
+    }
+}
+
+impl Device {
+    fn open(namespace: Option<&NetNs>, end: &TunEnd, mtu: u16) -> Result<Self, DeviceError> {
+        let options = TunOptions {
+            name: end.interface.clone(),
+            mtu,
+            addresses: end.addresses.clone(),
+            offload: true,
+        };
+        let tun = match namespace {
+            Some(namespace) => namespace.enter(|| Tun::open(&options))??,
+            None => Tun::open(&options)?,
+        };
+        Ok(Self { tun, due: Vec::new(), paused_until: None, dropped: DropCounters::default() })
+    }
+
+    fn write_due(&mut self) {
+        if self.due.is_empty() {
+            return;
+        }
+        let counts = self.tun.write_batch(&self.due);
+        for (reason, packets) in
+            [(DropReason::DeviceFull, counts.full), (DropReason::SendFailed, counts.refused)]
+        {
+            if packets > 0 {
+                self.dropped.add(reason, packets as u64);
+            }
+        }
+        self.due.clear();
+    }
+}
+
+/// Default routes at the vehicle, forwarding at the other end: only in namespaces that were named,
+/// so that a run in the caller's own never changes where its traffic goes.
+fn prepare_namespaces(
+    near: Option<&NetNs>,
+    far: Option<&NetNs>,
+    links: &[EmulatedLink],
+    namespaces: &NamespaceSettings,
+) -> Result<(), DeviceError> {
+    if let Some(far) = far.filter(|_| namespaces.forward) {
+        far.set_forwarding()?;
+    }
+    let Some(near) = near.filter(|_| namespaces.default_routes) else {
+        return Ok(());
+    };
+    for (index, link) in links.iter().enumerate() {
+        for gateway in link.far.addresses.iter().map(IpNet::addr) {
+            let family = if gateway.is_ipv4() { "-4" } else { "-6" };
+            let (device, metric) = (&link.near.interface, FIRST_METRIC + index);
+            near.ip(&format!(
+                "{family} route replace default via {gateway} dev {device} metric {metric}"
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+/// The end of a link at which packets of `direction` leave.
+fn exit(direction: Direction) -> usize {
+    match direction {
+        Direction::Up => FAR,
+        Direction::Down => NEAR,
+    }
+}
+
+fn token(link: usize, end: usize) -> Token {
+    Token((link * 2 + end) as u64)
+}
+
+fn position(token: Token) -> (usize, usize) {
+    let number = usize::try_from(token.0).expect("made from a usize by `token`");
+    (number / 2, number % 2)
+}
+
+const NEAR: usize = 0;
+const FAR: usize = 1;
+const SIGNALS: Token = Token(u64::MAX);
+/// For how long a device that failed is left alone.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The metric of the first link's default route; each further link has one more.
+const FIRST_METRIC: usize = 101;

@@ -1,0 +1,286 @@
+//! `roadweave lab compare`: many drives under many strategies.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use roadweave_lab::bound::{Bound, Curve};
+use roadweave_lab::compare::{Compared, Comparison, Contestant, Measured, Setting};
+use roadweave_lab::run;
+use roadweave_lab::scenario::Scenario;
+use roadweave_lab::traffic::TrafficSpec;
+use roadweave_lab::world::Machine;
+use roadweave_proto::Rate;
+use roadweave_quic::CongestionControl;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+use roadweave_tunnel::Strategy;
+
+use super::drives::{self, NamedDrive};
+use super::kept::{Kept, Key};
+use super::pictures::Pictures;
+use super::table;
+use super::workers::work_all;
+use crate::rate;
+
+/// Runs every strategy on every drive, in virtual time, and compares what a viewer saw
+///
+/// Beside the tunnel's strategies, `single:*` stands for each link of a drive by itself and
+/// `best-single` for the one of them that turned out best. Equal arguments give equal results, to
+/// the byte, on any number of cores.
+#[derive(Debug, clap::Args)]
+pub struct CompareArgs {
+    /// A directory with a directory per drive, in each a file LINK.csv per link, or Mahimahi files
+    /// LINK.up and LINK.down
+    #[arg(long, value_name = "DIR")]
+    drives: PathBuf,
+    /// Strategies; the others are compared with the first
+    #[arg(long, value_delimiter = ',', default_value = "best-single,minrtt,xnc")]
+    strategies: Vec<String>,
+    /// Rate of the video, bit/s, as in 30M or 800k
+    #[arg(long, default_value = "30M", value_parser = rate::parse_video)]
+    bitrate: Rate,
+    /// Duration of the stream on each drive, seconds
+    #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    seconds: u32,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seeds, from that one on; each drive is run once for each
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    seeds: u32,
+    /// Congestion control of every path: bbr or cubic
+    #[arg(long, default_value_t)]
+    congestion: CongestionControl,
+    /// The machine that both ends run on: punctual, or one that wakes late:
+    /// idle, busy or crowded
+    #[arg(long, default_value_t)]
+    machine: Machine,
+    /// How many runs at a time; default: one per core
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    jobs: Option<u16>,
+    /// Keep each result in FILE as soon as it is there, and take from FILE what is there already
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+    /// Decode what arrives with ffmpeg and compare the pictures; much slower
+    #[arg(long)]
+    ssim: bool,
+    /// Print the comparison as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// With --json: also delays and time lines of each run, as `lab report` needs them
+    #[arg(long, requires = "json")]
+    details: bool,
+}
+
+/// What all jobs share.
+struct Plan {
+    setting: Setting,
+    drives: Vec<NamedDrive>,
+    cases: Vec<Case>,
+    contestants: Vec<Contestant>,
+    pictures: Option<Pictures>,
+    video: TrafficSpec,
+    kept: Option<Kept>,
+    program: String,
+}
+
+/// A drive with a seed.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    drive: usize,
+    seed: u64,
+}
+
+/// One thing to find out of the case of that number.
+#[derive(Clone, Debug)]
+enum Job {
+    Bound { case: usize },
+    Run { case: usize, strategy: Strategy },
+}
+
+/// What came of a job.
+enum Done {
+    Bound(Box<(Bound, Curve)>),
+    Run(Box<Measured>),
+}
+
+impl CompareArgs {
+    /// Compares.
+    ///
+    /// # Errors
+    /// [`BadInput`] for wrong arguments and recordings; else when a run fails, a result cannot be
+    /// kept, or the comparison was interrupted.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let plan = self.plan()?;
+        let jobs = plan.jobs();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = self.jobs.map_or(cores, usize::from);
+        let name = |job: usize| plan.name(&jobs[job]);
+        let done = work_all(workers, jobs.len(), name, |job| plan.work(&jobs[job]))?;
+
+        let missing = done.iter().filter(|done| done.is_none()).count();
+        let comparison = plan.put_together(&jobs, done);
+        if missing == 0 || !comparison.drives.is_empty() {
+            self.print(comparison)?;
+        }
+        if missing > 0 {
+            let kept = match &self.resume {
+                Some(file) => format!("{} keeps what is done", file.display()),
+                None => "--resume FILE would keep what is done".to_owned(),
+            };
+            bail!("interrupted before {missing} of {} runs; {kept}", jobs.len());
+        }
+        Ok(())
+    }
+
+    fn plan(&self) -> anyhow::Result<Plan> {
+        if self.details && self.seeds > 1 {
+            let why = "--details: a report shows one seed; leave --seeds out".to_owned();
+            return Err(BadInput::new(why).into());
+        }
+        let names = self.strategies.iter().map(String::as_str);
+        let contestants = Contestant::parse_all(names).map_err(|error| {
+            BadInput::new(format!("--strategies: {error}, single:*, best-single"))
+        })?;
+        let setting = Setting {
+            bitrate_bps: self.bitrate.as_bps(),
+            seconds: self.seconds,
+            seed: self.seed,
+            congestion: self.congestion,
+            machine: self.machine,
+        };
+        let drives = drives::read(&self.drives)?;
+        check_links(&contestants, &drives)?;
+        let seeds = || (0..u64::from(self.seeds)).map(|number| self.seed.wrapping_add(number));
+        let of_drive = |drive| seeds().map(move |seed| Case { drive, seed });
+        let cases = (0..drives.len()).flat_map(of_drive).collect();
+        let kept = self.resume.as_deref().map(Kept::open).transpose()?;
+        let pictures = self.ssim.then(|| Pictures::prepare(&setting)).transpose()?;
+        let video = match &pictures {
+            Some(pictures) => pictures.video(&setting),
+            None => setting.video(),
+        };
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let program = drives::digest_of_file(&program)?;
+        Ok(Plan { setting, drives, cases, contestants, pictures, video, kept, program })
+    }
+
+    fn print(&self, comparison: Comparison) -> anyhow::Result<()> {
+        match (self.json, self.details) {
+            (false, _) => Ok(out::print(table::render(&comparison))?),
+            (true, true) => out::json_line(&comparison),
+            (true, false) => out::json(&comparison.without_details()),
+        }
+    }
+}
+
+impl Plan {
+    /// All that is to be found out, case by case.
+    fn jobs(&self) -> Vec<Job> {
+        let of_case = |(case, of): (usize, &Case)| {
+            let strategies =
+                Contestant::strategies(&self.contestants, &self.drives[of.drive].drive);
+            let runs = strategies.into_iter().map(move |strategy| Job::Run { case, strategy });
+            std::iter::once(Job::Bound { case }).chain(runs)
+        };
+        self.cases.iter().enumerate().flat_map(of_case).collect()
+    }
+
+    fn name(&self, job: &Job) -> String {
+        let drive = |case: &usize| &self.drives[self.cases[*case].drive].name;
+        match job {
+            Job::Bound { case } => format!("bound on {}", drive(case)),
+            Job::Run { case, strategy } => format!("{strategy} on {}", drive(case)),
+        }
+    }
+
+    fn work(&self, job: &Job) -> anyhow::Result<Done> {
+        match job {
+            Job::Bound { case } => {
+                // The strategy does not matter here.
+                let scenario = self.scenario(self.cases[*case], &Strategy::xnc());
+                let bound = Bound::of_scenario(&scenario).context("this drive has no bound")?;
+                Ok(Done::Bound(Box::new(bound)))
+            }
+            Job::Run { case, strategy } => self
+                .measure(self.cases[*case], strategy)
+                .map(|measured| Done::Run(Box::new(measured))),
+        }
+    }
+
+    fn measure(&self, case: Case, strategy: &Strategy) -> anyhow::Result<Measured> {
+        let drive = &self.drives[case.drive];
+        let key = Key {
+            drive: drive.name.clone(),
+            strategy: strategy.as_str().to_owned(),
+            setting: self.setting(case),
+            clip: self.pictures.as_ref().map(|pictures| pictures.fingerprint.clone()),
+            recordings: drive.fingerprint.clone(),
+            program: self.program.clone(),
+        };
+        if let Some(measured) = self.kept.as_ref().and_then(|kept| kept.find(&key)) {
+            return Ok(measured.clone());
+        }
+        let outcome = run::run(&self.scenario(case, strategy))?;
+        let mut measured = Measured::new(&outcome);
+        if let Some(pictures) = &self.pictures {
+            let name = format!("{strategy} on {}", drive.name);
+            measured.figures.ssim = Some(pictures.ssim(&name, &outcome)?);
+        }
+        if let Some(kept) = &self.kept {
+            kept.keep(&key, &measured)?;
+        }
+        Ok(measured)
+    }
+
+    fn setting(&self, case: Case) -> Setting {
+        Setting { seed: case.seed, ..self.setting.clone() }
+    }
+
+    fn scenario(&self, case: Case, strategy: &Strategy) -> Scenario {
+        let NamedDrive { name, drive, .. } = &self.drives[case.drive];
+        self.setting(case).scenario(name, drive, strategy.clone(), &self.video)
+    }
+
+    /// The comparison of the cases of which everything is there.
+    fn put_together(&self, jobs: &[Job], done: Vec<Option<Done>>) -> Comparison {
+        let mut bounds = vec![None; self.cases.len()];
+        let mut measured: Vec<Option<Vec<Measured>>> = vec![Some(Vec::new()); self.cases.len()];
+        for (job, done) in jobs.iter().zip(done) {
+            match (job, done) {
+                (Job::Bound { case }, Some(Done::Bound(bound))) => bounds[*case] = Some(*bound),
+                (Job::Run { case, .. }, Some(Done::Run(run))) => {
+                    measured[*case].iter_mut().for_each(|runs| runs.push((*run).clone()));
+                }
+                (Job::Bound { case } | Job::Run { case, .. }, _) => measured[*case] = None,
+            }
+        }
+        let compared = self.cases.iter().zip(bounds).zip(measured);
+        let compared = compared.filter_map(|((case, bound), measured)| {
+            let NamedDrive { name, drive, .. } = &self.drives[case.drive];
+            let class = self.setting.class(drive);
+            let (bound, measured) = (bound?, measured?);
+            let compared = Compared::new(name, class, bound, &self.contestants, drive, &measured);
+            Some(Compared { seed: case.seed, ..compared })
+        });
+        Comparison::new(env!("CARGO_PKG_VERSION"), self.setting.clone(), compared.collect())
+    }
+}
+
+/// A strategy for a link that a drive does not have cannot run there.
+fn check_links(contestants: &[Contestant], drives: &[NamedDrive]) -> Result<(), BadInput> {
+    for contestant in contestants {
+        let Contestant::Strategy(strategy) = contestant else { continue };
+        let Some(wanted) = strategy.as_str().strip_prefix("single:") else { continue };
+        for NamedDrive { name, drive, .. } in drives {
+            let links: Vec<&str> = drive.links.iter().map(|link| link.name.as_str()).collect();
+            if !links.contains(&wanted) {
+                return Err(BadInput::new(format!(
+                    "--strategies: {strategy}: drive {name} has no link {wanted}; it has {}",
+                    links.join(", ")
+                )));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! `roadweave lab encoder`: a live encoder that does what the tunnel tells it, over many drives.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use roadweave_emulate::DuplexLink;
+use roadweave_lab::class::Class;
+use roadweave_lab::closed_loop::{ClosedLoop, Encoder, Seen};
+use roadweave_lab::strategies;
+use roadweave_proto::Rate;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+use roadweave_tunnel::Strategy;
+
+use self::pooled::Pooled;
+use super::drives::{self, NamedDrive};
+use super::workers::work_all;
+use crate::rate::parse_video;
+
+mod pooled;
+
+/// Lets a model of a live encoder do what the tunnel tells it, over recorded drives
+///
+/// A way is a strategy, whose encoder is told the size of each next frame; or `STRATEGY@8M`, whose
+/// encoder always has that rate. `each-single` is an encoder on each link alone. Equal arguments
+/// give equal results.
+#[derive(Debug, clap::Args)]
+pub struct EncoderArgs {
+    /// The directory of the drives
+    #[arg(long, value_name = "DIR")]
+    drives: PathBuf,
+    /// Run only these drives, separated by commas
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    only: Vec<String>,
+    /// The ways to be compared, separated by commas
+    #[arg(
+        long,
+        value_name = "WAY,..",
+        value_delimiter = ',',
+        default_value = "lola,xnc,xnc@8M,each-single"
+    )]
+    ways: Vec<Way>,
+    /// Use only these links of each drive, separated by commas
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    uplinks: Vec<String>,
+    /// How long each video lasts, seconds
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// How many seeds everything is run with
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    seeds: u16,
+    /// How many runs at a time; default: one per core
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    jobs: Option<u16>,
+    /// Print the results as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A way to carry a live video.
+#[derive(Clone, Debug)]
+struct Way {
+    name: String,
+    over: Over,
+    encoder: Encoder,
+}
+
+#[derive(Clone, Debug)]
+enum Over {
+    All(Strategy),
+    /// Each link alone, a way for each once their names are known.
+    Each,
+    /// This link alone.
+    Alone(String),
+}
+
+impl FromStr for Way {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (strategy, encoder) = match text.split_once('@') {
+            None => (text, Encoder::Adaptive(RATE_MAX)),
+            Some((strategy, rate)) => (strategy, Encoder::Fixed(parse_video(rate)?)),
+        };
+        let over = match strategy {
+            EACH_SINGLE => Over::Each,
+            name => Over::All(strategies::strategy(name).map_err(|error| error.to_string())?),
+        };
+        Ok(Self { name: text.to_owned(), over, encoder })
+    }
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    drive: usize,
+    way: usize,
+    seed: u64,
+}
+
+impl EncoderArgs {
+    /// Measures.
+    ///
+    /// # Errors
+    /// [`BadInput`] when the drives cannot be read; else when a run fails or was interrupted.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let mut all = drives::read(&self.drives)?;
+        if let Some(unknown) =
+            self.only.iter().find(|name| !all.iter().any(|drive| drive.name == **name))
+        {
+            return Err(BadInput::new(format!("--only: there is no drive `{unknown}`")).into());
+        }
+        all.retain(|drive| self.only.is_empty() || self.only.contains(&drive.name));
+        self.choose_links(&mut all)?;
+        let ways = self.ways_over(&all);
+        let mut jobs = Vec::new();
+        for drive in 0..all.len() {
+            for way in 0..ways.len() {
+                jobs.extend((1..=self.seeds.into()).map(|seed| Job { drive, way, seed }));
+            }
+        }
+        let name =
+            |job: usize| format!("{}: {}", all[jobs[job].drive].name, ways[jobs[job].way].name);
+        let work = |job: usize| {
+            let Job { drive, way, seed } = jobs[job];
+            self.measure(&all[drive], &ways[way], seed).context("the links make no world")
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let done = work_all(self.jobs.map_or(cores, usize::from), jobs.len(), name, work)?;
+        // All classes together come last.
+        let mut groups: BTreeMap<(bool, Option<Class>, usize), Vec<Seen>> = BTreeMap::new();
+        for (job, seen) in jobs.iter().zip(done) {
+            let Some(seen) = seen else { bail!("interrupted") };
+            // A drive need not have each link.
+            let Some(seen) = seen else { continue };
+            let class = self.class(&all[job.drive]);
+            for class in [Some(class), None] {
+                let runs = groups.entry((class.is_none(), class, job.way)).or_default();
+                runs.push(seen.clone());
+            }
+        }
+        let pooled = groups.into_iter();
+        let pooled: Vec<Pooled> = pooled
+            .map(|((_, class, way), runs)| Pooled::new(class, &ways[way].name, &runs))
+            .collect();
+        if self.json { out::json(&pooled) } else { Ok(out::print(pooled::in_words(&pooled))?) }
+    }
+
+    /// Leaves of each drive only the links that are wanted.
+    fn choose_links(&self, drives: &mut [NamedDrive]) -> anyhow::Result<()> {
+        for drive in drives {
+            let links = &mut drive.drive.links;
+            let missing =
+                self.uplinks.iter().find(|name| !links.iter().any(|it| it.name == **name));
+            if let Some(missing) = missing {
+                let problem = format!("--uplinks: {} has no link `{missing}`", drive.name);
+                return Err(BadInput::new(problem).into());
+            }
+            links.retain(|link| self.uplinks.is_empty() || self.uplinks.contains(&link.name));
+        }
+        Ok(())
+    }
+
+    /// The ways, with one for each link in the place of `each-single`.
+    fn ways_over(&self, drives: &[NamedDrive]) -> Vec<Way> {
+        let links = drives.iter().flat_map(|drive| &drive.drive.links);
+        let names: BTreeSet<&str> = links.map(|link| link.name.as_str()).collect();
+        let alone = |way: &Way, name: &str| Way {
+            name: format!("{name} alone"),
+            over: Over::Alone(name.to_owned()),
+            ..way.clone()
+        };
+        let ways = self.ways.iter().flat_map(|way| match way.over {
+            Over::Each => names.iter().map(|name| alone(way, name)).collect(),
+            _ => vec![way.clone()],
+        });
+        ways.collect()
+    }
+
+    /// What comes of `way`; `None` on a drive that lacks its link.
+    fn measure(&self, drive: &NamedDrive, way: &Way, seed: u64) -> anyhow::Result<Option<Seen>> {
+        let links = drive.drive.links.iter().zip(0..);
+        let links = links.filter(|(link, _)| match &way.over {
+            Over::Alone(name) => link.name == *name,
+            Over::All(_) | Over::Each => true,
+        });
+        let links: Vec<_> = links.map(|(link, index)| DuplexLink::new(link, index, seed)).collect();
+        if links.is_empty() {
+            return Ok(None);
+        }
+        // Alone a link needs no scheduler: LoLa's loop, over one path.
+        let strategy = match &way.over {
+            Over::All(strategy) => strategy.clone(),
+            Over::Alone(_) | Over::Each => "lola".parse()?,
+        };
+        let closed_loop = ClosedLoop {
+            links,
+            strategy,
+            encoder: way.encoder,
+            deadline: DEADLINE,
+            fps: FPS,
+            seconds: self.seconds,
+            seed,
+        };
+        Ok(Some(closed_loop.run()?))
+    }
+
+    /// The class of a drive is that for a video of 30 Mbit/s, which `roadweave lab compare` sends.
+    fn class(&self, drive: &NamedDrive) -> Class {
+        let links: Vec<_> = drive.drive.links.iter().map(|link| &link.up).collect();
+        Class::of(&links, RATE_MAX, Duration::from_secs(self.seconds.into()))
+    }
+}
+
+/// The way that stands for each link alone.
+const EACH_SINGLE: &str = "each-single";
+/// The most that the encoder makes.
+const RATE_MAX: Rate = Rate::from_kbps(30_000);
+/// The deadline of the lane.
+const DEADLINE: Duration = Duration::from_millis(100);
+const FPS: u32 = 30;

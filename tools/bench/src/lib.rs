@@ -1,0 +1,105 @@
+//! What is beside the product: real video in a demo, benches, experiments in virtual time, and
+//! the recording, drawing and emulation of links.
+//!
+//! It starts the product, `roadweave`, as a user would; only [`emulate`] is of use as a library.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the command line starts processes, reads the clock and opens sockets"
+)]
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+mod bench;
+mod demo;
+pub mod emulate;
+mod lab;
+mod product;
+mod qoe;
+mod rate;
+mod record;
+mod sandbox;
+mod stack;
+mod table;
+mod trace;
+mod writable;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser};
+use roadweave_terminal::command_line::{LogOption, finish, refuse};
+
+/// What is beside the product: the demo, benches, experiments and recordings
+///
+/// `roadweave COMMAND` runs these too, as its own.
+#[derive(Debug, Parser)]
+#[command(name = "roadweave-lab", bin_name = "roadweave", version, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    log: LogOption,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Emulate(emulate::EmulateArgs),
+    Demo(demo::DemoArgs),
+    Lab(lab::LabArgs),
+    Qoe(qoe::QoeArgs),
+    Record(record::RecordArgs),
+    Stack(stack::StackArgs),
+    Trace(trace::TraceArgs),
+    Bench(bench::BenchArgs),
+    #[command(hide = true)]
+    BenchEcho(bench::EchoArgs),
+    #[command(hide = true)]
+    DemoSource(demo::SourceArgs),
+    #[command(hide = true)]
+    DemoSink(demo::SinkArgs),
+}
+
+/// All of its command line.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
+    finish(match Arguments::try_parse() {
+        Ok(arguments) => run(arguments),
+        Err(error) => refuse(&error),
+    })
+}
+
+fn run(arguments: Arguments) -> ExitCode {
+    arguments.log.run(|| match arguments.command {
+        Command::Demo(args) => args.run(),
+        Command::Lab(args) => args.run(),
+        Command::Qoe(args) => args.run(),
+        Command::Record(args) => args.run(),
+        Command::Stack(args) => args.run(),
+        Command::Trace(args) => args.run(),
+        Command::Bench(args) => args.run(),
+        Command::BenchEcho(args) => args.run(),
+        Command::DemoSource(args) => args.run(),
+        Command::DemoSink(args) => args.run(),
+        Command::Emulate(args) => args.run(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_product_knows_every_command() {
+        let command = Arguments::command();
+        let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let about = |command: &clap::Command| command.get_about().expect("told").to_string();
+        let mut told: Vec<_> =
+            shown.map(|command| (command.get_name().to_owned(), about(command))).collect();
+        told.sort_unstable();
+        let known = roadweave_terminal::TOOLS.map(|(name, about)| (name.into(), about.into()));
+        assert_eq!(told, known);
+    }
+}

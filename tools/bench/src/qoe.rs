@@ -1,0 +1,376 @@
+//! `roadweave qoe`: what a viewer saw, from files.
+//!
+//! ```text
+//!   RUN/sent.csv ────┐
+//!                    ├─► View: playout, quality ──► fps, stalls, delays ─┐
+//!   RUN/arrived.log ─┤                                                   ├─► table, JSON
+//!   --clip ──────────┴─► decode, compare by frame ID ─────────► SSIM ────┘
+//! ```
+//!
+//! `roadweave demo --keep` and `roadweave lab run --keep` write such files, docs/qoe.md says what
+//! is in them, so that anything else can. The demo measures its own runs with [`View`] too.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use comfy_table::{CellAlignment, Table, presets};
+use roadweave_lab::bound::delays_of_all;
+use roadweave_lab::scenario::DRAIN;
+use roadweave_lab::video::quality::{self, Percentiles, Player, Playout, Quality, StreamLog};
+use roadweave_lab::video::stream_log::{Arrivals, SentStream};
+use roadweave_proto::Instant;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+use serde::Serialize;
+
+use crate::demo::clip;
+use crate::demo::decode::{self, Comparison, RunFiles};
+use crate::demo::ffmpeg;
+use crate::demo::table::{known, millis, percent};
+
+/// Tells what a viewer saw, from the files of a run
+///
+/// RUN is a directory with sent.csv and arrived.log, such as `roadweave demo --keep` and `roadweave
+/// lab run --keep` leave. Frames are shown in order; a missing one is waited for 100 ms.
+#[derive(Debug, clap::Args)]
+pub struct QoeArgs {
+    /// Directories, each with the files of a run
+    #[arg(value_name = "RUN", required = true)]
+    runs: Vec<PathBuf>,
+    /// Also decode what arrived with ffmpeg and compare it with this, the video that was sent
+    #[arg(long, value_name = "FILE")]
+    clip: Option<PathBuf>,
+    /// Print the figures as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// With --json: also what became of every frame
+    #[arg(long, requires = "json")]
+    details: bool,
+}
+
+/// What is printed as JSON.
+#[derive(Debug, Serialize)]
+struct Told {
+    strategies: Vec<Seen>,
+}
+
+/// What a viewer saw of a run.
+#[derive(Debug, Serialize)]
+struct Seen {
+    /// The directory's name.
+    strategy: String,
+    fps: f64,
+    stall_ratio: f64,
+    ssim: Option<f64>,
+    /// Of all packets sent; one that is lost or later than the deadline counts as the deadline.
+    delay_ms: Percentiles,
+    /// Of the packets that arrived.
+    delay_arrived_ms: Percentiles,
+    /// From the capture of a frame to its last packet, of complete frames.
+    frame_delay_ms: Percentiles,
+    residual_loss: f64,
+    late: f64,
+    /// What the logs of camera and viewer do not tell; the names are those of every measuring
+    /// command.
+    redundancy: Option<f64>,
+    cpu_percent: Option<f64>,
+    packets: usize,
+    duplicates: u64,
+    foreign: u64,
+    frames: usize,
+    frames_complete: usize,
+    frames_undamaged: usize,
+    /// Begin and end of each, since the start of the stream.
+    stalls_ms: Vec<(f64, f64)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<Vec<SeenFrame>>,
+}
+
+/// What became of a frame; times are ms.
+#[derive(Debug, Serialize)]
+struct SeenFrame {
+    frame: usize,
+    /// Since the first frame's capture.
+    captured_ms: f64,
+    /// From its capture to its last packet; absent when one never came.
+    delay_ms: Option<f64>,
+    shown: bool,
+    undamaged: bool,
+    ssim: Option<f32>,
+}
+
+impl QoeArgs {
+    /// Reads, measures and prints.
+    ///
+    /// # Errors
+    /// [`BadInput`] when a file is not what it should be; else when ffmpeg fails.
+    pub fn run(&self) -> anyhow::Result<()> {
+        if self.clip.is_some() {
+            ffmpeg::check()?;
+        }
+        let seen: anyhow::Result<Vec<Seen>> = self.runs.iter().map(|run| self.see(run)).collect();
+        let told = Told { strategies: seen? };
+        if self.json { out::json(&told) } else { Ok(out::line(told.table())?) }
+    }
+
+    fn see(&self, run: &Path) -> anyhow::Result<Seen> {
+        let logs = Logs::of(run);
+        let view = View::of(&logs, None).map_err(|error| BadInput::new(format!("{error:#}")))?;
+        view.check(&logs)?;
+        let comparison = match &self.clip {
+            None => None,
+            Some(clip) => {
+                check_clip(clip, view.stream.log.frames.len())?;
+                let scratch = tempfile::tempdir().context("cannot make a directory")?;
+                Some(view.compare(clip, scratch.path())?)
+            }
+        };
+        if let Some(comparison) = &comparison {
+            comparison.warn_of_nothing_decoded(&run.display().to_string());
+        }
+        if let Some(Comparison { unreadable: unreadable @ 1.., decoded, .. }) = comparison {
+            out::note(format_args!(
+                "{}: {unreadable} of {decoded} pictures carry no legible frame ID, and were taken for \
+                 the next frame of which anything arrived",
+                run.display()
+            ));
+        }
+        let name = run.canonicalize().unwrap_or_else(|_| run.to_owned());
+        let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut seen = view.seen(name);
+        seen.ssim = comparison.as_ref().map(Comparison::mean);
+        if self.details {
+            let ssim = comparison.map(|comparison| comparison.ssim).unwrap_or_default();
+            seen.detail = Some(view.frames(&ssim));
+        }
+        Ok(seen)
+    }
+}
+
+impl Told {
+    fn table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        table.set_header([
+            "run",
+            "fps",
+            "stall",
+            "SSIM",
+            "delay p50",
+            "p95",
+            "p99",
+            "p99.9",
+            "frame p50",
+            "p99",
+            "residual loss",
+            "of it late",
+        ]);
+        for seen in &self.strategies {
+            table.add_row([
+                seen.strategy.clone(),
+                format!("{:.1}", seen.fps),
+                percent(seen.stall_ratio),
+                known(seen.ssim, |ssim| format!("{ssim:.3}")),
+                millis(seen.delay_ms.p50),
+                millis(seen.delay_ms.p95),
+                millis(seen.delay_ms.p99),
+                millis(seen.delay_ms.p999),
+                millis(seen.frame_delay_ms.p50),
+                millis(seen.frame_delay_ms.p99),
+                percent(seen.residual_loss),
+                percent(seen.late),
+            ]);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table
+    }
+}
+
+/// The two logs of a stream.
+#[derive(Clone, Debug)]
+pub struct Logs {
+    /// The source's.
+    pub sent: PathBuf,
+    /// The sink's.
+    pub arrived: PathBuf,
+}
+
+/// What the logs of a stream tell.
+#[derive(Debug)]
+pub struct View {
+    /// What was sent.
+    pub stream: SentStream,
+    /// What arrived.
+    pub arrivals: Arrivals,
+    /// What the player made of it.
+    pub playout: Playout,
+    /// What a viewer saw.
+    pub quality: Quality,
+    /// Delays of all packets sent; one that never arrived, or later than the deadline, counts as
+    /// the deadline.
+    pub delay_ms: Percentiles,
+    arrived: PathBuf,
+}
+
+impl Logs {
+    /// The logs of the run whose files lie in `directory`.
+    pub fn of(directory: &Path) -> Self {
+        Self { sent: directory.join("sent.csv"), arrived: directory.join("arrived.log") }
+    }
+
+    /// The logs of the run with `strategy` below `directory`.
+    pub fn of_run(directory: &Path, strategy: &str) -> Self {
+        // A colon in a file's name is trouble for other programs.
+        Self::of(&directory.join(strategy.replace(':', "-")))
+    }
+}
+
+impl View {
+    /// Reads `logs` and plays what arrived with `player`, or with the default one at the stream's
+    /// own rate. Frames that are open two seconds after the end of the stream are given up.
+    ///
+    /// # Errors
+    /// When a log cannot be read or is malformed, with its name.
+    pub fn of(logs: &Logs, player: Option<&Player>) -> anyhow::Result<Self> {
+        let stream = read(&logs.sent, |file| Ok(SentStream::read(file)?))?;
+        let player = match player {
+            Some(player) => player.clone(),
+            None => Player { fps: fps(&stream.log), ..Player::default() },
+        };
+        let arrivals = read(&logs.arrived, |file| Ok(Arrivals::read(&stream, file)?))?;
+        let last = stream.log.frames.last().map(|frame| frame.captured).unwrap_or_default();
+        let end = last + Duration::from_secs(1) / player.fps + DRAIN;
+        let playout = Playout::new(&stream.log, &arrivals.first, &player, end);
+        let quality = quality::measure(&stream.log, &arrivals.first, &playout, &player);
+        let delays = delays_of_all(&stream.log, &arrivals.first, player.deadline);
+        let delay_ms = Percentiles::of_sorted(&delays);
+        Ok(Self { stream, arrivals, playout, quality, delay_ms, arrived: logs.arrived.clone() })
+    }
+
+    /// Whether the two logs are those of one stream.
+    fn check(&self, logs: &Logs) -> Result<(), BadInput> {
+        let problem = |log: &Path, problem: String| {
+            Err(BadInput::new(format!("{}: {problem}", log.display())))
+        };
+        if self.stream.log.packets.is_empty() {
+            return problem(&logs.sent, "no packet was sent".into());
+        }
+        let none_came = self.arrivals.first.iter().all(Option::is_none);
+        let is_empty = std::fs::metadata(&logs.arrived).is_ok_and(|file| file.len() == 0);
+        if none_came && !is_empty {
+            let what = match self.arrivals.foreign {
+                0 => "no whole record".to_owned(),
+                count => format!("none of its {count} datagrams is one of those sent"),
+            };
+            return problem(&logs.arrived, format!("{what}; is it the log of this run?"));
+        }
+        let sent = &self.stream.log.packets;
+        let early =
+            |(sent, arrived): (&Instant, &Option<Instant>)| arrived.is_some_and(|at| at < *sent);
+        match sent.iter().zip(&self.arrivals.first).position(early) {
+            None => Ok(()),
+            Some(index) => {
+                let number = index + 1;
+                let what = format!(
+                    "the packet of line {number} of {} arrived before it was sent; \
+                    both logs need the same clock",
+                    logs.sent.display()
+                );
+                problem(&logs.arrived, what)
+            }
+        }
+    }
+
+    fn seen(&self, strategy: String) -> Seen {
+        let quality = &self.quality;
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        Seen {
+            strategy,
+            fps: quality.fps,
+            stall_ratio: quality.stall_ratio,
+            ssim: None,
+            delay_ms: self.delay_ms.clone(),
+            delay_arrived_ms: quality.packet_delay.clone(),
+            frame_delay_ms: quality.frame_delay.clone(),
+            residual_loss: quality.residual_loss(),
+            late: quality.late,
+            redundancy: None,
+            cpu_percent: None,
+            packets: self.stream.log.packets.len(),
+            duplicates: self.arrivals.duplicates,
+            foreign: self.arrivals.foreign,
+            frames: quality.frames,
+            frames_complete: quality.frames_complete,
+            frames_undamaged: quality.frames_undamaged,
+            stalls_ms: quality.stalls.iter().map(|(from, to)| (ms(*from), ms(*to))).collect(),
+            detail: None,
+        }
+    }
+
+    /// `ssim`: one entry per frame, or none at all.
+    fn frames(&self, ssim: &[f32]) -> Vec<SeenFrame> {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let frames = &self.stream.log.frames;
+        let start = frames.first().map(|frame| frame.captured).unwrap_or_default();
+        let seen = |(index, fate): (usize, &quality::FrameFate)| SeenFrame {
+            frame: index,
+            captured_ms: ms(frames[index].captured.since(start)),
+            delay_ms: fate.completed.map(|at| ms(at.since(frames[index].captured))),
+            shown: fate.shown,
+            undamaged: fate.undamaged,
+            ssim: ssim.get(index).copied(),
+        };
+        self.playout.frames.iter().enumerate().map(seen).collect()
+    }
+
+    /// Decodes what arrived and compares it with `clip`, with files of its own in `scratch`.
+    ///
+    /// # Errors
+    /// When ffmpeg or a file fails.
+    pub fn compare(&self, clip: &Path, scratch: &Path) -> anyhow::Result<Comparison> {
+        let files = RunFiles {
+            clip: clip.to_owned(),
+            arrivals: self.arrived.clone(),
+            scratch: scratch.to_owned(),
+        };
+        Ok(decode::compare(&self.stream, &self.playout, &files)?)
+    }
+}
+
+fn read<T>(
+    path: &Path,
+    parse: impl FnOnce(BufReader<File>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    parse(BufReader::with_capacity(1 << 20, file)).with_context(|| path.display().to_string())
+}
+
+/// Makes sure that a clip is long enough for the stream.
+fn check_clip(clip: &Path, frames: usize) -> Result<(), BadInput> {
+    let problem = |problem: String| BadInput::new(format!("--clip {}: {problem}", clip.display()));
+    if !decode::is_byte_stream(clip) {
+        return File::open(clip).map(drop).map_err(|error| problem(error.to_string()));
+    }
+    let units = clip::read(clip).map_err(|error| problem(error.to_string()))?;
+    if units.len() < frames {
+        return Err(problem(format!("{} pictures, but {frames} frames were sent", units.len())));
+    }
+    Ok(())
+}
+
+/// The rate of a stream, from when its frames were captured; at least 1.
+fn fps(log: &StreamLog) -> u32 {
+    let (Some(first), Some(last)) = (log.frames.first(), log.frames.last()) else {
+        return Player::default().fps;
+    };
+    let seconds = last.captured.since(first.captured).as_secs_f64();
+    match seconds > 0.0 {
+        true => ((log.frames.len() - 1) as f64 / seconds).round().max(1.0) as u32,
+        false => Player::default().fps,
+    }
+}

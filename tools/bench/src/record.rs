@@ -1,0 +1,106 @@
+//! `roadweave record`: links as they are, for `emulate` and the lab to replay.
+//!
+//! ```text
+//!  record client  RecordClient per interface <> UplinkSocket ~~ links ~~ UplinkSocket <> RecordServer  record server
+//!       └> DIR/NAME.csv, NAME.down.csv, NAME.modem.jsonl, recording.json (docs/traces.md)
+//! ```
+
+mod client;
+mod display;
+mod files;
+mod link;
+mod modems;
+mod outbox;
+mod run;
+mod server;
+
+use std::env::VarError;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use roadweave_device::Clock;
+use roadweave_proto::{Instant, Rate};
+use roadweave_record::RecordToken;
+use roadweave_terminal::exit::BadInput;
+
+use crate::rate;
+
+/// Records links under way: capacity, delay and loss, both ways, for emulate and lab to replay
+#[derive(Debug, clap::Args)]
+#[command(long_about = LONG_ABOUT)]
+pub struct RecordArgs {
+    #[command(subcommand)]
+    role: Role,
+}
+
+const LONG_ABOUT: &str = "\
+Records links under way: capacity, delay and loss, both ways, for emulate and lab to replay.
+
+The server runs where the tunnel's server would be, the client in the vehicle. The client fills every \
+link for 5 s, lets its queue drain, and sends small probes for 2 to 4.5 s; then again. A replay lasts \
+half as long as the recording: what each cycle measured one after the other counts as simultaneous. \
+This uses up whatever data the links can carry.
+
+Both sides need UDP between them, port 4437 unless told otherwise, and no rights beyond those to bind \
+a socket to an interface.";
+
+#[derive(Debug, clap::Subcommand)]
+enum Role {
+    Client(client::ClientArgs),
+    Server(server::ServerArgs),
+}
+
+impl RecordArgs {
+    /// # Errors
+    /// When an option is wrong, or the system or the other side does not let it record.
+    pub fn run(&self) -> anyhow::Result<()> {
+        match &self.role {
+            Role::Client(args) => args.run(),
+            Role::Server(args) => args.run(),
+        }
+    }
+}
+
+/// The wall clock, since 1970, when `clock` read zero.
+fn unix_epoch(clock: &Clock) -> anyhow::Result<Duration> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.context("the system's clock is before 1970")?;
+    Ok(now.saturating_sub(clock.now().since(Instant::ZERO)))
+}
+
+/// The token in a file, or else in the environment: never among the arguments, which all users see.
+fn token(file: Option<&Path>) -> Result<Option<RecordToken>, BadInput> {
+    let (text, place) = match file {
+        Some(file) => {
+            let place = format!("--token-file {}", file.display());
+            let text = std::fs::read_to_string(file)
+                .map_err(|error| BadInput::new(format!("{place}: {error}")))?;
+            (text, place)
+        }
+        None => match std::env::var(TOKEN_VARIABLE) {
+            Ok(text) => (text, TOKEN_VARIABLE.to_owned()),
+            Err(VarError::NotPresent) => return Ok(None),
+            Err(error) => return Err(BadInput::new(format!("{TOKEN_VARIABLE}: {error}"))),
+        },
+    };
+    let token = RecordToken::new(&text);
+    token.map(Some).map_err(|error| BadInput::new(format!("{place}: {error}")))
+}
+
+/// What a link may be recorded at.
+fn parse_rate(text: &str) -> Result<Rate, String> {
+    rate::parse(text, &RATES)
+}
+
+/// Holds the token where there is no file.
+const TOKEN_VARIABLE: &str = "ROADWEAVE_RECORD_TOKEN";
+/// The port of the server.
+const PORT: u16 = 4437;
+/// Bounds of all rates; those of the plan.
+const RATES: RangeInclusive<Rate> = Rate::from_kbps(100)..=Rate::from_kbps(10_000_000);
+/// After sending, more comes due within microseconds: to sleep a little makes runs of it.
+const NAP: Duration = Duration::from_micros(500);
+/// Bytes of a socket's buffers: what is sent waits in the link, not here.
+const BUFFER_BYTES: usize = 1 << 20;

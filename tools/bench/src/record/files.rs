@@ -1,0 +1,153 @@
+//! The directory of a recording: a drive that `emulate`, `lab` and `trace` read.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use comfy_table::{CellAlignment, Table, presets};
+use roadweave_emulate::format_csv;
+use roadweave_proto::Rate;
+use roadweave_record::{DelayClock, DirectionRecording, DirectionSummary, LinkRecording};
+use roadweave_terminal::exit::BadInput;
+use serde_json::{Value, json};
+
+/// A directory to write to.
+#[derive(Debug)]
+pub struct Recording {
+    directory: PathBuf,
+    /// Whether it was made for this and holds nothing yet.
+    is_vain: Cell<bool>,
+}
+
+/// A link that was recorded.
+#[derive(Debug)]
+pub struct Recorded {
+    /// What it is called.
+    pub name: String,
+    /// The interface it went by.
+    pub interface: String,
+    /// What was recorded of the link.
+    pub recording: LinkRecording,
+    /// What was told of its modem over time, if anything was: lines of JSON.
+    pub modem: Option<String>,
+}
+
+impl Recording {
+    /// Makes the directory, or takes one that is empty: before anything is recorded, so that hours
+    /// are not lost for a typo. It goes again when nothing is written.
+    ///
+    /// # Errors
+    /// When there is something in it already, or it cannot be made.
+    pub fn new(directory: &Path) -> Result<Self, BadInput> {
+        let failed = |error| BadInput::new(format!("--output {}: {error}", directory.display()));
+        let is_vain = Cell::new(!directory.exists());
+        fs::create_dir_all(directory).map_err(failed)?;
+        if fs::read_dir(directory).map_err(failed)?.next().is_some() {
+            let problem = format!("--output {}: not empty", directory.display());
+            return Err(BadInput::new(problem));
+        }
+        Ok(Self { directory: directory.to_owned(), is_vain })
+    }
+
+    /// Writes a file per link and direction, what was told of the modems, and `recording.json`,
+    /// which it returns.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write(&self, mode: &str, links: &[Recorded]) -> anyhow::Result<Value> {
+        let (mut described, mut of_modems) = (Vec::new(), Vec::new());
+        for link in links {
+            let LinkRecording { up, down, delay_clock, .. } = &link.recording;
+            let (up_file, down_file) =
+                (format!("{}.csv", link.name), format!("{}.down.csv", link.name));
+            self.write_file(&up_file, &csv(&link.name, "uplink", *delay_clock, up))?;
+            self.write_file(&down_file, &csv(&link.name, "downlink", *delay_clock, down))?;
+            let mut description = json!({
+                "name": link.name,
+                "interface": link.interface,
+                "delay_clock": delay_clock,
+                "entries_missing": link.recording.entries_missing,
+                "up": with_file(&up.summary, &up_file)?,
+                "down": with_file(&down.summary, &down_file)?,
+            });
+            if let Some(lines) = &link.modem {
+                let file = format!("{}.modem.jsonl", link.name);
+                description["modem"] = json!({ "file": file });
+                of_modems.push((file, lines));
+            }
+            described.push(description);
+        }
+        // Where the disk is full the traces come first.
+        for (file, lines) in of_modems {
+            self.write_file(&file, lines)?;
+        }
+        let summary = json!({ "mode": mode, "links": described });
+        let text = serde_json::to_string_pretty(&summary).context("cannot write JSON")?;
+        self.write_file("recording.json", &(text + "\n"))?;
+        Ok(summary)
+    }
+
+    /// What was recorded of each link as a table for people.
+    pub fn table(&self, links: &[Recorded]) -> String {
+        let mut table = Table::new();
+        let header = ["link", "way", "replay s", "capacity", "delay ms", "loss %"];
+        table.load_preset(presets::NOTHING).set_header(header);
+        for column in table.column_iter_mut().skip(2) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        for link in links {
+            for (way, direction) in [("up", &link.recording.up), ("down", &link.recording.down)] {
+                table.add_row(row(&link.name, way, &direction.summary));
+            }
+        }
+        format!("{table}\nwritten to {}", self.directory.display())
+    }
+
+    fn write_file(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        self.is_vain.set(false);
+        let file = self.directory.join(name);
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if self.is_vain.get() {
+            // Only an empty directory can be removed so, and one that stays does no harm.
+            let _ = fs::remove_dir(&self.directory);
+        }
+    }
+}
+
+fn csv(name: &str, way: &str, clock: DelayClock, direction: &DirectionRecording) -> String {
+    let capacity = match direction.summary.capacity_bps {
+        Some(_) => "",
+        None => ", capacity not measured",
+    };
+    let delay = match clock {
+        DelayClock::HalfRoundTrip => "delay is half of the round trip",
+        DelayClock::Synchronized => "delay by synchronised clocks",
+    };
+    let trace = format_csv(&direction.trace);
+    format!("# roadweave record: {way} of {name}, {delay}{capacity}\n{trace}")
+}
+
+fn with_file(summary: &DirectionSummary, file: &str) -> anyhow::Result<Value> {
+    let mut value = serde_json::to_value(summary).context("cannot write JSON")?;
+    value["file"] = file.into();
+    Ok(value)
+}
+
+fn row(name: &str, way: &str, summary: &DirectionSummary) -> [String; 6] {
+    let capacity = summary.capacity_bps.map(Rate::from_bps);
+    let (least, most) = (summary.delay_ms_min, summary.delay_ms_max);
+    [
+        name.to_owned(),
+        way.to_owned(),
+        format!("{:.1}", summary.seconds),
+        capacity.map_or_else(|| "-".to_owned(), |rate| rate.to_string()),
+        format!("{least:.1}-{most:.1}"),
+        summary.loss.map_or_else(|| "-".to_owned(), |loss| format!("{:.1}", loss * 100.0)),
+    ]
+}

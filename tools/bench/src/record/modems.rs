@@ -1,0 +1,128 @@
+//! What is told of the modems while their links are recorded, beside the traces.
+//!
+//! ```text
+//! a client's local socket ─ every 5 s, a thread of its own ─► NAME.modem.jsonl, at the end
+//! ```
+//!
+//! The recording waits for none of it: a client that is silent, or none at all, costs lines alone.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use roadweave_device::{Clock, ModemFacts, local};
+use roadweave_proto::{Instant, peer_text};
+use serde_json::{Value, json};
+use tracing::warn;
+
+/// Facts of modems over time, by interface.
+#[derive(Debug)]
+pub struct ModemLog {
+    lines: Arc<Mutex<Lines>>,
+    /// Its end is that of the thread.
+    _going: Sender<()>,
+}
+
+impl ModemLog {
+    /// Begins to ask the client behind `socket`; times are those of `clock`.
+    ///
+    /// # Errors
+    /// When there can be no thread.
+    pub fn start(socket: PathBuf, clock: Clock) -> anyhow::Result<Self> {
+        let lines = Arc::<Mutex<Lines>>::default();
+        let (going, ended) = channel();
+        let shared = Arc::clone(&lines);
+        let thread = std::thread::Builder::new().name("modems".to_owned());
+        let thread = thread.spawn(move || ask(&socket, clock, &shared, &ended));
+        thread.context("cannot start a thread")?;
+        Ok(Self { lines, _going: going })
+    }
+
+    /// A line for each reading in which something was told of `interface`, as JSON; none: nothing
+    /// was told.
+    pub fn of(&self, interface: &str) -> Option<String> {
+        let lines = lock(&self.lines);
+        lines.0.get(interface).map(|lines| lines.concat())
+    }
+}
+
+/// Lines by interface.
+#[derive(Debug, Default)]
+struct Lines(BTreeMap<String, Vec<String>>);
+
+impl Lines {
+    /// Takes what is told now; what nobody may be shown is left out.
+    fn add(&mut self, now: Instant, interface: String, facts: &ModemFacts) {
+        let is_new = !self.0.contains_key(&interface);
+        if facts.check().is_err() || is_new && self.0.len() >= INTERFACES_MAX {
+            return;
+        }
+        let lines = self.0.entry(interface).or_default();
+        if lines.len() < LINES_MAX {
+            let seconds = now.since(Instant::ZERO).as_secs_f64();
+            lines.push(format!("{}\n", json!({ "seconds": seconds, "facts": facts })));
+        }
+    }
+}
+
+/// Asks until nobody waits for it any more.
+fn ask(socket: &Path, clock: Clock, lines: &Mutex<Lines>, ended: &Receiver<()>) {
+    let mut is_told = true;
+    loop {
+        match local::request(socket, "summary", &Value::Null) {
+            Ok(mut status) => {
+                is_told = true;
+                // What is no client has none.
+                let told = serde_json::from_value(status["modems"].take());
+                let told: BTreeMap<String, ModemFacts> = told.unwrap_or_default();
+                let (now, mut lines) = (clock.now(), lock(lines));
+                told.into_iter().for_each(|(name, facts)| lines.add(now, name, &facts));
+            }
+            Err(error) if is_told => {
+                is_told = false;
+                let error = error.to_string();
+                warn!("the modems are not recorded now: {}", peer_text(error.as_bytes()));
+            }
+            Err(_) => {}
+        }
+        if ended.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}
+
+/// Nothing in here can panic half way.
+fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How often the client is asked; it is told as often.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Lines of one interface: more than the longest recording has.
+const LINES_MAX: usize = 2_048;
+/// Interfaces that are kept.
+const INTERFACES_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_bounded_and_hold_nothing_that_no_modem_says() {
+        let mut lines = Lines::default();
+        let at = Instant::from_millis(5_250);
+        let facts = ModemFacts { rsrp_dbm: Some(-95.5), ..ModemFacts::default() };
+        let hostile = ModemFacts { operator: Some("\u{1b}[2J".to_owned()), ..facts.clone() };
+        lines.add(at, "wwan0".to_owned(), &hostile);
+        assert!(lines.0.is_empty());
+        lines.add(at, "wwan0".to_owned(), &facts);
+        let line = "{\"facts\":{\"rsrp_dbm\":-95.5},\"seconds\":5.25}\n";
+        assert_eq!(lines.0["wwan0"], [line]);
+        (0..10_000).for_each(|_| lines.add(at, "wwan0".to_owned(), &facts));
+        (0..10_000).for_each(|number| lines.add(at, format!("w{number}"), &facts));
+        assert_eq!((lines.0["wwan0"].len(), lines.0.len()), (LINES_MAX, INTERFACES_MAX));
+    }
+}

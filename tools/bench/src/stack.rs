@@ -1,0 +1,194 @@
+//! `roadweave stack`: a whole back-end on one machine, and what two viewers see when a proxy dies.
+//!
+//! ```text
+//!                                  controller: who belongs to it, where all are
+//!   camera ─ box 1 ═ 4 links ═╗                 ╔═ proxy A ─ leg ─╗
+//!                             ╠═ the Internet ══╣                 ╠═ anchor ─ viewers
+//!   camera ─ box 2 ═ 4 links ═╝                 ╚═ proxy B ─ leg ─╝
+//!
+//!   members: all join ─► all stand by ─► two streams ─► kill the controller, and then the proxy
+//!                                              │        with most sessions
+//!                                              └─► viewing: what came ─► table, report, JSON
+//! ```
+//!
+//! Everything runs in a sandbox that the kernel removes with the program, whatever ends it. Where
+//! to start reading: [`Stack::run`].
+
+mod controller;
+mod members;
+mod report;
+mod viewing;
+mod world;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use indicatif::ProgressBar;
+use roadweave_device::netns::Sandbox;
+use roadweave_proto::{Instant, Rate};
+use roadweave_terminal::exit;
+use roadweave_terminal::out;
+use serde::Serialize;
+
+use self::members::Members;
+use self::viewing::{Seen, Stream};
+use self::world::World;
+use crate::demo::clip::ClipSpec;
+use crate::demo::ffmpeg;
+use crate::demo::sampler::Sample;
+use crate::product;
+use crate::rate;
+use crate::sandbox::{clock, exit_when_told};
+use crate::writable;
+
+/// On the sandbox's own file system.
+const DIRECTORY: &str = "/run/roadweave-stack";
+/// Between the last preparation and the first frame.
+const SETTLE: Duration = Duration::from_millis(500);
+/// So long before the proxy the controller dies: nothing shall need it.
+const CONTROLLER_AHEAD: Duration = Duration::from_secs(2);
+/// Between two readings of the boxes' counters.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Starts a fleet with two boxes and video on this machine, and kills its controller and a proxy
+#[derive(Debug, clap::Args)]
+pub struct StackArgs {
+    /// Duration of the streams, seconds; the proxy dies in the middle
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(6..=600))]
+    seconds: u32,
+    /// Rate of each video, as 8M or 800k; 8 is 8M
+    #[arg(long, value_name = "RATE", default_value = "8M", value_parser = rate::parse_video)]
+    bitrate: Rate,
+    /// Seed of the links
+    #[arg(long, default_value_t = 10)]
+    seed: u64,
+    /// Where the report goes
+    #[arg(long, value_name = "FILE", default_value = "roadweave-stack.html")]
+    report: PathBuf,
+    /// Print the figures as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct Results {
+    seed: u64,
+    seconds: u32,
+    /// The proxy that was killed, and when, since the start of the streams.
+    killed: String,
+    killed_at_ms: f64,
+    boxes: Vec<Seen>,
+}
+
+impl StackArgs {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When something is missing, with the cure, or a part of it fails, with what it said.
+    pub fn run(&self) -> anyhow::Result<()> {
+        writable::check("--report", &self.report)?;
+        ffmpeg::check()?;
+        match Sandbox::enter()? {
+            Sandbox::Ended(code) => exit::now(code),
+            Sandbox::Inside => self.run_inside(),
+        }
+    }
+
+    fn run_inside(&self) -> anyhow::Result<()> {
+        exit_when_told()?;
+        let directory = Path::new(DIRECTORY);
+        fs::create_dir_all(directory).context("cannot make a directory")?;
+        let bar = ProgressBar::new_spinner();
+        let tell = |text: &str| match bar.is_hidden() {
+            true => out::note(text),
+            false => bar.set_message(text.to_owned()),
+        };
+        tell("encoding the clip");
+        let bitrate_bps = self.bitrate.as_bps();
+        let spec = ClipSpec { source: None, seconds: self.seconds, bitrate_bps };
+        let clip = directory.join("clip.h264");
+        spec.encode(&clip, |_| bar.tick())?;
+        tell("starting a controller; an anchor, two proxies and two boxes join");
+        let world = World::build(self.seed)?;
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let members = Members::start(&world, directory, &product::program()?, &program)?;
+        let mut stack = Stack { world, members, program, clip, seconds: self.seconds };
+        bar.enable_steady_tick(SAMPLE_INTERVAL);
+        let results = stack.run(self.seed, tell)?;
+        bar.finish_and_clear();
+        fs::write(&self.report, report::render(&results))
+            .with_context(|| format!("cannot write the report {}", self.report.display()))?;
+        if self.json {
+            out::json(&results)?;
+        } else {
+            out::line(report::table(&results))?;
+        }
+        out::note(format_args!("The time lines are in {}", self.report.display()));
+        Ok(())
+    }
+}
+
+struct Stack {
+    world: World,
+    members: Members,
+    program: PathBuf,
+    clip: PathBuf,
+    seconds: u32,
+}
+
+impl Stack {
+    fn run(&mut self, seed: u64, tell: impl Fn(&str)) -> anyhow::Result<Results> {
+        tell("waiting until both boxes have a session, and another proxy stands by");
+        self.members.wait_until_all_stand_by()?;
+        let start = clock::now() + SETTLE;
+        let duration = Duration::from_secs(self.seconds.into());
+        let streams: anyhow::Result<Vec<Stream>> = (0..world::BOXES)
+            .map(|number| {
+                Stream::start(&self.world, number, &self.program, &self.clip, (start, duration))
+            })
+            .collect();
+        tell(&format!("streaming for {} s", self.seconds));
+        let (mut samples, mut killed) = (vec![Vec::new(); world::BOXES], None);
+        let before = self.members.proxies_of_boxes()?;
+        let (mut next, end) = (start, start + duration);
+        while next <= end {
+            clock::sleep_until(next);
+            let now = clock::now();
+            for (number, samples) in samples.iter_mut().enumerate() {
+                let status = self.members.status_of_box(number);
+                samples.extend(status.and_then(|status| Sample::parse(now, &status)));
+            }
+            if now >= start + duration / 2 - CONTROLLER_AHEAD {
+                self.members.kill_controller();
+            }
+            if killed.is_none() && now >= start + duration / 2 {
+                let name = self.members.kill_busiest_proxy()?;
+                tell(&format!("{name} is killed"));
+                killed = Some((name, clock::now() - start));
+            }
+            self.members.check_running()?;
+            next += SAMPLE_INTERVAL;
+        }
+        let (killed, killed_at) = killed.context("the streams were over too soon")?;
+        let after = self.members.proxies_of_boxes()?;
+        let mut boxes = Vec::new();
+        for (number, stream) in streams?.into_iter().enumerate() {
+            let names = (before[number].clone(), after[number].clone());
+            let times = (start, duration, killed_at);
+            boxes.push(stream.seen(number, names, &samples[number], times)?);
+        }
+        Ok(Results {
+            seed,
+            seconds: self.seconds,
+            killed,
+            killed_at_ms: killed_at.as_secs_f64() * 1e3,
+            boxes,
+        })
+    }
+}
+
+/// A moment since the start of the streams, and for how long they last.
+type Times = (Instant, Duration, Duration);

@@ -1,0 +1,397 @@
+//! `roadweave trace info`: what recordings are like.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use roadweave_emulate::{
+    Direction, PairStatistics, RoundTripStatistics, Trace, TraceStatistics, Unknown,
+};
+use roadweave_lab::class::Class;
+use roadweave_proto::Rate;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+use serde::Serialize;
+
+use super::Section;
+use super::inputs::{self, RecordedLink, Recording};
+use crate::rate;
+use crate::table::{bare, right_aligned};
+
+/// Tells what recorded links are like: capacity, delay and loss, alone and together
+///
+/// Of several drives it also tells what all their links are like together. What the figures mean is
+/// in docs/traces.md.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct InfoArgs {
+    /// Recordings, drives, or directories of drives
+    #[arg(required = true, value_name = "FILE|DIR")]
+    recordings: Vec<PathBuf>,
+    /// The rate of a video, for the class: can one link carry it, or only all together?
+    #[arg(long, value_name = "RATE", default_value = "30M", value_parser = rate::parse_video)]
+    bitrate: Rate,
+    #[command(flatten)]
+    part: Section,
+    /// Print everything as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  roadweave trace info drive-1
+  roadweave trace info drives --bitrate 8M          all drives of a directory
+  roadweave trace info modem.csv --json | jq '.recordings[].links[].up.capacity_bps'";
+
+/// All that there is to tell.
+#[derive(Debug, Serialize)]
+pub struct Info {
+    bitrate_bps: u64,
+    recordings: Vec<RecordingInfo>,
+    /// All links together; absent where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    all: Option<LinkInfo>,
+}
+
+#[derive(Debug, Serialize)]
+struct RecordingInfo {
+    name: String,
+    path: PathBuf,
+    seconds: f64,
+    /// Absent without uplinks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<Class>,
+    links: Vec<LinkInfo>,
+    /// Every two links, in the direction that all have.
+    pairs: Vec<PairInfo>,
+}
+
+#[derive(Debug, Serialize)]
+struct LinkInfo {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    up: Option<TraceStatistics>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    down: Option<TraceStatistics>,
+    round_trip: RoundTripStatistics,
+}
+
+#[derive(Debug, Serialize)]
+struct PairInfo {
+    links: [String; 2],
+    #[serde(flatten)]
+    statistics: PairStatistics,
+}
+
+impl InfoArgs {
+    /// Looks at the recordings.
+    ///
+    /// # Errors
+    /// [`BadInput`] when one cannot be read or breaks its format.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let recordings = inputs::read_all(&self.recordings, Unknown::default())?;
+        let parts = recordings.into_iter().map(|it| it.part(self.part));
+        let recordings = parts.collect::<Result<Vec<Recording>, BadInput>>()?;
+        Info::of(&recordings, self.bitrate).print(self.json)
+    }
+}
+
+impl Info {
+    /// What there is to tell of `recordings`, at least one, for a video of `bitrate`.
+    pub fn of(recordings: &[Recording], bitrate: Rate) -> Self {
+        let links: Vec<&RecordedLink> = recordings.iter().flat_map(|it| &it.links).collect();
+        Self {
+            bitrate_bps: bitrate.as_bps(),
+            recordings: recordings.iter().map(|it| RecordingInfo::of(it, bitrate)).collect(),
+            all: (links.len() > 1).then(|| LinkInfo::of("all", &links)),
+        }
+    }
+
+    /// Prints it as tables, or as JSON.
+    ///
+    /// # Errors
+    /// When it is no JSON, which does not happen.
+    pub fn print(&self, json: bool) -> anyhow::Result<()> {
+        if json { out::json(self) } else { Ok(out::print(self.in_words())?) }
+    }
+
+    /// How many drives each class has, in a line.
+    pub fn classes(&self) -> String {
+        let drives = self.recordings.len();
+        let shares = Class::ALL.map(|class| {
+            let count = self.recordings.iter().filter(|it| it.class == Some(class)).count();
+            format!("{count} {class}")
+        });
+        let mbps = self.bitrate_bps as f64 / 1e6;
+        format!("{drives} drives; at {mbps} Mbit/s {}\n", shares.join(", "))
+    }
+
+    /// The tables.
+    fn in_words(&self) -> String {
+        let parts = [
+            (
+                "Capacity over half seconds, Mbit/s; r: correlation with itself so much later; dips below \
+                 1 Mbit/s; gaps of 100 ms",
+                self.capacities(),
+            ),
+            (
+                "One-way delay; probes lost, one each 200 ms, and of those after a lost one; how many in \
+                 a row",
+                self.losses(),
+            ),
+            (
+                "Round trip of the idle link; spikes of more than 100 ms above its median",
+                self.round_trips(),
+            ),
+            (
+                "Links together; correlation of every two links' capacities; both below 1 Mbit/s",
+                self.together(),
+            ),
+        ];
+        let mut text = String::new();
+        for (title, table) in parts {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{title}\n{table}\n");
+        }
+        if let [RecordingInfo { pairs, .. }] = &self.recordings[..]
+            && pairs.len() > 1
+        {
+            let _ = writeln!(text, "{}\n", pair_table(pairs));
+        }
+        text.pop();
+        text
+    }
+
+    /// Each link and what it is called among all; then all together.
+    fn links(&self) -> impl Iterator<Item = (String, &LinkInfo)> {
+        let several = self.recordings.len() > 1;
+        let named = move |recording: &RecordingInfo, link: &LinkInfo| match several {
+            true if recording.links.len() > 1 => format!("{}/{}", recording.name, link.name),
+            true => recording.name.clone(),
+            false => link.name.clone(),
+        };
+        let links = self
+            .recordings
+            .iter()
+            .flat_map(move |it| it.links.iter().map(move |link| (named(it, link), link)));
+        links.chain(self.all.iter().map(|all| ("all".to_owned(), all)))
+    }
+
+    fn ways(&self) -> impl Iterator<Item = (String, &'static str, &TraceStatistics)> {
+        self.links().flat_map(|(name, link)| {
+            let ways = [("up", &link.up), ("down", &link.down)];
+            ways.into_iter().filter_map(move |(way, statistics)| {
+                Some((name.clone(), way, statistics.as_ref()?))
+            })
+        })
+    }
+
+    fn capacities(&self) -> String {
+        let mut table = bare();
+        table.set_header([
+            "link", "way", "s", "mean", "p5", "p50", "p95", "r 0.5 s", "5 s", "10 s", "dips/min",
+            "p50 s", "p90 s", "max s", "gaps/min", "max ms",
+        ]);
+        for (name, way, statistics) in self.ways() {
+            let (capacity, memory) = (&statistics.capacity_bps, &statistics.autocorrelation);
+            let (dips, gaps) = (&statistics.dips, &statistics.gaps);
+            table.add_row([
+                name,
+                way.to_owned(),
+                format!("{:.0}", statistics.seconds),
+                mbps(capacity.mean),
+                mbps(capacity.p5),
+                mbps(capacity.p50),
+                mbps(capacity.p95),
+                known(memory.after_500_ms, 2),
+                known(memory.after_5_s, 2),
+                known(memory.after_10_s, 2),
+                format!("{:.1}", dips.per_minute),
+                known(dips.seconds.map(|it| it.p50), 1),
+                known(dips.seconds.map(|it| it.p90), 1),
+                known(dips.seconds.map(|it| it.max), 1),
+                format!("{:.1}", gaps.of_100_ms_per_minute),
+                format!("{:.0}", gaps.longest_ms),
+            ]);
+        }
+        right_aligned(table, 2)
+    }
+
+    fn losses(&self) -> String {
+        let mut table = bare();
+        table.set_header([
+            "link",
+            "way",
+            "p50 ms",
+            "p99 ms",
+            "p99.9 ms",
+            "max ms",
+            "loss %",
+            "after one %",
+            "in a row",
+            "longest s",
+        ]);
+        for (name, way, TraceStatistics { delay_ms, loss, .. }) in self.ways() {
+            table.add_row([
+                name,
+                way.to_owned(),
+                millis(delay_ms.p50),
+                millis(delay_ms.p99),
+                millis(delay_ms.p999),
+                millis(delay_ms.max),
+                format!("{:.2}", loss.share * 100.0),
+                known(loss.after_a_loss.map(|share| share * 100.0), 0),
+                known(loss.burst_probes, 1),
+                known(Some(loss.longest_seconds).filter(|it| *it > 0.0), 1),
+            ]);
+        }
+        right_aligned(table, 2)
+    }
+
+    fn round_trips(&self) -> String {
+        let mut table = bare();
+        table.set_header([
+            "link",
+            "min ms",
+            "p50 ms",
+            "p95 ms",
+            "p99 ms",
+            "p99.9 ms",
+            "max ms",
+            "spikes/min",
+            "p50 s",
+            "p90 s",
+        ]);
+        for (name, link) in self.links() {
+            let RoundTripStatistics { rtt_ms, spikes_per_minute, spike_seconds } = link.round_trip;
+            table.add_row([
+                name,
+                millis(rtt_ms.min),
+                millis(rtt_ms.p50),
+                millis(rtt_ms.p95),
+                millis(rtt_ms.p99),
+                millis(rtt_ms.p999),
+                millis(rtt_ms.max),
+                format!("{spikes_per_minute:.1}"),
+                known(spike_seconds.map(|it| it.p50), 1),
+                known(spike_seconds.map(|it| it.p90), 1),
+            ]);
+        }
+        right_aligned(table, 1)
+    }
+
+    fn together(&self) -> String {
+        let video = format!("at {} Mbit/s", self.bitrate_bps as f64 / 1e6);
+        let mut table = bare();
+        table.set_header([
+            "recording",
+            &video,
+            "links",
+            "s",
+            "correlation",
+            "lowest",
+            "highest",
+            "both below %",
+        ]);
+        for it in &self.recordings {
+            let pairs: Vec<f64> =
+                it.pairs.iter().filter_map(|pair| pair.statistics.correlation).collect();
+            let lowest = pairs.iter().copied().reduce(f64::min);
+            let highest = pairs.iter().copied().reduce(f64::max);
+            let low = mean(it.pairs.iter().map(|pair| pair.statistics.both_low * 100.0));
+            table.add_row([
+                it.name.clone(),
+                it.class.map_or("-", Class::as_str).to_owned(),
+                it.links.len().to_string(),
+                format!("{:.0}", it.seconds),
+                known(mean(pairs.iter().copied()), 2),
+                known(lowest, 2),
+                known(highest, 2),
+                known(low, 1),
+            ]);
+        }
+        right_aligned(table, 2)
+    }
+}
+
+impl RecordingInfo {
+    fn of(recording: &Recording, bitrate: Rate) -> Self {
+        let length = recording.length();
+        let uplinks = recording.uplinks();
+        let links = recording.links.iter();
+        Self {
+            name: recording.name.clone(),
+            path: recording.path.clone(),
+            seconds: length.as_secs_f64(),
+            class: (!uplinks.is_empty())
+                .then(|| Class::of(&uplinks, bitrate, length.min(roadweave_emulate::LENGTH_MAX))),
+            links: links.map(|link| LinkInfo::of(&link.name, &[link])).collect(),
+            pairs: pairs(&recording.links),
+        }
+    }
+}
+
+impl LinkInfo {
+    /// Of at least one link.
+    fn of(name: &str, links: &[&RecordedLink]) -> Self {
+        let way = |wanted: Direction| {
+            let ways = links.iter().flat_map(|link| link.ways());
+            let traces = ways.filter(|(way, _)| *way == wanted).map(|(_, trace)| trace);
+            TraceStatistics::of(traces)
+        };
+        let round_trips = links.iter().map(|link| link.round_trip());
+        Self {
+            name: name.to_owned(),
+            up: way(Direction::Up),
+            down: way(Direction::Down),
+            round_trip: RoundTripStatistics::of(round_trips).expect("there is a link"),
+        }
+    }
+}
+
+fn pairs(links: &[RecordedLink]) -> Vec<PairInfo> {
+    let pair = |(one, other): (&RecordedLink, &RecordedLink)| {
+        let trace = |link: &RecordedLink| -> Trace { link.first.1.clone() };
+        PairInfo {
+            links: [one.name.clone(), other.name.clone()],
+            statistics: PairStatistics::of(&trace(one), &trace(other)),
+        }
+    };
+    let all = links.iter().enumerate();
+    all.flat_map(|(index, one)| links[index + 1..].iter().map(move |other| (one, other)))
+        .map(pair)
+        .collect()
+}
+
+fn pair_table(pairs: &[PairInfo]) -> String {
+    let mut table = bare();
+    table.set_header(["links", "", "correlation", "both below %"]);
+    for PairInfo { links: [one, other], statistics } in pairs {
+        table.add_row([
+            one.clone(),
+            other.clone(),
+            known(statistics.correlation, 2),
+            format!("{:.1}", statistics.both_low * 100.0),
+        ]);
+    }
+    right_aligned(table, 2)
+}
+
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> Option<f64> {
+    let count = values.len();
+    (count > 0).then(|| values.sum::<f64>() / count as f64)
+}
+
+fn mbps(bps: f64) -> String {
+    let mbps = bps / 1e6;
+    if mbps < 10.0 { format!("{mbps:.2}") } else { format!("{mbps:.1}") }
+}
+
+fn millis(ms: f64) -> String {
+    if ms < 100.0 { format!("{ms:.1}") } else { format!("{ms:.0}") }
+}
+
+/// A figure that there may be none of.
+fn known(figure: Option<f64>, decimals: usize) -> String {
+    figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.decimals$}"))
+}

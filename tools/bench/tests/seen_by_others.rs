@@ -1,0 +1,225 @@
+//! Rate, delay and loss of emulated links as programs that know nothing of them see them: iperf3
+//! and ping.
+//!
+//! ```text
+//!  near: ping, iperf3 ── slow, lossy (roadweave_bench::emulate::Emulator) ── far: iperf3
+//! ```
+//!
+//! A busy machine adds delay and loss of its own, so what disagrees is measured again.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, whose failure is the test's")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the real-time emulator needs real time and programs"
+)]
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use roadweave_bench::emulate::{EmulateFile, Emulator};
+use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_device::{Signal, Signals};
+use rustix::process::{getpid, kill_process};
+use serde_json::Value;
+
+/// The seed is one with which `lossy` leaves iperf3's first packets alone: without them it waits
+/// for a minute.
+const LINKS: &str = "
+seed = 3
+[place]
+near = 'near'
+far = 'far'
+[[link]]
+name = 'slow'
+rate_kbps = 8000
+rate_down_kbps = 12000
+delay_ms = 30
+queue_bytes = 60000
+[[link]]
+name = 'lossy'
+rate_kbps = 30000
+delay_ms = 12.5
+loss = 0.05
+loss_burst = 3
+";
+/// What is measured again and again disagrees for a reason.
+const ATTEMPTS: usize = 4;
+/// The queue of `slow`, bytes.
+const QUEUE: f64 = 60_000.0;
+/// For how long iperf3 sends.
+const SECONDS: f64 = 2.0;
+/// iperf3's packets with their headers, bytes.
+const PACKET: f64 = 1_028.0;
+
+/// Runs `work` with the near and the far namespace while the emulator runs.
+fn with_emulator(work: impl FnOnce(&NetNs, &NetNs)) {
+    let near = NetNs::create("near").unwrap();
+    let far = NetNs::create("far").unwrap();
+    let file: EmulateFile = toml::from_str(LINKS).unwrap();
+    let emulation = file.resolve(Path::new(".")).unwrap();
+    let mut signals = Signals::catch(&[Signal::Terminate, Signal::Hangup]).unwrap();
+    let (opened, is_open) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut emulator = Emulator::open(&emulation).unwrap();
+            opened.send(()).unwrap();
+            emulator.run(&mut signals).unwrap();
+        });
+        is_open.recv().unwrap();
+        let _stop = Stop;
+        work(&near, &far);
+    });
+}
+
+/// Ends the emulator also when a test fails, which would wait for its thread without end.
+struct Stop;
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        kill_process(getpid(), rustix::process::Signal::TERM).unwrap();
+    }
+}
+
+/// A process that ends with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Nothing to do if it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Measures until it agrees.
+fn eventually(mut measure: impl FnMut() -> Result<(), String>) {
+    let mut complaints = Vec::new();
+    while complaints.len() < ATTEMPTS {
+        match measure() {
+            Ok(()) => return,
+            Err(complaint) => complaints.push(complaint),
+        }
+    }
+    panic!("{complaints:#?}");
+}
+
+/// # Errors
+/// When `found` is not within `tolerance` of `expected`.
+fn near_to(what: &str, found: f64, expected: f64, tolerance: f64) -> Result<(), String> {
+    println!("{what}: {found:.3}, expected {expected:.3}");
+    match (found - expected).abs() <= tolerance {
+        true => Ok(()),
+        false => Err(format!("{what}: {found}, expected {expected} +- {tolerance}")),
+    }
+}
+
+fn is_missing(program: &str) -> bool {
+    let missing = Command::new(program).arg("-v").output().is_err();
+    if missing {
+        let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
+        assert!(!required, "{program} is not installed");
+        eprintln!("skipped: {program} is not installed");
+    }
+    missing
+}
+
+/// Median and least of the round-trip times that ping tells, ms.
+fn ping(near: &NetNs, address: &str) -> (f64, f64) {
+    let words = ["-n", "-c", "40", "-i", "0.02", address];
+    let output = near.command("ping").args(words).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let time = |line: &str| line.split_once("time=")?.1.split(' ').next()?.parse().ok();
+    let mut times: Vec<f64> = text.lines().filter_map(time).collect();
+    times.sort_by(f64::total_cmp);
+    assert!(times.len() > 20, "{text}");
+    (times[times.len() / 2], times[0])
+}
+
+/// What iperf3 tells of [`SECONDS`] of UDP at `mbps` Mbit/s to `address`. (Its option for the other
+/// way leaves out of its count what is under way at the end.)
+fn iperf(from: &NetNs, to: &NetNs, address: &str, mbps: f64) -> Value {
+    let mut server = to.command("iperf3");
+    server.args(["-s", "-1", "-B", address]).stdout(Stdio::null()).stderr(Stdio::null());
+    let _server = Server(server.spawn().unwrap());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let mut client = from.command("iperf3");
+        client.args(["-c", address, "-u", "-J", "-l", "1000", "--pacing-timer", "200"]);
+        client.args(["-t", &SECONDS.to_string(), "-b", &format!("{mbps}M")]);
+        let output = client.output().unwrap();
+        if output.status.success() {
+            return serde_json::from_slice(&output.stdout).unwrap();
+        }
+        // The server needs a moment to listen.
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(Instant::now() < deadline, "{said}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Packets sent and packets lost.
+fn packets(told: &Value) -> (f64, f64) {
+    let figure = |name: &str| told["end"]["sum"][name].as_f64().unwrap();
+    (figure("packets"), figure("lost_packets"))
+}
+
+#[test]
+fn ping_sees_the_delay_twice() {
+    run_sandboxed(|| {
+        if is_missing("ping") {
+            return;
+        }
+        with_emulator(|near, _| {
+            for (address, round_trip) in [("10.201.1.1", 60.0), ("fd00:201:2::1", 25.0)] {
+                eventually(|| {
+                    let (median, least) = ping(near, address);
+                    // The packets take their bytes' time, some 0.1 ms at 8 Mbit/s.
+                    assert!(least >= round_trip, "faster than light: {least} ms");
+                    near_to("round trip, ms", median, round_trip + 1.0, 1.0)
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn iperf3_gets_the_rate_of_a_link_that_it_overloads() {
+    run_sandboxed(|| {
+        if is_missing("iperf3") {
+            return;
+        }
+        with_emulator(|near, far| {
+            for (from, to, address, expected) in
+                [(near, far, "10.201.1.1", 8.0), (far, near, "10.201.1.2", 12.0)]
+            {
+                eventually(|| {
+                    let told = iperf(from, to, address, 1.15 * expected);
+                    let (sent, lost) = packets(&told);
+                    // What waits in the queue at the end arrives too.
+                    let seconds = SECONDS + QUEUE * 8.0 / (expected * 1e6);
+                    let rate = (sent - lost) * PACKET * 8.0 / 1e6 / seconds;
+                    near_to("Mbit/s", rate, expected, 0.02 * expected)
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn iperf3_sees_the_share_of_packets_that_a_link_loses() {
+    run_sandboxed(|| {
+        if is_missing("iperf3") {
+            return;
+        }
+        with_emulator(|near, far| {
+            eventually(|| {
+                kill_process(getpid(), rustix::process::Signal::HUP).unwrap();
+                // 5,000 packets: bursts of three make the standard deviation 0.7 points.
+                let told = iperf(near, far, "10.201.2.1", 20.0);
+                let (sent, lost) = packets(&told);
+                near_to("share lost", lost / sent, 0.05, 0.015)
+            });
+        });
+    });
+}

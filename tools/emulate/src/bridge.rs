@@ -1,0 +1,219 @@
+//! Any number of links at once, both directions each: the emulator without its devices.
+//!
+//! ```text
+//! near end (vehicle) ── handle_packet ─> [link 0 up  ] ── poll ─> far end
+//!                    <─ poll ─────────── [link 0 down] <─ handle_packet ──
+//!                                        [link 1 up  ] ...
+//! ```
+//!
+//! What comes in at one end of a link leaves at its other end, unchanged, late or never.
+
+use roadweave_proto::{DropReason, Instant};
+
+use crate::link::{Link, LinkSettings, LinkStats};
+
+/// The way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// From the vehicle: in at the near end, out at the far end.
+    Up,
+    /// To the vehicle: in at the far end, out at the near end.
+    Down,
+}
+
+impl Direction {
+    /// The opposite direction.
+    #[must_use]
+    pub fn opposite(self) -> Self {
+        match self {
+            Self::Up => Self::Down,
+            Self::Down => Self::Up,
+        }
+    }
+}
+
+/// One direction of one link of a [`Bridge`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkDirection {
+    /// The link, from 0 in the order of [`Bridge::new`].
+    pub link: usize,
+    /// The direction.
+    pub direction: Direction,
+}
+
+/// Links between two ends; packets are bytes in any form.
+#[derive(Debug)]
+pub struct Bridge<P> {
+    links: Vec<BothWays<P>>,
+}
+
+#[derive(Debug)]
+struct BothWays<P> {
+    up: Link<P>,
+    down: Link<P>,
+}
+
+impl<P: AsRef<[u8]>> Bridge<P> {
+    /// A bridge of links, each by its settings up and down.
+    pub fn new(links: impl IntoIterator<Item = (LinkSettings, LinkSettings)>) -> Self {
+        let links = links
+            .into_iter()
+            .map(|(up, down)| BothWays { up: Link::new(up), down: Link::new(down) })
+            .collect();
+        Self { links }
+    }
+
+    /// How many links there are.
+    pub fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Whether there is no link at all.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// Takes in a packet that goes along `way`. Call it with `now` ascending.
+    ///
+    /// # Errors
+    /// Why the packet was dropped at once, as of [`Link::push`]; it is counted.
+    ///
+    /// # Panics
+    /// When there is no such link.
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        way: LinkDirection,
+        packet: P,
+    ) -> Result<(), DropReason> {
+        self.link_mut(way).push(now, packet.as_ref().len(), packet)
+    }
+
+    /// The next packet that has arrived by `now`, and the way it came along.
+    ///
+    /// Way by way; within one in the order of arrival.
+    pub fn poll(&mut self, now: Instant) -> Option<(LinkDirection, P)> {
+        self.links.iter_mut().enumerate().find_map(|(link, ways)| {
+            let up = ways.up.poll(now).map(|packet| (Direction::Up, packet));
+            let (direction, packet) =
+                up.or_else(|| ways.down.poll(now).map(|packet| (Direction::Down, packet)))?;
+            Some((LinkDirection { link, direction }, packet))
+        })
+    }
+
+    /// When the next packet arrives; `None` when none will.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let both = |ways: &BothWays<P>| [ways.up.poll_timeout(), ways.down.poll_timeout()];
+        self.links.iter().flat_map(both).flatten().min()
+    }
+
+    /// Starts all traces, and all that is random, from their beginning at `now`.
+    ///
+    /// Packets under way arrive as if nothing had happened.
+    pub fn restart(&mut self, now: Instant) {
+        for ways in &mut self.links {
+            ways.up.restart(now);
+            ways.down.restart(now);
+        }
+    }
+
+    /// Kills both directions of a link, or brings them back; see [`Link::set_dead`].
+    ///
+    /// # Panics
+    /// When there is no such link.
+    pub fn set_dead(&mut self, now: Instant, link: usize, dead: bool) {
+        self.links[link].up.set_dead(now, dead);
+        self.links[link].down.set_dead(now, dead);
+    }
+
+    /// What has passed along `way`.
+    ///
+    /// # Panics
+    /// When there is no such link.
+    pub fn stats(&self, way: LinkDirection) -> &LinkStats {
+        let ways = &self.links[way.link];
+        match way.direction {
+            Direction::Up => ways.up.stats(),
+            Direction::Down => ways.down.stats(),
+        }
+    }
+
+    fn link_mut(&mut self, way: LinkDirection) -> &mut Link<P> {
+        let ways = &mut self.links[way.link];
+        match way.direction {
+            Direction::Up => &mut ways.up,
+            Direction::Down => &mut ways.down,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use roadweave_proto::Rate;
+
+    use super::*;
+    use crate::loss::GilbertElliott;
+    use crate::trace::Trace;
+
+    const UP: LinkDirection = LinkDirection { link: 1, direction: Direction::Up };
+    const DOWN: LinkDirection = LinkDirection { link: 1, direction: Direction::Down };
+
+    fn bridge() -> Bridge<Vec<u8>> {
+        let settings = |delay_ms| {
+            let delay = Duration::from_millis(delay_ms);
+            LinkSettings::new(Trace::constant(Rate::from_kbps(8_000), delay), 1)
+        };
+        Bridge::new([(settings(10), settings(20)), (settings(30), settings(40))])
+    }
+
+    #[test]
+    fn packets_leave_at_the_other_end_of_their_link() {
+        let mut bridge = bridge();
+        bridge.handle_packet(Instant::ZERO, DOWN, vec![1; 1_000]).unwrap();
+        bridge.handle_packet(Instant::ZERO, UP, vec![2; 1_000]).unwrap();
+        let at = Instant::from_millis(31);
+        assert_eq!(bridge.poll_timeout(), Some(at));
+        assert_eq!(bridge.poll(at), Some((UP, vec![2; 1_000])));
+        assert_eq!(bridge.poll(at), None);
+        let at = Instant::from_millis(41);
+        assert_eq!(bridge.poll_timeout(), Some(at));
+        assert_eq!(bridge.poll(at), Some((DOWN, vec![1; 1_000])));
+        assert_eq!(bridge.poll_timeout(), None);
+        assert_eq!(bridge.stats(DOWN).delivered_bytes, 1_000);
+    }
+
+    #[test]
+    fn a_dead_link_leaves_the_others_alone() {
+        let mut bridge = bridge();
+        bridge.set_dead(Instant::ZERO, 1, true);
+        assert_eq!(bridge.handle_packet(Instant::ZERO, UP, vec![0; 9]), Err(DropReason::LinkLoss));
+        let other = LinkDirection { link: 0, ..UP };
+        assert_eq!(bridge.handle_packet(Instant::ZERO, other, vec![0; 9]), Ok(()));
+        bridge.set_dead(Instant::ZERO, 1, false);
+        assert_eq!(bridge.handle_packet(Instant::ZERO, UP, vec![0; 9]), Ok(()));
+    }
+
+    #[test]
+    fn a_restart_brings_the_same_losses_again() {
+        let trace = Trace::constant(Rate::from_kbps(8_000), Duration::ZERO);
+        let mut settings = LinkSettings::new(trace, 5);
+        settings.burst_loss = Some(GilbertElliott::independent(0.3));
+        let mut bridge = Bridge::new([(settings.clone(), settings)]);
+        let mut pass = |start: u64| {
+            let now = Instant::from_millis(start);
+            bridge.restart(now);
+            let way = LinkDirection { link: 0, direction: Direction::Up };
+            let packets = (0..50_u8).map(|index| {
+                let now = now + Duration::from_millis(2) * u32::from(index);
+                bridge.handle_packet(now, way, vec![index; 1_000]).unwrap();
+                bridge.poll(now + Duration::from_millis(1)).is_some()
+            });
+            packets.collect::<Vec<bool>>()
+        };
+        let first = pass(0);
+        assert!(first.contains(&true) && first.contains(&false));
+        assert_eq!(first, pass(12_345));
+    }
+}

@@ -1,0 +1,257 @@
+//! All links of a vehicle over one drive.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use roadweave_proto::Rate;
+
+use crate::bridge::Direction;
+use crate::capacity::Capacity;
+use crate::csv::Unknown;
+use crate::error::TraceError;
+use crate::load::read_trace;
+use crate::synthetic::{Operator, synthetic_trace};
+use crate::trace::Trace;
+
+/// Links that a vehicle has at the same time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drive {
+    /// The links.
+    pub links: Vec<DriveLink>,
+}
+
+/// Both directions of one link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DriveLink {
+    /// What it is called, unique in its drive.
+    pub name: String,
+    /// From the vehicle.
+    pub up: Trace,
+    /// To the vehicle.
+    pub down: Trace,
+}
+
+/// The files of one link in the directory of a drive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkFiles {
+    /// What the link is called.
+    pub name: String,
+    /// The recording from the vehicle.
+    pub up: PathBuf,
+    /// The recording to the vehicle, if there is one.
+    pub down: Option<PathBuf>,
+}
+
+impl Drive {
+    /// The capacity towards the vehicle, where nothing else is known.
+    pub const DOWNLINK: Rate = Rate::from_kbps(20_000);
+
+    /// Synthetic cellular links, one per operator; equal seeds give equal drives.
+    ///
+    /// Links repeat after `length`. An operator that occurs again is numbered: `lte`, `lte-2`.
+    pub fn synthetic(seed: u64, operators: &[Operator], length: Duration) -> Self {
+        let link = |(index, operator): (usize, &Operator)| {
+            let before = operators[..index].iter().filter(|o| o.name == operator.name).count();
+            let name = match before {
+                0 => operator.name.to_owned(),
+                _ => format!("{}-{}", operator.name, before + 1),
+            };
+            DriveLink::from_uplink(name, synthetic_trace(seed, index as u64, operator, length))
+        };
+        Self { links: operators.iter().enumerate().map(link).collect() }
+    }
+
+    /// Reads a directory with one recording of the uplink per link, in the order of their names,
+    /// and of the downlink where there is one; other files are ignored.
+    ///
+    /// `<name>.csv` and `<name>.down.csv`, or in Mahimahi's format, of which delay and loss are not
+    /// known, `<name>.up` or `<name>.mm` and `<name>.down`, also as `<name>_up.mm` and
+    /// `<name>_down.mm`.
+    ///
+    /// # Errors
+    /// [`TraceError`] when the directory or a recording cannot be read, none is there, there is
+    /// a downlink without its uplink, or one direction of a link twice.
+    pub fn read(dir: &Path) -> Result<Self, TraceError> {
+        let link = |files: LinkFiles| {
+            let mut link =
+                DriveLink::from_uplink(files.name, read_trace(&files.up, Unknown::default())?);
+            if let Some(down) = files.down {
+                link.down = read_trace(&down, Unknown::default())?;
+            }
+            Ok(link)
+        };
+        let files = LinkFiles::of_directory(dir)?.into_iter();
+        Ok(Self { links: files.map(link).collect::<Result<_, TraceError>>()? })
+    }
+
+    /// The length of the longest link; `None` when nothing ever changes.
+    pub fn length(&self) -> Option<Duration> {
+        self.links.iter().filter_map(|link| link.up.length().max(link.down.length())).max()
+    }
+}
+
+impl LinkFiles {
+    /// The recordings in `dir`, in the order of their links' names, at least one; other files are
+    /// ignored.
+    ///
+    /// # Errors
+    /// [`TraceError`] when the directory cannot be read, no recording is there, there is a downlink
+    /// without its uplink, or one direction of a link twice.
+    pub fn of_directory(dir: &Path) -> Result<Vec<Self>, TraceError> {
+        let failed = |source| TraceError::Read { file: dir.into(), source };
+        let mut ups: BTreeMap<String, PathBuf> = BTreeMap::new();
+        let mut downs: BTreeMap<String, PathBuf> = BTreeMap::new();
+        for entry in fs::read_dir(dir).map_err(failed)? {
+            let file = entry.map_err(failed)?.path();
+            let Some((name, direction)) = Self::name_of(&file) else { continue };
+            let files = if direction == Direction::Up { &mut ups } else { &mut downs };
+            if let Some(other) = files.get(name) {
+                let (file, other) = (file.clone().max(other.clone()), file.min(other.clone()));
+                return Err(TraceError::Twice { file, other });
+            }
+            files.insert(name.to_owned(), file);
+        }
+        if let Some((name, down)) = downs.iter().find(|(name, _)| !ups.contains_key(*name)) {
+            let ending = if is_csv(down) { "csv" } else { "up" };
+            let uplink = dir.join(format!("{name}.{ending}"));
+            return Err(TraceError::NoUplink { file: down.clone(), uplink });
+        }
+        if ups.is_empty() {
+            return Err(TraceError::EmptyDrive { dir: dir.into() });
+        }
+        let of_link = |(name, up): (String, PathBuf)| {
+            let down = downs.remove(&name);
+            Self { name, up, down }
+        };
+        Ok(ups.into_iter().map(of_link).collect())
+    }
+
+    /// The link and direction that a file in a drive describes, by its name; `None` for other
+    /// files.
+    pub fn name_of(file: &Path) -> Option<(&str, Direction)> {
+        let name = file.file_name()?.to_str()?;
+        // What a Mac or an editor leaves beside a recording has its ending, and is none.
+        if name.starts_with('.') {
+            return None;
+        }
+        ENDINGS
+            .iter()
+            .find_map(|(ending, direction)| Some((name.strip_suffix(ending)?, *direction)))
+    }
+}
+
+impl DriveLink {
+    /// A link of which only the uplink is known: towards the vehicle [`Drive::DOWNLINK`] with the
+    /// same delay and loss.
+    pub fn from_uplink(name: impl Into<String>, up: Trace) -> Self {
+        let down = up.with_capacity(Capacity::constant(Drive::DOWNLINK));
+        Self { name: name.into(), up, down }
+    }
+
+    /// A link of the same trace in both directions.
+    pub fn symmetric(name: impl Into<String>, trace: Trace) -> Self {
+        Self { name: name.into(), up: trace.clone(), down: trace }
+    }
+}
+
+/// Endings of the files of a drive; of two that fit, the longer one comes first.
+const ENDINGS: [(&str, Direction); 9] = [
+    (".down.csv", Direction::Down),
+    (".csv", Direction::Up),
+    (".down.mm", Direction::Down),
+    ("_down.mm", Direction::Down),
+    (".up.mm", Direction::Up),
+    ("_up.mm", Direction::Up),
+    (".mm", Direction::Up),
+    (".down", Direction::Down),
+    (".up", Direction::Up),
+];
+
+fn is_csv(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "csv")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_synthetic_drive_has_a_link_per_operator_and_downlinks_share_delay_and_loss() {
+        let operators = [Operator::LTE, Operator::ATT, Operator::LTE];
+        let drive = Drive::synthetic(5, &operators, Duration::from_secs(30));
+        let names: Vec<&str> = drive.links.iter().map(|link| link.name.as_str()).collect();
+        assert_eq!(names, ["lte", "att", "lte-2"]);
+        assert_eq!(drive.length(), Some(Duration::from_secs(30)));
+        let link = &drive.links[1];
+        assert_eq!(link.down.capacity().mean_rate(), Drive::DOWNLINK);
+        assert_eq!((link.up.delay(), link.up.loss()), (link.down.delay(), link.down.loss()));
+        assert_eq!(drive, Drive::synthetic(5, &operators, Duration::from_secs(30)));
+    }
+
+    #[test]
+    fn a_directory_is_a_drive() {
+        let dir = std::env::temp_dir().join(format!("roadweave-drive-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let empty = Drive::read(&dir).unwrap_err().to_string();
+        fs::write(dir.join("verizon.csv"), "t_ms,capacity_kbps\n0,1000\n").unwrap();
+        fs::write(dir.join("._verizon.csv"), b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X").unwrap();
+        fs::write(dir.join("att.csv"), "t_ms,rtt_ms\n0,80\n").unwrap();
+        fs::write(dir.join("drive.json"), "{}").unwrap();
+        let drive = Drive::read(&dir).unwrap();
+        fs::write(dir.join("att.down.csv"), "t_ms,bytes,delay_ms\n0,,7\n1000,500,\n").unwrap();
+        let both_ways = Drive::read(&dir).unwrap();
+        fs::write(dir.join("modem.down.csv"), "t_ms\n0\n").unwrap();
+        let alone = Drive::read(&dir).unwrap_err().to_string();
+        fs::remove_file(dir.join("modem.down.csv")).unwrap();
+        fs::write(dir.join("att.up"), "1\n").unwrap();
+        let twice = Drive::read(&dir).unwrap_err().to_string();
+        fs::remove_file(dir.join("att.up")).unwrap();
+        fs::write(dir.join("bad.csv"), "t_ms\nx\n").unwrap();
+        let bad = Drive::read(&dir).unwrap_err().to_string();
+        fs::remove_dir_all(&dir).unwrap();
+
+        assert!(empty.contains("no link here"), "{empty}");
+        assert_eq!(drive.links[0].name, "att");
+        assert_eq!(drive.links[0].down.delay().at(Duration::ZERO), Duration::from_millis(40));
+        assert_eq!(drive.links[1].up.capacity().mean_rate(), Rate::from_kbps(1_000));
+        assert_eq!(both_ways.links.len(), 2);
+        assert_eq!(both_ways.links[0].up, drive.links[0].up);
+        let down = &both_ways.links[0].down;
+        assert_eq!(down.capacity().mean_rate(), Rate::from_bps(4_000));
+        assert_eq!(down.delay().at(Duration::ZERO), Duration::from_millis(7));
+        assert!(alone.contains("modem.down.csv: no uplink"), "{alone}");
+        assert!(twice.contains("att.up: ") && twice.contains("att.csv"), "{twice}");
+        assert!(bad.contains("bad.csv:2:1: `x` is no t_ms"), "{bad}");
+    }
+
+    #[test]
+    fn files_of_mahimahi_are_links_too() {
+        let dir = std::env::temp_dir().join(format!("roadweave-mahimahi-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        for (file, text) in [
+            ("a.up", "1\n2\n"),
+            ("a.down", "1\n4\n"),
+            ("b.mm", "1\n"),
+            ("c_up.mm", "2\n"),
+            ("c_down.mm", "1\n"),
+            ("notes.txt", "no link"),
+        ] {
+            fs::write(dir.join(file), text).unwrap();
+        }
+        let drive = Drive::read(&dir).unwrap();
+        fs::write(dir.join("d.down"), "1\n").unwrap();
+        let alone = Drive::read(&dir).unwrap_err().to_string();
+        fs::remove_dir_all(&dir).unwrap();
+
+        let names: Vec<&str> = drive.links.iter().map(|link| link.name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        let rates = |index: usize| {
+            let link = &drive.links[index];
+            [&link.up, &link.down].map(|trace| trace.capacity().mean_rate().as_bps() / 1_000_000)
+        };
+        assert_eq!([rates(0), rates(1), rates(2)], [[12, 6], [12, 20], [6, 12]]);
+        assert!(alone.contains("d.down: no uplink") && alone.contains("d.up"), "{alone}");
+    }
+}

@@ -1,0 +1,274 @@
+//! A link with both of its directions, and how files describe one.
+//!
+//! ```text
+//! [[link]] ─> LinkFields ─┐
+//!                         ├─> DuplexLink ─> Emulator (TUN devices)
+//! Drive, seed ────────────┘             └─> World (virtual time)
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use roadweave_proto::{Instant, Rate, SplitMix64};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::csv::Unknown;
+use crate::drive::{Drive, DriveLink};
+use crate::error::TraceError;
+use crate::link::{Jitter, LinkSettings};
+use crate::load::read_trace;
+use crate::loss::GilbertElliott;
+use crate::synthetic::{Operator, synthetic_trace};
+use crate::timeline::Timeline;
+use crate::trace::Trace;
+
+/// One link between the vehicle and the other end.
+#[derive(Clone, Debug)]
+pub struct DuplexLink {
+    /// What it is called, unique among the links that are used together.
+    pub name: String,
+    /// From the vehicle.
+    pub up: LinkSettings,
+    /// To the vehicle.
+    pub down: LinkSettings,
+}
+
+impl DuplexLink {
+    /// The link of a drive with its traces' default queues; `index` tells its place, so that equal
+    /// links lose different packets.
+    pub fn new(link: &DriveLink, index: u64, seed: u64) -> Self {
+        Self {
+            name: link.name.clone(),
+            up: LinkSettings::new(link.up.clone(), SplitMix64::word(seed, 2 * index)),
+            down: LinkSettings::new(link.down.clone(), SplitMix64::word(seed, 2 * index + 1)),
+        }
+    }
+
+    /// The links of a drive; `seed` decides all that is random.
+    ///
+    /// # Errors
+    /// [`LinkError`] when the drive has no link, too many, or names that are no interfaces.
+    pub fn of_drive(drive: &Drive, seed: u64) -> Result<Vec<Self>, LinkError> {
+        let links = drive.links.iter().zip(0..);
+        checked(links.map(|(link, index)| Self::new(link, index, seed)).collect())
+    }
+
+    /// The links that a file describes; paths are relative to `dir`.
+    ///
+    /// # Errors
+    /// [`LinkError`] with the link, the field and what would be right.
+    pub fn of_fields(fields: &[LinkFields], seed: u64, dir: &Path) -> Result<Vec<Self>, LinkError> {
+        let links = fields.iter().enumerate();
+        checked(
+            links.map(|(index, link)| link.resolve(index, seed, dir)).collect::<Result<_, _>>()?,
+        )
+    }
+}
+
+/// A link as files describe it: its capacity, delay and loss come from a recording, an operator or
+/// fixed values; fixed values override what a recording or an operator says.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LinkFields {
+    /// What it is called, 1 to 11 bytes; its interface has this name, the far one `NAME-far`.
+    pub name: String,
+    /// A recording of the uplink, CSV or Mahimahi.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<PathBuf>,
+    /// A recording of the downlink; absent: 20 Mbit/s with the uplink's delay and loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_down: Option<PathBuf>,
+    /// A synthetic link of this operator: att, verizon, tmobile or lte.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
+    /// Fixed capacity from the vehicle, kbit/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_kbps: Option<u64>,
+    /// Fixed capacity to the vehicle, kbit/s; absent: as from the vehicle when that is fixed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_down_kbps: Option<u64>,
+    /// Fixed one-way delay, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<f64>,
+    /// Standard deviation of the delay from packet to packet, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter_ms: Option<f64>,
+    /// Whether jitter lets packets overtake each other.
+    pub reorder: bool,
+    /// Additional loss, share of packets, 0..1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// Mean length of a burst of that loss, packets; absent: each packet for itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_burst: Option<f64>,
+    /// Queue in each direction, bytes; absent: 500 ms at the mean rate, at least 96,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_bytes: Option<usize>,
+    /// Addresses at the vehicle; absent: 10.201.N.2/24 and fd00:201:N::2/64, N from 1.
+    pub near_addresses: Vec<String>,
+    /// Addresses at the other end; absent: 10.201.N.1/24 and fd00:201:N::1/64.
+    pub far_addresses: Vec<String>,
+}
+
+/// Why a description makes no links.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// A field has a value that cannot be.
+    #[error("link {link}: {field}: {problem}; {cure}")]
+    Field {
+        /// The link's number, from 1.
+        link: usize,
+        /// The field.
+        field: &'static str,
+        /// What is wrong.
+        problem: String,
+        /// What would be right.
+        cure: &'static str,
+    },
+    /// There is no link, or there are too many.
+    #[error("{count} links; an emulation has 1 to {LINKS_MAX}")]
+    Count {
+        /// How many there are.
+        count: usize,
+    },
+    /// A recording cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+/// Refuses links that could not be told apart, or whose interfaces could not be named after them.
+fn checked(links: Vec<DuplexLink>) -> Result<Vec<DuplexLink>, LinkError> {
+    let count = links.len();
+    if !(1..=LINKS_MAX).contains(&count) {
+        return Err(LinkError::Count { count });
+    }
+    for (index, link) in links.iter().enumerate() {
+        let field = |problem: &str| LinkError::Field {
+            link: index + 1,
+            field: "name",
+            problem: format!("`{}` {problem}", link.name),
+            cure: "a name is 1 to 11 letters, digits, `-` or `_`, another for each link",
+        };
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+        if !(1..=NAME_BYTES_MAX).contains(&link.name.len()) || !link.name.chars().all(fits) {
+            return Err(field("is no name"));
+        }
+        if links[..index].iter().any(|before| before.name == link.name) {
+            return Err(field("occurs twice"));
+        }
+    }
+    Ok(links)
+}
+
+impl LinkFields {
+    fn resolve(&self, index: usize, seed: u64, dir: &Path) -> Result<DuplexLink, LinkError> {
+        let mut link = DuplexLink::new(&self.drive_link(index, seed, dir)?, index as u64, seed);
+        for settings in [&mut link.up, &mut link.down] {
+            settings.origin = Instant::ZERO;
+            settings.queue_bytes = self.queue_bytes.unwrap_or(settings.queue_bytes);
+            settings.jitter = match self.jitter_ms {
+                Some(ms) => {
+                    let deviation = Self::millis(index, "jitter_ms", ms)?;
+                    Some(Jitter { deviation, reorders: self.reorder })
+                }
+                None => None,
+            };
+            settings.burst_loss = self.burst_loss(index)?;
+        }
+        Ok(link)
+    }
+
+    /// Capacity, delay and loss in both directions, without what a link adds to them.
+    fn drive_link(&self, index: usize, seed: u64, dir: &Path) -> Result<DriveLink, LinkError> {
+        let unknown = Unknown::default();
+        let mut link = match (&self.trace, &self.operator) {
+            (Some(_), Some(_)) => {
+                let cure = "a link has a trace or an operator, not both";
+                return Err(Self::error(
+                    index,
+                    "operator",
+                    "there is a trace already".into(),
+                    cure,
+                ));
+            }
+            (Some(file), None) => {
+                DriveLink::from_uplink(&*self.name, read_trace(&dir.join(file), unknown)?)
+            }
+            (None, Some(name)) => {
+                let cure = "an operator is att, verizon, tmobile or lte";
+                let operator = Operator::by_name(name).ok_or_else(|| {
+                    Self::error(index, "operator", format!("unknown `{name}`"), cure)
+                })?;
+                let trace = synthetic_trace(seed, index as u64, &operator, SYNTHETIC_LENGTH);
+                DriveLink::from_uplink(&*self.name, trace)
+            }
+            (None, None) => {
+                let Some(kbps) = self.rate_kbps else {
+                    let cure = "a link has a trace, an operator or a fixed rate_kbps";
+                    return Err(Self::error(index, "rate_kbps", "absent".into(), cure));
+                };
+                let trace = Trace::constant(Rate::from_kbps(kbps), unknown.rtt / 2);
+                DriveLink::symmetric(&*self.name, trace)
+            }
+        };
+        if let Some(file) = &self.trace_down {
+            link.down = read_trace(&dir.join(file), unknown)?;
+        }
+        if let Some(kbps) = self.rate_kbps {
+            link.up = link.up.with_capacity(Rate::from_kbps(kbps));
+        }
+        if let Some(kbps) = self.rate_down_kbps {
+            link.down = link.down.with_capacity(Rate::from_kbps(kbps));
+        }
+        if let Some(ms) = self.delay_ms {
+            let delay = Timeline::constant(Self::millis(index, "delay_ms", ms)?);
+            link.up = link.up.with_delay(delay.clone());
+            link.down = link.down.with_delay(delay);
+        }
+        Ok(link)
+    }
+
+    fn burst_loss(&self, index: usize) -> Result<Option<GilbertElliott>, LinkError> {
+        let Some(loss) = self.loss else { return Ok(None) };
+        if !(0.0..=1.0).contains(&loss) {
+            return Err(Self::error(
+                index,
+                "loss",
+                format!("{loss}"),
+                "a share of packets from 0 to 1",
+            ));
+        }
+        match self.loss_burst {
+            None => Ok(Some(GilbertElliott::independent(loss))),
+            Some(burst) if (1.0..=1e6).contains(&burst) => {
+                Ok(Some(GilbertElliott::bursts(loss, burst)))
+            }
+            Some(burst) => {
+                Err(Self::error(index, "loss_burst", format!("{burst}"), "1 to 1e6 packets"))
+            }
+        }
+    }
+
+    fn millis(index: usize, field: &'static str, ms: f64) -> Result<Duration, LinkError> {
+        if (0.0..=1e6).contains(&ms) {
+            return Ok(Duration::from_nanos((ms * 1e6).round() as u64));
+        }
+        Err(Self::error(index, field, format!("{ms}"), "milliseconds from 0 to 1e6"))
+    }
+
+    fn error(index: usize, field: &'static str, problem: String, cure: &'static str) -> LinkError {
+        LinkError::Field { link: index + 1, field, problem, cure }
+    }
+}
+
+/// How many links there are at most: their number is a byte of their addresses.
+pub const LINKS_MAX: usize = 64;
+/// So that `NAME-far` is an interface's name.
+const NAME_BYTES_MAX: usize = 11;
+/// After what time a synthetic link of a file repeats.
+const SYNTHETIC_LENGTH: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests;

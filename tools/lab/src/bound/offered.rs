@@ -1,0 +1,39 @@
+//! What an application gives to the tunnel, were there one.
+
+use roadweave_proto::Instant;
+
+use crate::traffic::{TrafficKind, TrafficSpec};
+use crate::video::quality::StreamLog;
+
+/// A stream as its sender sends it, whatever becomes of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offered {
+    /// Send times and frames.
+    pub stream: StreamLog,
+    /// The bytes of each packet, one entry per packet of the stream.
+    pub bytes: Vec<usize>,
+}
+
+impl Offered {
+    /// What the application of `spec` with this `seed` sends when its stream begins at `start`;
+    /// empty for an application that sends by what arrives.
+    pub fn new(spec: &TrafficSpec, start: Instant, seed: u64) -> Self {
+        if !matches!(spec.kind, TrafficKind::Video { .. } | TrafficKind::Constant { .. }) {
+            return Self::default();
+        }
+        let mut traffic = spec.build(start, seed);
+        let mut bytes = Vec::new();
+        let mut now = start;
+        while let Some(due) = traffic.poll_timeout() {
+            now = due.max(now);
+            while let Some((_, packet)) = traffic.poll_transmit(now) {
+                bytes.push(packet.len());
+            }
+        }
+        match traffic.report(now).stream().filter(|stream| stream.log.packets.len() == bytes.len())
+        {
+            Some(stream) => Self { stream: stream.log.clone(), bytes },
+            None => Self::default(),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What links can carry, as slots: stretches of time of one rate and one delay.
+//!
+//! ```text
+//!   capacity  ______/~~~~\__/~~~~~~~      a slot ends wherever capacity, delay or loss changes;
+//!   delay     ─────────┐  ┌──────────     stretches without capacity make no slot, and what loses
+//!   loss      ____________|^^^|______     everything makes none but at its end
+//!   slots          [   ][ ]  [x][   ]
+//! ```
+//!
+//! A byte that is sent at `t` within a slot arrives at `t + delay`, or later. One thing makes it
+//! earlier: a packet's delay and loss are those of the moment at which its *last* byte departs, so
+//! a byte of a packet that departs in a later stretch profits from it. The last bytes of a stretch,
+//! as many as a packet has, therefore count as arriving with the best stretch that the packet could
+//! reach. That is optimistic by a packet per change, never pessimistic.
+
+use std::time::Duration;
+
+use roadweave_emulate::{Capacity, Opportunities, Timeline, Trace};
+use roadweave_proto::Rate;
+
+use crate::event::slots_until;
+
+/// The largest packet on a link, bytes: Ethernet's. What the tunnel sends is smaller.
+pub const LINK_PACKET_BYTES_MAX: u64 = 1_500;
+
+/// A budget of bytes, in bit/s x ns: in this unit nothing is rounded.
+pub(super) type Budget = u128;
+
+/// The budget of `bytes` bytes.
+pub(super) fn budget_of(bytes: u64) -> Budget {
+    Budget::from(bytes) * 8 * 1_000_000_000
+}
+
+/// A stretch of time in which a link carries bytes. Times are ns since the links' origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub from: u64,
+    /// Later than `from`.
+    pub to: u64,
+    /// Bits per second, above zero.
+    pub bps: u64,
+    /// No byte arrives sooner than this after it was sent, ns; below zero at an opportunity, whose
+    /// bytes leave all at its beginning.
+    pub delay: i64,
+}
+
+impl Slot {
+    /// What the slot carries from `from` to `to`, both within it.
+    pub fn budget(&self, from: u64, to: u64) -> Budget {
+        Budget::from(to - from) * Budget::from(self.bps)
+    }
+
+    /// When a byte arrives that is sent at `time`.
+    pub fn arrival(&self, time: u64) -> u64 {
+        time.saturating_add_signed(self.delay)
+    }
+
+    /// The latest moment to send what shall arrive by `time`.
+    pub fn departure(&self, time: u64) -> u64 {
+        time.saturating_sub_signed(self.delay)
+    }
+}
+
+/// All slots of `links` that begin before `horizon` after their origin, ascending by `from`.
+pub(super) fn slots(links: &[&Trace], horizon: Duration) -> Vec<Slot> {
+    let mut slots: Vec<Slot> =
+        links.iter().flat_map(|trace| relaxed(&stretches(trace, horizon))).collect();
+    slots.sort_unstable_by_key(|slot| (slot.from, slot.to, slot.delay, slot.bps));
+    slots
+}
+
+/// A stretch of one trace as it is.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    from: u64,
+    to: u64,
+    bps: u64,
+    /// As in [`Slot`]; `None` when everything is lost.
+    delay: Option<i64>,
+}
+
+impl Stretch {
+    fn budget(&self) -> Budget {
+        Budget::from(self.to - self.from) * Budget::from(self.bps)
+    }
+}
+
+fn stretches(trace: &Trace, horizon: Duration) -> Vec<Stretch> {
+    match &**trace.capacity() {
+        Capacity::Rates(rates) => stretches_of_rates(trace, rates, horizon),
+        Capacity::Opportunities(opportunities) => {
+            stretches_of_opportunities(trace, opportunities, horizon)
+        }
+    }
+}
+
+fn stretches_of_rates(trace: &Trace, rates: &Timeline<Rate>, horizon: Duration) -> Vec<Stretch> {
+    let mut changes = begins(rates, horizon);
+    changes.extend(begins(trace.delay(), horizon));
+    changes.extend(begins(trace.loss(), horizon));
+    changes.sort_unstable();
+    changes.dedup();
+    let ends = changes.iter().copied().skip(1).chain([horizon]);
+    let stretch = |(&at, to): (&Duration, Duration)| Stretch {
+        from: nanos(at),
+        to: nanos(to),
+        bps: rates.at(at).as_bps(),
+        delay: delay_at(trace, at),
+    };
+    changes.iter().zip(ends).map(stretch).collect()
+}
+
+/// When each value of a timeline begins, before `horizon`.
+///
+/// A timeline that holds its last value is taken as if it repeated: a begin too many is no harm.
+pub(super) fn begins<V: Copy>(timeline: &Timeline<V>, horizon: Duration) -> Vec<Duration> {
+    let Some(length) = timeline.length() else { return vec![Duration::ZERO] };
+    let mut begins = Vec::new();
+    let mut pass = Duration::ZERO;
+    while pass < horizon {
+        let mut at = pass;
+        for (lasting, _) in timeline.iter() {
+            begins.push(at);
+            at += lasting;
+        }
+        pass += length;
+    }
+    begins.retain(|&at| at < horizon);
+    begins
+}
+
+/// Each moment at which bytes may leave becomes a short stretch that begins just then.
+fn stretches_of_opportunities(
+    trace: &Trace,
+    opportunities: &Opportunities,
+    horizon: Duration,
+) -> Vec<Stretch> {
+    let mut lumps: Vec<(u64, u64)> = Vec::new();
+    for (at, bytes) in slots_until(opportunities, horizon) {
+        match lumps.last_mut().filter(|last| last.0 == nanos(at)) {
+            Some(last) => last.1 += bytes,
+            None => lumps.push((nanos(at), bytes)),
+        }
+    }
+    let lumps = lumps.into_iter().filter(|lump| lump.0 < nanos(horizon));
+    let stretch = |(from, bytes): (u64, u64)| Stretch {
+        from,
+        to: from + LUMP_NANOS,
+        bps: (bytes * 8).saturating_mul(1_000_000_000).div_ceil(LUMP_NANOS),
+        // Sent at the end of the stretch, it still arrives as if sent at its begin.
+        delay: delay_at(trace, Duration::from_nanos(from)).map(|delay| delay - LUMP_NANOS as i64),
+    };
+    lumps.map(stretch).collect()
+}
+
+/// How long an opportunity takes as a stretch.
+const LUMP_NANOS: u64 = 10_000;
+
+/// The delay of what departs `at`; `None` when it is lost for certain.
+///
+/// With less loss than all, the bound is lucky and loses nothing.
+fn delay_at(trace: &Trace, at: Duration) -> Option<i64> {
+    let delay = || i64::try_from(nanos(trace.delay().at(at))).unwrap_or(i64::MAX);
+    (trace.loss().at(at) < 1.0).then(delay)
+}
+
+/// The slots of one link: its last bytes before a change may profit from the change.
+fn relaxed(stretches: &[Stretch]) -> Vec<Slot> {
+    let mut slots = Vec::with_capacity(stretches.len());
+    for (index, stretch) in stretches.iter().enumerate() {
+        let Stretch { from, to, bps, delay } = *stretch;
+        if bps == 0 {
+            continue;
+        }
+        let slot = |from, to, delay| Slot { from, to, bps, delay };
+        let best = best_arrival_after(stretches, index)
+            .filter(|&at| delay.is_none_or(|delay| at < to.saturating_add_signed(delay)));
+        let Some(best) = best else {
+            slots.extend(delay.map(|delay| slot(from, to, delay)));
+            continue;
+        };
+        let packet = budget_of(LINK_PACKET_BYTES_MAX).div_ceil(Budget::from(bps));
+        let tail = to.saturating_sub(u64::try_from(packet).unwrap_or(u64::MAX)).max(from);
+        if let Some(delay) = delay
+            && from < tail
+        {
+            slots.push(slot(from, tail, delay));
+        }
+        slots.push(slot(tail, to, difference(best, to)));
+    }
+    slots
+}
+
+/// The earliest arrival of a packet that departs in a later stretch and was in transmission at the
+/// end of stretch `index`.
+fn best_arrival_after(stretches: &[Stretch], index: usize) -> Option<u64> {
+    let mut between = 0;
+    let mut best: Option<u64> = None;
+    for stretch in &stretches[index + 1..] {
+        if between > budget_of(LINK_PACKET_BYTES_MAX)
+            || best.is_some_and(|best| best <= stretch.from)
+        {
+            break;
+        }
+        let arrival = stretch.delay.map(|delay| stretch.from.saturating_add_signed(delay));
+        best = [best, arrival].into_iter().flatten().min();
+        between += stretch.budget();
+    }
+    best
+}
+
+/// `a - b`.
+fn difference(a: u64, b: u64) -> i64 {
+    i64::try_from(i128::from(a) - i128::from(b)).unwrap_or(i64::MAX)
+}
+
+pub(super) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,156 @@
+//! A video whose encoder does what the tunnel tells it: what a viewer sees, and how soon.
+//!
+//! ```text
+//! links ─► Scenario with an adaptive (or a fixed) encoder ─► run ─► Seen: SSIM, delays, stalls
+//! ```
+//!
+//! Delays are those of all frames: one that never comes whole counts as the player's deadline. SSIM
+//! is that of the frames that were shown undamaged, as the model of the encoder has it.
+
+use std::time::Duration;
+
+use roadweave_emulate::DuplexLink;
+use roadweave_proto::Rate;
+use roadweave_tunnel::Strategy;
+
+use crate::run::{Outcome, run};
+use crate::scenario::Scenario;
+use crate::traffic::{Detail, FrameSource, TrafficKind, TrafficSpec, VideoReport};
+use crate::video::encoder::{AdaptiveEncoder, ssim_db};
+use crate::video::quality::Player;
+use crate::world::WorldError;
+
+/// One video over some links.
+#[derive(Clone, Debug)]
+pub struct ClosedLoop {
+    /// The links.
+    pub links: Vec<DuplexLink>,
+    /// Who carries it.
+    pub strategy: Strategy,
+    /// How its encoder finds its size.
+    pub encoder: Encoder,
+    /// The lane's deadline.
+    pub deadline: Duration,
+    /// Frames per second.
+    pub fps: u32,
+    /// How long it lasts, seconds.
+    pub seconds: u32,
+    /// Decides all that is random.
+    pub seed: u64,
+}
+
+/// How an encoder finds the size of its next frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoder {
+    /// It makes each frame as large as it is told, up to this rate.
+    Adaptive(Rate),
+    /// It always has the same rate, and a key frame each second.
+    Fixed(Rate),
+}
+
+/// What a viewer saw.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// Mean SSIM of the frames that were shown undamaged, dB.
+    pub ssim_db: f64,
+    /// SSIM of each of them, dB, ascending.
+    pub ssims_db: Vec<f64>,
+    /// Mean SSIM of all frames, dB; 0 for those that were not shown undamaged, or came later than
+    /// the lane's deadline.
+    pub in_time_db: f64,
+    /// Share of the frames that were shown undamaged, 0..1.
+    pub undamaged: f64,
+    /// Share of the time in stalls above 200 ms, 0..1.
+    pub stall_ratio: f64,
+    /// How many stalls.
+    pub stalls: usize,
+    /// From the capture of each frame to its last packet, ms, ascending.
+    pub frame_delays_ms: Vec<f64>,
+    /// What was sent, Mbit/s.
+    pub sent_mbps: f64,
+    /// Bytes beyond the inner packets, by those.
+    pub redundancy: f64,
+}
+
+impl ClosedLoop {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When the links make no world.
+    pub fn run(&self) -> Result<Seen, WorldError> {
+        Ok(Seen::of(&run(&self.scenario())?, self.deadline))
+    }
+
+    fn scenario(&self) -> Scenario {
+        let name = self.strategy.to_string();
+        let mut scenario = Scenario::new(name, self.links.clone(), self.strategy.clone());
+        scenario.lanes[0].deadline = self.deadline;
+        let frames = match self.encoder {
+            Encoder::Adaptive(rate_max) => FrameSource::Adaptive(AdaptiveEncoder { rate_max }),
+            Encoder::Fixed(bitrate) => FrameSource::Synthetic { bitrate },
+        };
+        let lasting = Duration::from_secs(self.seconds.into());
+        // Key frames are made when one is needed; those of each second would only skip.
+        let jumps = matches!(self.encoder, Encoder::Adaptive(_));
+        let player = Player { fps: self.fps, jumps, ..Player::default() };
+        let video = TrafficSpec::video(Rate::ZERO, lasting);
+        scenario.traffic =
+            vec![TrafficSpec { kind: TrafficKind::Video { frames, player }, ..video }];
+        (scenario.seconds, scenario.seed) = (self.seconds, self.seed);
+        scenario
+    }
+}
+
+impl Seen {
+    fn of(outcome: &Outcome, deadline: Duration) -> Self {
+        let Some(traffic) = outcome.traffic.first() else { return Self::default() };
+        let Detail::Video(video) = &traffic.detail else { return Self::default() };
+        let VideoReport { stream, playout, quality, player, .. } = &**video;
+        let mut delays: Vec<f64> = playout
+            .frames
+            .iter()
+            .zip(&stream.log.frames)
+            .map(|(fate, frame)| {
+                let delay = fate.completed.map_or(player.deadline, |at| at.since(frame.captured));
+                delay.min(player.deadline).as_secs_f64() * 1e3
+            })
+            .collect();
+        delays.sort_unstable_by(f64::total_cmp);
+        let shown = || playout.frames.iter().enumerate().filter(|(_, fate)| fate.undamaged);
+        let in_time = shown().filter(|(number, fate)| {
+            let captured = stream.log.frames[*number].captured;
+            fate.completed.is_some_and(|at| at.since(captured) <= deadline)
+        });
+        let in_time: f64 = in_time.map(|(number, _)| video.quality_of(number)).sum();
+        let quality_of = |(number, _)| video.quality_of(number);
+        let mut qualities: Vec<f64> = shown().map(quality_of).collect();
+        let seconds = stream.log.frames.len() as f64 / f64::from(player.fps);
+        let ssim_db = qualities.iter().sum::<f64>() / qualities.len().max(1) as f64;
+        let undamaged = qualities.len() as f64 / playout.frames.len().max(1) as f64;
+        qualities.sort_unstable_by(f64::total_cmp);
+        Self {
+            ssim_db,
+            ssims_db: qualities,
+            in_time_db: in_time / playout.frames.len().max(1) as f64,
+            undamaged,
+            stall_ratio: quality.stall_ratio,
+            stalls: quality.stalls.len(),
+            frame_delays_ms: delays,
+            sent_mbps: traffic.sent_bytes as f64 * 8e-6 / seconds.max(1e-9),
+            redundancy: outcome.run.figures.redundancy,
+        }
+    }
+}
+
+impl VideoReport {
+    /// SSIM of a frame as it was coded, dB.
+    fn quality_of(&self, frame: usize) -> f64 {
+        self.ssim_db.get(frame).copied().unwrap_or_else(|| {
+            let sent = &self.stream.log.frames[frame];
+            ssim_db(self.frame_bytes(sent), sent.idr)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,380 @@
+//! Many drives under many strategies: the figures of each, and all together.
+//!
+//! ```text
+//!   drive x strategy ──Job──> Scenario ──run──> Outcome ──> Measured ─┐
+//!   drive ───────────────────────────────────────────────> Bound ─────┼─> Compared (per drive)
+//!                                                                     └─> Pooled (all, per class)
+//! ```
+//!
+//! A [`Measured`] depends on nothing but the drive, the strategy and the [`Setting`], so whoever
+//! runs the jobs may do so in any order, on any number of cores, and keep results for later. What
+//! is made of them is a pure function again: equal settings give equal bytes of JSON.
+//!
+//! Names beside those of strategies: `single:*` stands for every link of a drive by itself,
+//! `best-single` for the one of them that did best, which is known only afterwards.
+//!
+//! Delays are those of *all* packets sent: one that never arrives, or later than the deadline,
+//! counts as the deadline. Otherwise a strategy could improve its percentiles by dropping packets.
+//! Those of the packets that did arrive are given apart.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use roadweave_emulate::{Drive, Trace};
+use roadweave_proto::Rate;
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::{Strategy, UnknownStrategy};
+use serde::{Deserialize, Serialize};
+
+use crate::bound::{Bound, Curve, delays_of_all};
+use crate::class::Class;
+use crate::figures::{Figures, Timeline};
+use crate::histogram::Histogram;
+use crate::run::{Causes, LinkReport, Outcome};
+use crate::scenario::Scenario;
+use crate::strategies;
+use crate::traffic::{Detail, TrafficReport, TrafficSpec};
+use crate::video::quality::{Percentiles, Player};
+use crate::world::Machine;
+
+mod interval;
+mod pool;
+
+pub use interval::Interval;
+pub use pool::{Intervals, Pooled};
+
+/// Stands for every link of a drive by itself.
+pub const EVERY_SINGLE: &str = "single:*";
+/// Stands for the link of a drive that did best by itself.
+pub const BEST_SINGLE: &str = "best-single";
+
+/// What all runs of a comparison have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Rate of the video, bit/s.
+    pub bitrate_bps: u64,
+    /// Duration of the stream, seconds.
+    pub seconds: u32,
+    /// Seed of everything random; of several, the first.
+    pub seed: u64,
+    /// The congestion control of every path.
+    pub congestion: CongestionControl,
+    /// The machine that both ends run on.
+    #[serde(default, skip_serializing_if = "Machine::is_punctual")]
+    pub machine: Machine,
+}
+
+/// A strategy as the user names it, or a name that stands for several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contestant {
+    /// One alone.
+    Strategy(Strategy),
+    /// [`EVERY_SINGLE`].
+    EverySingle,
+    /// [`BEST_SINGLE`].
+    BestSingle,
+}
+
+/// What one strategy did on one drive.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The figures.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// From the capture of a frame to its last packet, of complete frames, ms.
+    pub frame_delay_ms: Percentiles,
+    /// Where late packets lost their time.
+    pub causes: Causes,
+    /// What a report draws.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Box<RunDetail>>,
+}
+
+/// One run in detail.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunDetail {
+    /// Delays of all packets sent, up to the deadline.
+    pub delays: Histogram,
+    /// Begin and end of every stall, ms since the start of the stream.
+    pub stalls_ms: Vec<(f64, f64)>,
+    /// What passed through each link.
+    pub links: Vec<LinkReport>,
+    /// What happened over time.
+    pub timeline: Timeline,
+}
+
+/// One strategy on one drive, beside the bound and the first strategy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// What the strategy did.
+    #[serde(flatten)]
+    pub measured: Measured,
+    /// The link that was best, for [`BEST_SINGLE`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// Its p99 delay by the bound's.
+    pub delay_p99_over_bound: Option<f64>,
+    /// Its stall ratio by that of the bound; absent where the bound does not stall.
+    pub stall_ratio_over_bound: Option<f64>,
+    /// Its p99 delay by the first strategy's.
+    pub delay_p99_over_first: Option<f64>,
+    /// Its stall ratio by the first strategy's; absent where that does not stall.
+    pub stall_ratio_over_first: Option<f64>,
+}
+
+/// All strategies on one drive.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// The drive's name.
+    pub name: String,
+    /// The seed of everything random.
+    #[serde(default)]
+    pub seed: u64,
+    /// How hard it is for this stream.
+    pub class: Class,
+    /// What no strategy can beat.
+    pub bound: Bound,
+    /// The delays that no strategy can beat; with details only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bound_within: Curve,
+    /// In the order in which they were named, the links of [`EVERY_SINGLE`] in the drive's order.
+    pub strategies: Vec<Entry>,
+}
+
+/// The drives of one class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassPool {
+    /// The class.
+    pub class: Class,
+    /// Its drives.
+    pub drives: usize,
+    /// The strategies on them.
+    pub pooled: Vec<Pooled>,
+}
+
+/// A whole comparison.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// The version of the program.
+    pub version: String,
+    /// What all runs had in common.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// By name; each once for every seed.
+    pub drives: Vec<Compared>,
+    /// Each strategy over all drives, the first first.
+    pub pooled: Vec<Pooled>,
+    /// Each strategy over the drives of each class that has some, the easiest class first.
+    pub classes: Vec<ClassPool>,
+}
+
+impl Setting {
+    /// Duration of the stream.
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+
+    /// Rate of the video.
+    pub fn bitrate(&self) -> Rate {
+        Rate::from_bps(self.bitrate_bps)
+    }
+
+    /// The stream of generated frames.
+    pub fn video(&self) -> TrafficSpec {
+        TrafficSpec::video(self.bitrate(), self.duration())
+    }
+
+    /// The scenario of one job with the stream of `video`.
+    pub fn scenario(
+        &self,
+        name: &str,
+        drive: &Drive,
+        strategy: Strategy,
+        video: &TrafficSpec,
+    ) -> Scenario {
+        let scenario =
+            Scenario::of_drive(name, drive, strategy, self.bitrate(), self.seconds, self.seed);
+        let (congestion, machine) = (self.congestion, self.machine);
+        Scenario { traffic: vec![video.clone()], congestion, machine, ..scenario }
+    }
+
+    /// How hard `drive` is for the stream.
+    pub fn class(&self, drive: &Drive) -> Class {
+        let links: Vec<&Trace> = drive.links.iter().map(|link| &link.up).collect();
+        Class::of(&links, self.bitrate(), self.duration())
+    }
+}
+
+impl Contestant {
+    /// The contestants of a list of names.
+    ///
+    /// # Errors
+    /// The first name that is no contestant.
+    pub fn parse_all<'a>(
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Vec<Self>, UnknownStrategy> {
+        let parse = |name: &str| {
+            Ok(match name {
+                EVERY_SINGLE => Self::EverySingle,
+                BEST_SINGLE => Self::BestSingle,
+                other => Self::Strategy(strategies::strategy(other)?),
+            })
+        };
+        names.into_iter().map(parse).collect()
+    }
+
+    /// What has to be run on `drive` for these contestants, each strategy once, in order.
+    pub fn strategies(contestants: &[Self], drive: &Drive) -> Vec<Strategy> {
+        let mut seen = BTreeSet::new();
+        let all = contestants.iter().flat_map(|contestant| contestant.strategies_on(drive));
+        all.filter(|strategy| seen.insert(strategy.as_str().to_owned())).collect()
+    }
+
+    fn strategies_on(&self, drive: &Drive) -> Vec<Strategy> {
+        match self {
+            Self::Strategy(strategy) => vec![strategy.clone()],
+            Self::EverySingle | Self::BestSingle => {
+                let name = |link: &roadweave_emulate::DriveLink| format!("single:{}", link.name);
+                drive.links.iter().filter_map(|link| name(link).parse().ok()).collect()
+            }
+        }
+    }
+}
+
+impl Measured {
+    /// What is kept of a run's outcome.
+    pub fn new(outcome: &Outcome) -> Self {
+        let mut figures = outcome.run.figures.clone();
+        figures.delay_arrived_ms = Some(figures.delay_ms.clone());
+        let mut delays = outcome.run.delays.clone();
+        // As in `Scenario::judged`.
+        let is_video = |report: &&TrafficReport| matches!(report.detail, Detail::Video(_));
+        let judged = outcome.traffic.iter().find(is_video).or(outcome.traffic.first());
+        if let Some((report, stream)) = judged.and_then(|report| Some((report, report.stream()?))) {
+            let deadline = match &report.detail {
+                Detail::Video(video) => video.player.deadline,
+                _ => Player::default().deadline,
+            };
+            delays = delays_of_all(&stream.log, &stream.arrivals, deadline);
+            figures.delay_ms = Percentiles::of_sorted(&delays);
+        }
+        let ms = |time: &Duration| time.as_secs_f64() * 1e3;
+        Self {
+            figures,
+            frame_delay_ms: outcome.frame_delay_ms.clone(),
+            causes: outcome.causes.clone(),
+            detail: Some(Box::new(RunDetail {
+                delays: Histogram::new(&delays),
+                stalls_ms: outcome.run.stalls.iter().map(|(from, to)| (ms(from), ms(to))).collect(),
+                links: outcome.links.clone(),
+                timeline: outcome.run.timeline.clone(),
+            })),
+        }
+    }
+
+    /// What decides which of two is better: stalls first, then the tail of delays.
+    fn badness(&self) -> [f64; 5] {
+        let delay = &self.figures.delay_ms;
+        [self.figures.stall_ratio, delay.p99, delay.p95, delay.p50, self.figures.residual_loss]
+    }
+}
+
+impl Compared {
+    /// Puts together what the strategies of `contestants` did on one drive.
+    ///
+    /// `measured`: one entry per strategy of [`Contestant::strategies`], in its order.
+    pub fn new(
+        name: &str,
+        class: Class,
+        bound: (Bound, Curve),
+        contestants: &[Contestant],
+        drive: &Drive,
+        measured: &[Measured],
+    ) -> Self {
+        let find = |strategy: &Strategy| {
+            measured.iter().find(|measured| measured.figures.strategy == strategy.as_str())
+        };
+        let mut strategies: Vec<Entry> = Vec::new();
+        for contestant in contestants {
+            let own = contestant.strategies_on(drive);
+            let own = own
+                .iter()
+                .filter_map(find)
+                .map(|measured| Entry { measured: measured.clone(), ..Entry::default() });
+            match contestant {
+                Contestant::BestSingle => strategies.extend(best_single(own)),
+                _ => strategies.extend(own),
+            }
+        }
+        let (bound, bound_within) = bound;
+        let first = strategies.first().map(|first| first.measured.figures.clone());
+        for entry in &mut strategies {
+            let figures = &entry.measured.figures;
+            let (stall, p99) = (figures.stall_ratio, figures.delay_ms.p99);
+            entry.delay_p99_over_bound = ratio(p99, bound.delay_ms.p99);
+            entry.stall_ratio_over_bound = ratio(stall, bound.stall_ratio);
+            if let Some(first) = &first {
+                entry.delay_p99_over_first = ratio(p99, first.delay_ms.p99);
+                entry.stall_ratio_over_first = ratio(stall, first.stall_ratio);
+            }
+        }
+        Self { name: name.to_owned(), seed: 0, class, bound, bound_within, strategies }
+    }
+}
+
+impl Comparison {
+    /// Puts together what was found on all drives, which are sorted by name.
+    pub fn new(version: &str, setting: Setting, mut drives: Vec<Compared>) -> Self {
+        drives.sort_by(|a, b| a.name.cmp(&b.name).then(a.seed.cmp(&b.seed)));
+        let all: Vec<&Compared> = drives.iter().collect();
+        let of_class = |class: Class| -> Vec<&Compared> {
+            drives.iter().filter(|drive| drive.class == class).collect()
+        };
+        let classes = Class::ALL.map(|class| (class, of_class(class)));
+        let classes =
+            classes.into_iter().filter(|(_, drives)| !drives.is_empty()).map(|(class, drives)| {
+                ClassPool { class, drives: count(&drives), pooled: Pooled::of_drives(&drives) }
+            });
+        Self {
+            version: version.to_owned(),
+            setting,
+            classes: classes.collect(),
+            pooled: Pooled::of_drives(&all),
+            drives,
+        }
+    }
+
+    /// This comparison without the details that only a report needs.
+    #[must_use]
+    pub fn without_details(mut self) -> Self {
+        for drive in &mut self.drives {
+            drive.bound_within.clear();
+            drive.strategies.iter_mut().for_each(|entry| entry.measured.detail = None);
+        }
+        self
+    }
+}
+
+/// How many drives these are, whatever the number of seeds.
+pub fn count(drives: &[&Compared]) -> usize {
+    pool::names(drives).len()
+}
+
+/// The best of the links by themselves, called so.
+fn best_single(singles: impl Iterator<Item = Entry>) -> Option<Entry> {
+    let worse = |a: &Entry, b: &Entry| {
+        let (a, b) = (a.measured.badness(), b.measured.badness());
+        a.iter().zip(&b).map(|(a, b)| a.total_cmp(b)).find(|order| order.is_ne())
+    };
+    let mut best = singles.min_by(|a, b| worse(a, b).unwrap_or(std::cmp::Ordering::Equal))?;
+    let name = std::mem::replace(&mut best.measured.figures.strategy, BEST_SINGLE.to_owned());
+    best.link = name.strip_prefix("single:").map(str::to_owned);
+    Some(best)
+}
+
+fn ratio(part: f64, whole: f64) -> Option<f64> {
+    (whole > 0.0).then(|| part / whole)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+use roadweave_emulate::DriveLink;
+use roadweave_proto::Instant;
+
+use super::*;
+use crate::bound::Offered;
+use crate::event::{Action, Event};
+use crate::traffic::TrafficKind;
+
+fn drive(links: &[&str]) -> Drive {
+    let trace = Trace::constant(Rate::from_kbps(4_000), Duration::from_millis(20));
+    let link = |name: &&str| DriveLink::symmetric(*name, trace.clone());
+    Drive { links: links.iter().map(link).collect() }
+}
+
+fn setting(bitrate_bps: u64, seconds: u32) -> Setting {
+    let (congestion, machine) = (CongestionControl::Bbr, Machine::default());
+    Setting { bitrate_bps, seconds, seed: 4, congestion, machine }
+}
+
+fn measured(strategy: &str, stall_ratio: f64, p99: f64) -> Measured {
+    let delay_ms = Percentiles { p99, ..Percentiles::default() };
+    let figures = Figures {
+        strategy: strategy.into(),
+        stall_ratio,
+        delay_ms,
+        fps: 30.0,
+        ..Figures::default()
+    };
+    let millis = p99 as u64;
+    let delays = Histogram::new(&[Duration::from_millis(millis)]);
+    let detail = Some(Box::new(RunDetail { delays, ..RunDetail::default() }));
+    Measured { figures, detail, ..Measured::default() }
+}
+
+fn bound(p99: f64) -> (Bound, Curve) {
+    let delay_ms = Percentiles { p99, ..Percentiles::default() };
+    (Bound { delay_ms, ..Bound::default() }, vec![(p99, 0.99)])
+}
+
+fn names(strategies: &[Strategy]) -> Vec<&str> {
+    strategies.iter().map(Strategy::as_str).collect()
+}
+
+#[test]
+fn contestants_that_stand_for_others_are_expanded_and_run_once() {
+    let contestants = Contestant::parse_all(["best-single", "xnc", "single:*", "xnc"]).unwrap();
+    let strategies = Contestant::strategies(&contestants, &drive(&["b", "a"]));
+    assert_eq!(names(&strategies), ["single:b", "single:a", "xnc"]);
+    assert!(Contestant::parse_all(["xnc", "nonsense"]).is_err());
+}
+
+#[test]
+fn the_best_single_link_stalls_least_and_of_equal_ones_has_the_shortest_tail() {
+    let contestants = Contestant::parse_all(["best-single", "minrtt"]).unwrap();
+    let drive = drive(&["a", "b", "c"]);
+    let measured = [
+        measured("single:a", 0.2, 50.0),
+        measured("single:b", 0.1, 90.0),
+        measured("single:c", 0.1, 80.0),
+        measured("minrtt", 0.05, 60.0),
+    ];
+    let compared = Compared::new("d", Class::Tight, bound(40.0), &contestants, &drive, &measured);
+    let [best, minrtt] = &compared.strategies[..] else { panic!("{compared:?}") };
+    assert_eq!(best.measured.figures.strategy, "best-single");
+    assert_eq!(best.link.as_deref(), Some("c"));
+    assert_eq!(best.delay_p99_over_bound, Some(2.0));
+    assert_eq!(best.stall_ratio_over_bound, None, "the bound does not stall");
+    assert_eq!((best.delay_p99_over_first, best.stall_ratio_over_first), (Some(1.0), Some(1.0)));
+    assert_eq!(minrtt.delay_p99_over_first, Some(0.75));
+    assert_eq!(minrtt.stall_ratio_over_first, Some(0.5));
+}
+
+/// Two strategies on drives of these names, classes and stall ratios.
+fn comparison(drives: &[(&str, Class, f64, f64)]) -> Comparison {
+    let contestants = Contestant::parse_all(["minrtt", "xnc"]).unwrap();
+    let compared = |&(name, class, minrtt, xnc): &(&str, Class, f64, f64)| {
+        let measured = [measured("minrtt", minrtt, 100.0), measured("xnc", xnc, 50.0)];
+        Compared::new(name, class, bound(40.0), &contestants, &drive(&["a"]), &measured)
+    };
+    let setting = setting(8_000_000, 3);
+    Comparison::new("0.0.0", setting, drives.iter().map(compared).collect())
+}
+
+#[test]
+fn a_drive_counts_once_whatever_the_number_of_its_seeds() {
+    let drives = [("a", 0.1, 0.0), ("b", 0.3, 0.3), ("c", 0.2, 0.0)];
+    let of_seed = |seed: u64, more: f64| {
+        let drives = drives.map(|(name, minrtt, xnc)| (name, Class::Tight, minrtt + more, xnc));
+        let of_seed = comparison(&drives).drives.into_iter();
+        of_seed.map(move |drive| Compared { seed, ..drive })
+    };
+    let once = Comparison::new("", setting(8_000_000, 3), of_seed(1, 0.0).collect());
+    let both = of_seed(2, 0.04).chain(of_seed(1, 0.0)).collect();
+    let both = Comparison::new("", setting(8_000_000, 3), both);
+    let order: Vec<_> = both.drives.iter().map(|drive| (&drive.name[..], drive.seed)).collect();
+    assert_eq!(order, [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("c", 1), ("c", 2)]);
+    let [minrtt, xnc] = &both.pooled[..] else { panic!("two strategies") };
+    assert_eq!((minrtt.drives, xnc.drives, both.classes[0].drives), (3, 3, 3));
+    assert!((minrtt.stall_ratio_mean - 0.22).abs() < 1e-12);
+    // Six runs are no surer than three, since it is the drives that differ.
+    let width = |pooled: &Pooled| {
+        let [low, high] = pooled.intervals.stall_ratio_mean.unwrap();
+        high - low
+    };
+    assert!((width(minrtt) - width(&once.pooled[0])).abs() < 1e-9);
+    assert!((width(xnc) - width(&once.pooled[1])).abs() < 1e-9 && width(xnc) > 0.1);
+    let by_first = xnc.intervals.stall_ratio_over_first.unwrap();
+    assert!(by_first[0] < 0.4 && by_first[1] > 0.5, "{by_first:?}");
+}
+
+#[test]
+fn pooled_figures_are_means_and_percentiles_over_drives() {
+    let drives = [
+        ("z", Class::Easy, 0.0, 0.0),
+        ("b", Class::Tight, 0.1, 0.05),
+        ("c", Class::Tight, 0.2, 0.1),
+    ];
+    let comparison = comparison(&drives);
+    let order: Vec<&str> = comparison.drives.iter().map(|drive| drive.name.as_str()).collect();
+    assert_eq!(order, ["b", "c", "z"]);
+    let [minrtt, xnc] = &comparison.pooled[..] else { panic!("two strategies") };
+    assert_eq!((minrtt.drives, minrtt.figures.fps), (3, 30.0));
+    assert!((minrtt.stall_ratio_mean - 0.1).abs() < 1e-12);
+    assert_eq!((minrtt.stall_ratio_p95, minrtt.stall_ratio_p99), (0.2, 0.2));
+    assert_eq!(xnc.stall_ratio_over_first, Some(0.5));
+    assert_eq!(xnc.delay_p99_over_bound, Some(1.25));
+    assert_eq!(xnc.delay_p99_over_first, Some(0.5));
+    assert!((50.0..50.3).contains(&xnc.figures.delay_ms.p50), "of the packets of all drives");
+    let classes: Vec<_> = comparison.classes.iter().map(|pool| (pool.class, pool.drives)).collect();
+    assert_eq!(classes, [(Class::Easy, 1), (Class::Tight, 2)]);
+    assert!((comparison.classes[1].pooled[1].stall_ratio_mean - 0.075).abs() < 1e-12);
+}
+
+#[test]
+fn no_drives_are_an_empty_comparison() {
+    let comparison = comparison(&[]);
+    assert!(comparison.pooled.is_empty() && comparison.classes.is_empty());
+}
+
+#[test]
+fn details_can_be_left_out() {
+    let comparison = comparison(&[("a", Class::Easy, 0.0, 0.0)]);
+    let bare = comparison.clone().without_details();
+    assert!(bare.drives[0].bound_within.is_empty());
+    assert!(bare.drives[0].strategies.iter().all(|entry| entry.measured.detail.is_none()));
+    assert_eq!(bare.pooled, comparison.pooled);
+}
+
+#[test]
+fn a_job_of_a_small_drive_is_measured_beside_its_bound() {
+    let setting = setting(2_000_000, 2);
+    let drive = drive(&["a", "b"]);
+    let video = setting.video();
+    let scenario = setting.scenario("d", &drive, "minrtt".parse().unwrap(), &video);
+    let measured = Measured::new(&crate::run::run(&scenario).unwrap());
+    let (bound, within) = Bound::of_scenario(&scenario).unwrap();
+    assert_eq!(measured.figures.strategy, "minrtt");
+    assert_eq!(measured.figures.fps, 30.0);
+    let arrived = measured.figures.delay_arrived_ms.as_ref();
+    assert_eq!(Some(&measured.figures.delay_ms), arrived, "nothing was lost");
+    assert!(bound.delay_ms.p50 > 20.0 && bound.delay_ms.p50 < measured.figures.delay_ms.p50);
+    assert_eq!(
+        (within.first().map(|at| at.1), within.last().map(|at| at.1)),
+        (Some(0.0), Some(1.0))
+    );
+    assert_eq!(setting.class(&drive), Class::Easy);
+    let detail = measured.detail.unwrap();
+    assert_eq!(detail.delays.count() as usize, Offered::new(&video, Instant::ZERO, 4).bytes.len());
+}
+
+#[test]
+fn delays_beside_the_bound_are_those_of_all_packets_whatever_the_traffic_is() {
+    let setting = setting(2_000_000, 2);
+    let drive = drive(&["a"]);
+    let kind = TrafficKind::Constant { rate: Rate::from_kbps(1_000), packet_bytes: 1_000 };
+    let stream = TrafficSpec { kind, ..setting.video() };
+    let mut scenario = setting.scenario("d", &drive, "single:a".parse().unwrap(), &stream);
+    let event = |ms, action| Event { at: Duration::from_millis(ms), link: 0, action };
+    scenario.events = vec![event(500, Action::Down), event(1_500, Action::Up)];
+    let measured = Measured::new(&crate::run::run(&scenario).unwrap());
+    let (bound, _) = Bound::of_scenario(&scenario).unwrap();
+    let figures = &measured.figures;
+    assert!(figures.residual_loss > 0.1, "{figures:?}");
+    assert_eq!(figures.delay_ms.p95, 700.0, "lost packets count as late ones");
+    assert!(figures.delay_arrived_ms.as_ref().unwrap().p50 < 700.0);
+    for (found, best) in [
+        (figures.delay_ms.p50, bound.delay_ms.p50),
+        (figures.delay_ms.p95, bound.delay_ms.p95),
+        (figures.delay_ms.p99, bound.delay_ms.p99),
+    ] {
+        assert!(found >= best, "{found} {best}");
+    }
+    let detail = measured.detail.as_ref().unwrap();
+    let sent = Offered::new(&stream, Instant::ZERO, 4).bytes.len();
+    assert_eq!(detail.delays.count() as usize, sent);
+}

@@ -1,0 +1,554 @@
+//! Many clients and one server, on one virtual clock and with real TLS.
+//!
+//! ```text
+//! vehicle 0: client, uplinks 0 .. ─┐  a delay for each uplink, and loss
+//! vehicle 1: client, uplinks 0 .. ─┼───────────────────────────────────► server
+//! vehicle 2: an endpoint without a client: whoever has its key and no manners
+//! ```
+//!
+//! [`World`](crate::world::World) is one client with links that have rates, queues and traces. Here
+//! it is the number that matters: what clients do to one another at the server. Equal
+//! configurations and equal calls give equal crowds.
+
+mod hostile;
+mod network;
+mod processor;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_proto::{Instant, Rate, UplinkId};
+use roadweave_quic::{ConfigError, Endpoint, Epoch, Local, Outbox, Source, TransportConfig};
+use roadweave_tunnel::{
+    Candidate, Client, ClientConfig, ClientEvent, Io, LaneConfig, MEMORY_MAX, Node, Peer,
+    PeerTable, RecvMeta, Server, ServerConfig, ServerEvent, flush, turn,
+};
+
+pub use self::hostile::Hostile;
+pub use self::network::Counts;
+use self::network::{Flying, Network};
+use self::processor::Processor;
+use crate::world::{MTU, SERVER};
+
+/// What a crowd is made of.
+#[derive(Clone, Debug)]
+pub struct CrowdConfig {
+    /// How many vehicles the server knows; at most 10,000.
+    pub vehicles: usize,
+    /// The uplinks of each client.
+    pub uplinks: u32,
+    /// The delay of the first uplink, one way; each further one has 10 ms more.
+    pub delay: Duration,
+    /// The share of packets that is lost.
+    pub loss: f64,
+    /// The lanes from the vehicles.
+    pub lanes_up: Vec<LaneConfig>,
+    /// The lanes to the vehicles.
+    pub lanes_down: Vec<LaneConfig>,
+    /// The most bytes that all sessions of the server may hold.
+    pub memory_max: usize,
+    /// The most bytes that one of them may hold.
+    pub client_memory_max: usize,
+    /// How long each packet keeps the server's processor busy, in and out.
+    pub server_time: Duration,
+    /// How long each packet keeps the processor busy that all vehicles share.
+    pub vehicles_time: Duration,
+    /// What vehicles may send and receive, by number.
+    pub rate_limits: BTreeMap<usize, Rate>,
+    /// Decides all that is random.
+    pub seed: u64,
+}
+
+impl CrowdConfig {
+    /// `vehicles` with two uplinks each and one lane that follows `strategy` in each direction.
+    ///
+    /// # Panics
+    /// When there is no such strategy.
+    pub fn new(vehicles: usize, strategy: &str) -> Self {
+        let lanes = vec![LaneConfig::new("default", strategy.parse().expect("a known strategy"))];
+        Self {
+            vehicles,
+            uplinks: 2,
+            delay: Duration::from_millis(20),
+            loss: 0.0,
+            lanes_up: lanes.clone(),
+            lanes_down: lanes,
+            memory_max: 16 * MEMORY_MAX,
+            client_memory_max: MEMORY_MAX,
+            server_time: Duration::ZERO,
+            vehicles_time: Duration::ZERO,
+            rate_limits: BTreeMap::new(),
+            seed: 1,
+        }
+    }
+}
+
+/// An inner packet that came out of the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrowdArrival {
+    /// When the packet came out.
+    pub at: Instant,
+    /// At which vehicle, or `None` for the server.
+    pub vehicle: Option<usize>,
+    /// The inner packet.
+    pub packet: Bytes,
+}
+
+/// What a vehicle has.
+#[derive(Debug)]
+enum End {
+    Client(Box<Client>),
+    Bare(Box<Endpoint>),
+}
+
+/// Vehicles and their server.
+#[derive(Debug)]
+pub struct Crowd {
+    now: Instant,
+    epoch: Epoch,
+    config: CrowdConfig,
+    server: Server,
+    peers: Arc<PeerTable>,
+    server_lives: u8,
+    ends: BTreeMap<usize, End>,
+    network: Network,
+    server_processor: Processor,
+    vehicles_processor: Processor,
+    arrivals: VecDeque<CrowdArrival>,
+    server_events: Vec<(Instant, ServerEvent)>,
+    client_events: BTreeMap<usize, Vec<(Instant, ClientEvent)>>,
+}
+
+impl Crowd {
+    /// A crowd at [`Instant::ZERO`] in which nobody has started.
+    ///
+    /// # Errors
+    /// When the server cannot be made.
+    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+    pub fn new(config: CrowdConfig) -> Result<Self, ConfigError> {
+        let epoch = Epoch::new(std::time::Instant::now());
+        let (server, peers) = server(epoch, &config, 0)?;
+        Ok(Self {
+            now: Instant::ZERO,
+            epoch,
+            server,
+            peers,
+            server_lives: 0,
+            ends: BTreeMap::new(),
+            network: Network::new(&config),
+            server_processor: Processor::new(config.server_time),
+            vehicles_processor: Processor::new(config.vehicles_time),
+            arrivals: VecDeque::new(),
+            server_events: Vec::new(),
+            client_events: BTreeMap::new(),
+            config,
+        })
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The client of a vehicle starts, or starts again with nothing of its former life.
+    ///
+    /// # Panics
+    /// When its lanes cannot be used.
+    pub fn start(&mut self, vehicle: usize, life: u8) {
+        let config = ClientConfig {
+            name: name(vehicle),
+            candidates: vec![Candidate::only(server_key(), vec![SERVER])],
+            transport: self.transport(vehicle, life),
+            lanes: self.config.lanes_up.clone(),
+            streams: None,
+            memory_max: MEMORY_MAX,
+        };
+        let identity = Arc::new(identity(vehicle));
+        let mut client = Client::new(self.epoch, config, identity).expect("usable lanes");
+        for uplink in 0..self.config.uplinks {
+            client.add_uplink(self.now, UplinkId(uplink), &format!("wwan{uplink}"));
+        }
+        self.ends.insert(vehicle, End::Client(Box::new(client)));
+        self.flush_vehicle(vehicle);
+    }
+
+    /// The vehicle's key is in the hands of somebody who does what they like with it.
+    ///
+    /// # Panics
+    /// When the transport's own settings cannot be used.
+    pub fn start_bare(&mut self, vehicle: usize) {
+        let transport = self.transport(vehicle, 0);
+        let own = Arc::new(identity(vehicle));
+        let endpoint = Endpoint::client(self.epoch, &transport, own).expect("usable");
+        self.ends.insert(vehicle, End::Bare(Box::new(endpoint)));
+    }
+
+    /// A vehicle is gone without a word.
+    pub fn kill(&mut self, vehicle: usize) {
+        self.ends.remove(&vehicle);
+    }
+
+    /// The server is killed and started again, with the same key and nothing else of its former
+    /// life.
+    ///
+    /// # Errors
+    /// As [`Crowd::new`].
+    pub fn restart_server(&mut self) -> Result<(), ConfigError> {
+        self.server_lives = self.server_lives.wrapping_add(1);
+        (self.server, self.peers) = server(self.epoch, &self.config, self.server_lives)?;
+        Ok(())
+    }
+
+    /// The server does nothing for `time`; what comes waits in its socket.
+    pub fn pause_server(&mut self, time: Duration) {
+        self.server_processor.pause(self.now + time);
+    }
+
+    /// The vehicles do nothing for `time`; what comes waits in their sockets.
+    pub fn pause_vehicles(&mut self, time: Duration) {
+        self.vehicles_processor.pause(self.now + time);
+    }
+
+    /// What has been sent so far, and what found no room.
+    pub fn counts(&self) -> Counts {
+        let no_room = self.server_processor.no_room() + self.vehicles_processor.no_room();
+        Counts { no_room, ..self.network.counts() }
+    }
+
+    /// The server is told the time of day, seconds since 1970.
+    pub fn set_unix_time(&mut self, seconds: u64) {
+        self.peers.set_unix_time(seconds);
+        self.server.on_time_of_day();
+        self.flush();
+    }
+
+    /// An uplink of a vehicle carries nothing from now on, or does again.
+    pub fn set_dead(&mut self, vehicle: usize, uplink: u32, dead: bool) {
+        self.network.set_dead(vehicle, uplink, dead);
+    }
+
+    /// The server; follow it with [`Crowd::flush`].
+    pub fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    /// The client of a vehicle, if it has one; follow it with [`Crowd::flush`].
+    pub fn client(&mut self, vehicle: usize) -> Option<&mut Client> {
+        match self.ends.get_mut(&vehicle)? {
+            End::Client(client) => Some(client),
+            End::Bare(_) => None,
+        }
+    }
+
+    /// The endpoint of a vehicle that [`Crowd::start_bare`] gave one; follow it with
+    /// [`Crowd::flush`].
+    pub fn bare(&mut self, vehicle: usize) -> Option<&mut Endpoint> {
+        match self.ends.get_mut(&vehicle)? {
+            End::Bare(endpoint) => Some(endpoint),
+            End::Client(_) => None,
+        }
+    }
+
+    /// Lets everybody send what may leave now.
+    pub fn flush(&mut self) {
+        for vehicle in self.ends.keys().copied().collect::<Vec<_>>() {
+            self.turn_vehicle(vehicle);
+        }
+        self.turn_server();
+    }
+
+    /// Lets everything happen until `end`, and moves the time there.
+    ///
+    /// # Panics
+    /// When one moment takes thousands of steps.
+    pub fn run_until(&mut self, end: Instant) {
+        let mut at_one_moment = 0;
+        loop {
+            let next = self.next_event();
+            let Some(next) = next.filter(|next| *next <= end) else { break };
+            at_one_moment = if next > self.now { 0 } else { at_one_moment + 1 };
+            assert!(at_one_moment < 100_000, "nothing moves at {}", self.now);
+            self.now = self.now.max(next);
+            self.step();
+        }
+        self.now = end;
+    }
+
+    /// An inner packet that came out of the tunnel, in the order of their coming.
+    pub fn poll_arrival(&mut self) -> Option<CrowdArrival> {
+        self.arrivals.pop_front()
+    }
+
+    /// What the server had to tell, and when.
+    pub fn server_events(&self) -> &[(Instant, ServerEvent)] {
+        &self.server_events
+    }
+
+    /// What the client of a vehicle had to tell, and when.
+    pub fn client_events(&self, vehicle: usize) -> &[(Instant, ClientEvent)] {
+        self.client_events.get(&vehicle).map_or(&[], Vec::as_slice)
+    }
+
+    /// The clients that have a session, as they see it.
+    pub fn joined(&self) -> usize {
+        let has = |end: &&End| matches!(end, End::Client(client) if client.status().is_some());
+        self.ends.values().filter(has).count()
+    }
+
+    fn transport(&self, vehicle: usize, life: u8) -> TransportConfig {
+        transport(self.config.seed, vehicle as u64 + 1, life)
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let vehicles = self.ends.values().filter_map(End::poll_timeout).min();
+        let vehicles = self.vehicles_processor.next_turn(vehicles);
+        let server = self.server_processor.next_turn(self.server.poll_timeout());
+        [vehicles, server, self.network.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Hands over what has arrived, and lets happen what is due.
+    fn step(&mut self) {
+        let now = self.now;
+        while let Some(packet) = self.network.poll(now) {
+            match packet.up {
+                true => self.server_processor.receive(now, packet),
+                false => self.vehicles_processor.receive(now, packet),
+            }
+        }
+        let before = self.network.counts().up;
+        if self.vehicles_processor.is_free(now) {
+            let handled = self.step_vehicles();
+            let sent = self.network.counts().up - before;
+            self.vehicles_processor.work(now, handled + sent as usize);
+        }
+        let server = self.server_processor.next_turn(self.server.poll_timeout());
+        if server.is_some_and(|at| at <= now) {
+            let before = self.network.counts().down;
+            let handled = self.step_server();
+            let sent = self.network.counts().down - before;
+            self.server_processor.work(now, handled + sent as usize);
+        }
+    }
+
+    /// Lets vehicles take a batch of what has arrived and do what is due. Returns how many packets
+    /// there were.
+    fn step_vehicles(&mut self) -> usize {
+        let now = self.now;
+        let mut touched = BTreeSet::new();
+        let mut handled = 0;
+        for (at, Flying { vehicle, uplink, packet, .. }) in self.vehicles_processor.take() {
+            handled += 1;
+            touched.insert(vehicle);
+            let (socket, remote) = (UplinkId(uplink), SERVER);
+            match self.ends.get_mut(&vehicle) {
+                Some(End::Client(client)) => {
+                    let received = Some(at);
+                    let meta = RecvMeta { socket, remote, local: None, ecn: None, received };
+                    client.handle_packet(now, &meta, &packet);
+                }
+                Some(End::Bare(endpoint)) => {
+                    let local = Local::Uplink(socket);
+                    let source = Source { remote, local, ecn: None, received: Some(at) };
+                    let _ = endpoint.handle_packet(now, source, BytesMut::from(&packet[..]));
+                }
+                None => {}
+            }
+        }
+        let due =
+            self.ends.iter().filter(|(_, end)| end.poll_timeout().is_some_and(|at| at <= now));
+        touched.extend(due.map(|(vehicle, _)| *vehicle));
+        touched.into_iter().for_each(|vehicle| self.turn_vehicle(vehicle));
+        handled
+    }
+
+    /// Lets the server take a batch of what has arrived and do what is due. Returns how many
+    /// packets there were.
+    fn step_server(&mut self) -> usize {
+        let mut handled = 0;
+        for (at, Flying { vehicle, uplink, packet, .. }) in self.server_processor.take() {
+            handled += 1;
+            let (remote, local) = (address(vehicle, uplink), Some(SERVER.ip()));
+            let (socket, received) = (UplinkId(uplink), Some(at));
+            let meta = RecvMeta { socket, remote, local, ecn: None, received };
+            self.server.handle_packet(self.now, &meta, &packet);
+        }
+        self.turn_server();
+        handled
+    }
+
+    /// Lets a vehicle do what is due, and takes out all that it has to give.
+    fn turn_vehicle(&mut self, vehicle: usize) {
+        let (now, arrivals) = (self.now, &mut self.arrivals);
+        let mut io = EndIo { now, vehicle: Some(vehicle), network: &mut self.network, arrivals };
+        match self.ends.get_mut(&vehicle) {
+            Some(End::Client(client)) => turn(client.as_mut(), &mut io),
+            Some(End::Bare(endpoint)) => {
+                let _ = endpoint.handle_timeout(now);
+                while let Some(packets) = endpoint.poll_transmit() {
+                    io.transmit(&packets);
+                }
+            }
+            None => {}
+        }
+        self.take_events(vehicle);
+    }
+
+    /// Takes out all that a vehicle has to give after a call that has let happen what is due.
+    fn flush_vehicle(&mut self, vehicle: usize) {
+        let (now, arrivals) = (self.now, &mut self.arrivals);
+        let mut io = EndIo { now, vehicle: Some(vehicle), network: &mut self.network, arrivals };
+        if let Some(End::Client(client)) = self.ends.get_mut(&vehicle) {
+            flush(client.as_mut(), &mut io);
+        }
+        self.take_events(vehicle);
+    }
+
+    fn take_events(&mut self, vehicle: usize) {
+        let Some(End::Client(client)) = self.ends.get_mut(&vehicle) else { return };
+        while let Some(event) = client.poll_event() {
+            self.client_events.entry(vehicle).or_default().push((self.now, event));
+        }
+    }
+
+    /// Lets the server do what is due, and takes out all that it has to give.
+    fn turn_server(&mut self) {
+        let (now, arrivals) = (self.now, &mut self.arrivals);
+        let mut io = EndIo { now, vehicle: None, network: &mut self.network, arrivals };
+        turn(&mut self.server, &mut io);
+        while let Some(event) = self.server.poll_event() {
+            self.server_events.push((now, event));
+        }
+    }
+}
+
+impl End {
+    fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Client(client) => client.poll_timeout(),
+            Self::Bare(endpoint) => endpoint.poll_timeout(),
+        }
+    }
+}
+
+/// The clock, the device and the network of a vehicle, or of the server.
+struct EndIo<'a> {
+    now: Instant,
+    vehicle: Option<usize>,
+    network: &'a mut Network,
+    arrivals: &'a mut VecDeque<CrowdArrival>,
+}
+
+impl Io for EndIo<'_> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
+        let (at, vehicle) = (self.now, self.vehicle);
+        self.arrivals.extend(packets.map(|packet| CrowdArrival { at, vehicle, packet }));
+    }
+
+    fn transmit(&mut self, packets: &Outbox) {
+        for (route, packet) in packets.packets() {
+            let way = match self.vehicle {
+                Some(vehicle) => route.uplink.map(|uplink| (vehicle, uplink.0)),
+                None => whose(route.destination),
+            };
+            if let Some((vehicle, uplink)) = way {
+                self.network.push(self.now, vehicle, uplink, self.vehicle.is_some(), packet);
+            }
+        }
+    }
+}
+
+/// The inner address of a vehicle.
+pub fn inner_address(vehicle: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a4d_0100 + vehicle as u32)
+}
+
+/// The key of a vehicle.
+pub fn vehicle_key(vehicle: usize) -> PublicKey {
+    identity(vehicle).public_key()
+}
+
+/// The key of the server.
+pub fn server_key() -> PublicKey {
+    server_identity().public_key()
+}
+
+/// What the server of a crowd knows of a vehicle.
+pub fn peer(config: &CrowdConfig, vehicle: usize) -> (PublicKey, Peer) {
+    let peer = Peer {
+        name: name(vehicle),
+        tenant: String::new(),
+        addresses: vec![IpAddr::from(inner_address(vehicle)).into()],
+        expires_unix: None,
+        rate_limit: config.rate_limits.get(&vehicle).copied(),
+        offline_max: None,
+    };
+    (vehicle_key(vehicle), peer)
+}
+
+/// What a vehicle is called.
+fn name(vehicle: usize) -> String {
+    format!("vehicle-{vehicle}")
+}
+
+fn identity(vehicle: usize) -> Identity {
+    let mut seed = [3; 32];
+    seed[..8].copy_from_slice(&(vehicle as u64).to_be_bytes());
+    Identity::from_seed(seed)
+}
+
+fn server_identity() -> Identity {
+    Identity::from_seed([2; 32])
+}
+
+/// Where packets of an uplink come from.
+fn address(vehicle: usize, uplink: u32) -> SocketAddr {
+    let ip = Ipv4Addr::from(0x6440_0000 + (vehicle as u32) * 16 + uplink);
+    SocketAddr::from((ip, 5_000))
+}
+
+/// Whose uplink is at an address.
+fn whose(address: SocketAddr) -> Option<(usize, u32)> {
+    let IpAddr::V4(ip) = address.ip() else { return None };
+    let number = ip.to_bits().checked_sub(0x6440_0000)?;
+    Some((number as usize / 16, number % 16))
+}
+
+fn server(
+    epoch: Epoch,
+    config: &CrowdConfig,
+    life: u8,
+) -> Result<(Server, Arc<PeerTable>), ConfigError> {
+    let peers = (0..config.vehicles).map(|vehicle| peer(config, vehicle));
+    let peers = Arc::new(PeerTable::new(peers));
+    let server = ServerConfig {
+        transport: transport(config.seed, 0, life),
+        lanes: config.lanes_down.clone(),
+        gateways: vec![IpAddr::from([10, 77, 0, 1]).into()],
+        mtu: MTU,
+        streams: None,
+        speedtest: None,
+        clients_reach_clients: false,
+        memory_max: config.memory_max,
+        client_memory_max: config.client_memory_max,
+    };
+    let server = Server::new(epoch, server, Arc::new(server_identity()), peers.clone())?;
+    Ok((server, peers))
+}
+
+/// The product's settings, with a seed that differs from end to end and from life to life.
+fn transport(seed: u64, end: u64, life: u8) -> TransportConfig {
+    let mut bytes = [life; 32];
+    // The tunnel's own randomness grows out of the first eight.
+    let own = seed.wrapping_add(end.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    bytes[..8].copy_from_slice(&own.to_le_bytes());
+    bytes[8..16].copy_from_slice(&end.to_le_bytes());
+    TransportConfig::new(bytes)
+}

@@ -1,0 +1,233 @@
+//! A whole fleet in virtual time: the control plane alone, with the product's agents, desks,
+//! placement, health and rollouts.
+//!
+//! ```text
+//!  boxes ──Agent──┐  streams, with delays           ┌─ Desk ─┐
+//!  proxies ─Agent─┴──────────────────────────────►  │ replica│──► Store (the database)
+//!     sessions are a model: who is on which proxy   └─ Watch ┘     outbox, revocations,
+//!     faults: plan.rs                                              candidates, Rollout
+//! ```
+//!
+//! What is the product's: every message, signature, proof and decision about documents,
+//! revocations, tables, candidates, health and waves. What is a model: the data plane (a box is on
+//! the proxy of the least delay among its candidates, and leaves a dead one within a second), the
+//! database, and time. In batches: keep-alives of streams and probes are counted, not sent; a proxy
+//! sends one sample for itself, none for its sessions; boxes hear of other boxes' revocations every
+//! six hours, of a proxy's at once; tables change once a minute. With
+//! [`FleetConfig::is_thorough`] every message crosses as bytes, every proxy proves each member of
+//! its table, and every member proves every signature; else messages are taken as they are, tables
+//! by their signed digest alone, and a signature that one member has proved holds for all.
+//!
+//! Equal configurations give equal outcomes, to the byte.
+
+mod cast;
+mod controller;
+mod figures;
+mod members;
+mod plan;
+mod rollouts;
+mod sessions;
+mod store;
+mod streams;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_fleet::{Down, PublishedTable, Up, remember_proofs};
+use roadweave_proto::{Instant, SplitMix64};
+use serde::Serialize;
+
+use self::cast::Cast;
+use self::controller::Replica;
+use self::figures::Figures;
+pub use self::figures::{FleetOutcome, Moment};
+use self::members::{Member, ProxyModel, Ride};
+use self::plan::{Event as Planned, plan};
+use self::store::Store;
+
+/// How often a controller looks at its proxies.
+const TURN: Duration = Duration::from_secs(5);
+
+/// The signatures that are not proved again in a world that is not thorough.
+const PROOFS_MAX: usize = 65_536;
+
+/// What a fleet is made of.
+#[derive(Clone, Debug, Serialize)]
+pub struct FleetConfig {
+    /// Boxes at the start; some more join.
+    pub boxes: usize,
+    /// Proxies, spread over [`FleetConfig::regions`] with two sites each.
+    pub proxies: usize,
+    /// Replicas of the controller on one database.
+    pub replicas: usize,
+    /// Regions; two tenants each.
+    pub regions: usize,
+    /// How long.
+    pub hours: u32,
+    /// Decides all that is random.
+    pub seed: u64,
+    /// Whether something breaks.
+    pub faults: bool,
+    /// Whether messages cross as bytes and proxies prove every member.
+    pub is_thorough: bool,
+}
+
+impl FleetConfig {
+    /// A fleet with three replicas, five regions and faults.
+    pub fn new(boxes: usize, proxies: usize, hours: u32, seed: u64) -> Self {
+        Self {
+            boxes,
+            proxies,
+            replicas: 3,
+            regions: 5.min(proxies.div_ceil(2)).max(1),
+            hours,
+            seed,
+            faults: true,
+            is_thorough: false,
+        }
+    }
+}
+
+/// What happens at a moment.
+#[derive(Debug)]
+enum Event {
+    /// The replicas look at their proxies, proxies send samples.
+    Turn,
+    /// A replica reads the outbox.
+    Outbox(usize),
+    /// A member tries to open its stream; the attempt counts only if it is the last one planned.
+    Connect { who: usize, attempt: u64 },
+    /// Messages reach the controller.
+    Up { who: usize, stream: u64, frames: Vec<Up> },
+    /// Messages reach a member.
+    Down { who: usize, stream: u64, frames: Vec<Down> },
+    /// A replica finds a stream dead.
+    Expire { replica: usize, who: usize, stream: u64 },
+    /// A member notices that its replica does not answer, if that is still so.
+    Silent { replica: usize, who: usize },
+    /// An agent's timer.
+    Timeout { who: usize },
+    /// A box looks for a proxy, or for a better one.
+    Choose { who: usize, round: u64 },
+    /// Something that was planned before the start.
+    Planned(Planned),
+}
+
+/// A fleet at a moment.
+struct World {
+    config: FleetConfig,
+    now: Instant,
+    end: Instant,
+    random: SplitMix64,
+    queue: BTreeMap<(Instant, u64), Event>,
+    /// Events ever put into the queue: what is due at the same time comes in this order.
+    sequence: u64,
+    cast: Cast,
+    store: Store,
+    backup: Option<Box<Store>>,
+    is_database_away: bool,
+    replicas: Vec<Replica>,
+    /// Boxes, then proxies.
+    members: Vec<Member>,
+    rides: Vec<Ride>,
+    proxies: Vec<ProxyModel>,
+    /// The table that each proxy was sent last, to send only what differs.
+    sent_tables: Vec<Option<Arc<PublishedTable>>>,
+    streams: u64,
+    figures: Figures,
+}
+
+/// Lets a fleet live.
+pub fn run(config: &FleetConfig) -> FleetOutcome {
+    remember_proofs(if config.is_thorough { 0 } else { PROOFS_MAX });
+    let mut world = World::new(config);
+    while let Some(((at, _), event)) = world.queue.pop_first() {
+        if at > world.end {
+            break;
+        }
+        world.now = at;
+        world.handle(event);
+    }
+    world.now = world.end;
+    let outcome = world.outcome();
+    remember_proofs(0);
+    outcome
+}
+
+impl World {
+    fn new(config: &FleetConfig) -> Self {
+        let hours = Duration::from_secs(3_600) * config.hours;
+        let plan = plan(config);
+        let joining = plan.iter().filter(|(_, event)| matches!(event, Planned::Join { .. }));
+        let cast = Cast::new(config, joining.count());
+        let store = Store::new(&cast, config);
+        let mut world = Self {
+            now: Instant::ZERO,
+            end: Instant::ZERO + hours,
+            random: SplitMix64::new(config.seed),
+            queue: BTreeMap::new(),
+            sequence: 0,
+            backup: None,
+            is_database_away: false,
+            replicas: (0..config.replicas).map(|_| Replica::new(&store, &cast)).collect(),
+            members: Vec::new(),
+            rides: Vec::new(),
+            proxies: Vec::new(),
+            sent_tables: vec![None; config.proxies],
+            streams: 0,
+            figures: Figures::default(),
+            config: config.clone(),
+            cast,
+            store,
+        };
+        world.people();
+        for (at, event) in plan {
+            world.at(at, Event::Planned(event));
+        }
+        world.after(TURN, Event::Turn);
+        world
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.figures.events += 1;
+        match event {
+            Event::Turn => {
+                self.after(TURN, Event::Turn);
+                self.send_samples();
+                self.turn();
+            }
+            Event::Outbox(replica) => self.read_outbox(replica),
+            Event::Connect { who, attempt } => self.connect(who, attempt),
+            Event::Up { who, stream, frames } => self.handle_up(who, stream, frames),
+            Event::Down { who, stream, frames } => self.handle_down(who, stream, frames),
+            Event::Expire { replica, who, stream } => self.drop_desk(replica, who, Some(stream)),
+            Event::Silent { replica, who } => self.on_silent(replica, who),
+            Event::Timeout { who } => {
+                let now = self.now;
+                self.members[who].timeout = None;
+                self.members[who].agent.handle_timeout(now);
+                self.flush(who);
+            }
+            Event::Choose { who, round } => self.choose(who, round),
+            Event::Planned(event) => self.handle_planned(event),
+        }
+    }
+
+    fn at(&mut self, at: Instant, event: Event) {
+        self.sequence += 1;
+        self.queue.insert((at, self.sequence), event);
+    }
+
+    fn after(&mut self, span: Duration, event: Event) {
+        self.at(self.now + span, event);
+    }
+
+    /// A time between two numbers of milliseconds.
+    fn between(&mut self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(least + self.random.next_u64() % (most - least + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests;

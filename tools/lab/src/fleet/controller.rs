@@ -1,0 +1,437 @@
+//! The replicas of a controller: the product's desks and watches over one store.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use roadweave_fleet::{
+    Desk, DeskEvent, Down, Head, HealthState, HeldVersions, Kind, Revocation, Revocations, Sample,
+    Signed, Up, Watch,
+};
+use roadweave_proto::Instant;
+
+use super::cast::Cast;
+use super::store::{Change, DeviceState, Store};
+use super::{Event, TURN, World};
+
+/// How often the outbox is read where no notice came, ms.
+const OUTBOX_MS: u64 = 250;
+/// One of so many notices is lost.
+const LOST_NOTICE: usize = 10;
+/// Turns between two looks at tables and rollouts: a minute.
+const TURNS_PER_MINUTE: u64 = 60 / TURN.as_secs();
+/// Minutes between two times that boxes hear of other boxes' revocations.
+const BOXES_HEAR: u64 = 6 * 60;
+/// The boxes that a proxy can bear, as a multiple of its fair share, thousandths.
+const CAPACITY: u64 = 2_200;
+
+/// One replica.
+pub(super) struct Replica {
+    pub is_up: bool,
+    pub is_hung: bool,
+    /// By member, with the number of the stream.
+    pub desks: BTreeMap<usize, (u64, Desk)>,
+    /// What came while it hung.
+    pub backlog: Vec<(usize, u64, Vec<Up>)>,
+    /// Up to where it has read the outbox.
+    pub seen: usize,
+    watch: Watch,
+    /// The boxes with a stream here that are on each proxy.
+    on: Vec<u32>,
+    placed: BTreeMap<usize, usize>,
+}
+
+impl Replica {
+    pub fn new(store: &Store, cast: &Cast) -> Self {
+        let mut replica = Self {
+            is_up: true,
+            is_hung: false,
+            desks: BTreeMap::new(),
+            backlog: Vec::new(),
+            seen: store.outbox.len(),
+            watch: Watch::new(Instant::ZERO),
+            on: vec![0; cast.proxies],
+            placed: BTreeMap::new(),
+        };
+        replica.begin(store, cast, Instant::ZERO);
+        replica
+    }
+
+    /// Starts this replica with what lies in the database.
+    pub fn begin(&mut self, store: &Store, cast: &Cast, now: Instant) {
+        (self.is_up, self.is_hung) = (true, false);
+        (self.seen, self.watch) = (store.outbox.len(), Watch::new(now));
+        for proxy in 0..cast.proxies {
+            self.watch.add(cast.key(cast.boxes + proxy), now);
+        }
+    }
+
+    pub fn close(&mut self, who: usize) {
+        self.desks.remove(&who);
+        self.place(who, None);
+    }
+
+    fn place(&mut self, who: usize, proxy: Option<usize>) {
+        let former = match proxy {
+            Some(proxy) => self.placed.insert(who, proxy),
+            None => self.placed.remove(&who),
+        };
+        former.iter().for_each(|proxy| self.on[*proxy] -= 1);
+        proxy.iter().for_each(|proxy| self.on[*proxy] += 1);
+    }
+
+    fn works(&self) -> bool {
+        self.is_up && !self.is_hung
+    }
+}
+
+impl World {
+    /// The replica that looks at what concerns all: the first that works.
+    pub(super) fn leader(&self) -> Option<usize> {
+        let works = self.replicas.iter().position(Replica::works);
+        works.filter(|_| !self.is_database_away)
+    }
+
+    pub(super) fn open_desk(&mut self, replica: usize, who: usize, stream: u64) {
+        let is_box = self.cast.is_box(who);
+        let store = &self.store;
+        let is_member = !is_box || store.devices[who].state == DeviceState::Active;
+        let published = if is_box { &store.published_to_boxes } else { &store.published };
+        let key = self.cast.key(who);
+        let mut desk = Desk::new(self.now, key, is_member, published.clone());
+        if is_box {
+            let device = &store.devices[who];
+            for (kind, stored) in [
+                (Kind::Candidates, &device.candidates),
+                (Kind::Configuration, &device.configuration),
+            ] {
+                if let Some(stored) = stored {
+                    desk.desire(kind, stored.0, stored.1.clone());
+                }
+            }
+        } else {
+            let proxy = who - self.cast.boxes;
+            desk.desire_table(store.tables[proxy].clone(), None);
+            desk.drain(!store.proxies[proxy].is_active);
+        }
+        self.replicas[replica].close(who);
+        self.replicas[replica].desks.insert(who, (stream, desk));
+    }
+
+    /// Brings what a desk has to tell and to send on its way.
+    pub(super) fn flush_desk(&mut self, replica: usize, who: usize) {
+        while let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
+            let Some(event) = desk.poll_event() else { break };
+            self.handle_desk_event(replica, who, event);
+        }
+        let Some((stream, desk)) = self.replicas[replica].desks.get_mut(&who) else { return };
+        let frames: Vec<Down> = std::iter::from_fn(|| desk.poll_frame()).collect();
+        let stream = *stream;
+        self.send_down(who, stream, frames);
+    }
+
+    pub(super) fn handle_up(&mut self, who: usize, stream: u64, frames: Vec<Up>) {
+        let holds = |replica: &super::Replica| {
+            replica.desks.get(&who).is_some_and(|(held, _)| *held == stream)
+        };
+        let Some(replica) = self.replicas.iter().position(holds) else { return };
+        if self.replicas[replica].is_hung {
+            return self.replicas[replica].backlog.push((who, stream, frames));
+        }
+        let now = self.now;
+        for frame in frames {
+            if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
+                desk.handle_frame(now, frame);
+            }
+            self.flush_desk(replica, who);
+        }
+    }
+
+    fn handle_desk_event(&mut self, replica: usize, who: usize, event: DeskEvent) {
+        let is_away = self.is_database_away;
+        match event {
+            DeskEvent::Join { .. } if is_away => {
+                if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
+                    desk.refuse("the controller cannot look at tokens now", true);
+                }
+            }
+            DeskEvent::Join { .. } => self.join(replica, who),
+            DeskEvent::Have(have) => self.on_have(replica, who, &have),
+            DeskEvent::Report(report) if !is_away => self.on_report(who, &report),
+            DeskEvent::Surplus(entries, head) => self.merge(&entries, &head),
+            DeskEvent::Samples(samples) => self.on_samples(who, &samples),
+            DeskEvent::End(_) => {
+                let stream = self.replicas[replica].desks.get(&who).map(|(stream, _)| *stream);
+                self.replicas[replica].close(who);
+                self.on_refused(who, stream);
+            }
+            // What a report says is said again on the next stream.
+            DeskEvent::Report(_)
+            | DeskEvent::Revoked(_)
+            | DeskEvent::Ahead { .. }
+            | DeskEvent::Anchors(_)
+            | DeskEvent::Text(_) => {}
+        }
+    }
+
+    fn join(&mut self, replica: usize, who: usize) {
+        self.store.admit(&self.cast, who);
+        self.notify();
+        let (chain, tenant) = (self.cast.chain(who), self.cast.tenant(who).clone());
+        if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
+            desk.welcome(chain, tenant);
+        }
+        self.figures.joins += 1;
+        self.on_admitted(who);
+    }
+
+    fn on_have(&mut self, replica: usize, who: usize, have: &HeldVersions) {
+        let key = self.cast.key(who);
+        if !self.cast.is_box(who) {
+            self.hear(|watch, now| watch.on_proxy(&key, now));
+            return;
+        }
+        let proxy = have.proxy.and_then(|key| self.cast.proxy(&key));
+        self.replicas[replica].place(who, proxy);
+        if self.is_database_away {
+            return;
+        }
+        let device = &mut self.store.devices[who];
+        device.proxy = proxy;
+        // A restored database does not know what was sent after it was copied.
+        let held = have.documents.get(&Kind::Candidates);
+        let is_behind = held > device.candidates.as_ref().map(|stored| &stored.0);
+        if is_behind {
+            device.listed.clear();
+            self.store.place(&self.cast, who);
+            self.notify();
+        }
+    }
+
+    /// Something was heard that all replicas see in the database.
+    fn hear(&mut self, heard: impl Fn(&mut Watch, Instant)) {
+        if !self.is_database_away {
+            let now = self.now;
+            self.replicas.iter_mut().for_each(|replica| heard(&mut replica.watch, now));
+        }
+    }
+
+    fn on_samples(&mut self, who: usize, samples: &[Sample]) {
+        let key = self.cast.key(who);
+        self.hear(|watch, now| watch.on_proxy(&key, now));
+        let Some(load) = samples.iter().find_map(|sample| sample.load) else { return };
+        let proxy = who - self.cast.boxes;
+        let band = self.store.proxies[proxy].band.after(load);
+        if !self.is_database_away && band != self.store.proxies[proxy].band {
+            self.store.proxies[proxy].band = band;
+            self.figures.band_changes += 1;
+            self.replace(proxy);
+        }
+    }
+
+    /// A proxy is not as it was: the lists of those whom it serves may change.
+    pub(super) fn replace(&mut self, proxy: usize) {
+        let served = self.cast.served(self.cast.region(self.cast.boxes + proxy));
+        self.store.unplaced.extend(served);
+    }
+
+    /// Revocations that a proxy holds and the database does not.
+    fn merge(&mut self, entries: &[Revocation], head: &Signed<Head>) {
+        let mut former = Revocations::default();
+        let controller = self.cast.controller.public_key();
+        if self.is_database_away || former.extend(entries, head, [controller]).is_err() {
+            return;
+        }
+        let keys: Vec<_> = entries.iter().map(|entry| entry.key).collect();
+        let merged = self.store.revoke(&self.cast, &keys);
+        self.figures.revocations_handed_back += merged as u64;
+        self.notify();
+    }
+
+    /// Proxies say how they are; one sample stands for two.
+    pub(super) fn send_samples(&mut self) {
+        let capacity = (self.config.boxes as u64 * CAPACITY / self.cast.proxies as u64).max(1);
+        for proxy in 0..self.cast.proxies {
+            let who = self.cast.boxes + proxy;
+            if !self.proxies[proxy].is_running() || self.members[who].stream.is_none() {
+                continue;
+            }
+            let sessions = self.proxies[proxy].boxes.len() as u64;
+            let load = (sessions * 1_000_000 / capacity).min(1_000) as u16;
+            let sample = Sample {
+                device: None,
+                uplink: None,
+                over_ms: TURN.as_millis() as u32,
+                rtt_us: None,
+                loss_ppm: None,
+                up_bytes: 0,
+                down_bytes: 0,
+                load: Some(load),
+                sessions: u32::try_from(sessions).ok(),
+            };
+            let agent = &mut self.members[who].agent;
+            agent.on_sessions(sessions as u32);
+            agent.send_samples(vec![sample]);
+            self.flush(who);
+        }
+    }
+
+    /// The replicas look at their proxies; one of them acts on it.
+    pub(super) fn turn(&mut self) {
+        self.figures.turns += 1;
+        self.keep_time_line();
+        let Some(leader) = self.leader() else { return };
+        for proxy in 0..self.cast.proxies {
+            let is_used = |replica: &Replica| replica.works() && replica.on[proxy] > 0;
+            if self.replicas.iter().any(is_used) {
+                let key = self.cast.key(self.cast.boxes + proxy);
+                self.hear(|watch, now| watch.on_box(Some(&key), now));
+            }
+        }
+        let now = self.now;
+        for replica in self.replicas.iter_mut().filter(|replica| replica.works()) {
+            replica.watch.poll(now);
+        }
+        for proxy in 0..self.cast.proxies {
+            let key = self.cast.key(self.cast.boxes + proxy);
+            let vital = self.replicas[leader].watch.vital(&key).unwrap_or(HealthState::Unheard);
+            self.on_vital(proxy, vital);
+        }
+        let minute = self.figures.turns / TURNS_PER_MINUTE;
+        if self.figures.turns.is_multiple_of(TURNS_PER_MINUTE) {
+            self.store.sign_tables(&self.cast, &self.config);
+            self.poll_rollout();
+            if minute.is_multiple_of(BOXES_HEAR) {
+                self.store.tell_boxes();
+            }
+        }
+        if !self.store.unplaced.is_empty() {
+            self.store.place_all(&self.cast);
+        }
+        self.notify();
+    }
+
+    fn on_vital(&mut self, proxy: usize, vital: HealthState) {
+        let former = std::mem::replace(&mut self.store.proxies[proxy].vital, vital);
+        if former == vital {
+            return;
+        }
+        if vital == HealthState::Dead {
+            let model = &self.proxies[proxy];
+            let (is_false, is_used) = (model.is_running(), !model.boxes.is_empty());
+            self.figures.declared_dead += 1;
+            self.figures.declared_dead_falsely += u64::from(is_false && is_used);
+            self.figures.declared_dead_unused += u64::from(is_false && !is_used);
+            if self.config.is_thorough && is_false && is_used {
+                let text = format!("{:.3} h: {proxy} is not dead", Self::hours(self.now));
+                self.figures.warn(&text);
+            }
+        }
+        // The others are offered alike.
+        let is_offered = |vital| matches!(vital, HealthState::Alive | HealthState::Unheard);
+        if is_offered(former) != is_offered(vital) || vital == HealthState::Dead {
+            self.replace(proxy);
+        }
+    }
+
+    /// Tells the replicas that there is something in the outbox; one notice in ten is lost, and
+    /// the regular look finds it.
+    pub(super) fn notify(&mut self) {
+        for replica in 0..self.replicas.len() {
+            if self.replicas[replica].seen < self.store.outbox.len() {
+                let is_lost = self.random.below(LOST_NOTICE) == 0;
+                let (least, most) = if is_lost { (1, OUTBOX_MS) } else { (2, 10) };
+                let span = self.between(least, most);
+                self.after(span, Event::Outbox(replica));
+            }
+        }
+    }
+
+    pub(super) fn read_outbox(&mut self, replica: usize) {
+        if !self.replicas[replica].works() || self.is_database_away {
+            return;
+        }
+        let seen = std::mem::replace(&mut self.replicas[replica].seen, self.store.outbox.len());
+        let changes: Vec<Change> = self.store.outbox.iter().skip(seen).copied().collect();
+        for change in changes {
+            match change {
+                Change::Revocations { boxes_too } => self.publish(replica, boxes_too),
+                Change::Device(who) => self.send_documents(replica, who),
+                Change::Table(proxy) => self.send_table(replica, proxy),
+                Change::Drain(proxy) => {
+                    let who = self.cast.boxes + proxy;
+                    if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
+                        desk.drain(!self.store.proxies[proxy].is_active);
+                    }
+                    self.flush_desk(replica, who);
+                }
+            }
+        }
+    }
+
+    fn publish(&mut self, replica: usize, boxes_too: bool) {
+        let desks = self.replicas[replica].desks.keys().copied();
+        let whom: Vec<usize> = desks.filter(|who| boxes_too || !self.cast.is_box(*who)).collect();
+        for who in whom {
+            let store = &self.store;
+            let to_boxes = self.cast.is_box(who);
+            let published = if to_boxes { &store.published_to_boxes } else { &store.published };
+            if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
+                desk.publish(published.clone());
+            }
+            self.flush_desk(replica, who);
+        }
+    }
+
+    fn send_documents(&mut self, replica: usize, who: usize) {
+        let device = &self.store.devices[who];
+        let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) else { return };
+        for (kind, stored) in
+            [(Kind::Candidates, &device.candidates), (Kind::Configuration, &device.configuration)]
+        {
+            if let Some(stored) = stored {
+                desk.desire(kind, stored.0, stored.1.clone());
+            }
+        }
+        let key = self.cast.key(who);
+        if let Some((_, rollout)) = &mut self.store.rollout {
+            rollout.on_reached(&key);
+        }
+        self.flush_desk(replica, who);
+    }
+
+    fn send_table(&mut self, replica: usize, proxy: usize) {
+        let who = self.cast.boxes + proxy;
+        let table = self.store.tables[proxy].clone();
+        let former = self.sent_tables[proxy].clone();
+        if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
+            desk.desire_table(table.clone(), former.as_deref());
+            self.sent_tables[proxy] = Some(table);
+        }
+        self.flush_desk(replica, who);
+    }
+
+    /// A replica ends: its streams end with it.
+    pub(super) fn end_replica(&mut self, replica: usize) {
+        let state = &mut self.replicas[replica];
+        (state.is_up, state.is_hung) = (false, false);
+        state.backlog.clear();
+        let streams: Vec<(usize, u64)> =
+            state.desks.iter().map(|(who, (stream, _))| (*who, *stream)).collect();
+        for (who, stream) in streams {
+            self.replicas[replica].close(who);
+            if self.members[who].stream == Some((replica, stream)) {
+                let soon = self.between(100, 3_000);
+                self.drop_stream(who, Some(soon));
+            }
+        }
+    }
+
+    /// A replica goes on: it does what came meanwhile.
+    pub(super) fn wake_replica(&mut self, replica: usize) {
+        self.replicas[replica].is_hung = false;
+        for (who, stream, frames) in std::mem::take(&mut self.replicas[replica].backlog) {
+            self.handle_up(who, stream, frames);
+        }
+        self.after(Duration::from_millis(OUTBOX_MS), Event::Outbox(replica));
+    }
+}

@@ -1,0 +1,239 @@
+//! The boxes and proxies of a fleet: an agent each, and a model of what it is for.
+
+use std::collections::BTreeSet;
+
+use roadweave_fleet::{Agent, AgentEvent, Down, Kept, Kind, Role, Up, VerifiedServer, Version};
+use roadweave_proto::Instant;
+
+use super::{Event, World};
+
+/// What boxes and proxies have in common.
+pub(super) struct Member {
+    pub agent: Agent,
+    /// The replica that holds the other end, and the number of the stream.
+    pub stream: Option<(usize, u64)>,
+    pub attempt: u64,
+    /// Attempts in vain since the last stream.
+    pub tries: u32,
+    /// The timer that is set.
+    pub timeout: Option<Instant>,
+    pub connected_since: Instant,
+    /// When the last message each way arrives.
+    pub up_until: Instant,
+    pub down_until: Instant,
+    /// Streams opened, messages and their bytes, and how long streams were up in ms.
+    pub opened: u64,
+    pub messages: u64,
+    pub bytes: u64,
+    pub connected_ms: u64,
+}
+
+/// A box.
+#[derive(Default)]
+pub(super) struct Ride {
+    pub on: Option<usize>,
+    /// The proxies that it may choose, and whether as a last resort alone.
+    pub candidates: Vec<(usize, bool)>,
+    pub is_in_garage: bool,
+    /// The configuration in force leaves it without uplinks.
+    pub is_cut_off: bool,
+    pub is_revoked: bool,
+    /// It belongs to the fleet, and the restored database does not know it.
+    pub is_forgotten: bool,
+    /// From which version on tables have it, once it belongs to the fleet.
+    pub in_tables_from: Option<Version>,
+    pub round: u64,
+    pub lacking: Option<(Shortfall, Instant)>,
+}
+
+impl Ride {
+    /// Whether its list has this proxy.
+    pub(super) fn knows(&self, proxy: usize) -> bool {
+        self.candidates.iter().any(|(known, _)| *known == proxy)
+    }
+}
+
+/// What a box does not have that could have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shortfall {
+    Proxy,
+    LiveProxy,
+}
+
+/// A proxy.
+#[derive(Default)]
+pub(super) struct ProxyModel {
+    pub is_killed: bool,
+    pub is_frozen: bool,
+    pub is_draining: bool,
+    pub is_partitioned: bool,
+    pub boxes: BTreeSet<usize>,
+    pub table: Option<Version>,
+    /// What reached it while it stood still.
+    pub backlog: Vec<(u64, Vec<Down>)>,
+}
+
+impl ProxyModel {
+    pub fn is_running(&self) -> bool {
+        !self.is_killed && !self.is_frozen
+    }
+}
+
+const SOFTWARE: &str = "1.0.0";
+
+impl World {
+    /// All agents, those of the start as members of the fleet.
+    pub(super) fn people(&mut self) {
+        for who in 0..self.cast.boxes + self.cast.proxies {
+            let agent = self.newcomer(who);
+            self.members.push(Member {
+                agent,
+                stream: None,
+                attempt: 0,
+                tries: 0,
+                timeout: None,
+                connected_since: Instant::ZERO,
+                up_until: Instant::ZERO,
+                down_until: Instant::ZERO,
+                opened: 0,
+                messages: 0,
+                bytes: 0,
+                connected_ms: 0,
+            });
+            match self.cast.is_box(who) {
+                true => self.rides.push(Ride::default()),
+                false => self.proxies.push(ProxyModel::default()),
+            }
+        }
+        for who in 0..self.members.len() {
+            if !self.cast.is_box(who) || who < self.config.boxes {
+                self.enrol(who);
+                let soon = self.between(0, 10_000);
+                self.connect_after(who, soon);
+            }
+        }
+    }
+
+    /// The agent of who has a token and nothing else.
+    pub(super) fn newcomer(&self, who: usize) -> Agent {
+        let role = if self.cast.is_box(who) { Role::Box } else { Role::Proxy };
+        let how = self.cast.joining(who);
+        Agent::joining(self.now, self.cast.key(who), role, SOFTWARE, how)
+    }
+
+    /// Lets it belong to the fleet since before the start.
+    fn enrol(&mut self, who: usize) {
+        let (chain, tenant) = (self.cast.chain(who), self.cast.tenant(who).clone());
+        let agent = &mut self.members[who].agent;
+        agent.on_stream_up(Instant::ZERO);
+        agent.handle_frame(Instant::ZERO, Down::Welcome { chain, tenant });
+        agent.on_stream_down(Instant::ZERO);
+        while agent.poll_frame().is_some() {}
+        while agent.poll_event().is_some() {}
+        if self.cast.is_box(who) {
+            self.rides[who].in_tables_from = Some(Version::default());
+        }
+    }
+
+    /// A process starts with what its former life has kept.
+    pub(super) fn restart(&mut self, who: usize) {
+        let kept = self.members[who].agent.kept();
+        let kept: Kept = match self.config.is_thorough {
+            true => {
+                let text = serde_json::to_string(kept).expect("it is written as JSON");
+                serde_json::from_str(&text).expect("it reads what it has written")
+            }
+            false => kept.clone(),
+        };
+        let role = if self.cast.is_box(who) { Role::Box } else { Role::Proxy };
+        let agent = Agent::restore(self.now, self.cast.key(who), role, SOFTWARE, kept);
+        self.members[who].agent = agent;
+        self.flush(who);
+    }
+
+    /// Brings what an agent has to tell and to send on its way.
+    pub(super) fn flush(&mut self, who: usize) {
+        while let Some(event) = self.members[who].agent.poll_event() {
+            self.handle_agent_event(who, event);
+        }
+        let member = &mut self.members[who];
+        let frames: Vec<Up> = std::iter::from_fn(|| member.agent.poll_frame()).collect();
+        if let Some(at) = member.agent.poll_timeout()
+            && member.timeout.is_none_or(|set| at < set)
+        {
+            member.timeout = Some(at);
+            self.at(at, Event::Timeout { who });
+        }
+        self.send_up(who, frames);
+    }
+
+    fn handle_agent_event(&mut self, who: usize, event: AgentEvent) {
+        let is_box = self.cast.is_box(who);
+        match event {
+            AgentEvent::Candidates(servers) => {
+                let of = |it: &VerifiedServer| Some((self.cast.proxy(&it.key)?, it.last_resort));
+                let candidates = servers.iter().filter_map(of).collect();
+                self.on_candidates(who, candidates);
+            }
+            AgentEvent::Configure { text, .. } if is_box => {
+                self.on_configure(who, &text.unwrap_or_default());
+            }
+            AgentEvent::Revoked(keys) if !is_box => {
+                let proxy = who - self.cast.boxes;
+                for key in keys {
+                    self.end_session(proxy, &key);
+                }
+                self.members[who].agent.on_revoked();
+            }
+            // A box leads to none that is withdrawn: its candidates come anew.
+            AgentEvent::Revoked(_) => self.members[who].agent.on_revoked(),
+            AgentEvent::Table => self.on_table(who),
+            AgentEvent::Drain(drained) => self.on_drain(who - self.cast.boxes, drained),
+            AgentEvent::Refused { .. } => {
+                let later = self.between(5_000, 15_000);
+                self.drop_stream(who, Some(later));
+            }
+            AgentEvent::Warning(text) => {
+                // A restored controller's revocations are older, which every proxy says; and a
+                // table comes twice where a proxy has said twice what it has.
+                let meant = ["revocations end at", "missing in the revocations", "is held"];
+                let is_meant = meant.iter().any(|meant| text.contains(meant));
+                if self.config.is_thorough && !is_meant {
+                    let name = if is_box { "box" } else { "proxy" };
+                    let at = Self::hours(self.now);
+                    self.figures.warn(&format!("{at:.3} h, {name} {who}: {text}"));
+                }
+                self.figures.warnings += 1;
+            }
+            AgentEvent::Joined { .. }
+            | AgentEvent::Configure { .. }
+            | AgentEvent::Anchors(_)
+            | AgentEvent::Watch(_)
+            | AgentEvent::Keep
+            | AgentEvent::Seek => {}
+        }
+    }
+
+    /// A proxy may let in others than before.
+    fn on_table(&mut self, who: usize) {
+        let proxy = who - self.cast.boxes;
+        let agent = &self.members[who].agent;
+        self.proxies[proxy].table = agent.kept().taken().get(&Kind::Table).copied();
+        if self.config.is_thorough {
+            let admission = agent.admission();
+            let is_withdrawn =
+                |why: &roadweave_fleet::Refused| why.to_string().contains("is revoked");
+            let wrong = admission.refused.iter().filter(|(_, why)| !is_withdrawn(why)).count();
+            self.figures.wrongly_refused += wrong as u64;
+        }
+        let is_forgotten = |who: &&usize| self.rides[**who].is_forgotten;
+        let gone: Vec<usize> =
+            self.proxies[proxy].boxes.iter().filter(is_forgotten).copied().collect();
+        for who in gone {
+            if !self.accepts(proxy, who) {
+                self.set_proxy(who, None);
+                self.choose_after(who, std::time::Duration::from_secs(5));
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What happens to a fleet from outside, drawn before the start.
+
+use std::time::Duration;
+
+use roadweave_proto::{Instant, SplitMix64};
+
+use super::FleetConfig;
+
+/// What happens, and what ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A new box shows its token.
+    Join { who: usize },
+    /// A box loses all coverage, or has it again.
+    Garage { who: usize, is_in: bool },
+    /// A person withdraws the key of a box, and tries again while the controller is away.
+    Revoke { who: usize },
+    /// A configuration begins its way; of 100 boxes it cuts so many off.
+    Roll { number: u32, cuts: u8, is_refused: bool },
+    /// A person looks at a rollout that has halted, and aborts it.
+    Review { number: u32 },
+    /// A replica is killed, or starts again.
+    Killed { replica: usize, is_over: bool },
+    /// A replica stands still, or goes on.
+    Hung { replica: usize, is_over: bool },
+    /// The database is away.
+    Database { is_over: bool },
+    /// The database is copied.
+    Backup,
+    /// All replicas end; the database is the copy when they come back, in a new epoch.
+    Restored { is_over: bool },
+    /// A proxy's process ends, or starts again.
+    ProxyKilled { proxy: usize, is_over: bool },
+    /// A proxy stands still, or goes on.
+    Frozen { proxy: usize, is_over: bool },
+    /// A proxy lets go of its boxes for an update, and takes some again.
+    Drained { proxy: usize, is_over: bool },
+    /// A proxy and the controller do not reach each other; boxes reach both.
+    Partition { proxy: usize, is_over: bool },
+}
+
+struct Planner<'a> {
+    config: &'a FleetConfig,
+    random: SplitMix64,
+    events: Vec<(Instant, Event)>,
+}
+
+/// Everything that is to happen, unordered.
+pub(super) fn plan(config: &FleetConfig) -> Vec<(Instant, Event)> {
+    // Not the seed itself: the world draws by that.
+    let random = SplitMix64::new(SplitMix64::word(config.seed, 77));
+    let mut planner = Planner { config, random, events: Vec::new() };
+    planner.daily_life();
+    if config.faults {
+        planner.faults();
+    }
+    planner.events
+}
+
+impl Planner<'_> {
+    /// Joins, garages, revocations, configurations.
+    fn daily_life(&mut self) {
+        let FleetConfig { boxes, hours, .. } = *self.config;
+        for who in boxes..boxes + boxes.div_ceil(100) {
+            let at = self.moment();
+            self.events.push((at, Event::Join { who }));
+        }
+        for who in 0..boxes {
+            let mut at = self.span(0, 12 * 3_600);
+            while at < Duration::from_secs(3_600) * hours {
+                let long = self.span(600, 3_600);
+                let now = Instant::ZERO + at;
+                self.events.push((now, Event::Garage { who, is_in: true }));
+                self.events.push((now + long, Event::Garage { who, is_in: false }));
+                at += long + self.span(3 * 3_600, 21 * 3_600);
+            }
+        }
+        for _ in 0..hours.max(2) {
+            let (at, who) = (self.moment(), self.random.below(boxes));
+            self.events.push((at, Event::Revoke { who }));
+        }
+        // Good ones, one that cuts all off, one that cuts off some, one that cannot be read.
+        let kinds = [(0, false), (100, false), (0, false), (10, false), (0, true), (0, false)];
+        let each = Duration::from_secs(3_600) * hours / kinds.len() as u32;
+        for (number, (cuts, is_refused)) in (0..).zip(kinds) {
+            let at = Instant::ZERO + each * number + Duration::from_secs(300);
+            self.events.push((at, Event::Roll { number, cuts, is_refused }));
+        }
+    }
+
+    fn faults(&mut self) {
+        let FleetConfig { proxies, replicas, hours, .. } = *self.config;
+        let often = hours.div_ceil(4).max(1);
+        for _ in 0..often {
+            let replica = self.random.below(replicas);
+            self.fault((10, 300), |is_over| Event::Killed { replica, is_over });
+            let replica = self.random.below(replicas);
+            self.fault((20, 300), |is_over| Event::Hung { replica, is_over });
+            self.fault((10, 600), |is_over| Event::Database { is_over });
+        }
+        // Each proxy has at most one fault, so that none ends what another began.
+        let mut order: Vec<usize> = (0..proxies).collect();
+        for index in (1..proxies).rev() {
+            order.swap(index, self.random.below(index + 1));
+        }
+        let faulty = (often as usize * 4).min(proxies / 2);
+        for (nth, proxy) in order.into_iter().take(faulty).enumerate() {
+            match nth % 4 {
+                0 => self.fault((120, 1_800), |is_over| Event::ProxyKilled { proxy, is_over }),
+                1 => self.fault((20, 1_200), |is_over| Event::Frozen { proxy, is_over }),
+                2 => self.fault((600, 1_800), |is_over| Event::Drained { proxy, is_over }),
+                _ => self.fault((120, 1_800), |is_over| Event::Partition { proxy, is_over }),
+            }
+        }
+        let long = Duration::from_secs(3_600) * hours;
+        let middle = Instant::ZERO + long / 2;
+        self.events.push((middle - long / 8, Event::Backup));
+        self.events.push((middle, Event::Restored { is_over: false }));
+        self.events.push((middle + Duration::from_secs(120), Event::Restored { is_over: true }));
+    }
+
+    fn fault(&mut self, seconds: (u64, u64), event: impl Fn(bool) -> Event) {
+        let at = self.moment();
+        let long = self.span(seconds.0, seconds.1);
+        self.events.push((at, event(false)));
+        self.events.push((at + long, event(true)));
+    }
+
+    /// A moment within the world's time.
+    fn moment(&mut self) -> Instant {
+        let seconds = u64::from(self.config.hours) * 3_600;
+        // Not at the very end: what it leads to is to be seen.
+        Instant::ZERO + self.span(60, seconds - seconds / 20)
+    }
+
+    fn span(&mut self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(least * 1_000 + self.random.next_u64() % ((most - least) * 1_000))
+    }
+}

@@ -1,0 +1,250 @@
+//! Is the bond ever worse than the best of its links alone? Two links, sixteen ways.
+//!
+//! ```text
+//! Profile ─┬─ each link alone ─┐                    ┌─ transfer ───► goodput
+//!          └─ both of them ────┴─ x loads x seeds ──┴─ paced flow ─► p99 of the delay
+//!                       both ÷ better one, seed by seed ─► median
+//! ```
+//!
+//! On each link alone runs the same tunnel with the same lanes, so that what is compared is the
+//! bond and not the tunnel. The profiles are those that mqvpn, a multipath QUIC VPN, publishes
+//! results of (docs/experiments/never-worse.md); its links were `tc netem`, whose queue of 1,000
+//! packets the links here have as well.
+
+use std::time::Duration;
+
+use roadweave_emulate::{Direction, DriveLink, DuplexLink, Jitter, Timeline, Trace};
+use roadweave_proto::Rate;
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, default_lanes};
+
+use crate::run::run;
+use crate::scenario::Scenario;
+use crate::traffic::{Bulk, Detail, FIRST_PORT, TrafficKind, TrafficSpec};
+use crate::video::quality::Percentiles;
+use crate::world::WorldError;
+
+/// Two links.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Profile {
+    /// What it is called.
+    pub name: &'static str,
+    /// The links, `a` and `b`.
+    pub links: [ProfileLink; 2],
+}
+
+/// One link, the same both ways.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProfileLink {
+    /// One-way delay.
+    pub delay_ms: u16,
+    /// Its standard deviation, normal, packet by packet: packets overtake one another.
+    pub jitter_ms: u16,
+    /// Share of packets lost, each for itself, per mille.
+    pub loss_per_mille: u16,
+    /// Capacity.
+    pub rate_mbps: u16,
+}
+
+/// Which links a tunnel has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The one at this position, alone.
+    One(usize),
+    /// All links.
+    All,
+}
+
+/// What rides on a tunnel, from the vehicle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// A QUIC transfer with `cubic` of so many bytes.
+    Transfer(u64),
+    /// Packets of [`PACED_BYTES`] bytes at [`PACED_RATE`], for so long.
+    Paced(Duration),
+}
+
+/// What came of one load over the best link and over all, medians over the seeds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    /// Over the link that is best alone, by this median, Mbit/s or ms.
+    pub single: f64,
+    /// Over all links together, Mbit/s or ms.
+    pub all: f64,
+    /// All links by the best one, seed by seed.
+    pub ratio: f64,
+}
+
+/// The lanes of a product without configuration, reduced to the one called `name`, which takes all
+/// packets; `None` if there is none of that name.
+pub fn lane_alone(name: &str) -> Option<Vec<LaneConfig>> {
+    let lane = default_lanes().into_iter().find(|lane| lane.name == name)?;
+    Some(vec![LaneConfig { rule: LaneRule::default(), ..lane }])
+}
+
+impl Profile {
+    /// The scenario of `load` over these links with `lanes`.
+    pub fn scenario(&self, over: Over, lanes: &[LaneConfig], load: Load, seed: u64) -> Scenario {
+        let (links, traffic) = (over.pick(self.world_links(seed).into_iter()), load.traffic());
+        Scenario {
+            lanes: lanes.to_vec(),
+            seconds: traffic.lasting.as_secs().clamp(1, 3_600) as u32,
+            traffic: vec![traffic],
+            seed,
+            ..Scenario::new(self.name, links, Strategy::xnc())
+        }
+    }
+
+    /// The links of a world, the same both ways; `seed` decides what is random in them.
+    pub fn world_links(&self, seed: u64) -> Vec<DuplexLink> {
+        let links = self.links.iter().enumerate();
+        links.map(|(at, link)| link.world_link(at, seed)).collect()
+    }
+}
+
+impl Over {
+    /// These of `links`.
+    ///
+    /// # Panics
+    /// If it names a link that is not there.
+    pub fn pick(self, links: impl Iterator<Item = DuplexLink>) -> Vec<DuplexLink> {
+        let (first, count) = match self {
+            Self::One(at) => (at, 1),
+            Self::All => (0, usize::MAX),
+        };
+        let picked: Vec<_> = links.skip(first).take(count).collect();
+        assert!(!picked.is_empty(), "there is no link {first}");
+        picked
+    }
+}
+
+impl Load {
+    fn traffic(self) -> TrafficSpec {
+        let (kind, lasting) = match self {
+            Self::Transfer(bytes) => {
+                let bulk = Bulk { bytes: Some(bytes), congestion: CongestionControl::Cubic };
+                (TrafficKind::Bulk(bulk), TRANSFER_MAX)
+            }
+            Self::Paced(lasting) => {
+                let kind = TrafficKind::Constant { rate: PACED_RATE, packet_bytes: PACED_BYTES };
+                (kind, lasting)
+            }
+        };
+        TrafficSpec {
+            name: "load".into(),
+            direction: Direction::Up,
+            port: FIRST_PORT,
+            begin: Duration::ZERO,
+            lasting,
+            kind,
+        }
+    }
+
+    /// Whether more is better.
+    pub fn is_goodput(self) -> bool {
+        !matches!(self, Self::Paced(_))
+    }
+}
+
+/// What the only load of `scenario` gets: goodput in Mbit/s of a transfer, or the p99 of the delay
+/// in ms of a paced flow, in which a packet that never arrives counts as 700 ms.
+///
+/// # Errors
+/// [`WorldError`] when its lanes make no world.
+pub fn measure(scenario: &Scenario) -> Result<f64, WorldError> {
+    let outcome = run(scenario)?;
+    Ok(match &outcome.traffic[0].detail {
+        Detail::Bulk(bulk) => bulk.goodput_bps / 1e6,
+        Detail::Stream(stream) => {
+            let mut delays = stream.delays();
+            delays.resize(stream.log.packets.len(), NEVER);
+            delays.sort_unstable();
+            Percentiles::of_sorted(&delays).p99.min(NEVER.as_secs_f64() * 1e3)
+        }
+        _ => unreachable!("a load is one of these two"),
+    })
+}
+
+impl ProfileLink {
+    fn world_link(&self, index: usize, seed: u64) -> DuplexLink {
+        let millis = |ms: u16| Duration::from_millis(ms.into());
+        let rate = Rate::from_kbps(u64::from(self.rate_mbps) * 1_000);
+        let loss = Timeline::constant(f64::from(self.loss_per_mille) / 1e3);
+        let trace = Trace::constant(rate, millis(self.delay_ms)).with_loss(loss);
+        let name = ["a", "b"][index];
+        let mut link = DuplexLink::new(&DriveLink::symmetric(name, trace), index as u64, seed);
+        for way in [&mut link.up, &mut link.down] {
+            way.queue_bytes = QUEUE_BYTES;
+            way.jitter = (self.jitter_ms > 0)
+                .then(|| Jitter { deviation: millis(self.jitter_ms), reorders: true });
+        }
+        link
+    }
+}
+
+impl Compared {
+    /// Compares what [`measure`] gave of `load` over each link alone and over all of them, one
+    /// value per seed in equal order; at least one link and one seed.
+    pub fn new(load: Load, singles: &[&[f64]], all: &[f64]) -> Self {
+        let better = |left: &&[f64], right: &&[f64]| match load.is_goodput() {
+            true => middle(right).total_cmp(&middle(left)),
+            false => middle(left).total_cmp(&middle(right)),
+        };
+        let best = singles.iter().copied().min_by(better).unwrap_or_default();
+        let by = |(all, single): (&f64, &f64)| all / single.max(f64::MIN_POSITIVE);
+        let ratios: Vec<f64> = all.iter().zip(best).map(by).collect();
+        Self { single: middle(best), all: middle(all), ratio: middle(&ratios) }
+    }
+}
+
+/// The middle one of `values`, of an even number the lower one.
+fn middle(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[(sorted.len() - 1) / 2]
+}
+
+const fn link(delay_ms: u16, jitter_ms: u16, loss_per_mille: u16, rate_mbps: u16) -> ProfileLink {
+    ProfileLink { delay_ms, jitter_ms, loss_per_mille, rate_mbps }
+}
+
+const fn profile(name: &'static str, a: ProfileLink, b: ProfileLink) -> Profile {
+    Profile { name, links: [a, b] }
+}
+
+/// All profiles.
+pub const PROFILES: [Profile; 16] = [
+    profile("baseline", EVEN, EVEN),
+    profile("rtt_40", EVEN, link(40, 0, 0, 50)),
+    profile("rtt_70", EVEN, link(70, 0, 0, 50)),
+    profile("rtt_120", EVEN, link(120, 0, 0, 50)),
+    profile("rtt_320", EVEN, link(320, 0, 0, 50)),
+    profile("jit_5", link(20, 5, 0, 50), link(20, 5, 0, 50)),
+    profile("jit_20", link(20, 20, 0, 50), link(20, 20, 0, 50)),
+    profile("loss_05", link(20, 0, 5, 50), link(20, 0, 5, 50)),
+    profile("loss_2", link(20, 0, 20, 50), link(20, 0, 20, 50)),
+    profile("bw_4to1", EVEN, link(20, 0, 0, 12)),
+    profile("bw_10to1", link(20, 0, 0, 100), link(20, 0, 0, 10)),
+    profile("dual_lte", link(30, 5, 5, 40), link(45, 8, 5, 25)),
+    profile("fiber_lte", link(8, 0, 0, 300), link(40, 8, 5, 30)),
+    profile("lte_starlink", link(35, 8, 0, 40), link(50, 25, 10, 100)),
+    profile("lte_geo", link(35, 0, 0, 40), link(320, 20, 5, 20)),
+    profile("congested", link(50, 20, 20, 20), link(60, 25, 20, 15)),
+];
+
+/// The link that most profiles begin with.
+const EVEN: ProfileLink = link(20, 0, 0, 50);
+/// The rate of a paced flow, with headers: a video call in good quality, which the slowest link of
+/// all carries.
+pub const PACED_RATE: Rate = Rate::from_kbps(4_000);
+/// The size of its packets, with headers.
+pub const PACED_BYTES: usize = 1_200;
+/// What a packet counts as that never arrives, as everywhere in the lab.
+const NEVER: Duration = Duration::from_millis(700);
+/// A transfer that takes longer is cut off.
+const TRANSFER_MAX: Duration = Duration::from_secs(60);
+/// The queue of `tc netem`: 1,000 packets.
+const QUEUE_BYTES: usize = 1_000 * 1_500;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,343 @@
+//! RAVEN's evaluation: what people in a vehicle wait for, at each confidence, and what it costs.
+//!
+//! ```text
+//! recordings ─► routes of several minutes ─► learn on all others ─► speech, music, recommender on each
+//!                                                                   ├─ response times      (table 2)
+//!                                                                   └─ bytes sent twice    (figure 6)
+//! transfers and loads of 1 kB to 50 MB ─► which part of them was sent twice                (section 5.6)
+//! ```
+//!
+//! A recording of half a minute says little about a question every twenty seconds, so recordings of
+//! equal links are joined, one behind the other. As in the paper, what a strategy knows of the
+//! networks is learned on the routes that it is not measured on.
+//!
+//! Source: RAVEN sections 5.1 to 5.6.
+
+pub mod loads;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use roadweave_emulate::{
+    AtEnd, Capacity, Direction, Drive, DriveLink, DuplexLink, Timeline, TimelineError, Trace,
+};
+use roadweave_proto::{Instant, Rate};
+use roadweave_quic::CongestionControl;
+use roadweave_schedule::{Raven, RavenConfig, Scheduler as _};
+use roadweave_tunnel::Strategy;
+use serde::Serialize;
+
+use crate::inner;
+use crate::run::{Stage, warm_up};
+use crate::scenario::{DRAIN, Scenario};
+use crate::traffic::{App, Detail, FIRST_PORT, TrafficKind, TrafficSpec};
+use crate::video::quality::Percentiles;
+use crate::world::{World, WorldConfig, WorldError};
+
+/// Why recordings make no routes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// There are too few recordings to learn on some and measure on others.
+    #[error("{0} recordings make no {1} routes")]
+    TooFew(usize, usize),
+    /// The recordings are not of the same links.
+    #[error("the links of {name} are not those of {first}")]
+    OtherLinks {
+        /// The recording.
+        name: String,
+        /// The first one.
+        first: String,
+    },
+    /// A recording has no length.
+    #[error("{name}: {source}")]
+    Empty {
+        /// The recording.
+        name: String,
+        /// What is wrong.
+        source: TimelineError,
+    },
+}
+
+/// What one application lived through with one strategy on one route.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Answered {
+    /// The route.
+    pub route: String,
+    /// What the people did: `speech`, `music` or `recommender`.
+    pub app: String,
+    /// The strategy.
+    pub strategy: String,
+    /// Requests made.
+    pub asked: u64,
+    /// Requests that were answered in time.
+    pub answered: u64,
+    /// From a request to its last answer; one without an answer counts as [`REQUEST_TIMEOUT`].
+    pub response_ms: Percentiles,
+    /// Bytes sent beyond the first copy of each packet, by those, both ways.
+    pub extra_bytes: f64,
+    /// The response times, ascending.
+    #[serde(skip)]
+    pub responses: Vec<Duration>,
+    /// First copies of packets, bytes.
+    #[serde(skip)]
+    pub source_bytes: u64,
+    /// Further copies.
+    #[serde(skip)]
+    pub further_bytes: u64,
+}
+
+/// Which part of transfers of one size was sent more than once.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Transferred {
+    /// The size of each transfer, bytes.
+    pub bytes: u64,
+    /// Copies sent, by those that would be sent if all packets went to all paths, 0..1.
+    pub redundant: f64,
+}
+
+/// Joins recordings of equal links to `count` routes, each recording as long as its shortest link,
+/// with links that carry [`CAPACITY`].
+///
+/// # Errors
+/// [`RouteError`].
+pub fn routes(recordings: &[(String, Drive)], count: usize) -> Result<Vec<Drive>, RouteError> {
+    let Some((first, drive)) = recordings.first().filter(|_| recordings.len() >= count) else {
+        return Err(RouteError::TooFew(recordings.len(), count));
+    };
+    let names = |drive: &Drive| -> Vec<String> {
+        drive.links.iter().map(|link| link.name.clone()).collect()
+    };
+    if let Some((name, _)) = recordings.iter().find(|(_, other)| names(other) != names(drive)) {
+        return Err(RouteError::OtherLinks { name: name.clone(), first: first.clone() });
+    }
+    let part = |route: usize| {
+        &recordings[recordings.len() * route / count..recordings.len() * (route + 1) / count]
+    };
+    (0..count).map(|route| join(part(route))).collect()
+}
+
+fn join(recordings: &[(String, Drive)]) -> Result<Drive, RouteError> {
+    let length = |drive: &Drive| {
+        let lengths = drive.links.iter().filter_map(|link| link.up.length());
+        lengths.min().unwrap_or(PIECE)
+    };
+    let link = |(index, name): (usize, &String)| {
+        let (mut delays, mut losses, mut begin) = (Vec::new(), Vec::new(), Duration::ZERO);
+        for (_, drive) in recordings {
+            let trace = &drive.links[index].up;
+            let end = begin + length(drive);
+            delays.extend(steps(trace.delay(), begin, end));
+            losses.extend(steps(trace.loss(), begin, end));
+            begin = end;
+        }
+        let empty = |source| RouteError::Empty { name: name.clone(), source };
+        let delay = Timeline::new(delays, begin, AtEnd::Repeat).map_err(empty)?;
+        let loss = Timeline::new(losses, begin, AtEnd::Repeat).map_err(empty)?;
+        let trace = Trace::new(Capacity::constant(CAPACITY), delay, loss);
+        Ok(DriveLink::symmetric(name, trace))
+    };
+    let names: Vec<String> = recordings[0].1.links.iter().map(|link| link.name.clone()).collect();
+    let links = names.iter().enumerate().map(link).collect::<Result<_, _>>()?;
+    Ok(Drive { links })
+}
+
+/// The steps of a pass, between `begin` and `end`.
+fn steps<V: Copy>(timeline: &Timeline<V>, begin: Duration, end: Duration) -> Vec<(Duration, V)> {
+    let mut at = begin;
+    let mut steps = Vec::new();
+    for (lasts, value) in timeline.iter() {
+        if at < end {
+            steps.push((at, value));
+        }
+        at += lasts;
+    }
+    steps
+}
+
+/// What RAVEN learns on these routes: a probe each [`PROBE_INTERVAL`], unless it was lost.
+pub fn learn<'a>(routes: impl IntoIterator<Item = &'a Drive>) -> String {
+    let mut raven = Raven::new(RavenConfig::default());
+    for link in routes.into_iter().flat_map(|route| &route.links) {
+        let end = link.up.length().unwrap_or(PIECE);
+        let times = (0..).map(|probe| PROBE_INTERVAL * probe).take_while(|at| *at < end);
+        let answered = times.filter(|at| link.up.loss().at(*at) < 0.5);
+        let sample = |at| (Instant::ZERO + at, 2 * link.up.delay().at(at));
+        raven.learn(&link.name, answered.map(sample));
+    }
+    raven.learned().unwrap_or_default()
+}
+
+/// Lets people use `app` on `route`, as often as `seeds` has seeds; `learned`: what the strategy
+/// knows of the networks.
+///
+/// # Errors
+/// [`WorldError`] when the route makes no world.
+pub fn ask(
+    route: (&str, &Drive),
+    app: App,
+    strategy: &Strategy,
+    learned: &str,
+    seeds: std::ops::Range<u64>,
+) -> Result<Answered, WorldError> {
+    let mut all = Answered {
+        route: route.0.to_owned(),
+        app: name_of(app).to_owned(),
+        strategy: strategy.to_string(),
+        ..Answered::default()
+    };
+    for seed in seeds {
+        let length = route.1.length().unwrap_or(PIECE);
+        let scenario = Scenario {
+            seconds: length.as_secs() as u32,
+            seed,
+            learned: BTreeMap::from([(LANE.to_owned(), learned.to_owned())]),
+            traffic: vec![TrafficSpec {
+                name: all.app.clone(),
+                direction: Direction::Up,
+                port: FIRST_PORT,
+                begin: Duration::ZERO,
+                lasting: length.saturating_sub(REQUEST_TIMEOUT),
+                kind: TrafficKind::Requests(app),
+            }],
+            ..Scenario::new(route.0, links(route.1, seed), strategy.clone())
+        };
+        all.add(&scenario)?;
+    }
+    all.settle();
+    Ok(all)
+}
+
+impl Answered {
+    /// Reckons what is told of all that was added.
+    fn settle(&mut self) {
+        self.responses.sort_unstable();
+        let mut responses = self.responses.clone();
+        responses.resize(self.asked as usize, REQUEST_TIMEOUT);
+        self.response_ms = Percentiles::of_sorted(&responses);
+        self.extra_bytes = self.further_bytes as f64 / self.source_bytes.max(1) as f64;
+    }
+
+    /// Runs `scenario` and adds what came of it.
+    fn add(&mut self, scenario: &Scenario) -> Result<(), WorldError> {
+        let mut stage = Stage::new(world(scenario)?);
+        warm_up(&mut stage, scenario);
+        let start = stage.world.now();
+        stage.world.restart_links(scenario.links.clone());
+        let before = sent(&stage.world);
+        for spec in &scenario.traffic {
+            stage.add_traffic(spec.build(start, scenario.seed));
+        }
+        let end = start + scenario.duration() + DRAIN;
+        stage.run_until(end);
+        let after = sent(&stage.world);
+        self.source_bytes += after.0.saturating_sub(before.0);
+        self.further_bytes += after.1.saturating_sub(before.1);
+        for traffic in stage.traffic() {
+            if let Detail::Requests(requests) = traffic.report(end).detail {
+                self.asked += requests.asked;
+                self.answered += requests.answered;
+                self.responses.extend(requests.responses);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sends [`TRANSFERS`] transfers of `bytes` bytes from the vehicle, with pauses of half a minute,
+/// and every packet on all paths as long as the strategy takes it for a small one.
+///
+/// # Errors
+/// [`WorldError`] when the route makes no world.
+pub fn transfer(route: &Drive, bytes: u64, seed: u64) -> Result<Transferred, WorldError> {
+    let strategy: Strategy = "raven:100".parse().expect("it is one of the strategies");
+    let scenario = Scenario { seed, ..Scenario::new("transfers", links(route, seed), strategy) };
+    let mut stage = Stage::new(world(&scenario)?);
+    warm_up(&mut stage, &scenario);
+    stage.world.restart_links(scenario.links.clone());
+    let (mut source, mut further) = (0, 0);
+    for _ in 0..TRANSFERS {
+        let before = sent_up(&stage.world);
+        for at in (0..bytes).step_by(PART) {
+            let payload = vec![0; (bytes - at).min(PART as u64) as usize];
+            stage
+                .world
+                .handle_inner(Direction::Up, &inner::udp(Direction::Up, FIRST_PORT, &payload));
+        }
+        stage.world.flush();
+        stage.run_until(stage.world.now() + PAUSE);
+        let after = sent_up(&stage.world);
+        source += after.0 - before.0;
+        further += after.1 - before.1;
+    }
+    let everything = source.max(1) * (route.links.len() as u64 - 1);
+    Ok(Transferred { bytes, redundant: further as f64 / everything as f64 })
+}
+
+fn world(scenario: &Scenario) -> Result<World, WorldError> {
+    World::new(WorldConfig {
+        links: scenario.links.clone(),
+        lanes_up: scenario.lanes.clone(),
+        lanes_down: scenario.lanes_down(),
+        streams: None,
+        congestion: CongestionControl::default(),
+        speedtest: None,
+        seed: scenario.seed,
+        trust: Default::default(),
+        policies: BTreeMap::new(),
+        strangers: Default::default(),
+        learned: scenario.learned.clone(),
+        machine: scenario.machine,
+    })
+}
+
+fn links(route: &Drive, seed: u64) -> Vec<DuplexLink> {
+    (0..).zip(&route.links).map(|(index, link)| DuplexLink::new(link, index, seed)).collect()
+}
+
+/// Bytes of first copies, and of others, that both ends have sent.
+fn sent(world: &World) -> (u64, u64) {
+    let (up, down) = (world.client_status(), world.server_status());
+    let lanes = up.iter().chain(&down).flat_map(|status| &status.stats.lanes);
+    lanes.fold((0, 0), |(source, further), lane| {
+        let sent = &lane.sent;
+        (source + sent.source_bytes, further + sent.duplicate_bytes + sent.coded_bytes)
+    })
+}
+
+/// Datagrams with first copies, and others, that the vehicle has sent.
+fn sent_up(world: &World) -> (u64, u64) {
+    let status = world.client_status();
+    let lanes = status.iter().flat_map(|status| &status.stats.lanes);
+    lanes.fold((0, 0), |(source, further), lane| {
+        (source + lane.sent.source_datagrams, further + lane.sent.duplicate_datagrams)
+    })
+}
+
+/// An application's name.
+pub fn name_of(app: App) -> &'static str {
+    match app {
+        App::Speech => "speech",
+        App::Music => "music",
+        App::Recommender => "recommender",
+    }
+}
+
+/// The lane of a scenario without lanes of its own.
+const LANE: &str = "default";
+/// What every link carries: far more than these applications need.
+pub const CAPACITY: Rate = Rate::from_kbps(50_000);
+/// After so long a request counts as unanswered.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a network is probed on the routes that are learned on.
+pub const PROBE_INTERVAL: Duration = Duration::from_millis(600);
+/// Transfers of each size.
+pub const TRANSFERS: u32 = 10;
+/// A recording of which no length is known.
+const PIECE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_secs(30);
+/// Payload of an inner packet of a transfer, bytes.
+const PART: usize = 1_200;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! What RAVEN copies of large loads over TCP: here one connection, which goes as a stream.
+//!
+//! ```text
+//! Loading ─ ask for a part ─► connection ─► all of it ─► Loading: the next part
+//!                                   └─► Loaded: what was sent twice
+//! ```
+//!
+//! Source: RAVEN section 5.6.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use roadweave_emulate::{Drive, DuplexLink};
+use roadweave_proto::Instant;
+use roadweave_proto::wire::StreamPriority;
+use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
+use serde::Serialize;
+
+use super::links;
+use crate::video::quality::Percentiles;
+use crate::web::{Browser, ConnectionId, News, REQUEST, Visit, Visitor};
+use crate::world::{World, WorldConfig, WorldError};
+
+/// What is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// 50 MB in chunks of 1 MB, one after the other.
+    Video,
+    /// 50 MB in one piece: a video whose player never lets the queue run empty.
+    Unbroken,
+}
+
+impl Load {
+    /// Everything that is loaded.
+    pub const ALL: [Self; 2] = [Self::Video, Self::Unbroken];
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Video => "video",
+            Self::Unbroken => "unbroken",
+        }
+    }
+
+    /// How many parts are loaded one after the other.
+    pub const fn parts(self) -> u64 {
+        match self {
+            Self::Video => 50,
+            Self::Unbroken => 1,
+        }
+    }
+
+    /// The bytes of a part.
+    const fn bytes(self) -> u32 {
+        50_000_000 / self.parts() as u32
+    }
+}
+
+impl FromStr for Load {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let named = Self::ALL.into_iter().find(|load| load.name() == name);
+        named.ok_or_else(|| format!("no load; there are {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+/// What was sent for one load on one route.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Loaded {
+    /// The route.
+    pub route: String,
+    /// What was loaded: [`Load::name`].
+    pub load: &'static str,
+    /// The strategy.
+    pub strategy: String,
+    /// Parts that came whole, of so many.
+    pub whole: u64,
+    /// Parts.
+    pub parts: u64,
+    /// From the request of a part to its last byte.
+    pub took_ms: Percentiles,
+    /// Bytes that were sent a second time, by all bytes that were sent: to the vehicle.
+    pub copies_down: f64,
+    /// The same from the vehicle.
+    pub copies_up: f64,
+    /// The same both ways together.
+    pub copies: f64,
+}
+
+/// Loads `load` on `route`.
+///
+/// # Errors
+/// [`WorldError`] when the route makes no world.
+pub fn load(
+    route: (&str, &Drive),
+    load: Load,
+    strategy: &Strategy,
+    learned: &str,
+    seed: u64,
+) -> Result<Loaded, WorldError> {
+    let links: Vec<DuplexLink> = links(route.1, seed);
+    let lane = LaneConfig { strategy: strategy.clone(), ..StreamsConfig::default().lane };
+    let packets = vec![LaneConfig::new("default", Strategy::xnc())];
+    let mut visit = Visit::new(WorldConfig {
+        streams: Some(StreamsConfig { lane, ..StreamsConfig::default() }),
+        learned: BTreeMap::from([(StreamsConfig::LANE.to_owned(), learned.to_owned())]),
+        ..WorldConfig::plain(links.clone(), packets, seed)
+    })?;
+    visit.world.restart_links(links);
+    let before = both_ways(&visit.world);
+    let start = visit.world.now();
+    let mut loading =
+        Loading { load, connection: None, missing: 0, begun: start, took: vec![], is_over: false };
+    visit.run(&mut loading, start + LOAD_MAX);
+    let after = both_ways(&visit.world);
+    let [up, down] = [0, 1].map(|way| {
+        let (source, further): (u64, u64) = after[way];
+        (source.saturating_sub(before[way].0), further.saturating_sub(before[way].1))
+    });
+    let share = |(source, further): (u64, u64)| further as f64 / (source + further).max(1) as f64;
+    let mut took = loading.took;
+    took.sort_unstable();
+    Ok(Loaded {
+        route: route.0.to_owned(),
+        load: load.name(),
+        strategy: strategy.to_string(),
+        whole: took.len() as u64,
+        parts: load.parts(),
+        took_ms: Percentiles::of_sorted(&took),
+        copies_down: share(down),
+        copies_up: share(up),
+        copies: share((up.0 + down.0, up.1 + down.1)),
+    })
+}
+
+/// Bytes of first copies, and of others, from the vehicle and to it.
+fn both_ways(world: &World) -> [(u64, u64); 2] {
+    let of = |status: &[roadweave_tunnel::SessionStatus]| {
+        let lanes = status.iter().flat_map(|status| &status.stats.lanes);
+        lanes.fold((0, 0), |(source, further), lane| {
+            let sent = &lane.sent;
+            (source + sent.source_bytes, further + sent.duplicate_bytes + sent.coded_bytes)
+        })
+    };
+    let client: Vec<_> = world.client_status().into_iter().collect();
+    [of(&client), of(&world.server_status())]
+}
+
+/// A visitor that loads it.
+#[derive(Debug)]
+struct Loading {
+    load: Load,
+    connection: Option<ConnectionId>,
+    /// Bytes of the part under way that have not come.
+    missing: u64,
+    begun: Instant,
+    /// How long each part took that came whole.
+    took: Vec<Duration>,
+    /// Whether the connection ended before its time.
+    is_over: bool,
+}
+
+impl Visitor for Loading {
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn act(&mut self, world: &mut World, browser: &mut Browser, news: Vec<News>) {
+        for news in news {
+            match news {
+                News::Came(id, bytes) if self.connection == Some(id) => {
+                    self.missing = self.missing.saturating_sub(bytes);
+                    if self.missing == 0 {
+                        self.took.push(world.now().since(self.begun));
+                    }
+                }
+                News::Over(id) => self.is_over |= self.connection == Some(id),
+                News::Came(..) => {}
+            }
+        }
+        if !self.goes_on() {
+            self.connection.into_iter().for_each(|id| browser.finish(world, id));
+        } else if self.missing == 0 {
+            let open = || browser.open(world, StreamPriority::new(3, true));
+            let Some(id) = self.connection.or_else(open) else { return };
+            self.connection = Some(id);
+            self.missing = self.load.bytes().into();
+            self.begun = world.now();
+            browser.ask(world, id, REQUEST, self.load.bytes());
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.is_over && (self.took.len() as u64) < self.load.parts()
+    }
+}
+
+/// A load that takes longer is cut off.
+const LOAD_MAX: Duration = Duration::from_secs(600);

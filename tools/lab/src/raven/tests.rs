@@ -1,0 +1,148 @@
+use super::loads::{Load, load};
+use super::*;
+
+fn recording(rtts_ms: [u64; 2], seconds: u64) -> Drive {
+    let link = |(index, rtt_ms): (usize, u64)| {
+        let half = Duration::from_micros(rtt_ms * 500);
+        let steps = (0..seconds)
+            .map(|second| (Duration::from_secs(second), half + Duration::from_millis(second % 3)));
+        let delay = Timeline::new(steps, Duration::from_secs(seconds), AtEnd::Repeat);
+        let trace = Trace::constant(CAPACITY, half).with_delay(delay.expect("ascending"));
+        DriveLink::symmetric(format!("net{index}"), trace)
+    };
+    Drive { links: rtts_ms.into_iter().enumerate().map(link).collect() }
+}
+
+#[test]
+fn recordings_are_joined_one_behind_the_other() {
+    let recordings: Vec<(String, Drive)> =
+        (0..5).map(|n| (format!("run{n}"), recording([40 + 20 * n, 80], 10 + n))).collect();
+    let routes = routes(&recordings, 2).expect("five recordings");
+    let lengths = routes.iter().map(|route| route.length().map(|length| length.as_secs()));
+    assert_eq!(lengths.collect::<Vec<_>>(), [Some(10 + 11), Some(12 + 13 + 14)]);
+    let delay = |ms: u64| routes[0].links[0].up.delay().at(Duration::from_millis(ms));
+    assert_eq!(delay(0), Duration::from_millis(20));
+    assert_eq!(delay(10_000), Duration::from_millis(30));
+    assert_eq!(super::routes(&recordings[..1], 2), Err(RouteError::TooFew(1, 2)));
+}
+
+#[test]
+fn confidence_costs_bytes_and_large_transfers_do_not() {
+    let recordings: Vec<(String, Drive)> =
+        (0..8).map(|n| (format!("run{n}"), recording([50, 55], 40))).collect();
+    let routes = routes(&recordings, 2).expect("eight recordings");
+    let learned = learn([&routes[1]]);
+    let extra = |strategy: &str| {
+        let strategy = strategy.parse().expect("known");
+        let answered = ask(("first", &routes[0]), App::Music, &strategy, &learned, 1..2);
+        let answered = answered.expect("two links");
+        assert!(answered.asked >= 20 && answered.answered == answered.asked, "{answered:?}");
+        answered.extra_bytes
+    };
+    assert!(extra("raven:0") < 0.01);
+    assert!(extra("raven:100") > 0.9);
+    let redundant = |bytes| transfer(&routes[0], bytes, 1).expect("two links").redundant;
+    assert!(redundant(1_000) > 0.99);
+    assert!(redundant(1_000_000) < 0.25);
+}
+
+/// A world with two links, and a packet up and down each 100 ms for `seconds`.
+fn talk(stage: &mut Stage, seconds: u32) {
+    let end = stage.world.now() + Duration::from_secs(seconds.into());
+    while stage.world.now() < end {
+        for direction in [Direction::Up, Direction::Down] {
+            let packet = inner::udp(direction, FIRST_PORT, &[7; 200]);
+            stage.world.handle_inner(direction, &packet);
+        }
+        stage.world.flush();
+        stage.run_until(stage.world.now() + Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn what_is_learned_outlives_sessions_and_the_program() {
+    let route = recording([50, 55], 60);
+    let strategy: Strategy = "raven".parse().expect("known");
+    let scenario = Scenario::new("talk", links(&route, 1), strategy);
+    let mut stage = Stage::new(world(&scenario).expect("two links"));
+    warm_up(&mut stage, &scenario);
+    talk(&mut stage, 30);
+    stage.world.restart_server().expect("it could be started before");
+    stage.run_until(stage.world.now() + Duration::from_secs(10));
+    assert!(stage.world.is_joined(), "the client has a new session");
+    talk(&mut stage, 1);
+    let (client, server) = stage.world.ends_mut();
+    server.ask_all_learned();
+    let of_client = client.learned().values().next().expect("one server").clone();
+    for learned in [&of_client, server.learned().values().next().expect("one client")] {
+        assert!(learned[LANE].contains("\"net0\":{") && learned[LANE].contains("\"net1\":{"));
+    }
+    assert!(of_client[LANE].contains("lambda_s"), "30 s are enough to learn from");
+
+    let scenario = Scenario { learned: of_client.clone(), ..scenario };
+    let mut world = world(&scenario).expect("two links");
+    world.run_until(Instant::from_millis(1_000));
+    let kept = world.ends_mut().0.learned().values().next().expect("one server").clone();
+    let tables = |learned: &str| learned.split("\"log\"").next().map(str::to_owned);
+    assert_eq!(tables(&kept[LANE]), tables(&of_client[LANE]));
+}
+
+#[test]
+fn copies_for_a_slow_path_are_withdrawn_when_the_fast_one_has_brought_the_packets() {
+    let mut route = recording([50, 55], 60);
+    let slow = Capacity::constant(Rate::from_kbps(150));
+    route.links[1].up = route.links[1].up.with_capacity(slow);
+    let strategy: Strategy = "raven:100".parse().expect("known");
+    let mut scenario = Scenario::new("bursts", links(&route, 1), strategy);
+    // By windows, the copies of a burst would all leave at once.
+    scenario.lanes.iter_mut().for_each(|lane| lane.pacing = roadweave_proto::Pacing::Rate);
+    let mut stage = Stage::new(world(&scenario).expect("two links"));
+    warm_up(&mut stage, &scenario);
+    for _ in 0..60 {
+        for _ in 0..8 {
+            let packet = inner::udp(Direction::Up, FIRST_PORT, &[7; PART]);
+            stage.world.handle_inner(Direction::Up, &packet);
+        }
+        stage.world.flush();
+        stage.run_until(stage.world.now() + Duration::from_millis(100));
+    }
+    let status = stage.world.client_status().expect("it is joined");
+    let sent = &status.stats.lanes[0].sent;
+    let withdrawn = sent.drops.get(roadweave_proto::DropReason::CopyCancelled);
+    assert!(withdrawn > 20, "{withdrawn} of {} packets", sent.sent_packets);
+}
+
+#[test]
+fn encoders_are_told_what_to_do_under_every_strategy() {
+    let route = recording([50, 55], 60);
+    let single = format!("single:{}", links(&route, 1)[1].name);
+    for strategy in ["lola", "xnc", "redundant", "bonding", &single, "raven"] {
+        let strategy = crate::strategies::strategy(strategy).expect("known");
+        let scenario = Scenario::new("frames", links(&route, 1), strategy.clone());
+        let mut stage = Stage::new(world(&scenario).expect("two links"));
+        warm_up(&mut stage, &scenario);
+        talk(&mut stage, 1);
+        let now = stage.world.now();
+        let (client, server) = stage.world.ends_mut();
+        let (targets, of_clients) = (client.encoder_targets(now), server.encoder_targets(now));
+        let target = targets[LANE];
+        assert!(target.frame_bytes > 10_000, "{strategy}: {target:?}");
+        assert!(target.bitrate > Rate::from_kbps(500), "{strategy}: {target:?}");
+        assert!(of_clients["vehicle"].contains_key(LANE), "{of_clients:?}");
+        let told = stage.world.client_status().expect("joined").stats.lanes[0].encoder;
+        assert_eq!(told, Some(target));
+    }
+}
+
+/// Of two networks each would get all of it: 50 %.
+#[test]
+fn confidence_costs_few_bytes_of_large_loads() {
+    let route = recording([50, 52], 40);
+    let learned = learn([&route]);
+    let strategy = "raven:100".parse().expect("known");
+    for (what, most) in [(Load::Video, 0.1), (Load::Unbroken, 0.001)] {
+        let loaded = load(("first", &route), what, &strategy, &learned, 1).expect("two links");
+        assert_eq!((loaded.whole, loaded.parts), (what.parts(), what.parts()), "{loaded:?}");
+        assert!(0.0 < loaded.copies && loaded.copies < most, "{loaded:?}");
+    }
+}

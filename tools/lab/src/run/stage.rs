@@ -1,0 +1,173 @@
+//! A world with applications, a script and cross traffic: the loop that moves them all.
+
+use std::collections::VecDeque;
+
+use roadweave_proto::Instant;
+
+use super::causes::{Causes, is_repaired};
+use crate::event::{Action, CrossSource, Event};
+use crate::inner;
+use crate::traffic::Traffic;
+use crate::world::World;
+
+/// A world and all that happens in it.
+#[derive(Debug)]
+pub struct Stage {
+    /// The world.
+    pub world: World,
+    traffic: Vec<Box<dyn Traffic>>,
+    cross: Vec<CrossSource>,
+    /// In the order of time.
+    script: VecDeque<(Instant, usize, Action)>,
+    unclaimed: u64,
+    /// The port of the packets that are looked at one by one.
+    watched: Option<u16>,
+    causes: Causes,
+    repaired: u64,
+}
+
+impl Stage {
+    /// `world`, with nothing else.
+    pub fn new(world: World) -> Self {
+        Self {
+            world,
+            traffic: Vec::new(),
+            cross: Vec::new(),
+            script: VecDeque::new(),
+            unclaimed: 0,
+            watched: None,
+            causes: Causes::default(),
+            repaired: 0,
+        }
+    }
+
+    /// Adds an application, which no other shares its port with.
+    pub fn add_traffic(&mut self, traffic: Box<dyn Traffic>) {
+        self.traffic.push(traffic);
+    }
+
+    /// Takes all applications away.
+    pub fn clear_traffic(&mut self) {
+        self.traffic.clear();
+        self.unclaimed = 0;
+    }
+
+    /// The applications, in the order in which they were added.
+    pub fn traffic(&self) -> &[Box<dyn Traffic>] {
+        &self.traffic
+    }
+
+    /// Adds cross traffic.
+    pub fn add_cross(&mut self, source: CrossSource) {
+        self.cross.push(source);
+    }
+
+    /// Adds a script whose times count from `start`.
+    pub fn add_script(&mut self, events: &[Event], start: Instant) {
+        self.script.extend(events.iter().map(|event| (start + event.at, event.link, event.action)));
+        self.script.make_contiguous().sort_by_key(|(at, ..)| *at);
+    }
+
+    /// Looks at each packet that goes to `port` from now on, if the world observes packets.
+    pub fn watch(&mut self, port: Option<u16>) {
+        self.watched = port;
+        (self.causes, self.repaired) = (Causes::default(), 0);
+    }
+
+    /// Where the late ones of the watched packets lost their time.
+    pub fn causes(&self) -> &Causes {
+        &self.causes
+    }
+
+    /// How many of the watched packets came by a repair.
+    pub fn repaired(&self) -> u64 {
+        self.repaired
+    }
+
+    /// Inner packets that came out of the tunnel and belong to no application.
+    pub fn unclaimed(&self) -> u64 {
+        self.unclaimed
+    }
+
+    /// Lets everything happen until `end`, in the order of time.
+    ///
+    /// # Panics
+    /// As [`World::handle_timeout`].
+    pub fn run_until(&mut self, end: Instant) {
+        loop {
+            let due = [self.world.poll_timeout(), self.poll_timeout()].into_iter().flatten().min();
+            let now = match due {
+                Some(due) if due <= end => due.max(self.world.now()),
+                _ => break,
+            };
+            self.world.handle_timeout(now);
+            self.play_script(now);
+            self.push_cross(now);
+            self.hand_over();
+            self.transmit(now);
+            self.world.flush();
+        }
+        if end > self.world.now() {
+            self.world.handle_timeout(end);
+        }
+        self.hand_over();
+    }
+
+    /// When an application, the script or cross traffic is due.
+    fn poll_timeout(&self) -> Option<Instant> {
+        let traffic = self.traffic.iter().filter_map(|traffic| traffic.poll_timeout());
+        let cross = self.cross.iter().filter_map(CrossSource::poll_timeout);
+        let script = self.script.front().map(|(at, ..)| *at);
+        traffic.chain(cross).chain(script).min()
+    }
+
+    fn play_script(&mut self, now: Instant) {
+        while let Some((_, link, action)) =
+            self.script.front().filter(|(at, ..)| *at <= now).copied()
+        {
+            self.script.pop_front();
+            action.act_on(&mut self.world, link);
+        }
+    }
+
+    fn push_cross(&mut self, now: Instant) {
+        for source in &mut self.cross {
+            let (link, direction) = (source.traffic().link, source.traffic().direction);
+            while let Some(bytes) = source.poll(now) {
+                self.world.push_cross(link, direction, bytes);
+            }
+        }
+    }
+
+    /// Gives what came out of the tunnel to the application that it belongs to.
+    fn hand_over(&mut self) {
+        while let Some(arrival) = self.world.poll_arrival() {
+            let port = inner::port(&arrival.packet);
+            if port.is_some() && port == self.watched {
+                self.causes.note(&arrival);
+                let repaired = arrival.trail.is_some_and(|trail| is_repaired(&arrival, &trail));
+                self.repaired += u64::from(repaired);
+            }
+            match self.traffic.iter_mut().find(|traffic| Some(traffic.port()) == port) {
+                Some(traffic) => {
+                    traffic.handle_arrival(arrival.at, arrival.direction, &arrival.packet);
+                }
+                None => self.unclaimed += 1,
+            }
+        }
+    }
+
+    fn transmit(&mut self, now: Instant) {
+        for traffic in &mut self.traffic {
+            if let Some(direction) = traffic.wants_target(now) {
+                let target = self.world.encoder_target(direction);
+                if let Some(superseded) = traffic.set_target(target) {
+                    self.world.supersede(direction, superseded);
+                }
+            }
+            while let Some((direction, packet)) = traffic.poll_transmit(now) {
+                self.world.handle_inner(direction, &packet);
+            }
+        }
+    }
+}

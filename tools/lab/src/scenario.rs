@@ -1,0 +1,130 @@
+//! What is to be run: links, applications, a strategy, a seed, and what happens meanwhile.
+//!
+//! ```text
+//! scenario.toml ─┐
+//! Drive ─────────┼─► Scenario ─► run ─► Outcome
+//! code ──────────┘
+//! ```
+
+mod fields;
+mod file;
+mod lane;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use roadweave_emulate::{Drive, DuplexLink};
+use roadweave_proto::Rate;
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
+
+use crate::event::{CrossTraffic, Event, apply_to_traces};
+use crate::traffic::TrafficSpec;
+use crate::world::Machine;
+
+pub use file::ScenarioError;
+
+/// What is to be run. Equal scenarios have equal outcomes.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What it is called.
+    pub name: String,
+    /// The links, 1 to 64.
+    pub links: Vec<DuplexLink>,
+    /// The lanes from the vehicle, 1 to 8. Those to the vehicle are the same, but for strategies
+    /// that name an uplink, which the server does not know: there it uses `xnc`, the product's
+    /// default.
+    pub lanes: Vec<LaneConfig>,
+    /// The congestion control of every path.
+    pub congestion: CongestionControl,
+    /// The applications; the first video, or else the first of all, is the one that is judged.
+    pub traffic: Vec<TrafficSpec>,
+    /// The script.
+    pub events: Vec<Event>,
+    /// Traffic of others on the links.
+    pub cross: Vec<CrossTraffic>,
+    /// What the strategies have learned before, as JSON by the lane's name.
+    pub learned: BTreeMap<String, String>,
+    /// The machine that both ends run on.
+    pub machine: Machine,
+    /// Decides all that is random.
+    pub seed: u64,
+    /// How long the stream lasts, seconds.
+    pub seconds: u32,
+}
+
+impl Scenario {
+    /// A scenario on `links` without traffic.
+    pub fn new(name: impl Into<String>, links: Vec<DuplexLink>, strategy: Strategy) -> Self {
+        Self {
+            name: name.into(),
+            links,
+            lanes: vec![LaneConfig::new("default", strategy)],
+            congestion: CongestionControl::default(),
+            traffic: Vec::new(),
+            events: Vec::new(),
+            cross: Vec::new(),
+            learned: BTreeMap::new(),
+            machine: Machine::default(),
+            seed: 1,
+            seconds: 30,
+        }
+    }
+
+    /// A synthetic video of `bitrate` over the links of `drive`.
+    pub fn of_drive(
+        name: impl Into<String>,
+        drive: &Drive,
+        strategy: Strategy,
+        bitrate: Rate,
+        seconds: u32,
+        seed: u64,
+    ) -> Self {
+        let links =
+            drive.links.iter().zip(0..).map(|(link, index)| DuplexLink::new(link, index, seed));
+        let video = TrafficSpec::video(bitrate, Duration::from_secs(seconds.into()));
+        Self { traffic: vec![video], seconds, seed, ..Self::new(name, links.collect(), strategy) }
+    }
+
+    /// How long the stream lasts.
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+
+    /// The strategy's name; of several lanes all names, with `+` in between; `default` of the lanes
+    /// of a product that names none.
+    pub fn strategy(&self) -> String {
+        if self.lanes == default_lanes() {
+            return "default".into();
+        }
+        let names: Vec<&str> = self.lanes.iter().map(|lane| lane.strategy.as_str()).collect();
+        names.join("+")
+    }
+
+    /// The links as they will be, with the delay and capacity events in their traces.
+    pub fn links_with_events(&self) -> Vec<DuplexLink> {
+        let mut links = self.links.clone();
+        apply_to_traces(&mut links, &self.events, self.duration() + DRAIN);
+        links
+    }
+
+    /// The application that is judged, by its place in `traffic`.
+    pub fn judged(&self) -> Option<usize> {
+        let video = self.traffic.iter().position(TrafficSpec::is_video);
+        video.or((!self.traffic.is_empty()).then_some(0))
+    }
+
+    /// The lanes to the vehicle.
+    pub(crate) fn lanes_down(&self) -> Vec<LaneConfig> {
+        let mut lanes = self.lanes.clone();
+        for lane in &mut lanes {
+            if lane.strategy.uplink().is_some() {
+                lane.strategy = Strategy::xnc();
+            }
+        }
+        lanes
+    }
+}
+
+/// How long after the end of the stream packets are still waited for.
+pub const DRAIN: Duration = Duration::from_secs(2);

@@ -1,0 +1,132 @@
+//! Strategies to compare with, in a table of the lab's own beside the product's: the papers'
+//! rivals, and the product's algorithms with other parameters or without one of their parts.
+
+mod bonding;
+mod earliest;
+mod pluribus;
+mod window;
+
+use roadweave_proto::Pacing;
+use roadweave_recovery::{
+    Detection, NoRecovery, Recovery, RecoveryConfig, Spread, Thresholds, Xlink, Xnc, XncConfig,
+};
+use roadweave_schedule::{MinRtt, Ordered, Scheduler, SchedulerConfig};
+use roadweave_tunnel::{Keeps, STRATEGIES, Strategy, StrategyEntry, UnknownStrategy};
+use serde::{Deserialize, Deserializer, de};
+
+use self::bonding::Bonding;
+use self::earliest::Earliest;
+use self::pluribus::Pluribus;
+use self::window::Window;
+
+/// The strategies of the lab.
+pub static BASELINES: &[StrategyEntry] = &[
+    StrategyEntry::new(
+        "xnc-patient",
+        "`xnc` in a patient lane",
+        |_, _| Some(Box::new(Ordered)),
+        |_, lane| xnc(usual(lane)),
+        Keeps::UntilExpired,
+    )
+    .coded(),
+    StrategyEntry::new(
+        "xnc-sigcomm23",
+        "`xnc` as CellFusion's paper has it: lowest smoothed round trip, one repair, as large as the \
+         windows hold; paced by `controller`",
+        |_, _| Some(Box::new(Window)),
+        |_, lane| xnc(XncConfig::sigcomm23(lane)),
+        Keeps::UntilExpired,
+    )
+    .coded()
+    .paced_by(Pacing::Controller)
+    .leaving_repairs_where_they_are(),
+    StrategyEntry::new(
+        "xnc-no-coding",
+        "`xnc`, repairing with the lost packets themselves (CellFusion section 8.3.5)",
+        expected_rtt,
+        |_, lane| xnc(XncConfig { codes: false, ..usual(lane) }),
+        Keeps::WholeFrames,
+    )
+    .coded(),
+    StrategyEntry::new(
+        "xnc-no-qoe",
+        "`xnc`, with QUIC's own loss detection (CellFusion section 8.3.5)",
+        expected_rtt,
+        |_, lane| xnc(XncConfig { detection: Detection::Quic, ..usual(lane) }),
+        Keeps::WholeFrames,
+    )
+    .coded(),
+    StrategyEntry::new(
+        "xnc-no-spread",
+        "`xnc`, with each repair on one path",
+        expected_rtt,
+        |_, lane| xnc(XncConfig { spread: Spread::Fastest, ..usual(lane) }),
+        Keeps::WholeFrames,
+    )
+    .coded(),
+    StrategyEntry::new(
+        "xnc-runs",
+        "`xnc`, combining only lost packets in a row",
+        expected_rtt,
+        |_, lane| xnc(XncConfig { bridges: false, ..usual(lane) }),
+        Keeps::WholeFrames,
+    )
+    .coded(),
+    StrategyEntry::new(
+        "xlink:<percent>-<percent>",
+        "`xlink` with other thresholds: copies leave while the play-time left is below what it exceeds \
+         in the first share of the time, none above what it exceeds in the second; `xlink` is \
+         `xlink:95-80`",
+        |_, _| Some(Box::new(MinRtt::default())),
+        |percents, lane| Some(Box::new(Xlink::new(lane, Thresholds::parse(percents)?))),
+        Keeps::UntilGivenUp,
+    ),
+    StrategyEntry::new(
+        "pluribus",
+        "spare room carries combinations of recent packets, before any loss is known (ATC'12)",
+        |_, _| Some(Box::new(Earliest)),
+        |_, lane| Some(Box::new(Pluribus::new(lane))),
+        Keeps::UntilExpired,
+    )
+    .coded(),
+    StrategyEntry::new(
+        "bonding",
+        "each flow on one uplink, chosen by its addresses and ports, as routers do",
+        |_, _| Some(Box::new(Bonding)),
+        |_, _| Some(Box::new(NoRecovery)),
+        Keeps::UntilExpired,
+    ),
+];
+
+fn expected_rtt(_: &str, _: SchedulerConfig) -> Option<Box<dyn Scheduler>> {
+    Some(Box::new(MinRtt::expected_rtt()))
+}
+
+fn usual(lane: RecoveryConfig) -> XncConfig {
+    XncConfig { lane, ..XncConfig::default() }
+}
+
+fn xnc(config: XncConfig) -> Option<Box<dyn Recovery>> {
+    Some(Box::new(Xnc::new(config)))
+}
+
+/// The strategy called `name`, of the product or of the lab.
+///
+/// # Errors
+/// When there is none; the message lists them.
+pub fn strategy(name: &str) -> Result<Strategy, UnknownStrategy> {
+    Strategy::find(name, &[STRATEGIES, BASELINES])
+}
+
+/// All names but those with a parameter.
+pub fn plain_names() -> impl Iterator<Item = &'static str> {
+    [STRATEGIES, BASELINES].into_iter().flat_map(Strategy::plain_names)
+}
+
+/// Reads the name of a strategy in a file.
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Strategy, D::Error> {
+    strategy(&String::deserialize(from)?).map_err(de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! A transfer over one emulated link, without a tunnel.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_emulate::{Direction, DuplexLink, Link};
+use roadweave_proto::Instant;
+
+use super::exchange::Exchange;
+use super::socket::{SocketConfig, SocketStats};
+
+/// What came of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fetched {
+    /// From the first SYN to the last byte, or to the end of the time for it.
+    pub took: Duration,
+    /// Bytes that came in order.
+    pub bytes: u64,
+    /// Whether all came.
+    pub is_whole: bool,
+    /// What happened at the end that sent them.
+    pub stats: SocketStats,
+}
+
+impl Fetched {
+    /// What came in order, Mbit/s.
+    pub fn goodput_mbps(&self) -> f64 {
+        self.bytes as f64 * 8e-6 / self.took.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
+
+/// Transfers `bytes`, or as many as go through, in at most `time`.
+pub fn fetch(
+    link: &DuplexLink,
+    config: &SocketConfig,
+    (direction, bytes): (Direction, Option<u64>),
+    time: Duration,
+) -> Fetched {
+    let mut ways: [Link<Bytes>; 2] = [Link::new(link.up.clone()), Link::new(link.down.clone())];
+    let mut exchange = Exchange::new(config, direction, PORT, bytes);
+    exchange.begin(Instant::ZERO);
+    let (mut now, end) = (Instant::ZERO, Instant::ZERO + time);
+    while exchange.completed().is_none() {
+        while let Some((direction, packet)) = exchange.poll_transmit(now) {
+            // The link counts what it drops.
+            let _ = ways[way(direction)].push(now, packet.len(), packet);
+        }
+        let links = ways.iter().filter_map(Link::poll_timeout);
+        let due = links.chain(exchange.poll_timeout()).min();
+        let Some(due) = due.filter(|due| *due < end) else { break };
+        now = due.max(now);
+        for direction in [Direction::Up, Direction::Down] {
+            while let Some(packet) = ways[way(direction)].poll(now) {
+                exchange.handle_packet(now, direction, &packet);
+            }
+        }
+    }
+    Fetched {
+        took: exchange.completed().unwrap_or(end).since(Instant::ZERO),
+        bytes: exchange.received(),
+        is_whole: exchange.completed().is_some(),
+        stats: exchange.stats(),
+    }
+}
+
+fn way(direction: Direction) -> usize {
+    match direction {
+        Direction::Up => 0,
+        Direction::Down => 1,
+    }
+}
+
+const PORT: u16 = 5_000;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! RACK: a segment is lost when one that left later is there, and some time has passed.
+//!
+//! The time is nothing until segments are seen to overtake each other; then it is a quarter of the
+//! least round trip, and grows while the receiver tells of segments that came twice.
+//!
+//! Source: RFC 8985 section 6.2.
+
+use std::time::Duration;
+
+use roadweave_proto::Instant;
+
+use super::scoreboard::{Scoreboard, Sent};
+
+/// What RACK knows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rack {
+    /// Of the segment that left last among those that are there: when, its end, its round trip.
+    newest: Option<(Instant, u64)>,
+    round_trip: Duration,
+    least: Duration,
+    is_reordering: bool,
+    /// Quarters of the least round trip beyond the first, and for how many recoveries they stay.
+    further_steps: u32,
+    stays: u32,
+    /// Further steps are taken once per round, which ends here.
+    round_end: Option<u64>,
+}
+
+/// What the window for reordering depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Circumstances {
+    /// Whether losses are being repaired.
+    pub(super) is_recovering: bool,
+    /// The smoothed round trip.
+    pub(super) smoothed: Duration,
+}
+
+impl Rack {
+    /// The least round trip, as far as it is known.
+    pub(super) fn set_least(&mut self, least: Duration) {
+        self.least = least;
+    }
+
+    /// A segment is there (steps 1 and 2).
+    pub(super) fn on_delivered(&mut self, now: Instant, sent: &Sent) {
+        let round_trip = now.since(sent.at);
+        if sent.times > 1 && round_trip < self.least {
+            // The answer is to what left before.
+            return;
+        }
+        self.round_trip = round_trip;
+        if self.newest.is_none_or(|newest| (sent.at, sent.end()) > newest) {
+            self.newest = Some((sent.at, sent.end()));
+        }
+    }
+
+    /// A segment that left only once was overtaken (step 3).
+    pub(super) fn on_reordering(&mut self) {
+        self.is_reordering = true;
+    }
+
+    /// The receiver has told that a segment came twice (step 4). All before `una` is
+    /// acknowledged; the round that begins now ends at `nxt`.
+    pub(super) fn on_duplicate(&mut self, una: u64, nxt: u64) {
+        if self.round_end.is_none_or(|end| una >= end) {
+            self.round_end = Some(nxt);
+            self.further_steps += 1;
+            self.stays = STAYS;
+        }
+    }
+
+    /// A recovery is over.
+    pub(super) fn on_recovered(&mut self) {
+        self.stays = self.stays.saturating_sub(1);
+        if self.stays == 0 {
+            self.further_steps = 0;
+        }
+    }
+
+    /// How long a segment may be overtaken before it counts as lost.
+    pub(super) fn window(&self, at: Circumstances, sacked: u32) -> Duration {
+        if !self.is_reordering && (at.is_recovering || sacked >= THRESHOLD) {
+            return Duration::ZERO;
+        }
+        (self.least / 4 * (1 + self.further_steps)).min(at.smoothed)
+    }
+
+    /// Marks what is lost (step 5); returns how many segments, and when to look again.
+    pub(super) fn detect(
+        &self,
+        now: Instant,
+        board: &mut Scoreboard,
+        at: Circumstances,
+    ) -> (u32, Option<Instant>) {
+        let Some(newest) = self.newest else { return (0, None) };
+        let patience = self.round_trip + self.window(at, board.sacked());
+        let mut look_again = None;
+        let lost = board.mark_lost(|sent| {
+            if (sent.at, sent.end()) >= newest {
+                return false;
+            }
+            let due = sent.at + patience;
+            if due > now {
+                look_again = look_again.max(Some(due));
+            }
+            due <= now
+        });
+        (lost, look_again)
+    }
+}
+
+/// So many segments beyond a gap make it a loss at once, until reordering is seen.
+const THRESHOLD: u32 = 3;
+/// For how many recoveries a wider window stays.
+const STAYS: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::super::rate::{Mark, RateEstimator};
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    /// Ten segments of 100 bytes, one each millisecond, of which these are there after 40 ms.
+    fn after(rack: &mut Rack, there: &[(u64, u64)]) -> Scoreboard {
+        let mut board = Scoreboard::default();
+        (0..10).for_each(|n| board.push(at(n), n * 100, 100, Mark::default()));
+        rack.set_least(MS * 40);
+        board.on_ack(at(44), (100, there), rack, &mut RateEstimator::default());
+        board
+    }
+
+    const CALM: Circumstances = Circumstances { is_recovering: false, smoothed: MS };
+
+    #[test]
+    fn three_segments_beyond_a_gap_make_it_a_loss_at_once() {
+        let mut rack = Rack::default();
+        let mut board = after(&mut rack, &[(200, 500)]);
+        assert_eq!(rack.detect(at(44), &mut board, CALM), (1, None));
+    }
+
+    #[test]
+    fn under_reordering_a_gap_has_a_quarter_of_the_round_trip_and_more_after_duplicates() {
+        let wait = Circumstances { smoothed: MS * 100, ..CALM };
+        let mut rack = Rack::default();
+        rack.on_reordering();
+        let mut board = after(&mut rack, &[(200, 500)]);
+        // It left at 1 ms; the newest that is there left at 4 ms and took 40 ms.
+        assert_eq!(rack.detect(at(44), &mut board, wait), (0, Some(at(51))));
+        assert_eq!(rack.detect(at(51), &mut board, wait), (1, None));
+        rack.on_duplicate(0, 1_000);
+        rack.on_duplicate(500, 1_000);
+        assert_eq!(rack.window(wait, 3), MS * 20, "one step per round");
+        rack.on_duplicate(1_000, 2_000);
+        assert_eq!(rack.window(wait, 3), MS * 30);
+        assert_eq!(rack.window(CALM, 3), MS, "never beyond the smoothed round trip");
+        (0..STAYS).for_each(|_| rack.on_recovered());
+        assert_eq!(rack.window(wait, 3), MS * 10);
+    }
+
+    #[test]
+    fn an_answer_to_the_first_copy_is_none_to_the_second() {
+        let mut rack = Rack::default();
+        let mut board = after(&mut rack, &[(200, 500)]);
+        rack.detect(at(44), &mut board, CALM);
+        board.send_again(at(44), false, Mark::default);
+        // The first copy was late: 2 ms after the second left it is there, with all but the last.
+        board.on_ack(at(46), (500, &[]), &mut rack, &mut RateEstimator::default());
+        assert_eq!(rack.newest, Some((at(4), 500)), "nothing is known of the second copy");
+    }
+}

@@ -1,0 +1,170 @@
+//! What happens to the window while losses are repaired: proportional rate reduction, and how it is
+//! taken back when nothing was lost.
+//!
+//! ```text
+//! Open ─ a segment is lost ─► Recovery ─ all that had left is there ─► Open
+//!   └──── nothing comes ────► Loss ──────────────────────────────────────┘
+//!           ◄─ undone: each repair came twice, or an answer is older than the repair
+//! ```
+//!
+//! Sources: RFC 6937 and RFC 9937 (PRR), RFC 2883 and RFC 3708 (duplicates), RFC 3522 (Eifel).
+
+use roadweave_proto::Instant;
+
+use super::congestion::{Phase, Window};
+
+/// Losses, and what is done about them.
+#[derive(Clone, Debug)]
+pub(super) struct Recovery {
+    pub(super) phase: Phase,
+    /// It is over when all before this byte is there.
+    pub(super) end: u64,
+    /// The window before it.
+    before: Window,
+    /// PRR: segments delivered, and sent, since it began.
+    delivered: u32,
+    sent: u32,
+    /// Repairs that have left and were not told to have come twice; `None`: it cannot be undone.
+    repairs: Option<u32>,
+    /// The timestamp of the first repair.
+    first_repair: Option<u32>,
+    /// When the timeout was.
+    pub(super) timeout_at: Option<Instant>,
+}
+
+impl Recovery {
+    pub(super) fn new() -> Self {
+        Self {
+            phase: Phase::Open,
+            end: 0,
+            before: Window { cwnd: 0, ssthresh: u32::MAX },
+            delivered: 0,
+            sent: 0,
+            repairs: None,
+            first_repair: None,
+            timeout_at: None,
+        }
+    }
+
+    /// It begins, with all before `nxt` sent. `repair`: the timestamp of the first repair that is
+    /// still under way from before, whose answer is no sign that nothing was lost.
+    pub(super) fn begin(&mut self, phase: Phase, nxt: u64, before: Window, repair: Option<u32>) {
+        let repairs = Some(u32::from(repair.is_some()));
+        *self = Self { phase, end: nxt, before, repairs, first_repair: repair, ..Self::new() };
+    }
+
+    /// It goes on after a timeout, with the window as it was before all losses.
+    pub(super) fn turn_into_loss(&mut self, nxt: u64) {
+        (self.phase, self.end) = (Phase::Loss, nxt);
+    }
+
+    /// A segment has left, for the first time or again; `timestamp`: what it carries.
+    pub(super) fn on_sent(&mut self, is_repair: bool, timestamp: u32) {
+        self.sent += 1;
+        if is_repair {
+            self.repairs = self.repairs.map(|repairs| repairs + 1);
+            self.first_repair = self.first_repair.or(Some(timestamp));
+        }
+    }
+
+    /// The receiver has told that a segment came twice.
+    pub(super) fn on_duplicate(&mut self) {
+        self.repairs = self.repairs.map(|repairs| repairs.saturating_sub(1));
+    }
+
+    /// Whether every repair came twice, or what acknowledges new data answers a segment that left
+    /// before the first repair.
+    pub(super) fn is_spurious(&self, echo: u32, advances: bool) -> bool {
+        let all_twice = self.repairs == Some(0) && self.first_repair.is_some();
+        let is_older = |repair: u32| (echo.wrapping_sub(repair) as i32) < 0;
+        self.repairs.is_some() && (all_twice || advances && self.first_repair.is_some_and(is_older))
+    }
+
+    /// It is over, and what it did to the window can no longer be undone.
+    pub(super) fn finish(&mut self) {
+        self.phase = Phase::Open;
+        self.repairs = None;
+        self.timeout_at = None;
+    }
+
+    /// The window before it.
+    pub(super) fn before(&self) -> Window {
+        self.before
+    }
+
+    /// How many segments may leave, with so many under way of which `ssthresh` shall stay (RFC
+    /// 9937 section 6). `delivered`, `is_progress`: what the acknowledgement has brought, and
+    /// whether it acknowledges new data without showing a loss.
+    pub(super) fn may_send(
+        &mut self,
+        delivered: u32,
+        in_flight: u32,
+        ssthresh: u32,
+        is_progress: bool,
+    ) -> u32 {
+        self.delivered += delivered;
+        let wanted = if in_flight > ssthresh {
+            let share = u64::from(ssthresh) * u64::from(self.delivered);
+            let share = share.div_ceil(self.before.cwnd.max(1).into()) as u32;
+            share.saturating_sub(self.sent)
+        } else {
+            let owed = self.delivered.saturating_sub(self.sent).max(delivered);
+            (owed + u32::from(is_progress)).min(ssthresh - in_flight)
+        };
+        // The first repair leaves at once.
+        wanted.max(u32::from(self.sent == 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(cwnd: u32) -> Recovery {
+        let mut recovery = Recovery::new();
+        recovery.begin(Phase::Recovery, 1_000, Window { cwnd, ssthresh: u32::MAX }, None);
+        recovery
+    }
+
+    #[test]
+    fn the_window_falls_in_proportion_to_what_is_delivered() {
+        // Of 100 segments one is lost: 70 shall remain; 96 acknowledgements of one each.
+        let mut recovery = begun(100);
+        let (mut in_flight, mut left) = (99 - 3, 0);
+        for acked in 1..=96 {
+            in_flight -= 1;
+            let sends = recovery.may_send(1, in_flight, 70, false);
+            (0..sends).for_each(|_| recovery.on_sent(left == 0, 5));
+            (in_flight, left) = (in_flight + sends, left + sends);
+            if acked <= 80 {
+                assert_eq!(left, (acked * 7_u32).div_ceil(10), "after {acked}");
+            }
+        }
+        assert_eq!(in_flight, 70);
+    }
+
+    #[test]
+    fn after_great_losses_it_grows_by_one_for_each_that_is_delivered() {
+        let mut recovery = begun(100);
+        assert_eq!(recovery.may_send(1, 20, 70, false), 1);
+        recovery.on_sent(true, 5);
+        assert_eq!(recovery.may_send(2, 20, 70, false), 2);
+        assert_eq!(recovery.may_send(2, 69, 70, true), 1, "never beyond the threshold");
+    }
+
+    #[test]
+    fn it_is_spurious_when_each_repair_came_twice_or_the_answer_is_older() {
+        let mut recovery = begun(10);
+        assert!(!recovery.is_spurious(1, true), "nothing was repaired");
+        recovery.on_sent(true, 50);
+        recovery.on_sent(true, 51);
+        assert!(!recovery.is_spurious(50, true) && recovery.is_spurious(49, true));
+        assert!(!recovery.is_spurious(49, false), "it acknowledges nothing");
+        recovery.on_duplicate();
+        assert!(!recovery.is_spurious(60, false));
+        recovery.on_duplicate();
+        assert!(recovery.is_spurious(60, false));
+        recovery.finish();
+        assert!(!recovery.is_spurious(49, true));
+    }
+}

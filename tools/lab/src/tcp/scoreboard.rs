@@ -1,0 +1,231 @@
+//! What was sent and is not acknowledged, segment by segment.
+//!
+//! ```text
+//!  una                                                       nxt
+//!   │ lost │ again under way │ sacked │ under way │ sacked │ ... │
+//! ```
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use roadweave_proto::Instant;
+
+use super::rack::Rack;
+use super::rate::{Mark, RateEstimator};
+
+/// A segment that has left.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) seq: u64,
+    pub(super) len: u32,
+    /// When it left last.
+    pub(super) at: Instant,
+    /// How often it left.
+    pub(super) times: u32,
+    pub(super) fate: Fate,
+    mark: Mark,
+}
+
+/// What the sender thinks of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is under way, for the first time or again.
+    UnderWay,
+    /// It is lost and has not left again.
+    Lost,
+    /// The receiver has told that it is there.
+    Sacked,
+}
+
+/// All segments between the first that is not acknowledged and the last that has left.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scoreboard {
+    sent: VecDeque<Sent>,
+    sacked: u32,
+    lost: u32,
+    /// The end of the last segment that is known to be there.
+    highest: u64,
+}
+
+/// What an acknowledgement has told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    /// Segments that are there, and were not known to be.
+    pub(super) delivered: u32,
+    /// From when the first and the last of those that left only once left until now.
+    pub(super) round_trip: Option<Duration>,
+    pub(super) round_trip_last: Option<Duration>,
+    /// Whether one is there that left only once, behind one that was known to be there.
+    pub(super) is_reordered: bool,
+    /// When the last of those left that left only once; what left before a timeout and is there
+    /// shows that the timeout was spurious.
+    pub(super) original: Option<Instant>,
+}
+
+impl Sent {
+    pub(super) fn end(&self) -> u64 {
+        self.seq + u64::from(self.len)
+    }
+}
+
+impl Scoreboard {
+    /// Notes a segment that has left for the first time.
+    pub(super) fn push(&mut self, now: Instant, seq: u64, len: u32, mark: Mark) {
+        self.sent.push_back(Sent { seq, len, at: now, times: 1, fate: Fate::UnderWay, mark });
+    }
+
+    /// The first segment that is lost leaves again, or, if none is and `probes`, the last that is
+    /// not there. Returns its first byte and its length.
+    pub(super) fn send_again(
+        &mut self,
+        now: Instant,
+        probes: bool,
+        mark: impl FnOnce() -> Mark,
+    ) -> Option<(u64, u32)> {
+        let sent = match probes {
+            true => self.sent.iter_mut().rev().find(|it| it.fate != Fate::Sacked)?,
+            false => self.sent.iter_mut().find(|it| it.fate == Fate::Lost)?,
+        };
+        if sent.fate == Fate::Lost {
+            self.lost -= 1;
+        }
+        sent.fate = Fate::UnderWay;
+        (sent.at, sent.times, sent.mark) = (now, sent.times + 1, mark());
+        Some((sent.seq, sent.len))
+    }
+
+    /// Takes an acknowledgement of all before `ack` and of `sacks`; tells `rack` and `rate` of each
+    /// segment that it brings news of.
+    pub(super) fn on_ack(
+        &mut self,
+        now: Instant,
+        (ack, sacks): (u64, &[(u64, u64)]),
+        rack: &mut Rack,
+        rate: &mut RateEstimator,
+    ) -> Told {
+        let mut told = Told::default();
+        let highest = self.highest;
+        let mut on_news = |sent: &Sent, told: &mut Told| {
+            told.delivered += 1;
+            rate.on_delivered(now, sent.mark, sent.at);
+            rack.on_delivered(now, sent);
+            if sent.times == 1 {
+                let round_trip = now.since(sent.at);
+                told.round_trip = told.round_trip.or(Some(round_trip));
+                told.round_trip_last = Some(round_trip);
+                told.is_reordered |= sent.end() < highest;
+                told.original = told.original.max(Some(sent.at));
+            }
+        };
+        while let Some(first) = self.sent.front().filter(|sent| sent.end() <= ack) {
+            match first.fate {
+                Fate::Sacked => self.sacked -= 1,
+                Fate::Lost => self.lost -= 1,
+                Fate::UnderWay => {}
+            }
+            if first.fate != Fate::Sacked {
+                on_news(first, &mut told);
+            }
+            self.highest = self.highest.max(first.end());
+            self.sent.pop_front();
+        }
+        for (from, to) in sacks.iter().filter(|(_, to)| *to > ack) {
+            let begin = self.sent.partition_point(|sent| sent.seq < *from);
+            for sent in self.sent.range_mut(begin..).take_while(|sent| sent.end() <= *to) {
+                if sent.fate == Fate::Sacked {
+                    continue;
+                }
+                on_news(sent, &mut told);
+                self.lost -= u32::from(sent.fate == Fate::Lost);
+                self.sacked += 1;
+                sent.fate = Fate::Sacked;
+                self.highest = self.highest.max(sent.end());
+            }
+        }
+        told
+    }
+
+    /// Marks as lost all that is under way and for which `is_lost` holds; returns how many.
+    pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> u32 {
+        let mut marked = 0;
+        for sent in self.sent.iter_mut().filter(|sent| sent.fate == Fate::UnderWay) {
+            if is_lost(sent) {
+                sent.fate = Fate::Lost;
+                marked += 1;
+            }
+        }
+        self.lost += marked;
+        marked
+    }
+
+    /// Nothing is lost after all.
+    pub(super) fn forget_losses(&mut self) {
+        for sent in self.sent.iter_mut().filter(|sent| sent.fate == Fate::Lost) {
+            sent.fate = Fate::UnderWay;
+        }
+        self.lost = 0;
+    }
+
+    /// When the first of those left again that are not acknowledged yet.
+    pub(super) fn first_repair(&self) -> Option<Instant> {
+        self.sent.iter().filter(|sent| sent.times > 1).map(|sent| sent.at).min()
+    }
+
+    /// The first segment that is not acknowledged.
+    pub(super) fn first(&self) -> Option<&Sent> {
+        self.sent.front()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    /// Segments that have left and are not acknowledged.
+    pub(super) fn out(&self) -> u32 {
+        self.sent.len() as u32
+    }
+
+    /// Segments that the network holds.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.out() - self.sacked - self.lost
+    }
+
+    pub(super) fn sacked(&self) -> u32 {
+        self.sacked
+    }
+
+    pub(super) fn lost(&self) -> u32 {
+        self.lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn each_segment_is_told_of_once_and_losses_leave_again_in_order() {
+        let (mut board, mut rack) = (Scoreboard::default(), Rack::default());
+        let mut rate = RateEstimator::default();
+        let at = Instant::from_millis;
+        (0..10).for_each(|n| board.push(at(n), n * 100, 100, Mark::default()));
+        let mut ack = |board: &mut Scoreboard, ack, sacks: &[_]| {
+            board.on_ack(at(100), (ack, sacks), &mut rack, &mut rate)
+        };
+        let told = ack(&mut board, 100, &[(300, 500), (700, 750)]);
+        assert_eq!((told.delivered, told.is_reordered), (3, false), "half a segment is none");
+        assert_eq!((told.round_trip, told.round_trip_last), (Some(MS * 100), Some(MS * 96)));
+        assert_eq!((board.out(), board.sacked(), board.in_flight()), (9, 2, 7));
+        assert_eq!(board.mark_lost(|sent| sent.end() <= 300), 2);
+        assert_eq!(board.send_again(at(101), false, Mark::default), Some((100, 100)));
+        assert_eq!((board.lost(), board.in_flight()), (1, 6));
+        // 200 was late and not lost.
+        let told = ack(&mut board, 100, &[(200, 500)]);
+        assert_eq!((told.delivered, told.is_reordered), (1, true));
+        let told = ack(&mut board, 1_000, &[]);
+        assert_eq!((told.delivered, told.original), (6, Some(at(9))));
+        assert_eq!((board.out(), board.in_flight(), board.lost()), (0, 0, 0));
+    }
+}

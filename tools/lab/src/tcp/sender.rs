@@ -1,0 +1,523 @@
+//! The end that sends: what leaves when, and what an acknowledgement changes.
+//!
+//! ```text
+//! on_ack ─► Scoreboard, Rack: what is there, what is lost ─► Recovery ─► window ◄─ Congestion
+//! poll ◄── repairs before new data, as window, pace and the receiver's window let them
+//! timers:  pace │ RACK's patience │ tail loss probe or retransmission timeout
+//! ```
+
+use std::time::Duration;
+
+use roadweave_proto::{Instant, earliest};
+
+use super::congestion::{Acked, Algorithm, Congestion, INITIAL_WINDOW, Phase, Window};
+use super::rack::{Circumstances, Rack};
+use super::rate::RateEstimator;
+use super::recovery::Recovery;
+use super::rtt::{RoundTrips, TIMEOUT_MIN};
+use super::scoreboard::{Scoreboard, Told};
+
+/// The end that sends.
+#[derive(Debug)]
+pub(super) struct Sender {
+    /// Data of a full segment, bytes.
+    mss: u32,
+    una: u64,
+    nxt: u64,
+    /// The application has written all before this byte.
+    written: u64,
+    /// The receiver takes all before this byte.
+    allowed: u64,
+    board: Scoreboard,
+    rack: Rack,
+    rate: RateEstimator,
+    pub(super) rtt: RoundTrips,
+    window: Window,
+    congestion: Box<dyn Congestion>,
+    recovery: Recovery,
+    usage: Usage,
+    /// When RACK looks again, and when the other timer ends.
+    look_again: Option<Instant>,
+    timer: Option<(Instant, Timer)>,
+    backoffs: u32,
+    probe: Option<Probe>,
+    pace: Pace,
+    counts: SenderStats,
+}
+
+/// What happened at a sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderStats {
+    /// Segments that left, and those of them that had left before.
+    pub segments: u64,
+    /// Segments that had left before.
+    pub again: u64,
+    /// Recoveries that began with a segment found lost.
+    pub recoveries: u64,
+    /// Timeouts.
+    pub timeouts: u64,
+    /// Tail loss probes.
+    pub probes: u64,
+    /// Recoveries and timeouts that were found to be for nothing.
+    pub undone: u64,
+}
+
+/// An acknowledgement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ack<'a> {
+    pub(super) ack: u64,
+    pub(super) sacks: &'a [(u64, u64)],
+    /// Bytes that may be under way from there on.
+    pub(super) window: u32,
+    /// The timestamp that it answers, ms.
+    pub(super) echo: u32,
+}
+
+/// A segment that is to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leaving {
+    pub(super) seq: u64,
+    pub(super) len: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timer {
+    Probe,
+    Timeout,
+}
+
+/// A tail loss probe that has left.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    /// What has left when it had.
+    end: u64,
+    is_repair: bool,
+    has_left: bool,
+}
+
+/// What leaves next.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    /// The first segment that is lost.
+    Repair,
+    /// The last that is not there.
+    Probe,
+    /// New data of so many bytes.
+    New(u32),
+}
+
+/// Whether the window is used, over about a round trip.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    is_limited: bool,
+    most_out: u32,
+    end: u64,
+}
+
+/// When a paced sender may send, how many segments of the present burst are left, and the time for
+/// which it might have sent before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    next: Instant,
+    burst_left: u32,
+    credit: Duration,
+}
+
+impl Sender {
+    /// `mss`: data of a full segment; `packet`: what the packet is then, bytes.
+    pub(super) fn new(algorithm: Algorithm, (mss, packet): (u32, u32), seed: u64) -> Self {
+        Self {
+            mss,
+            una: 0,
+            nxt: 0,
+            written: 0,
+            allowed: 0,
+            board: Scoreboard::default(),
+            rack: Rack::default(),
+            rate: RateEstimator::default(),
+            rtt: RoundTrips::new(),
+            window: Window { cwnd: INITIAL_WINDOW, ssthresh: u32::MAX },
+            congestion: algorithm.build((mss, packet), seed),
+            recovery: Recovery::new(),
+            usage: Usage::default(),
+            look_again: None,
+            timer: None,
+            backoffs: 0,
+            probe: None,
+            pace: Pace::default(),
+            counts: SenderStats::default(),
+        }
+    }
+
+    pub(super) fn stats(&self) -> SenderStats {
+        self.counts
+    }
+
+    /// How far it has sent.
+    pub(super) fn nxt(&self) -> u64 {
+        self.nxt
+    }
+
+    /// Adds bytes that are to be sent.
+    pub(super) fn write(&mut self, bytes: u64) {
+        self.written = self.written.saturating_add(bytes);
+    }
+
+    /// All that was written is there.
+    pub(super) fn is_done(&self) -> bool {
+        self.una == self.written
+    }
+
+    /// The receiver takes so many bytes from the beginning.
+    pub(super) fn open(&mut self, window: u32) {
+        self.allowed = window.into();
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let pace = self.next().map(|_| self.pace.next);
+        earliest([self.look_again, self.timer.map(|(at, _)| at), pace])
+    }
+
+    /// Takes an acknowledgement.
+    pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack<'_>) {
+        if ack.ack > self.nxt || ack.ack < self.una {
+            return;
+        }
+        let advances = ack.ack > self.una;
+        self.allowed = self.allowed.max(ack.ack + u64::from(ack.window));
+        self.una = ack.ack;
+        let comes_twice = self.note_duplicate(ack);
+        let news = (ack.ack, ack.sacks);
+        let told = self.board.on_ack(now, news, &mut self.rack, &mut self.rate);
+        let by_echo = || Duration::from_millis(millis(now).wrapping_sub(ack.echo).into());
+        if let Some(round_trip) = told.round_trip.or((told.delivered > 0 && advances).then(by_echo))
+        {
+            self.rtt.on_sample(now, round_trip);
+            self.rack.set_least(self.rtt.least().unwrap_or_default());
+        }
+        if told.is_reordered {
+            self.rack.on_reordering();
+        }
+        if advances {
+            self.backoffs = 0;
+        }
+        self.judge_probe(now, ack, advances, comes_twice);
+        self.undo_if_spurious(ack, advances, &told);
+        let lost = self.detect(now);
+        self.settle(advances, comes_twice);
+        let is_progress = advances && lost == 0;
+        self.control(now, (told, lost), is_progress);
+        if advances || told.delivered > 0 {
+            self.rearm(now);
+        }
+    }
+
+    /// Whether the first block tells of something that came twice (RFC 2883 section 4).
+    fn note_duplicate(&mut self, ack: &Ack<'_>) -> bool {
+        let Some(&(from, to)) = ack.sacks.first() else { return false };
+        let is_within = ack.sacks.get(1).is_some_and(|second| from >= second.0 && to <= second.1);
+        let comes_twice = to <= ack.ack || is_within;
+        if comes_twice {
+            self.rack.on_duplicate(self.una, self.nxt);
+            self.recovery.on_duplicate();
+        }
+        comes_twice
+    }
+
+    /// The end of a probe: where it repaired a loss there was congestion (RFC 8985 section 7.4.2).
+    fn judge_probe(&mut self, now: Instant, ack: &Ack<'_>, advances: bool, comes_twice: bool) {
+        let Some(probe) = self.probe else { return };
+        if !probe.has_left || ack.ack < probe.end {
+            return;
+        }
+        let answers_twice = !advances && ack.ack == probe.end && ack.sacks.is_empty();
+        if !probe.is_repair || comes_twice || answers_twice || self.recovery.phase != Phase::Open {
+            self.probe = None;
+        } else if ack.ack > probe.end {
+            self.probe = None;
+            let ssthresh = self.congestion.on_congestion(now, Phase::Open, &self.window);
+            if !self.congestion.rules_in_recovery() {
+                self.window = Window { cwnd: ssthresh, ssthresh };
+            }
+        }
+    }
+
+    /// Takes back what was done for losses that are none (RFC 3522, RFC 5682 section 3).
+    fn undo_if_spurious(&mut self, ack: &Ack<'_>, advances: bool, told: &Told) {
+        if self.recovery.phase == Phase::Open {
+            return;
+        }
+        let original_since = |at: Instant| told.original.is_some_and(|sent| sent < at);
+        let is_spurious = self.recovery.is_spurious(ack.echo, advances)
+            || self.recovery.phase == Phase::Loss
+                && self.recovery.timeout_at.is_some_and(original_since);
+        if is_spurious {
+            let before = self.recovery.before();
+            self.window.cwnd = self.congestion.undone(&self.window, before.cwnd);
+            self.window.ssthresh = self.window.ssthresh.max(before.ssthresh);
+            self.board.forget_losses();
+            self.recovery.finish();
+            self.counts.undone += 1;
+        }
+    }
+
+    /// Finds losses, and begins to repair them.
+    fn detect(&mut self, now: Instant) -> u32 {
+        let at = Circumstances {
+            is_recovering: self.recovery.phase != Phase::Open,
+            smoothed: self.rtt.smoothed().unwrap_or_default(),
+        };
+        let (lost, look_again) = self.rack.detect(now, &mut self.board, at);
+        self.look_again = look_again;
+        if lost > 0 && self.recovery.phase == Phase::Open {
+            self.counts.recoveries += 1;
+            self.probe = None;
+            let before = self.window;
+            self.window.ssthresh = self.congestion.on_congestion(now, Phase::Open, &self.window);
+            self.recovery.begin(
+                Phase::Recovery,
+                self.nxt,
+                before,
+                self.board.first_repair().map(millis),
+            );
+        }
+        lost
+    }
+
+    /// Ends a recovery whose end is there.
+    fn settle(&mut self, advances: bool, comes_twice: bool) {
+        if self.recovery.phase == Phase::Open || !advances && !comes_twice {
+            return;
+        }
+        if self.una >= self.recovery.end {
+            if self.recovery.phase == Phase::Recovery && !self.congestion.rules_in_recovery() {
+                self.window.cwnd = self.window.ssthresh;
+            }
+            self.recovery.finish();
+            self.rack.on_recovered();
+        }
+    }
+
+    /// Lets the window follow.
+    fn control(&mut self, now: Instant, (told, lost): (Told, u32), is_progress: bool) {
+        let phase = self.recovery.phase;
+        let acked = Acked {
+            now,
+            delivered: told.delivered,
+            lost,
+            delivered_total: self.rate.delivered(),
+            in_flight: self.board.in_flight(),
+            round_trip: told.round_trip_last,
+            smoothed: self.rtt.smoothed(),
+            is_delayed: told.delivered == 1 && self.board.is_empty(),
+            rate: self.rate.sample(self.rtt.least()),
+            phase,
+            is_cwnd_limited: self.is_cwnd_limited(),
+            una: self.una,
+            nxt: self.nxt,
+        };
+        self.congestion.on_ack(&acked, &mut self.window);
+        if phase == Phase::Recovery && !self.congestion.rules_in_recovery() {
+            let (in_flight, ssthresh) = (self.board.in_flight(), self.window.ssthresh);
+            if told.delivered > 0 || lost > 0 {
+                let sends =
+                    self.recovery.may_send(told.delivered, in_flight, ssthresh, is_progress);
+                self.window.cwnd = in_flight + sends;
+            }
+        }
+    }
+
+    /// In slow start a window counts as used that is half full.
+    fn is_cwnd_limited(&self) -> bool {
+        let Window { cwnd, ssthresh } = self.window;
+        self.usage.is_limited || cwnd < ssthresh && cwnd < 2 * self.usage.most_out
+    }
+
+    /// Lets happen what is due.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.look_again.is_some_and(|at| at <= now) {
+            let lost = self.detect(now);
+            self.control(now, (Told::default(), lost), false);
+            self.rearm(now);
+        }
+        let Some((_, timer)) = self.timer.filter(|(at, _)| *at <= now) else { return };
+        match timer {
+            Timer::Probe => self.send_probe(now),
+            Timer::Timeout => self.time_out(now),
+        }
+    }
+
+    /// New data leave beyond the window, or else the last segment once more (RFC 8985 section 7.3).
+    fn send_probe(&mut self, now: Instant) {
+        let is_repair = self.new_data().is_none();
+        self.probe = Some(Probe { end: self.nxt, is_repair, has_left: false });
+        self.counts.probes += 1;
+        self.timer = Some((now + self.rtt.timeout(self.backoffs), Timer::Timeout));
+    }
+
+    /// All that left longer ago than a round trip is lost, and the window begins anew (RFC 5681
+    /// section 3.1, RFC 6298 section 5; RFC 8985 section 6.3).
+    fn time_out(&mut self, now: Instant) {
+        if self.board.is_empty() {
+            self.timer = None;
+            return;
+        }
+        self.counts.timeouts += 1;
+        self.probe = None;
+        let first = self.board.first().map_or(self.una, |first| first.seq);
+        let recent = self.rtt.smoothed().unwrap_or_default();
+        let before = self.window;
+        let is_new = self.recovery.phase == Phase::Open
+            || self.una >= self.recovery.end
+            || self.recovery.phase == Phase::Loss && self.backoffs == 0;
+        if is_new {
+            let phase = self.recovery.phase;
+            self.window.ssthresh = self.congestion.on_congestion(now, phase, &self.window);
+            self.congestion.on_timeout();
+            self.recovery.begin(
+                Phase::Loss,
+                self.nxt,
+                before,
+                self.board.first_repair().map(millis),
+            );
+            self.recovery.timeout_at = Some(now);
+        } else {
+            self.recovery.turn_into_loss(self.nxt);
+        }
+        self.board.mark_lost(|sent| sent.seq == first || now.since(sent.at) > recent);
+        self.window.cwnd = self.board.in_flight() + 1;
+        self.look_again = None;
+        self.backoffs += 1;
+        self.timer = Some((now + self.rtt.timeout(self.backoffs), Timer::Timeout));
+        self.pace = Pace { next: now, ..Pace::default() };
+    }
+
+    /// Sets the timer from now on: for a probe where all is well, or else for a timeout.
+    fn rearm(&mut self, now: Instant) {
+        if self.board.is_empty() {
+            self.timer = None;
+            return;
+        }
+        let timeout = self.rtt.timeout(self.backoffs);
+        let probes = self.recovery.phase == Phase::Open
+            && self.board.sacked() == 0
+            && self.probe.is_none()
+            && self.backoffs == 0;
+        let patience = self.rtt.smoothed().map(|smoothed| {
+            let alone = self.board.out() == 1;
+            smoothed * 2 + if alone { TIMEOUT_MIN } else { PROBE_SLACK }
+        });
+        self.timer = Some(match patience.filter(|_| probes) {
+            Some(patience) => (now + patience.min(timeout), Timer::Probe),
+            None => (now + timeout, Timer::Timeout),
+        });
+    }
+
+    /// The length of the next segment of new data, if the receiver takes one.
+    fn new_data(&self) -> Option<u32> {
+        let room = self.allowed.min(self.una + SEND_BUFFER).saturating_sub(self.nxt);
+        let len = (self.written - self.nxt).min(self.mss.into());
+        (len > 0 && len <= room).then_some(len as u32)
+    }
+
+    /// What leaves next, as far as the window lets it.
+    fn next(&self) -> Option<Next> {
+        if self.probe.is_some_and(|probe| !probe.has_left) && !self.board.is_empty() {
+            return Some(self.new_data().map_or(Next::Probe, Next::New));
+        }
+        if self.board.in_flight() >= self.window.cwnd {
+            return None;
+        }
+        if self.board.lost() > 0 && self.recovery.phase != Phase::Open {
+            return Some(Next::Repair);
+        }
+        self.new_data().map(Next::New)
+    }
+
+    /// What leaves at `now`.
+    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Leaving> {
+        let Some(next) = self.next() else {
+            self.note_usage();
+            return None;
+        };
+        if !self.paces(now) {
+            return None;
+        }
+        let was_idle = self.board.is_empty();
+        let rate = &mut self.rate;
+        let leaving = match next {
+            Next::New(len) => {
+                let mark = rate.on_sent(now, was_idle);
+                self.board.push(now, self.nxt, len, mark);
+                self.nxt += u64::from(len);
+                Leaving { seq: self.nxt - u64::from(len), len }
+            }
+            Next::Repair | Next::Probe => {
+                let probes = matches!(next, Next::Probe);
+                let (seq, len) = self.board.send_again(now, probes, || rate.on_sent(now, false))?;
+                self.counts.again += 1;
+                Leaving { seq, len }
+            }
+        };
+        let probe = self.probe.as_mut().filter(|probe| !probe.has_left);
+        let probes = probe.is_some();
+        if let Some(probe) = probe {
+            (probe.has_left, probe.end) = (true, self.nxt);
+        }
+        self.counts.segments += 1;
+        self.recovery.on_sent(!matches!(next, Next::New(_)), millis(now));
+        if was_idle || !probes && self.timer.is_some_and(|(_, timer)| timer == Timer::Probe) {
+            self.rearm(now);
+        }
+        self.pay(leaving.len);
+        Some(leaving)
+    }
+
+    /// Why nothing leaves: the window, or the application.
+    fn note_usage(&mut self) {
+        self.pace.burst_left = 0;
+        let (out, in_flight) = (self.board.out(), self.board.in_flight());
+        let is_limited = in_flight >= self.window.cwnd;
+        if is_limited || self.una >= self.usage.end {
+            self.usage = Usage { is_limited, most_out: out, end: self.nxt };
+        }
+        self.usage.most_out = self.usage.most_out.max(out);
+        let is_all_sent = self.written - self.nxt < u64::from(self.mss) && self.board.lost() == 0;
+        if !is_limited && is_all_sent {
+            self.rate.on_app_limited(in_flight);
+        }
+    }
+
+    /// Whether the pace lets a segment leave.
+    fn paces(&mut self, now: Instant) -> bool {
+        if self.congestion.pacing_rate().is_none() || self.pace.burst_left > 0 {
+            return true;
+        }
+        if self.pace.next > now {
+            return false;
+        }
+        let credit = now.since(self.pace.next);
+        self.pace = Pace { next: now, burst_left: self.congestion.burst().max(1), credit };
+        true
+    }
+
+    /// What has left takes its time. Who is late catches up with half of it at most, as in Linux.
+    fn pay(&mut self, len: u32) {
+        let Some(rate) = self.congestion.pacing_rate() else { return };
+        let takes = Duration::from_secs_f64(f64::from(len) / rate.max(1.0));
+        let earned = self.pace.credit.min(takes / 2);
+        self.pace.credit -= earned;
+        self.pace.next += takes - earned;
+        self.pace.burst_left = self.pace.burst_left.saturating_sub(1);
+    }
+}
+
+/// The clock of timestamps.
+pub(super) fn millis(now: Instant) -> u32 {
+    (now.as_nanos() / 1_000_000) as u32
+}
+
+/// As much may be under way and unacknowledged: Linux's largest `tcp_wmem`.
+const SEND_BUFFER: u64 = 4 << 20;
+/// Two ticks of a clock of 1,000 Hz.
+const PROBE_SLACK: Duration = Duration::from_millis(2);

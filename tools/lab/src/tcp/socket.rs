@@ -1,0 +1,227 @@
+//! One end of a connection.
+//!
+//! ```text
+//! connect ─► SYN ─► SYN, ACK ─► ACK, data ...
+//! ```
+//!
+//! A socket never closes: who uses it knows how many bytes are to come.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use roadweave_proto::{Instant, earliest};
+
+use super::congestion::Algorithm;
+use super::receiver::{Receiver, WINDOW_FIRST};
+use super::rtt::INITIAL;
+use super::segment::{Segment, data_max};
+use super::sender::{Ack, Sender, SenderStats, millis};
+
+/// What a socket is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketConfig {
+    /// The congestion control of what it sends.
+    pub algorithm: Algorithm,
+    /// The largest IP packet, bytes.
+    pub mtu: u16,
+    /// Decides all that is random.
+    pub seed: u64,
+}
+
+/// Who begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It connects.
+    Client,
+    /// It waits for the client.
+    Server,
+}
+
+/// What happened at a socket.
+pub type SocketStats = SenderStats;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Socket {
+    role: Role,
+    state: State,
+    sender: Sender,
+    receiver: Receiver,
+    /// When the last part of its opening left.
+    opened_at: Option<Instant>,
+    /// Acknowledgements that leave before all else.
+    answers: VecDeque<Segment>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing has left.
+    Idle,
+    /// A SYN, or the answer to one, leaves at this moment; it left so many times before.
+    Opening(Instant, u32),
+    Open,
+}
+
+impl Socket {
+    /// A socket that has done nothing.
+    pub fn new(role: Role, config: &SocketConfig) -> Self {
+        let mss = data_max(config.mtu);
+        Self {
+            role,
+            state: State::Idle,
+            sender: Sender::new(config.algorithm, (mss, config.mtu.into()), config.seed),
+            receiver: Receiver::new(mss),
+            opened_at: None,
+            answers: VecDeque::new(),
+        }
+    }
+
+    /// The client connects.
+    pub fn connect(&mut self, now: Instant) {
+        if self.state == State::Idle {
+            self.state = State::Opening(now, 0);
+        }
+    }
+
+    /// Whether data can flow.
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// Sends so many further bytes.
+    pub fn write(&mut self, bytes: u64) {
+        self.sender.write(bytes);
+    }
+
+    /// Bytes that have come in order.
+    pub fn received(&self) -> u64 {
+        self.receiver.received()
+    }
+
+    /// Whether all that was written is there.
+    pub fn is_done(&self) -> bool {
+        self.sender.is_done()
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> SocketStats {
+        self.sender.stats()
+    }
+
+    /// The smoothed round-trip time, once there is one.
+    pub fn smoothed_rtt(&self) -> Option<Duration> {
+        self.sender.rtt.smoothed()
+    }
+
+    /// About how far it has sent, and has received: what [`Segment::parse`] asks for.
+    pub fn position(&self) -> (u64, u64) {
+        (self.sender.nxt(), self.receiver.received())
+    }
+
+    /// Takes a segment.
+    pub fn handle_segment(&mut self, now: Instant, segment: &Segment) {
+        match (self.state, self.role, segment.is_syn) {
+            (State::Idle, Role::Server, true) => {
+                self.state = State::Opening(now, 0);
+                self.receiver.on_segment(now, segment, None);
+            }
+            (State::Opening(..), Role::Server, true) => {
+                self.state = State::Opening(now, 0);
+            }
+            (State::Opening(_, times), Role::Client, true) if segment.ack.is_some() => {
+                self.receiver.on_segment(now, segment, None);
+                self.open(now, segment, times);
+                self.receiver.answer_by(now);
+            }
+            (State::Opening(_, times), Role::Server, false) => {
+                self.open(now, segment, times);
+                self.take(now, segment);
+            }
+            // The last part of the opening was lost.
+            (State::Open, Role::Client, true) => self.receiver.answer_by(now),
+            (State::Open, _, false) => self.take(now, segment),
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, now: Instant, segment: &Segment, times: u32) {
+        self.state = State::Open;
+        self.sender.open(segment.window);
+        if let Some(at) = self.opened_at.filter(|_| times == 1) {
+            self.sender.rtt.on_sample(now, now.since(at));
+        }
+    }
+
+    /// Whether what has come is to be acknowledged now.
+    fn answers_now(&self, now: Instant) -> bool {
+        self.receiver.due().is_some_and(|due| due <= now)
+    }
+
+    /// An acknowledgement without data.
+    fn answer(&mut self, now: Instant) -> Segment {
+        let seq = self.sender.nxt();
+        let mut segment = Segment { timestamp: millis(now), seq, ..Segment::default() };
+        self.receiver.acknowledge(&mut segment);
+        segment
+    }
+
+    fn take(&mut self, now: Instant, segment: &Segment) {
+        if self.answers_now(now) && segment.len > 0 && !self.receiver.joins(now, segment) {
+            let answer = self.answer(now);
+            self.answers.push_back(answer);
+        }
+        self.receiver.on_segment(now, segment, self.sender.rtt.least());
+        if let Some(ack) = segment.ack {
+            let ack =
+                Ack { ack, sacks: &segment.sacks, window: segment.window, echo: segment.echo };
+            self.sender.on_ack(now, &ack);
+        }
+    }
+
+    /// When [`Socket::poll_transmit`] has something to send; `None` when nothing is due unless a
+    /// segment comes.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Idle => None,
+            State::Opening(at, _) => Some(at),
+            State::Open => {
+                let answers = self.answers.front().map(|_| Instant::ZERO);
+                earliest([answers, self.sender.poll_timeout(), self.receiver.due()])
+            }
+        }
+    }
+
+    /// The next segment that leaves at `now`. Call it until it returns `None`, after all that has
+    /// come by `now` was handed over: segments that a device would join are acknowledged once.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Segment> {
+        let mut segment = Segment { timestamp: millis(now), ..Segment::default() };
+        match self.state {
+            State::Idle => return None,
+            State::Opening(at, times) if at <= now => {
+                let backoff = INITIAL * 2_u32.pow(times.min(6));
+                self.state = State::Opening(now + backoff, times + 1);
+                self.opened_at = Some(now);
+                segment.is_syn = true;
+                if self.role == Role::Server {
+                    self.receiver.acknowledge(&mut segment);
+                }
+                segment.window = WINDOW_FIRST;
+                return Some(segment);
+            }
+            State::Opening(..) => return None,
+            State::Open => {}
+        }
+        if let Some(answer) = self.answers.pop_front() {
+            return Some(answer);
+        }
+        // What is answered at once is so before the application has anything to say.
+        if self.answers_now(now) {
+            return Some(self.answer(now));
+        }
+        self.sender.handle_timeout(now);
+        let leaving = self.sender.poll_transmit(now)?;
+        (segment.seq, segment.len) = (leaving.seq, leaving.len);
+        self.receiver.acknowledge(&mut segment);
+        Some(segment)
+    }
+}

@@ -1,0 +1,222 @@
+//! A bulk transfer: a real QUIC connection inside the tunnel, which reacts to loss and delay.
+//!
+//! ```text
+//! Transfer ─► packet ─► number, QUIC packet ─► UDP, IP ─► tunnel ─► arrival ─► Transfer
+//!   the sender at one end, the receiver at the other; acknowledgements go the other way
+//! ```
+//!
+//! The number before each QUIC packet is ours: it tells when a packet was sent, and whether it came
+//! twice.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use roadweave_emulate::Direction;
+use roadweave_proto::Instant;
+use roadweave_quic::{CongestionControl, Epoch, Transfer, TransferConfig, TransferEnd};
+use serde::Serialize;
+
+use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
+use crate::inner;
+use crate::video::quality::Percentiles;
+use crate::world::MTU;
+
+/// What a bulk transfer carries, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bulk {
+    /// The bytes to be carried; `None`: as many as go through.
+    pub bytes: Option<u64>,
+    /// The congestion control of its sender.
+    pub congestion: CongestionControl,
+}
+
+/// What became of a bulk transfer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct BulkReport {
+    /// Bytes that the receiving application has got in order, without a gap.
+    pub received_bytes: u64,
+    /// Bits received per second, from the beginning, handshake included, to the completion or the
+    /// end.
+    pub goodput_bps: f64,
+    /// From the beginning until all bytes were there; `None` if they never were.
+    pub completion_s: Option<f64>,
+    /// The sender's smoothed round-trip time in the end; `None` without a connection.
+    pub smoothed_rtt_ms: Option<f64>,
+    /// QUIC packets that the sender took for lost.
+    pub lost_packets: u64,
+    /// How often its congestion control took that for congestion.
+    pub congestion_events: u64,
+    /// Whether the connection broke.
+    pub is_broken: bool,
+    /// Packets with data: when each was sent and when it arrived.
+    #[serde(skip)]
+    pub stream: Stream,
+}
+
+/// Both ends of a bulk transfer.
+#[derive(Debug)]
+pub struct BulkTraffic {
+    name: String,
+    port: u16,
+    direction: Direction,
+    begin: Instant,
+    end: Instant,
+    transfer: Box<Transfer>,
+    has_begun: bool,
+    data: Stream,
+    answers: Stream,
+    sent_bytes: u64,
+    arrived: u64,
+    unexpected: u64,
+}
+
+impl BulkTraffic {
+    /// The transfer of `spec`, with its stream beginning at `start`.
+    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+    pub fn new(spec: &TrafficSpec, bulk: Bulk, start: Instant, seed: u64) -> Self {
+        let config = TransferConfig {
+            bytes: bulk.bytes,
+            congestion: bulk.congestion,
+            payload_max: PAYLOAD_MAX,
+            seed,
+        };
+        let transfer = Transfer::new(Epoch::new(std::time::Instant::now()), &config)
+            .expect("its packets are as large as QUIC wants them");
+        let begin = start + spec.begin;
+        Self {
+            name: spec.name.clone(),
+            port: spec.port,
+            direction: spec.direction,
+            begin,
+            end: begin + spec.lasting,
+            transfer: Box::new(transfer),
+            has_begun: false,
+            data: Stream::default(),
+            answers: Stream::default(),
+            sent_bytes: 0,
+            arrived: 0,
+            unexpected: 0,
+        }
+    }
+
+    /// Packets that go the same way.
+    fn stream(&mut self, direction: Direction) -> &mut Stream {
+        if direction == self.direction { &mut self.data } else { &mut self.answers }
+    }
+
+    /// The inner packet that carries this one of QUIC.
+    fn wrap(&mut self, now: Instant, from: TransferEnd, quic: &[u8]) -> (Direction, Bytes) {
+        let direction = match from {
+            TransferEnd::Sender => self.direction,
+            TransferEnd::Receiver => self.direction.opposite(),
+        };
+        let stream = self.stream(direction);
+        let number = stream.log.packets.len() as u64;
+        stream.log.packets.push(now);
+        stream.arrivals.push(None);
+        let mut payload = BytesMut::with_capacity(NUMBER + quic.len());
+        payload.put_u64(number);
+        payload.put_slice(quic);
+        let packet = inner::udp(direction, self.port, &payload);
+        self.sent_bytes += packet.len() as u64;
+        (direction, packet)
+    }
+
+    /// How long it has lasted at `end`.
+    fn lasted(&self, end: Instant) -> Duration {
+        let completed = self.transfer.progress().completed;
+        completed.unwrap_or(end.min(self.end)).since(self.begin)
+    }
+}
+
+impl Traffic for BulkTraffic {
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let due = if self.has_begun { self.transfer.poll_timeout()? } else { self.begin };
+        (due < self.end).then_some(due)
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)> {
+        if now < self.begin || now >= self.end {
+            return None;
+        }
+        if !self.has_begun {
+            self.has_begun = true;
+            self.transfer.begin(now);
+        }
+        if self.transfer.poll_timeout().is_some_and(|due| due <= now) {
+            self.transfer.handle_timeout(now);
+        }
+        let (from, quic) = self.transfer.poll_transmit(now)?;
+        Some(self.wrap(now, from, &quic))
+    }
+
+    fn handle_arrival(&mut self, now: Instant, direction: Direction, packet: &Bytes) {
+        let payload = inner::payload(packet);
+        let index = payload.first_chunk().map(|number| u64::from_be_bytes(*number));
+        let index = index.and_then(|number| usize::try_from(number).ok());
+        if !index.is_some_and(|index| self.stream(direction).note_arrival(now, index)) {
+            self.unexpected += 1;
+            return;
+        }
+        self.arrived += 1;
+        if now < self.end {
+            let to = match direction == self.direction {
+                true => TransferEnd::Receiver,
+                false => TransferEnd::Sender,
+            };
+            self.transfer.handle_packet(now, to, BytesMut::from(&payload[NUMBER..]));
+        }
+    }
+
+    fn report(&self, end: Instant) -> TrafficReport {
+        let progress = self.transfer.progress();
+        let lasted = self.lasted(end);
+        let seconds = lasted.as_secs_f64().max(f64::MIN_POSITIVE);
+        TrafficReport {
+            name: self.name.clone(),
+            sent_packets: (self.data.log.packets.len() + self.answers.log.packets.len()) as u64,
+            sent_bytes: self.sent_bytes,
+            arrived_packets: self.arrived,
+            unexpected_packets: self.unexpected,
+            delay_ms: Percentiles::of_sorted(&self.data.delays()),
+            delay_variation_ms: None,
+            detail: Detail::Bulk(Box::new(BulkReport {
+                received_bytes: progress.received_bytes,
+                goodput_bps: progress.received_bytes as f64 * 8.0 / seconds,
+                completion_s: progress.completed.map(|_| seconds),
+                smoothed_rtt_ms: progress.smoothed_rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
+                lost_packets: progress.lost_packets,
+                congestion_events: progress.congestion_events,
+                is_broken: progress.is_broken,
+                stream: self.data.clone(),
+            })),
+        }
+    }
+}
+
+/// How evenly the bulk transfers among `reports` shared: Jain's index of their goodputs, from one
+/// part in their number (one has all) to 1 (all have the same). `None` for fewer than two.
+///
+/// Source: R. Jain, D. Chiu, W. Hawe, "A Quantitative Measure of Fairness", DEC-TR-301, 1984.
+pub fn fairness(reports: &[TrafficReport]) -> Option<f64> {
+    let goodputs = reports.iter().filter_map(|report| match &report.detail {
+        Detail::Bulk(bulk) => Some(bulk.goodput_bps),
+        _ => None,
+    });
+    let (count, sum, squares) = goodputs.fold((0, 0.0, 0.0), |(count, sum, squares), goodput| {
+        (count + 1, sum + goodput, squares + goodput * goodput)
+    });
+    (count > 1 && squares > 0.0).then(|| sum * sum / (f64::from(count) * squares))
+}
+
+/// Bytes of a packet's number.
+const NUMBER: usize = 8;
+/// The largest QUIC packet: with all headers it is as large as the tunnel's devices take.
+const PAYLOAD_MAX: u16 = MTU - (inner::HEADERS + NUMBER) as u16;
+
+#[cfg(test)]
+mod tests;

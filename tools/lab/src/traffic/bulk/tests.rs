@@ -1,0 +1,135 @@
+use roadweave_emulate::{DriveLink, DuplexLink, GilbertElliott, Trace};
+use roadweave_proto::Rate;
+use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
+
+use super::*;
+use crate::run::run;
+use crate::scenario::Scenario;
+use crate::traffic::TrafficKind;
+
+const ENDLESS: Bulk = Bulk { bytes: None, congestion: CongestionControl::Cubic };
+
+fn spec(port: u16, bulk: Bulk, seconds: u64) -> TrafficSpec {
+    TrafficSpec {
+        name: format!("bulk {port}"),
+        direction: Direction::Up,
+        port,
+        begin: Duration::ZERO,
+        lasting: Duration::from_secs(seconds),
+        kind: TrafficKind::Bulk(bulk),
+    }
+}
+
+/// Transfers over one link of 8 Mbit/s; the tunnel loses nothing, and repairs nothing either.
+fn over_one_link(delay_ms: u64, transfers: &[Bulk], seconds: u32) -> Scenario {
+    let trace = Trace::constant(Rate::from_kbps(8_000), Duration::from_millis(delay_ms));
+    let link = DuplexLink::new(&DriveLink::symmetric("a", trace), 0, 1);
+    let specs = (5_000..).zip(transfers);
+    Scenario {
+        traffic: specs.map(|(port, bulk)| spec(port, *bulk, seconds.into())).collect(),
+        seconds,
+        congestion: CongestionControl::Cubic,
+        ..Scenario::new("bulk", vec![link], "single:a".parse().unwrap())
+    }
+}
+
+fn reports(scenario: &Scenario) -> (Vec<BulkReport>, Option<f64>) {
+    let outcome = run(scenario).unwrap();
+    let bulk = |report: &TrafficReport| match &report.detail {
+        Detail::Bulk(bulk) => (**bulk).clone(),
+        other => panic!("a bulk transfer reports one, not {other:?}"),
+    };
+    assert!(outcome.traffic.iter().all(|report| report.unexpected_packets == 0));
+    (outcome.traffic.iter().map(bulk).collect(), outcome.fairness)
+}
+
+#[test]
+fn alone_it_fills_most_of_the_link() {
+    let (reports, fairness) = reports(&over_one_link(20, &[ENDLESS], 8));
+    let share = reports[0].goodput_bps / 8e6;
+    assert!((0.85..1.0).contains(&share), "{share}");
+    assert_eq!((fairness, reports[0].completion_s, reports[0].is_broken), (None, None, false));
+    assert!(reports[0].stream.log.packets.len() > 5_000);
+}
+
+#[test]
+fn two_share() {
+    let (reports, fairness) = reports(&over_one_link(20, &[ENDLESS, ENDLESS], 12));
+    let sum: f64 = reports.iter().map(|report| report.goodput_bps).sum();
+    assert!((0.8..1.0).contains(&(sum / 8e6)), "{sum}");
+    assert!(fairness.unwrap() > 0.8, "{fairness:?}: {sum}");
+}
+
+#[test]
+fn a_transfer_of_so_many_bytes_completes() {
+    let million = Bulk { bytes: Some(1_000_000), ..ENDLESS };
+    let (reports, _) = reports(&over_one_link(20, &[million], 4));
+    assert_eq!(reports[0].received_bytes, 1_000_000);
+    // A second at the link's rate, and its beginnings.
+    let completion = reports[0].completion_s.unwrap();
+    assert!((1.0..2.0).contains(&completion), "{completion}");
+    assert!((reports[0].goodput_bps * completion / 8e6 - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn loss_and_delay_slow_it_down() {
+    let goodput = |scenario: &Scenario| reports(scenario).0[0].goodput_bps;
+    let near = goodput(&over_one_link(20, &[ENDLESS], 5));
+    let far = goodput(&over_one_link(250, &[ENDLESS], 5));
+    let mut lossy = over_one_link(20, &[ENDLESS], 5);
+    lossy.links[0].up.burst_loss = Some(GilbertElliott::independent(0.03));
+    // Nothing but the transfer itself reacts.
+    lossy.congestion = CongestionControl::Bbr;
+    let lossy = goodput(&lossy);
+    assert!(far < near * 0.8 && lossy < near * 0.7, "{near} {far} {lossy}");
+}
+
+#[test]
+fn in_the_products_lanes_two_links_carry_more_than_the_better_one() {
+    let link = |name: &str, delay_ms, index| {
+        let trace = Trace::constant(Rate::from_kbps(8_000), Duration::from_millis(delay_ms));
+        DuplexLink::new(&DriveLink::symmetric(name, trace), index, 1)
+    };
+    let mut second = link("b", 45, 1);
+    second.up.burst_loss = Some(GilbertElliott::bursts(0.01, 4.0));
+    let goodput = |lanes: Vec<LaneConfig>| {
+        let scenario = Scenario {
+            links: vec![link("a", 20, 0), second.clone()],
+            lanes,
+            congestion: CongestionControl::Bbr,
+            ..over_one_link(20, &[ENDLESS], 8)
+        };
+        reports(&scenario).0[0].goodput_bps
+    };
+    let lanes = goodput(default_lanes());
+    let single = goodput(vec![LaneConfig::new("single", "single:a".parse().unwrap())]);
+    let pass = goodput(vec![LaneConfig::new("pass", Strategy::xnc())]);
+    assert!(lanes > 1.3 * single, "{lanes} {single}");
+    assert!(pass < 0.7 * lanes, "packets that overtake others are taken for lost: {pass} {lanes}");
+}
+
+#[test]
+fn a_transfer_that_nothing_reaches_is_an_outcome() {
+    let mut scenario = over_one_link(20, &[ENDLESS], 2);
+    scenario.links[0].up.burst_loss = Some(GilbertElliott::independent(1.0));
+    let (reports, _) = reports(&scenario);
+    assert_eq!((reports[0].received_bytes, reports[0].smoothed_rtt_ms), (0, None));
+}
+
+#[test]
+fn fairness_is_one_for_equals_and_one_part_for_a_glutton() {
+    let report = |goodput_bps| TrafficReport {
+        name: "bulk".into(),
+        sent_packets: 0,
+        sent_bytes: 0,
+        arrived_packets: 0,
+        unexpected_packets: 0,
+        delay_ms: Percentiles::default(),
+        delay_variation_ms: None,
+        detail: Detail::Bulk(Box::new(BulkReport { goodput_bps, ..BulkReport::default() })),
+    };
+    assert_eq!(fairness(&[report(3.0), report(3.0), report(3.0)]), Some(1.0));
+    assert_eq!(fairness(&[report(8.0), report(0.0), report(0.0), report(0.0)]), Some(0.25));
+    assert_eq!(fairness(&[report(1.0)]), None);
+    assert_eq!(fairness(&[report(0.0), report(0.0)]), None);
+}

@@ -1,0 +1,162 @@
+//! Messages of a few packets, each acknowledged, and sent again after a timeout that doubles.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use roadweave_proto::Instant;
+
+/// What a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A part of a message.
+    Data,
+    /// The part has arrived.
+    Acknowledgement,
+}
+
+/// What stands at the start of every packet's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) kind: Kind,
+    pub(super) turn: u8,
+    /// The number of the part, from 0, and how many there are.
+    pub(super) index: u16,
+    pub(super) count: u16,
+    pub(super) request: u32,
+    /// When the part was sent.
+    pub(super) sent: Instant,
+}
+
+impl Header {
+    /// Its size, bytes.
+    pub(super) const LEN: usize = 18;
+
+    /// A payload of `bytes` bytes, at least those of the header; the rest is zero.
+    pub(super) fn to_payload(self, bytes: usize) -> Bytes {
+        let mut payload = BytesMut::with_capacity(bytes.max(Self::LEN));
+        payload.put_u8(self.kind as u8);
+        payload.put_u8(self.turn);
+        payload.put_u16(self.index);
+        payload.put_u16(self.count);
+        payload.put_u32(self.request);
+        payload.put_u64(self.sent.as_nanos());
+        payload.resize(bytes.max(Self::LEN), 0);
+        payload.freeze()
+    }
+
+    /// Reads the header of a payload; `None` for anything else.
+    pub(super) fn parse(payload: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::LEN] = payload.first_chunk()?;
+        let kind = match bytes[0] {
+            0 => Kind::Data,
+            1 => Kind::Acknowledgement,
+            _ => return None,
+        };
+        let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        let request = u32::from_be_bytes([bytes[6], bytes[7], bytes[8], bytes[9]]);
+        let sent = u64::from_be_bytes(*bytes.last_chunk()?);
+        Some(Self {
+            kind,
+            turn: bytes[1],
+            index: u16_at(2),
+            count: u16_at(4),
+            request,
+            sent: Instant::from_nanos(sent),
+        })
+    }
+}
+
+/// A message being sent.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug)]
+struct Part {
+    bytes: usize,
+    settled: bool,
+    /// When it is sent, for the first time or again.
+    due: Instant,
+    timeout: Duration,
+}
+
+impl Outgoing {
+    /// A message of `bytes` bytes, to be sent at once.
+    pub(super) fn message(now: Instant, bytes: usize) -> Self {
+        let count = bytes.div_ceil(PART).max(1);
+        let part = |index: usize| Part::new(now, bytes.saturating_sub(index * PART).min(PART));
+        Self { parts: (0..count).map(part).collect() }
+    }
+
+    /// So many pieces of audio as they are spoken from `now` on, and a request after a silence as
+    /// long as a piece.
+    pub(super) fn speech(now: Instant, chunks: u32) -> Self {
+        let chunk = |number: u32| {
+            let at = now + super::CHUNK * number;
+            let sizes = [PART, PART, AUDIO_BYTES - 2 * PART];
+            sizes.map(|bytes| Part::new(at, bytes))
+        };
+        let mut parts: Vec<Part> = (1..=chunks).flat_map(chunk).collect();
+        parts.push(Part::new(now + super::CHUNK * (chunks + 1), REQUEST_BYTES));
+        Self { parts }
+    }
+
+    /// When its last part is sent first.
+    pub(super) fn complete_at(&self) -> Instant {
+        self.parts.iter().map(|part| part.due).max().unwrap_or_default()
+    }
+
+    /// The next part that is due: its number, how many there are, and its size.
+    pub(super) fn poll(&mut self, now: Instant) -> Option<(u16, u16, usize)> {
+        let count = self.parts.len() as u16;
+        let due = |part: &Part| !part.settled && part.due <= now;
+        let index = self.parts.iter().position(due)?;
+        let part = &mut self.parts[index];
+        part.due = now + part.timeout;
+        part.timeout = (part.timeout * 2).min(TIMEOUT_MAX);
+        Some((index as u16, count, part.bytes))
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.parts.iter().filter(|part| !part.settled).map(|part| part.due).min()
+    }
+
+    /// The other side has part `index`.
+    pub(super) fn settle(&mut self, index: u16) {
+        if let Some(part) = self.parts.get_mut(usize::from(index)) {
+            part.settled = true;
+        }
+    }
+}
+
+impl Part {
+    fn new(due: Instant, bytes: usize) -> Self {
+        Self { bytes, settled: false, due, timeout: TIMEOUT_MIN }
+    }
+}
+
+/// A message that is arriving.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    arrived: BTreeSet<u16>,
+}
+
+impl Incoming {
+    /// Takes a part; `true` when it is the last that was missing.
+    pub(super) fn handle(&mut self, header: &Header) -> bool {
+        let is_new = header.index < header.count && self.arrived.insert(header.index);
+        is_new && self.arrived.len() == usize::from(header.count)
+    }
+}
+
+/// The largest part, bytes of UDP payload.
+const PART: usize = 1_200;
+/// 100 ms of audio: 16 bits at 16 kHz.
+const AUDIO_BYTES: usize = 3_200;
+/// A request for the text.
+const REQUEST_BYTES: usize = 64;
+/// The first timeout: that of TCP on Linux for a connection in use, a round trip above its least.
+const TIMEOUT_MIN: Duration = Duration::from_millis(300);
+const TIMEOUT_MAX: Duration = Duration::from_secs(3);

@@ -1,0 +1,250 @@
+//! A transfer by the lab's TCP inside the tunnel.
+//!
+//! ```text
+//! Exchange ─► IP packet, numbered in its identification ─► tunnel ─► arrival ─► Exchange
+//! ```
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_emulate::Direction;
+use roadweave_proto::Instant;
+use serde::Serialize;
+
+use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
+use crate::tcp::{Algorithm, Exchange, SocketConfig};
+use crate::video::quality::Percentiles;
+use crate::world::MTU;
+
+/// What a transfer carries, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tcp {
+    /// The bytes to be carried; `None`: as many as go through.
+    pub bytes: Option<u64>,
+    /// The congestion control of its sender.
+    pub congestion: Algorithm,
+}
+
+/// What became of a transfer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TcpReport {
+    /// Bytes that the receiving application has got in order.
+    pub received_bytes: u64,
+    /// Bits received per second, from the first SYN to the completion or the end.
+    pub goodput_bps: f64,
+    /// From the first SYN until all bytes were there; `None` if they never were.
+    pub completion_s: Option<f64>,
+    /// The sender's smoothed round-trip time in the end; `None` without a connection.
+    pub smoothed_rtt_ms: Option<f64>,
+    /// Segments that left once more.
+    pub segments_again: u64,
+    /// Recoveries that began with a segment found lost, and those that were for nothing.
+    pub recoveries: u64,
+    /// Recoveries and timeouts that were found to be for nothing.
+    pub undone: u64,
+    /// Timeouts.
+    pub timeouts: u64,
+    /// Packets the way of the data: when each was sent and when it arrived.
+    #[serde(skip)]
+    pub stream: Stream,
+}
+
+/// Both ends of a transfer.
+#[derive(Debug)]
+pub struct TcpTraffic {
+    name: String,
+    port: u16,
+    direction: Direction,
+    begin: Instant,
+    end: Instant,
+    exchange: Exchange,
+    has_begun: bool,
+    data: Stream,
+    answers: Stream,
+    sent_bytes: u64,
+    arrived: u64,
+    unexpected: u64,
+}
+
+impl TcpTraffic {
+    /// The transfer of `spec`, with its stream beginning at `start`.
+    pub fn new(spec: &TrafficSpec, tcp: Tcp, start: Instant, seed: u64) -> Self {
+        let config = SocketConfig { algorithm: tcp.congestion, mtu: MTU, seed };
+        let begin = start + spec.begin;
+        Self {
+            name: spec.name.clone(),
+            port: spec.port,
+            direction: spec.direction,
+            begin,
+            end: begin + spec.lasting,
+            exchange: Exchange::new(&config, spec.direction, spec.port, tcp.bytes),
+            has_begun: false,
+            data: Stream::default(),
+            answers: Stream::default(),
+            sent_bytes: 0,
+            arrived: 0,
+            unexpected: 0,
+        }
+    }
+
+    /// Packets that go the same way.
+    fn stream(&mut self, direction: Direction) -> &mut Stream {
+        if direction == self.direction { &mut self.data } else { &mut self.answers }
+    }
+
+    /// Notes a packet that leaves, with the lower half of its number in it.
+    fn number(&mut self, now: Instant, direction: Direction, packet: Bytes) -> Bytes {
+        let stream = self.stream(direction);
+        let number = stream.log.packets.len() as u16;
+        stream.log.packets.push(now);
+        stream.arrivals.push(None);
+        self.sent_bytes += packet.len() as u64;
+        let mut packet = BytesMut::from(packet);
+        packet[IDENTIFICATION..IDENTIFICATION + 2].copy_from_slice(&number.to_be_bytes());
+        packet.freeze()
+    }
+
+    /// Whether a packet that arrives was sent, and has not arrived before.
+    fn note_arrival(&mut self, now: Instant, direction: Direction, packet: &[u8]) -> bool {
+        let stream = self.stream(direction);
+        let Some(half) = packet.get(IDENTIFICATION..).and_then(|it| it.first_chunk()) else {
+            return false;
+        };
+        // The last one that was sent with these 16 bits.
+        let Some(last) = stream.log.packets.len().checked_sub(1) else { return false };
+        let behind = usize::from((last as u16).wrapping_sub(u16::from_be_bytes(*half)));
+        last.checked_sub(behind).is_some_and(|index| stream.note_arrival(now, index))
+    }
+
+    /// How long it has lasted at `end`.
+    fn lasted(&self, end: Instant) -> Duration {
+        self.exchange.completed().unwrap_or(end.min(self.end)).since(self.begin)
+    }
+}
+
+impl Traffic for TcpTraffic {
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let due = if self.has_begun { self.exchange.poll_timeout()? } else { self.begin };
+        (due < self.end).then_some(due)
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)> {
+        if now < self.begin || now >= self.end {
+            return None;
+        }
+        if !self.has_begun {
+            self.has_begun = true;
+            self.exchange.begin(now);
+        }
+        let (direction, packet) = self.exchange.poll_transmit(now)?;
+        Some((direction, self.number(now, direction, packet)))
+    }
+
+    fn handle_arrival(&mut self, now: Instant, direction: Direction, packet: &Bytes) {
+        if !self.note_arrival(now, direction, packet) {
+            self.unexpected += 1;
+            return;
+        }
+        self.arrived += 1;
+        if now < self.end {
+            self.exchange.handle_packet(now, direction, packet);
+        }
+    }
+
+    fn report(&self, end: Instant) -> TrafficReport {
+        let lasted = self.lasted(end);
+        let seconds = lasted.as_secs_f64().max(f64::MIN_POSITIVE);
+        let (stats, rtt) = (self.exchange.stats(), self.exchange.sender().smoothed_rtt());
+        TrafficReport {
+            name: self.name.clone(),
+            sent_packets: (self.data.log.packets.len() + self.answers.log.packets.len()) as u64,
+            sent_bytes: self.sent_bytes,
+            arrived_packets: self.arrived,
+            unexpected_packets: self.unexpected,
+            delay_ms: Percentiles::of_sorted(&self.data.delays()),
+            delay_variation_ms: None,
+            detail: Detail::Tcp(Box::new(TcpReport {
+                received_bytes: self.exchange.received(),
+                goodput_bps: self.exchange.received() as f64 * 8.0 / seconds,
+                completion_s: self.exchange.completed().map(|_| seconds),
+                smoothed_rtt_ms: rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
+                segments_again: stats.again,
+                recoveries: stats.recoveries,
+                undone: stats.undone,
+                timeouts: stats.timeouts,
+                stream: self.data.clone(),
+            })),
+        }
+    }
+}
+
+/// Where the identification is in an IPv4 header.
+const IDENTIFICATION: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::super::{FIRST_PORT, TrafficKind};
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Both ends with 20 ms between them; of the packets to the vehicle each `lost`th is lost.
+    fn carry(tcp: Tcp, lost: usize, seconds: u64) -> TrafficReport {
+        let spec = TrafficSpec {
+            name: "tcp".into(),
+            direction: Direction::Down,
+            port: FIRST_PORT,
+            begin: MS * 100,
+            lasting: Duration::from_secs(seconds),
+            kind: TrafficKind::Tcp(tcp),
+        };
+        let mut traffic = spec.build(Instant::ZERO, 1);
+        let (mut way, mut count) = (VecDeque::<(Instant, Direction, Bytes)>::new(), 0);
+        let end = Instant::ZERO + Duration::from_secs(seconds + 1);
+        loop {
+            let next = way.front().map(|(at, ..)| *at);
+            let due = next.into_iter().chain(traffic.poll_timeout()).min();
+            let Some(now) = due.filter(|due| *due < end) else { break };
+            while way.front().is_some_and(|(at, ..)| *at <= now) {
+                let (_, direction, packet) = way.pop_front().unwrap();
+                traffic.handle_arrival(now, direction, &packet);
+                // What comes twice is known as such.
+                traffic.handle_arrival(now, direction, &packet);
+            }
+            while let Some((direction, packet)) = traffic.poll_transmit(now) {
+                count += usize::from(direction == Direction::Down);
+                if direction == Direction::Up || count % lost != 0 {
+                    way.push_back((now + MS * 20, direction, packet));
+                }
+            }
+        }
+        traffic.report(end)
+    }
+
+    #[test]
+    fn it_comes_whole_in_spite_of_losses_and_counts_what_came() {
+        let tcp = Tcp { bytes: Some(1_000_000), congestion: Algorithm::Cubic };
+        let report = carry(tcp, 50, 30);
+        let Detail::Tcp(detail) = &report.detail else { panic!("{report:?}") };
+        assert_eq!(detail.received_bytes, 1_000_000);
+        assert!(detail.completion_s.is_some_and(|seconds| seconds > 0.2), "{detail:?}");
+        assert!(detail.segments_again >= 15 && detail.recoveries > 0, "{detail:?}");
+        assert_eq!(report.unexpected_packets, report.arrived_packets, "each came twice");
+        assert_eq!(report.delay_ms.p99, 20.0);
+        let lost = report.sent_packets - report.arrived_packets;
+        assert!((15..25).contains(&lost), "{report:?}");
+    }
+
+    #[test]
+    fn numbers_go_on_beyond_their_16_bits() {
+        let report = carry(Tcp { bytes: None, congestion: Algorithm::Bbr }, 1_000_000, 20);
+        assert!(report.sent_packets > 140_000, "{}", report.sent_packets);
+        assert!(report.arrived_packets >= report.sent_packets - 20_000, "{report:?}");
+    }
+}

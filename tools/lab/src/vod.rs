@@ -1,0 +1,213 @@
+//! Video on demand over streams, in virtual time: XLINK's evaluation (its sections 7.1 and 7.2).
+//!
+//! ```text
+//! Pair of links ─► bitrate at which the better link alone stands still for 1 to 10 % of the time
+//!   └─► watch: each link alone, each Way over all ─► Seen, Sent ─► Summary: figures, intervals,
+//!       x one long video, short ones x seeds                       beside the best link alone
+//! ```
+//!
+//! Client, server and streams are the product's; the player is a model ([`player`]). Over one link
+//! alone runs the same, so that what is compared is the way and not the tunnel. The best link is
+//! known only afterwards. Beside streams stands the model of [TCP](crate::tcp) through the tunnel.
+//!
+//! Source: XLINK (SIGCOMM 2021) sections 5 and 7.
+
+mod bitrate;
+pub mod player;
+mod seen;
+pub mod summary;
+mod theatre;
+mod tunnelled;
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use roadweave_emulate::{Drive, DriveLink, Operator};
+use roadweave_proto::{Rate, SplitMix64};
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::Strategy;
+
+pub use bitrate::{Chosen, STANDS_STILL, choose};
+pub use player::Kind;
+pub use seen::{Seen, Sent};
+
+use crate::strategies;
+use crate::tcp::Algorithm;
+use crate::world::WorldError;
+use player::{CHUNK, FRAMES_OF_CHUNK, Program};
+use theatre::{Carriage, watch};
+
+/// Links that a vehicle has at the same time.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// What it is called.
+    pub name: String,
+    /// The links, at least one.
+    pub links: Vec<DriveLink>,
+}
+
+/// How video comes over all links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// As streams.
+    Streams {
+        /// Their strategy.
+        strategy: Strategy,
+        /// Whether the first frame goes before everything else (XLINK section 5.1).
+        first_frame: bool,
+    },
+    /// As connections of TCP by this congestion control, through the tunnel with the lanes that it
+    /// has by default.
+    Tunnel(Algorithm),
+}
+
+/// What all viewings have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// How long each viewer watches.
+    pub lasting: Duration,
+    /// How many viewers there are of each kind, who begin at even distances of the recording.
+    pub seeds: u16,
+    /// The congestion control of every path.
+    pub congestion: CongestionControl,
+}
+
+/// Over which links the video comes, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The one at this position, alone.
+    One(usize),
+    /// All of them.
+    All(Way),
+}
+
+impl fmt::Display for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(at) => write!(f, "link {}", at + 1),
+            Self::All(way) => way.fmt(f),
+        }
+    }
+}
+
+impl Pair {
+    /// A pair of synthetic links, the same both ways; equal seeds give equal pairs.
+    pub fn synthetic(seed: u64) -> Self {
+        let operators = [Operator::ATT, Operator::LTE];
+        let drive = Drive::synthetic(SplitMix64::word(seed, 0), &operators, SYNTHETIC);
+        let symmetric = |link: DriveLink| DriveLink::symmetric(link.name, link.up);
+        Self {
+            name: format!("synthetic-{seed}"),
+            links: drive.links.into_iter().map(symmetric).collect(),
+        }
+    }
+
+    /// When in the recordings viewer `seed`, from 1, of so many begins.
+    fn begins(&self, seed: u16, seeds: u16) -> Duration {
+        let lengths = self.links.iter().filter_map(|link| link.down.length());
+        let length = lengths.min().unwrap_or_default();
+        length * u32::from(seed.saturating_sub(1)) / u32::from(seeds.max(1))
+    }
+
+    /// Lets viewer `seed`, from 1, watch video of `bitrate`.
+    ///
+    /// # Errors
+    /// [`WorldError`] when the links make no world.
+    ///
+    /// # Panics
+    /// If `over` names a link that it does not have.
+    pub fn view(
+        &self,
+        over: &Over,
+        (kind, bitrate): (Kind, Rate),
+        setting: Setting,
+        seed: u16,
+    ) -> Result<(Seen, Sent), WorldError> {
+        let (links, way) = match over {
+            Over::One(at) => (&self.links[*at..=*at], &Way::plain("minrtt")),
+            Over::All(way) => (&self.links[..], way),
+        };
+        let (lasting, congestion) = (setting.lasting, setting.congestion);
+        let program = Program { kind, bitrate, lasting, seed: seed.into() };
+        let from = self.begins(seed, setting.seeds);
+        let (strategy, first_frame) = match way {
+            Way::Streams { strategy, first_frame } => (strategy, *first_frame),
+            Way::Tunnel(algorithm) => {
+                return tunnelled::watch((links, from), (*algorithm, congestion), program);
+            }
+        };
+        let head = bitrate.bytes_in(CHUNK) / FRAMES_OF_CHUNK;
+        let carriage = Carriage {
+            strategy: strategy.clone(),
+            head: if first_frame { head } else { 0 },
+            tells: strategy.as_str().starts_with("xlink"),
+            congestion,
+        };
+        watch((links, from), &carriage, program)
+    }
+}
+
+impl Way {
+    /// The strategy called `name`, which is one of the table, without acceleration of anything.
+    fn plain(name: &str) -> Self {
+        let strategy = name.parse().expect("it is one of the strategies");
+        Self::Streams { strategy, first_frame: false }
+    }
+
+    /// Those that are measured unless others are asked for.
+    pub fn all() -> Vec<Self> {
+        let known = |name: &&str| name.parse().expect("it is one of the ways");
+        WAYS.iter().map(known).collect()
+    }
+}
+
+impl FromStr for Way {
+    type Err = String;
+    /// A strategy, with [`FIRST_FRAME`] behind it if the first frame goes before everything else;
+    /// or a congestion control behind [`TUNNEL`].
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        if let Some(algorithm) = name.strip_prefix(TUNNEL) {
+            return algorithm.parse().map(Self::Tunnel);
+        }
+        let (strategy, first_frame) =
+            name.strip_suffix(FIRST_FRAME).map_or((name, false), |strategy| (strategy, true));
+        let strategy = strategies::strategy(strategy).map_err(|error| error.to_string())?;
+        Ok(Self::Streams { strategy, first_frame })
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Streams { strategy, first_frame: false } => strategy.fmt(f),
+            Self::Streams { strategy, first_frame: true } => write!(f, "{strategy}{FIRST_FRAME}"),
+            Self::Tunnel(algorithm) => write!(f, "{TUNNEL}{algorithm}"),
+        }
+    }
+}
+
+/// What a way is called with in which the first frame goes before everything else.
+pub const FIRST_FRAME: &str = "+first";
+/// What a way is called with that is TCP through the tunnel, before its congestion control.
+pub const TUNNEL: &str = "tunnel:";
+/// XLINK's figure 10, without its first setting, which is `minrtt`; and what else there is.
+const WAYS: [&str; 12] = [
+    "minrtt",
+    "xlink:95-80",
+    "xlink:95-80+first",
+    "xlink:90-80+first",
+    "xlink:90-60+first",
+    "xlink:60-50+first",
+    "xlink:60-1+first",
+    "xlink:1-1+first",
+    "xnc-patient",
+    "redundant",
+    "tunnel:cubic",
+    "tunnel:bbr",
+];
+/// The length of a synthetic pair.
+const SYNTHETIC: Duration = Duration::from_secs(120);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,332 @@
+//! A player of video on demand: what it asks for, what it plays, and where it stands still.
+//!
+//! ```text
+//! ask ─► first frame ─► half a second is there ─► plays ⇄ stands still       one video to the end
+//!  ▲                                                │
+//!  └────────────── swiped after some seconds ◄──────┘                        or one after another
+//! ```
+//!
+//! It asks for chunks one after the other, for the next one when most of the one before is there,
+//! and keeps no more than so much ahead. What has come of a chunk can be played at once, as far as
+//! there is no gap.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use roadweave_proto::{Instant, Rate, SplitMix64, earliest};
+use roadweave_tunnel::Qoe;
+use serde::{Deserialize, Serialize};
+
+use super::seen::Seen;
+
+/// What the viewer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Watches one video.
+    Long,
+    /// Watches short ones, and swipes to the next after some seconds.
+    Short,
+}
+
+/// What is played.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Program {
+    /// What the viewer does.
+    pub kind: Kind,
+    /// The mean rate of the video.
+    pub bitrate: Rate,
+    /// How long the viewer watches.
+    pub lasting: Duration,
+    /// Decides the sizes of chunks, and when the viewer swipes.
+    pub seed: u64,
+}
+
+/// A chunk: of which video, and which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChunkId {
+    /// Counts the videos from 0.
+    pub video: u32,
+    /// Counts the chunks of a video from 0.
+    pub chunk: u32,
+}
+
+/// A viewer with a player.
+#[derive(Debug)]
+pub struct Player {
+    program: Program,
+    end: Instant,
+    video: u32,
+    /// When this video was asked for.
+    begun: Instant,
+    /// When its first frame was there, if so.
+    first_frame: Option<Instant>,
+    /// Chunks of this video that were asked for and are not whole.
+    loading: BTreeMap<u32, Loading>,
+    /// The chunk that is asked for next.
+    next: u32,
+    play: Play,
+    next_sample: Instant,
+    seen: Seen,
+}
+
+/// A chunk under way.
+#[derive(Clone, Copy, Debug)]
+struct Loading {
+    bytes: u64,
+    came: u64,
+    asked: Instant,
+}
+
+/// What the viewer sees.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Play {
+    /// Nothing moves yet.
+    Starting,
+    /// It has moved on since then, from this place.
+    Moving(Instant, Duration),
+    /// It has stood still since then, at this place.
+    Still(Instant, Duration),
+    /// The viewer has gone.
+    Over,
+}
+
+impl Player {
+    /// A player of which the viewer asks for the first video at `start`.
+    pub fn new(program: Program, start: Instant) -> Self {
+        Self {
+            program,
+            end: start + program.lasting,
+            video: 0,
+            begun: start,
+            first_frame: None,
+            loading: BTreeMap::new(),
+            next: 0,
+            play: Play::Starting,
+            next_sample: start,
+            seen: Seen::default(),
+        }
+    }
+
+    /// The bytes of a chunk.
+    fn bytes(&self, id: ChunkId) -> u64 {
+        let index = u64::from(id.video) << 32 | u64::from(id.chunk);
+        let varies = SplitMix64::new(SplitMix64::word(self.program.seed, index)).unit();
+        let mean = self.program.bitrate.bytes_in(CHUNK) as f64;
+        ((mean * (1.0 - VARIES + 2.0 * VARIES * varies)) as u64).max(FRAMES_OF_CHUNK)
+    }
+
+    /// How much of the video is there without a gap.
+    fn loaded(&self) -> Duration {
+        let (whole, part) = match self.loading.first_key_value() {
+            Some((chunk, loading)) => (*chunk, loading.came as f64 / loading.bytes as f64),
+            None => (self.next, 0.0),
+        };
+        CHUNK * whole + CHUNK.mul_f64(part)
+    }
+
+    fn position(&self, now: Instant) -> Duration {
+        match self.play {
+            Play::Moving(since, from) => from + now.since(since),
+            Play::Still(_, at) => at,
+            Play::Starting | Play::Over => Duration::ZERO,
+        }
+    }
+
+    /// The play-time left.
+    pub fn left(&self, now: Instant) -> Duration {
+        self.loaded().saturating_sub(self.position(now))
+    }
+
+    /// What the player tells of its buffer, while somebody watches.
+    pub fn qoe(&self, now: Instant) -> Option<Qoe> {
+        let left = self.left(now);
+        let bitrate = self.program.bitrate;
+        (self.play != Play::Over).then(|| Qoe {
+            cached_bytes: bitrate.bytes_in(left),
+            cached_frames: (left.as_secs_f64() * FPS) as u64,
+            bps: bitrate.as_bps(),
+            fps: FPS,
+        })
+    }
+
+    /// The chunk that is wanted now, and how long it is.
+    pub fn wants(&self, now: Instant) -> Option<(ChunkId, u64)> {
+        let id = ChunkId { video: self.video, chunk: self.next };
+        let has_begun = |loading: &Loading| loading.came * 4 >= loading.bytes * 3;
+        let is_free = self.loading.len() < LOADING_MAX && self.loading.values().all(has_begun);
+        let ends = self.program.kind == Kind::Short && self.next >= SHORT_CHUNKS;
+        let wanted = self.play != Play::Over && is_free && !ends && now >= self.wants_at();
+        wanted.then(|| (id, self.bytes(id)))
+    }
+
+    /// When there is room in the buffer for the next chunk.
+    fn wants_at(&self) -> Instant {
+        let ahead = CHUNK * (self.next + 1);
+        match self.play {
+            Play::Moving(since, from) => since + ahead.saturating_sub(from + AHEAD_MAX),
+            Play::Still(_, at) if ahead > at + AHEAD_MAX => Instant::FAR_FUTURE,
+            Play::Starting if ahead > AHEAD_MAX => Instant::FAR_FUTURE,
+            _ => Instant::ZERO,
+        }
+    }
+
+    /// The chunk that was wanted is asked for.
+    pub fn on_asked(&mut self, now: Instant) {
+        let bytes = self.bytes(ChunkId { video: self.video, chunk: self.next });
+        self.loading.insert(self.next, Loading { bytes, came: 0, asked: now });
+        self.next += 1;
+    }
+
+    /// More of a chunk has come; whether it is whole now. What the viewer has left behind counts
+    /// for nothing.
+    pub fn on_came(&mut self, now: Instant, id: ChunkId, bytes: u64) -> bool {
+        let loading = self.loading.get_mut(&id.chunk).filter(|_| id.video == self.video);
+        let Some(loading) = loading else { return true };
+        loading.came = (loading.came + bytes).min(loading.bytes);
+        let (is_whole, asked) = (loading.came == loading.bytes, loading.asked);
+        let has_frame = loading.came * FRAMES_OF_CHUNK >= loading.bytes;
+        if id.chunk == 0 && has_frame && self.first_frame.is_none() && self.play != Play::Over {
+            self.first_frame = Some(now);
+            self.seen.first_frames.push(now.since(self.begun));
+        }
+        if is_whole {
+            self.loading.remove(&id.chunk);
+            self.seen.requests.push(now.since(asked));
+        }
+        self.move_on(now);
+        is_whole
+    }
+
+    /// A chunk has to be asked for again from its beginning; its time goes on.
+    pub fn on_failed(&mut self, id: ChunkId) -> Option<u64> {
+        let loading = self.loading.get_mut(&id.chunk).filter(|_| id.video == self.video)?;
+        loading.came = 0;
+        Some(loading.bytes)
+    }
+
+    /// When something is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.play == Play::Over {
+            return None;
+        }
+        let runs_dry = match self.play {
+            Play::Moving(since, from) => Some(since + self.loaded().saturating_sub(from)),
+            _ => None,
+        };
+        // What the buffer has room for is asked for at the next sample.
+        earliest([runs_dry, Some(self.next_sample), self.swipes_at(), Some(self.end)])
+    }
+
+    /// When the viewer swipes.
+    fn swipes_at(&self) -> Option<Instant> {
+        if self.program.kind == Kind::Long {
+            return None;
+        }
+        let seed = SplitMix64::word(!self.program.seed, self.video.into());
+        let watched =
+            WATCHED_MIN + (WATCHED_MAX - WATCHED_MIN).mul_f64(SplitMix64::new(seed).unit());
+        Some(self.first_frame.map_or(self.begun + PATIENCE, |at| at + watched))
+    }
+
+    /// Does what is due; whether the viewer has left this video, of which nothing more is wanted.
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        self.move_on(now);
+        if self.play != Play::Over && now >= self.next_sample {
+            self.next_sample = now + SAMPLE;
+            if !matches!(self.play, Play::Starting) {
+                self.seen.levels.push(self.left(now));
+            }
+        }
+        if self.play != Play::Over && now >= self.end {
+            self.leave(now);
+            self.play = Play::Over;
+            return false;
+        }
+        let swipes = self.play != Play::Over && self.swipes_at().is_some_and(|at| now >= at);
+        if swipes {
+            self.leave(now);
+            (self.video, self.begun, self.first_frame) = (self.video + 1, now, None);
+            (self.next, self.play) = (0, Play::Starting);
+            self.loading.clear();
+        }
+        swipes
+    }
+
+    /// The viewer is done with this video.
+    fn leave(&mut self, now: Instant) {
+        match self.play {
+            Play::Moving(since, _) => self.seen.played += now.since(since),
+            Play::Still(since, _) => self.seen.stalled += now.since(since),
+            Play::Starting | Play::Over => {}
+        }
+        if self.first_frame.is_none() && now >= self.begun + PATIENCE.min(self.program.lasting) {
+            self.seen.first_frames.push(now.since(self.begun));
+            self.seen.never_began += 1;
+        }
+    }
+
+    /// Begins to move, or stands still, by what is there.
+    fn move_on(&mut self, now: Instant) {
+        let left = self.left(now);
+        let ends = self.program.kind == Kind::Short && self.loaded() >= CHUNK * SHORT_CHUNKS;
+        match self.play {
+            Play::Starting if left >= START => self.play = Play::Moving(now, Duration::ZERO),
+            Play::Still(since, at) if left >= START || (ends && !left.is_zero()) => {
+                self.seen.stalled += now.since(since);
+                self.play = Play::Moving(now, at);
+            }
+            Play::Moving(since, from) if left.is_zero() => {
+                self.seen.played += now.since(since);
+                if ends {
+                    // A short video that is over begins anew.
+                    self.play = Play::Moving(now, Duration::ZERO);
+                } else {
+                    self.seen.stalls += 1;
+                    self.play = Play::Still(now, from + now.since(since));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether something that was asked for is still to come.
+    pub fn is_loading(&self) -> bool {
+        !self.loading.is_empty()
+    }
+
+    /// What the viewer saw; what has not come by `now` has taken so long at least.
+    pub fn finish(mut self, now: Instant) -> Seen {
+        for loading in self.loading.values() {
+            self.seen.requests.push(now.since(loading.asked));
+            self.seen.unanswered += 1;
+        }
+        self.seen
+    }
+}
+
+/// What a chunk plays.
+pub const CHUNK: Duration = Duration::from_secs(1);
+/// The most that is kept ahead.
+pub const AHEAD_MAX: Duration = Duration::from_secs(8);
+/// So much has to be there before anything moves.
+const START: Duration = Duration::from_millis(500);
+/// Chunks are by this share larger or smaller than the mean.
+const VARIES: f64 = 0.25;
+/// The first frame is this part of its chunk.
+pub const FRAMES_OF_CHUNK: u64 = 8;
+const FPS: f64 = 30.0;
+/// Chunks that are under way at a time.
+const LOADING_MAX: usize = 2;
+/// The length of a short video.
+const SHORT_CHUNKS: u32 = 15;
+/// The viewer swipes so long after the first frame, evenly in between.
+const WATCHED_MIN: Duration = Duration::from_secs(2);
+const WATCHED_MAX: Duration = Duration::from_secs(10);
+/// Without a first frame the viewer swipes after so long.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the buffer is looked at.
+const SAMPLE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! What came of all viewings of one way, with intervals, and by how much it is below the best link
+//! alone.
+//!
+//! ```text
+//! viewings of all pairs together ─► Figures
+//! pairs drawn again and again ────► the same figures of each draw ─► 95 % interval
+//! ```
+//!
+//! Viewings of one pair have links in common, so that whole pairs are drawn and not viewings
+//! (bootstrap by cluster). A comparison takes the same draw for both.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use roadweave_proto::SplitMix64;
+use serde::Serialize;
+
+use super::{Seen, Sent};
+
+/// A figure, and between which values it is in 95 of 100 draws of the pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Interval {
+    /// Of all pairs; absent where nothing was seen that tells.
+    pub value: Option<f64>,
+    /// In 2.5 of 100 draws it is less; absent of a single pair.
+    pub low: Option<f64>,
+    /// In 2.5 of 100 draws it is more.
+    pub high: Option<f64>,
+}
+
+/// What is told of a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Figure {
+    /// From the request of a chunk to its last byte, ms: the median.
+    RequestP50,
+    /// The same: 95 of 100.
+    RequestP95,
+    /// The same: 99 of 100.
+    RequestP99,
+    /// From the order to play to the first frame, ms: the median.
+    FirstFrameP50,
+    /// The same: 99 of 100.
+    FirstFrameP99,
+    /// Time that the picture stood still by the time that it moved.
+    Rebuffering,
+    /// The play-time left, ms, that there is more of in 99 of 100 moments.
+    BufferP1,
+    /// Share of moments with less than [`DANGER`] left.
+    BufferDanger,
+    /// What left once more, by what left for the first time: repairs as well as copies.
+    Copies,
+    /// The same without one for each packet that was taken for lost.
+    Reinjected,
+}
+
+impl Figure {
+    /// All figures.
+    pub const ALL: [Self; FIGURES] = [
+        Self::RequestP50,
+        Self::RequestP95,
+        Self::RequestP99,
+        Self::FirstFrameP50,
+        Self::FirstFrameP99,
+        Self::Rebuffering,
+        Self::BufferP1,
+        Self::BufferDanger,
+        Self::Copies,
+        Self::Reinjected,
+    ];
+}
+
+/// How many there are.
+const FIGURES: usize = 10;
+/// The value of each figure, in the order of [`Figure::ALL`].
+type Values = [Option<f64>; FIGURES];
+/// The figures of one way, or by how much each is below another way's.
+pub type Figures = BTreeMap<Figure, Interval>;
+
+/// All viewings of one way, by pair.
+#[derive(Debug)]
+pub struct Viewings {
+    requests: Samples,
+    first_frames: Samples,
+    levels: Samples,
+    /// By pair.
+    sums: Vec<Sums>,
+}
+
+/// Figures of one pair that add up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    stalled: f64,
+    played: f64,
+    levels: f64,
+    danger: f64,
+    source: f64,
+    further: f64,
+    datagrams: f64,
+    reinjected: f64,
+}
+
+/// Durations of all pairs together, ascending: ms, and of which pair.
+#[derive(Debug, Default)]
+struct Samples(Vec<(f64, usize)>);
+
+impl Samples {
+    fn sorted(mut samples: Vec<(f64, usize)>) -> Self {
+        samples.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        Self(samples)
+    }
+
+    /// By nearest rank, if pair `i` were there `times[i]` times.
+    fn at(&self, share: f64, times: &[u32]) -> Option<f64> {
+        let total: u64 = self.0.iter().map(|(_, pair)| u64::from(times[*pair])).sum();
+        let rank = ((total as f64 * share).ceil() as u64).max(1);
+        let mut seen = 0;
+        let found = self.0.iter().find(|(_, pair)| {
+            seen += u64::from(times[*pair]);
+            seen >= rank
+        });
+        found.map(|(ms, _)| *ms)
+    }
+}
+
+impl Viewings {
+    /// The viewings of each pair, of all pairs in the same order for each way.
+    pub fn new(pairs: &[Vec<(Seen, Sent)>]) -> Self {
+        let samples = |of: fn(&Seen) -> &[Duration]| {
+            let of_pair = |(pair, all): (usize, &Vec<(Seen, Sent)>)| -> Vec<(f64, usize)> {
+                let durations = all.iter().flat_map(|(seen, _)| of(seen));
+                durations.map(|took| (took.as_secs_f64() * 1e3, pair)).collect()
+            };
+            Samples::sorted(pairs.iter().enumerate().flat_map(of_pair).collect())
+        };
+        Self {
+            requests: samples(|seen| &seen.requests),
+            first_frames: samples(|seen| &seen.first_frames),
+            levels: samples(|seen| &seen.levels),
+            sums: pairs.iter().map(|all| Sums::of(all)).collect(),
+        }
+    }
+
+    /// The figures, with intervals.
+    pub fn figures(&self) -> Figures {
+        intervals(self.sums.len(), |times| self.of(times))
+    }
+
+    /// By which share each figure is below that of `other`, which has the same pairs: 0.2 is 20 %
+    /// below, -0.2 is above.
+    pub fn below(&self, other: &Self) -> Figures {
+        intervals(self.sums.len(), |times| {
+            let (own, other) = (self.of(times), other.of(times));
+            std::array::from_fn(|at| {
+                let other = other[at].filter(|other| *other > 0.0)?;
+                Some(1.0 - own[at]? / other)
+            })
+        })
+    }
+
+    /// The figures if pair `i` were there `times[i]` times.
+    fn of(&self, times: &[u32]) -> Values {
+        let sums = self
+            .sums
+            .iter()
+            .zip(times)
+            .fold(Sums::default(), |all, (sums, times)| all.plus(sums, f64::from(*times)));
+        let by = |part: f64, whole: f64| (whole > 0.0).then(|| part / whole);
+        Figure::ALL.map(|figure| match figure {
+            Figure::RequestP50 => self.requests.at(0.50, times),
+            Figure::RequestP95 => self.requests.at(0.95, times),
+            Figure::RequestP99 => self.requests.at(0.99, times),
+            Figure::FirstFrameP50 => self.first_frames.at(0.50, times),
+            Figure::FirstFrameP99 => self.first_frames.at(0.99, times),
+            Figure::Rebuffering => by(sums.stalled, sums.played),
+            Figure::BufferP1 => self.levels.at(0.01, times),
+            Figure::BufferDanger => by(sums.danger, sums.levels),
+            Figure::Copies => by(sums.further, sums.source),
+            Figure::Reinjected => by(sums.reinjected, sums.datagrams),
+        })
+    }
+}
+
+impl Sums {
+    fn of(all: &[(Seen, Sent)]) -> Self {
+        all.iter().fold(Self::default(), |sums, (seen, sent)| {
+            let own = Self {
+                stalled: seen.stalled.as_secs_f64(),
+                played: seen.played.as_secs_f64(),
+                levels: seen.levels.len() as f64,
+                danger: seen.levels.iter().filter(|left| **left < DANGER).count() as f64,
+                source: sent.source.saturating_sub(sent.again) as f64,
+                further: (sent.further + sent.again) as f64,
+                datagrams: sent.datagrams as f64,
+                reinjected: sent.further_datagrams.saturating_sub(sent.lost) as f64,
+            };
+            sums.plus(&own, 1.0)
+        })
+    }
+
+    fn plus(self, other: &Self, times: f64) -> Self {
+        Self {
+            stalled: self.stalled + other.stalled * times,
+            played: self.played + other.played * times,
+            levels: self.levels + other.levels * times,
+            danger: self.danger + other.danger * times,
+            source: self.source + other.source * times,
+            further: self.further + other.further * times,
+            datagrams: self.datagrams + other.datagrams * times,
+            reinjected: self.reinjected + other.reinjected * times,
+        }
+    }
+}
+
+/// Figures of all `pairs` pairs, and of draws of as many.
+fn intervals(pairs: usize, of: impl Fn(&[u32]) -> Values) -> Figures {
+    let mut random = SplitMix64::new(DRAWS_SEED);
+    let mut draw = |_| {
+        let mut times = vec![0; pairs];
+        (0..pairs).for_each(|_| times[random.below(pairs)] += 1);
+        of(&times)
+    };
+    let count = if pairs > 1 { DRAWS } else { 0 };
+    let draws: Vec<Values> = (0..count).map(&mut draw).collect();
+    let all = of(&vec![1; pairs]);
+    let interval = |(at, figure)| {
+        let mut values: Vec<f64> = draws.iter().filter_map(|values| values[at]).collect();
+        values.sort_by(f64::total_cmp);
+        let rank = |per_mille: usize| (values.len() * per_mille).div_ceil(1_000).max(1) - 1;
+        let ends = [25, 975].map(|per_mille| values.get(rank(per_mille)).copied());
+        (figure, Interval { value: all[at], low: ends[0], high: ends[1] })
+    };
+    Figure::ALL.into_iter().enumerate().map(interval).collect()
+}
+
+/// What the paper calls a danger: less play-time is left (XLINK section 7.1).
+pub const DANGER: Duration = Duration::from_millis(50);
+/// Draws of the pairs.
+const DRAWS: usize = 400;
+const DRAWS_SEED: u64 = 17;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! A viewer in a world: the player at the client, its host behind the server.
+//!
+//! ```text
+//!      join, and load something        rest │ watch                 │ what is under way
+//! ├─────────────────────────────────┼───────┼───────────────────────┼───────────┤
+//! 0    links as they are on average   0.5 s   links as recorded       30 s at most
+//! ```
+//!
+//! What is measured is a session in use. Until the viewer begins links have their mean rates, so
+//! that no session has a better beginning than another.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use roadweave_emulate::{Capacity, Direction, DriveLink, DuplexLink, Trace};
+use roadweave_proto::wire::StreamPriority;
+use roadweave_proto::{Instant, earliest};
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
+
+use super::player::{ChunkId, Player, Program};
+use super::seen::{Seen, Sent};
+use crate::web::{Browser, ConnectionId, News, REQUEST, Visit, Visitor};
+use crate::world::{World, WorldConfig, WorldError};
+
+/// How the video is carried.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Carriage {
+    /// The strategy of the streams' lane, at both ends.
+    pub strategy: Strategy,
+    /// So many of the first bytes of each answer go before everything else.
+    pub head: u64,
+    /// Whether the player tells of its buffer.
+    pub tells: bool,
+    /// The congestion control of every path.
+    pub congestion: CongestionControl,
+}
+
+/// A viewer, the player, and what it waits for.
+#[derive(Debug)]
+struct Theatre {
+    player: Player,
+    /// When the server is told of the buffer next, if it is.
+    next_report: Option<Instant>,
+    /// Which connection brings which chunk.
+    chunks: BTreeMap<ConnectionId, ChunkId>,
+    /// Whether it is only waited for what is under way.
+    drains: bool,
+}
+
+/// Lets somebody watch `program` over `links`, whose traces are at `from` when the viewer begins;
+/// its seed decides all else that is random.
+///
+/// # Errors
+/// [`WorldError`] when the links make no world.
+pub fn watch(
+    (links, from): (&[DriveLink], Duration),
+    carriage: &Carriage,
+    program: Program,
+) -> Result<(Seen, Sent), WorldError> {
+    let mut visit = Visit::new(world(links, carriage, program.seed))?;
+    visit.world.restart_links(recorded((links, from), program));
+    let before = Sent { again: visit.server_stats().sent_again, ..sent(&visit.world) };
+    let start = visit.world.now();
+    let mut theatre = Theatre {
+        player: Player::new(program, start),
+        next_report: carriage.tells.then_some(start),
+        chunks: BTreeMap::new(),
+        drains: false,
+    };
+    let end = start + program.lasting;
+    visit.run(&mut theatre, end);
+    let viewed = Sent { again: visit.server_stats().sent_again, ..sent(&visit.world) };
+    theatre.drains = true;
+    visit.run(&mut theatre, end + DRAIN);
+    Ok((theatre.player.finish(visit.world.now()), viewed.since(&before)))
+}
+
+impl Visitor for Theatre {
+    fn poll_timeout(&self) -> Option<Instant> {
+        earliest([self.player.poll_timeout(), self.next_report])
+    }
+
+    fn act(&mut self, world: &mut World, browser: &mut Browser, news: Vec<News>) {
+        let now = world.now();
+        for news in news {
+            match news {
+                News::Came(id, bytes) => {
+                    let chunk = self.chunks.get(&id).copied();
+                    if chunk.is_some_and(|chunk| self.player.on_came(now, chunk, bytes)) {
+                        self.chunks.remove(&id);
+                    }
+                }
+                News::Over(id) => {
+                    if let Some(chunk) = self.chunks.remove(&id)
+                        && let Some(bytes) = self.player.on_failed(chunk)
+                    {
+                        self.ask(world, browser, chunk, bytes);
+                    }
+                }
+            }
+        }
+        if self.player.poll_timeout().is_some_and(|due| due <= now)
+            && self.player.handle_timeout(now)
+        {
+            for id in std::mem::take(&mut self.chunks).into_keys() {
+                browser.cancel(world, id);
+            }
+        }
+        while let Some((chunk, bytes)) = self.player.wants(now) {
+            if !self.ask(world, browser, chunk, bytes) {
+                break;
+            }
+            self.player.on_asked(now);
+        }
+        self.report(world);
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.drains || self.player.is_loading()
+    }
+}
+
+impl Theatre {
+    /// Asks for a chunk over a connection of its own; whether there is one.
+    fn ask(
+        &mut self,
+        world: &mut World,
+        browser: &mut Browser,
+        chunk: ChunkId,
+        bytes: u64,
+    ) -> bool {
+        let Some(id) = browser.open(world, IN_ORDER) else { return false };
+        browser.ask(world, id, REQUEST, u32::try_from(bytes).unwrap_or(u32::MAX));
+        browser.finish(world, id);
+        self.chunks.insert(id, chunk);
+        true
+    }
+
+    /// Tells the server of the player's buffer.
+    fn report(&mut self, world: &mut World) {
+        let now = world.now();
+        if self.next_report.is_none_or(|at| now < at) {
+            return;
+        }
+        let qoe = self.player.qoe(now);
+        self.next_report = qoe.map(|_| now + REPORT_INTERVAL);
+        if let Some(qoe) = qoe {
+            let client = world.ends_mut().0;
+            // Without a session nobody is told.
+            let _ = client.tell_player(now, StreamsConfig::LANE, PLAYER, qoe);
+        }
+    }
+}
+
+/// The links with what was recorded from `from` on.
+pub(super) fn recorded(
+    (links, from): (&[DriveLink], Duration),
+    program: Program,
+) -> Vec<DuplexLink> {
+    let link = |(link, at): (&DriveLink, u64)| {
+        let part = |trace: &Trace| trace.part(from, program.lasting + DRAIN);
+        let (name, up, down) = (link.name.clone(), part(&link.up), part(&link.down));
+        DuplexLink::new(&DriveLink { name, up, down }, at, program.seed)
+    };
+    links.iter().zip(0..).map(link).collect()
+}
+
+/// The links with their mean rates.
+pub(super) fn steady(links: &[DriveLink], seed: u64) -> Vec<DuplexLink> {
+    let steady =
+        |trace: &Trace| trace.with_capacity(Capacity::constant(trace.capacity().mean_rate()));
+    let link = |(link, at): (&DriveLink, u64)| {
+        let mut world_link = DuplexLink::new(link, at, seed);
+        world_link.up.trace = steady(&link.up);
+        world_link.down.trace = steady(&link.down);
+        world_link
+    };
+    links.iter().zip(0..).map(link).collect()
+}
+
+/// A world in which all links have their mean rates.
+fn world(links: &[DriveLink], carriage: &Carriage, seed: u64) -> WorldConfig {
+    let lane = LaneConfig { strategy: carriage.strategy.clone(), ..StreamsConfig::default().lane };
+    let xnc = || vec![LaneConfig::new("default", Strategy::xnc())];
+    WorldConfig {
+        links: steady(links, seed),
+        lanes_up: xnc(),
+        lanes_down: xnc(),
+        streams: Some(StreamsConfig { lane, head: carriage.head, ..StreamsConfig::default() }),
+        congestion: carriage.congestion,
+        speedtest: None,
+        seed,
+        trust: Default::default(),
+        learned: Default::default(),
+        policies: Default::default(),
+        strangers: Default::default(),
+        machine: Default::default(),
+    }
+}
+
+/// What was sent to the vehicle so far; what streams sent again is not in it.
+pub(super) fn sent(world: &World) -> Sent {
+    let mut sent = Sent::default();
+    for lane in world.server_status().iter().flat_map(|status| &status.stats.lanes) {
+        sent.source += lane.sent.source_bytes;
+        sent.datagrams += lane.sent.source_datagrams;
+        sent.further += lane.sent.duplicate_bytes + lane.sent.coded_bytes;
+        sent.further_datagrams += lane.sent.duplicate_datagrams + lane.sent.coded_datagrams;
+        sent.lost += lane.sent.recovery.lost;
+    }
+    for link in 0..world.links() {
+        sent.on_links += world.link_stats(link, Direction::Down).pushed_bytes;
+    }
+    sent
+}
+
+impl Sent {
+    /// What was sent since `before`; what a session counted that was followed by another is lost.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        Self {
+            source: self.source.saturating_sub(before.source),
+            datagrams: self.datagrams.saturating_sub(before.datagrams),
+            again: self.again.saturating_sub(before.again),
+            further: self.further.saturating_sub(before.further),
+            lost: self.lost.saturating_sub(before.lost),
+            further_datagrams: self.further_datagrams.saturating_sub(before.further_datagrams),
+            on_links: self.on_links.saturating_sub(before.on_links),
+        }
+    }
+}
+
+/// Earlier chunks go before later ones (XLINK section 5.1).
+const IN_ORDER: StreamPriority = StreamPriority::new(3, false);
+/// How long after the end requests are waited for.
+pub(super) const DRAIN: Duration = Duration::from_secs(30);
+/// How often the player tells of its buffer: as often as it may.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+/// The player's name.
+const PLAYER: u64 = 1;

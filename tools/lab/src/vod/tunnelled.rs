@@ -1,0 +1,158 @@
+//! A viewer whose requests are connections of TCP through the tunnel.
+//!
+//! ```text
+//! Player ─ wants ─► Exchange, one for each chunk ─ IP packets ─► World: client ═ links ═ server
+//!        ◄─ came ──          by its port          ◄────────────┘
+//! ```
+//!
+//! The lanes are those that the tunnel has by default. The host answers at once. What the viewer
+//! has left behind is dropped at both ends.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use roadweave_emulate::{Direction, DriveLink};
+use roadweave_proto::{Instant, earliest};
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::default_lanes;
+
+use super::player::{ChunkId, Player, Program};
+use super::seen::{Seen, Sent};
+use super::theatre::{DRAIN, recorded, sent, steady};
+use crate::inner;
+use crate::tcp::{Algorithm, Exchange, SocketConfig};
+use crate::web::{LEAD_IN, WARM_UP};
+use crate::world::{MTU, World, WorldConfig, WorldError};
+
+/// The connections of a viewer.
+#[derive(Debug)]
+struct Connections {
+    world: World,
+    config: SocketConfig,
+    /// By port.
+    open: BTreeMap<u16, Connection>,
+    port: u16,
+}
+
+/// A connection, and what it brings.
+#[derive(Debug)]
+struct Connection {
+    exchange: Exchange,
+    /// `None`: what nobody watches.
+    chunk: Option<ChunkId>,
+    /// Bytes that the player knows of.
+    told: u64,
+}
+
+/// Lets somebody watch `program` over `links`, whose traces are at `from` when the viewer begins;
+/// its seed decides all else that is random.
+///
+/// # Errors
+/// [`WorldError`] when the links make no world.
+pub(super) fn watch(
+    (links, from): (&[DriveLink], Duration),
+    (algorithm, congestion): (Algorithm, CongestionControl),
+    program: Program,
+) -> Result<(Seen, Sent), WorldError> {
+    let seed = program.seed;
+    let plain = WorldConfig::plain(steady(links, seed), default_lanes(), seed);
+    let mut tunnel = Connections {
+        world: World::joined(WorldConfig { congestion, ..plain })?,
+        config: SocketConfig { algorithm, mtu: MTU, seed },
+        open: BTreeMap::new(),
+        port: FIRST_PORT,
+    };
+    tunnel.ask(None, WARM_UP.into());
+    let begins = tunnel.world.now() + LEAD_IN;
+    tunnel.run(None, begins);
+    tunnel.open.clear();
+    tunnel.world.restart_links(recorded((links, from), program));
+    let before = sent(&tunnel.world);
+    let start = tunnel.world.now();
+    let mut player = Player::new(program, start);
+    let end = start + program.lasting;
+    tunnel.run(Some(&mut player), end);
+    let viewed = sent(&tunnel.world);
+    // What is under way is waited for.
+    while player.is_loading() && tunnel.world.now() < end + DRAIN {
+        let next = (tunnel.world.now() + LOOK).min(end + DRAIN);
+        tunnel.run(Some(&mut player), next);
+    }
+    Ok((player.finish(tunnel.world.now()), viewed.since(&before)))
+}
+
+impl Connections {
+    /// Lets everything happen until `end`.
+    fn run(&mut self, mut player: Option<&mut Player>, end: Instant) {
+        loop {
+            let now = self.world.now();
+            if let Some(player) = player.as_deref_mut() {
+                self.watch(player, now);
+            }
+            self.send(now);
+            let exchanges = self.open.values().filter_map(|it| it.exchange.poll_timeout());
+            let due = earliest([
+                self.world.poll_timeout(),
+                exchanges.min(),
+                player.as_deref().and_then(Player::poll_timeout),
+            ]);
+            let Some(due) = due.filter(|due| *due <= end) else { break };
+            self.world.handle_timeout(due.max(now));
+            self.receive(player.as_deref_mut());
+        }
+        self.world.run_until(end);
+        self.receive(player);
+    }
+
+    /// Does what is due at the player, and asks for what it wants.
+    fn watch(&mut self, player: &mut Player, now: Instant) {
+        let is_due = player.poll_timeout().is_some_and(|due| due <= now);
+        if is_due && player.handle_timeout(now) {
+            self.open.clear();
+        }
+        while let Some((chunk, bytes)) = player.wants(now) {
+            self.ask(Some(chunk), bytes);
+            player.on_asked(now);
+        }
+    }
+
+    /// Asks for `bytes` over a connection of its own.
+    fn ask(&mut self, chunk: Option<ChunkId>, bytes: u64) {
+        let mut exchange = Exchange::new(&self.config, Direction::Down, self.port, Some(bytes));
+        exchange.begin(self.world.now());
+        self.open.insert(self.port, Connection { exchange, chunk, told: 0 });
+        self.port = self.port.checked_add(1).unwrap_or(FIRST_PORT);
+    }
+
+    fn send(&mut self, now: Instant) {
+        for connection in self.open.values_mut() {
+            while let Some((direction, packet)) = connection.exchange.poll_transmit(now) {
+                self.world.handle_inner(direction, &packet);
+            }
+        }
+        self.world.flush();
+    }
+
+    /// Takes what has come out of the tunnel, and tells the player.
+    fn receive(&mut self, mut player: Option<&mut Player>) {
+        while let Some(arrival) = self.world.poll_arrival() {
+            let Some(port) = inner::port(&arrival.packet) else { continue };
+            // Of a connection that is over it is dropped.
+            let Some(connection) = self.open.get_mut(&port) else { continue };
+            connection.exchange.handle_packet(arrival.at, arrival.direction, &arrival.packet);
+            let came = connection.exchange.received() - connection.told;
+            connection.told += came;
+            if let (Some(player), Some(chunk), 1..) =
+                (player.as_deref_mut(), connection.chunk, came)
+                && player.on_came(arrival.at, chunk, came)
+            {
+                self.open.remove(&port);
+            }
+        }
+    }
+}
+
+/// Ports of connections, one after the other.
+const FIRST_PORT: u16 = 5_000;
+/// How often it is looked whether all has come.
+const LOOK: Duration = Duration::from_millis(100);

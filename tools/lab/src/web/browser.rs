@@ -1,0 +1,153 @@
+//! The end that asks.
+
+use std::collections::BTreeMap;
+
+use roadweave_proto::Instant;
+use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority};
+use roadweave_stream::{Event, Streams};
+
+use super::{ConnectionId, header, read_all};
+use crate::world::World;
+
+/// What happened to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// So many bytes of answers came.
+    Came(ConnectionId, u64),
+    /// It is over before its time.
+    Over(ConnectionId),
+}
+
+/// Connections of applications at the client, as streams.
+#[derive(Debug, Default)]
+pub struct Browser {
+    open: BTreeMap<ConnectionId, Unwritten>,
+}
+
+/// What waits for room in a stream.
+#[derive(Debug, Default)]
+struct Unwritten {
+    bytes: Vec<u8>,
+    /// No further request follows.
+    finishes: bool,
+}
+
+impl Browser {
+    /// Opens a connection, if the server takes any.
+    pub fn open(&mut self, world: &mut World, priority: StreamPriority) -> Option<ConnectionId> {
+        let id = world.use_client_streams(|now, owner, streams| {
+            let id = streams.open(now, website(), priority).ok()?;
+            Some((owner, id))
+        })??;
+        self.open.insert(id, Unwritten::default());
+        Some(id)
+    }
+
+    /// Sends a request of `body` bytes over a connection, for an answer of `answer` bytes; over one
+    /// that has ended nothing goes.
+    pub fn ask(&mut self, world: &mut World, id: ConnectionId, body: u32, answer: u32) {
+        if let Some(unwritten) = self.open.get_mut(&id) {
+            unwritten.bytes.extend(header(body, answer));
+            unwritten.bytes.resize(unwritten.bytes.len() + body as usize, 0);
+            write(world, id, unwritten);
+        }
+    }
+
+    /// No further request goes over a connection.
+    pub fn finish(&mut self, world: &mut World, id: ConnectionId) {
+        if let Some(unwritten) = self.open.get_mut(&id) {
+            unwritten.finishes = true;
+            write(world, id, unwritten);
+        }
+    }
+
+    /// Ends a connection, whatever is under way.
+    pub fn cancel(&mut self, world: &mut World, id: ConnectionId) {
+        self.open.remove(&id);
+        world.use_client_streams(|now, owner, streams| {
+            if owner == id.0 {
+                // One that is over already needs no end.
+                let _ = streams.reset(now, id.1, ResetCode::Aborted);
+            }
+        });
+    }
+
+    /// Takes what has come; [`World::flush`] sends what that asks for.
+    pub fn poll(&mut self, world: &mut World) -> Vec<News> {
+        let mut news = Vec::new();
+        let open = &mut self.open;
+        let owner = world.use_client_streams(|now, owner, streams| {
+            while let Some(event) = streams.poll_event(now) {
+                let (Event::Readable(id)
+                | Event::Writable(id)
+                | Event::Finished(id)
+                | Event::Reset { id, .. }) = event
+                else {
+                    continue;
+                };
+                news.extend(take(now, streams, &event, (owner, id), open));
+            }
+            owner
+        });
+        let Some(owner) = owner else { return news };
+        // Those of streams before are over.
+        let past: Vec<_> = open.keys().filter(|id| id.0 != owner).copied().collect();
+        for id in past {
+            open.remove(&id);
+            news.push(News::Over(id));
+        }
+        news
+    }
+}
+
+/// Does what an event of the connection `id` asks for.
+fn take(
+    now: Instant,
+    streams: &mut Streams,
+    event: &Event,
+    id: ConnectionId,
+    open: &mut BTreeMap<ConnectionId, Unwritten>,
+) -> Option<News> {
+    match event {
+        Event::Readable(_) => {
+            let mut came = 0;
+            read_all(now, streams, id.1, |bytes| came += bytes.len() as u64);
+            return (came > 0 && open.contains_key(&id)).then_some(News::Came(id, came));
+        }
+        Event::Writable(_) => {
+            if let Some(unwritten) = open.get_mut(&id) {
+                unwritten.write(now, streams, id.1);
+            }
+        }
+        Event::Finished(_) => _ = open.remove(&id),
+        _ => return open.remove(&id).map(|_| News::Over(id)),
+    }
+    None
+}
+
+fn write(world: &mut World, id: ConnectionId, unwritten: &mut Unwritten) {
+    world.use_client_streams(|now, owner, streams| {
+        if owner == id.0 {
+            unwritten.write(now, streams, id.1);
+        }
+    });
+}
+
+impl Unwritten {
+    /// Writes as much as there is room for. A stream that has ended takes nothing, and is told of.
+    fn write(&mut self, now: Instant, streams: &mut Streams, id: StreamId) {
+        if !self.bytes.is_empty() {
+            let taken = streams.write(now, id, &self.bytes).unwrap_or(0);
+            self.bytes.drain(..taken);
+        }
+        if self.bytes.is_empty() && self.finishes {
+            // One that has ended needs no end.
+            let _ = streams.finish(now, id);
+        }
+    }
+}
+
+/// Where everything is asked for (RFC 5737).
+fn website() -> Destination {
+    Destination::of_address([192, 0, 2, 80].into(), 80).expect("a port")
+}

@@ -1,0 +1,136 @@
+use std::time::Duration;
+
+use roadweave_emulate::{DuplexLink, LinkSettings, Trace};
+use roadweave_proto::Rate;
+use roadweave_proto::wire::StreamPriority;
+use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
+
+use super::*;
+use crate::world::{World, WorldConfig};
+
+fn world() -> World {
+    world_over(Trace::constant(Rate::from_kbps(20_000), Duration::from_millis(20)))
+}
+
+/// A world with two such links.
+fn world_over(trace: Trace) -> World {
+    let settings = |seed| LinkSettings::new(trace.clone(), seed);
+    let link = |name: &str, seed| DuplexLink {
+        name: name.into(),
+        up: settings(seed),
+        down: settings(seed + 1),
+    };
+    let lanes = || vec![LaneConfig::new("default", Strategy::xnc())];
+    let mut world = World::new(WorldConfig {
+        links: vec![link("a", 1), link("b", 3)],
+        lanes_up: lanes(),
+        lanes_down: lanes(),
+        streams: Some(StreamsConfig::default()),
+        congestion: Default::default(),
+        speedtest: None,
+        seed: 1,
+        trust: Default::default(),
+        learned: Default::default(),
+        policies: Default::default(),
+        strangers: Default::default(),
+        machine: Default::default(),
+    })
+    .unwrap();
+    world.flush();
+    world.run_until(Instant::from_millis(3_000));
+    world
+}
+
+/// Lets a second pass; what came over each connection, and which are over.
+fn run(world: &mut World, browser: &mut Browser, host: &mut Host) -> Vec<News> {
+    let end = world.now() + Duration::from_secs(1);
+    let mut news = Vec::new();
+    while let Some(due) = world.poll_timeout().filter(|due| *due <= end) {
+        world.handle_timeout(due.max(world.now()));
+        news.extend(browser.poll(world));
+        host.act(world);
+        world.flush();
+    }
+    news
+}
+
+fn came(news: &[News], wanted: ConnectionId) -> u64 {
+    let of = |news: &News| match news {
+        News::Came(id, bytes) if *id == wanted => *bytes,
+        _ => 0,
+    };
+    news.iter().map(of).sum()
+}
+
+#[test]
+fn a_request_is_answered_when_it_has_come_whole_and_several_over_one_connection() {
+    let (mut world, mut browser, mut host) = (world(), Browser::default(), Host::default());
+    let one = browser.open(&mut world, StreamPriority::default()).unwrap();
+    let other = browser.open(&mut world, StreamPriority::default()).unwrap();
+    browser.ask(&mut world, one, 3, 50_000);
+    browser.ask(&mut world, one, 0, 7);
+    browser.ask(&mut world, one, 200_000, 11);
+    browser.ask(&mut world, other, 0, 0);
+    world.flush();
+    let news = run(&mut world, &mut browser, &mut host);
+    assert_eq!((came(&news, one), came(&news, other)), (50_018, 0));
+    browser.ask(&mut world, other, 1, 300_000);
+    browser.finish(&mut world, other);
+    world.flush();
+    let news = run(&mut world, &mut browser, &mut host);
+    assert_eq!((came(&news, one), came(&news, other)), (0, 300_000));
+    assert!(!news.contains(&News::Over(other)), "it was finished in order");
+}
+
+#[test]
+fn what_is_cancelled_brings_nothing_more_and_what_the_server_forgets_is_told() {
+    let (mut world, mut browser, mut host) = (world(), Browser::default(), Host::default());
+    let one = browser.open(&mut world, StreamPriority::default()).unwrap();
+    let other = browser.open(&mut world, StreamPriority::default()).unwrap();
+    browser.ask(&mut world, one, 10, 20_000_000);
+    browser.ask(&mut world, other, 10, 20_000_000);
+    world.flush();
+    let before = run(&mut world, &mut browser, &mut host);
+    assert!(came(&before, one) > 0 && came(&before, other) > 0);
+    browser.cancel(&mut world, one);
+    world.flush();
+    let after = run(&mut world, &mut browser, &mut host);
+    assert_eq!(came(&after, one), 0);
+    assert!(came(&after, other) > 3_000_000, "there is room now: {}", came(&after, other));
+    world.restart_server().unwrap();
+    let end: Vec<News> =
+        (0..5).flat_map(|_| run(&mut world, &mut browser, &mut Host::default())).collect();
+    assert!(end.contains(&News::Over(other)), "nobody knows it any more");
+}
+
+/// How long it takes until an upload of so many bytes is answered with a few.
+fn upload(world: &mut World, bytes: u32) -> Duration {
+    let (mut browser, mut host) = (Browser::default(), Host::default());
+    let begun = world.now();
+    let id = browser.open(world, StreamPriority::default()).unwrap();
+    browser.ask(world, id, bytes, 7);
+    browser.finish(world, id);
+    world.flush();
+    while let Some(due) = world.poll_timeout().filter(|due| due.since(begun).as_secs() < 10) {
+        world.handle_timeout(due.max(world.now()));
+        let news = browser.poll(world);
+        host.act(world);
+        world.flush();
+        if came(&news, id) == 7 {
+            return world.now().since(begun);
+        }
+    }
+    panic!("{bytes} bytes were not answered");
+}
+
+/// 16 kB, and a round trip later the rest, would take 80 ms longer.
+#[test]
+fn an_upload_takes_one_round_trip_and_what_the_links_need() {
+    let round_trip = Duration::from_millis(80);
+    let mut world = world_over(Trace::constant(Rate::from_kbps(50_000), round_trip / 2));
+    upload(&mut world, 4_000_000);
+    world.run_until(world.now() + Duration::from_secs(1));
+    let took = upload(&mut world, 200_000);
+    let links = Rate::from_kbps(100_000).time_for(200_000);
+    assert!(took < round_trip + links + round_trip / 2, "{took:?}");
+}

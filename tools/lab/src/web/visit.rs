@@ -1,0 +1,117 @@
+//! A world with a browser and a host in it: the loop that moves them all.
+
+use std::time::Duration;
+
+use roadweave_proto::wire::StreamPriority;
+use roadweave_proto::{Instant, earliest};
+use roadweave_stream::Stats;
+
+use super::{Browser, Host, News};
+use crate::world::{World, WorldConfig, WorldError};
+
+/// Somebody who uses a browser.
+pub trait Visitor {
+    /// When something is due; `None` when nothing is unless something comes.
+    fn poll_timeout(&self) -> Option<Instant>;
+
+    /// Does what is due, and what `news` asks for.
+    fn act(&mut self, world: &mut World, browser: &mut Browser, news: Vec<News>);
+
+    /// Whether there is something to wait for.
+    fn goes_on(&self) -> bool;
+}
+
+/// A world with a browser at the client, and a host behind the server.
+#[derive(Debug)]
+pub struct Visit {
+    /// The world.
+    pub world: World,
+    browser: Browser,
+    host: Host,
+}
+
+impl Visit {
+    /// The world of `config` with a session that is in use: its paths are there, and it has brought
+    /// something.
+    ///
+    /// # Errors
+    /// As [`World::new`].
+    pub fn new(config: WorldConfig) -> Result<Self, WorldError> {
+        let mut world = World::new(config)?;
+        world.flush();
+        let limit = world.now() + JOIN_MAX;
+        while !world.all_paths_usable() && world.now() < limit {
+            world.run_until(world.now() + LOOK);
+        }
+        let mut visit = Self { world, browser: Browser::default(), host: Host::default() };
+        let end = visit.world.now() + LEAD_IN;
+        visit.run(&mut Nobody::default(), end);
+        Ok(visit)
+    }
+
+    /// Lets everything happen until `end`, or until the visitor does not go on.
+    pub fn run(&mut self, visitor: &mut impl Visitor, end: Instant) {
+        self.act(visitor);
+        while visitor.goes_on() {
+            let due = earliest([self.world.poll_timeout(), visitor.poll_timeout()]);
+            let Some(due) = due.filter(|due| *due <= end) else { break };
+            self.world.handle_timeout(due.max(self.world.now()));
+            self.act(visitor);
+        }
+        if visitor.goes_on() {
+            self.world.run_until(end);
+            self.act(visitor);
+        }
+    }
+
+    fn act(&mut self, visitor: &mut impl Visitor) {
+        let news = self.browser.poll(&mut self.world);
+        visitor.act(&mut self.world, &mut self.browser, news);
+        self.host.act(&mut self.world);
+        self.world.flush();
+    }
+
+    /// What the server did with its streams so far.
+    pub fn server_stats(&mut self) -> Stats {
+        let owner = self.host.owner();
+        let stats =
+            owner.and_then(|owner| self.world.use_server_streams(owner, |_, it| it.stats()));
+        stats.unwrap_or_default()
+    }
+}
+
+/// Loads something once.
+#[derive(Debug, Default)]
+struct Nobody {
+    has_asked: bool,
+}
+
+impl Visitor for Nobody {
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn act(&mut self, world: &mut World, browser: &mut Browser, _: Vec<News>) {
+        if !self.has_asked
+            && let Some(id) = browser.open(world, StreamPriority::default())
+        {
+            browser.ask(world, id, REQUEST, WARM_UP);
+            browser.finish(world, id);
+            self.has_asked = true;
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        true
+    }
+}
+
+/// A request of HTTP, bytes.
+pub const REQUEST: u32 = 400;
+/// What is loaded before the visitor comes, bytes.
+pub(crate) const WARM_UP: u32 = 500_000;
+/// How long that takes, with a rest.
+pub(crate) const LEAD_IN: Duration = Duration::from_millis(3_500);
+/// How long all paths are waited for.
+const JOIN_MAX: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(100);

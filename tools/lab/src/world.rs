@@ -1,0 +1,373 @@
+//! A client, a server and the links between them, on one virtual clock and with real TLS.
+//!
+//! ```text
+//!                  ┌───────────────────────── World ─────────────────────────┐
+//! handle_inner ───►│ Client ─► outbox ─► links up ──► Server ─► inner packet │───► poll_arrival
+//! poll_arrival ◄───│ inner packet ◄─ Client ◄── links down ◄─ outbox ◄─ Server │◄─── handle_inner
+//!                  └──────────────────────────────────────────────────────────┘
+//!                     poll_timeout says when something is due, handle_timeout lets it happen
+//! ```
+//!
+//! The client and the server are those of the product, byte for byte; the world is their device,
+//! their network and their clock. It moves from event to event: the arrival of a packet at the end
+//! of a link, a timer of either side. It hands over all packets that are due at one moment, and
+//! then turns each side that they touched by the function by which the product's event loop does,
+//! [`roadweave_tunnel::turn`]. On a [`Machine`] that is late they are handed over and turned when
+//! it has woken them.
+//!
+//! A packet takes the place of its UDP payload and [`UDP_IP_HEADERS`] in a link. Equal
+//! configurations and equal calls give equal worlds: only the bytes of TLS secrets differ, none of
+//! the times or sizes.
+
+mod changes;
+mod config;
+mod ends;
+mod machine;
+pub mod servers;
+mod strangers;
+mod streams;
+mod tamper;
+mod trails;
+mod turns;
+mod view;
+mod wire;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_emulate::Direction;
+use roadweave_proto::{Instant, SplitMix64, UplinkId};
+use roadweave_quic::Epoch;
+use roadweave_tunnel::{Client, ClientEvent, Node, Notice, RecvMeta, Server, ServerEvent};
+
+pub use config::{LINKS_MAX, OtherServer, Strangers, Trust, WorldConfig, WorldError};
+pub use machine::{Machine, UnknownMachine};
+use machine::{Sleeper, Waiting};
+use strangers::Neighbour;
+pub use strangers::{Hostility, Stranger};
+pub use tamper::Tampering;
+pub use trails::Trail;
+use trails::Trails;
+pub use wire::CrossStats;
+use wire::Wire;
+
+/// Where the server listens (RFC 5737).
+pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4433);
+/// Bytes of the outer IPv4 and UDP headers of each packet in a link.
+pub const UDP_IP_HEADERS: usize = 28;
+/// The MTU of the tunnel's devices, bytes: the product's default.
+pub const MTU: u16 = 1360;
+/// Tells the client's chance on a machine from the server's, of whose lives each has its own.
+const CLIENT: u64 = 1 << 32;
+/// The server's first life.
+const SERVER_LIVES: u64 = CLIENT + 1;
+/// The world takes so many steps at one moment for a loop without end.
+const STEPS_AT_ONE_MOMENT: u32 = 10_000;
+
+/// An inner packet that came out of the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When the packet came out.
+    pub at: Instant,
+    /// The way it went.
+    pub direction: Direction,
+    /// The inner IP packet.
+    pub packet: Bytes,
+    /// The outer packet that brought it, or the last part that was missing of it; `None` if it had
+    /// to wait for a timer.
+    pub ride: Option<Transit>,
+    /// What happened to it before, if [`World::observe_packets`] asked for it.
+    pub trail: Option<Trail>,
+}
+
+/// The way of an outer packet through a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transit {
+    /// The link, from 0 in the order of [`WorldConfig::links`].
+    pub link: usize,
+    /// When the packet was put into the link.
+    pub boarded: Instant,
+    /// The link's propagation delay then. The rest of its time it waited for capacity.
+    pub propagation: Duration,
+}
+
+/// Client, server and links.
+#[derive(Debug)]
+pub struct World {
+    now: Instant,
+    epoch: Epoch,
+    config: WorldConfig,
+    client: Side<Client>,
+    server: Side<Server>,
+    /// How often the server was restarted.
+    server_lives: u8,
+    wires: Vec<Wire>,
+    /// Servers beside the right one, by their addresses.
+    neighbours: BTreeMap<SocketAddr, Neighbour>,
+    /// What answers on a link instead of any server.
+    portals: BTreeMap<usize, Neighbour>,
+    arrivals: VecDeque<Arrival>,
+    client_events: Vec<(Instant, ClientEvent)>,
+    notices: Vec<(Instant, Notice)>,
+    server_events: Vec<(Instant, ServerEvent)>,
+    undeliverable: u64,
+    steps: u32,
+    /// The packets under way, if they are followed.
+    trails: Option<Trails>,
+}
+
+/// One end, when it is due, and whether it has been touched since it was serviced.
+#[derive(Debug)]
+struct Side<T> {
+    end: T,
+    due: Option<Instant>,
+    touched: bool,
+    /// What wakes it, on a machine that is late.
+    sleeper: Option<Sleeper>,
+}
+
+/// For so long a world waits until the client uses all links.
+const PATHS: Duration = Duration::from_secs(5);
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl World {
+    /// A world whose client uses all links by now, or has had five seconds for it.
+    ///
+    /// # Errors
+    /// As [`World::new`].
+    pub fn joined(config: WorldConfig) -> Result<Self, WorldError> {
+        let mut world = Self::new(config)?;
+        while !world.all_paths_usable() && world.now() < Instant::ZERO + PATHS {
+            world.run_until(world.now() + LOOK);
+        }
+        Ok(world)
+    }
+
+    /// A world at [`Instant::ZERO`] in which the client has all uplinks and begins to connect.
+    ///
+    /// # Errors
+    /// [`WorldError`] when the links are too few or too many, or an end cannot be made.
+    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+    pub fn new(config: WorldConfig) -> Result<Self, WorldError> {
+        if !(1..=LINKS_MAX).contains(&config.links.len()) {
+            return Err(WorldError::Links(config.links.len()));
+        }
+        let epoch = Epoch::new(std::time::Instant::now());
+        let wires = (0_u32..).zip(&config.links).map(|(index, link)| Wire::new(index, link));
+        let mut world = Self {
+            now: Instant::ZERO,
+            epoch,
+            client: Side::new(ends::client(epoch, &config)?).on(&config, CLIENT),
+            server: Side::new(ends::server(epoch, &config, 0)?).on(&config, SERVER_LIVES),
+            server_lives: 0,
+            wires: wires.collect(),
+            neighbours: BTreeMap::new(),
+            portals: BTreeMap::new(),
+            arrivals: VecDeque::new(),
+            client_events: Vec::new(),
+            notices: Vec::new(),
+            server_events: Vec::new(),
+            undeliverable: 0,
+            steps: 0,
+            trails: None,
+            config,
+        };
+        for (address, kind) in world.config.strangers.servers.clone() {
+            let neighbour = Neighbour::new(&world.recipe(), kind)?;
+            world.neighbours.insert(address, neighbour);
+        }
+        for (link, hostility) in world.config.strangers.links.clone() {
+            world.set_hostility(link, Some(hostility))?;
+        }
+        (0..world.wires.len()).for_each(|link| world.add_uplink(link));
+        Ok(world)
+    }
+
+    /// The time in this world.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Takes an inner packet at the end where `direction` begins. Call [`World::flush`] after a
+    /// batch.
+    pub fn handle_inner(&mut self, direction: Direction, packet: &[u8]) {
+        match direction {
+            Direction::Up => self.client.handle_inner(self.now, packet),
+            Direction::Down => self.server.handle_inner(self.now, packet),
+        }
+    }
+
+    /// Puts a competing packet of `bytes` bytes, headers included, into a link's queue. It is
+    /// counted in [`World::cross_stats`] and goes nowhere.
+    pub fn push_cross(&mut self, link: usize, direction: Direction, bytes: usize) {
+        self.wires[link].push_cross(self.now, direction, bytes);
+    }
+
+    /// Lets both ends send what may leave now.
+    pub fn flush(&mut self) {
+        let now = self.now;
+        if self.client.touched {
+            self.turn_client();
+        }
+        if self.server.touched {
+            self.turn_server();
+        }
+        let wires = &mut self.wires;
+        for neighbour in self.neighbours.values_mut() {
+            neighbour.flush(now, |to, from, packet| {
+                if let Some(wire) = wires.iter_mut().find(|wire| wire.leads_to(to)) {
+                    wire.push_down(now, server_at(from), BytesMut::from(packet));
+                }
+            });
+        }
+        for (link, portal) in &mut self.portals {
+            portal.flush(now, |_, from, packet| {
+                wires[*link].push_down(now, server_at(from), BytesMut::from(packet));
+            });
+        }
+    }
+
+    /// When something happens next; `None` when nothing will unless something is done.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let links = self.wires.iter().flat_map(Wire::poll_timeouts);
+        let neighbours = self.neighbours.values().chain(self.portals.values());
+        let neighbours = neighbours.map(Neighbour::poll_timeout);
+        let ends = [self.client.poll_timeout(), self.server.poll_timeout()];
+        links.chain(ends).chain(neighbours).flatten().min()
+    }
+
+    /// Moves the time to `now` and lets happen what is due then. Call it at
+    /// [`World::poll_timeout`], or earlier to do something in between; `now` never goes back.
+    ///
+    /// # Panics
+    /// When one moment takes thousands of steps: a timer is due again and again without effect.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let due = self.poll_timeout().map_or(now, |due| due.max(self.now));
+        debug_assert!(now <= due, "the event at {due} was jumped over");
+        self.steps = if now > self.now { 0 } else { self.steps + 1 };
+        assert!(self.steps < STEPS_AT_ONE_MOMENT, "nothing moves at {now}");
+        self.now = self.now.max(now);
+        for link in 0..self.wires.len() {
+            self.deliver(link);
+        }
+        self.wake_ends();
+        self.flush();
+    }
+
+    /// Lets everything happen until `end`, and moves the time there.
+    ///
+    /// # Panics
+    /// As [`World::handle_timeout`].
+    pub fn run_until(&mut self, end: Instant) {
+        while let Some(due) = self.poll_timeout().filter(|due| *due <= end) {
+            self.handle_timeout(due.max(self.now));
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// Follows each packet from now on: arrivals tell their [`Trail`].
+    pub fn observe_packets(&mut self) {
+        self.trails = Some(Trails::default());
+        self.client.end.observe_packets(true);
+        self.server.end.observe_packets(true);
+    }
+
+    /// An inner packet that came out of the tunnel, in the order of their coming.
+    pub fn poll_arrival(&mut self) -> Option<Arrival> {
+        self.arrivals.pop_front()
+    }
+
+    /// Hands over what has arrived at the end of a link.
+    fn deliver(&mut self, link: usize) {
+        let now = self.now;
+        while let Some((from, to, packet, ride)) = self.wires[link].poll(now, Direction::Up) {
+            if let Some(hostile) = &mut self.wires[link].hostile {
+                let passes = hostile.lets_pass(&packet);
+                for forged in hostile.forged() {
+                    self.take_at_client(meta(link, to, None), Bytes::from(forged), None);
+                }
+                if !passes {
+                    self.wires[link].waste(Direction::Up, packet.len());
+                    continue;
+                }
+            }
+            let neighbour = self.portals.get_mut(&link).or_else(|| self.neighbours.get_mut(&to));
+            if let Some(neighbour) = neighbour {
+                self.wires[link].waste(Direction::Up, packet.len());
+                if let Some(answer) = neighbour.handle_packet(now, from, to, &packet) {
+                    self.wires[link].push_down(now, to, BytesMut::from(&answer[..]));
+                }
+                continue;
+            }
+            let meta = meta(link, from, Some(SERVER.ip()));
+            self.take_at_server(meta, packet.freeze(), Some(Transit { link, ..ride }));
+        }
+        while let Some((from, _, packet, ride)) = self.wires[link].poll(now, Direction::Down) {
+            let meta = meta(link, from, None);
+            self.take_at_client(meta, packet.freeze(), Some(Transit { link, ..ride }));
+        }
+    }
+}
+
+impl<T> Side<T> {
+    fn new(end: T) -> Self {
+        Self { end, due: None, touched: true, sleeper: None }
+    }
+}
+
+impl<T: Node> Side<T> {
+    /// The same on the machine of `config`; `which`: what tells it from every other end.
+    fn on(self, config: &WorldConfig, which: u64) -> Self {
+        let seed = SplitMix64::word(config.seed, which);
+        Self { sleeper: config.machine.sleeper(seed), ..self }
+    }
+
+    fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
+        if let Some(sleeper) = &mut self.sleeper {
+            return sleeper.hold(now, Waiting::Inner(Bytes::copy_from_slice(packet)));
+        }
+        self.end.handle_inner(now, packet);
+        self.touched = true;
+    }
+
+    /// When it runs next, unless something comes before.
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.sleeper.as_ref().and_then(Sleeper::wakes).or(self.due)
+    }
+
+    /// What it finds if it is to run now; it is touched then.
+    fn wake(&mut self, now: Instant) -> VecDeque<Waiting> {
+        let due = self.due.filter(|due| *due <= now);
+        let Some(sleeper) = &mut self.sleeper else {
+            self.touched |= due.is_some();
+            return VecDeque::new();
+        };
+        if let Some(due) = due {
+            sleeper.on_due(now, due);
+        }
+        let woken = sleeper.wake(now);
+        self.touched |= woken.is_some();
+        woken.unwrap_or_default()
+    }
+}
+
+/// How a packet comes out of a link: from `remote`, for the address `local` of a server.
+fn meta(link: usize, remote: SocketAddr, local: Option<IpAddr>) -> RecvMeta {
+    RecvMeta { socket: uplink(link), remote, local, ecn: None, received: None }
+}
+
+/// All servers listen at the same port.
+fn server_at(address: IpAddr) -> SocketAddr {
+    SocketAddr::new(address, SERVER.port())
+}
+
+/// The uplink of link number `link`.
+pub fn uplink(link: usize) -> UplinkId {
+    UplinkId(link as u32)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! How late a machine wakes a program that sleeps on it.
+//!
+//! ```text
+//!  a packet arrives, or a timer is due        the program runs
+//!         ├──────────── late by ─────────────────►┤  handles all that has arrived by now
+//!         └── packets that arrive meanwhile wait ─┘  each with the time of its arrival
+//! ```
+//!
+//! Virtual time has no scheduler, and wakes everybody at the nanosecond. A real one is late by what
+//! its queues and its other programs make of it, and what a tunnel then takes for the network's
+//! doing costs it delay and redundancy.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_proto::{Instant, SplitMix64};
+use roadweave_tunnel::RecvMeta;
+use serde::{Deserialize, Serialize};
+
+use super::Transit;
+
+/// The machine that both ends of a world run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Machine {
+    /// It wakes everybody at once.
+    #[default]
+    Punctual,
+    /// Two cores with nothing else to do.
+    Idle,
+    /// Two cores, each of which somebody else keeps busy.
+    Busy,
+    /// Two cores with four others who are always busy, as beside an encoder.
+    Crowded,
+}
+
+/// How late wake-ups come, by what wakes: shares of all, ascending to 1, with the lateness that
+/// they do not exceed; even in between.
+#[derive(Debug)]
+struct Lateness {
+    timer: [(f64, Duration); 9],
+    packet: [(f64, Duration); 9],
+}
+
+/// A name that is no machine's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no machine {0:?}; there are punctual, idle, busy and crowded")]
+pub struct UnknownMachine(String);
+
+impl Machine {
+    /// Whether nobody is woken late.
+    pub fn is_punctual(&self) -> bool {
+        *self == Self::Punctual
+    }
+
+    /// `None` where nobody is late.
+    fn lateness(self) -> Option<&'static Lateness> {
+        match self {
+            Self::Punctual => None,
+            Self::Idle => Some(&IDLE),
+            Self::Busy => Some(&BUSY),
+            Self::Crowded => Some(&CROWDED),
+        }
+    }
+
+    /// Somebody who sleeps on it; equal seeds sleep equally.
+    pub(super) fn sleeper(self, seed: u64) -> Option<Sleeper> {
+        let lateness = self.lateness()?;
+        let random = SplitMix64::new(seed);
+        let (asleep_since, wakes, held) = (Instant::ZERO, None, VecDeque::new());
+        Some(Sleeper { lateness, random, asleep_since, wakes, held })
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Punctual => "punctual",
+            Self::Idle => "idle",
+            Self::Busy => "busy",
+            Self::Crowded => "crowded",
+        })
+    }
+}
+
+impl FromStr for Machine {
+    type Err = UnknownMachine;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let all = [Self::Punctual, Self::Idle, Self::Busy, Self::Crowded];
+        let named = all.into_iter().find(|machine| machine.to_string() == name);
+        named.ok_or_else(|| UnknownMachine(name.to_owned()))
+    }
+}
+
+/// What waits for a program to wake.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    /// From its device.
+    Inner(Bytes),
+    /// From the network.
+    Packet { meta: RecvMeta, packet: Bytes, ride: Option<Transit> },
+}
+
+/// A program that sleeps until something is due, and is woken late.
+#[derive(Debug)]
+pub(super) struct Sleeper {
+    lateness: &'static Lateness,
+    random: SplitMix64,
+    /// When it last fell asleep.
+    asleep_since: Instant,
+    /// When it runs, if something has happened that wakes it.
+    wakes: Option<Instant>,
+    held: VecDeque<Waiting>,
+}
+
+impl Sleeper {
+    /// Its timer, which was set for `due`, wakes it at `now`. Whoever has something to do at once
+    /// does not fall asleep.
+    pub(super) fn on_due(&mut self, now: Instant, due: Instant) {
+        match due > self.asleep_since {
+            true => self.rouse(now, &self.lateness.timer),
+            false => self.wakes = Some(now),
+        }
+    }
+
+    /// Something has come at `now` for it.
+    pub(super) fn hold(&mut self, now: Instant, waiting: Waiting) {
+        self.held.push_back(waiting);
+        self.rouse(now, &self.lateness.packet);
+    }
+
+    /// When it runs, if something has woken it.
+    pub(super) fn wakes(&self) -> Option<Instant> {
+        self.wakes
+    }
+
+    /// Lets it run if it is time: all that has come for it, in order.
+    pub(super) fn wake(&mut self, now: Instant) -> Option<VecDeque<Waiting>> {
+        self.wakes.take_if(|wakes| *wakes <= now)?;
+        self.asleep_since = now;
+        Some(std::mem::take(&mut self.held))
+    }
+
+    fn rouse(&mut self, now: Instant, lateness: &[(f64, Duration)]) {
+        if self.wakes.is_none() {
+            self.wakes = Some(now + draw(lateness, self.random.unit()));
+        }
+    }
+}
+
+/// The lateness of which `share` of all wake-ups come no later.
+fn draw(lateness: &[(f64, Duration)], share: f64) -> Duration {
+    let at = lateness.partition_point(|(until, _)| *until <= share).min(lateness.len() - 1);
+    let (until, most) = lateness[at];
+    let (from, least) = at.checked_sub(1).map_or((0.0, Duration::ZERO), |at| lateness[at]);
+    least + (most - least).mul_f64((share - from) / (until - from))
+}
+
+const fn us(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+/// Two cores of a virtual machine with next to nothing else to do, measured: the quietest of four
+/// runs.
+const IDLE: Lateness = Lateness {
+    timer: [
+        (0.50, us(35)),
+        (0.90, us(50)),
+        (0.95, us(60)),
+        (0.98, us(130)),
+        (0.99, us(210)),
+        (0.995, us(1_200)),
+        (0.999, us(3_900)),
+        (0.9999, us(4_800)),
+        (1.0, us(4_800)),
+    ],
+    packet: [
+        (0.50, us(20)),
+        (0.90, us(35)),
+        (0.95, us(48)),
+        (0.98, us(75)),
+        (0.99, us(170)),
+        (0.995, us(600)),
+        (0.999, us(2_500)),
+        (0.9999, us(4_000)),
+        (1.0, us(4_000)),
+    ],
+};
+/// The same beside two busy loops: the median of three runs.
+const BUSY: Lateness = Lateness {
+    timer: [
+        (0.50, us(17)),
+        (0.90, us(30)),
+        (0.95, us(42)),
+        (0.98, us(1_700)),
+        (0.99, us(3_600)),
+        (0.995, us(3_900)),
+        (0.999, us(6_800)),
+        (0.9999, us(16_000)),
+        (1.0, us(16_000)),
+    ],
+    packet: [
+        (0.50, us(15)),
+        (0.90, us(25)),
+        (0.95, us(29)),
+        (0.98, us(43)),
+        (0.99, us(57)),
+        (0.995, us(73)),
+        (0.999, us(3_500)),
+        (0.9999, us(4_200)),
+        (1.0, us(4_200)),
+    ],
+};
+/// Beside four.
+const CROWDED: Lateness = Lateness {
+    timer: [
+        (0.50, us(21)),
+        (0.90, us(2_950)),
+        (0.95, us(4_900)),
+        (0.98, us(7_000)),
+        (0.99, us(8_600)),
+        (0.995, us(10_600)),
+        (0.999, us(16_300)),
+        (0.9999, us(22_600)),
+        (1.0, us(22_600)),
+    ],
+    packet: [
+        (0.50, us(20)),
+        (0.90, us(53)),
+        (0.95, us(62)),
+        (0.98, us(73)),
+        (0.99, us(1_500)),
+        (0.995, us(4_300)),
+        (0.999, us(12_300)),
+        (0.9999, us(12_900)),
+        (1.0, us(12_900)),
+    ],
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1_000)
+    }
+
+    #[test]
+    fn names_lead_back_to_their_machines() {
+        for machine in [Machine::Punctual, Machine::Idle, Machine::Busy, Machine::Crowded] {
+            assert_eq!(machine.to_string().parse(), Ok(machine));
+        }
+        assert!("tired".parse::<Machine>().unwrap_err().to_string().contains("busy"));
+    }
+
+    #[test]
+    fn wake_ups_are_as_late_as_was_measured() {
+        for machine in [Machine::Idle, Machine::Busy, Machine::Crowded] {
+            let Lateness { timer, packet } = machine.lateness().unwrap();
+            for lateness in [timer, packet] {
+                for (share, measured) in lateness {
+                    let drawn = draw(lateness, share.next_down());
+                    let off = drawn.abs_diff(*measured);
+                    assert!(off < Duration::from_micros(1), "{machine} {share}: {drawn:?}");
+                }
+                assert!(draw(lateness, 0.25) < draw(lateness, 0.49), "even in between");
+            }
+        }
+        assert!(Machine::Punctual.sleeper(7).is_none());
+    }
+
+    #[test]
+    fn what_comes_to_a_sleeper_waits_and_is_handled_together() {
+        let mut sleeper = Machine::Busy.sleeper(1).unwrap();
+        assert_eq!(sleeper.wakes(), None);
+        sleeper.hold(at(1_000), Waiting::Inner(Bytes::from_static(b"a")));
+        let wakes = sleeper.wakes().unwrap();
+        assert!(wakes > at(1_000));
+        sleeper.hold(wakes - Duration::from_nanos(1), Waiting::Inner(Bytes::from_static(b"b")));
+        sleeper.on_due(wakes, at(1_100));
+        assert_eq!(sleeper.wakes(), Some(wakes), "it is woken once");
+        assert!(sleeper.wake(wakes - Duration::from_nanos(1)).is_none());
+        assert_eq!(sleeper.wake(wakes).map(|found| found.len()), Some(2));
+        assert!(sleeper.wake(wakes).is_none());
+        sleeper.on_due(wakes, wakes);
+        assert_eq!(sleeper.wakes(), Some(wakes), "whoever is due at once does not fall asleep");
+    }
+}

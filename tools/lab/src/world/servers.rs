@@ -1,0 +1,447 @@
+//! One vehicle and several servers, of which one crashes, freezes, drains or loses its way out.
+//!
+//! ```text
+//!                ┌═ link ═┐    ┌─ server 0 ─┐
+//! client ════════╪═ link ═╪════┤            ├─── the shared egress: the host of the cloud
+//!                └═ link ═┘    └─ server 1 ─┘        ▲ sends to the server of the newest session
+//! ```
+//!
+//! Client and servers are the product's, links are `emulate`'s. What comes out of any server comes
+//! to the same host, as it does behind an anchor, and what goes to the vehicle enters at the server
+//! where the vehicle's newest session is.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_emulate::{Direction, DuplexLink, LinkStats};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_proto::Instant;
+use roadweave_quic::{Epoch, Outbox, TransportConfig};
+use roadweave_tunnel::{
+    Candidate, Client, ClientConfig, ClientEvent, DrainReason, Io, LaneConfig, MEMORY_MAX,
+    Node as _, Peer, PeerTable, Server, ServerConfig, ServerEvent, flush, turn,
+};
+
+use super::wire::Wire;
+use super::{MTU, WorldError, meta, uplink};
+use crate::inner::VEHICLE;
+
+/// What a fleet is made of.
+#[derive(Clone, Debug)]
+pub struct ServersConfig {
+    /// The links, each with an uplink of the same name at the vehicle.
+    pub links: Vec<DuplexLink>,
+    /// The site of each server, in the order in which the client knows them.
+    pub sites: Vec<String>,
+    /// The round trip from each server to the egress, as the client is told; none is none.
+    pub to_anchor: Vec<Duration>,
+    /// The lanes from the vehicle.
+    pub lanes_up: Vec<LaneConfig>,
+    /// The lanes to the vehicle.
+    pub lanes_down: Vec<LaneConfig>,
+    /// Decides all that is random in client and servers.
+    pub seed: u64,
+}
+
+/// What befalls a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// The server is gone without a goodbye.
+    Crash,
+    /// The server does nothing any more, and what comes to it is lost.
+    Freeze,
+    /// The frozen server goes on where it stood.
+    Thaw,
+    /// The server asks its clients to move, over so many milliseconds.
+    Drain(u32),
+    /// The server reaches the shared egress no more, and drains when it has noticed.
+    CutFromEgress,
+}
+
+/// An inner packet that came out, as [`super::Arrival`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServersArrival {
+    /// When the packet came out.
+    pub at: Instant,
+    /// The way it went.
+    pub direction: Direction,
+    /// The server that it went through.
+    pub server: Option<usize>,
+    /// The inner packet.
+    pub packet: Bytes,
+}
+
+/// A vehicle and its servers.
+#[derive(Debug)]
+pub struct Servers {
+    now: Instant,
+    client: Client,
+    candidates: Vec<Candidate>,
+    wires: Vec<Wire>,
+    servers: Vec<Proxy>,
+    arrivals: VecDeque<ServersArrival>,
+    client_events: Vec<(Instant, ClientEvent)>,
+    /// The server that the vehicle's newest session is with.
+    newest: Option<usize>,
+    /// Packets to the vehicle that had nowhere to go.
+    unrouted: u64,
+}
+
+#[derive(Debug)]
+struct Proxy {
+    address: SocketAddr,
+    /// `None` once it has crashed.
+    end: Option<Server>,
+    is_frozen: bool,
+    /// Since when it does not reach the egress.
+    cut: Option<Instant>,
+    events: Vec<(Instant, ServerEvent)>,
+}
+
+/// The clock, the device and the network of one end.
+struct EndIo<'a> {
+    now: Instant,
+    server: Option<(usize, SocketAddr)>,
+    reaches_egress: bool,
+    wires: &'a mut [Wire],
+    arrivals: &'a mut VecDeque<ServersArrival>,
+}
+
+impl Io for EndIo<'_> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
+        let server = self.server.map(|(number, _)| number);
+        let direction = if server.is_some() { Direction::Up } else { Direction::Down };
+        let at = self.now;
+        let arrivals = packets.map(|packet| ServersArrival { at, direction, server, packet });
+        match self.reaches_egress {
+            true => self.arrivals.extend(arrivals),
+            false => arrivals.for_each(drop),
+        }
+    }
+
+    fn transmit(&mut self, packets: &Outbox) {
+        for (route, packet) in packets.packets() {
+            let packet = BytesMut::from(packet);
+            match self.server {
+                None => {
+                    let link = route.uplink.and_then(|it| self.wires.get_mut(it.0 as usize));
+                    if let Some(wire) = link {
+                        wire.push_up(self.now, route.destination, packet);
+                    }
+                }
+                Some((_, from)) => {
+                    let to = self.wires.iter_mut().find(|it| it.public == route.destination);
+                    if let Some(wire) = to {
+                        wire.push_down(self.now, from, packet);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Servers {
+    /// A fleet at [`Instant::ZERO`] in which the client has all uplinks and begins to connect.
+    ///
+    /// # Errors
+    /// [`WorldError`] when an end cannot be made.
+    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+    pub fn new(config: &ServersConfig) -> Result<Self, WorldError> {
+        let epoch = Epoch::new(std::time::Instant::now());
+        let numbers = 0..config.sites.len();
+        let candidates: Vec<Candidate> = numbers
+            .clone()
+            .map(|number| Candidate {
+                key: server_identity(number).public_key(),
+                name: format!("proxy-{number}"),
+                site: config.sites[number].clone(),
+                addresses: vec![address(number)],
+                to_anchor: config.to_anchor.get(number).copied().unwrap_or_default(),
+                last_resort: false,
+            })
+            .collect();
+        let client = ClientConfig {
+            name: "vehicle".into(),
+            candidates: candidates.clone(),
+            transport: transport(config.seed, 0),
+            lanes: config.lanes_up.clone(),
+            streams: None,
+            memory_max: MEMORY_MAX,
+        };
+        let mut client = Client::new(epoch, client, Arc::new(client_identity()))?;
+        let servers = numbers
+            .map(|number| {
+                let end = Some(server(epoch, config, number)?);
+                let address = address(number);
+                let (is_frozen, cut, events) = (false, None, Vec::new());
+                Ok(Proxy { address, end, is_frozen, cut, events })
+            })
+            .collect::<Result<Vec<_>, WorldError>>()?;
+        for (link, settings) in config.links.iter().enumerate() {
+            client.add_uplink(Instant::ZERO, uplink(link), &settings.name);
+        }
+        let wires = (0..).zip(&config.links).map(|(index, link)| Wire::new(index, link));
+        let mut fleet = Self {
+            now: Instant::ZERO,
+            client,
+            candidates,
+            wires: wires.collect(),
+            servers,
+            arrivals: VecDeque::new(),
+            client_events: Vec::new(),
+            newest: None,
+            unrouted: 0,
+        };
+        fleet.run_client(|client, io| flush(client, io));
+        Ok(fleet)
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The client; follow it with [`Servers::flush`].
+    pub fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// All servers, as the client was told of them first.
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    /// A server, unless it has crashed; follow it with [`Servers::flush`].
+    pub fn server(&mut self, number: usize) -> Option<&mut Server> {
+        self.servers[number].end.as_mut()
+    }
+
+    /// What the client had to tell, and when.
+    pub fn client_events(&self) -> &[(Instant, ClientEvent)] {
+        &self.client_events
+    }
+
+    /// What a server had to tell, and when.
+    pub fn server_events(&self, number: usize) -> &[(Instant, ServerEvent)] {
+        &self.servers[number].events
+    }
+
+    /// How often the client went to another server.
+    pub fn moves(&self) -> usize {
+        let moves = self.client_events.iter();
+        moves.filter(|(_, event)| matches!(event, ClientEvent::Moved { .. })).count()
+    }
+
+    /// The server that the client is with, or tries first.
+    pub fn home(&self) -> usize {
+        let key: PublicKey = self.client.server().key;
+        let of_key = |number: &usize| server_identity(*number).public_key() == key;
+        (0..self.servers.len()).find(of_key).expect("the client knows no others")
+    }
+
+    /// Packets to the vehicle that had nowhere to go.
+    pub fn unrouted(&self) -> u64 {
+        self.unrouted
+    }
+
+    /// What has passed through one direction of a link.
+    pub fn link_stats(&self, link: usize, direction: Direction) -> &LinkStats {
+        self.wires[link].link(direction).stats()
+    }
+
+    /// Kills both directions of a link, or brings them back.
+    pub fn set_dead(&mut self, link: usize, dead: bool) {
+        self.wires[link].set_dead(self.now, dead);
+    }
+
+    /// Something befalls a server.
+    pub fn befall(&mut self, number: usize, fault: Fault) {
+        let now = self.now;
+        let proxy = &mut self.servers[number];
+        match fault {
+            Fault::Crash => proxy.end = None,
+            Fault::Freeze => proxy.is_frozen = true,
+            Fault::Thaw => proxy.is_frozen = false,
+            Fault::CutFromEgress => proxy.cut = Some(now),
+            Fault::Drain(ms) => {
+                if let Some(server) = &mut proxy.end {
+                    let over = Duration::from_millis(ms.into());
+                    server.drain(now, DrainReason::Command, over);
+                }
+            }
+        }
+        self.flush();
+    }
+
+    /// Takes an inner packet of the vehicle, or for it. Call [`Servers::flush`] after a batch.
+    pub fn handle_inner(&mut self, direction: Direction, packet: &[u8]) {
+        match direction {
+            Direction::Up => self.client.handle_inner(self.now, packet),
+            Direction::Down => {
+                let at = self.newest.map(|number| &mut self.servers[number]);
+                match at.filter(|proxy| proxy.acts() && proxy.cut.is_none()) {
+                    Some(Proxy { end: Some(server), .. }) => server.handle_inner(self.now, packet),
+                    _ => self.unrouted += 1,
+                }
+            }
+        }
+    }
+
+    /// An inner packet that came out, in the order of their coming.
+    pub fn poll_arrival(&mut self) -> Option<ServersArrival> {
+        self.arrivals.pop_front()
+    }
+
+    /// Lets everybody send what may leave now.
+    pub fn flush(&mut self) {
+        self.run_client(|client, io| turn(client, io));
+        (0..self.servers.len()).for_each(|number| self.turn_server(number));
+    }
+
+    /// When something happens next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let links = self.wires.iter().flat_map(Wire::poll_timeouts).flatten();
+        let servers = self.servers.iter().filter_map(Proxy::poll_timeout);
+        links.chain(servers).chain(self.client.poll_timeout()).min()
+    }
+
+    /// Lets everything happen until `end`, and moves the time there.
+    ///
+    /// # Panics
+    /// When one moment takes thousands of steps.
+    pub fn run_until(&mut self, end: Instant) {
+        let mut at_one_moment = 0;
+        while let Some(due) = self.poll_timeout().filter(|due| *due <= end) {
+            at_one_moment = if due > self.now { 0 } else { at_one_moment + 1 };
+            assert!(at_one_moment < 10_000, "nothing moves at {}", self.now);
+            self.now = self.now.max(due);
+            self.step();
+        }
+        self.now = self.now.max(end);
+    }
+
+    fn step(&mut self) {
+        let now = self.now;
+        let mut client_due = self.client.poll_timeout().is_some_and(|due| due <= now);
+        let due = |proxy: &Proxy| proxy.poll_timeout().is_some_and(|due| due <= now);
+        let mut due: Vec<bool> = self.servers.iter().map(due).collect();
+        for link in 0..self.wires.len() {
+            while let Some((from, to, packet, _)) = self.wires[link].poll(now, Direction::Up) {
+                let Some(number) = self.servers.iter().position(|it| it.address == to) else {
+                    continue;
+                };
+                let proxy = &mut self.servers[number];
+                let acts = proxy.acts();
+                if let Some(server) = proxy.end.as_mut().filter(|_| acts) {
+                    let local = Some(to.ip());
+                    let meta = meta(link, from, local);
+                    server.handle_packet(now, &meta, &packet);
+                    due[number] = true;
+                }
+            }
+            while let Some((from, _, packet, _)) = self.wires[link].poll(now, Direction::Down) {
+                let meta = meta(link, from, None);
+                self.client.handle_packet(now, &meta, &packet);
+                client_due = true;
+            }
+        }
+        if client_due {
+            self.run_client(|client, io| turn(client, io));
+        }
+        for (number, _) in due.into_iter().enumerate().filter(|(_, due)| *due) {
+            self.turn_server(number);
+        }
+    }
+
+    fn run_client(&mut self, run: impl FnOnce(&mut Client, &mut EndIo<'_>)) {
+        let Self { now, client, wires, arrivals, .. } = self;
+        let (server, reaches_egress) = (None, true);
+        run(client, &mut EndIo { now: *now, server, reaches_egress, wires, arrivals });
+        while let Some(event) = self.client.poll_event() {
+            self.client_events.push((self.now, event));
+        }
+    }
+
+    fn turn_server(&mut self, number: usize) {
+        let Self { now, servers, wires, arrivals, newest, .. } = self;
+        let (now, proxy) = (*now, &mut servers[number]);
+        let acts = proxy.acts();
+        let Some(server) = proxy.end.as_mut().filter(|_| acts) else { return };
+        if proxy.cut.is_some_and(|cut| now >= cut + CUT_NOTICED) && !server.is_draining() {
+            server.drain(now, DrainReason::Command, Duration::ZERO);
+        }
+        let (this, reaches_egress) = (Some((number, proxy.address)), proxy.cut.is_none());
+        turn(server, &mut EndIo { now, server: this, reaches_egress, wires, arrivals });
+        while let Some(event) = server.poll_event() {
+            if matches!(event, ServerEvent::Joined { .. }) {
+                *newest = Some(number);
+            }
+            proxy.events.push((now, event));
+        }
+    }
+}
+
+impl Proxy {
+    fn acts(&self) -> bool {
+        self.end.is_some() && !self.is_frozen
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let server = self.end.as_ref().filter(|_| self.acts())?;
+        let notices = self.cut.map(|cut| cut + CUT_NOTICED).filter(|_| !server.is_draining());
+        server.poll_timeout().into_iter().chain(notices).min()
+    }
+}
+
+fn address(number: usize) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1 + number as u8], 4433))
+}
+
+fn client_identity() -> Identity {
+    Identity::from_seed([1; 32])
+}
+
+fn server_identity(number: usize) -> Identity {
+    Identity::from_seed([100 + number as u8; 32])
+}
+
+fn server(epoch: Epoch, config: &ServersConfig, number: usize) -> Result<Server, WorldError> {
+    let peer = Peer {
+        name: "vehicle".into(),
+        addresses: vec![IpAddr::from(VEHICLE).into()],
+        expires_unix: None,
+        rate_limit: None,
+        offline_max: None,
+        tenant: String::new(),
+    };
+    let peers = Arc::new(PeerTable::new([(client_identity().public_key(), peer)]));
+    let settings = ServerConfig {
+        transport: transport(config.seed, 1 + number as u8),
+        lanes: config.lanes_down.clone(),
+        gateways: vec![IpAddr::from([10, 77, 0, 1]).into()],
+        mtu: MTU,
+        streams: None,
+        speedtest: None,
+        clients_reach_clients: false,
+        memory_max: 8 * MEMORY_MAX,
+        client_memory_max: MEMORY_MAX,
+    };
+    Ok(Server::new(epoch, settings, Arc::new(server_identity(number)), peers)?)
+}
+
+/// The product's settings, with a seed that differs from end to end.
+fn transport(seed: u64, end: u8) -> TransportConfig {
+    let mut bytes = [end; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    TransportConfig::new(bytes)
+}
+
+/// How long a server takes to notice that the egress is gone.
+const CUT_NOTICED: Duration = Duration::from_millis(500);

@@ -1,0 +1,224 @@
+//! Who else there is: strangers beside the links, networks that answer in the server's place,
+//! servers that are of no use.
+//!
+//! ```text
+//! client ─► link up ─┬─► the server at the address ─────────────► link down ─► client
+//!                    ├─► a stranger reads it, and writes ──────────────────────► client
+//!                    ├─► a portal, instead of any server ───────► link down ─► client
+//!                    └─► a server that refuses, or is another ──► link down ─► client
+//! ```
+//!
+//! All that they do comes out of the link's seed: equal seeds give equal worlds.
+
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::Bytes;
+use roadweave_emulate::Random;
+use roadweave_proto::{Instant, UplinkId};
+use roadweave_quic::Outbox;
+use roadweave_quic::forge::{Eavesdropper, stateless_reset};
+use roadweave_tunnel::{Io, Node as _, RecvMeta, Server, turn};
+
+use super::{OtherServer, Side, ends};
+
+/// What is the matter with a link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Hostility {
+    /// Somebody beside it reads what passes, and writes in the server's name.
+    Stranger(Stranger),
+    /// A captive portal: whatever goes to any server is answered by a server with another key.
+    Portal,
+    /// The network lets handshakes pass, and nothing more.
+    HandshakesOnly,
+    /// The network lets so many packets after each handshake pass from the vehicle, and nothing
+    /// more.
+    FirstPackets(u32),
+}
+
+/// How often a stranger beside a link writes a packet to the vehicle; each a share of the vehicle's
+/// packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stranger {
+    /// A close of the connection, with a code that says that the server does not know the client's
+    /// key, or with another.
+    pub close: f64,
+    /// Random frames in an Initial packet.
+    pub frames: f64,
+    /// Versions that nobody speaks.
+    pub versions: f64,
+    /// A retry with a token that the server never gave.
+    pub retry: f64,
+    /// What may be a stateless reset.
+    pub reset: f64,
+    /// Decides what is random.
+    pub seed: u64,
+}
+
+/// A server beside the right one.
+#[derive(Debug)]
+pub(super) enum Neighbour {
+    Server(Box<Side<Server>>),
+    OtherVersion,
+    Silent,
+}
+
+impl Neighbour {
+    pub(super) fn new(
+        ends: &ends::Recipe<'_>,
+        kind: OtherServer,
+    ) -> Result<Self, super::WorldError> {
+        Ok(match kind {
+            OtherServer::Refuses | OtherServer::WrongKey => {
+                Self::Server(Box::new(Side::new(ends.other_server(kind)?)))
+            }
+            OtherServer::OtherVersion => Self::OtherVersion,
+            OtherServer::Silent => Self::Silent,
+        })
+    }
+
+    /// Takes a packet that came from `remote` for `to`.
+    pub(super) fn handle_packet(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        to: SocketAddr,
+        packet: &[u8],
+    ) -> Option<Vec<u8>> {
+        match self {
+            Self::Server(side) => {
+                let socket = UplinkId(0);
+                let meta =
+                    RecvMeta { socket, remote, local: Some(to.ip()), ecn: None, received: None };
+                side.end.handle_packet(now, &meta, packet);
+                side.touched = true;
+                None
+            }
+            Self::OtherVersion => {
+                Some(Eavesdropper::of(packet)?.version_negotiation(&[0x0a0a_0a0a, 0x6b33_43cf]))
+            }
+            Self::Silent => None,
+        }
+    }
+
+    /// Lets it send what is due, by destination and the address that it comes from.
+    pub(super) fn flush(&mut self, now: Instant, send: impl FnMut(SocketAddr, IpAddr, &[u8])) {
+        let Self::Server(side) = self else { return };
+        side.touched |= side.due.is_some_and(|due| due <= now);
+        if !std::mem::take(&mut side.touched) {
+            return;
+        }
+        turn(&mut side.end, &mut NeighbourIo { now, send });
+        while side.end.poll_event().is_some() {}
+        side.due = side.end.poll_timeout();
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Server(side) => side.due,
+            _ => None,
+        }
+    }
+}
+
+/// What is around a neighbour: nobody is behind it.
+struct NeighbourIo<F> {
+    now: Instant,
+    send: F,
+}
+
+impl<F: FnMut(SocketAddr, IpAddr, &[u8])> Io for NeighbourIo<F> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
+        packets.for_each(drop);
+    }
+
+    fn transmit(&mut self, packets: &Outbox) {
+        for (route, packet) in packets.packets() {
+            let from = route.source.unwrap_or(super::SERVER.ip());
+            (self.send)(route.destination, from, packet);
+        }
+    }
+}
+
+/// What is done to the packets of one link.
+#[derive(Debug)]
+pub(super) struct Hostile {
+    pub(super) kind: Hostility,
+    random: Random,
+    /// The client's attempt that began last.
+    eavesdropper: Option<Eavesdropper>,
+    /// Packets without a long header that have passed since.
+    passed: u32,
+}
+
+impl Hostile {
+    pub(super) fn new(kind: Hostility) -> Self {
+        let seed = match kind {
+            Hostility::Stranger(stranger) => stranger.seed,
+            _ => 0,
+        };
+        Self { kind, random: Random::new(seed), eavesdropper: None, passed: 0 }
+    }
+
+    /// Sees a packet of the vehicle at the end of the link. Returns whether it passes.
+    pub(super) fn lets_pass(&mut self, packet: &[u8]) -> bool {
+        if let Some(eavesdropper) = Eavesdropper::of(packet) {
+            self.eavesdropper = Some(eavesdropper);
+            self.passed = 0;
+        }
+        let is_handshake = packet.first().is_some_and(|first| first & 0x80 != 0);
+        let most = match self.kind {
+            Hostility::Stranger(_) | Hostility::Portal => return true,
+            Hostility::HandshakesOnly => 0,
+            Hostility::FirstPackets(most) => most,
+        };
+        self.passed += u32::from(!is_handshake);
+        is_handshake || self.passed <= most
+    }
+
+    /// What the vehicle gets in the server's name besides.
+    pub(super) fn forged(&mut self) -> Vec<Vec<u8>> {
+        let Hostility::Stranger(stranger) = self.kind else { return Vec::new() };
+        let Some(eavesdropper) = self.eavesdropper.clone() else { return Vec::new() };
+        let mut forged = Vec::new();
+        if self.happens(stranger.close) {
+            let code = CODES[self.below(CODES.len())];
+            forged.push(eavesdropper.close(code, b"no\njoined server=me"));
+        }
+        if self.happens(stranger.frames) {
+            let length = 1 + self.below(200);
+            let frames: Vec<u8> = (0..length).map(|_| self.random.bits() as u8).collect();
+            forged.push(eavesdropper.initial(self.random.bits() as u8, &frames));
+        }
+        if self.happens(stranger.versions) {
+            let count = self.below(8);
+            // None of them is 1.
+            let versions: Vec<u32> =
+                (0..count).map(|_| self.random.bits() as u32 | 0x0100_0000).collect();
+            forged.push(eavesdropper.version_negotiation(&versions));
+        }
+        if self.happens(stranger.retry) {
+            let token: Vec<u8> = (0..self.below(200)).map(|_| self.random.bits() as u8).collect();
+            forged.push(eavesdropper.retry(&token));
+        }
+        if self.happens(stranger.reset) {
+            forged.push(stateless_reset(|| self.random.bits()));
+        }
+        forged
+    }
+
+    fn happens(&mut self, share: f64) -> bool {
+        share > 0.0 && self.random.unit() < share
+    }
+
+    /// A number below `end`, which is above 0.
+    fn below(&mut self, end: usize) -> usize {
+        (self.random.bits() % end as u64) as usize
+    }
+}
+
+/// Codes of forged closes: those by which a server refuses a key, and some by which it does not.
+const CODES: [u64; 8] = [0x130, 0x130, 0x12d, 0x12c, 0x131, 0x178, 0x2, 0xa];

@@ -1,0 +1,225 @@
+use proptest::prelude::*;
+use roadweave_emulate::{DriveLink, DuplexLink, GilbertElliott, Trace};
+use roadweave_proto::Rate;
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::{LaneConfig, Strategy};
+
+use super::*;
+use crate::inner;
+
+fn link(name: &str, mbps: u64, delay_ms: u64) -> DuplexLink {
+    let trace = Trace::constant(Rate::from_kbps(mbps * 1_000), Duration::from_millis(delay_ms));
+    DuplexLink::new(&DriveLink::symmetric(name, trace), delay_ms, 1)
+}
+
+fn lossy(mut link: DuplexLink, share: f64) -> DuplexLink {
+    link.up.burst_loss = Some(GilbertElliott::bursts(share, 3.0));
+    link
+}
+
+fn config(strategy: &str, links: Vec<DuplexLink>) -> WorldConfig {
+    let strategy: Strategy = strategy.parse().unwrap();
+    WorldConfig {
+        links,
+        lanes_up: vec![LaneConfig::new("default", strategy)],
+        lanes_down: vec![LaneConfig::new("default", Strategy::xnc())],
+        streams: None,
+        congestion: CongestionControl::default(),
+        speedtest: None,
+        seed: 1,
+        trust: Trust::default(),
+        learned: Default::default(),
+        policies: Default::default(),
+        strangers: Default::default(),
+        machine: Machine::default(),
+    }
+}
+
+fn joined(config: WorldConfig) -> World {
+    let mut world = World::new(config).unwrap();
+    world.observe_packets();
+    let end = world.now() + Duration::from_secs(5);
+    while !world.all_paths_usable() && world.now() < end {
+        world.run_until(world.now() + Duration::from_millis(10));
+    }
+    assert!(world.all_paths_usable(), "{:?}", world.client_events());
+    world
+}
+
+fn numbered(direction: Direction, number: u64) -> Bytes {
+    inner::udp(direction, 5_000, &number.to_be_bytes().repeat(130))
+}
+
+/// Sends `count` packets one millisecond after the other, and waits; returns what arrived.
+fn send(world: &mut World, direction: Direction, count: u64) -> Vec<Arrival> {
+    let begin = world.now();
+    for number in 0..count {
+        world.run_until(begin + Duration::from_millis(number));
+        world.handle_inner(direction, &numbered(direction, number));
+        world.flush();
+    }
+    world.run_until(world.now() + Duration::from_secs(1));
+    std::iter::from_fn(|| world.poll_arrival()).collect()
+}
+
+#[test]
+fn packets_cross_in_both_directions_in_the_time_that_the_link_takes() {
+    let mut world = joined(config("xnc", vec![link("a", 8, 20)]));
+    for direction in [Direction::Up, Direction::Down] {
+        let begin = world.now();
+        let arrived = send(&mut world, direction, 3);
+        let packets: Vec<Bytes> = arrived.iter().map(|arrival| arrival.packet.clone()).collect();
+        let sent: Vec<Bytes> = (0..3).map(|number| numbered(direction, number)).collect();
+        assert_eq!(packets, sent);
+        for (number, arrival) in arrived.iter().enumerate() {
+            let delay = arrival.at.since(begin + Duration::from_millis(number as u64));
+            // 20 ms on the way; 1,040 bytes and some headers take little more than a millisecond at
+            // 8 Mbit/s, and the packet before may be in the way.
+            let millis = delay.as_secs_f64() * 1e3;
+            assert!((21.04..21.4).contains(&millis), "{direction:?} {number}: {millis} ms");
+            let ride = arrival.ride.unwrap();
+            assert_eq!((ride.link, ride.propagation), (0, Duration::from_millis(20)));
+            let trail = arrival.trail.unwrap();
+            assert_eq!((trail.sent, trail.lost, trail.decoded), (ride.boarded, None, false));
+        }
+    }
+}
+
+#[test]
+fn trails_tell_how_lost_packets_came_back() {
+    let links = vec![lossy(link("a", 20, 20), 0.1), lossy(link("b", 20, 22), 0.1)];
+    let mut world = joined(config("xnc", links));
+    let arrived = send(&mut world, Direction::Up, 2_000);
+    let trails: Vec<(&Arrival, Trail)> = arrived.iter().map(|a| (a, a.trail.unwrap())).collect();
+    let repaired: Vec<_> =
+        trails.iter().filter(|(_, trail)| trail.repair_asked.is_some()).collect();
+    assert!(repaired.len() > 50, "{} of {}", repaired.len(), trails.len());
+    assert!(repaired.iter().any(|(_, trail)| trail.decoded), "some came by coded packets");
+    for (arrival, trail) in &repaired {
+        let lost = trail.lost.unwrap();
+        assert!(trail.queued <= trail.sent && trail.sent < lost, "{trail:?}");
+        assert!(trail.repair_asked >= Some(lost) && lost < arrival.at, "{trail:?}");
+    }
+}
+
+#[test]
+fn cross_traffic_shares_the_queue_and_is_counted_apart() {
+    let delay_of = |cross: usize| {
+        let mut world = joined(config("xnc", vec![link("a", 8, 20)]));
+        let before = world.link_stats(0, Direction::Up).clone();
+        for _ in 0..cross {
+            world.push_cross(0, Direction::Up, 1_000);
+        }
+        assert_eq!(world.link_queue_bytes(0, Direction::Up), 1_000 * cross);
+        let begin = world.now();
+        world.handle_inner(Direction::Up, &numbered(Direction::Up, 0));
+        world.flush();
+        world.run_until(begin + Duration::from_secs(1));
+        let stats = world.cross_stats(0, Direction::Up);
+        assert_eq!((stats.pushed, stats.delivered), (cross as u64, cross as u64));
+        assert!(world.link_stats(0, Direction::Up).pushed > before.pushed + cross as u64);
+        world.poll_arrival().unwrap().at.since(begin)
+    };
+    // A packet of 1,000 bytes is a millisecond at 8 Mbit/s.
+    assert_eq!(delay_of(10), delay_of(0) + Duration::from_millis(10));
+}
+
+#[test]
+fn what_goes_to_an_address_that_is_no_more_is_counted() {
+    let mut world = joined(config("xnc", vec![link("a", 8, 20), link("b", 8, 30)]));
+    world.rebind(0);
+    world.rebind(1);
+    world.handle_inner(Direction::Down, &numbered(Direction::Down, 0));
+    world.flush();
+    assert!(world.undeliverable() > 0);
+    world.run_until(world.now() + Duration::from_secs(3));
+    let arrived = send(&mut world, Direction::Down, 5);
+    assert!(arrived.len() >= 5, "the way back is found again: {}", arrived.len());
+}
+
+#[test]
+fn uplinks_come_and_go_and_links_die() {
+    let mut world = joined(config("xnc", vec![link("a", 8, 20), link("b", 8, 30)]));
+    world.remove_uplink(0);
+    world.set_dead(0, true);
+    assert_eq!(send(&mut world, Direction::Up, 20).len(), 20);
+    world.set_dead(0, false);
+    world.add_uplink(0);
+    world.run_until(world.now() + Duration::from_secs(3));
+    assert!(world.all_paths_usable());
+}
+
+#[test]
+fn a_restarted_server_has_its_client_back() {
+    let mut world = joined(config("xnc", vec![link("a", 8, 20)]));
+    world.restart_server().unwrap();
+    world.run_until(world.now() + Duration::from_secs(4));
+    assert!(world.is_joined(), "{:?}", world.client_events());
+    let arrived = send(&mut world, Direction::Up, 5);
+    assert_eq!(arrived.len(), 5);
+    assert!(arrived.iter().all(|arrival| arrival.trail.is_some()), "packets are followed again");
+}
+
+#[test]
+fn a_world_without_links_is_refused() {
+    assert_eq!(World::new(config("xnc", Vec::new())).err(), Some(WorldError::Links(0)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// In the links and in the lanes nothing gets lost without being counted.
+    #[test]
+    fn every_packet_is_accounted_for(
+        mbps in 1_u64..20,
+        loss in 0.0..0.3,
+        strategy in prop::sample::select(vec!["xnc", "minrtt", "single:a"]),
+        count in 10_u64..400,
+    ) {
+        let links = vec![lossy(link("a", mbps, 20), loss), lossy(link("b", mbps, 40), loss)];
+        let mut world = joined(config(strategy, links));
+        let mut arrived = send(&mut world, Direction::Up, count);
+        world.run_until(world.now() + Duration::from_secs(12));
+        arrived.extend(std::iter::from_fn(|| world.poll_arrival()));
+        let mut numbers: Vec<Bytes> = arrived.iter().map(|arrival| arrival.packet.clone()).collect();
+        numbers.sort();
+        numbers.dedup();
+        prop_assert_eq!(numbers.len(), arrived.len(), "nothing comes twice");
+        let mut sent: Vec<Bytes> = (0..count).map(|n| numbered(Direction::Up, n)).collect();
+        sent.sort();
+        prop_assert!(numbers.iter().all(|packet| sent.binary_search(packet).is_ok()));
+
+        let lane = &world.client_status().unwrap().stats.lanes[0].sent;
+        let waiting = [roadweave_proto::DropReason::QueueFull, roadweave_proto::DropReason::QueueExpired]
+            .map(|reason| lane.drops.get(reason));
+        prop_assert_eq!(lane.inner_packets, count);
+        prop_assert_eq!(lane.sent_packets + waiting.iter().sum::<u64>(), count);
+        prop_assert!(arrived.len() as u64 <= lane.sent_packets);
+        for link in 0..2 {
+            for direction in [Direction::Up, Direction::Down] {
+                let stats = world.link_stats(link, direction);
+                let ended = stats.delivered + stats.dropped.total();
+                prop_assert_eq!(stats.pushed, ended + stats.in_link);
+            }
+        }
+    }
+}
+
+#[test]
+fn on_a_late_machine_everything_arrives_later_and_equally_for_equal_seeds() {
+    let delays = |machine: Machine, seed: u64| {
+        let links = vec![link("a", 20, 20), link("b", 20, 30)];
+        let mut world = joined(WorldConfig { machine, seed, ..config("xnc", links) });
+        let begin = world.now();
+        let arrivals = send(&mut world, Direction::Up, 300);
+        assert_eq!(arrivals.len(), 300);
+        let delay = |arrival: &Arrival| arrival.at.since(begin);
+        arrivals.iter().map(delay).collect::<Vec<_>>()
+    };
+    let sum = |delays: &[Duration]| delays.iter().sum::<Duration>();
+    let punctual = delays(Machine::Punctual, 1);
+    let busy = delays(Machine::Crowded, 1);
+    assert!(sum(&busy) > sum(&punctual) + Duration::from_millis(10), "two wake-ups for each");
+    assert_eq!(delays(Machine::Crowded, 1), busy);
+    assert_ne!(delays(Machine::Crowded, 2), busy);
+}

@@ -1,0 +1,191 @@
+//! How the two ends of a world are turned: by the functions by which the product's event loop turns
+//! them, with links in the place of sockets and a list of arrivals in that of the TUN.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_emulate::Direction;
+use roadweave_proto::Instant;
+use roadweave_quic::Outbox;
+use roadweave_tunnel::{
+    Client, ClientEvent, Io, Node as _, RecvMeta, Server, deliver, flush, turn,
+};
+
+use super::wire::Wire;
+use super::{Arrival, SERVER, Transit, Waiting, World};
+
+/// The clock, the device and the network of one end.
+struct EndIo<'a> {
+    now: Instant,
+    /// The way of what the end sends; what it delivers went the other.
+    sends: Direction,
+    /// What brought the inner packets that it delivers.
+    ride: Option<Transit>,
+    wires: &'a mut [Wire],
+    undeliverable: &'a mut u64,
+    arrivals: &'a mut VecDeque<Arrival>,
+}
+
+impl Io for EndIo<'_> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
+        let (at, direction, ride) = (self.now, self.sends.opposite(), self.ride);
+        let arrival = |packet| Arrival { at, direction, packet, ride, trail: None };
+        self.arrivals.extend(packets.map(arrival));
+    }
+
+    fn transmit(&mut self, packets: &Outbox) {
+        for (route, packet) in packets.packets() {
+            let wire = match self.sends {
+                Direction::Up => route.uplink.and_then(|it| self.wires.get_mut(it.0 as usize)),
+                Direction::Down => {
+                    self.wires.iter_mut().find(|wire| wire.leads_to(route.destination))
+                }
+            };
+            let packet = BytesMut::from(packet);
+            match (wire, self.sends) {
+                (Some(wire), Direction::Up) => wire.push_up(self.now, route.destination, packet),
+                (Some(wire), Direction::Down) => wire.push_down(self.now, SERVER, packet),
+                (None, _) => *self.undeliverable += 1,
+            }
+        }
+    }
+}
+
+impl World {
+    /// A packet has come to the client's machine.
+    pub(super) fn take_at_client(&mut self, meta: RecvMeta, packet: Bytes, ride: Option<Transit>) {
+        let now = self.now;
+        match &mut self.client.sleeper {
+            Some(sleeper) => sleeper.hold(now, waiting(now, meta, packet, ride)),
+            None => self.handle_at_client(&meta, &packet, ride),
+        }
+    }
+
+    /// A packet has come to the server's machine.
+    pub(super) fn take_at_server(&mut self, meta: RecvMeta, packet: Bytes, ride: Option<Transit>) {
+        let now = self.now;
+        match &mut self.server.sleeper {
+            Some(sleeper) => sleeper.hold(now, waiting(now, meta, packet, ride)),
+            None => self.handle_at_server(&meta, &packet, ride),
+        }
+    }
+
+    /// Gives the ends what has come for them, if they are awake now.
+    pub(super) fn wake_ends(&mut self) {
+        for waiting in self.client.wake(self.now) {
+            match waiting {
+                Waiting::Inner(packet) => self.client.end.handle_inner(self.now, &packet),
+                Waiting::Packet { meta, packet, ride } => {
+                    self.handle_at_client(&meta, &packet, ride);
+                }
+            }
+        }
+        for waiting in self.server.wake(self.now) {
+            match waiting {
+                Waiting::Inner(packet) => self.server.end.handle_inner(self.now, &packet),
+                Waiting::Packet { meta, packet, ride } => {
+                    self.handle_at_server(&meta, &packet, ride);
+                }
+            }
+        }
+    }
+
+    fn handle_at_client(&mut self, meta: &RecvMeta, packet: &[u8], ride: Option<Transit>) {
+        self.client.end.handle_packet(self.now, meta, packet);
+        self.client.touched = true;
+        // A forged packet brings nothing.
+        if let Some(ride) = ride {
+            self.deliver_of_client(ride);
+        }
+    }
+
+    fn handle_at_server(&mut self, meta: &RecvMeta, packet: &[u8], ride: Option<Transit>) {
+        self.server.end.handle_packet(self.now, meta, packet);
+        self.server.touched = true;
+        if let Some(ride) = ride {
+            self.deliver_of_server(ride);
+        }
+    }
+
+    /// Lets the client do what is due, and takes out all that it has to give.
+    pub(super) fn turn_client(&mut self) {
+        self.run_client(None, |client, io| turn(client, io));
+        self.note_client();
+    }
+
+    /// Takes out all that the client has to give after a call that has let happen what is due.
+    pub(super) fn flush_client(&mut self) {
+        self.run_client(None, |client, io| flush(client, io));
+        self.note_client();
+    }
+
+    /// Takes out the inner packets that a packet brought to the client.
+    fn deliver_of_client(&mut self, ride: Transit) {
+        self.run_client(Some(ride), |client, io| deliver(client, io));
+    }
+
+    /// Lets the server do what is due, and takes out all that it has to give.
+    pub(super) fn turn_server(&mut self) {
+        self.run_server(None, |server, io| turn(server, io));
+        while let Some(event) = self.server.end.poll_event() {
+            self.server_events.push((self.now, event));
+        }
+        self.server.due = self.server.end.poll_timeout();
+        self.server.touched = false;
+    }
+
+    /// Takes out the inner packets that a packet brought to the server.
+    fn deliver_of_server(&mut self, ride: Transit) {
+        self.run_server(Some(ride), |server, io| deliver(server, io));
+    }
+
+    fn run_client(&mut self, ride: Option<Transit>, run: impl FnOnce(&mut Client, &mut EndIo<'_>)) {
+        let (sends, first) = (Direction::Up, self.arrivals.len());
+        let Self { now, client, wires, undeliverable, arrivals, .. } = self;
+        run(&mut client.end, &mut EndIo { now: *now, sends, ride, wires, undeliverable, arrivals });
+        if let Some(trails) = &mut self.trails {
+            let events = || self.client.end.poll_packet_event();
+            trails.follow(sends, std::iter::from_fn(events), self.arrivals.range_mut(first..));
+        }
+    }
+
+    fn run_server(&mut self, ride: Option<Transit>, run: impl FnOnce(&mut Server, &mut EndIo<'_>)) {
+        let (sends, first) = (Direction::Down, self.arrivals.len());
+        let Self { now, server, wires, undeliverable, arrivals, .. } = self;
+        run(&mut server.end, &mut EndIo { now: *now, sends, ride, wires, undeliverable, arrivals });
+        if let Some(trails) = &mut self.trails {
+            let events = || self.server.end.poll_packet_event().map(|(_, event)| event);
+            trails.follow(sends, std::iter::from_fn(events), self.arrivals.range_mut(first..));
+        }
+    }
+
+    /// Takes down what the client has to tell, and when it is due again.
+    fn note_client(&mut self) {
+        let now = self.now;
+        while let Some(event) = self.client.end.poll_event() {
+            if !matches!(event, ClientEvent::Notice(_))
+                && let Some(trails) = &mut self.trails
+            {
+                trails.clear();
+            }
+            match event {
+                ClientEvent::Notice(notice) => self.notices.push((now, notice)),
+                event => self.client_events.push((now, event)),
+            }
+        }
+        while let Some(uplink) = self.client.end.take_stale_port() {
+            self.wires[uplink.0 as usize].change_port();
+        }
+        self.client.due = self.client.end.poll_timeout();
+        self.client.touched = false;
+    }
+}
+
+/// What the machine keeps of a packet that has come to it at `now`.
+fn waiting(now: Instant, meta: RecvMeta, packet: Bytes, ride: Option<Transit>) -> Waiting {
+    Waiting::Packet { meta: RecvMeta { received: Some(now), ..meta }, packet, ride }
+}

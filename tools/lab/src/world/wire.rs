@@ -1,0 +1,261 @@
+//! Both directions of one link, with the address translator at its end and those who share it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use bytes::BytesMut;
+use roadweave_emulate::{Direction, DuplexLink, Link, LinkSettings, Trace};
+use roadweave_proto::{Instant, SplitMix64};
+
+use super::strangers::Hostile;
+use super::tamper::{Tamperer, Tampering};
+use super::{Transit, UDP_IP_HEADERS};
+
+/// What a link carries.
+#[derive(Debug)]
+pub(super) enum Load {
+    /// A packet between client and server.
+    Tunnel {
+        /// The address that it seems to come from.
+        from: SocketAddr,
+        /// The server's address that it goes to, if it does.
+        to: SocketAddr,
+        /// When it was put in.
+        boarded: Instant,
+        /// How many were put in before it.
+        number: u64,
+        /// Its UDP payload.
+        packet: BytesMut,
+    },
+    /// Somebody else's packet.
+    Cross,
+}
+
+/// Competing packets in one direction of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CrossStats {
+    /// Packets put in.
+    pub pushed: u64,
+    /// Bytes of the packets put in.
+    pub pushed_bytes: u64,
+    /// Packets that came out.
+    pub delivered: u64,
+}
+
+/// A link between the vehicle and the server.
+#[derive(Debug)]
+pub(super) struct Wire {
+    pub(super) name: String,
+    /// The address that the network's translator shows to the server.
+    pub(super) public: SocketAddr,
+    /// The one before, if the vehicle still listens at it.
+    former: Option<SocketAddr>,
+    /// The one whose packets the translator loses.
+    lost: Option<SocketAddr>,
+    /// What is the matter with it.
+    pub(super) hostile: Option<Hostile>,
+    up: OneWay,
+    down: OneWay,
+}
+
+/// One direction of a [`Wire`].
+#[derive(Debug)]
+struct OneWay {
+    link: Link<Load>,
+    cross: CrossStats,
+    /// Packets of the tunnel that were put in.
+    boarded: u64,
+    /// The highest number of a packet that came out.
+    newest: u64,
+    /// Bytes of packets that too many had overtaken, and of those that former tamperers corrupted.
+    useless_bytes: u64,
+    tamperer: Option<Tamperer>,
+    /// What the tamperer made of the packet that came out last.
+    out: VecDeque<Out>,
+}
+
+/// A packet of the tunnel at the end of a link: where it seems to come from, the server's address
+/// that it goes to, if it does, its bytes, and how it came.
+type Out = (SocketAddr, SocketAddr, BytesMut, Transit);
+
+impl Wire {
+    pub(super) fn new(index: u32, link: &DuplexLink) -> Self {
+        // Carrier-grade translators have the addresses of RFC 6598.
+        let [.., high, low] = (index + 1).to_be_bytes();
+        Self {
+            name: link.name.clone(),
+            public: SocketAddr::from(([100, 64, high, low], FIRST_PORT)),
+            former: None,
+            lost: None,
+            hostile: None,
+            up: OneWay::new(&link.up),
+            down: OneWay::new(&link.down),
+        }
+    }
+
+    /// A packet of the vehicle for the server at `to`.
+    pub(super) fn push_up(&mut self, now: Instant, to: SocketAddr, packet: BytesMut) {
+        if self.lost != Some(self.public) {
+            self.up.push(now, self.public, to, packet);
+        }
+    }
+
+    /// Whether the translator sends what is for `address` this way.
+    pub(super) fn leads_to(&self, address: SocketAddr) -> bool {
+        self.public == address || self.former == Some(address)
+    }
+
+    /// The translator loses what comes from the vehicle's present port, for ever.
+    pub(super) fn lose_binding(&mut self) {
+        self.lost = Some(self.public);
+    }
+
+    /// The vehicle's packets leave from another port, and it listens at both.
+    pub(super) fn change_port(&mut self) {
+        self.former = Some(self.public);
+        self.next_port();
+    }
+
+    /// A packet of the server at `from`.
+    pub(super) fn push_down(&mut self, now: Instant, from: SocketAddr, packet: BytesMut) {
+        self.down.push(now, from, self.public, packet);
+    }
+
+    pub(super) fn push_cross(&mut self, now: Instant, direction: Direction, bytes: usize) {
+        let OneWay { link, cross, .. } = self.way_mut(direction);
+        cross.pushed += 1;
+        cross.pushed_bytes += bytes as u64;
+        let _ = link.push(now, bytes, Load::Cross);
+    }
+
+    /// The next packet of the tunnel that has arrived by `now`; the caller knows the number of this
+    /// link.
+    pub(super) fn poll(&mut self, now: Instant, direction: Direction) -> Option<Out> {
+        self.way_mut(direction).poll(now)
+    }
+
+    pub(super) fn poll_timeouts(&self) -> [Option<Instant>; 2] {
+        [self.up.link.poll_timeout(), self.down.link.poll_timeout()]
+    }
+
+    pub(super) fn set_dead(&mut self, now: Instant, dead: bool) {
+        self.up.link.set_dead(now, dead);
+        self.down.link.set_dead(now, dead);
+    }
+
+    pub(super) fn rebind(&mut self) {
+        self.former = None;
+        self.next_port();
+    }
+
+    fn next_port(&mut self) {
+        let port = self.public.port().checked_add(1).unwrap_or(FIRST_PORT);
+        self.public.set_port(port);
+    }
+
+    pub(super) fn restart(&mut self, now: Instant, up: Trace, down: Trace) {
+        self.up.link.restart_with(now, up);
+        self.down.link.restart_with(now, down);
+    }
+
+    pub(super) fn tamper(&mut self, tampering: Tampering, seed: u64) {
+        for (way, stream) in [(&mut self.up, 0), (&mut self.down, 1)] {
+            way.useless_bytes = way.useless_bytes();
+            way.tamperer = Some(Tamperer::new(tampering, SplitMix64::word(seed, stream)));
+        }
+    }
+
+    pub(super) fn useless_bytes(&self, direction: Direction) -> u64 {
+        self.way(direction).useless_bytes()
+    }
+
+    /// A packet that came out of one direction goes to no use.
+    pub(super) fn waste(&mut self, direction: Direction, bytes: usize) {
+        self.way_mut(direction).useless_bytes += bytes as u64;
+    }
+
+    pub(super) fn link(&self, direction: Direction) -> &Link<Load> {
+        &self.way(direction).link
+    }
+
+    pub(super) fn link_mut(&mut self, direction: Direction) -> &mut Link<Load> {
+        &mut self.way_mut(direction).link
+    }
+
+    pub(super) fn cross_stats(&self, direction: Direction) -> &CrossStats {
+        &self.way(direction).cross
+    }
+
+    fn way(&self, direction: Direction) -> &OneWay {
+        match direction {
+            Direction::Up => &self.up,
+            Direction::Down => &self.down,
+        }
+    }
+
+    fn way_mut(&mut self, direction: Direction) -> &mut OneWay {
+        match direction {
+            Direction::Up => &mut self.up,
+            Direction::Down => &mut self.down,
+        }
+    }
+}
+
+impl OneWay {
+    fn new(link: &LinkSettings) -> Self {
+        Self {
+            link: Link::new(link.clone()),
+            cross: CrossStats::default(),
+            boarded: 0,
+            newest: 0,
+            useless_bytes: 0,
+            tamperer: None,
+            out: VecDeque::new(),
+        }
+    }
+
+    fn push(&mut self, now: Instant, from: SocketAddr, to: SocketAddr, packet: BytesMut) {
+        let bytes = packet.len() + UDP_IP_HEADERS;
+        let load = Load::Tunnel { from, to, boarded: now, number: self.boarded, packet };
+        self.boarded += 1;
+        // What the link drops, it counts.
+        let _ = self.link.push(now, bytes, load);
+    }
+
+    fn useless_bytes(&self) -> u64 {
+        self.useless_bytes + self.tamperer.as_ref().map_or(0, Tamperer::spoilt_bytes)
+    }
+
+    fn poll(&mut self, now: Instant) -> Option<Out> {
+        loop {
+            if let Some(out) = self.out.pop_front() {
+                return Some(out);
+            }
+            match self.link.poll(now)? {
+                Load::Cross => self.cross.delivered += 1,
+                Load::Tunnel { from, to, boarded, number, packet } => {
+                    self.newest = self.newest.max(number);
+                    if self.newest - number >= TOO_LATE {
+                        self.useless_bytes += packet.len() as u64;
+                    }
+                    let settings = self.link.settings();
+                    let propagation = settings.trace.delay().at(boarded.since(settings.origin));
+                    let ride = Transit { link: 0, boarded, propagation };
+                    match &mut self.tamperer {
+                        None => return Some((from, to, packet, ride)),
+                        Some(tamperer) => {
+                            let out = tamperer.pass(packet).map(|bytes| (from, to, bytes, ride));
+                            self.out.extend(out);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A packet that so many later ones have overtaken counts as replayed: the QUIC library remembers
+/// no more of them.
+const TOO_LATE: u64 = 128;
+/// The first port that a translator gives.
+const FIRST_PORT: u16 = 20_000;

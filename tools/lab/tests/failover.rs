@@ -1,0 +1,379 @@
+//! A client with several servers: crashes, drains and cuts that a viewer hardly sees, and tunnels
+//! in which nothing moves.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::time::Duration;
+
+use roadweave_emulate::{Direction, Drive, DuplexLink, GilbertElliott};
+use roadweave_lab::failover::{Failover, Seen};
+use roadweave_lab::inner;
+use roadweave_lab::world::servers::{Fault, Servers};
+use roadweave_proto::{Instant, SplitMix64};
+use roadweave_tunnel::{
+    CandidatePlace, ClientEvent, DrainReason, LaneConfig, ServerEvent, Strategy,
+};
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn seeds() -> u64 {
+    let seeds = std::env::var("ROADWEAVE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    seeds.unwrap_or(6)
+}
+
+fn seen(fault: Fault) -> Vec<Seen> {
+    (1..=seeds()).map(|seed| Failover::new(fault, seed).run().expect("it can be made")).collect()
+}
+
+/// Half and the last hundredth of the gaps.
+fn percentiles(seen: &[Seen]) -> [f64; 2] {
+    let mut gaps: Vec<f64> = seen.iter().map(|seen| seen.gap_ms).collect();
+    gaps.sort_by(f64::total_cmp);
+    [50, 99].map(|percent| gaps[(gaps.len() * percent).div_ceil(100) - 1])
+}
+
+fn fleet(sites: &[&str], seed: u64) -> Servers {
+    fleet_with(sites, &[], seed)
+}
+
+/// A fleet with so many milliseconds from each server to the egress.
+fn fleet_with(sites: &[&str], to_anchor: &[u64], seed: u64) -> Servers {
+    Failover::new(Fault::Crash, seed).fleet(sites, to_anchor).expect("it can be made")
+}
+
+fn place(fleet: &mut Servers, number: usize) -> CandidatePlace {
+    let now = fleet.now();
+    fleet.client().candidates(now)[number].place
+}
+
+#[test]
+fn after_a_crash_the_viewer_waits_half_a_second_at_most_in_most_cases() {
+    let seen = seen(Fault::Crash);
+    let [p50, p99] = percentiles(&seen);
+    assert!(p50 <= 500.0 && p99 <= 1000.0, "p50 {p50} ms, p99 {p99} ms");
+    assert!(seen.iter().all(|seen| seen.moves == 1), "{seen:?}");
+}
+
+/// How many numbers of a constant stream of 9.6 Mbit/s never come out, where the server in use
+/// crashes in the middle while another stands by, and how often the client moves.
+fn numbers_lost(failover: &Failover) -> (usize, usize) {
+    let mut fleet = failover.fleet(&["a", "b"], &[]).expect("it can be made");
+    let begin = at(6_000);
+    let crash = 3_000 + SplitMix64::word(failover.seed, 7) % 1_000;
+    let mut has_crashed = false;
+    let mut seen = BTreeSet::new();
+    let mut note = |fleet: &mut Servers| {
+        while let Some(arrival) = fleet.poll_arrival() {
+            let number = arrival.packet[inner::HEADERS..].first_chunk().expect("it is numbered");
+            seen.insert(u64::from_be_bytes(*number));
+        }
+    };
+    for number in 0..NUMBERS {
+        fleet.run_until(begin + Duration::from_millis(number));
+        let now = fleet.now();
+        let mut stands_by =
+            || fleet.client().candidates(now).iter().any(|it| it.place == CandidatePlace::Standby);
+        if number >= crash && !has_crashed && stands_by() {
+            has_crashed = true;
+            fleet.befall(fleet.home(), Fault::Crash);
+        }
+        let mut payload = [0; 1_172];
+        payload[..8].copy_from_slice(&number.to_be_bytes());
+        fleet.handle_inner(Direction::Up, &inner::udp(Direction::Up, 5_000, &payload));
+        fleet.flush();
+        note(&mut fleet);
+    }
+    fleet.run_until(begin + Duration::from_millis(NUMBERS + 2_000));
+    note(&mut fleet);
+    (NUMBERS as usize - seen.len(), fleet.moves())
+}
+
+const NUMBERS: u64 = 6_000;
+
+#[test]
+fn a_crash_loses_nothing_of_a_constant_stream() {
+    for seed in 1..=seeds() {
+        for strategy in ["xnc", "minrtt"] {
+            for loss in [0.0, 0.03] {
+                let strategy: Strategy = strategy.parse().expect("known");
+                let lanes = vec![LaneConfig::new("all", strategy.clone())];
+                let mut failover = Failover { lanes, ..Failover::new(Fault::Crash, seed) };
+                let ways = failover.links.iter_mut().flat_map(|it| [&mut it.up, &mut it.down]);
+                for way in ways.filter(|_| loss > 0.0) {
+                    way.burst_loss = Some(GilbertElliott::bursts(loss, 2.0));
+                }
+                let lost = numbers_lost(&failover);
+                assert_eq!(lost, (0, 1), "seed {seed}, {strategy}, loss {loss}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_that_freezes_is_left_like_one_that_crashes() {
+    let [p50, p99] = percentiles(&seen(Fault::Freeze));
+    assert!(p50 <= 500.0 && p99 <= 1000.0, "p50 {p50} ms, p99 {p99} ms");
+}
+
+#[test]
+fn a_drain_loses_no_frame() {
+    for seen in seen(Fault::Drain(0)) {
+        assert_eq!((seen.frames_lost, seen.moves), (0, 1), "{seen:?}");
+        assert!(seen.gap_ms < 200.0, "{seen:?}");
+    }
+}
+
+#[test]
+fn a_server_without_a_way_out_lets_its_clients_go() {
+    let [p50, p99] = percentiles(&seen(Fault::CutFromEgress));
+    // It takes half a second to notice.
+    assert!(p50 <= 1000.0 && p99 <= 1500.0, "p50 {p50} ms, p99 {p99} ms");
+}
+
+#[test]
+fn equal_seeds_are_equal_runs() {
+    let run = || Failover::new(Fault::Crash, 5).run().unwrap();
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn a_standby_waits_at_another_site_and_stays() {
+    let mut fleet = fleet(&["a", "a", "b"], 1);
+    fleet.run_until(at(3_000));
+    assert_eq!(place(&mut fleet, 0), CandidatePlace::InUse);
+    assert_eq!(place(&mut fleet, 2), CandidatePlace::Standby);
+    fleet.run_until(at(1_200_000));
+    assert_eq!(place(&mut fleet, 2), CandidatePlace::Standby, "after 20 minutes of nothing");
+    assert_eq!(fleet.server(2).unwrap().standbys(), 1);
+    let joined = |(_, event): &&(Instant, ServerEvent)| matches!(event, ServerEvent::Joined { .. });
+    assert_eq!(fleet.server_events(2).iter().filter(joined).count(), 0, "it is no session");
+    assert_eq!(fleet.moves(), 0);
+    let now = fleet.now();
+    let candidates = fleet.client().candidates(now);
+    assert!(candidates.iter().all(|it| it.figure_ms.is_some_and(|ms| (50.0..80.0).contains(&ms))));
+}
+
+#[test]
+fn in_a_tunnel_nothing_moves() {
+    for seed in 1..=seeds() {
+        let mut fleet = fleet(&["a", "b"], seed);
+        fleet.run_until(at(4_000));
+        assert_eq!(place(&mut fleet, 1), CandidatePlace::Standby);
+        for (dark, light) in [(5_000, 10_000), (15_100, 17_000), (20_030, 20_900)] {
+            fleet.run_until(at(dark));
+            (0..3).for_each(|link| fleet.set_dead(link, true));
+            fleet.run_until(at(light));
+            // The links are back one after the other.
+            for link in 0..3 {
+                let later = SplitMix64::word(seed, link) % 300;
+                let now = fleet.now();
+                fleet.run_until(now + Duration::from_millis(later));
+                fleet.set_dead((link as usize + seed as usize) % 3, false);
+            }
+        }
+        fleet.run_until(at(30_000));
+        assert_eq!((fleet.moves(), fleet.home()), (0, 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_network_that_comes_and_goes_moves_the_client_a_few_times_at_most() {
+    for seed in 1..=3 {
+        let mut fleet = fleet(&["a", "b"], seed);
+        fleet.run_until(at(4_000));
+        let mut random = SplitMix64::new(seed);
+        while fleet.now() < at(600_000) {
+            let link = random.below(3);
+            fleet.set_dead(link, random.below(3) > 0);
+            let now = fleet.now();
+            fleet.run_until(now + Duration::from_millis(50 + random.below(1_500) as u64));
+        }
+        assert!(fleet.moves() <= 6, "seed {seed}: {} moves in 10 minutes", fleet.moves());
+    }
+}
+
+#[test]
+fn a_drained_server_is_empty_and_takes_nobody() {
+    let mut fleet = fleet(&["a", "b"], 1);
+    fleet.run_until(at(4_000));
+    fleet.befall(0, Fault::Drain(1_000));
+    fleet.run_until(at(10_000));
+    assert_eq!(fleet.home(), 1);
+    assert!(fleet.server(0).unwrap().is_drained());
+    let left = |(_, event): &&(Instant, ServerEvent)| matches!(event, ServerEvent::Left { .. });
+    assert_eq!(fleet.server_events(0).iter().filter(left).count(), 1);
+    // The other one drains as well: there is nowhere to go, and the session stays.
+    fleet.befall(1, Fault::Drain(0));
+    fleet.run_until(at(20_000));
+    assert!(!fleet.server(1).unwrap().is_drained());
+    assert_eq!(fleet.moves(), 1);
+}
+
+#[test]
+fn a_server_serves_again_once_nobody_wants_it_drained() {
+    let mut fleet = fleet(&["a", "b"], 1);
+    fleet.run_until(at(4_000));
+    for reason in [DrainReason::Command, DrainReason::Controller] {
+        fleet.server(0).unwrap().drain(at(4_000), reason, Duration::ZERO);
+    }
+    fleet.flush();
+    fleet.run_until(at(10_000));
+    assert_eq!(fleet.home(), 1);
+    let server = fleet.server(0).unwrap();
+    server.undrain(DrainReason::Controller);
+    assert!(server.is_draining(), "a person on its machine wants it still");
+    server.undrain(DrainReason::Controller);
+    assert!(server.is_draining());
+    fleet.befall(1, Fault::Drain(0));
+    fleet.run_until(at(70_000));
+    assert_eq!((fleet.home(), fleet.moves()), (1, 1), "there is nowhere to go");
+    fleet.server(0).unwrap().undrain(DrainReason::Command);
+    fleet.run_until(at(200_000));
+    assert_eq!((fleet.home(), fleet.moves()), (0, 2));
+    assert!(!fleet.server(0).unwrap().is_draining());
+}
+
+#[test]
+fn uplinks_that_die_in_the_middle_of_a_move_cost_time_and_no_session() {
+    // So many links die so long after the move was asked for, in one run each.
+    for (run, (dead, after)) in
+        [1, 2, 3].into_iter().flat_map(|dead| (0..6).map(move |at| (dead, 15 * at))).enumerate()
+    {
+        let mut fleet = fleet(&["a", "b"], run as u64);
+        fleet.run_until(at(4_000));
+        fleet.befall(0, Fault::Drain(0));
+        fleet.run_until(at(4_000 + after));
+        (0..dead).for_each(|link| fleet.set_dead((link + run) % 3, true));
+        let told = format!("{dead} links dead after {after} ms");
+        // One that is left must do: what asked for the move may have been lost, and comes again.
+        fleet.run_until(at(7_000));
+        (dead.min(2)..dead).for_each(|link| fleet.set_dead((link + run) % 3, false));
+        fleet.run_until(at(20_000));
+        assert_eq!(fleet.home(), 1, "{told}");
+        assert!(fleet.client().status().is_some(), "{told}");
+        assert_eq!(fleet.moves(), 1, "{told}");
+    }
+}
+
+#[test]
+fn a_server_that_goes_on_after_a_freeze_takes_nobody_back() {
+    let mut fleet = fleet(&["a", "b"], 1);
+    fleet.run_until(at(4_000));
+    fleet.befall(0, Fault::Freeze);
+    fleet.run_until(at(10_000));
+    assert_eq!((fleet.moves(), fleet.home()), (1, 1));
+    fleet.befall(0, Fault::Thaw);
+    fleet.run_until(at(300_000));
+    assert_eq!((fleet.moves(), fleet.home()), (1, 1));
+    assert_eq!(place(&mut fleet, 0), CandidatePlace::Standby, "it is there for the next time");
+}
+
+#[test]
+fn a_client_that_stays_at_a_drained_server_is_asked_again() {
+    let mut fleet = fleet(&["a", "b"], 1);
+    let all = fleet.candidates().to_vec();
+    fleet.client().set_candidates(Instant::ZERO, all[..1].to_vec());
+    fleet.run_until(at(4_000));
+    fleet.befall(0, Fault::Drain(0));
+    fleet.run_until(at(8_000));
+    assert_eq!(fleet.home(), 0, "it knows no other");
+    fleet.client().set_candidates(at(8_000), all);
+    fleet.run_until(at(20_000));
+    assert_eq!(fleet.home(), 1);
+    assert!(fleet.server(0).unwrap().is_drained());
+}
+
+#[test]
+fn a_client_starts_with_the_next_server_when_the_first_is_gone_or_drains() {
+    for fault in [Fault::Crash, Fault::Freeze, Fault::Drain(0)] {
+        let mut fleet = fleet(&["a", "b"], 1);
+        fleet.befall(0, fault);
+        fleet.run_until(at(3_000));
+        assert_eq!(fleet.home(), 1, "{fault:?}");
+        let has_session = |(_, event): &&(Instant, ClientEvent)| {
+            matches!(event, ClientEvent::Joined { .. } | ClientEvent::Moved { .. })
+        };
+        assert!(fleet.client_events().iter().any(|event| has_session(&event)), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_nearer_server_that_is_gone_sends_nobody_to_a_third() {
+    let mut fleet = fleet_with(&["a", "b", "c"], &[100, 90, 0], 1);
+    fleet.run_until(at(4_000));
+    let mut rounds = 0;
+    let mut measured = None;
+    while rounds < 3 {
+        let now = fleet.now() + Duration::from_millis(1);
+        fleet.run_until(now);
+        assert!(now < at(120_000), "{rounds} rounds");
+        let since = fleet.client().candidates(now)[2].measured_seconds_ago;
+        let last = since.map(|ago| (now.since(Instant::ZERO).as_secs_f64() - ago).round() as u64);
+        rounds += usize::from(last != measured);
+        measured = last;
+    }
+    // It is found to be the nearest for the third time, and gone.
+    fleet.befall(2, Fault::Freeze);
+    fleet.run_until(at(300_000));
+    assert_eq!((fleet.moves(), fleet.home()), (0, 0));
+}
+
+#[test]
+fn after_minutes_without_coverage_all_is_as_before() {
+    for (seed, minutes) in [(1, 3), (2, 7)] {
+        let mut fleet = fleet(&["a", "b", "c"], seed);
+        fleet.run_until(at(10_000));
+        (0..3).for_each(|link| fleet.set_dead(link, true));
+        fleet.run_until(at(minutes * 60_000));
+        (0..3).for_each(|link| fleet.set_dead(link, false));
+        fleet.run_until(at(minutes * 60_000 + 12_000));
+        assert!(fleet.client().status().is_some(), "{minutes} minutes");
+        assert_eq!((fleet.moves(), fleet.home()), (0, 0), "{minutes} minutes");
+        let now = fleet.now();
+        let candidates = fleet.client().candidates(now);
+        assert!(candidates.iter().all(|it| it.rest_seconds.is_none()), "{candidates:#?}");
+        let waits = candidates.iter().any(|it| it.place == CandidatePlace::Standby);
+        assert!(waits, "{minutes} minutes: {candidates:#?}");
+    }
+}
+
+#[test]
+fn a_server_that_died_meanwhile_is_left_after_minutes_without_coverage() {
+    let mut fleet = fleet(&["a", "b"], 1);
+    fleet.run_until(at(10_000));
+    (0..3).for_each(|link| fleet.set_dead(link, true));
+    fleet.run_until(at(100_000));
+    fleet.befall(0, Fault::Crash);
+    fleet.run_until(at(400_000));
+    (0..3).for_each(|link| fleet.set_dead(link, false));
+    fleet.run_until(at(415_000));
+    assert_eq!(fleet.home(), 1);
+    assert!(fleet.client().status().is_some());
+}
+
+/// Recorded drives, where `ROADWEAVE_DRIVES` names their directory. A crash that meets an outage
+/// of the links lasts longer than one on links that carry: 0.7 s at the median, not half a second.
+#[test]
+fn on_recorded_drives_every_crash_is_survived_within_a_second_in_most_cases() {
+    let Some(dir) = std::env::var_os("ROADWEAVE_DRIVES") else {
+        // A write to the stream itself is not captured.
+        let why = "skipped: ROADWEAVE_DRIVES names no directory of recorded drives";
+        return writeln!(std::io::stderr(), "{why}").expect("there is a stream for errors");
+    };
+    let mut seen = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let dir = entry.unwrap().path();
+        if !dir.is_dir() {
+            continue;
+        }
+        let drive = Drive::read(&dir).unwrap();
+        let links = DuplexLink::of_drive(&drive, 1).unwrap();
+        let run = Failover { links, ..Failover::new(Fault::Crash, 1) };
+        seen.push(run.run().unwrap());
+    }
+    let [p50, p99] = percentiles(&seen);
+    assert!(p50 <= 1_000.0 && p99 <= 5_000.0, "p50 {p50} ms, p99 {p99} ms");
+    assert!(seen.iter().all(|seen| seen.moves >= 1), "{seen:?}");
+}

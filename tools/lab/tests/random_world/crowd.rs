@@ -1,0 +1,331 @@
+//! Up to 16 clients at one server in random worlds: they start, die, start again, lose uplinks and
+//! send; some have a valid key and no manners; the server restarts and its clients are changed.
+//!
+//! What must hold: a packet comes at most once, unchanged, out where it may and nowhere else; each
+//! client has at most one session; what is held stays within share and budget; and soon after all
+//! is mended every client carries packets again, whatever the others do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use roadweave_lab::crowd::{Crowd, CrowdArrival, CrowdConfig, Hostile, inner_address, peer};
+use roadweave_proto::{Instant, Rate};
+use roadweave_tunnel::{Node as _, Peers};
+
+const STEP: Duration = Duration::from_millis(20);
+/// When all is mended.
+const HEAL: u64 = 2_500;
+/// So much later everybody must carry packets.
+const RECOVERY: u64 = 4_000;
+/// A client that the server did not know rests for 10 s and a quarter, at most, before it asks
+/// again.
+const REST: u64 = 12_500;
+/// For how long they are looked at then.
+const LOOK: u64 = 1_500;
+const OUTSIDE: [u8; 4] = [198, 51, 100, 1];
+/// Somewhat more may come before the sum of what is held is made again.
+const UNCHECKED: u64 = 512 << 10;
+const STRATEGIES: [&str; 6] = ["xnc", "minrtt", "redundant", "raven", "ecf", "xlink"];
+
+#[derive(Debug)]
+struct Plan {
+    config: CrowdConfig,
+    /// Vehicles whose key somebody uses who has no manners; the others have clients.
+    hostile: BTreeSet<usize>,
+    events: Vec<(u64, Happening)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    Start(usize, u8),
+    Kill(usize),
+    Dead(usize, u32, bool),
+    RestartServer,
+    /// The clients are read again; this one is gone, or none is.
+    Reload(Option<usize>),
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    pub vehicles: usize,
+    pub came: usize,
+    pub held_max: u64,
+}
+
+struct Dice(Pcg64Mcg);
+
+impl Dice {
+    fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
+        range.start + self.0.next_u64() % (range.end - range.start)
+    }
+
+    fn once_in(&mut self, times: u64) -> bool {
+        self.within(0..times) == 0
+    }
+}
+
+impl Plan {
+    fn new(seed: u64) -> Self {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0xc0ffee));
+        // Mostly few, since they cost most of the time.
+        let most = dice.within(2..17);
+        let vehicles = dice.within(1..most + 1) as usize;
+        let strategy = STRATEGIES[dice.within(0..STRATEGIES.len() as u64) as usize];
+        let mut config = CrowdConfig {
+            uplinks: dice.within(1..4) as u32,
+            delay: Duration::from_millis(dice.within(1..100)),
+            loss: if dice.once_in(2) { dice.within(0..30) as f64 / 1_000.0 } else { 0.0 },
+            client_memory_max: (dice.within(1..5) as usize) << 20,
+            memory_max: (dice.within(6..20) as usize) << 20,
+            seed,
+            ..CrowdConfig::new(vehicles, strategy)
+        };
+        if dice.once_in(4) {
+            let limited = dice.within(0..vehicles as u64) as usize;
+            config.rate_limits.insert(limited, Rate::from_kbps(dice.within(1_000..5_000)));
+        }
+        let hostile = (1..vehicles).filter(|_| dice.once_in(6)).collect();
+        let mut events: Vec<_> = (0..vehicles)
+            .map(|vehicle| (dice.within(0..800), Happening::Start(vehicle, 0)))
+            .collect();
+        for life in 1..=dice.within(0..8) as u8 {
+            let (at, vehicle) = (dice.within(100..HEAL), dice.within(0..vehicles as u64) as usize);
+            match dice.within(0..5) {
+                0 => {
+                    events.push((at, Happening::Kill(vehicle)));
+                    events.push((dice.within(at..HEAL), Happening::Start(vehicle, life)));
+                }
+                1 | 2 => {
+                    let uplink = dice.within(0..u64::from(config.uplinks)) as u32;
+                    events.push((at, Happening::Dead(vehicle, uplink, true)));
+                    events.push((HEAL, Happening::Dead(vehicle, uplink, false)));
+                }
+                3 => events.push((at, Happening::RestartServer)),
+                _ => {
+                    events.push((at, Happening::Reload(Some(vehicle))));
+                    events.push((dice.within(at..HEAL), Happening::Reload(None)));
+                }
+            }
+        }
+        // Everybody is there in the end, and the server knows them all.
+        events.push((HEAL, Happening::Reload(None)));
+        events.sort_by_key(|(at, _)| *at);
+        Self { config, hostile, events }
+    }
+
+    /// From when on everybody must carry packets, in milliseconds.
+    fn well(&self) -> u64 {
+        let forgets = |(_, what): &(u64, Happening)| matches!(what, Happening::Reload(Some(_)));
+        HEAL + RECOVERY + if self.events.iter().any(forgets) { REST } else { 0 }
+    }
+}
+
+/// Runs the crowd of a seed.
+///
+/// # Errors
+/// What does not hold, with all that happens in it.
+pub fn run(seed: u64) -> Result<Outcome, String> {
+    let plan = Plan::new(seed);
+    Run::new(&plan).run().map_err(|why| format!("{plan:#?}\n{why}"))
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    crowd: Crowd,
+    hostile: BTreeMap<usize, Hostile>,
+    /// The vehicles that the server knows.
+    known: Peers,
+    next: usize,
+    sent: u64,
+    came: BTreeSet<(usize, bool, u64)>,
+    outcome: Outcome,
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let vehicles = plan.config.vehicles;
+        Self {
+            plan,
+            crowd: Crowd::new(plan.config.clone()).expect("usable settings"),
+            hostile: BTreeMap::new(),
+            known: (0..vehicles).map(|vehicle| peer(&plan.config, vehicle)).collect(),
+            next: 0,
+            sent: 0,
+            came: BTreeSet::new(),
+            outcome: Outcome { vehicles, ..Outcome::default() },
+        }
+    }
+
+    fn run(mut self) -> Result<Outcome, String> {
+        let mut first_well = None;
+        let (well, end) = (self.plan.well(), self.plan.well() + LOOK);
+        while self.crowd.now() < Instant::from_millis(end) {
+            let now = self.crowd.now();
+            while let Some((at, what)) = self.plan.events.get(self.next).copied()
+                && Instant::from_millis(at) <= now
+            {
+                self.next += 1;
+                self.happen(what);
+            }
+            if now >= Instant::from_millis(well) {
+                first_well.get_or_insert(self.sent);
+            }
+            self.send();
+            for hostile in self.hostile.values_mut() {
+                hostile.press(&mut self.crowd);
+            }
+            self.crowd.flush();
+            self.crowd.run_until(now + STEP);
+            self.take_arrivals()?;
+            self.check_bounds()?;
+        }
+        let last = self.sent;
+        self.crowd.run_until(Instant::from_millis(end + 1_000));
+        self.take_arrivals()?;
+        self.check_liveness(first_well.unwrap_or(0), last)?;
+        self.outcome.came = self.came.len();
+        Ok(self.outcome)
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Start(vehicle, _) if self.plan.hostile.contains(&vehicle) => {
+                let hostile = Hostile::start(&mut self.crowd, vehicle);
+                self.hostile.insert(vehicle, hostile);
+            }
+            Happening::Start(vehicle, life) => self.crowd.start(vehicle, life),
+            Happening::Kill(vehicle) => {
+                self.hostile.remove(&vehicle);
+                self.crowd.kill(vehicle);
+            }
+            Happening::Dead(vehicle, uplink, dead) => self.crowd.set_dead(vehicle, uplink, dead),
+            // Its new life knows the clients of its file, all of them.
+            Happening::RestartServer => {
+                self.crowd.restart_server().expect("it could be made before");
+                self.known = self.peers(None);
+            }
+            Happening::Reload(gone) => {
+                let all = (0..self.plan.config.vehicles).filter(|vehicle| Some(*vehicle) != gone);
+                let read = all.map(|vehicle| peer(&self.plan.config, vehicle));
+                let change = Peers::after(&self.known, read);
+                self.crowd.server().replace_peers(change);
+                self.known = self.peers(gone);
+            }
+        }
+    }
+
+    fn peers(&self, gone: Option<usize>) -> Peers {
+        let all = (0..self.plan.config.vehicles).filter(|vehicle| Some(*vehicle) != gone);
+        all.map(|vehicle| peer(&self.plan.config, vehicle)).collect()
+    }
+
+    /// A packet from and to each vehicle, and now and then one with somebody else's source.
+    fn send(&mut self) {
+        let now = self.crowd.now();
+        let vehicles = self.plan.config.vehicles;
+        for vehicle in 0..vehicles {
+            let inner = inner_address(vehicle).octets();
+            let down = packet(OUTSIDE, inner, self.sent);
+            self.crowd.server().handle_inner(now, &down);
+            let Some(client) = self.crowd.client(vehicle) else { continue };
+            client.handle_inner(now, &packet(inner, OUTSIDE, self.sent));
+            if self.sent.is_multiple_of(8) && vehicles > 1 {
+                let other = inner_address((vehicle + 1) % vehicles).octets();
+                client.handle_inner(now, &packet(other, OUTSIDE, u64::MAX - vehicle as u64));
+                client.handle_inner(now, &packet(inner, other, u64::MAX - vehicle as u64));
+            }
+        }
+        self.sent += 1;
+    }
+
+    fn take_arrivals(&mut self) -> Result<(), String> {
+        while let Some(arrival) = self.crowd.poll_arrival() {
+            let CrowdArrival { at, vehicle, packet: came } = &arrival;
+            let source: [u8; 4] = came[12..16].try_into().expect("an IPv4 packet");
+            let number = u64::from_be_bytes(came[28..36].try_into().expect("a number"));
+            let whose = (0..self.plan.config.vehicles)
+                .find(|vehicle| inner_address(*vehicle).octets() == source);
+            let key = match (vehicle, whose) {
+                (Some(vehicle), None) => (*vehicle, true, number),
+                (None, Some(vehicle)) if self.plan.hostile.contains(&vehicle) => continue,
+                (None, Some(vehicle)) => (vehicle, false, number),
+                _ => {
+                    return Err(format!("at {at} a packet came out where it may not: {arrival:?}"));
+                }
+            };
+            // While the server does not know a vehicle, its address is one of the world outside.
+            if number > self.sent && self.was_gone(&came[16..20]) {
+                continue;
+            }
+            let inner = inner_address(key.0).octets();
+            let expected = match key.1 {
+                true => packet(OUTSIDE, inner, number),
+                false => packet(inner, OUTSIDE, number),
+            };
+            if came[..] != expected[..] || number >= self.sent {
+                return Err(format!("at {at} a packet came that nobody sent: {arrival:?}"));
+            }
+            if !self.came.insert(key) {
+                return Err(format!("at {at} packet {key:?} came twice"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the vehicle with this inner address was unknown to the server at one time or
+    /// another.
+    fn was_gone(&self, address: &[u8]) -> bool {
+        self.plan.events.iter().any(|(_, what)| match what {
+            Happening::Reload(Some(gone)) => inner_address(*gone).octets() == address,
+            _ => false,
+        })
+    }
+
+    fn check_bounds(&mut self) -> Result<(), String> {
+        let now = self.crowd.now();
+        let mut keys = BTreeSet::new();
+        for status in self.crowd.server().status() {
+            let held = status.stats.memory.total();
+            self.outcome.held_max = self.outcome.held_max.max(held);
+            if held > self.plan.config.client_memory_max as u64 + UNCHECKED {
+                return Err(format!("at {now} {} holds {held} bytes", status.peer));
+            }
+            if !keys.insert(status.public_key) {
+                return Err(format!("at {now} {} has two sessions", status.peer));
+            }
+        }
+        let all = self.crowd.server().memory();
+        if all > self.plan.config.memory_max as u64 + UNCHECKED {
+            return Err(format!("at {now} all hold {all} bytes"));
+        }
+        Ok(())
+    }
+
+    fn check_liveness(&self, first: u64, last: u64) -> Result<(), String> {
+        let honest = (0..self.plan.config.vehicles).filter(|v| !self.plan.hostile.contains(v));
+        for (vehicle, down) in honest.flat_map(|vehicle| [(vehicle, false), (vehicle, true)]) {
+            let sent = last - first;
+            let came = (first..last).filter(|n| self.came.contains(&(vehicle, down, *n))).count();
+            if (came as u64) * 10 < sent * 9 {
+                let events = self.crowd.client_events(vehicle);
+                return Err(format!(
+                    "of {sent} packets of vehicle {vehicle} (down: {down}) {came} came in the end: \
+                     {events:#?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn packet(source: [u8; 4], destination: [u8; 4], number: u64) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0x01, 0x90, 0, 0, 0, 0, 64, 17, 0, 0];
+    packet.extend(source);
+    packet.extend(destination);
+    packet.extend([0x13, 0x88, 0x13, 0x89, 0, 0, 0, 0]);
+    packet.extend(number.to_be_bytes());
+    packet.extend((0..364_u64).map(|at| (number.wrapping_mul(31).wrapping_add(at * 7)) as u8));
+    packet
+}

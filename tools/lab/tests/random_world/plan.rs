@@ -1,0 +1,591 @@
+//! What happens in a random world: all of it follows from one seed.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use roadweave_emulate::{
+    AtEnd, Capacity, Direction, DuplexLink, GilbertElliott, Jitter, LinkSettings, Timeline, Trace,
+};
+use roadweave_lab::event::Action;
+use roadweave_lab::strategies;
+use roadweave_lab::world::{
+    Hostility, Machine, OtherServer, Stranger, Strangers, Tampering, Trust, WorldConfig,
+};
+use roadweave_proto::{Instant, Order, Policy, Priority, Rate};
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::{Caps, LaneConfig, LaneRule, StreamsConfig, UplinkPolicy};
+
+/// The strategy that names an uplink, which serves the vehicle only.
+const BOUND: &str = "single:link0";
+/// Strategies that repair nothing that is lost, or not for certain.
+const UNRELIABLE: [&str; 4] = ["minrtt-unreliable", "bonding", "pluribus", "lola"];
+/// What a packet takes beyond the delay of its link, where nothing else is under way.
+const ON_THE_AIR_MS: u64 = 20;
+/// The ports of lane n begin at n times this, after [`FIRST_PORT`].
+pub const PORTS_PER_LANE: u16 = 100;
+pub const FIRST_PORT: u16 = 5_000;
+/// The packets of a frame of a video.
+pub const FRAME_PACKETS: u16 = 5;
+
+/// One random world. Times count from the beginning.
+#[derive(Debug)]
+pub struct Plan {
+    pub seed: u64,
+    /// When all that is broken has been mended.
+    pub heal: Duration,
+    pub congestion: CongestionControl,
+    pub machine: Machine,
+    pub links: Vec<LinkPlan>,
+    pub lanes_up: Vec<LaneConfig>,
+    pub lanes_down: Vec<LaneConfig>,
+    /// How links may be used, where not as any other.
+    pub policies: BTreeMap<String, UplinkPolicy>,
+    /// Strangers beside the links until all is mended, and servers of no use for good.
+    pub strangers: Strangers,
+    /// A link whose stranger stays.
+    pub besieged: Option<usize>,
+    pub flows: Vec<Flow>,
+    /// Requests by streams: when each is made, and how many bytes are the answer; in most worlds
+    /// there are none.
+    pub fetches: Vec<(Duration, u64)>,
+    /// Ascending.
+    pub events: Vec<(Duration, Happening)>,
+}
+
+#[derive(Debug)]
+pub struct LinkPlan {
+    pub up: WayPlan,
+    pub down: WayPlan,
+    pub tampering: Option<Tampering>,
+}
+
+/// One direction of a link. Steps: when each value begins, ms, the first at 0, and the value.
+#[derive(Debug)]
+pub struct WayPlan {
+    /// kbit/s.
+    pub rates: Vec<(u64, u64)>,
+    /// ms.
+    pub delays: Vec<(u64, u64)>,
+    /// Percent.
+    pub losses: Vec<(u64, u64)>,
+    pub burst_loss: Option<GilbertElliott>,
+    pub jitter: Option<Jitter>,
+    pub queue_bytes: usize,
+}
+
+/// Packets at even intervals.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    pub direction: Direction,
+    pub port: u16,
+    pub begin: Duration,
+    pub interval: Duration,
+    /// Of an inner packet, headers included.
+    pub bytes: usize,
+    pub kind: Kind,
+}
+
+/// What is the matter with the packets of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing.
+    Good,
+    /// Nothing, and they are of IPv6.
+    GoodV6,
+    /// Their source is not the vehicle's.
+    Spoofed,
+    /// They go to where no client is, or from the vehicle to itself.
+    Unroutable,
+    /// They are no IP packets.
+    Garbage,
+    /// They are larger than what the tunnel carries.
+    Oversized,
+    /// Nothing, and they are of a video: RTP, in frames of [`FRAME_PACKETS`].
+    Video,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Happening {
+    Link(usize, Action),
+    RestartServer,
+    /// Larger payloads of UDP do not pass a link any more, or again.
+    Mtu(usize, usize),
+    /// A lane changes its strategy.
+    Strategy(Direction, usize, &'static str),
+}
+
+impl Plan {
+    pub fn new(seed: u64) -> Self {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed));
+        let heal = dice.ms(1_500..4_000);
+        let hostile = dice.once_in(4);
+        let count = dice.within(1..5);
+        let links = (0..count).map(|_| dice.link(heal, hostile)).collect();
+        let down: Vec<&'static str> = strategies::plain_names().chain(["raven:100"]).collect();
+        let up: Vec<&'static str> = down.iter().copied().chain([BOUND]).collect();
+        let mut lanes_up = dice.lanes(&up);
+        let mut lanes_down = dice.lanes(&down);
+        let lanes = [lanes_up.len(), lanes_down.len()];
+        let mut flows: Vec<Flow> =
+            (0..dice.within(1..5)).map(|index| dice.flow(index as u16, lanes)).collect();
+        Dice(Pcg64Mcg::seed_from_u64(!seed.rotate_left(16)))
+            .videos([&mut lanes_up, &mut lanes_down], &mut flows);
+        let quiet = dice.once_in(3);
+        let happenings = if quiet { 0 } else { dice.within(1..6) };
+        let mut events: Vec<_> = (0..happenings).map(|_| dice.happening(heal, count)).collect();
+        for _ in 0..if dice.once_in(2) { dice.within(1..4) } else { 0 } {
+            let at = dice.ms(0..heal.as_millis() as u64);
+            let change = match dice.once_in(2) {
+                true => dice.change(Direction::Up, lanes[0], &up),
+                false => dice.change(Direction::Down, lanes[1], &down),
+            };
+            events.push((at, change));
+        }
+        events.extend(Dice(Pcg64Mcg::seed_from_u64(seed.rotate_left(32))).widths(heal, count));
+        events.sort_by_key(|(at, _)| *at);
+        let cubic = dice.once_in(3);
+        let congestion = if cubic { CongestionControl::Cubic } else { CongestionControl::Bbr };
+        let policies = if dice.once_in(2) { dice.policies(count) } else { BTreeMap::new() };
+        let (strangers, besieged) = Dice(Pcg64Mcg::seed_from_u64(!seed)).strangers(count);
+        Self {
+            seed,
+            heal,
+            congestion,
+            machine: Dice(Pcg64Mcg::seed_from_u64(!seed.rotate_left(32))).machine(),
+            links,
+            lanes_up,
+            lanes_down,
+            policies,
+            strangers,
+            besieged,
+            flows,
+            fetches: Dice(Pcg64Mcg::seed_from_u64(seed.rotate_left(16))).fetches(heal),
+            events,
+        }
+    }
+
+    pub fn world(&self) -> WorldConfig {
+        let links = (0..).zip(&self.links).map(|(index, link)| DuplexLink {
+            name: format!("link{index}"),
+            up: link.up.settings(self.seed ^ (2 * index)),
+            down: link.down.settings(self.seed ^ (2 * index + 1)),
+        });
+        WorldConfig {
+            links: links.collect(),
+            lanes_up: self.lanes_up.clone(),
+            lanes_down: self.lanes_down.clone(),
+            streams: (!self.fetches.is_empty()).then(StreamsConfig::default),
+            congestion: self.congestion,
+            speedtest: None,
+            seed: self.seed,
+            trust: Trust::default(),
+            learned: Default::default(),
+            policies: self.policies.clone(),
+            strangers: self.strangers.clone(),
+            machine: self.machine,
+        }
+    }
+
+    pub fn lanes(&self, direction: Direction) -> &[LaneConfig] {
+        match direction {
+            Direction::Up => &self.lanes_up,
+            Direction::Down => &self.lanes_down,
+        }
+    }
+
+    /// The strategies that the lane of `port` has at one time or another.
+    fn strategies(&self, direction: Direction, port: u16) -> impl Iterator<Item = &str> {
+        let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
+        let changes = self.events.iter().filter_map(move |(_, what)| match what {
+            Happening::Strategy(way, of, name) if (*way, *of) == (direction, lane) => Some(*name),
+            _ => None,
+        });
+        changes.chain([self.lanes(direction)[lane].strategy.as_str()])
+    }
+
+    /// Whether the lane of `port` may use the first link and no other.
+    pub fn is_bound(&self, direction: Direction, port: u16) -> bool {
+        self.strategies(direction, port).any(|strategy| strategy == BOUND)
+    }
+
+    /// Whether the lane of `port` may leave losses as they are, on any of the links.
+    pub fn is_unreliable(&self, direction: Direction, port: u16) -> bool {
+        // Copies of `redundant` go to links of one priority, as far as their budgets allow: there
+        // may be none, and there is none where there is one link.
+        let copies_less = !self.policies.is_empty() || self.links.len() == 1;
+        self.strategies(direction, port).any(|strategy| {
+            UNRELIABLE.contains(&strategy) || copies_less && strategy == "redundant"
+        })
+    }
+
+    /// Whether the lane of `port` sends nothing that would be late, and most would be when links
+    /// have healed.
+    pub fn is_too_far(&self, direction: Direction, port: u16) -> bool {
+        let last = |way: &WayPlan| way.delays.last().map_or(0, |(_, delay)| *delay);
+        let one_way = |link: &LinkPlan| (last(&link.up) + last(&link.down)) / 2;
+        let furthest = self.links.iter().map(one_way).max().unwrap_or(0);
+        let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
+        let time = self.lanes(direction)[lane].deadline;
+        time < Duration::from_millis(furthest + ON_THE_AIR_MS)
+            && self.strategies(direction, port).any(|strategy| strategy == "lola")
+    }
+
+    /// Whether packets of the lane of `port` come in the order in which they were sent: nothing
+    /// reorders them, and nobody sends them again.
+    pub fn is_ordered(&self, direction: Direction, port: u16) -> bool {
+        let way = self.links[0].way(direction);
+        let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
+        self.strategies(direction, port).all(|strategy| strategy == BOUND)
+            // There a flow may wait while another of its lane does not.
+            && !matches!(
+                self.lanes(direction)[lane].order,
+                Order::Adaptive { .. } | Order::Frames { .. } | Order::Even { .. }
+            )
+            && way.jitter.is_none_or(|jitter| !jitter.reorders)
+            && self.links[0].tampering.is_none()
+    }
+}
+
+impl Plan {
+    /// The lane of `port`, if it promises its order for good.
+    pub fn promising(&self, direction: Direction, port: u16) -> Option<usize> {
+        let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
+        let order = self.lanes(direction)[lane].order;
+        matches!(order, Order::Reorder { .. }).then_some(lane)
+    }
+}
+
+impl LinkPlan {
+    pub fn way(&self, direction: Direction) -> &WayPlan {
+        match direction {
+            Direction::Up => &self.up,
+            Direction::Down => &self.down,
+        }
+    }
+}
+
+impl WayPlan {
+    fn settings(&self, seed: u64) -> LinkSettings {
+        let rates = timeline(&self.rates, Rate::from_kbps);
+        let delays = timeline(&self.delays, Duration::from_millis);
+        let losses = timeline(&self.losses, |percent| percent as f64 / 100.0);
+        LinkSettings {
+            trace: Trace::new(Capacity::Rates(rates), delays, losses),
+            origin: Instant::ZERO,
+            queue_bytes: self.queue_bytes,
+            burst_loss: self.burst_loss,
+            jitter: self.jitter,
+            seed,
+        }
+    }
+}
+
+fn timeline<V: Copy>(steps: &[(u64, u64)], value: impl Fn(u64) -> V) -> Timeline<V> {
+    let end = Duration::from_millis(steps.last().map_or(0, |(at, _)| *at) + 1);
+    let steps = steps.iter().map(|(at, step)| (Duration::from_millis(*at), value(*step)));
+    Timeline::new(steps, end, AtEnd::Hold).expect("steps ascend from zero")
+}
+
+/// Whether somebody writes and nothing is kept from passing.
+fn writes(kind: &Hostility) -> bool {
+    matches!(kind, Hostility::Stranger(_))
+}
+
+struct Dice(Pcg64Mcg);
+
+impl Dice {
+    /// In one world of three, some requests until all links have healed.
+    fn fetches(&mut self, heal: Duration) -> Vec<(Duration, u64)> {
+        if !self.once_in(3) {
+            return Vec::new();
+        }
+        let mut fetches: Vec<_> = (0..self.within(1..9))
+            .map(|_| (self.ms(0..heal.as_millis() as u64), self.within(1..30_000)))
+            .collect();
+        fetches.sort_unstable();
+        fetches
+    }
+
+    /// In one world of three some lanes keep the order of frames, and some flows of all lanes are
+    /// videos.
+    fn videos(&mut self, lanes: [&mut Vec<LaneConfig>; 2], flows: &mut [Flow]) {
+        if !self.once_in(3) {
+            return;
+        }
+        for lane in lanes.into_iter().flatten() {
+            let max_buffer = self.ms(1..500);
+            let decode = self.ms(0..40);
+            if !self.once_in(3) {
+                lane.order = Order::Frames { deadline: lane.deadline, decode, max_buffer };
+            }
+        }
+        for flow in flows {
+            if flow.kind == Kind::Good && !self.once_in(4) {
+                flow.kind = Kind::Video;
+            }
+        }
+    }
+
+    /// A number in `range`.
+    fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
+        range.start + self.0.next_u64() % (range.end - range.start)
+    }
+
+    /// True once in `times`.
+    fn once_in(&mut self, times: u64) -> bool {
+        self.within(0..times) == 0
+    }
+
+    /// One in four is late.
+    fn machine(&mut self) -> Machine {
+        match self.within(0..8) {
+            0 => Machine::Crowded,
+            1 => Machine::Busy,
+            _ => Machine::Punctual,
+        }
+    }
+
+    fn ms(&mut self, range: std::ops::Range<u64>) -> Duration {
+        Duration::from_millis(self.within(range))
+    }
+
+    fn link(&mut self, heal: Duration, hostile: bool) -> LinkPlan {
+        let share = |dice: &mut Self| match dice.within(0..3) {
+            0 => 0.0,
+            _ => dice.within(1..100) as f64 / 1_000.0,
+        };
+        let tampering = hostile.then(|| Tampering {
+            corrupt: share(self),
+            duplicate: share(self),
+            replay: share(self),
+            forge: share(self),
+        });
+        LinkPlan { up: self.way(heal), down: self.way(heal), tampering }
+    }
+
+    fn way(&mut self, heal: Duration) -> WayPlan {
+        let rates = self.steps(heal, 300..6_000, |dice| match dice.within(0..5) {
+            0 => 0,
+            1 => dice.within(10..300),
+            _ => dice.within(300..6_000),
+        });
+        let delays = self.steps(heal, 1..100, |dice| match dice.within(0..4) {
+            0 => dice.within(100..600),
+            _ => dice.within(1..100),
+        });
+        let losses = self.steps(heal, 0..1, |dice| match dice.within(0..4) {
+            0 => dice.within(10..100),
+            1 => dice.within(1..10),
+            _ => 0,
+        });
+        let burst_loss = self.once_in(4).then(|| {
+            let share = self.within(1..8) as f64 / 100.0;
+            GilbertElliott::bursts(share, self.within(1..12) as f64)
+        });
+        let jitter = self.once_in(3).then(|| Jitter {
+            deviation: Duration::from_micros(self.within(100..15_000)),
+            reorders: self.once_in(2),
+        });
+        let queue_bytes = match self.within(0..4) {
+            0 => self.within(4_500..20_000) as usize,
+            _ => self.within(20_000..200_000) as usize,
+        };
+        WayPlan { rates, delays, losses, burst_loss, jitter, queue_bytes }
+    }
+
+    /// Values that `wild` finds until `heal`, and one of `calm` from then on.
+    fn steps(
+        &mut self,
+        heal: Duration,
+        calm: std::ops::Range<u64>,
+        wild: impl Fn(&mut Self) -> u64,
+    ) -> Vec<(u64, u64)> {
+        let heal = heal.as_millis() as u64;
+        let first = if self.once_in(2) { self.within(calm.clone()) } else { wild(self) };
+        let mut steps = vec![(0, first)];
+        if self.once_in(2) {
+            let mut at = self.within(50..1_000);
+            while at < heal {
+                steps.push((at, wild(self)));
+                at += self.within(50..1_500);
+            }
+        }
+        steps.push((heal, self.within(calm)));
+        steps
+    }
+
+    fn lanes(&mut self, strategies: &[&str]) -> Vec<LaneConfig> {
+        let count = self.within(1..4) as u16;
+        let lane = |index: u16| {
+            let strategy = strategies[self.within(0..strategies.len() as u64) as usize];
+            let first = FIRST_PORT + index * PORTS_PER_LANE;
+            let ports = first..=first + PORTS_PER_LANE - 1;
+            LaneConfig {
+                rule: LaneRule { ports: Some(ports), ..LaneRule::default() },
+                deadline: self.ms(30..200),
+                expire_after: Some(self.ms(150..1_000)).filter(|age| age.as_millis() % 2 == 0),
+                queue_bytes_max: self.within(5_000..500_000) as usize,
+                rtp_frames: self.once_in(2),
+                insurance_percent: 25 * u8::from(self.once_in(4)),
+                order: self.order(),
+                rank: self.within(0..2) as u8,
+                ..LaneConfig::new(
+                    format!("lane{index}"),
+                    strategies::strategy(strategy).expect("known"),
+                )
+            }
+        };
+        (0..count).map(lane).collect()
+    }
+
+    fn order(&mut self) -> Order {
+        let max_buffer = self.ms(1..500);
+        match self.within(0..4) {
+            0 => Order::Pass,
+            1 => Order::Reorder { max_buffer },
+            2 => Order::Even { max_buffer },
+            _ => Order::Adaptive { max_buffer },
+        }
+    }
+
+    fn flow(&mut self, index: u16, lanes: [usize; 2]) -> Flow {
+        let direction = if self.once_in(2) { Direction::Up } else { Direction::Down };
+        let lanes = if direction == Direction::Up { lanes[0] } else { lanes[1] };
+        let kind = match self.within(0..12) {
+            0 if direction == Direction::Up => Kind::Spoofed,
+            1 => Kind::Unroutable,
+            2 => Kind::Garbage,
+            3 => Kind::Oversized,
+            4 => Kind::GoodV6,
+            _ => Kind::Good,
+        };
+        let bytes = match self.within(0..6) {
+            _ if kind == Kind::Oversized => self.within(16_384..40_000),
+            0 => self.within(2_000..9_000),
+            1 => self.within(60..100),
+            _ => self.within(100..1_361),
+        };
+        // At most 300 packets and 1.5 Mbit per second.
+        let interval = (bytes * 8 * 1_000 / 1_500).max(3_300);
+        Flow {
+            direction,
+            port: FIRST_PORT + self.within(0..lanes as u64) as u16 * PORTS_PER_LANE + index,
+            begin: self.ms(0..1_200),
+            interval: Duration::from_micros(interval * self.within(1..6)),
+            bytes: bytes as usize,
+            kind,
+        }
+    }
+
+    /// In every third world links become narrower, or wider again.
+    fn widths(&mut self, heal: Duration, links: u64) -> Vec<(Duration, Happening)> {
+        let steps = if self.once_in(3) { self.within(1..5) } else { 0 };
+        let step = |_| {
+            let at = self.ms(0..heal.as_millis() as u64);
+            let payload = self.within(1_200..1_473) as usize;
+            (at, Happening::Mtu(self.within(0..links) as usize, payload))
+        };
+        (0..steps).map(step).collect()
+    }
+
+    /// A lane of `lanes` gets one of the strategies.
+    fn change(
+        &mut self,
+        direction: Direction,
+        lanes: usize,
+        strategies: &[&'static str],
+    ) -> Happening {
+        let lane = self.within(0..lanes as u64) as usize;
+        let strategy = strategies[self.within(0..strategies.len() as u64) as usize];
+        Happening::Strategy(direction, lane, strategy)
+    }
+
+    /// How each of the links but some may be used.
+    fn policies(&mut self, links: u64) -> BTreeMap<String, UplinkPolicy> {
+        let policy = |dice: &mut Self| {
+            let priorities = [Priority::Primary, Priority::Secondary, Priority::Backup];
+            let policy = Policy {
+                priority: priorities[dice.within(0..3) as usize],
+                weight: dice.within(1..101) as u8,
+                redundancy_percent: dice.once_in(2).then(|| dice.within(0..20) as u8),
+                ..Policy::default()
+            };
+            let cap = dice.once_in(3).then(|| dice.within(1..2_000_000));
+            UplinkPolicy { policy, caps: Caps { monthly_bytes: cap, ..Caps::default() } }
+        };
+        let mut policies = BTreeMap::new();
+        for index in 0..links {
+            if !self.once_in(3) {
+                policies.insert(format!("link{index}"), policy(self));
+            }
+        }
+        policies
+    }
+
+    /// In one world of three, on some links and at some addresses; and a link whose stranger stays,
+    /// where another link is without one.
+    fn strangers(&mut self, links: u64) -> (Strangers, Option<usize>) {
+        if !self.once_in(3) {
+            return (Strangers::default(), None);
+        }
+        let mut strangers = Strangers::default();
+        for link in 0..links as usize {
+            if self.once_in(2) {
+                strangers.links.insert(link, self.hostility());
+            }
+        }
+        for number in 0..self.within(0..4) as u8 {
+            let address = SocketAddr::from(([192, 0, 2, 10 + number], 4433));
+            let kinds = [
+                OtherServer::Refuses,
+                OtherServer::WrongKey,
+                OtherServer::OtherVersion,
+                OtherServer::Silent,
+            ];
+            strangers.servers.push((address, kinds[self.within(0..4) as usize]));
+        }
+        let all = strangers.links.len() as u64 == links;
+        let mut writers = strangers.links.iter().filter(|(_, kind)| writes(kind));
+        let besieged = writers.next().filter(|_| !all).map(|(link, _)| *link);
+        (strangers, besieged)
+    }
+
+    fn hostility(&mut self) -> Hostility {
+        match self.within(0..8) {
+            0 => Hostility::Portal,
+            1 => Hostility::HandshakesOnly,
+            2 => Hostility::FirstPackets(self.within(1..20) as u32),
+            _ => {
+                let mut share = || match self.within(0..3) {
+                    0 => 0.0,
+                    1 => 1.0,
+                    _ => self.within(1..100) as f64 / 100.0,
+                };
+                Hostility::Stranger(Stranger {
+                    close: share(),
+                    frames: share(),
+                    versions: share(),
+                    retry: share(),
+                    reset: share(),
+                    seed: self.within(0..u64::MAX),
+                })
+            }
+        }
+    }
+
+    fn happening(&mut self, heal: Duration, links: u64) -> (Duration, Happening) {
+        let at = self.ms(0..heal.as_millis() as u64);
+        let action = match self.within(0..12) {
+            0..3 => Action::Down,
+            3..5 => Action::Up,
+            5..7 => Action::Rebind,
+            7..9 => Action::Unplug,
+            9..11 => Action::Plug,
+            _ => return (at, Happening::RestartServer),
+        };
+        (at, Happening::Link(self.within(0..links) as usize, action))
+    }
+}

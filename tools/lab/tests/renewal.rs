@@ -1,0 +1,211 @@
+//! A client whose session gives way to another: with other lanes, or at another server. Nothing is
+//! lost silently.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use roadweave_emulate::Direction;
+use roadweave_lab::failover::Failover;
+use roadweave_lab::inner;
+use roadweave_lab::world::servers::{Fault, Servers};
+use roadweave_proto::{DropReason, Instant, Order};
+use roadweave_tunnel::{
+    CandidatePlace, ClientEvent, LaneConfig, LaneStats, ServerEvent, SetError, Strategy,
+    default_lanes,
+};
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn fleet(sites: &[&str]) -> Servers {
+    Failover::new(Fault::Crash, 1).fleet(sites, &[]).expect("it can be made")
+}
+
+fn lanes(names: &[&str]) -> Vec<LaneConfig> {
+    names.iter().map(|name| LaneConfig::new(*name, Strategy::xnc())).collect()
+}
+
+fn set_lanes(fleet: &mut Servers, lanes: Vec<LaneConfig>) {
+    let now = fleet.now();
+    fleet.client().set_lanes(now, lanes).expect("they can be used");
+    fleet.flush();
+}
+
+/// The names of the session's lanes, behind them none that only the server has.
+fn names(fleet: &mut Servers) -> Vec<String> {
+    let lanes = fleet.client().status().expect("there is a session").stats.lanes;
+    let names = lanes.into_iter().map(|lane| lane.name);
+    names.filter(|name| !name.starts_with("received-")).collect()
+}
+
+/// How often the client had a session with another server, or another with the same one.
+fn sessions(fleet: &Servers) -> usize {
+    let begins = |event: &ClientEvent| {
+        matches!(event, ClientEvent::Joined { .. } | ClientEvent::Moved { .. })
+    };
+    fleet.client_events().iter().filter(|(_, event)| begins(event)).count()
+}
+
+/// Sends a packet each way every 2 ms until `end`, `change` in the middle. Returns how many of each
+/// way never came, up and down.
+fn stream(fleet: &mut Servers, millis: u64, change: impl FnOnce(&mut Servers)) -> [usize; 2] {
+    let (mut change, mut sent) = (Some(change), 0);
+    for number in 0..millis / 2 {
+        if number == millis / 4 {
+            change.take().into_iter().for_each(|change| change(fleet));
+        }
+        let mut payload = [0; 900];
+        payload[..8].copy_from_slice(&number.to_be_bytes());
+        for way in [Direction::Up, Direction::Down] {
+            let packet = inner::udp(way, 5_000, &payload);
+            fleet.handle_inner(way, &packet);
+        }
+        fleet.flush();
+        let now = fleet.now();
+        fleet.run_until(now + Duration::from_millis(2));
+        sent += 1;
+    }
+    let now = fleet.now();
+    fleet.run_until(now + Duration::from_secs(3));
+    let mut arrived = [BTreeSet::new(), BTreeSet::new()];
+    while let Some(arrival) = fleet.poll_arrival() {
+        let way = usize::from(arrival.direction == Direction::Down);
+        arrived[way].insert(inner::payload(&arrival.packet));
+    }
+    arrived.map(|arrived| sent - arrived.len())
+}
+
+#[test]
+fn a_session_with_other_lanes_follows_at_the_same_server_and_no_packet_is_lost() {
+    for sites in [&["a"][..], &["a", "b"]] {
+        let mut fleet = fleet(sites);
+        fleet.run_until(at(4_000));
+        let lost = stream(&mut fleet, 4_000, |fleet| set_lanes(fleet, lanes(&["video", "rest"])));
+        assert_eq!(lost[0], 0, "{sites:?}");
+        assert!(lost[1] <= 60, "{sites:?}: {} on the way from the server", lost[1]);
+        assert_eq!(names(&mut fleet), ["video", "rest"]);
+        assert_eq!((fleet.home(), fleet.moves(), sessions(&fleet)), (0, 0, 2), "{sites:?}");
+        let joined = fleet.server_events(0).iter();
+        let joined = joined.filter(|(_, event)| matches!(event, ServerEvent::Joined { .. }));
+        assert_eq!(joined.count(), 2);
+        let left = |event: &ClientEvent| matches!(event, ClientEvent::Left { .. });
+        assert!(!fleet.client_events().iter().any(|(_, event)| left(event)));
+        if sites.len() > 1 {
+            let now = fleet.now();
+            assert_eq!(fleet.client().candidates(now)[1].place, CandidatePlace::Standby);
+        }
+    }
+}
+
+#[test]
+fn lanes_that_a_session_can_take_up_leave_it_alone() {
+    let mut fleet = fleet(&["a"]);
+    fleet.run_until(at(4_000));
+    let mut other = default_lanes();
+    other[0].strategy = Strategy::xnc();
+    other[0].rank = 5;
+    set_lanes(&mut fleet, other.clone());
+    fleet.run_until(at(8_000));
+    assert_eq!(sessions(&fleet), 1);
+    // Another kind of order asks for another session, and what was before for none any more.
+    let max_buffer = Duration::from_millis(100);
+    other[1].order = match other[1].order {
+        Order::Pass => Order::Reorder { max_buffer },
+        _ => Order::Pass,
+    };
+    set_lanes(&mut fleet, other.clone());
+    set_lanes(&mut fleet, default_lanes());
+    fleet.run_until(at(12_000));
+    assert_eq!(sessions(&fleet), 1);
+    set_lanes(&mut fleet, other);
+    fleet.run_until(at(16_000));
+    assert_eq!((sessions(&fleet), names(&mut fleet).len()), (2, default_lanes().len()));
+}
+
+#[test]
+fn lanes_that_are_none_change_nothing() {
+    let mut fleet = fleet(&["a"]);
+    fleet.run_until(at(4_000));
+    for wrong in [lanes(&[]), lanes(&["lane"; 9])] {
+        let error = SetError::Lanes(wrong.len());
+        assert_eq!(fleet.client().set_lanes(at(4_000), wrong), Err(error));
+    }
+    fleet.run_until(at(8_000));
+    assert_eq!((sessions(&fleet), names(&mut fleet).len()), (1, default_lanes().len()));
+}
+
+#[test]
+fn while_no_other_session_is_to_be_had_the_one_there_is_goes_on() {
+    // The server takes nobody, and then no link carries anything.
+    for dead in [false, true] {
+        let mut fleet = fleet(&["a", "b"]);
+        fleet.run_until(at(4_000));
+        let known = fleet.candidates()[..1].to_vec();
+        fleet.client().set_candidates(at(4_000), known);
+        match dead {
+            true => (0..3).for_each(|link| fleet.set_dead(link, true)),
+            false => fleet.befall(0, Fault::Drain(0)),
+        }
+        set_lanes(&mut fleet, lanes(&["video"]));
+        fleet.run_until(at(9_000));
+        assert_eq!((sessions(&fleet), names(&mut fleet).len()), (1, default_lanes().len()));
+        if !dead {
+            let known = fleet.candidates().to_vec();
+            fleet.client().set_candidates(at(9_000), known);
+        }
+        (0..3).for_each(|link| fleet.set_dead(link, false));
+        fleet.run_until(at(30_000));
+        assert_eq!((sessions(&fleet), names(&mut fleet)), (2, vec!["video".to_owned()]), "{dead}");
+        assert_eq!(fleet.home(), usize::from(!dead));
+    }
+}
+
+#[test]
+fn what_a_session_has_dropped_is_told_when_it_has_a_successor_and_after_its_end() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.run_until(at(4_000));
+    (0..7).for_each(|_| fleet.handle_inner(Direction::Up, &[0; 3]));
+    let told = |fleet: &mut Servers| {
+        let drops = fleet.client().status().map(|status| status.stats.drops);
+        drops.map(|drops| drops.get(DropReason::MalformedInner))
+    };
+    assert_eq!(told(&mut fleet), Some(7));
+    fleet.befall(0, Fault::Drain(0));
+    while fleet.now() < at(10_000) {
+        let now = fleet.now();
+        fleet.run_until(now + Duration::from_millis(50));
+        assert_eq!(told(&mut fleet), Some(7), "at {now}");
+    }
+    assert_eq!(fleet.moves(), 1);
+    fleet.befall(1, Fault::Crash);
+    fleet.run_until(at(400_000));
+    assert_eq!(told(&mut fleet), None, "there is no session");
+    assert_eq!(fleet.client().drops().get(DropReason::MalformedInner), 7);
+}
+
+#[test]
+fn what_waits_in_a_session_that_ends_is_counted() {
+    let mut fleet = fleet(&["a", "b"]);
+    let known = fleet.candidates().to_vec();
+    fleet.client().set_candidates(Instant::ZERO, known[..1].to_vec());
+    fleet.run_until(at(4_000));
+    (0..3).for_each(|link| fleet.set_dead(link, true));
+    fleet.run_until(at(12_000));
+    for _ in 0..2_000 {
+        fleet.handle_inner(Direction::Up, &inner::udp(Direction::Up, 5_000, &[7; 900]));
+    }
+    fleet.flush();
+    let lanes = fleet.client().status().expect("it is silent, and there").stats.lanes;
+    let sum = |of: fn(&LaneStats) -> u64| lanes.iter().map(of).sum::<u64>();
+    let left = sum(|lane| lane.sent.source_datagrams);
+    assert_eq!(sum(|lane| lane.sent.inner_packets), 2_000);
+    assert!(left < 1_000, "{left} have left");
+    fleet.client().set_candidates(at(12_000), known[1..].to_vec());
+    fleet.flush();
+    assert!(fleet.client().status().is_none());
+    let drops = fleet.client().drops();
+    let full = drops.get(DropReason::QueueFull);
+    assert_eq!(drops.get(DropReason::NoSession) + full, 2_000 - left, "{drops:?}");
+    assert!(full < 1_000, "{full} found no room");
+}

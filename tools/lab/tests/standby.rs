@@ -1,0 +1,251 @@
+//! Who stands by and over what, where not all uplinks and servers are of use.
+
+use std::time::Duration;
+
+use roadweave_emulate::Direction;
+use roadweave_identity::Identity;
+use roadweave_lab::failover::Failover;
+use roadweave_lab::world::servers::{Fault, Servers};
+use roadweave_lab::world::uplink;
+use roadweave_proto::{Instant, Policy, Priority};
+use roadweave_tunnel::{
+    CandidatePlace, CandidateReport, Caps, DrainReason, Node as _, RecvMeta, UplinkPolicy,
+};
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Two or more servers at sites of their own, so many milliseconds from the egress.
+fn fleet(to_anchor: &[u64]) -> Servers {
+    let sites: Vec<String> = (0..to_anchor.len()).map(|number| format!("site-{number}")).collect();
+    let sites: Vec<&str> = sites.iter().map(String::as_str).collect();
+    Failover::new(Fault::Crash, 1).fleet(&sites, to_anchor).expect("it can be made")
+}
+
+fn run(fleet: &mut Servers, time: Duration) {
+    let now = fleet.now();
+    fleet.run_until(now + time);
+}
+
+fn candidate(fleet: &mut Servers, number: usize) -> CandidateReport {
+    let now = fleet.now();
+    fleet.client().candidates(now).swap_remove(number)
+}
+
+fn waits(fleet: &mut Servers, number: usize) -> bool {
+    candidate(fleet, number).place == CandidatePlace::Standby
+}
+
+/// For how many seconds a server is not tried.
+fn rest(fleet: &mut Servers, number: usize) -> f64 {
+    candidate(fleet, number).rest_seconds.unwrap_or_default()
+}
+
+/// Lets time pass until it is so, and fails if that takes longer than `most`.
+fn until(fleet: &mut Servers, most: Duration, mut is_so: impl FnMut(&mut Servers) -> bool) {
+    let end = fleet.now() + most;
+    while !is_so(fleet) {
+        assert!(fleet.now() < end, "not within {most:?}");
+        run(fleet, Duration::from_millis(100));
+    }
+}
+
+fn backup() -> UplinkPolicy {
+    let policy = Policy { priority: Priority::Backup, ..Policy::default() };
+    UplinkPolicy { policy, ..UplinkPolicy::default() }
+}
+
+fn capped() -> UplinkPolicy {
+    let caps = Caps { monthly_bytes: Some(1 << 40), ..Caps::default() };
+    UplinkPolicy { caps, ..UplinkPolicy::default() }
+}
+
+/// Two servers, and three uplinks of which the last alone carries, and that one costs.
+fn metered(policy: UplinkPolicy) -> Servers {
+    let mut fleet = fleet(&[0, 0]);
+    fleet.client().set_policy("wwan2", policy);
+    (0..2).for_each(|link| fleet.set_dead(link, true));
+    fleet
+}
+
+#[test]
+fn where_uplinks_without_a_cap_are_dead_the_others_have_a_standby() {
+    for policy in [backup(), capped()] {
+        let mut fleet = metered(policy);
+        fleet.run_until(at(20_000));
+        assert_eq!(fleet.home(), 0);
+        assert!(waits(&mut fleet, 1), "{policy:?}");
+        assert!(candidate(&mut fleet, 1).figure_ms.is_none(), "all were asked in vain at first");
+        fleet.befall(0, Fault::Crash);
+        fleet.run_until(at(40_000));
+        assert_eq!((fleet.home(), fleet.moves()), (1, 1), "{policy:?}");
+        assert!(fleet.client().status().is_some(), "{policy:?}");
+    }
+}
+
+#[test]
+fn a_client_starts_with_the_next_server_over_whatever_uplink_there_is() {
+    for policy in [backup(), capped()] {
+        let mut fleet = metered(policy);
+        fleet.befall(0, Fault::Crash);
+        fleet.run_until(at(10_000));
+        assert_eq!(fleet.home(), 1, "{policy:?}");
+        assert!(fleet.client().status().is_some(), "{policy:?}");
+    }
+}
+
+#[test]
+fn uplinks_that_die_after_a_while_leave_the_standby_to_the_others() {
+    let mut fleet = fleet(&[0, 0]);
+    fleet.client().set_policy("wwan2", backup());
+    fleet.run_until(at(10_000));
+    assert!(waits(&mut fleet, 1));
+    (0..2).for_each(|link| fleet.set_dead(link, true));
+    fleet.run_until(at(30_000));
+    fleet.befall(0, Fault::Crash);
+    fleet.run_until(at(50_000));
+    assert_eq!((fleet.home(), fleet.moves()), (1, 1));
+    assert!(fleet.client().status().is_some());
+}
+
+#[test]
+fn uplinks_that_all_have_caps_are_measured_over() {
+    let mut fleet = fleet(&[0, 0]);
+    let passed = |fleet: &Servers| {
+        let stats = [Direction::Up, Direction::Down].map(|way| fleet.link_stats(0, way));
+        stats[0].pushed_bytes + stats[1].delivered_bytes
+    };
+    let before = passed(&fleet);
+    (0..3).for_each(|link| fleet.client().set_policy(&format!("wwan{link}"), capped()));
+    fleet.run_until(at(10_000));
+    let figure = candidate(&mut fleet, 1).figure_ms;
+    assert!(figure.is_some_and(|ms| (50.0..80.0).contains(&ms)), "{figure:?}");
+    let counted = fleet.client().usage().of("wwan0", 1).month_bytes;
+    assert_eq!(counted, passed(&fleet) - before, "and counted");
+}
+
+#[test]
+fn a_metered_uplink_carries_the_standby_no_longer_than_needed() {
+    let mut fleet = fleet(&[0, 0]);
+    fleet.client().set_policy("wwan2", backup());
+    let in_minutes = |fleet: &mut Servers, minutes: u64| {
+        let before = fleet.link_stats(2, Direction::Up).pushed_bytes;
+        run(fleet, seconds(60 * minutes));
+        fleet.link_stats(2, Direction::Up).pushed_bytes - before
+    };
+    fleet.run_until(at(60_000));
+    let before = in_minutes(&mut fleet, 10);
+    (0..2).for_each(|link| fleet.set_dead(link, true));
+    run(&mut fleet, seconds(20));
+    (0..2).for_each(|link| fleet.set_dead(link, false));
+    run(&mut fleet, seconds(60));
+    let after = in_minutes(&mut fleet, 10);
+    assert!(after <= before + before / 20, "{before} and {after} bytes in 10 minutes");
+    assert!(waits(&mut fleet, 1) && fleet.moves() == 0);
+}
+
+#[test]
+fn a_server_that_was_away_for_hours_is_there_for_whoever_has_no_other() {
+    let mut fleet = fleet(&[0, 0]);
+    fleet.run_until(at(4_000));
+    fleet.befall(1, Fault::Freeze);
+    until(&mut fleet, seconds(4 * 3600), |fleet| rest(fleet, 1) > 1_700.0);
+    fleet.befall(1, Fault::Thaw);
+    run(&mut fleet, seconds(20));
+    fleet.befall(0, Fault::Crash);
+    run(&mut fleet, seconds(30));
+    assert_eq!(fleet.home(), 1);
+    assert!(fleet.client().status().is_some());
+}
+
+#[test]
+fn the_last_server_is_asked_every_ten_seconds_though_it_refused_for_hours() {
+    let mut fleet = fleet(&[0, 0]);
+    fleet.befall(1, Fault::Drain(0));
+    fleet.run_until(at(4_000));
+    fleet.befall(0, Fault::Crash);
+    until(&mut fleet, seconds(4 * 3600), |fleet| rest(fleet, 1) > 1_700.0);
+    assert!(fleet.client().status().is_none());
+    let (end, mut tried, mut before) = (fleet.now() + seconds(100), 0, false);
+    while fleet.now() < end {
+        run(&mut fleet, Duration::from_millis(10));
+        let tries = candidate(&mut fleet, 1).place == CandidatePlace::Trying;
+        tried += u32::from(!std::mem::replace(&mut before, tries) && tries);
+    }
+    assert!((5..=11).contains(&tried), "{tried} times in 100 s");
+    fleet.server(1).expect("it lives").undrain(DrainReason::Command);
+    run(&mut fleet, seconds(15));
+    assert_eq!(fleet.home(), 1);
+    assert!(fleet.client().status().is_some());
+}
+
+#[test]
+fn junk_in_a_dead_zone_is_nobodys_failure() {
+    let mut fleet = fleet(&[0, 0]);
+    fleet.run_until(at(10_000));
+    (0..3).for_each(|link| fleet.set_dead(link, true));
+    for _ in 0..200 {
+        run(&mut fleet, seconds(3));
+        let remote = fleet.candidates()[1].addresses[0];
+        let meta = RecvMeta { socket: uplink(0), remote, local: None, ecn: None, received: None };
+        let now = fleet.now();
+        fleet.client().handle_packet(now, &meta, &[0x41; 60]);
+        fleet.flush();
+        assert_eq!(rest(&mut fleet, 1), 0.0, "at {now}");
+    }
+}
+
+#[test]
+fn a_fourth_take_over_waits_until_the_first_is_long_ago_and_no_longer() {
+    let mut fleet = fleet(&[0, 0]);
+    let mut moved = Vec::new();
+    for turn in 0..4 {
+        let home = turn % 2;
+        until(&mut fleet, seconds(60), |fleet| waits(fleet, 1 - home));
+        fleet.befall(home, Fault::Freeze);
+        until(&mut fleet, seconds(400), |fleet| fleet.home() != home);
+        moved.push(fleet.now());
+        fleet.befall(home, Fault::Thaw);
+    }
+    assert!(moved[2] < at(150_000), "{moved:?}");
+    assert!((moved[0] + seconds(300)..moved[0] + seconds(303)).contains(&moved[3]), "{moved:?}");
+}
+
+#[test]
+fn a_nearer_server_with_another_key_costs_no_standby() {
+    let mut fleet = fleet(&[100, 90, 0]);
+    let mut candidates = fleet.candidates().to_vec();
+    candidates[2].key = Identity::from_seed([9; 32]).public_key();
+    fleet.client().set_candidates(Instant::ZERO, candidates);
+    fleet.run_until(at(4_000));
+    assert!(waits(&mut fleet, 1));
+    let mut was_tried = false;
+    while fleet.now() < at(120_000) {
+        run(&mut fleet, Duration::from_millis(50));
+        was_tried |= candidate(&mut fleet, 2).place == CandidatePlace::Trying;
+        assert!(waits(&mut fleet, 1), "at {}", fleet.now());
+    }
+    assert!(was_tried && rest(&mut fleet, 2) > 0.0);
+    assert_eq!((fleet.home(), fleet.moves()), (0, 0));
+}
+
+#[test]
+fn a_nearer_server_is_gone_to_once_it_has_welcomed() {
+    let mut fleet = fleet(&[100, 90, 0]);
+    fleet.run_until(at(4_000));
+    let mut without = Duration::ZERO;
+    while fleet.home() == 0 {
+        assert!(fleet.now() < at(120_000), "it is not gone to");
+        run(&mut fleet, Duration::from_millis(10));
+        let has_standby = fleet.home() != 0 || waits(&mut fleet, 1) || waits(&mut fleet, 2);
+        without += if has_standby { Duration::ZERO } else { Duration::from_millis(10) };
+    }
+    assert_eq!((fleet.home(), fleet.moves(), without), (2, 1, Duration::ZERO));
+    run(&mut fleet, seconds(30));
+    assert!(waits(&mut fleet, 1) || waits(&mut fleet, 0));
+}

@@ -1,0 +1,164 @@
+//! What tells of all commands: completions for shells, and man pages; and one page of the
+//! configuration files.
+//!
+//! ```text
+//! roadweave            ┐                       ┌ roadweave completions SHELL
+//! roadweave-admin      │ command() of each     │
+//! roadweave-manual     ├──► one tree, as one ──┤
+//! roadweave-fleet      │    types it           └ roadweave-manual pages FOLDER:
+//! roadweave-web        │                           FOLDER/PROGRAM/man1/roadweave-peer.1 and so on
+//! roadweave-lab        ┘
+//! roadweave-controller ────► a tree of its own
+//! tables of docs/ ─────────► FOLDER/roadweave/man5/roadweave.toml.5
+//! ```
+//!
+//! It is a program of its own, so that no byte of it is on a vehicle's box.
+
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+mod fields;
+#[cfg(test)]
+mod links;
+mod pages;
+#[cfg(test)]
+mod told;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Command, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
+use roadweave_terminal::command_line::{LogOption, finish, refuse};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+
+/// What tells of all commands
+#[derive(Debug, Parser)]
+#[command(name = "roadweave-manual", bin_name = "roadweave", version, max_term_width = 100)]
+struct Arguments {
+    #[command(flatten)]
+    log: LogOption,
+    #[command(subcommand)]
+    command: Words,
+}
+
+#[derive(Debug, Subcommand)]
+enum Words {
+    Completions(CompletionsArgs),
+    #[command(hide = true)]
+    Pages(pages::PagesArgs),
+}
+
+/// Prints what makes a shell complete commands: bash, fish or zsh
+///
+/// For instance: `roadweave completions bash > /etc/bash_completion.d/roadweave`. Packages have
+/// installed them already.
+#[derive(Debug, clap::Args)]
+struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+    /// The program to complete
+    #[arg(long, default_value = PRODUCT)]
+    program: String,
+}
+
+/// The program that runs most others.
+const PRODUCT: &str = "roadweave";
+
+/// The programs that people call by their own names.
+const CALLED: [&str; 2] = [PRODUCT, "roadweave-controller"];
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
+    finish(match Arguments::try_parse() {
+        Ok(Arguments { log, command }) => log.run(|| match command {
+            Words::Completions(args) => args.run(),
+            Words::Pages(args) => args.run(),
+        }),
+        Err(error) => refuse(&error),
+    })
+}
+
+impl CompletionsArgs {
+    fn run(&self) -> Result<()> {
+        let script = completions(&self.program, self.shell).ok_or_else(|| {
+            let known = CALLED.join(", ");
+            BadInput::new(format!("--program {}: it is none of {known}", self.program))
+        })?;
+        Ok(out::print(&script)?)
+    }
+}
+
+/// The completions of a program that people call by its name, for `shell`.
+fn completions(program: &str, shell: Shell) -> Option<String> {
+    let mut command = match program {
+        PRODUCT => product(),
+        "roadweave-controller" => roadweave_control::controller::command(),
+        _ => return None,
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, program, &mut script);
+    Some(String::from_utf8_lossy(&script).into_owned())
+}
+
+/// `roadweave` with the commands of the programs that it runs.
+fn product() -> Command {
+    let fleet = roadweave_control::operator::command().name("fleet").bin_name("roadweave fleet");
+    let web = roadweave_web::command().name("web").bin_name("roadweave web");
+    let others = [roadweave_admin::command(), Arguments::command(), roadweave_bench::command()];
+    others
+        .into_iter()
+        .flat_map(|program| program.get_subcommands().cloned().collect::<Vec<_>>())
+        .filter(|command| !command.is_hide_set())
+        .chain([fleet, web])
+        .fold(roadweave_cli::command(), Command::subcommand)
+}
+
+/// The program that has the command `name` of [`product`], which is also the name of its package.
+fn owner(name: &str) -> &'static str {
+    let has = |commands: &[(&str, &str)]| commands.iter().any(|(known, _)| *known == name);
+    match name {
+        "fleet" => "roadweave-fleet",
+        "web" => "roadweave-web",
+        _ if has(&roadweave_terminal::TOOLS) => "roadweave-lab",
+        _ if has(&roadweave_terminal::ADMIN) || has(&roadweave_terminal::MANUAL) => {
+            "roadweave-admin"
+        }
+        _ => PRODUCT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_that_roadweave_runs_is_in_its_tree() {
+        let tree = product();
+        let all = [
+            &roadweave_terminal::TOOLS[..],
+            &roadweave_terminal::ADMIN[..],
+            &roadweave_terminal::MANUAL[..],
+        ];
+        for (name, about) in all.concat() {
+            let command = tree.find_subcommand(name).unwrap_or_else(|| panic!("no {name}"));
+            assert_eq!(command.get_about().expect("told").to_string(), about);
+        }
+        assert!(["fleet", "web"].iter().all(|name| tree.find_subcommand(name).is_some()));
+    }
+
+    #[test]
+    fn completions_know_commands_of_all_programs() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let script = completions(PRODUCT, shell).expect("known");
+            for word in ["client", "peer", "completions", "emulate", "fleet", "device", "--config"]
+            {
+                let word = if shell == Shell::Fish { word.trim_start_matches('-') } else { word };
+                assert!(script.contains(word), "{shell}: {word}");
+            }
+            assert!(!script.contains("demo-sink"), "{shell}: a command that is not for people");
+        }
+        assert!(completions("sh", Shell::Bash).is_none());
+    }
+}

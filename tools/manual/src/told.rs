@@ -1,0 +1,145 @@
+//! Whether pages tell of commands and options that there are.
+
+use clap::{Arg, Command};
+
+/// Programs that `roadweave` runs and that are built apart.
+const OTHERS: [&str; 1] = ["video"];
+
+/// What `text`, a page in Markdown, tells people to type: lines of blocks of code, and code within
+/// a line, that begin with a program of the product.
+fn lines(text: &str) -> Vec<String> {
+    let mut fenced = false;
+    let mut found = Vec::new();
+    let joined = text.replace("\\\n", " ");
+    for line in joined.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if fenced {
+            found.push(line.to_owned());
+        } else {
+            found.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    found
+        .iter()
+        .map(|line| line.trim_start().trim_start_matches("$ ").trim_start_matches("sudo "))
+        .filter(|line| line.starts_with("roadweave ") || line.starts_with("roadweave-"))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What of `line` is not in the command line of its program.
+fn unknown(line: &str, product: &Command, controller: &Command) -> Option<String> {
+    let mut words = line.split_whitespace();
+    let first = words.next()?;
+    let fleet = product.find_subcommand("fleet")?;
+    let (program, mut top) = match first {
+        "roadweave" | "roadweave-lab" | "roadweave-admin" | "roadweave-manual" => (product, true),
+        "roadweave-fleet" => (fleet, true),
+        "roadweave-controller" => (controller, true),
+        _ => return None,
+    };
+    let mut above = vec![program];
+    let mut words = words.take_while(|word| !word.starts_with(['#', '|', '>', '&']));
+    while let Some(word) = words.next() {
+        let word = word.trim_matches(|edge: char| "[](),.:;'\"".contains(edge));
+        // A diagram with a second command beside the first.
+        if word.starts_with(first) {
+            break;
+        }
+        let command = *above.last().expect("the program");
+        if let Some(option) = word.strip_prefix("--") {
+            let name = option.split(['=', '[', '|', '`']).next().unwrap_or_default();
+            if name.is_empty() || name == "help" || name == "version" {
+                continue;
+            }
+            match above.iter().find_map(|command| argument(command, name)) {
+                None => return Some(format!("--{name} of {}", command.get_name())),
+                Some(known) if known.get_action().takes_values() && name == option => {
+                    words.next();
+                }
+                Some(_) => {}
+            }
+        } else if let Some(below) = command.find_subcommand(word) {
+            above.push(below);
+            top = below.has_subcommands() && below.get_positionals().next().is_none();
+        } else if top && is_command(word) && !OTHERS.contains(&word) {
+            return Some(word.to_owned());
+        } else {
+            top = false;
+        }
+    }
+    None
+}
+
+fn argument<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+    command.get_arguments().find(|argument| {
+        argument.get_long_and_visible_aliases().unwrap_or_default().contains(&name)
+    })
+}
+
+/// Whether `word` stands where a command does, and is no placeholder such as `NAME`.
+fn is_command(word: &str) -> bool {
+    !word.is_empty() && word.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    fn trees() -> (Command, Command) {
+        let (mut product, mut controller) =
+            (crate::product(), roadweave_control::controller::command());
+        product.build();
+        controller.build();
+        (product, controller)
+    }
+
+    #[test]
+    fn what_is_not_there_is_found() {
+        let (product, controller) = trees();
+        let unknown = |line| unknown(line, &product, &controller);
+        assert_eq!(unknown("roadweave client --config client.toml"), None);
+        assert_eq!(unknown("roadweave show --json | jq ."), None);
+        assert_eq!(unknown("roadweave --log debug client --config X"), None);
+        assert_eq!(unknown("roadweave fly"), Some("fly".to_owned()));
+        assert_eq!(unknown("roadweave peer fly"), Some("fly".to_owned()));
+        assert_eq!(unknown("roadweave client --wings"), Some("--wings of client".to_owned()));
+        assert_eq!(unknown("roadweave-controller run --wings"), Some("--wings of run".to_owned()));
+        let told =
+            lines("So `roadweave fly` is\n\n```sh\nsudo roadweave show \\\n  --wings\n```\n");
+        assert_eq!(told, ["roadweave fly", "roadweave show    --wings"]);
+    }
+
+    #[test]
+    fn pages_tell_of_commands_and_options_that_there_are() {
+        let (product, controller) = trees();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut pages: Vec<PathBuf> =
+            ["README.md", "CONTRIBUTING.md"].iter().map(|page| root.join(page)).collect();
+        for folder in ["docs", "docs/experiments"] {
+            let entries = fs::read_dir(root.join(folder)).expect(folder).flatten();
+            pages.extend(
+                entries
+                    .map(|entry| entry.path())
+                    .filter(|page| page.extension().is_some_and(|extension| extension == "md")),
+            );
+        }
+        let mut count = 0;
+        let mut wrong = Vec::new();
+        for page in pages {
+            let text = fs::read_to_string(&page).expect("a page");
+            for line in lines(&text) {
+                count += 1;
+                if let Some(what) = unknown(&line, &product, &controller) {
+                    wrong.push(format!("{}: {what}: {line}", page.display()));
+                }
+            }
+        }
+        assert!(count > 100, "only {count} commands are found");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}

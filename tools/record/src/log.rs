@@ -1,0 +1,275 @@
+//! The log of what arrived, and how the server's reaches the client.
+//!
+//! ```text
+//!  server: Receiver ─> LogSender ─ entries in reports ─> LogReceiver ─> Arrivals of the client
+//!                          <─ confirmed: so many have come ─
+//! ```
+//!
+//! Reports may be lost, so entries are numbered: the client takes them in order only and says how
+//! many it has in everything that it sends; what is not confirmed within a round trip and a half is
+//! sent again from there on.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use roadweave_proto::Instant;
+
+use crate::reader::Reader;
+
+/// Something that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// Data of a cycle, all that came within a millisecond.
+    Delivery {
+        cycle: u16,
+        /// ms since the receiver's start, rounded down.
+        at_ms: u32,
+        /// Bytes of IP packets.
+        bytes: u32,
+    },
+    /// A probe of a cycle.
+    Probe {
+        cycle: u16,
+        /// us since the sender's start.
+        sent_us: u64,
+        /// us since the receiver's start.
+        received_us: u64,
+        /// How many probes the cycle has.
+        probes: u16,
+    },
+}
+
+impl Entry {
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        match *self {
+            Self::Delivery { cycle, at_ms, bytes } => {
+                to.push(DELIVERY);
+                to.extend(cycle.to_be_bytes());
+                to.extend(at_ms.to_be_bytes());
+                to.extend(bytes.to_be_bytes());
+            }
+            Self::Probe { cycle, sent_us, received_us, probes } => {
+                to.push(PROBE);
+                to.extend(cycle.to_be_bytes());
+                to.extend(sent_us.to_be_bytes());
+                to.extend(received_us.to_be_bytes());
+                to.extend(probes.to_be_bytes());
+            }
+        }
+    }
+
+    /// Bytes on the wire.
+    fn wire_bytes(&self) -> usize {
+        match self {
+            Self::Delivery { .. } => 11,
+            Self::Probe { .. } => 21,
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(match reader.u8()? {
+            DELIVERY => {
+                Self::Delivery { cycle: reader.u16()?, at_ms: reader.u32()?, bytes: reader.u32()? }
+            }
+            PROBE => Self::Probe {
+                cycle: reader.u16()?,
+                sent_us: reader.u64()?,
+                received_us: reader.u64()?,
+                probes: reader.u16()?,
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// The entries that fill the rest of a report; `None` when they do not.
+pub(crate) fn decode_entries(reader: &mut Reader<'_>) -> Option<Vec<Entry>> {
+    let mut entries = Vec::new();
+    while !reader.is_empty() {
+        entries.push(Entry::decode(reader)?);
+    }
+    Some(entries)
+}
+
+/// The log at the server: what the client has not confirmed yet.
+#[derive(Debug, Default)]
+pub(crate) struct LogSender {
+    entries: VecDeque<Entry>,
+    /// The number of the first of `entries`.
+    first: u32,
+    /// The number of the entry that the next report begins with.
+    next: u32,
+    /// When the client last confirmed something new, or a repetition began.
+    progress: Instant,
+    discarded: u32,
+}
+
+impl LogSender {
+    /// Takes in an entry, or discards it when the client has confirmed nothing for too long.
+    pub fn push(&mut self, entry: Entry) {
+        if self.entries.len() < ENTRIES_MAX {
+            self.entries.push_back(entry);
+        } else {
+            self.discarded = self.discarded.saturating_add(1);
+        }
+    }
+
+    /// The client has so many entries.
+    pub fn on_confirmed(&mut self, now: Instant, count: u32) {
+        // More than were sent is no confirmation.
+        if count > self.first && count <= self.next {
+            let confirmed = usize::try_from(count - self.first).unwrap_or(usize::MAX);
+            self.entries.drain(..confirmed.min(self.entries.len()));
+            self.first = count;
+            self.progress = now;
+        }
+    }
+
+    /// Entries for a report of at most [`REPORT_BYTES_MAX`] bytes, and the number of the first.
+    pub fn take(&mut self, now: Instant, round_trip: Duration) -> (u32, Vec<Entry>) {
+        if self.next == self.first {
+            self.progress = now;
+        } else if now.since(self.progress) >= repeat_after(round_trip) {
+            self.next = self.first;
+            self.progress = now;
+        }
+        let first = self.next;
+        let mut room = REPORT_BYTES_MAX - REPORT_HEADER_BYTES;
+        let skip = usize::try_from(first - self.first).unwrap_or(usize::MAX);
+        let fits = |entry: &&Entry| {
+            let rest = room.checked_sub(entry.wire_bytes());
+            room = rest.unwrap_or(room);
+            rest.is_some()
+        };
+        let entries: Vec<Entry> =
+            self.entries.iter().skip(skip).take_while(fits).copied().collect();
+        self.next += u32::try_from(entries.len()).unwrap_or(0);
+        (first, entries)
+    }
+
+    /// When a report is due for the log's sake, if nothing else happens.
+    pub fn poll_timeout(&self, round_trip: Duration) -> Option<Instant> {
+        (!self.entries.is_empty()).then(|| self.progress + repeat_after(round_trip))
+    }
+
+    /// Whether entries wait that were never sent.
+    pub fn has_news(&self) -> bool {
+        self.next < self.end()
+    }
+
+    /// How many entries there have ever been.
+    pub fn end(&self) -> u32 {
+        self.first + u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many were discarded.
+    pub fn discarded(&self) -> u32 {
+        self.discarded
+    }
+}
+
+/// The client's end: which entries have come.
+#[derive(Debug, Default)]
+pub(crate) struct LogReceiver {
+    /// How many have come.
+    count: u32,
+    /// How many the server has.
+    end: u32,
+}
+
+impl LogReceiver {
+    /// What is new among the entries of a report.
+    pub fn accept<'a>(&mut self, first: u32, end: u32, entries: &'a [Entry]) -> &'a [Entry] {
+        self.end = self.end.max(end);
+        let Some(known) = self.count.checked_sub(first) else {
+            return &[]; // A report before this one was lost.
+        };
+        let known = usize::try_from(known).unwrap_or(usize::MAX).min(entries.len());
+        let new = &entries[known..];
+        self.count = self.count.saturating_add(u32::try_from(new.len()).unwrap_or(0));
+        new
+    }
+
+    /// How many have come.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// How many the server has that did not come.
+    pub fn missing(&self) -> u64 {
+        self.end.saturating_sub(self.count).into()
+    }
+
+    /// Whether all have come that the server is known to have.
+    pub fn is_complete(&self) -> bool {
+        self.count >= self.end
+    }
+}
+
+/// The largest report, bytes.
+pub(crate) const REPORT_BYTES_MAX: usize = 1_150;
+/// What a report has besides entries, bytes.
+pub(crate) const REPORT_HEADER_BYTES: usize = 58;
+const DELIVERY: u8 = 0;
+const PROBE: u8 = 1;
+/// A minute of deliveries in every millisecond: 2.4 MB.
+const ENTRIES_MAX: usize = 60_000;
+
+/// Reports and confirmations wait for each other, up to 100 ms when little happens.
+fn repeat_after(round_trip: Duration) -> Duration {
+    (round_trip * 3 / 2 + Duration::from_millis(120)).min(Duration::from_secs(3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUND_TRIP: Duration = Duration::from_millis(40);
+
+    fn delivery(at_ms: u32) -> Entry {
+        Entry::Delivery { cycle: 1, at_ms, bytes: 1_400 }
+    }
+
+    #[test]
+    fn entries_survive_the_loss_of_any_report() {
+        let mut sender = LogSender::default();
+        let mut receiver = LogReceiver::default();
+        let mut got = Vec::new();
+        let mut now = Instant::ZERO;
+        for round in 0..400_u32 {
+            now += Duration::from_millis(20);
+            if round < 200 {
+                (0..20).for_each(|index| sender.push(delivery(round * 20 + index)));
+            }
+            let (first, entries) = sender.take(now, ROUND_TRIP);
+            if round % 7 == 3 {
+                continue; // lost
+            }
+            got.extend_from_slice(receiver.accept(first, sender.end(), &entries));
+            if round % 5 != 1 {
+                sender.on_confirmed(now, receiver.count());
+            }
+        }
+        assert_eq!(got, (0..4_000).map(delivery).collect::<Vec<_>>());
+        assert!(receiver.is_complete() && sender.poll_timeout(ROUND_TRIP).is_none());
+    }
+
+    #[test]
+    fn the_log_is_bounded_and_counts_what_it_discards() {
+        let mut sender = LogSender::default();
+        (0..ENTRIES_MAX as u32 + 5).for_each(|at| sender.push(delivery(at)));
+        assert_eq!((sender.discarded(), sender.end()), (5, ENTRIES_MAX as u32));
+    }
+
+    #[test]
+    fn confirmations_of_what_was_never_sent_count_for_nothing() {
+        let mut sender = LogSender::default();
+        (0..10).for_each(|at| sender.push(delivery(at)));
+        sender.on_confirmed(Instant::ZERO, 7);
+        assert_eq!(sender.take(Instant::ZERO, ROUND_TRIP).1.len(), 10);
+        sender.on_confirmed(Instant::ZERO, u32::MAX);
+        assert_eq!(sender.poll_timeout(ROUND_TRIP), Some(Instant::ZERO + repeat_after(ROUND_TRIP)));
+        sender.on_confirmed(Instant::ZERO, 10);
+        assert_eq!(sender.poll_timeout(ROUND_TRIP), None);
+    }
+}

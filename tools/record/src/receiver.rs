@@ -1,0 +1,163 @@
+//! One direction's receiver: it logs what arrives and reports it to the sender.
+//!
+//! ```text
+//!  packet ─> entries: deliveries by the millisecond, probes ─> LogSender (server), Arrivals (client)
+//!         └> report, 20 ms after data, 200 ms after a probe, at once after a tail
+//! ```
+
+use std::time::Duration;
+
+use roadweave_proto::Instant;
+
+use crate::log::Entry;
+use crate::message::{Packet, PacketKind, Report};
+use crate::plan::PlanClock;
+
+/// Receives one direction of a plan.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    clock: PlanClock,
+    /// What UDP and IP add to a payload, bytes.
+    header_bytes: u16,
+    highest: u32,
+    /// When the last packet was sent, us since the sender's start, and when it came.
+    last: Option<(u64, Instant)>,
+    bytes: u64,
+    /// The cycle whose data comes now.
+    saturating: Option<u16>,
+    /// The millisecond that is not over yet.
+    open: Option<(u16, u32, u32)>,
+    report_due: Option<Instant>,
+    reported_at: Option<Instant>,
+}
+
+impl Receiver {
+    pub fn new(clock: PlanClock, header_bytes: u16) -> Self {
+        Self {
+            clock,
+            header_bytes,
+            highest: 0,
+            last: None,
+            bytes: 0,
+            saturating: None,
+            open: None,
+            report_due: None,
+            reported_at: None,
+        }
+    }
+
+    /// Takes in a packet; hands what is to be logged to `log`.
+    pub fn handle_packet(&mut self, now: Instant, packet: &Packet, log: &mut impl FnMut(Entry)) {
+        self.highest = self.highest.max(packet.number);
+        self.last = Some((packet.sent_us, now));
+        let report_within = match packet.kind {
+            PacketKind::Data => {
+                self.saturating = Some(packet.cycle);
+                self.count(now, packet.cycle, packet.payload_bytes, log);
+                REPORT_DATA_AFTER
+            }
+            PacketKind::Tail => Duration::ZERO,
+            PacketKind::Probe => {
+                self.saturating = None;
+                self.close_millisecond(log);
+                log(Entry::Probe {
+                    cycle: packet.cycle,
+                    sent_us: packet.sent_us,
+                    received_us: self.clock.elapsed_us(now),
+                    probes: packet.probes,
+                });
+                REPORT_PROBE_AFTER
+            }
+        };
+        self.due_at(now + report_within);
+    }
+
+    /// Counts a report of the other side, of so many bytes of UDP payload: between data it takes up
+    /// capacity as data does, 3 % of a megabit per second.
+    pub fn on_report(&mut self, now: Instant, payload_bytes: usize, log: &mut impl FnMut(Entry)) {
+        if let Some(cycle) = self.saturating {
+            self.count(now, cycle, payload_bytes, log);
+        }
+    }
+
+    /// Makes a report due at `at`, if none is due before.
+    pub fn due_at(&mut self, at: Instant) {
+        // A flood of tails makes no flood of reports.
+        let earliest = self.reported_at.map_or(Instant::ZERO, |at| at + REPORT_APART);
+        let at = at.max(earliest);
+        self.report_due = Some(self.report_due.map_or(at, |due| due.min(at)));
+    }
+
+    /// A report, when one is due; the caller adds the token, its confirmation and the log.
+    pub fn poll_report(&mut self, now: Instant, log: &mut impl FnMut(Entry)) -> Option<Report> {
+        if self.report_due.is_none_or(|due| due > now) {
+            return None;
+        }
+        self.report_due = None;
+        self.reported_at = Some(now);
+        if self.open.is_some_and(|(_, at_ms, _)| at_ms != self.elapsed_ms(now)) {
+            self.close_millisecond(log);
+        }
+        let (sent_us, came) = self.last?;
+        Some(Report {
+            token: 0,
+            highest: self.highest,
+            sent_us,
+            received_us: self.clock.elapsed_us(came),
+            held_us: u32::try_from(now.since(came).as_micros()).unwrap_or(u32::MAX),
+            bytes: self.bytes,
+            confirmed: 0,
+            log_end: 0,
+            log_discarded: 0,
+            log_first: 0,
+            entries: Vec::new(),
+        })
+    }
+
+    /// When [`Receiver::poll_report`] has something next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.report_due
+    }
+
+    /// Bytes that came while it was saturated, as IP packets.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Logs the millisecond that is not over yet.
+    pub fn close_millisecond(&mut self, log: &mut impl FnMut(Entry)) {
+        if let Some((cycle, at_ms, bytes)) = self.open.take() {
+            log(Entry::Delivery { cycle, at_ms, bytes });
+        }
+    }
+
+    fn count(
+        &mut self,
+        now: Instant,
+        cycle: u16,
+        payload_bytes: usize,
+        log: &mut impl FnMut(Entry),
+    ) {
+        let bytes = u32::try_from(payload_bytes).unwrap_or(u32::MAX);
+        let bytes = bytes.saturating_add(self.header_bytes.into());
+        self.bytes = self.bytes.saturating_add(bytes.into());
+        let place = (cycle, self.elapsed_ms(now));
+        match &mut self.open {
+            Some((open_cycle, at_ms, sum)) if (*open_cycle, *at_ms) == place => {
+                *sum = sum.saturating_add(bytes);
+            }
+            _ => {
+                self.close_millisecond(log);
+                self.open = Some((place.0, place.1, bytes));
+            }
+        }
+    }
+
+    fn elapsed_ms(&self, at: Instant) -> u32 {
+        u32::try_from(self.clock.elapsed(at).as_millis()).unwrap_or(u32::MAX)
+    }
+}
+
+const REPORT_DATA_AFTER: Duration = Duration::from_millis(20);
+const REPORT_PROBE_AFTER: Duration = Duration::from_millis(200);
+const REPORT_APART: Duration = Duration::from_millis(5);

@@ -1,0 +1,386 @@
+//! One direction's sender: what goes out when, and how full the link's queue is kept.
+//!
+//! ```text
+//!            report: highest number, bytes, times
+//!                 │
+//!                 v
+//!  what arrived within the last 250 ms ───────> pace: twice that, or the constant rate
+//!  the most that arrived within 2 s ──────────> window: that x (the loop's time without our
+//!                                               own queue + 500 ms); beyond it only half of
+//!                                               what arrives
+//! ```
+//!
+//! A link is saturated while its queue is not empty. Twice the known rate fills it within a few
+//! round trips when the capacity grows; the window keeps it at half a second where the link would
+//! buffer more, so that it drains before the probes. Beyond the window data goes on at half the
+//! rate at which it arrives: when the capacity falls, much of what seems to be under way was
+//! dropped by a full queue, and the link would run dry before the sender could know. (Saturator
+//! keeps a round-trip time of 0.75 to 3 s; its reports come by another link.) Only the queue of
+//! this direction counts: when the other direction is saturated too, reports are late, and the
+//! window grows by that.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use roadweave_proto::{Instant, Rate};
+
+use crate::message::{PROBE_BYTES, Packet, PacketKind, Report};
+use crate::plan::{Moment, Phase, PlanClock, RecordMode, RecordPlan};
+
+/// Sends one direction of a plan.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    plan: RecordPlan,
+    clock: PlanClock,
+    saturates: bool,
+    /// What UDP and IP add to a payload, bytes.
+    header_bytes: u16,
+    finishing: bool,
+    /// The number of the last packet sent.
+    number: u32,
+    /// The highest number that has arrived.
+    highest: u32,
+    cycle: u16,
+    /// The number of the cycle's last data, 0 for none.
+    last_data: u32,
+    probes: Option<Probes>,
+    /// When the next data may go within the window, and beyond it.
+    pace_at: Instant,
+    trickle_at: Instant,
+    /// When the next tail or, at the end, sign of life may go.
+    tail_at: Instant,
+    /// When a report last told something new.
+    heard_at: Instant,
+    estimate: Estimate,
+    data_bytes: u64,
+}
+
+/// The probes of one cycle.
+#[derive(Clone, Copy, Debug)]
+struct Probes {
+    total: u16,
+    sent: u16,
+    next: Instant,
+}
+
+/// What reports teach about the link.
+#[derive(Debug, Default)]
+struct Estimate {
+    /// The last report's bytes and the time they are of, us of the receiver.
+    last: Option<(u64, u64)>,
+    /// When a rate was seen; the highest first, each later one lower.
+    rates: VecDeque<(Instant, Rate)>,
+    /// The highest rate of this cycle.
+    highest: Rate,
+    /// The highest rate of the cycle before, with which this one starts.
+    before: Rate,
+    /// The smallest difference of the receiver's and the sender's clock so far, us.
+    difference_min: Option<i64>,
+    /// The time from a packet's departure to its report.
+    round_trip: Duration,
+    /// The time from a packet's departure to its report, without the queue of this direction.
+    loop_time: Duration,
+}
+
+impl Sender {
+    /// A sender of its direction of `plan`, from `now` on.
+    pub fn new(
+        now: Instant,
+        plan: RecordPlan,
+        clock: PlanClock,
+        saturates: bool,
+        header_bytes: u16,
+    ) -> Self {
+        Self {
+            plan,
+            clock,
+            saturates,
+            header_bytes,
+            finishing: false,
+            number: 0,
+            highest: 0,
+            cycle: 0,
+            last_data: 0,
+            probes: None,
+            pace_at: now,
+            trickle_at: now,
+            tail_at: now,
+            heard_at: now,
+            estimate: Estimate::default(),
+            data_bytes: 0,
+        }
+    }
+
+    /// Stops sending data and probes; signs of life go on.
+    pub fn finish(&mut self) {
+        self.finishing = true;
+    }
+
+    /// Something came from the other side.
+    pub fn on_heard(&mut self, now: Instant) {
+        self.heard_at = now;
+    }
+
+    /// Takes in what the other side says has arrived; returns whether anything has since the last
+    /// time.
+    pub fn handle_report(&mut self, now: Instant, report: &Report) -> bool {
+        if report.highest > self.number || report.highest < self.highest {
+            return false; // It cannot know that, or it is an old one.
+        }
+        let is_news = report.highest > self.highest;
+        self.highest = report.highest;
+        let held = Duration::from_micros(report.held_us.into());
+        let since_sent =
+            self.clock.elapsed(now).saturating_sub(Duration::from_micros(report.sent_us));
+        let round_trip = since_sent.saturating_sub(held);
+        self.estimate.add(now, report, round_trip);
+        is_news
+    }
+
+    /// What to send at `now`; the caller adds the token and its confirmation.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
+        let moment = self.moment(now);
+        if self.finishing || moment.phase == Phase::Done {
+            return self.poll_tail(now);
+        }
+        if moment.cycle != self.cycle {
+            self.cycle = moment.cycle;
+            self.last_data = 0;
+            self.probes = None;
+            self.estimate.begin_cycle();
+        }
+        match moment.phase {
+            Phase::Done => None,
+            Phase::Saturate => match self.data_due(now) {
+                Some(at) if at <= now => Some(self.data(now)),
+                Some(_) => None,
+                None => self.poll_tail(now),
+            },
+            Phase::Probe => {
+                if !self.is_drained(now) {
+                    return self.poll_tail(now);
+                }
+                self.poll_probe(now, moment.until)
+            }
+        }
+    }
+
+    /// When [`Sender::poll_transmit`] has something next.
+    pub fn poll_timeout(&self, now: Instant) -> Instant {
+        let moment = self.moment(now);
+        let ends = self.clock.instant(moment.until);
+        if self.finishing {
+            return self.tail_at;
+        }
+        let next = match moment.phase {
+            Phase::Done => self.tail_at,
+            Phase::Saturate => self.data_due(now).unwrap_or(self.tail_at),
+            Phase::Probe => match self.probes.filter(|_| moment.cycle == self.cycle) {
+                Some(probes) if probes.sent < probes.total => probes.next,
+                Some(_) => ends,
+                None if self.is_drained(now) => now,
+                None => self.tail_at.min(self.drained_at_last()),
+            },
+        };
+        next.min(ends)
+    }
+
+    /// What the sender does at `now`.
+    pub fn moment(&self, now: Instant) -> Moment {
+        self.plan.moment(self.clock.elapsed(now), self.saturates)
+    }
+
+    /// Bytes of data sent, as IP packets.
+    pub fn data_bytes(&self) -> u64 {
+        self.data_bytes
+    }
+
+    /// The time from a packet's departure to its report, as last seen.
+    pub fn round_trip(&self) -> Duration {
+        self.estimate.round_trip
+    }
+
+    /// When the next data may go; `None` while the other side is silent.
+    fn data_due(&self, now: Instant) -> Option<Instant> {
+        let is_open = match self.plan.mode {
+            RecordMode::Saturate => self.in_flight_bytes() < self.estimate.window(now, &self.plan),
+            RecordMode::Constant(_) => true,
+        };
+        let due = if is_open { self.pace_at } else { self.trickle_at };
+        (now.since(self.heard_at) < SILENCE_MAX).then_some(due)
+    }
+
+    fn in_flight_bytes(&self) -> u64 {
+        u64::from(self.number - self.highest) * u64::from(self.plan.packet_bytes)
+    }
+
+    fn data(&mut self, now: Instant) -> Packet {
+        let bytes = self.plan.packet_bytes;
+        let rate = match self.plan.mode {
+            RecordMode::Constant(rate) => rate,
+            RecordMode::Saturate => self.estimate.pace(now, &self.plan),
+        };
+        self.pace_at = self.pace_at.max(now - BURST) + rate.time_for(bytes.into());
+        // Half of what arrives is a quarter of the pace.
+        self.trickle_at = now + rate.time_for(bytes.into()) * 4;
+        self.tail_at = now + TAIL_INTERVAL;
+        self.data_bytes += u64::from(bytes);
+        let packet =
+            self.packet(now, PacketKind::Data, bytes.saturating_sub(self.header_bytes).into());
+        self.last_data = packet.number;
+        packet
+    }
+
+    fn poll_tail(&mut self, now: Instant) -> Option<Packet> {
+        if now < self.tail_at {
+            return None;
+        }
+        self.tail_at = now + TAIL_INTERVAL;
+        Some(self.packet(now, PacketKind::Tail, PROBE_BYTES))
+    }
+
+    fn poll_probe(&mut self, now: Instant, until: Duration) -> Option<Packet> {
+        let left = self.clock.instant(until).since(now);
+        let probes = self.probes.get_or_insert_with(|| {
+            let total = left.as_nanos() / RecordPlan::PROBE_INTERVAL.as_nanos();
+            Probes { total: u16::try_from(total).unwrap_or(u16::MAX), sent: 0, next: now }
+        });
+        if probes.sent >= probes.total || now < probes.next {
+            return None;
+        }
+        probes.sent += 1;
+        probes.next =
+            probes.next.max(now - RecordPlan::PROBE_INTERVAL) + RecordPlan::PROBE_INTERVAL;
+        Some(self.packet(now, PacketKind::Probe, PROBE_BYTES))
+    }
+
+    /// Whether what the cycle sent has left the queue, or has had its time.
+    fn is_drained(&self, now: Instant) -> bool {
+        self.last_data == 0 || self.highest > self.last_data || now >= self.drained_at_last()
+    }
+
+    /// When probes begin whatever the queue holds.
+    fn drained_at_last(&self) -> Instant {
+        let counted = self.plan.counts_from(self.cycle) + self.plan.counted();
+        self.clock.instant(counted + self.plan.drain_max())
+    }
+
+    fn packet(&mut self, now: Instant, kind: PacketKind, payload_bytes: usize) -> Packet {
+        self.number = self.number.saturating_add(1);
+        Packet {
+            token: 0,
+            kind,
+            finishing: self.finishing,
+            number: self.number,
+            cycle: self.cycle,
+            sent_us: self.clock.elapsed_us(now),
+            confirmed: 0,
+            probes: self.probes.map_or(0, |probes| probes.total),
+            payload_bytes,
+        }
+    }
+}
+
+impl Estimate {
+    /// Forgets the rates at which probes and tails came.
+    fn begin_cycle(&mut self) {
+        if self.highest > Rate::ZERO {
+            self.before = self.highest;
+        }
+        self.highest = Rate::ZERO;
+        self.rates.clear();
+        self.last = None;
+    }
+
+    fn add(&mut self, now: Instant, report: &Report, round_trip: Duration) {
+        let difference = signed(report.received_us).saturating_sub(signed(report.sent_us));
+        let least = self.difference_min.map_or(difference, |least| least.min(difference));
+        self.difference_min = Some(least);
+        let own_queue = difference.saturating_sub(least).unsigned_abs();
+        self.round_trip = round_trip;
+        self.loop_time = round_trip.saturating_sub(Duration::from_micros(own_queue));
+
+        let Some((bytes, at)) = self.last else {
+            self.last = Some((report.bytes, report.received_us));
+            return;
+        };
+        let elapsed = report.received_us.saturating_sub(at);
+        if elapsed < RATE_OVER_US || report.bytes <= bytes {
+            // Too short to be a rate, or no data: the gap between two cycles is no rate either.
+            if report.bytes <= bytes {
+                self.last = Some((report.bytes, report.received_us));
+            }
+            return;
+        }
+        self.last = Some((report.bytes, report.received_us));
+        let bits = u128::from(report.bytes - bytes) * 8 * 1_000_000 / u128::from(elapsed);
+        self.add_rate(now, Rate::from_bps(u64::try_from(bits).unwrap_or(u64::MAX)));
+    }
+
+    fn add_rate(&mut self, now: Instant, rate: Rate) {
+        while self.rates.front().is_some_and(|&(at, _)| now.since(at) > RATE_KEPT) {
+            self.rates.pop_front();
+        }
+        while self.rates.back().is_some_and(|&(_, lower)| lower <= rate) {
+            self.rates.pop_back();
+        }
+        if self.rates.len() < RATES_MAX {
+            self.rates.push_back((now, rate));
+        }
+        self.highest = self.highest.max(rate);
+    }
+
+    /// The highest rate within `period` before `until`, or of all that is known.
+    fn rate(&self, until: Instant, period: Duration) -> Rate {
+        let recent = self.rates.iter().find(|&&(at, _)| until.since(at) <= period);
+        match recent {
+            Some(&(_, rate)) => rate.max(RATE_MIN),
+            None if self.highest > Rate::ZERO => self.highest.max(RATE_MIN),
+            None if self.before > Rate::ZERO => self.before.max(RATE_MIN),
+            None => RATE_FIRST,
+        }
+    }
+
+    fn pace(&self, now: Instant, plan: &RecordPlan) -> Rate {
+        // When nothing comes, the last rate stays: the link may have paused.
+        let last = self.rates.back().filter(|&&(at, _)| now.since(at) <= RATE_KEPT);
+        let rate = self.rate(last.map_or(now, |last| last.0), RATE_LATE);
+        Rate::from_bps(rate.as_bps().saturating_mul(2)).min(plan.sending_rate_max())
+    }
+
+    /// How much may be under way, bytes.
+    fn window(&self, now: Instant, plan: &RecordPlan) -> u64 {
+        let rate = self.rate(now, RATE_KEPT).min(plan.sending_rate_max());
+        let window = rate.bytes_in(self.loop_time + REPORT_TIME + QUEUE_TARGET);
+        window.max(PACKETS_MIN * u64::from(plan.packet_bytes))
+    }
+}
+
+fn signed(micros: u64) -> i64 {
+    i64::try_from(micros).unwrap_or(i64::MAX)
+}
+
+/// From when on a silent other side gets no data any more.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// From tail to tail.
+const TAIL_INTERVAL: Duration = Duration::from_millis(100);
+/// How much of its rate a sender that woke late may send at once.
+const BURST: Duration = Duration::from_millis(5);
+/// The queue to keep in the link.
+const QUEUE_TARGET: Duration = Duration::from_millis(500);
+/// How long a report waits for more, and a little.
+const REPORT_TIME: Duration = Duration::from_millis(30);
+/// What a link is taken for at first.
+const RATE_FIRST: Rate = Rate::from_kbps(1_000);
+/// No link is taken for slower.
+const RATE_MIN: Rate = Rate::from_kbps(50);
+/// How long a rate counts for the pace: longer than a radio's schedule.
+const RATE_LATE: Duration = Duration::from_millis(250);
+/// How long a rate counts for the window.
+const RATE_KEPT: Duration = Duration::from_secs(2);
+/// Rates in the window; with one each 15 ms that is more than ever come.
+const RATES_MAX: usize = 256;
+/// The shortest time over which bytes are a rate, us.
+const RATE_OVER_US: u64 = 15_000;
+/// The smallest window.
+const PACKETS_MIN: u64 = 8;

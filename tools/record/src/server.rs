@@ -1,0 +1,427 @@
+//! The server's side of all recordings.
+//!
+//! ```text
+//!  Hello ─> Pending: address, secret ─ Challenge ─>
+//!  Open (secret) ─> Session: address, Endpoint, LogSender ─ Welcome ─>
+//!  packets and reports of that address ─> Endpoint ─> data, reports with the log
+//! ```
+//!
+//! Whoever opens a session has shown that it receives what is sent to its address. A session ends
+//! half a minute after its plan, whatever still comes; one that falls silent gets no data after
+//! three seconds and ends after two minutes. A network (an IPv4 address, or 64 bits of an IPv6 one)
+//! has so many sessions and challenges at most, and does not push out those of others.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use roadweave_proto::{Instant, Rate};
+
+use crate::endpoint::{Endpoint, header_bytes};
+use crate::log::LogSender;
+use crate::message::{Message, Open, Packet, Refusal, Report, Welcome};
+use crate::plan::{PlanClock, RecordMode, RecordPlan};
+use crate::token::RecordToken;
+
+/// What a server allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordLimits {
+    /// Sessions at a time, one for each link of a client; of these, one network has
+    /// 16 at most.
+    pub sessions: usize,
+    /// The longest plan.
+    pub length: Duration,
+    /// The highest rate at which it sends to one session.
+    pub rate: Rate,
+    /// The highest rate at which it sends to all sessions together, as their plans have it.
+    pub rate_all: Rate,
+}
+
+/// Where a client is, and by which of the server's addresses it knows the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordPeer {
+    /// The client's address.
+    pub remote: SocketAddr,
+    /// The server's address that the client sends to, if it is known: answers come from it.
+    pub local: Option<IpAddr>,
+}
+
+/// What a server has done since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordServerStatistics {
+    /// Sessions now.
+    pub sessions: usize,
+    /// Sessions that began.
+    pub opened: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Datagrams that belong to nothing.
+    pub ignored: u64,
+    /// Bytes of data sent, as IP packets, by sessions that are over.
+    pub bytes_sent: u64,
+    /// Bytes of data received, as IP packets, by sessions that are over.
+    pub bytes_received: u64,
+}
+
+/// Takes part in any number of recordings.
+pub struct RecordServer {
+    limits: RecordLimits,
+    /// What clients must know, if not everybody may record.
+    token: Option<RecordToken>,
+    /// Makes secrets that nobody can guess.
+    secrets: Box<dyn FnMut() -> u64 + Send>,
+    /// The wall clock at [`Instant::ZERO`], since 1970.
+    unix_epoch: Duration,
+    /// Who was challenged, the oldest first.
+    pending: VecDeque<Pending>,
+    sessions: BTreeMap<u64, Session>,
+    /// The session that may send next: all get their turn.
+    turn: u64,
+    answers: VecDeque<(RecordPeer, Vec<u8>)>,
+    statistics: RecordServerStatistics,
+}
+
+struct Pending {
+    peer: RecordPeer,
+    token: u64,
+    at: Instant,
+}
+
+struct Session {
+    peer: RecordPeer,
+    /// The plan's start on the wall clock, us since 1970.
+    start_unix_us: u64,
+    /// When it ends, whatever comes.
+    ends_at: Instant,
+    /// The highest rate at which it gets data.
+    sends: Rate,
+    endpoint: Endpoint,
+    log: LogSender,
+}
+
+impl Default for RecordLimits {
+    /// 64 links, an hour, 200 Mbit/s each and 4 Gbit/s in all.
+    fn default() -> Self {
+        Self {
+            sessions: 64,
+            length: Duration::from_secs(3_600),
+            rate: Rate::from_kbps(200_000),
+            rate_all: Rate::from_kbps(4_000_000),
+        }
+    }
+}
+
+impl RecordServer {
+    /// A server without sessions.
+    ///
+    /// `secrets` yields numbers that nobody can guess; `unix_epoch` is the wall clock, since 1970,
+    /// at [`Instant::ZERO`].
+    pub fn new(
+        limits: RecordLimits,
+        unix_epoch: Duration,
+        secrets: impl FnMut() -> u64 + Send + 'static,
+    ) -> Self {
+        Self {
+            limits,
+            token: None,
+            secrets: Box::new(secrets),
+            unix_epoch,
+            pending: VecDeque::new(),
+            sessions: BTreeMap::new(),
+            turn: 0,
+            answers: VecDeque::new(),
+            statistics: RecordServerStatistics::default(),
+        }
+    }
+
+    /// Lets only those record who know this token.
+    pub fn with_token(self, token: Option<RecordToken>) -> Self {
+        Self { token, ..self }
+    }
+
+    /// Takes in a datagram.
+    pub fn handle_datagram(&mut self, now: Instant, peer: RecordPeer, payload: &[u8]) {
+        match Message::decode(payload) {
+            Some(Message::Hello { nonce }) => self.handle_hello(now, peer, nonce),
+            Some(Message::Open(open)) => self.handle_open(now, peer, open),
+            Some(Message::Packet(packet)) => self.handle_packet(now, peer, &packet),
+            Some(Message::Report(report)) => self.handle_report(now, peer, &report, payload),
+            Some(Message::Close { token }) if self.session(token, peer).is_some() => {
+                self.end_session(token);
+            }
+            _ => match Message::foreign_hello(payload) {
+                Some(nonce) => self.refuse(peer, nonce, Refusal::Version),
+                None => self.statistics.ignored += 1,
+            },
+        }
+    }
+
+    /// The next datagram to send, and to whom.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<(RecordPeer, Vec<u8>)> {
+        if let Some(answer) = self.answers.pop_front() {
+            return Some(answer);
+        }
+        // Each session sends one datagram, then the next one does.
+        let turn = self.turn;
+        let mut poll = |(&token, session): (&u64, &mut Session)| {
+            Some((token, session.peer, session.poll_transmit(now)?))
+        };
+        let later = self.sessions.range_mut(turn..).find_map(&mut poll);
+        let sent = later.or_else(|| self.sessions.range_mut(..turn).find_map(poll));
+        let (token, peer, datagram) = sent?;
+        self.turn = token.wrapping_add(1);
+        Some((peer, datagram))
+    }
+
+    /// When [`RecordServer::poll_transmit`] has something next; [`Instant::FAR_FUTURE`] for never.
+    pub fn poll_timeout(&mut self, now: Instant) -> Instant {
+        self.end_sessions(now);
+        if !self.answers.is_empty() {
+            return now;
+        }
+        let ends = self.sessions.values().map(Session::kept_until);
+        let due = self.sessions.values().map(|session| session.poll_timeout(now));
+        due.chain(ends).min().unwrap_or(Instant::FAR_FUTURE)
+    }
+
+    /// What it has done so far.
+    pub fn statistics(&self) -> RecordServerStatistics {
+        RecordServerStatistics { sessions: self.sessions.len(), ..self.statistics }
+    }
+
+    fn handle_hello(&mut self, now: Instant, peer: RecordPeer, nonce: u64) {
+        self.pending.retain(|pending| now.since(pending.at) < PENDING_KEPT);
+        // A repeated Hello gets the same answer, so that its first answer stays valid.
+        let known = self.pending.iter().find(|pending| pending.peer == peer);
+        let token = known.map_or_else(&mut self.secrets, |pending| pending.token);
+        if known.is_none() {
+            self.make_room(network_of(peer));
+            self.pending.push_back(Pending { peer, token, at: now });
+        }
+        self.answer(peer, &Message::Challenge { nonce, token });
+    }
+
+    /// Makes room for a challenge to `network`: one that has enough gives up its own oldest, or
+    /// else, when there are too many in all, whoever has the most does.
+    fn make_room(&mut self, network: IpAddr) {
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for pending in &self.pending {
+            *counts.entry(network_of(pending.peer)).or_default() += 1;
+        }
+        let own = counts.get(&network).copied().unwrap_or(0);
+        let greatest = counts.into_iter().max_by_key(|(_, count)| *count);
+        let from = match greatest {
+            _ if own >= PENDING_PER_NETWORK => network,
+            Some((greatest, _)) if self.pending.len() >= PENDING_MAX => greatest,
+            _ => return,
+        };
+        let oldest = self.pending.iter().position(|pending| network_of(pending.peer) == from);
+        if let Some(index) = oldest {
+            self.pending.remove(index);
+        }
+    }
+
+    fn handle_open(&mut self, now: Instant, peer: RecordPeer, open: Open) {
+        // The Welcome may have been lost.
+        for (token, resumed) in [(open.token, false), (open.resume, true)] {
+            if let Some(session) = self.session(token, peer) {
+                let start_unix_us = session.start_unix_us;
+                let welcome = Welcome { token: open.token, resumed, start_unix_us };
+                return self.answer(peer, &Message::Welcome(welcome));
+            }
+        }
+        let is_pending = |pending: &Pending| pending.token == open.token && pending.peer == peer;
+        let Some(index) = self.pending.iter().position(is_pending) else {
+            self.statistics.ignored += 1;
+            return;
+        };
+        self.pending.remove(index);
+        let knows = |token: &RecordToken| token.verify(&open.request(), &open.proof);
+        if !self.token.as_ref().is_none_or(knows) {
+            return self.refuse(peer, open.token, Refusal::Token);
+        }
+        if let Some(session) = self.sessions.get_mut(&open.resume) {
+            // It is the same client: it knows the session's secret, and that of its new address.
+            session.peer = peer;
+            session.endpoint.on_heard(now);
+            let start_unix_us = session.start_unix_us;
+            let welcome = Welcome { token: open.token, resumed: true, start_unix_us };
+            return self.answer(peer, &Message::Welcome(welcome));
+        }
+        self.end_sessions(now);
+        let network = network_of(peer);
+        let of_network = |session: &&Session| network_of(session.peer) == network;
+        if self.sessions.len() >= self.limits.sessions
+            || self.sessions.values().filter(of_network).count() >= SESSIONS_PER_NETWORK
+        {
+            return self.refuse(peer, open.token, Refusal::Busy);
+        }
+        if !self.allows(&open.plan) {
+            return self.refuse(peer, open.token, Refusal::Plan);
+        }
+        let promised: u64 = self.sessions.values().map(|session| session.sends.as_bps()).sum();
+        if promised + sends(&open.plan).as_bps() > self.limits.rate_all.as_bps() {
+            return self.refuse(peer, open.token, Refusal::Busy);
+        }
+        let session = self.new_session(now, peer, &open);
+        let (token, start_unix_us) = (open.token, session.start_unix_us);
+        self.sessions.insert(token, session);
+        self.answer(peer, &Message::Welcome(Welcome { token, resumed: false, start_unix_us }));
+    }
+
+    fn new_session(&mut self, now: Instant, peer: RecordPeer, open: &Open) -> Session {
+        self.statistics.opened += 1;
+        let elapsed = Duration::from_micros(open.elapsed_us).min(open.plan.duration());
+        let start = (self.unix_epoch + now.since(Instant::ZERO)).saturating_sub(elapsed);
+        let clock = PlanClock::new(now, elapsed);
+        let endpoint = Endpoint::new(
+            now,
+            open.token,
+            &open.plan,
+            clock,
+            open.plan.down,
+            header_bytes(peer.remote.is_ipv4()),
+        );
+        Session {
+            peer,
+            start_unix_us: u64::try_from(start.as_micros()).unwrap_or(u64::MAX),
+            ends_at: clock.instant(open.plan.duration()) + FINISH_MAX,
+            sends: sends(&open.plan),
+            endpoint,
+            log: LogSender::default(),
+        }
+    }
+
+    fn allows(&self, plan: &RecordPlan) -> bool {
+        plan.check().is_ok() && plan.length <= self.limits.length && sends(plan) <= self.limits.rate
+    }
+
+    fn handle_packet(&mut self, now: Instant, peer: RecordPeer, packet: &Packet) {
+        let Some(session) = self.session(packet.token, peer) else {
+            self.statistics.ignored += 1;
+            return;
+        };
+        session.log.on_confirmed(now, packet.confirmed);
+        let log = &mut session.log;
+        session.endpoint.handle_packet(now, packet, &mut |entry| log.push(entry));
+        if packet.finishing {
+            session.endpoint.sender.finish();
+        }
+    }
+
+    fn handle_report(&mut self, now: Instant, peer: RecordPeer, report: &Report, payload: &[u8]) {
+        let Some(session) = self.session(report.token, peer) else {
+            self.statistics.ignored += 1;
+            return;
+        };
+        session.log.on_confirmed(now, report.confirmed);
+        let log = &mut session.log;
+        let log = &mut |entry| log.push(entry);
+        session.endpoint.handle_report(now, report, payload.len(), log);
+    }
+
+    fn session(&mut self, token: u64, peer: RecordPeer) -> Option<&mut Session> {
+        self.sessions.get_mut(&token).filter(|session| session.peer == peer)
+    }
+
+    fn refuse(&mut self, peer: RecordPeer, to: u64, why: Refusal) {
+        self.statistics.refused += 1;
+        self.answer(peer, &Message::Refuse { to, why });
+    }
+
+    fn answer(&mut self, peer: RecordPeer, message: &Message) {
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push_back((peer, message.encode()));
+        }
+    }
+
+    /// Ends the sessions that are silent or beyond their plan.
+    fn end_sessions(&mut self, now: Instant) {
+        let over = self.sessions.iter().filter(|(_, session)| session.kept_until() <= now);
+        let over: Vec<u64> = over.map(|entry| *entry.0).collect();
+        over.into_iter().for_each(|token| self.end_session(token));
+    }
+
+    fn end_session(&mut self, token: u64) {
+        if let Some(session) = self.sessions.remove(&token) {
+            self.statistics.bytes_sent += session.endpoint.sender.data_bytes();
+            self.statistics.bytes_received += session.endpoint.receiver.bytes();
+        }
+    }
+}
+
+impl Session {
+    fn kept_until(&self) -> Instant {
+        self.ends_at.min(self.endpoint.heard_at + SESSION_KEPT)
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
+        let round_trip = self.endpoint.sender.round_trip();
+        if self.log.poll_timeout(round_trip).is_some_and(|due| due <= now) {
+            self.endpoint.receiver.due_at(now);
+        }
+        // A probe does not wait behind a report.
+        if let Some(packet) = self.endpoint.poll_packet(now, 0) {
+            return Some(packet);
+        }
+        let log = &mut self.log;
+        let report = self.endpoint.receiver.poll_report(now, &mut |entry| log.push(entry));
+        let mut report = report?;
+        report.token = self.endpoint.token;
+        (report.log_first, report.entries) = self.log.take(now, round_trip);
+        report.log_end = self.log.end();
+        report.log_discarded = self.log.discarded();
+        if self.log.has_news() {
+            self.endpoint.receiver.due_at(now);
+        }
+        Some(Message::Report(report).encode())
+    }
+
+    fn poll_timeout(&self, now: Instant) -> Instant {
+        // What was due of the log has made a report due.
+        let round_trip = self.endpoint.sender.round_trip();
+        let log = self.log.poll_timeout(round_trip).filter(|&due| due > now);
+        self.endpoint.poll_timeout(now).min(log.unwrap_or(Instant::FAR_FUTURE))
+    }
+}
+
+impl fmt::Debug for RecordServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordServer")
+            .field("limits", &self.limits)
+            .field("statistics", &self.statistics())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The highest rate at which the server sends by a plan.
+fn sends(plan: &RecordPlan) -> Rate {
+    match plan.mode {
+        _ if !plan.down => Rate::ZERO,
+        RecordMode::Constant(rate) => rate,
+        RecordMode::Saturate => plan.rate_max,
+    }
+}
+
+/// Who shares limits: an IPv4 address, or the network of an IPv6 one, in which a host has all
+/// addresses that it likes.
+fn network_of(peer: RecordPeer) -> IpAddr {
+    match peer.remote.ip().to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+/// The most sessions of one network: the links of a vehicle may share a carrier's address.
+const SESSIONS_PER_NETWORK: usize = 16;
+/// How long a challenge can be answered: clients wait for their slowest link.
+const PENDING_KEPT: Duration = Duration::from_secs(30);
+const PENDING_MAX: usize = 1_024;
+const PENDING_PER_NETWORK: usize = 32;
+/// Answers that wait to be sent.
+const ANSWERS_MAX: usize = 256;
+/// How long a client may fetch the rest of the log after its plan.
+const FINISH_MAX: Duration = Duration::from_secs(30);
+/// How long a silent session is kept, as links in tunnels come back.
+const SESSION_KEPT: Duration = Duration::from_secs(120);

@@ -1,0 +1,353 @@
+//! Recording emulated links and replaying them gives the links back.
+
+mod hostile;
+mod on_off;
+mod world;
+
+use std::time::Duration;
+
+use roadweave_emulate::{
+    AtEnd, Capacity, Link, LinkSettings, Operator, Opportunities, Timeline, Trace, Unknown,
+    format_csv, parse_csv, synthetic_trace,
+};
+use roadweave_proto::{Instant, Rate};
+use world::{START, World};
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn plan(seconds: u64) -> RecordPlan {
+    RecordPlan { length: SECOND * seconds as u32, ..RecordPlan::default() }
+}
+
+fn constant(kbps: u64, delay_ms: u32) -> Trace {
+    Trace::constant(Rate::from_kbps(kbps), MS * delay_ms)
+}
+
+/// Values that begin at these seconds after the plan's start.
+fn steps<V: Copy>(steps: &[(u64, V)]) -> Timeline<V> {
+    let steps = steps.iter().map(|&(at, value)| (SECOND * at as u32, value));
+    Timeline::new(steps, SECOND * 100_000, AtEnd::Hold).unwrap()
+}
+
+/// A world that has recorded these links.
+fn recorded(plan: &RecordPlan, traces: &[(Trace, Trace)]) -> World {
+    let mut world = World::new(plan, traces);
+    world.run();
+    world
+}
+
+/// Both directions of what was recorded of a link that is the same in both.
+fn both_ways(plan: &RecordPlan, trace: &Trace) -> [DirectionRecording; 2] {
+    let world = recorded(plan, &[(trace.clone(), trace.clone())]);
+    let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
+    assert_eq!(recording.entries_missing, 0);
+    [recording.up, recording.down]
+}
+
+fn opportunities(trace: &Trace) -> &Opportunities {
+    match &**trace.capacity() {
+        Capacity::Opportunities(opportunities) => opportunities,
+        Capacity::Rates(_) => panic!("it was not measured"),
+    }
+}
+
+/// The bytes of a recording from `from` on, within `lasting`.
+fn bytes_of(trace: &Trace, from: Duration, lasting: Duration) -> u64 {
+    let within = opportunities(trace).iter().filter(|(at, _)| (from..from + lasting).contains(at));
+    within.map(|(_, bytes)| bytes).sum()
+}
+
+fn assert_within(measured: f64, expected: f64, share: f64) {
+    let off = (measured / expected - 1.0).abs();
+    assert!(off <= share, "{measured} instead of {expected}: {:.1} % off", off * 100.0);
+}
+
+/// Checks a capacity to 3 % and a delay to 2 ms; the probes' own 78 bytes take time, too.
+fn check(recording: &DirectionRecording, capacity: Rate, delay: Duration) {
+    let delay = delay + capacity.time_for(78);
+    let measured = recording.trace.capacity().mean_rate();
+    assert_within(measured.as_bps() as f64, capacity.as_bps() as f64, 0.03);
+    let length = recording.trace.length().unwrap();
+    for at in (0..).map(|index| SECOND * index).take_while(|at| *at < length) {
+        let measured = recording.trace.delay().at(at);
+        assert!(measured.abs_diff(delay) < MS * 2, "{measured:?} for {delay:?}");
+    }
+}
+
+#[test]
+fn a_constant_link_is_given_back_at_any_rate_and_delay() {
+    for (kbps, delay_ms) in [(200, 10), (1_000, 300), (6_000, 20), (30_000, 5), (150_000, 40)] {
+        let trace = constant(kbps, delay_ms);
+        let world = recorded(&plan(20), &[(trace.clone(), trace)]);
+        for clock in [DelayClock::HalfRoundTrip, DelayClock::Synchronized] {
+            let recording = world.recording(0, clock).unwrap();
+            assert_eq!(recording.delay_clock, clock);
+            for direction in [&recording.up, &recording.down] {
+                check(direction, Rate::from_kbps(kbps), MS * delay_ms);
+                assert_eq!(direction.trace.length(), Some(SECOND * 10));
+                assert_eq!(direction.summary.loss, Some(0.0));
+            }
+        }
+    }
+}
+
+/// Capacity and delay change from cycle to cycle.
+const CHANGES: [(u64, u64, u32); 4] =
+    [(0, 20_000, 25), (12, 3_000, 60), (22, 45_000, 12), (32, 8_000, 40)];
+
+fn changing() -> Trace {
+    let rates = CHANGES.map(|(at, kbps, _)| (at, Rate::from_kbps(kbps)));
+    let delays = CHANGES.map(|(at, _, delay_ms)| (at, MS * delay_ms));
+    Trace::new(Capacity::Rates(steps(&rates)), steps(&delays), Timeline::constant(0.0))
+}
+
+#[test]
+fn a_link_that_changes_is_given_back_when_replayed() {
+    for recording in both_ways(&plan(40), &changing()) {
+        let replay = recording.trace;
+        assert_eq!(replay.length(), Some(SECOND * 20));
+        // Twice: a replay starts again when it is over.
+        for (segment, (_, kbps, delay_ms)) in (0..).zip(CHANGES.into_iter().chain(CHANGES)) {
+            let begin = Instant::ZERO + SECOND * 5 * segment;
+            let arrived = flood(&replay, begin + MS * 200, SECOND * 4);
+            assert_within(arrived as f64, Rate::from_kbps(kbps).bytes_in(SECOND * 4) as f64, 0.03);
+            let idle = idle_delay(&replay, begin + MS * 200, SECOND * 4);
+            let expected = MS * delay_ms + Rate::from_kbps(kbps).time_for(78);
+            assert!(idle.abs_diff(expected) < MS * 2, "{idle:?} for {expected:?}");
+        }
+    }
+}
+
+/// The bytes that a replay delivers within `lasting` of a flood that begins at `from`, from its
+/// first arrival on.
+fn flood(replay: &Trace, from: Instant, lasting: Duration) -> u64 {
+    let mut link =
+        Link::new(LinkSettings { queue_bytes: 60_000, ..LinkSettings::new(replay.clone(), 1) });
+    let mut now = from;
+    let mut arrived = Vec::new();
+    while now < from + lasting + SECOND {
+        while link.push(now, 1_500, 1_500).is_ok() {}
+        let next = link.poll_timeout().unwrap();
+        // What departs at one moment makes room for the packets that depart at the next.
+        now = next.min(now + MS);
+        while let Some(bytes) = link.poll(now) {
+            arrived.push((now, bytes));
+        }
+    }
+    let first = arrived[0].0;
+    arrived.iter().filter(|(at, _)| at.since(first) < lasting).map(|(_, bytes)| bytes).sum()
+}
+
+/// The smallest delay of a probe each 101 ms over the idle replay.
+fn idle_delay(replay: &Trace, from: Instant, lasting: Duration) -> Duration {
+    let mut link = Link::new(LinkSettings::new(replay.clone(), 1));
+    let probe = |index: u32| {
+        let now = from + MS * 101 * index;
+        link.push(now, 78, ()).unwrap();
+        let arrives = link.poll_timeout().unwrap();
+        link.poll(arrives).unwrap();
+        arrives.since(now)
+    };
+    (0..).map_while(|index| (MS * 101 * index < lasting).then_some(index)).map(probe).min().unwrap()
+}
+
+#[test]
+fn a_cellular_link_is_given_back_second_by_second() {
+    let plan = plan(120);
+    for (seed, operator) in [(1, Operator::LTE), (3, Operator::VERIZON)] {
+        let trace = synthetic_trace(seed, 0, &operator, SECOND * 200);
+        let Capacity::Rates(rates) = &**trace.capacity() else { panic!("it has rates") };
+        let kilobytes = |from: Duration, lasting: Duration| {
+            let millis = 0..lasting.as_millis() as u32;
+            millis.map(|ms| rates.at(from + MS * ms).bytes_in(MS) as f64 / 1e3).sum::<f64>()
+        };
+        // A delay that jumps by a second while the link is filled would read as missing capacity.
+        let trace =
+            trace.with_loss(Timeline::constant(0.0)).with_delay(Timeline::constant(MS * 30));
+        let [recording, _] = both_ways(&plan, &trace);
+        let (mut all, mut all_expected, mut off) = (0.0, 0.0, 0.0);
+        for second in 0..60 {
+            let cycle = second / 5 + 1;
+            let recorded_at = plan.counts_from(cycle) + SECOND * u32::from(second % 5);
+            let expected = kilobytes(recorded_at, SECOND);
+            let measured =
+                bytes_of(&recording.trace, SECOND * u32::from(second), SECOND) as f64 / 1e3;
+            all += measured;
+            all_expected += expected;
+            off += (measured - expected).abs();
+        }
+        assert_within(all, all_expected, 0.03);
+        assert!(off / all_expected < 0.03, "{} {off} of {all_expected}", operator.name);
+    }
+}
+
+#[test]
+fn each_direction_has_its_own_delay_when_clocks_are_synchronised() {
+    let pair = (constant(10_000, 50), constant(40_000, 15));
+    let mut world = World::new(&plan(10), &[pair]);
+    world.run();
+    let recording = world.recording(0, DelayClock::Synchronized).unwrap();
+    check(&recording.up, Rate::from_kbps(10_000), MS * 50);
+    check(&recording.down, Rate::from_kbps(40_000), MS * 15);
+    // Without them it is half of the round trip, which also survives the round trip alone.
+    let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
+    check(&recording.up, Rate::from_kbps(10_000), Duration::from_micros(32_500));
+    check(&recording.down, Rate::from_kbps(40_000), Duration::from_micros(32_500));
+}
+
+#[test]
+fn several_links_follow_one_plan_and_every_run_is_the_same() {
+    let traces = [(6_000, 20), (30_000, 35), (40_000, 8)]
+        .map(|(kbps, delay_ms)| (constant(kbps, delay_ms), constant(2 * kbps, delay_ms)));
+    let run = || {
+        let world = recorded(&plan(10), &traces);
+        let recording = |link| world.recording(link, DelayClock::HalfRoundTrip).unwrap();
+        (0..3).map(recording).collect::<Vec<LinkRecording>>()
+    };
+    let recordings = run();
+    for (recording, (up, down)) in recordings.iter().zip(&traces) {
+        let delay = up.delay().at(Duration::ZERO);
+        check(&recording.up, up.capacity().mean_rate(), delay);
+        check(&recording.down, down.capacity().mean_rate(), delay);
+    }
+    assert_eq!(recordings, run());
+}
+
+#[test]
+fn what_is_recorded_reads_as_the_same_from_its_file() {
+    for recording in both_ways(&plan(20), &changing()) {
+        let text = format_csv(&recording.trace);
+        let read = parse_csv("modem.csv", &text, Unknown::default()).unwrap();
+        assert_eq!(read, recording.trace);
+    }
+}
+
+#[test]
+fn loss_is_that_of_the_probes_and_reports_survive_it() {
+    let lossy = constant(10_000, 20).with_loss(Timeline::constant(0.1));
+    for recording in both_ways(&plan(200), &lossy) {
+        let loss = recording.summary.loss.unwrap();
+        assert!((0.07..0.13).contains(&loss), "{loss}");
+        // What is lost on the way is no capacity: a tenth is missing.
+        let measured = recording.trace.capacity().mean_rate().as_bps() as f64;
+        assert_within(measured, 9e6, 0.03);
+    }
+}
+
+#[test]
+fn a_constant_rate_measures_what_is_below_it_without_pause() {
+    let plan =
+        RecordPlan { mode: RecordMode::Constant(Rate::from_kbps(50_000)), down: false, ..plan(30) };
+    let rates = [(0, 30_000), (12, 80_000), (22, 10_000)].map(|(at, r)| (at, Rate::from_kbps(r)));
+    let trace = constant(1, 30).with_capacity(Capacity::Rates(steps(&rates)));
+    let world = recorded(&plan, &[(trace.clone(), trace)]);
+    let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
+    let up = &recording.up.trace;
+    assert_eq!(up.length(), Some(SECOND * 30));
+    for (from, kbps) in [(0, 30_000), (10, 50_000), (20, 10_000)] {
+        let bytes = bytes_of(up, SECOND * from, SECOND * 9);
+        assert_within(bytes as f64, Rate::from_kbps(kbps).bytes_in(SECOND * 9) as f64, 0.03);
+    }
+    assert!(up.delay().at(Duration::ZERO).abs_diff(MS * 30) < MS * 2);
+    assert_eq!(recording.up.summary.loss, None);
+    // The direction that was not saturated has a delay, and the capacity of what is not known.
+    assert_eq!(recording.down.summary.capacity_bps, None);
+    assert_eq!(recording.down.trace.capacity().mean_rate(), Rate::from_kbps(20_000));
+}
+
+#[test]
+fn an_outage_is_recorded_as_one_and_the_session_survives_it() {
+    let plan = plan(50);
+    let mut world = World::new(&plan, &[(constant(10_000, 20), constant(10_000, 20))]);
+    // Dead from the saturation of the second cycle to that of the fourth.
+    for (at, dead) in [(14, true), (34, false)] {
+        world.run_until(START + SECOND * at);
+        let now = world.now;
+        world.links[0].iter_mut().for_each(|link| link.set_dead(now, dead));
+    }
+    world.run();
+    let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
+    assert_eq!(world.server.statistics().opened, 1);
+    assert_eq!(recording.entries_missing, 0);
+    for direction in [&recording.up, &recording.down] {
+        let rate = |from| bytes_of(&direction.trace, MS * from, MS * 1_000) as f64 * 8.0;
+        assert_within(rate(3_000), 10e6, 0.03);
+        assert_within(rate(5_000), 10e6, 0.03);
+        assert_eq!([7_000, 8_000, 10_000, 12_000, 14_000, 15_000].map(rate), [0.0; 6]);
+        assert_within(rate(18_000), 10e6, 0.03);
+        assert_within(rate(21_000), 10e6, 0.03);
+    }
+}
+
+#[test]
+fn a_link_that_changes_its_address_goes_on_with_its_session() {
+    let mut world = World::new(&plan(30), &[(constant(10_000, 20), constant(10_000, 20))]);
+    world.run_until(START + SECOND * 9);
+    world.ports[0] = 77;
+    world.run();
+    let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
+    assert_eq!((world.server.statistics().opened, recording.entries_missing), (1, 0));
+    check(&recording.up, Rate::from_kbps(10_000), MS * 20);
+    check(&recording.down, Rate::from_kbps(10_000), MS * 20);
+}
+
+#[test]
+fn a_server_that_starts_again_costs_a_few_seconds() {
+    let mut world = World::new(&plan(30), &[(constant(10_000, 20), constant(10_000, 20))]);
+    world.run_until(START + SECOND * 8);
+    world.server = World::new_server(SECOND * 10, 7);
+    world.server_started = SECOND * 10;
+    world.run();
+    assert_eq!(world.server.statistics().opened, 1);
+    for clock in [DelayClock::HalfRoundTrip, DelayClock::Synchronized] {
+        let recording = world.recording(0, clock).unwrap();
+        for direction in [&recording.up, &recording.down] {
+            let rest = bytes_of(&direction.trace, SECOND * 5, SECOND * 10);
+            assert_within(rest as f64, Rate::from_kbps(10_000).bytes_in(SECOND * 10) as f64, 0.03);
+            assert!(direction.trace.delay().at(SECOND * 12).abs_diff(MS * 20) < MS * 2);
+        }
+    }
+}
+
+#[test]
+fn a_recording_that_is_interrupted_keeps_what_it_has() {
+    let trace = constant(10_000, 20);
+    let mut world = World::new(&plan(60), &[(trace.clone(), trace)]);
+    // In the middle of the second saturation, of which 3 s count.
+    world.run_until(START + MS * 15_500);
+    let now = world.now;
+    world.clients[0].finish(now);
+    world.run();
+    assert!(world.now.since(now) < SECOND * 2, "{}", world.now);
+    let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
+    assert_eq!(recording.up.trace.length(), Some(SECOND * 8));
+    check(&recording.up, Rate::from_kbps(10_000), MS * 20);
+    check(&recording.down, Rate::from_kbps(10_000), MS * 20);
+
+    let trace = constant(10_000, 20);
+    let mut world = World::new(&plan(60), &[(trace.clone(), trace)]);
+    world.run_until(START + SECOND);
+    let now = world.now;
+    world.clients[0].finish(now);
+    world.run();
+    let error = world.recording(0, DelayClock::HalfRoundTrip).unwrap_err();
+    assert_eq!(error, RecordError::TooShort);
+}
+
+#[test]
+fn short_cycles_measure_the_same() {
+    let plan = RecordPlan { cycle: SECOND * 4, ..plan(8) };
+    let world = recorded(&plan, &[(constant(4_000, 40), constant(8_000, 40))]);
+    let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
+    for (direction, kbps) in [(&recording.up, 4_000), (&recording.down, 8_000)] {
+        check(direction, Rate::from_kbps(kbps), MS * 40);
+        // From the first moment of each cycle on.
+        for from in [0, 1_000, 2_000, 3_000] {
+            let bytes = bytes_of(&direction.trace, MS * from, MS * 250);
+            assert_within(bytes as f64, Rate::from_kbps(kbps).bytes_in(MS * 250) as f64, 0.03);
+        }
+    }
+}
