@@ -3,7 +3,7 @@
 # where their database can be had (a git repository, https://github.com/rustsec/advisory-db).
 #
 #   deploy/deny.sh [--if-possible]    without cargo-deny: installs it, or with --if-possible
-#                                     leaves it at crates/roadweave/tests/dependencies.rs,
+#                                     leaves it at crates/roadweave/tests/it/dependencies.rs,
 #                                     a part of `make test`
 set -eu
 cd "$(dirname "$0")/.."

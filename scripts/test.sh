@@ -10,13 +10,13 @@
 set -eu
 cd "$(dirname "$0")/.."
 cargo="${CARGO:-cargo}"
-# Where those lie that wait: one of them, with two tests at a time, takes an eighth of a processor.
-waiting='/(crates/((admin|roadweave|web)/tests|device)|tools/(video/tests|bench/tests/(record|stack)))[/.]'
+# Where those lie that wait: a test of them takes a sixteenth of a processor.
+waiting='/(crates/((admin|roadweave|web)/tests|device)|tools/video/tests)[/.]'
 # Those that know no clock but their own; some have a single test, which takes one processor.
-virtual='/(crates/(stream|tunnel|quic|schedule|recovery|coding|proto|fleet)|tools/lab)[/.]'
+virtual='/(crates/(stream|tunnel|quic|schedule|recovery|coding|proto|fleet)|tools/(lab|bench/tests/it))[/.]'
 # One of those that wait measures what a link carries.
 alone=/crates/roadweave/tests/measured.rs
-side_by_side=4
+side_by_side=2
 # What those leave of the processors. No priority says so: where low priorities meet other work,
 # Linux 6.18 leaves its own threads, for which each `nft` waits, without a processor for seconds.
 spare=$(($(nproc) > 1 ? $(nproc) - 1 : 1))
@@ -25,6 +25,8 @@ spare=$(($(nproc) > 1 ? $(nproc) - 1 : 1))
 if [ "${1:-}" = --one ]; then
     folder=$2 source=${3#"$PWD/"} program=$4 results=$5
     kept="$results/${program##*/}"
+    # Most of those that wait are in one program.
+    case $source in crates/roadweave/tests/it/*) export RUST_TEST_THREADS=6 ;; esac
     echo "     Running $source (${program#"$PWD/"})" >"$kept.log"
     if ! (cd "$folder" && exec "$program") >>"$kept.log" 2>&1; then
         {
@@ -56,10 +58,10 @@ run() {
 listed() { grep -E "$@" "$results/programs" || true; }
 
 # By far the longest of each kind come first.
-first() { listed "$2" | grep "$1" || true; }
+first() { listed "$2" | grep "$1" | grep -v $alone || true; }
 rest() { listed "$2" | grep -v -e "$1" -e $alone || true; }
 { first /lab/ "$virtual" && rest /lab/ "$virtual"; } | run "$spare" &
-{ first /placement.rs "$waiting" && rest /placement.rs "$waiting"; } | run $side_by_side
+{ first /roadweave/tests/ "$waiting" && rest /roadweave/tests/ "$waiting"; } | run $side_by_side
 # These start a PostgreSQL, and have stopwatches for whoever guesses.
 listed /control/src/ | run 1
 wait

@@ -10,7 +10,7 @@
 //!
 //! A million trials take 90 s. Ends with 1 when a share of failures contradicts the theorem.
 
-#[path = "../tests/theorem/law.rs"]
+#[path = "../tests/it/theorem/law.rs"]
 mod law;
 
 use std::process::ExitCode;

@@ -6,6 +6,7 @@
 )]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::process::Output;

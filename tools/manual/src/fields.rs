@@ -156,7 +156,7 @@ mod tests {
         for (_, text) in [CONFIGURATION, ROUTER, PROXY] {
             let mut is_table = false;
             for line in text.lines() {
-                let head = ["| field | default |", "| name | what it does | for |"];
+                let head = ["| field | default |", "| name | what it does | choose it for |"];
                 is_table = line.starts_with('|') && is_table
                     || head.iter().any(|head| line.starts_with(head));
                 let name = line.strip_prefix("| `").and_then(|rest| rest.split('`').next());

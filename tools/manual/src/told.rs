@@ -132,6 +132,10 @@ mod tests {
         let mut wrong = Vec::new();
         for page in pages {
             let text = fs::read_to_string(&page).expect("a page");
+            // What is measured by commands that are gone stays as a result.
+            if text.contains("(README.md#code-that-is-gone)") {
+                continue;
+            }
             for line in lines(&text) {
                 count += 1;
                 if let Some(what) = unknown(&line, &product, &controller) {

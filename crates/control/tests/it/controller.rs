@@ -1,0 +1,303 @@
+//! The program as a user starts it: makes a controller, serves, refuses what cannot be.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn controller(words: &[&str], folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-controller"));
+    command.args(words).arg("--folder").arg(folder).env_remove("ROADWEAVE_LOG");
+    command
+}
+
+fn run(words: &[&str], folder: &Path) -> Output {
+    controller(words, folder).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A port that was free a moment ago.
+fn port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Makes a controller on a free port; returns that.
+fn init(folder: &Path) -> u16 {
+    let port = port();
+    let address = format!("127.0.0.1:{port}");
+    let output = run(&["init", "--address", &address, "--listen", &address], folder);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    assert!(said.contains("password: ") && said.contains("--fingerprint "), "{said}");
+    port
+}
+
+struct Running(Child);
+
+impl Running {
+    fn start(folder: &Path, port: u16) -> Self {
+        let child = controller(&["run"], folder).stderr(Stdio::null()).spawn().unwrap();
+        let running = Self(child);
+        let end = Instant::now() + Duration::from_secs(30);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < end, "it does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        running
+    }
+
+    /// Asks it to stop, and waits.
+    fn stop(mut self) -> bool {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.0.wait().unwrap().success()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_controller_is_made_once_serves_alone_and_stops_when_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("controller");
+    let port = init(&place);
+    for (name, mode) in [("controller.key", 0o600), ("root.key", 0o600), ("controller.toml", 0o600)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let found = fs::metadata(place.join(name)).unwrap().permissions().mode();
+        assert_eq!(found & 0o777, mode, "{name}");
+    }
+    let again = run(&["init", "--address", "x:1"], &place);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("already"), "{}", text(&again.stderr));
+    let key = fs::read_to_string(place.join("controller.key")).unwrap();
+    let kept = run(&["init", "--keep", "--address", &format!("127.0.0.1:{port}")], &place);
+    assert!(kept.status.success(), "{}", text(&kept.stderr));
+    assert_eq!(fs::read_to_string(place.join("controller.key")).unwrap(), key);
+    let running = Running::start(&place, port);
+    let second = run(&["run"], &place);
+    assert_eq!(second.status.code(), Some(2));
+    assert!(text(&second.stderr).contains("another roadweave-controller works in"));
+    assert!(running.stop());
+}
+
+#[test]
+fn the_root_of_an_earlier_try_is_not_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let keygen = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-controller"));
+        let made = command.arg("keygen").arg(folder.path().join(name)).output().unwrap();
+        text(&made.stdout).trim().to_owned()
+    };
+    let (one, other) = (keygen("one.key"), keygen("other.key"));
+    let address = ["init", "--address", "x:1"];
+    let refused = |words: &[&str], place: &Path, part: &str| {
+        let output = run(&[&address[..], words].concat(), place);
+        let errors = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && errors.contains(part), "{words:?}: {errors}");
+    };
+    let place = folder.path().join("held");
+    fs::create_dir(&place).unwrap();
+    fs::copy(folder.path().join("one.key"), place.join("root.key")).unwrap();
+    refused(&["--root", &one], &place, "root.key is there already");
+    let place = folder.path().join("elsewhere");
+    let made = run(&[&address[..], &["--root", &one]].concat(), &place);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    refused(&["--keep", "--root", &other], &place, &one);
+    for words in [&["--keep", "--root", &one][..], &["--keep"]] {
+        assert!(run(&[&address[..], words].concat(), &place).status.success(), "{words:?}");
+    }
+    fs::remove_file(place.join("controller.toml")).unwrap();
+    refused(&["--root", &other], &place, &one);
+    refused(&[], &place, "root.pub is there already");
+}
+
+#[test]
+fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("controller");
+    init(&place);
+    let file = folder.path().join("fleet.backup");
+    let file = file.to_str().unwrap();
+    let made = run(&["backup", file], &place);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    assert_eq!(run(&["backup", file], &place).status.code(), Some(2));
+    let full = run(&["restore", file], &place);
+    assert_eq!(full.status.code(), Some(2), "{}", text(&full.stderr));
+    assert!(text(&full.stderr).contains("empty database"));
+    let old = folder.path().join("old.db");
+    fs::rename(place.join("roadweave.db"), &old).unwrap();
+    let restored = run(&["restore", file], &place);
+    assert!(restored.status.success(), "{}", text(&restored.stderr));
+    assert!(text(&restored.stdout).contains("the epoch is 2"), "{}", text(&restored.stdout));
+    // The database of before comes back: it is told, and not served.
+    fs::rename(&old, place.join("roadweave.db")).unwrap();
+    for name in ["roadweave.db-wal", "roadweave.db-shm"] {
+        let _ = fs::remove_file(place.join(name));
+    }
+    let refused = run(&["run"], &place);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("older copy"), "{}", text(&refused.stderr));
+    // An older copy of the same epoch too, and one of an epoch that was not begun here.
+    assert!(run(&["restore", "--aside", file], &place).status.success());
+    assert_eq!(fs::read_to_string(place.join("epoch")).unwrap(), "3\n");
+    let refused = |part: &str| {
+        let refused = run(&["run"], &place);
+        let said = text(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && said.contains(part), "{said}");
+        assert!(said.contains("roadweave-controller backup"), "it names the way out: {said}");
+    };
+    let seen = r#"{"epoch":3,"change":1000000,"revocations":{"serial":0,"hash":""}}"#;
+    fs::write(place.join("seen.json"), seen).unwrap();
+    refused("this controller has seen 1000000");
+    let seen = r#"{"epoch":3,"change":1,"revocations":{"serial":1,"hash":"x"}}"#;
+    fs::write(place.join("seen.json"), seen).unwrap();
+    refused("revocation 1 is missing");
+    fs::write(place.join("epoch"), "2\n").unwrap();
+    refused("has begun 2 at most");
+    fs::remove_file(place.join("epoch")).unwrap();
+    refused("only init and restore");
+    // Another controller's backup is none of this one's.
+    let other = folder.path().join("other");
+    init(&other);
+    fs::remove_file(other.join("roadweave.db")).unwrap();
+    let foreign = run(&["restore", file], &other);
+    assert_eq!(foreign.status.code(), Some(2));
+    assert!(text(&foreign.stderr).contains("another key"), "{}", text(&foreign.stderr));
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("controller");
+    let nothing = run(&["run"], &place);
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(text(&nothing.stderr).contains("roadweave-controller init makes one"));
+    init(&place);
+    let config = place.join("controller.toml");
+    let good = fs::read_to_string(&config).unwrap();
+    let check = |config_text: &str, parts: &[&str]| {
+        fs::write(&config, config_text).unwrap();
+        let output = run(&["run"], &place);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        for part in parts {
+            assert!(said.contains(part), "{part:?} is not in {said}");
+        }
+    };
+    check(&good.replace("database = ", "databse = "), &["controller.toml", "databse", "line 6"]);
+    check(&good.replace("roadweave.db", "mysql://x"), &["line 6", "mysql://x"]);
+    check("addresses = [\"fleet\"]\n", &["line 1", "host:port"]);
+    check("addresses = []\n", &["addresses: 1 to 8"]);
+    let oidc = |fields: &str| format!("{good}\n[oidc]\nclient_id = \"x\"\n{fields}\n");
+    let issuer = "issuer = \"https://login.example.org\"\nroles = { ops = \"operator\" }";
+    let plain = issuer.replace("https", "http");
+    check(&oidc(&plain), &["oidc.issuer", "https://"]);
+    check(&oidc(&issuer.replace("{ ops = \"operator\" }", "{}")), &["oidc.roles"]);
+    check(&oidc(&issuer.replace("operator", "king")), &["king", "operator"]);
+    check(&oidc(&format!("{issuer}\nurl = \"fleet/\"")), &["oidc.url"]);
+    check(&oidc(&format!("{issuer}\nclient_secret_file = \"none\"")), &["cannot read", "none"]);
+    fs::write(place.join("none"), "secret\n").unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    fs::set_permissions(place.join("none"), open).unwrap();
+    check(&oidc(&format!("{issuer}\nclient_secret_file = \"none\"")), &["chmod 600"]);
+    fs::write(&config, &good).unwrap();
+    let key = place.join("controller.key");
+    fs::write(&key, "no key\n").unwrap();
+    let output = run(&["run"], &place);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("controller.key"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("controller");
+    init(&place);
+    let config = place.join("controller.toml");
+    let before = fs::read_to_string(&config).unwrap();
+    let own = format!("{before}\n# Ours.\n[oidc]\nissuer = \"https://x.example\"\n");
+    let own = format!("{own}client_id = \"x\"\nroles = {{ ops = \"operator\" }}\n");
+    fs::write(&config, own.replace("database = \"roadweave.db\"\n", "")).unwrap();
+    let keep = |words: &[&str]| {
+        let mut command = controller(&[&["init", "--keep"], words].concat(), &place);
+        let output = command.env_remove("ROADWEAVE_CONTROLLER_DATABASE").output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        (text(&output.stdout), fs::read_to_string(&config).unwrap())
+    };
+    let new = ["--address", "new.example:4400", "--address", "[2001:db8::1]:4400"];
+    let (said, now) = keep(&new);
+    assert!(said.contains("addresses are new.example:4400 [2001:db8::1]:4400"), "{said}");
+    assert!(!said.contains("database"), "{said}");
+    assert!(now.contains("addresses = [\"new.example:4400\",\"[2001:db8::1]:4400\"]"), "{now}");
+    for part in ["# Ours.", "issuer = \"https://x.example\"", "# A certificate for browsers"] {
+        assert!(now.contains(part), "{now}");
+    }
+    // A password is in the file, and in no line that is printed.
+    let database = ["--database", "postgres://fleet:s3cret@db.example/fleet"];
+    let (said, now) = keep(&[&new[..], &database].concat());
+    assert!(said.contains("its database is ") && !said.contains("s3cret"), "{said}");
+    assert!(now.contains("database = \"postgres://fleet:s3cret@db.example/fleet\"\n"), "{now}");
+    // Which is not taken back by one who names none.
+    let (said, again) = keep(&new);
+    assert!(said.trim_end().ends_with("it is kept") && again == now, "{said}{again}");
+    let mut by_environment = controller(&[&["init", "--keep"], &new[..]].concat(), &place);
+    by_environment.env("ROADWEAVE_CONTROLLER_DATABASE", "other.db").output().unwrap();
+    let now = fs::read_to_string(&config).unwrap();
+    assert!(now.contains("database = \"other.db\"") && !now.contains("s3cret"), "{now}");
+    use std::os::unix::fs::PermissionsExt as _;
+    assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o600);
+    let nine: Vec<&str> = ["--address", "x:1"].repeat(9);
+    let refused = run(&[&["init", "--keep"], &nine[..]].concat(), &place);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("1 to 8"), "{}", text(&refused.stderr));
+    assert_eq!(fs::read_to_string(&config).unwrap(), now);
+}
+
+#[test]
+fn a_backup_goes_and_comes_by_pipes_while_the_controller_runs_and_the_old_database_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("controller");
+    let port = init(&place);
+    let running = Running::start(&place, port);
+    let made = run(&["backup", "-"], &place);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    assert!(made.stdout.starts_with(b"{\"format\":\"roadweave-backup\""));
+    assert!(text(&made.stderr).contains("rows in standard output"), "{}", text(&made.stderr));
+    assert!(!folder.path().join("-").exists());
+    let restore = |input: &[u8], words: &[&str]| {
+        let mut command = controller(&[&["restore", "-"], words].concat(), &place);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Who refuses before it reads closes the pipe.
+        let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), input);
+        child.wait_with_output().unwrap()
+    };
+    let locked = restore(&made.stdout, &["--aside"]);
+    assert!(text(&locked.stderr).contains("another roadweave-controller works in"));
+    assert!(running.stop());
+    assert!(text(&restore(&made.stdout, &[]).stderr).contains("empty database"));
+    // What is none costs nothing: what was there is there again.
+    let database = place.join("roadweave.db");
+    let before = fs::read(&database).unwrap();
+    for bad in [&made.stdout[..made.stdout.len() / 2], b"", b"{}\n"] {
+        let refused = restore(bad, &["--aside"]);
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+        assert_eq!(fs::read(&database).unwrap(), before);
+        assert!(!place.join("roadweave.db.epoch-1").exists());
+    }
+    let restored = restore(&made.stdout, &["--aside"]);
+    assert!(restored.status.success(), "{}", text(&restored.stderr));
+    assert!(text(&restored.stdout).contains("the epoch is 2"), "{}", text(&restored.stdout));
+    assert_eq!(fs::read(place.join("roadweave.db.epoch-1")).unwrap(), before);
+    assert!(Running::start(&place, port).stop());
+}

@@ -1,0 +1,158 @@
+//! From nothing: a controller that never had a root key, whose holder signs on another machine.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::fleet::world::{World, program};
+
+/// The machine with the root key, which knows no controller.
+struct Desk<'a> {
+    folder: &'a Path,
+    program: PathBuf,
+}
+
+impl Desk<'_> {
+    fn run(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(&self.program);
+        command.args(words).current_dir(self.folder).env_remove("ROADWEAVE_LOG").output().unwrap()
+    }
+
+    fn prints(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    fn refused(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.folder.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+/// A machine that joins by a token in a file, as pods do; what it says.
+fn join(token: &str, folder: &Path) -> (bool, String) {
+    let file = folder.with_extension("token");
+    fs::write(&file, format!("{token}\n")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o440)).unwrap();
+    let mut command = Command::new(program("roadweave").unwrap());
+    let name = folder.file_name().unwrap();
+    let command = command.arg("join").arg("--token-file").arg(file);
+    let command = command.arg("--state-directory").arg(folder).arg("--name").arg(name);
+    let output = command.env_remove("ROADWEAVE_LOG").output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
+    let (Some(program), Some(_)) = (program("roadweave-controller"), program("roadweave")) else {
+        return;
+    };
+    let away = tempfile::tempdir().unwrap();
+    let desk = Desk { folder: away.path(), program };
+    let root = desk.prints(&["keygen", "root.key"]);
+    assert!(desk.refused(&["keygen", "root.key"]).contains("kept"));
+    let Some(mut world) = World::made(tempfile::tempdir().unwrap(), &["--root", &root]) else {
+        return;
+    };
+    let folder = world.home.path().join("controller");
+    assert!(!folder.join("root.key").exists());
+    let controller = desk.prints(&["key", "--folder", folder.to_str().unwrap()]);
+    desk.prints(&["trust", "--key", "root.key", "--controller", &controller]);
+    fs::copy(away.path().join("trust.json"), folder.join("trust.json")).unwrap();
+    world.start();
+    assert!(world.log_in(&world.password, &world.fingerprint).status.success());
+
+    // No token without a delegate, and no delegate that nobody has signed.
+    assert!(world.failed(&["token", "create"]).contains("the root key is elsewhere"));
+    let make = ["delegate", "--key", "root.key", "--token", "--tenant", "home", "--name", "trams"];
+    desk.prints(&[&make[..], &["--uses", "2", "--tag", "tram"]].concat());
+    let file = desk.file("trams.delegate");
+    let create = ["token", "create", "--delegate", &file, "--no-qr", "--json"];
+    assert!(world.refused(&create).contains("trams"), "it is not put in yet");
+    world.prints(&["delegate", "add", &file]);
+    desk.prints(&["keygen", "other.key"]);
+    let stranger = ["delegate", "--key", "other.key", "--token", "--tenant", "home"];
+    desk.prints(&[&stranger[..], &["--name", "stranger"]].concat());
+    let stranger = desk.file("stranger.delegate");
+    assert!(world.refused(&["delegate", "add", &stranger]).contains("not signed by a key"));
+
+    // Beyond it nothing is promised.
+    let beyond = |words: &[&str]| world.refused(&[&create[..], words].concat());
+    assert!(beyond(&["--uses", "3"]).contains("uses: "));
+    assert!(beyond(&["--tag", "vip"]).contains("tags: "));
+    assert!(beyond(&["--role", "proxy"]).contains("role: "));
+    let made = world.prints(&["token", "create", "--delegate", &file, "--no-qr"]);
+    // Its key stands in no command that somebody would copy.
+    assert!(made.starts_with("rw1_") && made.contains("roadweave join -"), "{made}");
+    assert!(!made.contains("join rw1_"), "{made}");
+    let waits = world.json(&["token", "list"]);
+    world.prints(&["token", "remove", waits[0]["id"].as_str().unwrap()]);
+    let made = world.json(&["token", "create", "--delegate", &file, "--uses", "2", "--no-qr"]);
+    let token = made["join"].as_str().unwrap();
+    assert!(beyond(&[]).contains("2 are taken"));
+
+    // Boxes join; the third is one too many.
+    let boxes = tempfile::tempdir().unwrap();
+    for name in ["one", "two"] {
+        let (is_in, said) = join(token, &boxes.path().join(name));
+        assert!(is_in, "{said}");
+    }
+    let (is_in, said) = join(token, &boxes.path().join("three"));
+    assert!(!is_in && said.contains("used up"), "{said}");
+    assert!(world.prints(&["delegate", "list"]).contains("trams"));
+    let tagged = world.json(&["device", "list", "--tag", "tram"]);
+    assert_eq!(tagged.as_array().unwrap().len(), 2);
+
+    // It is lost: whoever came by it is out, and stays out.
+    let lost = ["delegate", "revoke", "trams", "--reason", "lost"];
+    assert!(world.prints(&lost).contains("trams is revoked"));
+    let out = world.json(&["device", "list", "--state", "revoked"]);
+    assert_eq!(out.as_array().unwrap().len(), 2);
+    assert!(beyond(&[]).contains("revoked"));
+    assert!(world.failed(&["delegate", "add", &file]).contains("revoked"));
+}
+
+#[test]
+fn a_signer_makes_delegates_within_its_own() {
+    let Some(program) = program("roadweave-controller") else { return };
+    let away = tempfile::tempdir().unwrap();
+    let desk = Desk { folder: away.path(), program };
+    desk.prints(&["keygen", "root.key"]);
+    let root = ["delegate", "--key", "root.key", "--tenant", "home"];
+    let no_uses = desk.refused(&[&root[..], &["--signer", "--name", "anna"]].concat());
+    assert!(no_uses.contains("--uses"), "{no_uses}");
+    desk.prints(
+        &[&root[..], &["--signer", "--name", "anna", "--uses", "5", "--tag", "tram"]].concat(),
+    );
+    let anna = ["delegate", "--key", "anna.delegate", "--token", "--name", "shift"];
+    let refused = |words: &[&str]| desk.refused(&[&anna[..], words].concat());
+    assert!(refused(&["--tenant", "ferry"]).contains("nobody would take this"));
+    assert!(refused(&["--tenant", "home", "--uses", "6"]).contains("nobody would take this"));
+    assert!(refused(&["--tenant", "home", "--tag", "vip"]).contains("nobody would take this"));
+    assert!(refused(&["--tenant", "home", "--role", "proxy"]).contains("nobody would take this"));
+    assert!(refused(&["--all-tenants"]).contains("--all-tenants"));
+    let signer = ["delegate", "--key", "anna.delegate", "--signer", "--tenant", "home"];
+    let signer = desk.refused(&[&signer[..], &["--uses", "2"]].concat());
+    assert!(signer.contains("by a root alone"), "{signer}");
+    let tags: Vec<String> = (0..40).map(|tag| format!("--tag={tag}-{}", "x".repeat(40))).collect();
+    let long = ["delegate", "--key", "root.key", "--token", "--tenant", "home"];
+    let tags = tags.iter().map(String::as_str).collect::<Vec<_>>();
+    let long = desk.refused(&[&long[..], &tags].concat());
+    assert!(long.contains("fit into no token"), "{long}");
+    let said = desk.prints(&[&anna[..], &["--tenant", "home", "--uses", "2"]].concat());
+    assert!(said.contains("roadweave fleet delegate add shift.delegate"), "{said}");
+    // Its key is in the file: for its owner alone, and not read where others may.
+    let path = away.path().join("anna.delegate");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(refused(&["--tenant", "home"]).contains("chmod 600"));
+}

@@ -1,0 +1,239 @@
+//! TCP connections that go as streams through proxies to anchors: a download outlives its proxy,
+//! and tenants with the same inner addresses have theirs apart.
+//!
+//! ```text
+//! camera ─ box ═ eth1, eth2 ═► server: proxies A, B ── lan0 ──► cloud: anchors ── eth1 ── site
+//! ```
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread::spawn;
+
+use crate::common::*;
+
+/// A host beyond the anchors, and the address by which their machine is known there.
+const SITE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+const MACHINE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const PORT: u16 = 8080;
+/// Plain HTTP is read along there.
+const HTTP: u16 = 8081;
+const LENGTH: usize = 60_000_000;
+
+const SUCCEEDED: u8 = 0;
+const FORBIDDEN: u8 = 2;
+const REFUSED: u8 = 5;
+
+const PROXIES: [(&str, u8, u16); 2] = [("proxy_a", 2, 4433), ("proxy_b", 3, 4435)];
+
+/// A tenant: its name, the keys of its box and its anchor, the anchor's TUN and port, its
+/// addresses, and the box's.
+struct Tenant {
+    name: &'static str,
+    device: u8,
+    anchor: u8,
+    tun: &'static str,
+    port: u16,
+    own: &'static str,
+    inner: &'static str,
+}
+
+const ACME: Tenant = Tenant {
+    name: "acme",
+    device: 11,
+    anchor: 12,
+    tun: "rwa",
+    port: 4434,
+    own: "\"10.77.0.1/16\"",
+    inner: "\"10.77.0.2/32\"",
+};
+const BRAVO: Tenant = Tenant {
+    name: "bravo",
+    device: 21,
+    anchor: 22,
+    tun: "rwb",
+    port: 4436,
+    own: "\"10.77.0.1/16\", \"10.88.0.1/16\"",
+    inner: "\"10.77.0.2/32\", \"10.88.0.2/32\"",
+};
+
+/// The files of both proxies, and of the anchors and boxes of these tenants.
+fn write_files(road: &Road, of: &[Tenant], anchor_more: &str) {
+    let (mut tenants, mut peers) = (String::new(), String::new());
+    for tenant in of {
+        let Tenant { name, device, anchor, tun, port, own, inner } = tenant;
+        let client = format!(
+            "{}[tun]\nname = \"{name}0\"\n[streams]\nlisten = \"127.0.0.1:1080\"\n\
+             http_ports = [{HTTP}]\n",
+            members::client(road, *device, &PROXIES.map(|(_, number, port)| (number, port)))
+        );
+        road.write(&format!("box_{name}.toml"), client);
+        let anchor_file = format!(
+            "{}tenant = \"{name}\"\nlisten = \"203.0.113.2:{port}\"\naddresses = [{own}]\n\
+             {anchor_more}[tun]\nname = \"{tun}\"\n[streams]\nhttp_ports = [{HTTP}]\n{}{}",
+            members::own(road, *anchor),
+            PROXIES.map(|(name, number, _)| members::proxy(name, number)).concat(),
+            members::device("devices", *device, inner, "")
+        );
+        road.write(&format!("anchor_{name}.toml"), anchor_file);
+        tenants += &members::tenant(name, *anchor, &format!("203.0.113.2:{port}"));
+        peers += &members::device("peers", *device, inner, &format!("tenant = \"{name}\"\n"));
+    }
+    for (name, number, port) in PROXIES {
+        let file = format!(
+            "instance = \"{name}\"\nlisten = \"198.51.100.1:{port}\"\n{}{tenants}{peers}",
+            members::own(road, number)
+        );
+        road.write(&format!("{name}.toml"), file);
+    }
+}
+
+/// The road with its site, and all daemons of these tenants but boxes.
+fn start(road: &Road, of: &[Tenant]) -> (NetNs, Vec<Daemon>, Vec<Daemon>) {
+    let site = NetNs::create("site").unwrap();
+    cable((&road.cloud, "eth1", &["192.0.2.1/24"]), (&site, "eth0", &["192.0.2.2/24"]));
+    let anchors = of.iter().map(|tenant| {
+        let anchor = road.start(&road.cloud, "anchor", &format!("anchor_{}", tenant.name));
+        anchor.wait_for("the anchor runs");
+        anchor
+    });
+    let anchors = anchors.collect();
+    let proxies = PROXIES.map(|(name, ..)| {
+        let proxy = road.start(&road.server, "proxy", name);
+        proxy.wait_for("the proxy runs");
+        proxy
+    });
+    (site, anchors, Vec::from(proxies))
+}
+
+/// A host that sends so much to each who comes, and tells who that is.
+fn host(site: &NetNs) -> mpsc::Receiver<IpAddr> {
+    let (tell, told) = mpsc::channel();
+    let listener = site.enter(|| TcpListener::bind((SITE, PORT)).unwrap()).unwrap();
+    spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            tell.send(socket.peer_addr().unwrap().ip()).unwrap();
+            spawn(move || {
+                let _ = socket.write_all(&hosts::bytes(LENGTH));
+            });
+        }
+    });
+    told
+}
+
+/// A host that answers one request, by plain HTTP.
+fn web(site: &NetNs) {
+    let listener = site.enter(|| TcpListener::bind((SITE, HTTP)).unwrap()).unwrap();
+    spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut request = [0; 4_096];
+        assert!(socket.read(&mut request).unwrap() > 0);
+        let answer = "HTTP/1.1 200 OK\r\nPriority: u=1\r\nContent-Length: 2\r\n\r\nhi";
+        socket.write_all(answer.as_bytes()).unwrap();
+    });
+}
+
+/// Asks the box of a namespace for a connection; what it says, and the connection.
+fn socks(namespace: &NetNs, to: (Ipv4Addr, u16)) -> (u8, TcpStream) {
+    hosts::socks(namespace, "127.0.0.1:1080", &hosts::to_address(to))
+}
+
+/// Reads what the host sends from one place to another.
+fn read(socket: &mut TcpStream, from: usize, until: usize) {
+    let mut bytes = vec![0; until - from];
+    socket.read_exact(&mut bytes).unwrap();
+    let wrong = bytes.iter().zip(from..).position(|(found, at)| *found != hosts::byte(at));
+    assert_eq!(wrong, None, "of what came from {from} on");
+}
+
+#[test]
+fn a_download_goes_on_while_its_proxy_dies() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        write_files(&road, &[ACME], "deny_destinations = [\"192.0.2.3/32\"]\n");
+        let (site, anchors, proxies) = start(&road, &[ACME]);
+        let seen = host(&site);
+        let client = road.start_client("box_acme");
+        client.wait_for("joined");
+        anchors[0].wait_for("attached");
+
+        let (reply, mut socket) = socks(&road.vehicle, (SITE, PORT));
+        assert_eq!(reply, SUCCEEDED, "{}", client.log());
+        assert_eq!(seen.recv().unwrap(), IpAddr::from(MACHINE));
+        read(&mut socket, 0, LENGTH / 4);
+        let sessions = |name| road.show(name)["totals"]["sessions"].as_u64().unwrap();
+        let is_first = sessions(PROXIES[0].0) == 1;
+        let mut proxies = proxies.into_iter();
+        let (first, second) = (proxies.next().unwrap(), proxies.next().unwrap());
+        let (dead, _alive) = if is_first { (first, second) } else { (second, first) };
+        dead.kill();
+        read(&mut socket, LENGTH / 4, LENGTH);
+        assert_eq!(socket.read(&mut [0]).unwrap(), 0, "and nothing more");
+        assert_eq!(anchors[0].count("attached"), 2, "{}", anchors[0].log());
+
+        let (reply, mut socket) = socks(&road.vehicle, (SITE, PORT));
+        assert_eq!(reply, SUCCEEDED);
+        read(&mut socket, 0, 1_000_000);
+        let reply = |to: [u8; 4], port| socks(&road.vehicle, (to.into(), port)).0;
+        assert_eq!(reply(SITE.octets(), 9), REFUSED);
+        assert_eq!(reply([192, 0, 2, 3], PORT), FORBIDDEN);
+        assert_eq!(reply([10, 77, 0, 2], PORT), FORBIDDEN, "another client's, or its own");
+        assert_eq!(reply([203, 0, 113, 2], PORT), FORBIDDEN, "the anchor's machine");
+        web(&site);
+        let (reply, mut socket) = socks(&road.vehicle, (SITE, HTTP));
+        assert_eq!(reply, SUCCEEDED);
+        socket.write_all(b"GET /a.mp4 HTTP/1.1\r\nHost: a\r\nPriority: u=5\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).unwrap();
+        assert!(answer.ends_with(b"\r\n\r\nhi"), "{answer:?}");
+        let shown = road.show(ACME.tun);
+        assert_eq!(shown["streams"]["source"], "client", "{shown:#}");
+        assert_eq!(shown["streams"]["http"]["answers"], 1, "{shown:#}");
+    });
+}
+
+#[test]
+fn streams_of_tenants_with_the_same_addresses_are_apart() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        write_files(&road, &[ACME, BRAVO], "");
+        let (site, anchors, _proxies) = start(&road, &[ACME, BRAVO]);
+        let seen = host(&site);
+        let other = NetNs::create("other").unwrap();
+        cable((&other, "eth1", &["10.3.0.2/24"]), (&road.server, "eth3", &["10.3.0.1/24"]));
+        other.ip("route add default via 10.3.0.1").unwrap();
+        let acme = road.start_client("box_acme");
+        acme.wait_for("joined");
+        let bravo = road.start(&other, "client", "box_bravo");
+        bravo.wait_for("joined");
+        anchors.iter().for_each(|anchor| anchor.wait_for("attached"));
+
+        let both = [&road.vehicle, &other];
+        let mut sockets = both.map(|namespace| {
+            let (reply, socket) = socks(namespace, (SITE, PORT));
+            assert_eq!(reply, SUCCEEDED);
+            socket
+        });
+        for _ in both {
+            assert_eq!(seen.recv().unwrap(), IpAddr::from(MACHINE));
+        }
+        // In turn, so that both are under way at one time.
+        let step = LENGTH / 20;
+        for from in (0..LENGTH).step_by(step) {
+            sockets.iter_mut().for_each(|socket| read(socket, from, from + step));
+        }
+
+        // The box of the one tenant has an address that the machine of both reaches.
+        let inside = SocketAddr::from(([10, 88, 0, 2], PORT));
+        let listener = other.enter(|| TcpListener::bind(inside).unwrap()).unwrap();
+        spawn(move || listener.incoming().for_each(drop));
+        let from_machine = road.cloud.enter(|| TcpStream::connect(inside).is_ok()).unwrap();
+        assert!(from_machine, "{}", anchors[1].log());
+        let (reply, _) = socks(&road.vehicle, (Ipv4Addr::new(10, 88, 0, 2), PORT));
+        assert_ne!(reply, SUCCEEDED, "a tenant's stream does not enter another's TUN");
+        // The one that looks first has counted it: both know the address.
+        let drops = |of: Tenant| road.show(of.tun)["drops"]["forward-refused"].as_u64();
+        let drops: u64 = [ACME, BRAVO].map(drops).into_iter().flatten().sum();
+        assert!(drops > 0, "it was stopped by something else");
+    });
+}

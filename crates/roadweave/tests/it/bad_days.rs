@@ -1,0 +1,197 @@
+//! Bad days of client and server, between namespaces: what cannot start, what dies, what returns,
+//! and what is left.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::os::unix::fs::chown;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::common::*;
+
+#[test]
+fn what_keeps_a_daemon_from_starting_is_told_in_one_line() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        let refused = |daemon: &mut Daemon, parts: &[&str]| {
+            assert_eq!(daemon.wait(), Some(1), "{}", daemon.log());
+            let log = daemon.log();
+            assert_eq!(log.lines().count(), 1, "{log}");
+            assert!(parts.iter().all(|part| log.contains(part)), "{parts:?} are not all in: {log}");
+        };
+        let before = road.state();
+
+        let holder = road.server.enter(|| UdpSocket::bind("[::]:4433").unwrap()).unwrap();
+        let mut server = road.start(&road.server, "server", "server");
+        refused(&mut server, &["[::]:4433 is in use by another program", "ss -lunp"]);
+        drop(holder);
+
+        road.vehicle.ip("link add rw0 type veth peer name rw0peer").unwrap();
+        refused(&mut road.start_client("client"), &["the interface name rw0 is in use"]);
+        road.vehicle.ip("link del rw0").unwrap();
+
+        // Root may do without the one capability; nobody has none, where this sandbox knows nobody.
+        let mut ways = vec!["--bounding-set -net_admin --inh-caps -net_admin"];
+        if !fs::read_to_string("/proc/self/uid_map").unwrap().trim().ends_with(" 1") {
+            // Nobody could not even read the file that init wrote; root can read nobody's.
+            chown(road.path("client.toml"), Some(65_534), Some(65_534)).unwrap();
+            ways.push("--reuid 65534 --regid 65534 --clear-groups");
+        }
+        for words in ways {
+            let words = words.split(' ');
+            let mut command = road.vehicle.command("setpriv");
+            command.args(words).arg(PROGRAM).args(["client", "--config"]);
+            command.arg(road.path("client.toml"));
+            let mut client = Daemon::start(command, road.path("powerless.log"));
+            refused(&mut client, &["no permission to", "run as root or grant CAP_NET_ADMIN"]);
+        }
+        assert_eq!(road.state(), before);
+
+        let (_server, client) = road.start_both();
+        road.edit("client.toml", |text| text + "[[lanes]]\nname = \"another\"\n");
+        fs::copy(road.path("client.toml"), road.path("second.toml")).unwrap();
+        let running = format!("instance rw0 is already running (pid {})", client.id());
+        refused(&mut road.start_client("second"), &[&running]);
+        check_ping(&road.vehicle, GATEWAY_V4, "-c 1");
+    });
+}
+
+#[test]
+fn a_client_without_uplinks_says_what_they_lack() {
+    run_sandboxed(|| {
+        let road = Road::without_uplinks();
+        road.edit("client.toml", |text| text.replace("include = []", "include = [\"wwan*\"]"));
+        let check = |said: &str| {
+            let client = road.start_client("client");
+            client.wait_for(&format!("no uplink is usable: {said}"));
+            assert_eq!(client.count("WARN") + client.count("ERROR"), 1, "{}", client.log());
+            client.interrupt();
+        };
+        check("no interface is one by uplinks.include (wwan*) and uplinks.exclude");
+        road.vehicle.ip("link add wwan0 type veth peer name tower").unwrap();
+        check("wwan0: it is down");
+        for name in ["wwan0", "tower"] {
+            road.vehicle.ip(&format!("link set {name} up")).unwrap();
+        }
+        check("wwan0: it has no address");
+        road.edit("client.toml", |text| text.replace("include = [\"wwan*\"]", "include = []"));
+        check("tower: it has no address; wwan0: it has no address");
+        road.vehicle.ip("address add 10.9.0.2/24 dev wwan0").unwrap();
+        check("tower: it has no address; wwan0: no default route leads over it");
+    });
+}
+
+#[test]
+fn uplinks_die_return_and_are_replugged() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        let _server = road.start_server();
+        // The first is dead at the start.
+        road.silence("eth1", true);
+        let start = Watch::start();
+        let client = road.start_client("client");
+        client.wait_for(" joined ");
+        let after = start.elapsed();
+        assert!(after < Duration::from_secs(3), "joined after {after:?}");
+        road.wait_for_paths(&["eth2"]);
+        road.silence("eth1", false);
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_paths(&["eth1", "eth2"]);
+
+        for number in [1, 2] {
+            road.vehicle.ip(&format!("link set eth{number} down")).unwrap();
+            assert!(road.wait_for_traffic() < Duration::from_secs(3));
+            road.wait_for_paths(&[if number == 1 { "eth2" } else { "eth1" }]);
+            road.vehicle.ip(&format!("link set eth{number} up")).unwrap();
+            road.route_uplink(number);
+            road.wait_for_paths(&["eth1", "eth2"]);
+        }
+
+        // Unplugged and plugged again, it is another interface under the same name.
+        road.vehicle.ip("link del eth1").unwrap();
+        client.wait_for("uplink is gone");
+        assert!(road.wait_for_traffic() < Duration::from_secs(3));
+        road.connect_uplink(1);
+        road.wait_for_paths(&["eth1", "eth2"]);
+
+        // The network behind both falls silent, without a word to the interfaces.
+        for interface in ["eth1", "eth2"] {
+            road.silence(interface, true);
+        }
+        sleep(Duration::from_secs(4));
+        road.silence("eth1", false);
+        let resumed = road.wait_for_traffic();
+        assert!(resumed < Duration::from_secs(3), "after {resumed:?}");
+        road.silence("eth2", false);
+        road.wait_for_paths(&["eth1", "eth2"]);
+
+        // All gone at once, and back.
+        for number in [1, 2] {
+            road.vehicle.ip(&format!("link set eth{number} down")).unwrap();
+        }
+        sleep(Duration::from_secs(2));
+        road.vehicle.ip("link set eth2 up").unwrap();
+        road.route_uplink(2);
+        let resumed = road.wait_for_traffic();
+        assert!(resumed < Duration::from_secs(3), "after {resumed:?}");
+        assert_eq!(client.count(" joined "), 1, "one session outlives all of it: {}", client.log());
+    });
+}
+
+#[test]
+fn nothing_is_left_after_an_interrupt_or_after_a_kill_and_the_next_start() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        for interface in ["eth1", "eth2"] {
+            road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1").unwrap();
+        }
+        // What belongs to others stays.
+        road.vehicle.ip("rule add priority 77 oif eth1 table 77").unwrap();
+        road.vehicle.ip("route add 10.99.0.0/16 via 10.1.0.1 table 77").unwrap();
+        let before = road.state();
+
+        let (server, client) = road.start_both();
+        let during = road.state();
+        for mark in ["link rw0", "link rws", "box rule 532", "box sysctl", "inet roadweave_rws"] {
+            assert!(during.iter().any(|line| line.contains(mark)), "{mark}: {during:#?}");
+        }
+        client.interrupt();
+        server.interrupt();
+        assert_eq!(road.state(), before, "after an interrupt");
+
+        let (server, client) = road.start_both();
+        client.kill();
+        server.kill();
+        assert_ne!(road.state(), before, "a kill leaves something");
+        let (server, client) = road.start_both();
+        client.interrupt();
+        server.interrupt();
+        assert_eq!(road.state(), before, "after a kill and the next start");
+    });
+}
+
+#[test]
+fn a_port_that_its_network_leads_nowhere_is_left() {
+    run_sandboxed(|| {
+        let road = Road::without_uplinks();
+        road.connect_uplink(1);
+        let (_server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        // As a router does that has an entry for it from before it translated addresses.
+        let output = road.vehicle.command("ss").args(["-H", "-l", "-u", "-n"]).output().unwrap();
+        let sockets = String::from_utf8(output.stdout).unwrap();
+        let port = sockets.lines().filter_map(|line| {
+            let local = line.split_whitespace().find(|word| word.contains("%eth1:"))?;
+            local.rsplit(':').next()
+        });
+        let ports: Vec<&str> = port.collect();
+        assert_eq!(ports.len(), 1, "{sockets}");
+        let rule = format!("udp sport {} drop", ports[0]);
+        let chain = "type filter hook prerouting priority -500;";
+        nft(&road.server, &format!("table ip lost {{ chain in {{ {chain} {rule}; }}; }}"));
+        let passed = road.wait_for_traffic();
+        assert!(passed < Duration::from_secs(25), "{passed:?}");
+        assert_eq!(client.count("ERROR"), 0, "{}", client.log());
+    });
+}

@@ -1,0 +1,349 @@
+//! The command line as its users meet it, without any privileges: help, files, and mistakes in
+//! both.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Runs the program in `folder`.
+fn run_in(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave"));
+    command.current_dir(folder).args(arguments).env_remove("ROADWEAVE_LOG").output().unwrap()
+}
+
+fn run(arguments: &[&str]) -> Output {
+    run_in(Path::new("/"), arguments)
+}
+
+fn said(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Checks that the program refuses with this exit code, says all `parts`, and prints nothing else.
+fn check_refused(output: &Output, code: i32, parts: &[&str]) {
+    let errors = said(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{errors}");
+    for part in parts {
+        assert!(errors.contains(part), "{part:?} is not in:\n{errors}");
+    }
+    assert_eq!(said(&output.stdout), "");
+}
+
+/// The files of `roadweave init` in a folder of their own.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let output = run_in(folder.path(), &["init", "--server", "vpn.example:4433"]);
+        assert!(output.status.success(), "{output:?}");
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// What `--check` says of `ROLE.toml` with a line replaced, or one added behind the last.
+    fn check_changed(&self, role: &str, line: &str, instead: &str) -> Output {
+        let text = fs::read_to_string(self.path(&format!("{role}.toml"))).unwrap();
+        let changed = match line {
+            "" => format!("{text}{instead}\n"),
+            line => {
+                let old = text.lines().find(|known| known.starts_with(line)).unwrap();
+                text.replacen(old, instead, 1)
+            }
+        };
+        let path = self.path("changed.toml");
+        fs::write(&path, changed).unwrap();
+        // It holds a private key.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+        run_in(self.0.path(), &[role, "--check", "--config", "changed.toml"])
+    }
+}
+
+#[test]
+fn help_tells_of_every_command_and_its_options() {
+    let check = |arguments: &[&str], parts: &[&str]| {
+        let output = run(arguments);
+        let text = said(&output.stdout);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        for part in parts {
+            assert!(text.contains(part), "{arguments:?}: {part:?} is not in:\n{text}");
+        }
+    };
+    let commands = ["init", "keygen", "client", "server", "router", "show", "set", "release"];
+    check(&["--help"], &commands);
+    check(&["--help"], &["--log", "ROADWEAVE_LOG"]);
+    check(&["--help"], &["package roadweave-lab", "demo", "emulate", "trace"]);
+    check(&["--version"], &["roadweave 0."]);
+    check(&["init", "--help"], &["--server", "HOST:PORT", "--uplink", "--force"]);
+    check(&["keygen", "--help"], &["--json"]);
+    check(&["client", "--help"], &["--config", "/etc/roadweave/client.toml", "--check"]);
+    check(&["server", "--help"], &["--config", "/etc/roadweave/server.toml", "--check"]);
+    check(&["router", "--help"], &["--config", "/etc/roadweave/router.toml", "--check"]);
+    check(
+        &["show", "--help"],
+        &["--socket", "/run/roadweave/rw0.sock", "--json", "--watch", "--client", "suspect"],
+    );
+    check(
+        &["speedtest", "--help"],
+        &["--socket", "--uplink", "--seconds", "--limit", "--metered", "--json", "idle"],
+    );
+}
+
+#[test]
+fn mistyped_words_are_refused_with_the_likely_one() {
+    check_refused(&run(&["cleint"]), 2, &["unrecognized subcommand 'cleint'", "'client'"]);
+    check_refused(&run(&["dmeo"]), 2, &["unrecognized subcommand 'dmeo'", "'demo'"]);
+    check_refused(&run(&["client", "--confg", "x"]), 2, &["'--confg'", "'--config'"]);
+    check_refused(&run(&["show", "--jsno"]), 2, &["'--jsno'", "'--json'"]);
+    check_refused(&run(&["--log", "a=b=c", "keygen"]), 2, &["--log a=b=c", "\"debug\""]);
+    for time in ["nan", "0", "-1", "1e300"] {
+        let output = run(&["show", &format!("--watch={time}")]);
+        check_refused(&output, 2, &["'--watch <SECONDS>'", "0.1 to 3600 seconds"]);
+    }
+    check_refused(&run(&[]), 2, &["Usage: roadweave"]);
+}
+
+/// The program alone in a folder, as where nothing else is installed.
+fn alone() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let (original, program) = (env!("CARGO_BIN_EXE_roadweave"), folder.path().join("roadweave"));
+    if fs::hard_link(original, &program).is_err() {
+        fs::copy(original, &program).unwrap();
+    }
+    (folder, program)
+}
+
+/// Writes a program that tells its name, its arguments and the log level.
+fn write_program(path: &Path) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, "#!/bin/sh\necho \"${0##*/} $* $ROADWEAVE_LOG\"; exit 7\n").unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn commands_of_other_programs_run_as_ours() {
+    let (folder, program) = alone();
+    let run = |arguments: &[&str], path: &str| {
+        let mut command = Command::new(&program);
+        command.current_dir(folder.path()).args(arguments).env_remove("ROADWEAVE_LOG");
+        command.env("PATH", path).output().unwrap()
+    };
+    let check = |arguments: &[&str], path: &str, expected: &str| {
+        let output = run(arguments, path);
+        assert_eq!((said(&output.stdout).as_str(), output.status.code()), (expected, Some(7)));
+    };
+    let bin = folder.path().join("bin");
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    check_refused(
+        &run(&["demo"], &path),
+        2,
+        &["demo is a command of roadweave-lab", "not installed", "package roadweave-bench"],
+    );
+
+    check_refused(
+        &run(&["fleet", "status"], &path),
+        2,
+        &["fleet is a command of roadweave-fleet", "not installed", "package roadweave-control"],
+    );
+
+    check_refused(
+        &run(&["web"], &path),
+        2,
+        &["web is a command of roadweave-web", "not installed", "package roadweave-web"],
+    );
+
+    write_program(&bin.join("roadweave-hello"));
+    check(&["hello", "--json", "x"], &path, "roadweave-hello --json x \n");
+    check(&["--log", "debug", "hello"], &path, "roadweave-hello  debug\n");
+    write_program(&bin.join("roadweave-lab"));
+    check(&["demo", "--help"], &path, "roadweave-lab demo --help \n");
+    // What lies beside the program comes first, as it is of the same version.
+    write_program(&folder.path().join("roadweave-lab"));
+    check(&["lab", "run"], "/usr/bin:/bin", "roadweave-lab lab run \n");
+    check(&["help", "lab", "run"], "/usr/bin:/bin", "roadweave-lab help lab run \n");
+    // A wrong word after a command of our own is for no other program.
+    write_program(&bin.join("roadweave-set"));
+    write_program(&bin.join("roadweave-help"));
+    for words in [&["set", "video", "stratgy", "xnc"][..], &["help", "dmeo"]] {
+        assert_eq!(run(words, &path).status.code(), Some(2), "{words:?}");
+    }
+}
+
+#[test]
+fn no_program_is_run_from_where_somebody_stands_or_by_a_path() {
+    let (folder, program) = alone();
+    write_program(&folder.path().join("here/roadweave-hello"));
+    write_program(&folder.path().join("roadweave-/hello"));
+    for (word, path) in [("hello", ".:here::/bin"), ("/hello", "/bin"), ("-/hello", "/bin")] {
+        let mut command = Command::new(&program);
+        command.current_dir(folder.path().join("here")).env("PATH", path).arg(word);
+        let output = command.output().unwrap();
+        assert_eq!((output.status.code(), said(&output.stdout).as_str()), (Some(2), ""), "{word}");
+    }
+}
+
+#[test]
+fn keygen_makes_pairs_that_differ() {
+    let keys = || -> Value {
+        let output = run(&["keygen", "--json"]);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let (one, two) = (keys(), keys());
+    for field in ["private_key", "public_key"] {
+        assert_eq!(one[field].as_str().unwrap().len(), 44, "{one}");
+        assert_ne!(one[field], two[field]);
+    }
+    // What it prints for people can be pasted into a file.
+    let files = Files::new();
+    let printed = said(&run(&["keygen"]).stdout);
+    let private = printed.lines().next().unwrap();
+    let output = files.check_changed("client", "private_key", private);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn init_writes_secret_files_that_pass_the_check() {
+    let files = Files::new();
+    for role in ["client", "server"] {
+        let name = format!("{role}.toml");
+        let mode = fs::metadata(files.path(&name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+        // This machine may have no network behind it to name.
+        let text = fs::read_to_string(files.path(&name)).unwrap();
+        fs::write(files.path(&name), text.replace("inside = []", "inside = [\"lan0\"]")).unwrap();
+        let output = run_in(files.0.path(), &[role, "--check", "--config", &name]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(said(&output.stdout), format!("{name} is in order\n"));
+        assert_eq!(said(&output.stderr), "");
+    }
+
+    let again = ["init", "--server", "192.0.2.1:4433"];
+    let before = fs::read_to_string(files.path("client.toml")).unwrap();
+    // It would be another vehicle of the same server.
+    check_refused(&run_in(files.0.path(), &again), 2, &["vehicle-1", "choose another name"]);
+    assert_eq!(fs::read_to_string(files.path("client.toml")).unwrap(), before);
+    let output = run_in(files.0.path(), &[&again[..], &["--force"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    assert!(fs::read_to_string(files.path("client.toml")).unwrap().contains("192.0.2.1:4433"));
+}
+
+#[test]
+fn init_wants_a_port() {
+    for server in ["vpn.example", "vpn.example:", "vpn.example:0", "vpn.example:https"] {
+        let output = run(&["init", "--server", server, "/nonexistent/roadweave"]);
+        check_refused(&output, 2, &[server, "a port is missing; write host:port"]);
+    }
+}
+
+#[test]
+fn init_takes_ipv6_addresses_or_says_how_they_are_written() {
+    let bare = run(&["init", "--server", "2001:db8::1", "/nonexistent/roadweave"]);
+    check_refused(&bare, 2, &["without brackets", "\"[2001:db8::1]:4433\""]);
+    let folder = tempfile::tempdir().unwrap();
+    let output = run_in(folder.path(), &["init", "--server", "2001:db8:1:2:3:4:5:6:4433"]);
+    assert!(output.status.success(), "{output:?}");
+    let client = fs::read_to_string(folder.path().join("client.toml")).unwrap();
+    assert!(client.contains("addresses = [\"[2001:db8:1:2:3:4:5:6]:4433\"]"), "{client}");
+}
+
+#[test]
+fn the_check_warns_of_a_peer_whose_key_has_expired() {
+    let files = Files::new();
+    let output = files.check_changed("server", "", "expires = 2020-01-31T00:00:00Z");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(said(&output.stdout), "changed.toml is in order\n");
+    let warning = said(&output.stderr);
+    assert!(
+        warning.starts_with("warning: changed.toml: peer \"vehicle-1\" is let in no more"),
+        "{warning}"
+    );
+}
+
+#[test]
+fn broken_fields_are_told_with_file_line_and_what_would_be_right() {
+    let files = Files::new();
+    let check = |role: &str, line: &str, instead: &str, parts: &[&str]| {
+        let output = files.check_changed(role, line, instead);
+        check_refused(&output, 2, &[&["roadweave: changed.toml: "], parts].concat());
+    };
+    let client = |line: &str, instead: &str, parts: &[&str]| check("client", line, instead, parts);
+    client("name", "nmae = \"bus\"", &["line 2", "unknown field `nmae`", "`name`"]);
+    client("name", "name = \"bus", &["line 2", "invalid basic string"]);
+    client("name", "name = 12", &["line 2", "name = 12", "expected a string"]);
+    client("private_key", "", &["private_key is missing", "roadweave join"]);
+    client("private_key", "private_key = \"abc\"", &["line 3", "private_key", "44 characters"]);
+    client("public_key", "public_key = \"abc\"", &["line 7", "public_key", "44 characters"]);
+    client("addresses", "addresses = [\"vpn\"]", &["line 6", "server.addresses", "host:port"]);
+    client("addresses", "addresses = []", &["line 6", "server.addresses is empty"]);
+    client("into_tunnel", "into_tunnel = [\"all\"]", &["line 18", "into_tunnel", "10.77.0.2/32"]);
+    client("", "[tun]\nmtu_bytes = 99", &["line 20", "mtu_bytes = 99", "1280 to 9000"]);
+    client("", "[tun]\nname = \"Box\"", &["line 20", "\"Box\"", "lower-case letters"]);
+    client("", "[transport]\ncongestion = \"reno\"", &["line 20", "reno", "`bbr`"]);
+    client("", "[[lanes]]\nstrategy = \"best\"", &["line 20", "best", "known are: xnc"]);
+
+    let server = |line: &str, instead: &str, parts: &[&str]| check("server", line, instead, parts);
+    server("listen", "listen = \"4433\"", &["line 2", "listen", "[::]:4433"]);
+    server("addresses", "addresses = []", &["line 4", "addresses is empty", "10.77.0.1/16"]);
+    server(
+        "",
+        "expires = 2027-01-31",
+        &["line 10", "expires = 2027-01-31", "2027-01-31T00:00:00Z"],
+    );
+    server("", "[[peers]]\nname = \"van\"", &["line 10", "missing field `public_key`"]);
+    server("", "[[lanes]]\nstrategy = \"single:lte\"", &["line 11", "is for clients"]);
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let noise = folder.path().join("noise.toml");
+    fs::write(&noise, [0xff, 0xfe, 0x00, 0x9f]).unwrap();
+    fs::set_permissions(noise, fs::Permissions::from_mode(0o600)).unwrap();
+    for role in ["client", "server"] {
+        // With and without --check: nothing is touched before the file is read.
+        let refused = |arguments: &[&str], parts: &[&str]| {
+            let output = run_in(folder.path(), &[&[role, "--config"], arguments].concat());
+            check_refused(&output, 2, parts);
+            assert_eq!(said(&output.stderr).lines().count(), 1, "{output:?}");
+        };
+        refused(&["missing.toml"], &["cannot read missing.toml: No such file"]);
+        refused(&["missing.toml", "--check"], &["cannot read missing.toml: No such file"]);
+        refused(&["."], &["cannot read .: Is a directory"]);
+        refused(&["noise.toml"], &["cannot read noise.toml", "UTF-8"]);
+    }
+}
+
+#[test]
+fn show_without_a_running_instance_says_so_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    for json in [&[][..], &["--json"]] {
+        let arguments = [&["show", "--socket", "nothing.sock"], json].concat();
+        let output = run_in(folder.path(), &arguments);
+        check_refused(&output, 1, &["nothing runs at nothing.sock: start it"]);
+        assert_eq!(said(&output.stderr).lines().count(), 1);
+    }
+}
+
+#[test]
+fn a_token_comes_as_a_word_or_from_a_file_that_others_may_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    let from_file = ["join", "--token-file", "token", "--state-directory", "state"];
+    check_refused(&run_in(folder.path(), &from_file), 2, &["token", "No such file"]);
+    fs::write(&file, "rw1_damaged\n").unwrap();
+    for (mode, part) in [(0o644, "chmod 600"), (0o600, "token is damaged"), (0o440, "damaged")] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        check_refused(&run_in(folder.path(), &from_file), 2, &[part]);
+    }
+    check_refused(&run_in(folder.path(), &["join"]), 2, &["TOKEN"]);
+    let both = run_in(folder.path(), &["join", "rw1_x", "--token-file", "token"]);
+    check_refused(&both, 2, &["cannot be used with"]);
+}

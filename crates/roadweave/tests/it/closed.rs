@@ -1,0 +1,742 @@
+//! What is to be in the tunnel never leaves in the clear, whoever wants it to; and operators get
+//! in.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+use crate::common::disk::Disk;
+use crate::common::*;
+use rustix::process::Signal;
+use serde_json::json;
+
+/// Beyond the server: to be reached through the tunnel alone.
+const CLOUD_V4: &str = "203.0.113.2";
+const CLOUD_V6: &str = "2001:db8:1::2";
+/// Somebody beyond the uplinks, in none of their networks.
+const OPERATOR: &str = "198.51.100.77";
+
+/// Counts what comes to the server for the cloud by an uplink, in the clear.
+fn watch_for_leaks(road: &Road) {
+    nft(
+        &road.server,
+        "table inet leaks { counter seen { }; chain in { \
+         type filter hook prerouting priority raw; \
+         iifname { eth1, eth2 } ip daddr 203.0.113.0/24 counter name seen; \
+         iifname { eth1, eth2 } ip6 daddr 2001:db8:1::/64 counter name seen; }; }",
+    );
+}
+
+fn leaks(road: &Road) -> u64 {
+    counted(&road.server, "inet leaks seen")
+}
+
+/// Sends a packet from the box into the cloud; what the kernel says of it.
+fn send_to(road: &Road, cloud: &str) -> io::Result<usize> {
+    let any = if cloud.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+    let socket = road.vehicle.enter(|| UdpSocket::bind(any).unwrap()).unwrap();
+    socket.send_to(b"secret", (cloud, 9))
+}
+
+/// Nothing reaches the cloud but through the tunnel: it is refused at once, to box and camera.
+fn check_closed(road: &Road, camera: &NetNs, when: &str, clouds: &[&str]) {
+    let before = leaks(road);
+    for cloud in clouds {
+        let error = send_to(road, cloud).expect_err(when);
+        assert_eq!(error.kind(), io::ErrorKind::HostUnreachable, "{when} {cloud}: {error}");
+        let refused = ping(camera, cloud, "-c 3 -W 2 -i 0.6");
+        let said = String::from_utf8_lossy(&refused.stdout);
+        let refusals = ["Destination Host Unreachable", "Destination unreachable: "];
+        assert!(refusals.iter().any(|text| said.contains(text)), "{when} {cloud}: {refused:?}");
+    }
+    check_ping(&road.vehicle, "192.168.50.2", "-c 1");
+    assert_eq!(leaks(road), before, "{when}");
+}
+
+/// The operator reaches the box by each uplink: its shell, its echo, and the camera by a forwarded
+/// port.
+fn check_operator(road: &Road, shell: &TcpListener, camera: &TcpListener, when: &str) {
+    for uplink in ["10.1.0.2", "10.2.0.2"] {
+        for (port, listener) in [(2222, shell), (8080, camera)] {
+            let stream = road.server.enter(|| connect_from(OPERATOR, &format!("{uplink}:{port}")));
+            let stream = stream.unwrap();
+            let stream = stream.unwrap_or_else(|error| panic!("{when} {uplink}:{port}: {error}"));
+            let (accepted, from) = listener.accept().unwrap();
+            assert_eq!(from.ip().to_string(), OPERATOR, "{when}");
+            drop((stream, accepted));
+        }
+        check_ping(&road.server, uplink, &format!("-c 1 -I {OPERATOR}"));
+    }
+}
+
+fn connect_from(source: &str, to: &str) -> io::Result<TcpStream> {
+    use socket2::{Domain, Socket, Type};
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    let source: SocketAddr = format!("{source}:0").parse().unwrap();
+    socket.bind(&source.into())?;
+    let to: SocketAddr = to.parse().unwrap();
+    socket.connect_timeout(&to.into(), Duration::from_secs(4))?;
+    Ok(socket.into())
+}
+
+/// A road on which the uplinks speak both families, with a camera and an operator.
+fn hostile_road() -> (Road, NetNs, TcpListener, TcpListener) {
+    let road = Road::new();
+    let camera = road.connect_camera_of_both_families();
+    road.server.ip("address add 2001:db8:10::1/64 dev eth1 nodad").unwrap();
+    road.vehicle.ip("address add 2001:db8:10::2/64 dev eth1 nodad").unwrap();
+    road.vehicle.ip("-6 route add default via 2001:db8:10::1 dev eth1").unwrap();
+    road.server.ip(&format!("address add {OPERATOR}/32 dev lo")).unwrap();
+    for (interface, value) in [("all", "0"), ("eth1", "1"), ("eth2", "2")] {
+        road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), value).unwrap();
+    }
+    // The kernel refuses seldom to one host.
+    road.vehicle.set_sysctl("net.ipv4.icmp_ratelimit", "0").unwrap();
+    road.vehicle.set_sysctl("net.ipv6.icmp.ratelimit", "0").unwrap();
+    // A port of the box that its own rules forward to the camera.
+    road.vehicle.set_forwarding().unwrap();
+    nft(
+        &road.vehicle,
+        "table ip own { chain in { type nat hook prerouting priority dstnat; \
+         iifname { eth1, eth2 } tcp dport 8080 dnat to 192.168.50.2:80; }; }",
+    );
+    let shell = road.vehicle.enter(|| TcpListener::bind("0.0.0.0:2222").unwrap()).unwrap();
+    let web = camera.enter(|| TcpListener::bind("192.168.50.2:80").unwrap()).unwrap();
+    watch_for_leaks(&road);
+    (road, camera, shell, web)
+}
+
+#[test]
+fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_get_in() {
+    run_sandboxed(|| {
+        let (road, camera, shell, web) = hostile_road();
+        let both = [CLOUD_V4, CLOUD_V6];
+        for cloud in both {
+            send_to(&road, cloud).unwrap();
+        }
+        assert_eq!(leaks(&road), 2, "the test can fail");
+        let before = road.state();
+
+        // No server answers.
+        let client = road.start_client("client");
+        client.wait_for("the client runs");
+        check_closed(&road, &camera, "before the first session", &both);
+        client.wait_for_count("uplink is up", 2);
+        // What a network says of routes counts for nothing.
+        for route in ["203.0.113.0/24 via 10.1.0.1", "0.0.0.0/1 via 10.2.0.1"] {
+            road.vehicle.ip(&format!("route add {route}")).unwrap();
+        }
+        road.vehicle.ip("-6 route add 2001:db8:1::/64 via 2001:db8:10::1 dev eth1").unwrap();
+        check_closed(&road, &camera, "with routes of a hostile network", &both);
+        check_operator(&road, &shell, &web, "before the first session");
+        check_ping(&road.vehicle, "10.1.0.1", "-c 1");
+        let output = roadweave(&["release", "rw0"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("rw0 is already running"), "{output:?}");
+
+        // The server grants one family.
+        road.edit("server.toml", |text| {
+            text.replace("\"10.77.0.2/32\", \"fd77::2/128\"", "\"10.77.0.2/32\"")
+        });
+        let server = road.start_server();
+        client.wait_for(" joined ");
+        check_ping(&road.vehicle, CLOUD_V4, "-c 1");
+        check_ping(&camera, CLOUD_V4, "-c 1");
+        check_closed(&road, &camera, "a family that was not granted", &[CLOUD_V6]);
+        check_operator(&road, &shell, &web, "while joined");
+
+        // A crash, also of the server; then the user lets go.
+        server.kill();
+        client.kill();
+        check_closed(&road, &camera, "after a crash", &both);
+        check_operator(&road, &shell, &web, "after a crash");
+        road.release();
+        for route in ["203.0.113.0/24", "0.0.0.0/1", "2001:db8:1::/64"] {
+            road.vehicle.ip(&format!("route del {route}")).unwrap();
+        }
+        let clear = leaks(&road);
+        send_to(&road, CLOUD_V4).unwrap();
+        assert_eq!(leaks(&road), clear + 1, "open again");
+        let mine = |lines: Vec<String>| -> Vec<String> {
+            lines.into_iter().filter(|line| line.contains("box")).collect()
+        };
+        assert_eq!(mine(road.state()), mine(before), "nothing is left");
+    });
+}
+
+#[test]
+fn a_full_disk_a_dead_log_and_a_wrong_clock_open_nothing_and_leave_nothing() {
+    run_sandboxed(|| {
+        let (road, camera, ..) = hostile_road();
+        let Some(clock) = clock::of_1970(&road) else { return };
+        let both = [CLOUD_V4, CLOUD_V6];
+        let before = road.state();
+        let start = || {
+            let mut command = road.vehicle.command(PROGRAM);
+            command.arg("client").arg("--config").arg(road.path("client.toml"));
+            command.stderr(fs::File::create("/dev/full").unwrap()).env("LD_PRELOAD", &clock);
+            command.spawn().unwrap()
+        };
+        let disk = Disk::mount("/run/roadweave");
+        let mut client = start();
+        let runs = || roadweave(&["show", "--socket", &socket(CLIENT)]).status.success();
+        let refuses = || both.iter().all(|cloud| send_to(&road, cloud).is_err());
+        wait_until("refusals", refuses);
+        client.kill().unwrap();
+        client.wait().unwrap();
+        disk.fill();
+        let mut client = start();
+        wait_until("the client runs", runs);
+        check_closed(&road, &camera, "before the first session", &both);
+        let server = road.start_server();
+        wait_until("a session", || ping(&camera, CLOUD_V4, "-c 1 -W 1").status.success());
+        // As a program does that loads its own firewall.
+        let leaked = leaks(&road);
+        nft(&road.vehicle, "flush ruleset");
+        let watch = Watch::start();
+        while watch.elapsed() < Duration::from_secs(3) {
+            both.iter().for_each(|cloud| drop(send_to(&road, cloud)));
+            assert_eq!(leaks(&road), leaked, "after a flush");
+        }
+        server.kill();
+        client.kill().unwrap();
+        client.wait().unwrap();
+        check_closed(&road, &camera, "after a crash", &both);
+        // The next start, with a full disk as well.
+        let mut client = start();
+        wait_until("the client runs", runs);
+        check_closed(&road, &camera, "after the next start", &both);
+        rustix::process::kill_process(rustix::process::Pid::from_child(&client), Signal::INT)
+            .unwrap();
+        assert!(client.wait().unwrap().success());
+        // The filters of others were flushed. A client that has no room to note a setting logs that
+        // a kill leaves it.
+        let mine = |lines: Vec<String>| -> Vec<String> {
+            let kinds = ["box link", "box route", "box rule"];
+            let is_mine = |line: &String| kinds.iter().any(|kind| line.starts_with(kind));
+            lines.into_iter().filter(is_mine).collect()
+        };
+        let after = road.state();
+        assert!(!after.iter().any(|line| line.starts_with("box filter")), "{after:#?}");
+        assert_eq!(mine(after), mine(before), "nothing is left");
+    });
+}
+
+/// Another program marks packets and connections that come in by uplinks, in bits of its own.
+const MESH: &str = "table inet mesh { counter kept { }; counter lost { }; \
+    chain in { type filter hook prerouting priority mangle + 1; \
+        iifname { eth1, eth2 } meta mark set meta mark & 0xff00ffff | 0x400000; \
+        iifname { eth1, eth2 } ct mark set ct mark & 0xff00ffff | 0x400000; }; \
+    chain out { type filter hook postrouting priority mangle + 1; \
+        oifname { eth1, eth2 } tcp sport 2222 meta mark & 0xff0000 == 0x400000 \
+            ct mark & 0xff0000 == 0x400000 counter name kept accept; \
+        oifname { eth1, eth2 } tcp sport 2222 counter name lost; }; }";
+
+#[test]
+fn answers_find_their_uplink_beside_the_marks_of_another_program() {
+    run_sandboxed(|| {
+        let (road, _camera, shell, web) = hostile_road();
+        nft(&road.vehicle, MESH);
+        // With all bits, those of the other program hide the number of the uplink.
+        let client = road.start_client("client");
+        client.wait_for_count("uplink is up", 2);
+        let refused = road.server.enter(|| connect_from(OPERATOR, "10.2.0.2:2222")).unwrap();
+        refused.expect_err("the test can fail");
+        client.interrupt();
+
+        road.edit("client.toml", |text| format!("packet_marks = \"0xff00ffff\"\n{text}"));
+        let client = road.start_client("client");
+        client.wait_for_count("uplink is up", 2);
+        let lost = counted(&road.vehicle, "inet mesh lost");
+        check_operator(&road, &shell, &web, "with bits of its own");
+        assert_eq!(
+            counted(&road.vehicle, "inet mesh lost"),
+            lost,
+            "marks of the other program are changed"
+        );
+        assert!(counted(&road.vehicle, "inet mesh kept") > 0);
+        client.interrupt();
+    });
+}
+
+#[test]
+fn a_local_user_who_takes_ports_of_the_client_opens_nothing() {
+    run_sandboxed(|| {
+        let (road, camera, _shell, _web) = hostile_road();
+        road.edit("client.toml", |text| {
+            text + "[metrics]\nlisten = \"127.0.0.1:9472\"\n\
+                    [streams]\nlisten = \"127.0.0.1:1080\"\n"
+        });
+        let take = |port: u16| {
+            road.vehicle.enter(|| TcpListener::bind(("127.0.0.1", port)).unwrap()).unwrap()
+        };
+        let taken = [9472, 1080].map(take);
+        let client = road.start_client("client");
+        client.wait_for("the client runs");
+        check_closed(&road, &camera, "without its ports", &[CLOUD_V4, CLOUD_V6]);
+        let _server = road.start_server();
+        client.wait_for(" joined ");
+        drop(taken);
+        client.wait_for("listening for metrics at 127.0.0.1:9472");
+        client.wait_for("SOCKS5 and HTTP CONNECT are answered");
+        let answer = http_get(&road.vehicle, 9472, "/healthz");
+        assert!(answer.contains(" 200 "), "{answer}");
+        assert_eq!(leaks(&road), 0);
+    });
+}
+
+#[test]
+fn what_others_remove_comes_back_within_seconds() {
+    run_sandboxed(|| {
+        let (road, camera, shell, web) = hostile_road();
+        let (_server, client) = road.start_both();
+        road.wait_for_paths(&["eth1", "eth2"]);
+        let ours = || -> Vec<String> {
+            let is_ours = |line: &String| {
+                line.starts_with("box") && (line.contains("proto 183") || line.contains("rw0"))
+            };
+            let lines = road.state().into_iter().filter(is_ours);
+            let rules = road.state().into_iter().filter(|line| line.starts_with("box rule"));
+            lines.chain(rules).collect()
+        };
+        let settled = ours();
+        let tables: Vec<String> = settled
+            .iter()
+            .filter(|line| line.contains("proto 183"))
+            .filter_map(|line| line.split(" table ").nth(1)?.split(' ').next())
+            .map(str::to_owned)
+            .collect();
+        assert!(tables.len() > 4, "{settled:#?}");
+        let marks = || road.vehicle.run("nft list table inet roadweave_rw0_answers").unwrap();
+        let settled_marks = marks();
+        assert!(settled_marks.contains("eth2"), "{settled_marks}");
+        for priority in [518, 518, 519, 519, 520, 525, 526, 532] {
+            road.vehicle.ip(&format!("rule del priority {priority}")).unwrap();
+            road.vehicle.ip(&format!("-6 rule del priority {priority}")).ok();
+        }
+        for table in &tables {
+            road.vehicle.ip(&format!("route flush table {table}")).ok();
+        }
+        road.vehicle.ip("address del 10.77.0.2/32 dev rw0").unwrap();
+        nft(&road.vehicle, "delete table inet roadweave_rw0_answers");
+        wait_or_show(
+            Duration::from_secs(6),
+            || format!("{:#?}\nwas\n{settled:#?}", ours()),
+            || ours() == settled,
+        );
+        client.wait_for("another program removed rules, routes or addresses of the tunnel");
+        for (round, change) in [
+            (2, "flush chain inet roadweave_rw0_answers output"),
+            (3, "insert rule inet roadweave_rw0_answers prerouting accept"),
+        ] {
+            nft(&road.vehicle, change);
+            client.wait_for_count("another program changed or removed the marks", round);
+            assert_eq!(marks(), settled_marks, "{change}");
+        }
+        check_operator(&road, &shell, &web, "mended");
+        check_ping(&camera, CLOUD_V4, "-c 1");
+        check_ping(&road.vehicle, CLOUD_V6, "-c 1");
+        assert_eq!(leaks(&road), 0);
+
+        // A network that comes up behind the box is reached as before.
+        road.vehicle.ip("address add 192.168.51.1/24 dev lan0").unwrap();
+        camera.ip("address add 192.168.51.2/24 dev eth0").unwrap();
+        wait_within(Duration::from_secs(5), "the network that came up", || {
+            ping(&road.vehicle, "192.168.51.2", "-c 1").status.success()
+        });
+        road.vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
+        client.wait_for("another program made the reverse path filter of eth1 strict");
+        assert_eq!(leaks(&road), 0);
+    });
+}
+
+#[test]
+fn what_the_file_says_otherwise_counts() {
+    run_sandboxed(|| {
+        let (road, camera, _shell, _web) = hostile_road();
+        road.edit("client.toml", |text| {
+            let text = text.replace("include = []", "include = [\"eth*\"]\nlocal = false");
+            text + "before_join = \"open\"\nkill_switch = true\n"
+        });
+        let mut client = road.start_client("client");
+        client.wait_for_count("uplink is up", 2);
+        send_to(&road, CLOUD_V4).unwrap();
+        assert_eq!(leaks(&road), 1, "before_join = \"open\"");
+        let server = road.start_server();
+        client.wait_for(" joined ");
+        // The uplinks' own networks are in the tunnel too, and the server's kernel answers there.
+        let route = road.vehicle.run("ip route get 10.1.0.9").unwrap();
+        assert!(route.contains("dev rw0"), "{route}");
+        client.signal(Signal::TERM);
+        assert_eq!(client.wait(), Some(0));
+        check_closed(&road, &camera, "after a stop with a kill switch", &[CLOUD_V4, CLOUD_V6]);
+        // The next start takes over what is closed, and leaves it so for another start; a stop
+        // without the switch opens.
+        road.edit("client.toml", |text| {
+            text.replace("kill_switch = true", "kill_switch = false")
+                .replace("\"open\"", "\"closed\"")
+        });
+        let mut client = road.start_client("client");
+        client.wait_for(" joined ");
+        client.signal(Signal::USR1);
+        assert_eq!(client.wait(), Some(0));
+        client.wait_for("stays refused until the next start");
+        road.wait_for_status("rws", "a goodbye", |status| status["sessions"] == json!([]));
+        check_closed(&road, &camera, "after a stop for another start", &[CLOUD_V4, CLOUD_V6]);
+        let client = road.start_client("client");
+        client.wait_for(" joined ");
+        client.interrupt();
+        drop(server);
+        let clear = leaks(&road);
+        send_to(&road, CLOUD_V4).unwrap();
+        assert_eq!(leaks(&road), clear + 1, "after an ordered stop");
+    });
+}
+
+#[test]
+fn a_server_grants_no_more_than_the_box_accepts() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        let camera = road.connect_camera();
+        // A hostile lease that holds every inner address must not stop the tunnel.
+        road.vehicle.ip("address add 10.200.0.9/8 dev eth2").unwrap();
+        // Behind the camera's network lies another.
+        road.vehicle.ip("route add 192.168.70.0/24 via 192.168.50.2").unwrap();
+        road.edit("server.toml", |text| {
+            text.replace(
+                "\"10.77.0.1/16\", ",
+                "\"10.77.0.1/16\", \"192.168.50.2/32\", \"192.168.70.5/32\", \"10.1.0.1/32\", \
+                 \"203.0.113.53/32\", ",
+            )
+            .replace(
+                "\"10.77.0.2/32\", ",
+                "\"10.77.0.2/32\", \"203.0.113.77/32\", \"192.168.60.0/24\", ",
+            )
+        });
+        let (_server, client) = road.start_both();
+        for refused in [
+            "the address 203.0.113.77, which is refused: it lies in none",
+            "the gateway 192.168.50.2, which is refused: it lies in 192.168.50.0/24, a network behind",
+            "the gateway 192.168.70.5, which is refused: it lies in 192.168.70.0/24, a network behind",
+            "the gateway 10.1.0.1, which is refused: it is the gateway of the uplink eth1",
+            "the gateway 203.0.113.53, which is refused: it lies in none",
+        ] {
+            assert_eq!(client.count(refused), 1, "{refused}\n{}", client.log());
+        }
+        assert_eq!(client.count("WARN"), 5, "{}", client.log());
+        check_ping(&road.vehicle, GATEWAY_V4, "-c 1");
+        check_ping(&road.vehicle, "192.168.50.2", "-c 1");
+
+        // Nothing from the tunnel may claim to come from behind the box.
+        let here = road.vehicle.enter(|| UdpSocket::bind("10.77.0.2:9").unwrap()).unwrap();
+        here.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let sources = [
+            (GATEWAY_V4, true),
+            ("192.168.50.9", false),
+            ("192.168.60.9", false),
+            ("192.168.70.9", false),
+        ];
+        for (source, is_heard) in sources {
+            if !is_heard {
+                road.server.ip(&format!("address add {source}/32 dev lo")).unwrap();
+            }
+            let socket = road.server.enter(|| UdpSocket::bind((source, 0)).unwrap()).unwrap();
+            for _ in 0..5 {
+                socket.send_to(b"trust me", "10.77.0.2:9").unwrap();
+            }
+            assert_eq!(here.recv(&mut [0; 9]).is_ok(), is_heard, "{source}");
+            while here.recv(&mut [0; 9]).is_ok() {}
+        }
+        let dropped = road.show(CLIENT)["sessions"][0]["drops"]["spoofed-source"].clone();
+        assert_eq!(dropped.as_u64(), Some(15), "{dropped}");
+        drop(camera);
+    });
+}
+
+#[test]
+fn a_lease_of_an_inner_address_stops_nothing() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        // A hostile network leases the box's inner address, and has the server's for its router.
+        road.vehicle.ip("address add 10.77.0.2/24 dev eth2").unwrap();
+        road.vehicle.ip("route replace default via 10.77.0.1 dev eth2 metric 200").unwrap();
+        let (_server, client) = road.start_both();
+        check_ping(&road.vehicle, CLOUD_V4, "-c 1 -I rw0");
+        client.wait_for(
+            "the gateway 10.77.0.1, which is refused: it is the gateway of the uplink eth2",
+        );
+        // It was there before the grant, by which no server takes an uplink away.
+        assert_eq!(client.count("WARN"), 1, "{}", client.log());
+        client.interrupt();
+
+        // Whoever names the server's own network is not led astray either.
+        road.edit("client.toml", |text| {
+            let accept = "accept = [\"10.77.0.0/24\", \"fc00::/7\"]";
+            text.replace("[routes]", &format!("[routes]\n{accept}"))
+        });
+        let client = road.start_client("client");
+        client.wait_for(" joined ");
+        assert_eq!(client.count("WARN"), 0, "{}", client.log());
+        check_ping(&road.vehicle, GATEWAY_V4, "-c 1");
+
+        // Nor does it draw out what lies in the server's inner network, or beyond its gateway.
+        road.vehicle.ip("address add 10.77.200.7/24 dev eth2").unwrap();
+        road.vehicle.ip("route replace default via 10.77.200.1 dev eth2 metric 200").unwrap();
+        client.wait_for("10.77.200.7/24");
+        let way = |to: &str| road.vehicle.run(&format!("ip route get {to}")).unwrap();
+        for (to, device) in
+            [("10.77.200.1", "rw0"), ("10.1.0.1", "eth1"), ("10.1.0.9", "rw0"), ("10.2.0.1", "rw0")]
+        {
+            assert!(way(to).contains(&format!("dev {device} ")), "{}", way(to));
+        }
+        let outside = road.show(CLIENT)["outside"].clone();
+        assert_eq!(outside, serde_json::json!({ "eth1": ["10.1.0.1/32"] }));
+    });
+}
+
+/// What a stranger beyond an uplink gets of the camera behind the box.
+fn reaches_camera(road: &Road) -> bool {
+    ping(&road.server, "192.168.50.2", "-c 2 -i 0.2 -W 1").status.success()
+}
+
+#[test]
+fn a_start_opens_nothing_that_a_crash_left_closed() {
+    run_sandboxed(|| {
+        let (road, camera, _shell, _web) = hostile_road();
+        road.server.ip("route add 192.168.50.0/24 via 10.1.0.2").unwrap();
+        assert!(reaches_camera(&road), "the box forwards by its owner's will");
+        let client = road.start_client("client");
+        client.wait_for_count("uplink is up", 2);
+        assert!(!reaches_camera(&road));
+        client.kill();
+        assert!(!reaches_camera(&road), "after a crash");
+
+        // Another program has the TUN's name.
+        road.vehicle.ip("link add rw0 type veth peer name rwx").unwrap();
+        let mut client = road.start_client("client");
+        assert_ne!(client.wait(), Some(0));
+        drop(client);
+        assert!(!reaches_camera(&road), "after a start that failed");
+        check_closed(&road, &camera, "after a start that failed", &[CLOUD_V4, CLOUD_V6]);
+        road.vehicle.ip("link del rw0").unwrap();
+
+        // A route behind the box that the kernel takes no copy of: its router is the box itself.
+        road.vehicle.ip("route add 192.168.61.0/24 via 192.168.50.7").unwrap();
+        road.vehicle.ip("address add 192.168.50.7/32 dev lan0").unwrap();
+        let client = road.start_client("client");
+        client.wait_for("add the route to 192.168.61.0/24");
+        client.wait_for_count("uplink is up", 2);
+        check_closed(&road, &camera, "with a route that fails", &[CLOUD_V4, CLOUD_V6]);
+        assert!(!reaches_camera(&road));
+        client.interrupt();
+        assert!(reaches_camera(&road), "after an ordered stop");
+    });
+}
+
+#[test]
+fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        let _server = road.start_server();
+        // The machine's own file is none of ours; a mounted one can only be written over.
+        let old = "search example.org\nnameserver 10.1.0.1\n";
+        road.set_resolvers(old);
+        let now = || fs::read_to_string("/etc/resolv.conf").unwrap();
+        let start = |words: &str| {
+            let mut command = road.vehicle.command(PROGRAM);
+            command.arg("client").arg("--config").arg(road.path("client.toml"));
+            // Without the programs that might keep the file, but for those of the test.
+            let path = std::env::var("PATH").unwrap();
+            command.env("PATH", format!("{words}{path}"));
+            Daemon::start(command, road.path("client.log"))
+        };
+        // Only a name server in the tunnel knows the name.
+        dns::serve(&road.server, GATEWAY_V4, &[("cloud.test", CLOUD_V4)]);
+        let look_up = || {
+            let found = road.vehicle.command("getent").args(["ahostsv4", "cloud.test"]).output();
+            String::from_utf8(found.unwrap().stdout).unwrap()
+        };
+        let client = start("");
+        client.wait_for(" joined ");
+        client.wait_for("the resolver 10.1.0.1 lies in the own network of the uplink eth1");
+        assert_eq!(now(), old);
+        client.interrupt();
+
+        road.edit("client.toml", |text| format!("dns = [\"10.77.0.1\", \"fd77::1\"]\n{text}"));
+        let client = start("");
+        client.wait_for("resolvers of the session are set");
+        assert!(now().contains("nameserver 10.77.0.1\nnameserver fd77::1\n"), "{}", now());
+        assert!(look_up().contains(CLOUD_V4), "{}", look_up());
+        client.kill();
+        assert!(now().contains("10.77.0.1"), "a kill leaves it");
+        road.release();
+        assert_eq!(now(), old, "released");
+        let client = start("");
+        client.wait_for("resolvers of the session are set");
+        client.kill();
+        let client = start("");
+        client.wait_for("resolvers of the session are set");
+        client.interrupt();
+        assert_eq!(now(), old, "after a kill, a second start and a stop");
+
+        // Where resolvconf keeps the file, it is told.
+        let folder = road.path("bin");
+        fs::create_dir(&folder).unwrap();
+        let said = road.path("told");
+        let script = format!("echo \"$*: $(cat | tr '\\n' ' ')\" >> {}", said.display());
+        write_program(&folder.join("resolvconf"), &script);
+        let told = || {
+            let client = start(&format!("{}:", folder.display()));
+            client.wait_for("resolvers of the session are set");
+            client.interrupt();
+            let lines = fs::read_to_string(&said).unwrap();
+            fs::remove_file(&said).unwrap();
+            lines.lines().map(|line| line.trim().to_owned()).collect::<Vec<String>>()
+        };
+        assert_eq!(
+            told(),
+            ["-a rw0 -m 0 -x: nameserver 10.77.0.1 nameserver fd77::1", "-d rw0 -f:"]
+        );
+        assert_eq!(now(), old);
+
+        // And systemd-resolved, where the file leads to it.
+        fs::rename(folder.join("resolvconf"), folder.join("resolvectl")).unwrap();
+        let stub = "nameserver 127.0.0.53\n";
+        fs::write("/etc/resolv.conf", stub).unwrap();
+        let expected =
+            ["--no-pager dns:", "dns rw0 10.77.0.1 fd77::1:", "domain rw0 ~.:", "revert rw0:"];
+        assert_eq!(told(), expected);
+        assert_eq!(now(), stub);
+    });
+}
+
+/// A folder of programs for [`start_with`], whose `nft` waits as long as the file `hold` is there.
+fn slow_nft(road: &Road) -> PathBuf {
+    let folder = road.path("bin");
+    fs::create_dir(&folder).unwrap();
+    let script = "while [ -e /run/road/hold ]; do sleep 0.02; done\n\
+                  PATH=/usr/sbin:/usr/bin:/sbin:/bin exec nft \"$@\"";
+    write_program(&folder.join("nft"), script);
+    folder
+}
+
+/// A client that finds its programs in `path`.
+fn start_with(road: &Road, path: &str) -> Daemon {
+    let mut command = road.vehicle.command(PROGRAM);
+    command.arg("client").arg("--config").arg(road.path("client.toml")).env("PATH", path);
+    Daemon::start(command, road.path("client.log"))
+}
+
+#[test]
+fn no_uplink_is_used_before_the_filters_hold_and_nothing_waits_for_nft() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        road.connect_camera();
+        let (hold, folder) = (road.path("hold"), slow_nft(&road));
+        let reached = "table netdev reached { chain in { type filter hook ingress device eth1 \
+                       priority 0; udp dport 4433 counter; }; }";
+        nft(&road.server, reached);
+        let packets = || road.server.run("nft list table netdev reached").unwrap();
+        fs::write(&hold, "").unwrap();
+        let server = road.start_server();
+        let client = start_with(&road, &format!("{}:/usr/bin:/bin", folder.display()));
+        client.wait_for("the client runs");
+        // The event loop answers while nft is under way.
+        road.wait_for_status(CLIENT, "a reason", |status| {
+            let why = status["no_session"].as_str().unwrap_or_default();
+            why == "no uplink is used until the packet filters are in place"
+        });
+        assert!(packets().contains("packets 0 "), "{}", packets());
+        assert_eq!(client.count("uplink is up"), 0, "{}", client.log());
+        fs::remove_file(&hold).unwrap();
+        client.wait_for(" joined");
+        assert!(!packets().contains("packets 0 "), "the counter counts");
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        // The tunnel carries on while other filters, marks and split tables are put in place.
+        fs::write(&hold, "").unwrap();
+        road.edit("client.toml", |text| {
+            text.replace("[routes]\n", "[routes]\nexclude = [\"203.0.113.0/24\"]\n")
+        });
+        // It is answered once all is in place.
+        let reload = spawn(|| roadweave(&["reload", "--socket", &socket(CLIENT)]));
+        client.wait_for("were read again");
+        road.wait_for_traffic();
+        let excludes = || road.vehicle.run("nft list ruleset").unwrap().contains("set excluded4");
+        assert!(!reload.is_finished() && !excludes(), "nft is under way");
+        fs::remove_file(&hold).unwrap();
+        let reloaded = reload.join().unwrap();
+        assert!(reloaded.status.success() && excludes(), "{reloaded:?}");
+        client.interrupt();
+        server.interrupt();
+    });
+}
+
+#[test]
+fn filters_that_are_gone_and_cannot_be_put_back_end_the_use_of_uplinks() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        let folder = road.path("bin");
+        fs::create_dir_all(&folder).unwrap();
+        let (fails, nft_of_others) = (road.path("fails"), "/usr/sbin/nft");
+        let script = format!("[ -e {} ] && exit 1\nexec {nft_of_others} \"$@\"", fails.display());
+        write_program(&folder.join("nft"), &script);
+        let _server = road.start_server();
+        let client = start_with(&road, &format!("{}:/usr/bin:/bin", folder.display()));
+        client.wait_for(" joined");
+        let forwards = || {
+            let read = || fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
+            road.vehicle.enter(read).unwrap().trim().to_owned()
+        };
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        assert_eq!(forwards(), "1");
+        fs::write(&fails, "").unwrap();
+        // A repair that fails changes nothing while the filters are there.
+        road.edit("client.toml", |text| {
+            text.replace("[routes]\n", "[routes]\nexclude = [\"203.0.113.0/24\"]\n")
+        });
+        client.signal(Signal::HUP);
+        client.wait_for("the packet filters are not as they should be");
+        road.wait_for_traffic();
+        nft(&road.vehicle, "flush ruleset");
+        client.wait_for("they cannot be put back: nothing is forwarded");
+        road.wait_for_status(CLIENT, "no uplink", |status| {
+            let why = status["no_session"].as_str().unwrap_or_default();
+            why.starts_with("no uplink is used until the packet filters are in place")
+        });
+        assert_eq!(forwards(), "0");
+        fs::remove_file(&fails).unwrap();
+        road.wait_for_traffic();
+        assert_eq!(forwards(), "1");
+        client.interrupt();
+    });
+}
+
+#[test]
+fn without_nft_no_uplink_is_used_and_the_log_says_what_to_install() {
+    run_sandboxed(|| {
+        let road = Road::without_uplinks();
+        road.connect_uplink(1);
+        // What starts a program in its namespace is there, and nothing else.
+        let folder = road.path("bin");
+        fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::symlink("/usr/bin/nsenter", folder.join("nsenter")).unwrap();
+        let server = road.start_server();
+        let client = start_with(&road, folder.to_str().unwrap());
+        let cure = "install nftables";
+        client.wait_for(cure);
+        client.wait_for("no uplink is used until the packet filters are in place");
+        assert_eq!(client.count("uplink is up"), 0, "{}", client.log());
+        let shown = road.show(CLIENT);
+        assert!(shown["no_session"].as_str().unwrap().contains(cure), "{shown:#}");
+        // Once it is installed, the client goes on.
+        std::os::unix::fs::symlink("/usr/sbin/nft", folder.join("nft")).unwrap();
+        client.wait_for(" joined");
+        client.interrupt();
+        server.interrupt();
+    });
+}

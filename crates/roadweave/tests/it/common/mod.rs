@@ -1,0 +1,492 @@
+//! A road for the daemons: a vehicle's box with two uplinks, a server, and a cloud behind it, each
+//! in a namespace of a sandbox that leaves nothing behind.
+//!
+//! ```text
+//!  box: rw0 10.77.0.2            server: rws 10.77.0.1              cloud
+//!       eth1 10.1.0.2 ─────────── eth1 10.1.0.1
+//!       eth2 10.2.0.2 ─────────── eth2 10.2.0.1   lan0 203.0.113.1 ─── eth0 203.0.113.2
+//!                                 lo 198.51.100.1 (port 4433)
+//! ```
+//!
+//! The files come from `roadweave init`; a test edits them as a user would. All namespaces share
+//! the file system, so client and server need instance names of their own (`tun.name`).
+
+pub mod clock;
+mod daemon;
+pub mod disk;
+pub mod dns;
+pub mod hosts;
+pub mod members;
+pub mod portal;
+#[path = "../../../../device/src/status/schema.rs"]
+mod schema;
+pub mod world;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+pub use roadweave_device::netns::{
+    NetNs, WAIT_MAX, Watch, cable, run_sandboxed, wait_or_show, wait_until, wait_within,
+};
+use serde_json::Value;
+
+pub use daemon::Daemon;
+
+/// The client's TUN and instance.
+pub const CLIENT: &str = "rw0";
+/// The server's TUN and instance.
+pub const SERVER: &str = "rws";
+/// The server's inner addresses.
+pub const GATEWAY_V4: &str = "10.77.0.1";
+/// The same, IPv6.
+pub const GATEWAY_V6: &str = "fd77::1";
+/// The port of [`Road::echo`].
+pub const ECHO_PORT: u16 = 7;
+
+/// The program under test.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave");
+/// Settings that a daemon may change.
+const SETTINGS: [&str; 15] = [
+    "ipv4/ip_forward",
+    "ipv6/conf/all/forwarding",
+    "ipv4/conf/all/rp_filter",
+    "ipv4/conf/eth1/rp_filter",
+    "ipv4/conf/eth1/arp_ignore",
+    "ipv4/conf/eth2/arp_ignore",
+    "ipv4/conf/eth1/src_valid_mark",
+    "ipv4/conf/eth2/src_valid_mark",
+    "ipv4/tcp_fwmark_accept",
+    "ipv4/fwmark_reflect",
+    "ipv6/fwmark_reflect",
+    "ipv4/conf/eth2/rp_filter",
+    "ipv6/conf/eth1/accept_ra",
+    "ipv6/conf/eth2/accept_ra",
+    "ipv6/conf/lan0/accept_ra",
+];
+/// Private to the sandbox.
+const FOLDER: &str = "/run/road";
+
+/// Makes this sandbox as bare as a new machine, which has no names of protocols and services.
+fn forget_names() {
+    let known = ["/etc/protocols", "/etc/services"].into_iter();
+    for file in known.filter(|file| Path::new(file).exists()) {
+        let mut mount = Command::new("mount");
+        assert!(mount.args(["--bind", "/dev/null", file]).status().unwrap().success());
+    }
+}
+
+/// The namespaces and the folder with the configuration files.
+pub struct Road {
+    pub vehicle: NetNs,
+    pub server: NetNs,
+    pub cloud: NetNs,
+    /// The program, with its arguments, that starts the daemons; none: they are started directly.
+    pub wrapper: Vec<String>,
+}
+
+impl Road {
+    /// Builds all, with both uplinks and the files of `roadweave init`.
+    pub fn new() -> Self {
+        let road = Self::without_uplinks();
+        road.connect_uplink(1);
+        road.connect_uplink(2);
+        road
+    }
+
+    /// Builds all but the uplinks.
+    pub fn without_uplinks() -> Self {
+        forget_names();
+        let create = |name| NetNs::create(name).unwrap();
+        let road = Self {
+            vehicle: create("box"),
+            server: create("server"),
+            cloud: create("cloud"),
+            wrapper: Vec::new(),
+        };
+        road.server.ip("address add 198.51.100.1/32 dev lo").unwrap();
+        cable(
+            (&road.server, "lan0", &["203.0.113.1/24", "2001:db8:1::1/64"]),
+            (&road.cloud, "eth0", &["203.0.113.2/24", "2001:db8:1::2/64"]),
+        );
+        let init = roadweave(&["init", "--server", "198.51.100.1:4433", FOLDER]);
+        assert!(init.status.success(), "{init:?}");
+        // What strategies have learned in an earlier run, or uplinks have carried, is of no concern
+        // here.
+        for name in ["client.toml", "server.toml"] {
+            road.edit(name, |text| format!("state_directory = \"{FOLDER}\"\n{text}"));
+        }
+        road.edit("client.toml", |text| text.replace("inside = []", "inside = [\"lan*\"]"));
+        // Both sides see the same /run, so their instances must differ.
+        // What listens at the server's inner addresses is there for tests alone.
+        let inner = format!("allow_destinations = [\"{GATEWAY_V4}\", \"{GATEWAY_V6}\"]\n");
+        road.edit("server.toml", |text| inner + &text + "[tun]\nname = \"rws\"\n");
+        road
+    }
+
+    /// Plugs uplink `number` in.
+    pub fn connect_uplink(&self, number: u8) {
+        let name = format!("eth{number}");
+        let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
+        cable((&self.vehicle, &name, &[&near]), (&self.server, &name, &[&far]));
+        self.route_uplink(number);
+    }
+
+    /// Plugs a camera in behind the box: 192.168.50.2, with the box as its gateway.
+    pub fn connect_camera(&self) -> NetNs {
+        let camera = NetNs::create("camera").unwrap();
+        cable(
+            (&camera, "eth0", &["192.168.50.2/24"]),
+            (&self.vehicle, "lan0", &["192.168.50.1/24"]),
+        );
+        camera.ip("route add default via 192.168.50.1").unwrap();
+        camera
+    }
+
+    /// The same with IPv6 beside it: fd50::2.
+    pub fn connect_camera_of_both_families(&self) -> NetNs {
+        let camera = self.connect_camera();
+        self.vehicle.ip("address add fd50::1/64 dev lan0 nodad").unwrap();
+        camera.ip("address add fd50::2/64 dev eth0 nodad").unwrap();
+        camera.ip("-6 route add default via fd50::1").unwrap();
+        camera
+    }
+
+    /// The default route that an uplink's DHCP client would set; the kernel drops it with the
+    /// carrier.
+    pub fn route_uplink(&self, number: u8) {
+        let route = format!("route replace default via 10.{number}.0.1 metric {number}00");
+        self.vehicle.ip(&route).unwrap();
+    }
+
+    /// Makes the server's end of an uplink swallow all that comes, or not: a dead network behind a
+    /// living modem.
+    pub fn silence(&self, interface: &str, silent: bool) {
+        let table = format!("netdev silent_{interface}");
+        if silent {
+            let chain =
+                format!("type filter hook ingress device {interface} priority 0; policy drop;");
+            nft(&self.server, &format!("table {table} {{ chain in {{ {chain} }}; }}"));
+        } else {
+            nft(&self.server, &format!("delete table {table}"));
+        }
+    }
+
+    /// All that the daemons might leave in the system, in box and server: interfaces, rules,
+    /// routes, filters, settings, and files.
+    pub fn state(&self) -> Vec<String> {
+        let mut state = Vec::new();
+        for namespace in [&self.vehicle, &self.server] {
+            let mut add = |kind: &str, line: &str| {
+                state.push(format!("{} {kind} {}", namespace.name(), line.trim()));
+            };
+            let run = |words: &str| namespace.run(words).unwrap();
+            for line in run("ip -brief link").lines() {
+                add("link", line.split(' ').next().unwrap());
+            }
+            for line in (run("ip rule") + &run("ip -6 rule")).lines() {
+                add("rule", line);
+            }
+            // Addresses of the link alone come by themselves some time after the interface.
+            let routes = run("ip route show table all") + &run("ip -6 route show table all");
+            let lasting = |line: &&str| !line.contains("fe80::") && !line.contains("ff00::");
+            routes.lines().filter(lasting).for_each(|line| add("route", line));
+            // What packets have put into sets comes and goes.
+            let tables = run("nft list ruleset");
+            let tables = tables.split("\n}").map(str::trim).filter(|it| !it.is_empty());
+            for table in tables {
+                let name = table.lines().next().unwrap_or_default();
+                let lines = if name.contains("_shares ") { 1 } else { usize::MAX };
+                table.lines().take(lines).for_each(|line| add("filter", line));
+            }
+            for key in SETTINGS {
+                let value = namespace.enter(|| fs::read_to_string(format!("/proc/sys/net/{key}")));
+                // Not every interface is in both.
+                if let Ok(value) = value.unwrap() {
+                    add("sysctl", &format!("{key} {value}"));
+                }
+            }
+        }
+        let files = fs::read_dir("/run/roadweave").unwrap().map(|entry| entry.unwrap().path());
+        let lasting = files.filter(|path| path.extension().is_none_or(|kind| kind != "lock"));
+        state.extend(lasting.map(|path| path.display().to_string()));
+        state.sort();
+        state
+    }
+
+    /// A file in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        Path::new(FOLDER).join(name)
+    }
+
+    /// Writes a configuration file, which holds a private key and so is for its owner alone.
+    pub fn write(&self, name: &str, text: impl AsRef<str>) {
+        write_secret(&self.path(name), text.as_ref());
+    }
+
+    /// Changes a configuration file.
+    pub fn edit(&self, name: &str, change: impl FnOnce(String) -> String) {
+        let text = fs::read_to_string(self.path(name)).unwrap();
+        fs::write(self.path(name), change(text)).unwrap();
+    }
+
+    /// Starts a client in the box with the file `NAME.toml`.
+    pub fn start_client(&self, name: &str) -> Daemon {
+        self.start(&self.vehicle, "client", name)
+    }
+
+    /// Starts the server and waits until it listens.
+    pub fn start_server(&self) -> Daemon {
+        let server = self.start(&self.server, "server", "server");
+        server.wait_for("the server runs");
+        server
+    }
+
+    /// Starts the program in a role with the file `NAME.toml`.
+    pub fn start(&self, namespace: &NetNs, role: &str, name: &str) -> Daemon {
+        let mut words = self.wrapper.iter().map(String::as_str).chain([PROGRAM]);
+        let mut command = namespace.command(words.next().unwrap());
+        command.args(words).arg(role).arg("--config").arg(self.path(&format!("{name}.toml")));
+        Daemon::start(command, self.path(&format!("{name}.log")))
+    }
+
+    /// Starts both sides and waits until the client has joined.
+    pub fn start_both(&self) -> (Daemon, Daemon) {
+        let server = self.start_server();
+        let client = self.start_client("client");
+        client.wait_for("joined");
+        (server, client)
+    }
+
+    /// What `roadweave show --json` says of an instance, which is asked again while it is busy: on
+    /// a loaded machine it may wait for `nft` longer than a caller waits for it.
+    pub fn show(&self, instance: &str) -> Value {
+        let watch = Watch::start();
+        loop {
+            let output = roadweave(&["show", "--json", "--socket", &socket(instance)]);
+            if output.status.success() {
+                return serde_json::from_slice(&output.stdout).unwrap();
+            }
+            let is_busy = String::from_utf8_lossy(&output.stderr).contains("ask again");
+            assert!(is_busy && watch.elapsed() < WAIT_MAX, "{output:?}");
+        }
+    }
+
+    /// `roadweave reload` of an instance, which takes its file up.
+    pub fn reload(&self, instance: &str) {
+        let output = roadweave(&["reload", "--socket", &socket(instance)]);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// `roadweave release` in the box.
+    pub fn release(&self) {
+        let output = roadweave_in(&self.vehicle, &["release", CLIENT]);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// What `roadweave show` prints of an instance.
+    pub fn page(&self, instance: &str) -> String {
+        String::from_utf8(roadweave(&["show", "--socket", &socket(instance)]).stdout).unwrap()
+    }
+
+    /// Puts a file with this text in the place of the machine's `/etc/resolv.conf`.
+    pub fn set_resolvers(&self, text: &str) {
+        let file = self.path("resolv.conf");
+        fs::write(&file, text).unwrap();
+        let mut mount = Command::new("mount");
+        mount.arg("--bind").arg(&file).arg("/etc/resolv.conf");
+        assert!(mount.status().unwrap().success());
+    }
+
+    /// Holds what `roadweave show --json` says of these instances against its schema.
+    pub fn check_shown(&self, instances: &[&str]) {
+        let shown: Vec<Value> = instances.iter().map(|instance| self.show(instance)).collect();
+        let Some(said) = schema::otherwise(&shown.iter().collect::<Vec<_>>()) else { return };
+        assert!(said.is_empty(), "{said}");
+    }
+
+    /// Waits until `condition` holds for what `show` says of an instance.
+    pub fn wait_for_status(
+        &self,
+        instance: &str,
+        what: &str,
+        condition: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let watch = Watch::start();
+        loop {
+            let status = self.show(instance);
+            if condition(&status) {
+                return status;
+            }
+            assert!(watch.elapsed() < WAIT_MAX, "waited in vain: {what}\n{status:#}");
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until exactly these uplinks have usable paths.
+    pub fn wait_for_paths(&self, uplinks: &[&str]) {
+        self.wait_for_status(CLIENT, &format!("paths over {uplinks:?}"), |status| {
+            usable(status) == uplinks
+        });
+    }
+
+    /// Answers every UDP packet to `address` in `namespace` with itself.
+    pub fn echo(&self, namespace: &NetNs, address: &str) {
+        let address = SocketAddr::new(address.parse().unwrap(), ECHO_PORT);
+        let socket = namespace.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
+        spawn(move || {
+            let mut buffer = vec![0; 65_536];
+            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(&buffer[..length], from);
+            }
+        });
+    }
+
+    /// A UDP socket in the box for [`Road::echo`] at `address`.
+    pub fn socket_to(&self, address: &str) -> UdpSocket {
+        let any = if address.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+        let socket = self.vehicle.enter(|| UdpSocket::bind(any).unwrap()).unwrap();
+        socket.connect((address, ECHO_PORT)).unwrap();
+        socket
+    }
+
+    /// Sends a packet to the server's inner side every 50 ms until one comes back; returns how long
+    /// that took. Needs an echo at [`GATEWAY_V4`].
+    pub fn wait_for_traffic(&self) -> Duration {
+        let socket = self.socket_to(GATEWAY_V4);
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let start = Watch::start();
+        while start.elapsed() < WAIT_MAX {
+            // While there is no tunnel, the kernel may refuse.
+            let _ = socket.send(b"is anybody there?");
+            if socket.recv(&mut [0; 100]).is_ok() {
+                return start.elapsed();
+            }
+        }
+        panic!("no traffic within {WAIT_MAX:?}");
+    }
+}
+
+/// Writes a file that nobody else may read.
+pub fn write_secret(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// A key pair.
+pub struct Keys {
+    pub private: String,
+    pub public: String,
+}
+
+impl Keys {
+    /// The lines that make it a peer of a server; what is appended belongs to the peer.
+    pub fn peer(&self, name: &str, addresses: &str) -> String {
+        let key = &self.public;
+        format!(
+            "[[peers]]\nname = {name:?}\npublic_key = \"{key}\"\naddresses = [\"{addresses}\"]\n"
+        )
+    }
+}
+
+/// A key pair as `roadweave keygen` makes it.
+pub fn keygen() -> Keys {
+    let output = roadweave(&["keygen", "--json"]);
+    let keys: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |name: &str| keys[name].as_str().unwrap().to_owned();
+    Keys { private: text("private_key"), public: text("public_key") }
+}
+
+/// A configuration file with another key in `field`.
+pub fn with_key(text: &str, field: &str, key: &str) -> String {
+    let line = |line: &str| match line.starts_with(field) {
+        true => format!("{field} = \"{key}\"\n"),
+        false => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
+/// Writes a program: a script of the shell.
+pub fn write_program(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Runs `nft` with a script.
+pub fn nft(namespace: &NetNs, script: &str) {
+    namespace.nft(script).unwrap();
+}
+
+/// The packets that a counter has seen, by its family, table and name.
+pub fn counted(namespace: &NetNs, counter: &str) -> u64 {
+    let text = namespace.run(&format!("nft list counter {counter}")).unwrap();
+    let packets = text.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
+    packets.unwrap().parse().unwrap()
+}
+
+/// The uplinks with usable paths in the only session of a status.
+pub fn usable(status: &Value) -> Vec<&str> {
+    let paths = status["sessions"][0]["paths"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut uplinks: Vec<&str> = paths
+        .iter()
+        .filter(|path| path["status"] == "usable")
+        .filter_map(|path| path["uplink"].as_str())
+        .collect();
+    uplinks.sort_unstable();
+    uplinks
+}
+
+/// The local socket of an instance.
+pub fn socket(instance: &str) -> String {
+    format!("/run/roadweave/{instance}.sock")
+}
+
+/// Runs the program to its end.
+pub fn roadweave(arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).args(arguments).output().unwrap()
+}
+
+/// The same in a namespace.
+pub fn roadweave_in(namespace: &NetNs, arguments: &[&str]) -> Output {
+    namespace.command(PROGRAM).args(arguments).output().unwrap()
+}
+
+/// Whether the program of administration is there; says so when it is not.
+pub fn is_admin_built() -> bool {
+    let is_built = Path::new(PROGRAM).with_file_name("roadweave-admin").exists();
+    let is_required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
+    assert!(is_built || !is_required, "roadweave-admin is not built: cargo test builds it");
+    if !is_built {
+        eprintln!("skipped: roadweave-admin is not built (cargo test of all packages builds it)");
+    }
+    is_built
+}
+
+/// What is answered over HTTP at `port` of the loopback of `namespace`: the whole text.
+pub fn http_get(namespace: &NetNs, port: u16, path: &str) -> String {
+    let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let mut stream = namespace.enter(connect).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Runs `ping` with further words.
+pub fn ping(namespace: &NetNs, address: &str, options: &str) -> Output {
+    let mut command = namespace.command("ping");
+    command.args(["-n", "-W", "5"]).args(options.split_whitespace()).arg(address);
+    command.env("LC_ALL", "C").output().unwrap()
+}
+
+/// Runs `ping` with further words; every answer must come.
+pub fn check_ping(namespace: &NetNs, address: &str, options: &str) {
+    let output = ping(namespace, address, options);
+    assert!(output.status.success(), "{address} from {}: {output:?}", namespace.name());
+}

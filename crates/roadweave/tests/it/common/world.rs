@@ -1,0 +1,203 @@
+//! A fleet on the road, with its real controller at the server's end.
+//!
+//! ```text
+//! box ═ eth1, eth2 ═► server: controller :4400, server or proxy :4433 ── lan0 ──► cloud: anchor
+//! ```
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::common::*;
+
+/// Where boxes, proxies and people find the controller.
+const CONTROLLER: &str = "198.51.100.1:4400";
+/// Where boxes find the server.
+pub const SERVES_AT: &str = "198.51.100.1:4433";
+/// Where proxies find the anchor.
+pub const ANCHOR_AT: &str = "203.0.113.2:4434";
+
+/// The inner addresses of a server or anchor, with what listens there for tests.
+const INNER: &str = "addresses = [\"10.77.0.1/16\"]\nallow_destinations = [\"10.77.0.1\"]\n";
+
+/// The anchor's TUN and instance.
+pub const ANCHOR: &str = "rwa";
+
+/// A program of the fleet, which `cargo test` builds beside this one.
+fn beside(name: &str) -> Option<PathBuf> {
+    let beside = Path::new(PROGRAM).with_file_name(name);
+    if beside.exists() {
+        return Some(beside);
+    }
+    let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
+    assert!(!required, "{name} is not built: cargo test");
+    eprintln!("skipped: {name} is not built (cargo test builds it)");
+    None
+}
+
+/// A road with a controller at the server's end, and an owner who is logged in there.
+pub struct World {
+    pub road: Road,
+    programs: [PathBuf; 2],
+    pub controller: Option<Daemon>,
+    /// How many shards the server has.
+    pub shards: u8,
+}
+
+impl World {
+    pub fn new(programs: [PathBuf; 2]) -> Self {
+        let road = Road::new();
+        let mut init = road.server.command(&programs[0]);
+        init.args(["init", "--address", CONTROLLER, "--listen", CONTROLLER, "--folder"]);
+        let init = init.arg(road.path("controller")).output().unwrap();
+        assert!(init.status.success(), "{init:?}");
+        let said = text(&init.stdout);
+        let after = |mark: &str| {
+            let rest = said.split(mark).nth(1).unwrap();
+            rest.split_whitespace().next().unwrap().to_owned()
+        };
+        let (fingerprint, password) = (after("--fingerprint "), after("password: "));
+        let mut world = Self { road, programs, controller: None, shards: 1 };
+        world.start_controller();
+        let url = format!("https://{CONTROLLER}");
+        let login = ["login", &url, "--user", "admin", "--fingerprint", &fingerprint];
+        let mut login = world.operator(&login).stdin(Stdio::piped()).spawn().unwrap();
+        writeln!(login.stdin.take().unwrap(), "{password}").unwrap();
+        assert!(login.wait().unwrap().success());
+        world
+    }
+
+    pub fn start_controller(&mut self) {
+        let mut command = self.road.server.command(&self.programs[0]);
+        command.arg("run").arg("--folder").arg(self.road.path("controller"));
+        self.controller = Some(Daemon::start(command, self.road.path("controller.log")));
+        let listens = || std::net::TcpStream::connect(CONTROLLER).is_ok();
+        wait_until("the controller does not listen", || self.road.server.enter(listens).unwrap());
+    }
+
+    fn operator(&self, words: &[&str]) -> Command {
+        let mut command = self.road.server.command(&self.programs[1]);
+        command.args(words).env("HOME", self.road.path("")).env_remove("XDG_CONFIG_HOME");
+        for name in ["URL", "KEY", "FINGERPRINT", "TENANT"] {
+            command.env_remove(format!("ROADWEAVE_FLEET_{name}"));
+        }
+        command
+    }
+
+    /// What an operator's command answers.
+    pub fn json(&self, words: &[&str]) -> Value {
+        let output = self.operator(words).arg("--json").output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    pub fn token(&self, role: &str) -> String {
+        let made = self.json(&["token", "create", "--role", role]);
+        made["join"].as_str().unwrap().to_owned()
+    }
+
+    /// A proxy or an anchor joins in `namespace`, by a token of its own.
+    pub fn admit(&self, namespace: &NetNs, role: &str, (name, address): (&str, &str)) {
+        let token = self.token(role);
+        let mut join = namespace.command(PROGRAM);
+        join.args(["join", &token, "--role", role, "--name", name, "--address", address]);
+        let join = join.arg("--state-directory").arg(self.road.path(name)).output().unwrap();
+        assert!(joined(&join).contains(&format!("This {role} has joined: {name} of home")));
+    }
+
+    /// A server and a box join, each by a token of its own, and start.
+    pub fn start_both(&self) -> (Daemon, Daemon) {
+        self.admit(&self.road.server, "proxy", ("fra-1", SERVES_AT));
+        joined(&self.join(&self.token("box"), "bus-1").output().unwrap());
+        self.write_files();
+        let server = self.road.start_server();
+        (server, self.road.start_client("client"))
+    }
+
+    /// An anchor, a proxy and a box join, each by a token of its own.
+    pub fn join_with_anchor(&self) {
+        self.admit_anchor();
+        self.admit(&self.road.server, "proxy", ("fra-1", SERVES_AT));
+        joined(&self.join(&self.token("box"), "bus-1").output().unwrap());
+        self.write_files();
+        self.road.write("proxy.toml", self.serves("fra-1", SERVES_AT));
+    }
+
+    /// An anchor joins in the cloud, where the tenant's packets leave; its file is `anchor.toml`.
+    pub fn admit_anchor(&self) {
+        self.json(&["tenant", "egress", "home", "anchor"]);
+        self.road.cloud.ip("route add default via 203.0.113.1").unwrap();
+        self.admit(&self.road.cloud, "anchor", ("site-1", ANCHOR_AT));
+        let tun = format!("{INNER}[tun]\nname = \"{ANCHOR}\"\n");
+        self.road.write("anchor.toml", self.serves("site-1", ANCHOR_AT) + &tun);
+    }
+
+    /// Starts what [`World::join_with_anchor`] let in, and waits until packets pass.
+    pub fn start_with_anchor(&self) -> [Daemon; 3] {
+        let (anchor, proxy) = (self.start_anchor(), self.start_proxy("proxy"));
+        let client = self.road.start_client("client");
+        client.wait_for("joined");
+        anchor.wait_for("attached");
+        self.road.wait_for_traffic();
+        [anchor, proxy, client]
+    }
+
+    pub fn start_anchor(&self) -> Daemon {
+        let anchor = self.road.start(&self.road.cloud, "anchor", "anchor");
+        anchor.wait_for("the anchor runs");
+        anchor
+    }
+
+    /// A proxy by the file of this name.
+    pub fn start_proxy(&self, name: &str) -> Daemon {
+        let proxy = self.road.start(&self.road.server, "proxy", name);
+        proxy.wait_for("the proxy runs");
+        proxy
+    }
+
+    /// The line that says where the state of `name` is.
+    pub fn state(&self, name: &str) -> String {
+        format!("state_directory = {:?}\n", self.road.path(name))
+    }
+
+    /// The lines of `name`, which listens there.
+    pub fn serves(&self, name: &str, listen: &str) -> String {
+        format!("{}listen = {listen:?}\n", self.state(name))
+    }
+
+    /// Files that say where the state is, and name neither keys nor one another.
+    fn write_files(&self) {
+        let shards = format!("shards = {}\n{INNER}", self.shards);
+        let server = shards + &format!("[tun]\nname = \"{SERVER}\"\n");
+        self.road.write("server.toml", self.serves("fra-1", SERVES_AT) + &server);
+        let uplinks = "[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n";
+        let routes = "[routes]\ninto_tunnel = [\"10.77.0.0/16\"]\n";
+        self.road.write("client.toml", self.state("bus-1") + uplinks + routes);
+    }
+
+    /// `roadweave join` in the vehicle, with a state directory of this name.
+    pub fn join(&self, token: &str, name: &str) -> Command {
+        let mut command = self.road.vehicle.command(PROGRAM);
+        command.args(["join", token, "--name", name, "--state-directory"]);
+        command.arg(self.road.path(name));
+        command
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub fn joined(output: &Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Runs a test in a sandbox, if the programs are there.
+pub fn in_world(test: impl FnOnce(World)) {
+    let programs = ["roadweave-controller", "roadweave-fleet"].map(beside);
+    let [Some(controller), Some(operator)] = programs else { return };
+    run_sandboxed(|| test(World::new([controller, operator])));
+}

@@ -1,0 +1,112 @@
+//! `roadweave doctor` beside a real server: which uplink is blocked, how long packets may be, which
+//! firewall drops what clients send.
+
+use crate::common::*;
+use serde_json::Value;
+
+/// What it finds with a file, and its exit code.
+fn doctor(road: &Road, namespace: &NetNs, file: &str) -> (Vec<Value>, Option<i32>) {
+    let file = road.path(file).display().to_string();
+    let output = roadweave_in(namespace, &["doctor", "--json", &file]);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
+        panic!("{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()))
+    });
+    (found["checks"].as_array().unwrap().clone(), output.status.code())
+}
+
+/// Checks a verdict, and that what was found or mends it has `part`.
+fn check(found: &[Value], name: &str, verdict: &str, part: &str) {
+    let check = found.iter().find(|check| check["name"] == name);
+    let check = check.unwrap_or_else(|| panic!("there is no {name} in {found:#?}"));
+    let text = check.to_string();
+    assert!(check["verdict"] == verdict && text.contains(part), "{check:#}");
+}
+
+#[test]
+fn a_box_is_told_which_uplink_is_blocked_and_how_long_packets_may_be() {
+    run_sandboxed(|| {
+        if !is_admin_built() {
+            return;
+        }
+        let road = Road::new();
+        for interface in ["all", "eth1", "eth2"] {
+            road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0").unwrap();
+        }
+        let look = || doctor(&road, &road.vehicle, "client.toml");
+        let (found, code) = look();
+        for uplink in ["eth1", "eth2"] {
+            check(&found, &format!("reach {uplink} {ADDRESS}"), "warn", "the server may be off");
+        }
+        assert_eq!(code, Some(0), "{found:#?}");
+
+        let _server = road.start_server();
+        let (found, code) = look();
+        for uplink in ["eth1", "eth2"] {
+            check(&found, &format!("uplink {uplink}"), "ok", "IPv4");
+            check(&found, &format!("reach {uplink} {ADDRESS}"), "ok", "answers");
+            check(&found, &format!("mtu {uplink}"), "ok", "1500");
+        }
+        assert_eq!(code, Some(0), "{found:#?}");
+
+        // The server takes no longer ones from one uplink, and no UDP from the other.
+        nft(
+            &road.server,
+            "table inet test { chain input { type filter hook input priority 0;
+                iifname \"eth1\" udp dport 4433 meta length > 1400 drop;
+                iifname \"eth2\" udp dport 4433 drop; }; }",
+        );
+        let (found, code) = look();
+        check(&found, "mtu eth1", "warn", "mtu 1400");
+        check(&found, &format!("reach eth2 {ADDRESS}"), "fail", "while one came another way");
+        assert_eq!(code, Some(1), "{found:#?}");
+
+        // A rule of another hides the uplinks of answers.
+        assert!(!found.iter().any(|check| check["name"].as_str().unwrap().starts_with("marks")));
+        nft(
+            &road.vehicle,
+            "table inet vpn { chain pre { type filter hook prerouting priority mangle;
+                meta mark set ct mark; }; }",
+        );
+        check(&look().0, "marks inet vpn pre", "warn", "give the rule a mask without");
+
+        // While a client runs it is the same.
+        let client = road.start_client("client");
+        client.wait_for("joined");
+        let (found, _) = look();
+        check(&found, &format!("reach eth1 {ADDRESS}"), "ok", "answers");
+        check(&found, &format!("reach eth2 {ADDRESS}"), "fail", "while one came another way");
+    });
+}
+
+#[test]
+fn a_server_is_told_which_firewall_drops_what_clients_send() {
+    run_sandboxed(|| {
+        if !is_admin_built() {
+            return;
+        }
+        let road = Road::new();
+        let look = || doctor(&road, &road.server, "server.toml");
+        let (found, _) = look();
+        check(&found, "listen", "ok", "is free");
+        let _server = road.start_server();
+        // The server's own chains drop nothing of its clients'.
+        let (found, code) = look();
+        check(&found, "firewall", "ok", "no other chain");
+        assert_eq!(code, Some(0), "{found:#?}");
+        nft(
+            &road.server,
+            "table ip filter {
+                chain DOCKER-USER { };
+                chain FORWARD { type filter hook forward priority 0; policy drop;
+                    jump DOCKER-USER; }; }",
+        );
+        let (found, code) = look();
+        check(&found, "firewall ip filter FORWARD", "fail", "iptables -I DOCKER-USER -i rws");
+        assert_eq!(code, Some(1), "{found:#?}");
+        nft(&road.server, "add rule ip filter DOCKER-USER iifname rws accept");
+        check(&look().0, "firewall", "ok", "no other chain");
+    });
+}
+
+/// Where the box finds the server.
+const ADDRESS: &str = "198.51.100.1:4433";

@@ -1,0 +1,167 @@
+//! What encoders are told: by the local socket, by `roadweave encoder-feedback`, by HTTP; and what
+//! those can do to others who listen, or will not read.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::spawn;
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// Where the camera finds the box.
+const BOX: &str = "192.168.50.1:1080";
+
+/// `roadweave encoder-feedback`, line by line.
+struct Feedback {
+    program: Child,
+    lines: Receiver<String>,
+}
+
+impl Feedback {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave"));
+        command.args(["encoder-feedback", "--socket", &socket(CLIENT)]).args(arguments);
+        let mut program = command.stdout(Stdio::piped()).spawn().unwrap();
+        let (sender, lines) = channel();
+        let reader = BufReader::new(program.stdout.take().unwrap());
+        spawn(move || reader.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self { program, lines }
+    }
+
+    /// Waits for a line of which that holds.
+    fn wait_for(&self, what: &str, holds: impl Fn(u64, u64) -> bool) -> Duration {
+        let (began, mut last) = (Instant::now(), String::new());
+        while began.elapsed() < WAIT_MAX {
+            let Ok(line) = self.lines.recv_timeout(WAIT_MAX) else { break };
+            let mut numbers = line.split(' ').map(|it| it.parse::<u64>().unwrap());
+            if holds(numbers.next().unwrap(), numbers.next().unwrap()) {
+                return began.elapsed();
+            }
+            last = line;
+        }
+        panic!("waited in vain: {what}; last came {last:?}");
+    }
+}
+
+impl Drop for Feedback {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+/// Subscribes by the local socket; the first answer, and what follows.
+fn subscribe(params: &Value) -> (Value, BufReader<UnixStream>) {
+    let mut stream = UnixStream::connect(socket(CLIENT)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    let request = json!({ "jsonrpc": "2.0", "id": 7, "method": "subscribe", "params": params });
+    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+    let mut reader = BufReader::new(stream);
+    (read_line(&mut reader), reader)
+}
+
+fn read_line(reader: &mut BufReader<UnixStream>) -> Value {
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap()
+}
+
+#[test]
+fn an_encoder_hears_of_dead_links_and_of_a_client_that_ends_and_comes_back() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        let (_server, mut client) = road.start_both();
+        road.wait_for_paths(&["eth1", "eth2"]);
+        for (params, expected) in [
+            (json!({ "topic": "encoder", "interval_ms": 9 }), "interval_ms is 9; 10 to 1000"),
+            (json!({ "topic": "secrets" }), "secrets"),
+            (json!({ "topic": "encoder", "lane": "video" }), "lane"),
+            (Value::Null, "invalid type: null"),
+        ] {
+            let (answer, _) = subscribe(&params);
+            let message = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
+            assert!(message.contains(expected), "{params}: {answer}");
+        }
+        road.echo(&road.cloud, "203.0.113.2");
+        let feedback = Feedback::start(&["--lane", "real-time"]);
+        feedback.wait_for("a target", |frame, rate| frame > 2_000 && rate > 100_000);
+        for interface in ["eth1", "eth2"] {
+            road.silence(interface, true);
+        }
+        feedback.wait_for("nothing arrives", |frame, _| frame == 0);
+        for interface in ["eth1", "eth2"] {
+            road.silence(interface, false);
+        }
+        feedback.wait_for("the links are back", |frame, _| frame > 2_000);
+        client.signal(Signal::KILL);
+        client.wait();
+        feedback.wait_for("the client is gone", |frame, rate| (frame, rate) == (0, 0));
+        let client = road.start_client("client");
+        client.wait_for("joined");
+        feedback.wait_for("the client is back", |frame, _| frame > 2_000);
+        let unknown =
+            roadweave(&["encoder-feedback", "--socket", &socket(CLIENT), "--lane", "no-such-lane"]);
+        let error = String::from_utf8_lossy(&unknown.stderr);
+        assert_eq!(unknown.status.code(), Some(2), "{error}");
+        assert!(error.contains("no lane no-such-lane; there are"), "{error}");
+    });
+}
+
+/// Asks the box by HTTP; the connection, and the first line that it answers.
+fn get(camera: &NetNs, fields: &str) -> (BufReader<TcpStream>, String) {
+    let mut socket = camera.enter(|| TcpStream::connect(BOX).unwrap()).unwrap();
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    let request =
+        format!("GET /v1/encoder?interval_ms=20 HTTP/1.1\r\nHost: 192.168.50.1\r\n{fields}\r\n");
+    socket.write_all(request.as_bytes()).unwrap();
+    let mut reader = BufReader::new(socket);
+    let mut status = String::new();
+    reader.read_line(&mut status).unwrap();
+    (reader, status)
+}
+
+#[test]
+fn a_camera_is_told_by_an_event_stream_and_who_reads_nothing_is_left() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        let camera = road.connect_camera();
+        road.edit("client.toml", |text| {
+            text + "[streams]\nlisten = \"192.168.50.1:1080\"\ntcp = \"tunnel\"\n\
+                    origins = [\"https://crew.example\"]\n"
+        });
+        let (_server, _client) = road.start_both();
+        road.wait_for_paths(&["eth1", "eth2"]);
+        let (mut stream, status) = get(&camera, "Origin: https://crew.example\r\n");
+        assert_eq!(status, "HTTP/1.1 200 OK\r\n");
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            stream.read_line(&mut head).unwrap();
+        }
+        assert!(head.contains("Content-Type: text/event-stream\r\n"), "{head}");
+        assert!(head.contains("Access-Control-Allow-Origin: https://crew.example\r\n"), "{head}");
+        let mut event = String::new();
+        stream.read_line(&mut event).unwrap();
+        let word: Value = serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap();
+        assert!(word["lanes"]["real-time"]["bitrate_bps"].is_u64(), "{word}");
+
+        let (_, status) = get(&camera, "Origin: https://evil.example\r\n");
+        assert!(status.starts_with("HTTP/1.1 403 "), "{status}");
+        // Three more may listen; they read nothing, and a fifth is told so.
+        let idle: Vec<_> = (0..3).map(|_| get(&camera, "")).collect();
+        assert!(idle.iter().all(|(_, status)| status.starts_with("HTTP/1.1 200 ")));
+        let (mut fifth, status) = get(&camera, "");
+        assert!(status.starts_with("HTTP/1.1 503 "), "{status}");
+        let mut rest = String::new();
+        fifth.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("as many listeners as may be"), "{rest}");
+        // One leaves, and another may listen.
+        idle.into_iter().for_each(|(it, _)| it.into_inner().shutdown(Shutdown::Both).unwrap());
+        wait_until("no room is made", || get(&camera, "").1.starts_with("HTTP/1.1 200 "));
+        stream.read_line(&mut event).unwrap();
+    });
+}

@@ -1,0 +1,243 @@
+//! A fleet with its real controller, from the token to the revocation.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::world::*;
+use crate::common::*;
+use rustix::process::Signal;
+use serde_json::Value;
+
+#[test]
+fn a_box_joins_by_a_token_once_also_in_1970_and_a_used_up_token_says_so() {
+    in_world(|world| {
+        let token = world.token("box");
+        let said = joined(&world.join(&token, "bus-1").output().unwrap());
+        assert!(said.contains("This box has joined: bus-1 of home"), "{said}");
+        assert!(said.contains("Next: roadweave client --state-directory"), "{said}");
+        // The same key again costs no use.
+        let said = joined(&world.join(&token, "bus-1").output().unwrap());
+        assert!(said.contains("was joined before"), "{said}");
+        let refused = world.join(&token, "bus-2").output().unwrap();
+        let why = text(&refused.stderr);
+        assert!(!refused.status.success() && why.contains("the controller refuses"), "{why}");
+        assert!(why.contains("token"), "{why}");
+        let devices = world.json(&["device", "list"]);
+        assert_eq!(devices.as_array().unwrap().len(), 1, "{devices:#}");
+        // Where it is 1970 a box joins as well.
+        if let Some(library) = clock::of_1970(&world.road) {
+            let mut join = world.join(&world.token("box"), "bus-4");
+            let said = joined(&join.env("LD_PRELOAD", &library).output().unwrap());
+            assert!(said.contains("This box has joined"), "{said}");
+        }
+        // Root joins as the owner of the state directory; only root can give a folder away.
+        let state = world.road.path("bus-3");
+        fs::create_dir(&state).unwrap();
+        if chown(&state, Some(65_534), Some(65_534)).is_err() {
+            return;
+        }
+        joined(&world.join(&world.token("box"), "bus-3").output().unwrap());
+        let key = fs::metadata(state.join("fleet.key")).unwrap();
+        assert_eq!((key.uid(), key.gid(), key.mode() & 0o777), (65_534, 65_534, 0o600));
+    });
+}
+
+#[test]
+fn a_session_on_signed_documents_outlives_its_controller_and_ends_with_the_key() {
+    in_world(check_session_on_signed_documents);
+}
+
+#[test]
+fn what_a_controller_says_of_keys_holds_on_the_shards_of_a_server() {
+    in_world(|mut world| {
+        world.shards = 2;
+        check_session_on_signed_documents(world);
+    });
+}
+
+fn check_session_on_signed_documents(mut world: World) {
+    let (server, client) = world.start_both();
+    client.wait_for("joined");
+    let road = &world.road;
+    road.echo(&road.server, GATEWAY_V4);
+    road.wait_for_paths(&["eth1", "eth2"]);
+    road.wait_for_traffic();
+    let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
+    assert!(text(&page.stdout).contains("fleet of home: box bus-1, controller at"), "{page:?}");
+
+    // Without a controller the session goes on, and comes again after both have restarted.
+    world.controller.take().unwrap().kill();
+    world.road.wait_for_traffic();
+    client.interrupt();
+    server.interrupt();
+    let server = world.road.start_server();
+    let client = world.road.start_client("client");
+    client.wait_for("joined");
+    world.road.wait_for_traffic();
+    let away = |status: &Value| status["fleet"]["away_seconds"].as_f64().is_some();
+    world.road.wait_for_status(SERVER, "away", away);
+
+    world.start_controller();
+    let there = |status: &Value| status["fleet"]["controller"].is_string();
+    world.road.wait_for_status(SERVER, "the controller is back", there);
+    let asked = Watch::start();
+    let revoked = world.json(&["device", "revoke", "bus-1", "--reason", "stolen"]);
+    let answered = asked.elapsed();
+    assert!(server.count("left") > 0, "{}", server.log());
+    assert!(answered < Duration::from_secs(2), "{answered:?}");
+    let summary = revoked["summary"].as_str().unwrap();
+    assert!(summary.starts_with("1 of 1"), "{revoked:#}");
+    println!("revoked, ended and confirmed after {answered:?}");
+    client.wait_for("key was revoked");
+    let socket = world.road.socket_to(GATEWAY_V4);
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let _ = socket.send(b"is anybody there?");
+    assert!(socket.recv(&mut [0; 100]).is_err());
+    drop(client);
+}
+
+#[test]
+fn proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller() {
+    in_world(|mut world| {
+        world.join_with_anchor();
+        world.road.echo(&world.road.cloud, "0.0.0.0");
+        let daemons = world.start_with_anchor();
+        world.controller.take().unwrap().kill();
+        daemons.into_iter().rev().for_each(Daemon::interrupt);
+        let [anchor, proxy, client] = world.start_with_anchor();
+        for at in [ANCHOR, "proxy"] {
+            let status = world.road.show(at);
+            assert!(status["fleet"]["away_seconds"].as_f64().is_some(), "{status:#}");
+        }
+
+        world.start_controller();
+        let there = |status: &Value| status["fleet"]["controller"].is_string();
+        for at in [ANCHOR, "proxy"] {
+            world.road.wait_for_status(at, "the controller is back", there);
+        }
+        let asked = Watch::start();
+        let revoked = world.json(&["device", "revoke", "bus-1", "--reason", "stolen"]);
+        let answered = asked.elapsed();
+        let summary = revoked["summary"].as_str().unwrap();
+        assert!(summary.starts_with("2 of 2"), "{revoked:#}");
+        assert!(answered < Duration::from_secs(2), "{answered:?}");
+        assert!(proxy.count("left") > 0, "{}", proxy.log());
+        assert_eq!(world.road.show(ANCHOR)["legs"][0][1]["attachments"], 0);
+        drop((anchor, client));
+    });
+}
+
+#[test]
+fn a_drain_by_the_controller_lasts_until_it_is_taken_back() {
+    in_world(check_drain);
+}
+
+#[test]
+fn a_drain_of_a_server_is_one_of_all_its_shards() {
+    in_world(|mut world| {
+        world.shards = 2;
+        check_drain(world);
+    });
+}
+
+fn check_drain(world: World) {
+    let drain = |undo: &[&str]| world.json(&[&["proxy", "drain", "fra-1"], undo].concat());
+    let wait = |expected: bool| {
+        let is = |status: &Value| status["totals"]["draining"] == expected;
+        world.road.wait_for_status(SERVER, &format!("draining: {expected}"), is);
+    };
+    let (server, client) = world.start_both();
+    client.wait_for("joined");
+    drain(&[]);
+    wait(true);
+    // A new start of the server changes nothing.
+    client.interrupt();
+    server.interrupt();
+    let server = world.road.start_server();
+    let client = world.road.start_client("client");
+    client.wait_for("this server drains");
+    wait(true);
+    assert_eq!((client.count("joined"), server.count("joined")), (0, 0));
+    // Who was refused comes by itself.
+    drain(&["--undo"]);
+    wait(false);
+    client.wait_for("joined");
+    // It was taken back while the server was away.
+    drain(&[]);
+    wait(true);
+    client.interrupt();
+    server.interrupt();
+    drain(&["--undo"]);
+    let server = world.road.start_server();
+    let client = world.road.start_client("client");
+    client.wait_for("joined");
+    wait(false);
+    // What a person on its machine wants is not the controller's to take back.
+    let command = ["drain", "--socket", &socket(SERVER), "--wait", "0"];
+    assert!(roadweave(&command).status.success());
+    wait(true);
+    drain(&[]);
+    server.wait_for("the controller drains this side: nobody");
+    drain(&["--undo"]);
+    server.wait_for("the controller drains this side no more");
+    wait(true);
+    drop(client);
+}
+
+/// How long a proxy may wait for a controller that hangs.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_controller_that_hangs_is_told_and_nothing_waits_for_it() {
+    in_world(|world| {
+        let (_server, client) = world.start_both();
+        client.wait_for("joined");
+        let road = &world.road;
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        let there = |status: &Value| status["fleet"]["controller"].is_string();
+        wait_within(2 * WAIT_MAX, "both know the controller", || {
+            there(&road.show(SERVER)) && there(&road.show(CLIENT))
+        });
+        // The kernel goes on to take connections in its name.
+        let controller = world.controller.as_ref().unwrap();
+        controller.signal(Signal::STOP);
+        let hung = Watch::start();
+        client.interrupt();
+        let client = road.start_client("client");
+        client.wait_for("joined");
+        road.wait_for_traffic();
+        wait_within(SILENCE_MAX + WAIT_MAX, "the proxy has noticed", || !there(&road.show(SERVER)));
+        println!("a proxy has noticed after {:?}", hung.elapsed());
+        road.wait_for_traffic();
+        assert!(!there(&road.show(CLIENT)), "it has found nobody to speak with");
+        controller.signal(Signal::CONT);
+        wait_within(4 * WAIT_MAX, "both know the controller again", || {
+            there(&road.show(SERVER)) && there(&road.show(CLIENT))
+        });
+    });
+}
+
+#[test]
+fn a_box_whose_flash_can_only_be_read_starts_and_one_program_has_it() {
+    in_world(|world| {
+        let (server, client) = world.start_both();
+        client.wait_for("joined");
+        client.interrupt();
+        let state = world.road.path("bus-1").display().to_string();
+        for words in [["--bind", &state, &state], ["-o", "remount,bind,ro", &state]] {
+            assert!(Command::new("mount").args(words).status().unwrap().success(), "{words:?}");
+        }
+        assert!(std::fs::write(format!("{state}/x"), "").is_err(), "it is read-only");
+        let client = world.road.start_client("client");
+        client.wait_for("joined");
+        world.road.echo(&world.road.server, GATEWAY_V4);
+        world.road.wait_for_traffic();
+        let again = world.join(&world.token("box"), "bus-1").output().unwrap();
+        let why = text(&again.stderr);
+        assert!(!again.status.success() && why.contains("in use"), "{why}");
+        drop(server);
+    });
+}

@@ -1,0 +1,302 @@
+//! Ports of a server that lead to devices behind a client: from outside, from another client and
+//! from that client itself, in both families; and nothing else than before.
+//!
+//! ```text
+//! camera 192.168.50.2 ── box A 10.77.0.2 ══╗
+//!        fd50::2                           server 203.0.113.1 ── cloud 203.0.113.2
+//!                        box B 10.77.0.3 ══╝
+//! ```
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::thread::spawn;
+use std::time::Duration;
+
+use crate::common::hosts::{Host, connect as connect_tcp, seen_from};
+use crate::common::*;
+use rustix::process::Signal;
+
+/// The server's addresses in the cloud, and the cloud's; the same of IPv6.
+const PUBLIC: [&str; 2] = ["203.0.113.1", "2001:db8:1::1"];
+const CLOUD: [&str; 2] = ["203.0.113.2", "2001:db8:1::2"];
+const CAMERA: [&str; 2] = ["192.168.50.2", "fd50::2"];
+const OWN: [&str; 2] = ["10.77.0.2", "fd77::2"];
+const BOX_B: [&str; 2] = ["10.77.0.3", "fd77::3"];
+const GATEWAY: [&str; 2] = [GATEWAY_V4, GATEWAY_V6];
+
+/// To the camera: its page, its streams and a range of other numbers there. To the box.
+const WEB: u16 = 8443;
+const STREAMS: [u16; 2] = [8000, 8001];
+const OTHERS: [u16; 2] = [9000, 9001];
+const OF_BOX: u16 = 8022;
+
+fn at(address: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(address.parse().unwrap(), port)
+}
+
+fn forward(protocol: &str, port: &str, to: &str, to_port: &str) -> String {
+    let to_port = if to_port.is_empty() { String::new() } else { format!("to_port = {to_port}\n") };
+    format!("[[forwards]]\nprotocol = {protocol:?}\nport = {port}\nto = {to:?}\n{to_port}")
+}
+
+/// The forwards to the camera.
+fn to_camera() -> String {
+    let of = |to: &str| {
+        forward("both", &WEB.to_string(), to, "443")
+            + &forward("udp", &format!("{STREAMS:?}"), to, "")
+            + &forward("both", &format!("{OTHERS:?}"), to, "[70, 71]")
+    };
+    CAMERA.map(of).concat()
+}
+
+/// The road with a second box, a camera, and hosts that say whom they see.
+struct Place {
+    road: Road,
+    camera: NetNs,
+    other: NetNs,
+    /// The server's file without forwards.
+    plain: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        let road = Road::new();
+        let camera = road.connect_camera_of_both_families();
+        let other = NetNs::create("other").unwrap();
+        cable((&other, "eth1", &["10.3.0.2/24"]), (&road.server, "eth3", &["10.3.0.1/24"]));
+        other.ip("route add default via 10.3.0.1").unwrap();
+
+        let keys = keygen();
+        let client = fs::read_to_string(road.path("client.toml")).unwrap();
+        road.write(
+            "other.toml",
+            with_key(&client, "private_key", &keys.private) + "\n[tun]\nname = \"rw1\"\n",
+        );
+        let peer = keys.peer("other", "10.77.0.3/32\", \"fd77::3/128");
+        let server = fs::read_to_string(road.path("server.toml")).unwrap();
+        let behind = "\"fd77::2/128\", \"192.168.50.0/24\", \"fd50::/64\"";
+        let plain = server.replace("\"fd77::2/128\"", behind);
+        assert_ne!(plain, server);
+        let plain = format!("{plain}{peer}");
+        let place = Self { road, camera, other, plain };
+        place.write("");
+        place
+    }
+
+    fn write(&self, forwards: &str) {
+        self.road.write("server.toml", format!("{}{forwards}", self.plain));
+    }
+
+    /// Starts all, the server with `forwards`.
+    fn start(&self, forwards: &str) -> [Daemon; 3] {
+        self.write(forwards);
+        let (server, client) = self.road.start_both();
+        let other = self.road.start(&self.other, "client", "other");
+        other.wait_for("joined");
+        [server, client, other]
+    }
+}
+
+/// Sends back what comes, by UDP, with the sender's address before it.
+fn echo(namespace: &NetNs, address: SocketAddr) {
+    let socket = namespace.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
+    spawn(move || {
+        while let Ok((_, from)) = socket.recv_from(&mut [0; 100]) {
+            let _ = socket.send_to(from.ip().to_string().as_bytes(), from);
+        }
+    });
+}
+
+/// Hosts of both protocols.
+fn serve(namespace: &NetNs, address: &str, port: u16) {
+    Host::start(namespace, at(address, port));
+    echo(namespace, at(address, port));
+}
+
+/// Whom the host sees to which a port leads.
+fn tcp(from: &NetNs, to: &str, port: u16) -> io::Result<IpAddr> {
+    let mut stream = connect_tcp(from, at(to, port))?;
+    Ok(seen_from(&mut stream)?.ip())
+}
+
+fn udp(from: &NetNs, to: &str, port: u16) -> io::Result<IpAddr> {
+    let to = at(to, port);
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let socket = from.enter(|| UdpSocket::bind((any, 0))).unwrap()?;
+    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+    socket.connect(to)?;
+    said(&socket)
+}
+
+/// What the host says to one packet, which may be lost.
+fn said(socket: &UdpSocket) -> io::Result<IpAddr> {
+    let mut answer = [0; 100];
+    let mut tries = 0;
+    let length = loop {
+        socket.send(b"whom do you see?")?;
+        match socket.recv(&mut answer) {
+            Err(_) if tries < 2 => tries += 1,
+            result => break result?,
+        }
+    };
+    Ok(std::str::from_utf8(&answer[..length]).unwrap().parse().unwrap())
+}
+
+/// All ports of the camera, from a namespace, show it there as one of `source`.
+fn check_camera(from: &NetNs, source: [&str; 2]) {
+    for (public, source) in PUBLIC.into_iter().zip(source) {
+        let expected: IpAddr = source.parse().unwrap();
+        for port in [WEB, OTHERS[1]] {
+            let seen = tcp(from, public, port);
+            assert_eq!(seen.unwrap_or_else(|it| panic!("TCP {public} {port}: {it}")), expected);
+        }
+        for port in [WEB, STREAMS[0], STREAMS[1], OTHERS[0], OTHERS[1]] {
+            let seen = udp(from, public, port);
+            assert_eq!(seen.unwrap_or_else(|it| panic!("UDP {public} {port}: {it}")), expected);
+        }
+    }
+}
+
+fn is_heard(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+    stream.write_all(b"x").is_ok() && stream.read_exact(&mut [0]).is_ok()
+}
+
+#[test]
+fn ports_of_the_server_lead_to_devices_behind_a_client_and_nothing_else_does() {
+    run_sandboxed(|| {
+        let place = Place::new();
+        let Place { road, camera, other, .. } = &place;
+        let own = forward("tcp", &OF_BOX.to_string(), OWN[0], "22");
+        let before = road.state();
+        let [server, client, second] = place.start(&(to_camera() + &own));
+        for address in CAMERA {
+            serve(camera, address, 443);
+            [STREAMS[0], STREAMS[1], 70, 71]
+                .into_iter()
+                .for_each(|port| serve(camera, address, port));
+        }
+        serve(&road.vehicle, OWN[0], 22);
+        // Services of the machine on the same ports, and one beside them; and another host's.
+        CLOUD.into_iter().for_each(|address| serve(&road.cloud, address, WEB));
+        for address in PUBLIC.into_iter().chain(GATEWAY) {
+            serve(&road.server, address, WEB);
+            serve(&road.server, address, 8081);
+        }
+
+        // Senders are seen as they are, but for those that the answer would reach by a shorter way.
+        check_camera(&road.cloud, CLOUD);
+        check_camera(other, BOX_B);
+        check_camera(camera, GATEWAY);
+        check_camera(&road.vehicle, GATEWAY);
+        for (from, source) in [(&road.cloud, CLOUD), (other, BOX_B), (camera, GATEWAY)] {
+            assert_eq!(tcp(from, PUBLIC[0], OF_BOX).unwrap().to_string(), source[0]);
+        }
+
+        // What is not forwarded is as it was. Strangers know the way.
+        for network in ["10.77.0.0/16", "192.168.50.0/24"] {
+            road.cloud.ip(&format!("route add {network} via {}", PUBLIC[0])).unwrap();
+        }
+        for network in ["fd77::/64", "fd50::/64"] {
+            road.cloud.ip(&format!("route add {network} via {}", PUBLIC[1])).unwrap();
+        }
+        for (public, source) in PUBLIC.into_iter().zip(CLOUD) {
+            assert_eq!(tcp(&road.cloud, public, 8081).unwrap().to_string(), source);
+            assert!(tcp(&road.cloud, public, STREAMS[0]).is_err(), "UDP alone");
+            assert!(tcp(other, public, 8081).is_err(), "a client may not reach it");
+            assert!(udp(other, public, 8081).is_err(), "a client may not reach it");
+        }
+        for (camera, from) in CAMERA.into_iter().flat_map(|it| [(it, &road.cloud), (it, other)]) {
+            assert!(tcp(from, camera, 443).is_err() && udp(from, camera, 443).is_err(), "{camera}");
+        }
+        for (public, gateway) in PUBLIC.into_iter().zip(GATEWAY) {
+            assert_eq!(tcp(&road.server, public, WEB).unwrap().to_string(), public);
+            tcp(other, gateway, WEB).expect("the inner address is the server's own");
+        }
+        for (cloud, public) in CLOUD.into_iter().zip(PUBLIC) {
+            assert_eq!(tcp(other, cloud, WEB).unwrap().to_string(), public, "another host's port");
+        }
+        // Who pretends to be a client reaches no device.
+        road.cloud.ip(&format!("address add {}/32 dev lo", BOX_B[0])).unwrap();
+        let liar = road.cloud.enter(|| UdpSocket::bind((BOX_B[0], 0)).unwrap()).unwrap();
+        let hearing = camera.enter(|| UdpSocket::bind((CAMERA[0], 72)).unwrap()).unwrap();
+        hearing.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        place.write(&(to_camera() + &own + &forward("udp", "7072", CAMERA[0], "72")));
+        server.reload();
+        let honest = road.cloud.enter(|| UdpSocket::bind((CLOUD[0], 0)).unwrap()).unwrap();
+        let watch = Watch::start();
+        let mut heard = [0; 9];
+        while hearing.recv(&mut heard).is_err() {
+            assert!(watch.elapsed() < WAIT_MAX, "it is not forwarded");
+            liar.send_to(b"liar", at(PUBLIC[0], 7072)).unwrap();
+            honest.send_to(b"honest", at(PUBLIC[0], 7072)).unwrap();
+        }
+        while hearing.recv(&mut heard).is_ok() {
+            assert_eq!(&heard[..6], b"honest");
+        }
+
+        // A file that is read again: one that cannot be changes nothing.
+        let mut stream = connect_tcp(&road.cloud, at(PUBLIC[0], WEB)).unwrap();
+        let mut kept = connect_tcp(&road.cloud, at(PUBLIC[0], OF_BOX)).unwrap();
+        for stream in [&mut stream, &mut kept] {
+            seen_from(stream).unwrap();
+        }
+        place.write(
+            &(own.clone()
+                + &forward("tcp", "9", BOX_B[0], "")
+                + &forward("tcp", "10", "10.77.0.4", "")),
+        );
+        server.signal(Signal::HUP);
+        server.wait_for("10.77.0.4 is none of a client's");
+        assert!(is_heard(&mut stream));
+        place.write(&own);
+        server.signal(Signal::HUP);
+        server.wait_for_count("were read again", 2);
+        wait_until("it is not cut", || !is_heard(&mut stream));
+        for (from, public) in [(&road.cloud, PUBLIC[0]), (other, PUBLIC[0]), (camera, PUBLIC[1])] {
+            assert!(udp(from, public, STREAMS[0]).is_err(), "{public}");
+            assert!(tcp(from, public, OTHERS[0]).is_err(), "{public}");
+        }
+        assert!(is_heard(&mut kept));
+        assert_eq!(
+            (server.count("joined"), client.count("joined"), second.count("joined")),
+            (2, 1, 1)
+        );
+        assert_eq!(server.count("ignored until the next start"), 0, "{}", server.log());
+
+        // Also what a forward let in that was gone at the next start after a crash.
+        server.kill();
+        place.write("");
+        let server = road.start_server();
+        server.wait_for_count("joined", 2);
+        assert!(tcp(&road.cloud, PUBLIC[0], 8081).is_ok());
+        assert!(!is_heard(&mut kept), "it outlives its forward");
+        server.kill();
+        [client, second].into_iter().for_each(Daemon::interrupt);
+        let released = roadweave_in(&road.server, &["down", SERVER]);
+        assert!(released.status.success(), "{released:?}");
+        // The socket of a server that was killed stays until the next start.
+        let mut after = road.state();
+        after.retain(|it| *it != socket(SERVER));
+        assert_eq!(after, before, "nothing is left");
+    });
+}
+
+#[test]
+fn forwards_that_come_with_a_reload_hold_for_all_shards() {
+    run_sandboxed(|| {
+        let mut place = Place::new();
+        place.plain = format!("shards = 2\n{}", place.plain);
+        let [server, _client, _second] = place.start("");
+        for port in [443, STREAMS[0], STREAMS[1], 70, 71] {
+            CAMERA.into_iter().for_each(|address| serve(&place.camera, address, port));
+        }
+        assert!(udp(&place.other, PUBLIC[0], WEB).is_err());
+        place.write(&to_camera());
+        server.reload();
+        // The filters follow.
+        wait_until("it is not forwarded", || udp(&place.other, PUBLIC[0], WEB).is_ok());
+        check_camera(&place.other, BOX_B);
+    });
+}

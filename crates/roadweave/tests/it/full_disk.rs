@@ -1,0 +1,136 @@
+//! Full disks, between namespaces: the tunnel goes on, one line says so, no good file is lost, and
+//! what is to be kept is kept when there is room again. For the log see `dead_log.rs`.
+
+use std::fs::{self, File};
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::common::disk::Disk;
+use crate::common::*;
+
+#[test]
+fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        let disk = Disk::mount("/run/road/state");
+        for name in ["client.toml", "server.toml"] {
+            road.edit(name, |text| {
+                text.replace(
+                    "state_directory = \"/run/road\"",
+                    "state_directory = \"/run/road/state\"",
+                )
+            });
+        }
+        road.set_resolvers("nameserver 192.0.2.53\n");
+        road.edit("client.toml", |text| {
+            let policy =
+                "[[uplinks.policies]]\nname = \"eth*\"\nmetered = { monthly_cap_mb = 100 }\n";
+            format!("dns = [\"10.77.0.1\"]\n{text}")
+                .replace("[routes]\n", &format!("{policy}[routes]\n"))
+        });
+        let (server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        client.interrupt();
+        let usage = fs::read_to_string(disk.0.join("rw0.usage.json")).unwrap();
+        let names = disk.names();
+
+        disk.fill();
+        let client = road.start_client("client");
+        client.wait_for(" joined ");
+        road.wait_for_paths(&["eth1", "eth2"]);
+        assert!(road.wait_for_traffic() < Duration::from_secs(2));
+        // The resolvers cannot be changed where what was there cannot be kept.
+        client.wait_for("No space left on device");
+        let resolvers = || fs::read_to_string("/etc/resolv.conf").unwrap();
+        assert_eq!(resolvers(), "nameserver 192.0.2.53\n");
+        sleep(Duration::from_secs(9));
+        assert_eq!(client.count("No space left on device"), 1, "{}", client.log());
+        assert_eq!(disk.names(), names, "nothing half-written is left");
+        disk.make_room();
+        client.wait_for("resolvers of the session are set");
+        assert!(resolvers().contains("nameserver 10.77.0.1"), "{}", resolvers());
+
+        // At its end a client writes what it knows.
+        disk.fill();
+        let log = client.log();
+        client.interrupt();
+        assert_eq!(fs::read_to_string(disk.0.join("rw0.usage.json")).unwrap(), usage);
+        disk.make_room();
+        let client = road.start_client("client");
+        client.wait_for(" joined ");
+        assert_eq!(client.count("is not used"), 0, "{}", client.log());
+        client.interrupt();
+        assert_eq!(resolvers(), "nameserver 192.0.2.53\n", "{log}");
+        assert_ne!(fs::read_to_string(disk.0.join("rw0.usage.json")).unwrap(), usage);
+        server.interrupt();
+    });
+}
+
+#[test]
+fn daemons_start_run_and_clean_up_while_run_is_full() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        for interface in ["eth1", "eth2"] {
+            road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1").unwrap();
+        }
+        let run = Disk::mount("/run/roadweave");
+        let before = road.state();
+        run.fill();
+        let (server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_paths(&["eth1", "eth2"]);
+        assert!(road.wait_for_traffic() < Duration::from_secs(2));
+        for daemon in [&server, &client] {
+            assert_eq!(daemon.count("No space left on device"), 1, "{}", daemon.log());
+        }
+        client.interrupt();
+        server.interrupt();
+        run.make_room();
+        assert_eq!(road.state(), before, "what an orderly end knows, it undoes");
+
+        // With room again, a kill is survived as ever.
+        let (server, client) = road.start_both();
+        client.kill();
+        server.kill();
+        let (server, client) = road.start_both();
+        client.interrupt();
+        server.interrupt();
+        assert_eq!(road.state(), before);
+    });
+}
+
+#[test]
+fn init_on_a_full_disk_leaves_the_files_that_were_there_and_no_half_ones() {
+    run_sandboxed(|| {
+        let disk = Disk::mount("/run/full");
+        let init = || roadweave(&["init", "--force", "--server", "192.0.2.1:4433", "/run/full"]);
+        let refuse = || {
+            let output = init();
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            let errors = String::from_utf8(output.stderr).unwrap();
+            assert!(errors.contains("No space left on device"), "{errors}");
+            assert!(errors.contains("/run/full/"), "{errors}");
+        };
+        disk.fill();
+        refuse();
+        assert_eq!(disk.names(), Vec::<String>::new());
+        disk.make_room();
+        assert!(init().status.success());
+        let read =
+            || ["client.toml", "server.toml"].map(|name| fs::read(disk.0.join(name)).unwrap());
+        let good = read();
+        disk.fill();
+        refuse();
+        assert_eq!(read(), good);
+        // Room for one of both is not enough for either.
+        disk.make_room();
+        disk.fill();
+        let ballast = disk.0.join("ballast");
+        let length = fs::metadata(&ballast).unwrap().len();
+        File::options().write(true).open(&ballast).unwrap().set_len(length - 4096).unwrap();
+        refuse();
+        assert_eq!(read(), good);
+        assert_eq!(disk.names(), ["client.toml", "server.toml"]);
+    });
+}

@@ -1,0 +1,100 @@
+//! Clients are added and removed while the server runs, and a broken file changes nothing.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Output;
+
+use crate::common::*;
+use serde_json::Value;
+
+/// Runs `roadweave peer` on the server; `None` where its program is not built.
+fn peer(road: &Road, words: &[&str]) -> Output {
+    let config = road.path("server.toml").display().to_string();
+    let socket = socket(SERVER);
+    let place = ["peer", "--config", &config, "--socket", &socket];
+    let words: Vec<&str> = place.iter().chain(words).copied().collect();
+    roadweave(&words)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+#[test]
+fn a_client_that_is_added_joins_at_once_and_one_that_is_removed_goes_at_once() {
+    run_sandboxed(|| {
+        if !is_admin_built() {
+            return;
+        }
+        let road = Road::new();
+        let (_server, client) = road.start_both();
+        let before = fs::read_to_string(road.path("server.toml")).unwrap();
+
+        // A broken file changes nothing, and whoever asks is told.
+        let reload = |instance| roadweave(&["reload", "--socket", &socket(instance)]);
+        let (sound, broken) = ("masquerade = false", "masqerade = false");
+        road.edit("server.toml", |text| format!("{sound}\n{text}"));
+        let told = reload(SERVER);
+        assert!(told.status.success(), "{told:?}");
+        assert!(said(&told).contains("not before the next start: masquerade"), "{told:?}");
+
+        road.edit("server.toml", |text| text.replace(sound, broken));
+        let text = fs::read_to_string(road.path("server.toml")).unwrap();
+        let told = reload(SERVER);
+        assert_eq!(told.status.code(), Some(2), "{told:?}");
+        assert!(said(&told).contains("nothing was changed"), "{told:?}");
+        assert!(said(&told).contains("masqerade"), "{told:?}");
+        let key = keygen().public;
+        let refused = peer(&road, &["add", "bus-2", "--public-key", &key]);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        assert!(said(&refused).contains("masqerade"), "{refused:?}");
+        assert_eq!(fs::read_to_string(road.path("server.toml")).unwrap(), text);
+
+        road.edit("client.toml", |text| format!("colour = 1\n{text}"));
+        let told = reload(CLIENT);
+        assert_eq!(told.status.code(), Some(2), "{told:?}");
+        assert!(said(&told).contains("colour"), "{told:?}");
+        road.wait_for_paths(&["eth1", "eth2"]);
+        road.edit("client.toml", |text| text.replace("colour = 1\n", ""));
+        road.edit("server.toml", |text| text.replace(&format!("{broken}\n"), ""));
+
+        let nobody = reload("rw9");
+        assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+        assert!(said(&nobody).contains("nothing runs at"), "{nobody:?}");
+
+        // The box gets another key: the server knows it at once.
+        let file = road.path("bus-2.toml");
+        let file = file.to_str().unwrap();
+        let words = ["add", "bus-2", "--server", "198.51.100.1:4433", "--out", file];
+        let added = peer(&road, &words);
+        assert!(added.status.success(), "{added:?}");
+        assert!(said(&added).contains("10.77.0.3/32, fd77::3/128"), "{added:?}");
+        assert!(said(&added).contains("has taken it up"), "{added:?}");
+        assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+        let listed = peer(&road, &["list", "--json"]);
+        let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+        let connected: Vec<_> =
+            listed.as_array().unwrap().iter().map(|it| &it["connected"]).collect();
+        assert_eq!(connected, [&Value::Bool(true), &Value::Bool(false)]);
+        client.interrupt();
+        let state = road.path("").display().to_string();
+        road.edit("bus-2.toml", |text| format!("state_directory = \"{state}\"\n{text}"));
+        let client = road.start_client("bus-2");
+        client.wait_for("joined");
+
+        // A name that is taken, and one that nobody has.
+        assert_eq!(peer(&road, &words).status.code(), Some(2));
+        let nobody = peer(&road, &["remove", "bus-3"]);
+        assert_eq!(nobody.status.code(), Some(2));
+        assert!(said(&nobody).contains("there are: vehicle-1, bus-2"), "{nobody:?}");
+
+        let removed = peer(&road, &["remove", "bus-2"]);
+        assert!(removed.status.success(), "{removed:?}");
+        road.wait_for_status(SERVER, "the end of the session", |status| {
+            status["sessions"].as_array().unwrap().is_empty()
+        });
+        let after = fs::read_to_string(road.path("server.toml")).unwrap();
+        assert_eq!(after.trim_end(), before.trim_end());
+        client.interrupt();
+    });
+}

@@ -1,0 +1,168 @@
+//! What the user wants of the uplinks, from the configuration file to the interfaces.
+
+use std::path::Path;
+
+use crate::common::*;
+use roadweave_device::ModemFacts;
+use roadweave_device::local::{TellModem, tell_modem};
+use serde_json::Value;
+
+const UPLINKS: [&str; 2] = ["eth1", "eth2"];
+/// Bytes of a month on eth1.
+const CAP: u64 = 1_000_000;
+
+#[test]
+fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        let (server, client) = road.start_both();
+        road.wait_for_paths(&UPLINKS);
+        road.echo(&road.server, GATEWAY_V4);
+        let socket = socket(CLIENT);
+        let uplink = |words: &[&str]| {
+            let words: Vec<&str> =
+                ["uplink", "--socket", &socket].iter().chain(words).copied().collect();
+            let output = roadweave(&words);
+            (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        };
+        assert_eq!(uplink(&["pause", "eth2"]).0, Some(0));
+        road.wait_for_paths(&["eth1"]);
+        exchange(&road, 5);
+        let (code, said) = uplink(&["pause", "eth1"]);
+        assert!(code == Some(2) && said.contains("--force"), "{code:?} {said}");
+        // What the kernel says of it changes nothing.
+        road.vehicle.ip("link set eth2 down").unwrap();
+        road.vehicle.ip("link set eth2 up").unwrap();
+        road.route_uplink(2);
+        client.reload();
+        road.wait_for_status(CLIENT, "still paused", |status| status["paused"][0] == "eth2");
+        road.wait_for_paths(&["eth1"]);
+        assert_eq!(uplink(&["resume", "eth2"]).0, Some(0));
+        road.wait_for_paths(&UPLINKS);
+
+        assert_eq!(uplink(&["set", "eth1", "--priority", "backup", "--weight", "7"]).0, Some(0));
+        wait_for_priorities(&road, "backup", "primary");
+        assert_eq!(path(&road.show(CLIENT), "eth1")["weight"], 7);
+        exchange(&road, 5);
+        assert_eq!(uplink(&["set", "eth1", "--rate-limit-kbps", "2500"]).0, Some(0));
+        for end in [CLIENT, SERVER] {
+            let is_told = |status: &Value| {
+                let paths = status["sessions"][0]["paths"].as_array().unwrap();
+                let limits = paths.iter().map(|it| it["rate_limit_bps"].as_u64());
+                limits.flatten().eq([2_500_000])
+            };
+            road.wait_for_status(end, "one path with a limit", is_told);
+        }
+        assert_eq!(uplink(&["set", "eth1", "--rate-limit-kbps", "0"]).0, Some(0));
+        assert_eq!(path(&road.show(CLIENT), "eth1")["rate_limit_bps"], Value::Null);
+        assert_eq!(uplink(&["set", "eth2", "--daily-cap-mb", "1"]).0, Some(0));
+        assert_eq!(path(&road.show(CLIENT), "eth2")["daily_cap_bytes"], CAP);
+        exchange(&road, 500);
+        wait_for_priorities(&road, "backup", "backup");
+        assert_eq!(uplink(&["set", "eth2", "--daily-cap-mb", "0"]).0, Some(0));
+        wait_for_priorities(&road, "backup", "primary");
+
+        // No such uplink, nothing said, and no such weight.
+        assert_eq!(uplink(&["pause", "rw0"]).0, Some(2));
+        assert_eq!(uplink(&["set", "eth1"]).0, Some(2));
+        assert_eq!(uplink(&["set", "eth1", "--weight", "0"]).0, Some(2));
+        assert_eq!(uplink(&["set", "eth1", "--monthly-cap-mb", "1000000001"]).0, Some(2));
+        let (code, said) = uplink(&["set", "eth1", "--rate-limit-kbps", "99"]);
+        assert!(code == Some(2) && said.contains("100 to 100000000"), "{code:?} {said}");
+
+        assert_eq!(uplink(&["pause", "eth2"]).0, Some(0));
+        assert_eq!(uplink(&["pause", "eth1", "--force"]).0, Some(0));
+        road.wait_for_paths(&[]);
+        assert_eq!(uplink(&["resume", "eth1"]).0, Some(0));
+        road.wait_for_paths(&["eth1"]);
+        exchange(&road, 5);
+        assert_eq!((client.count("joined"), server.count("joined")), (1, 1), "{}", client.log());
+        client.interrupt();
+        server.interrupt();
+    });
+}
+
+#[test]
+fn the_cap_of_a_sim_stays_its_own_under_another_name() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        let iccid = "8949020000012345678";
+        road.edit("client.toml", |text| {
+            format!(
+                "{text}\n[[uplinks.policies]]\niccid = \"{iccid}\"\nmetered.monthly_cap_mb = 1\n\
+                 [[uplinks.policies]]\nname = \"modem*\"\npriority = \"secondary\"\n"
+            )
+        });
+        let (_server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_paths(&UPLINKS);
+        let tell = |uplink: &str| {
+            let facts = ModemFacts { iccid: Some(format!("{iccid}F")), ..ModemFacts::default() };
+            let told = TellModem { uplink: uplink.to_owned(), facts };
+            assert!(tell_modem(Path::new(&socket(CLIENT)), &told).unwrap());
+        };
+        assert_eq!(path(&road.show(CLIENT), "eth1")["monthly_cap_bytes"], Value::Null);
+        tell("eth1");
+        assert_eq!(path(&road.show(CLIENT), "eth1")["monthly_cap_bytes"], CAP);
+        assert_eq!(path(&road.show(CLIENT), "eth2")["monthly_cap_bytes"], Value::Null);
+        let uplink = |words: &[&str]| {
+            let told = roadweave(&[&["uplink", "--socket", &socket(CLIENT)], words].concat());
+            assert!(told.status.success(), "{told:?}");
+        };
+        uplink(&["pause", "eth2"]);
+        road.wait_for_paths(&["eth1"]);
+        exchange(&road, 100);
+        let month = |uplink: &str| path(&road.show(CLIENT), uplink)["month_bytes"].as_u64();
+        let before = month("eth1").unwrap();
+        assert!((200_000..CAP).contains(&before), "{before}");
+        uplink(&["resume", "eth2"]);
+        road.wait_for_paths(&UPLINKS);
+
+        // It is plugged in again, and the kernel counts on.
+        for words in ["set eth1 down", "set eth1 name modem7", "set modem7 up"] {
+            road.vehicle.ip(&format!("link {words}")).unwrap();
+        }
+        road.vehicle.ip("route replace default via 10.1.0.1 dev modem7 metric 100").unwrap();
+        road.wait_for_paths(&["eth2", "modem7"]);
+        let unknown = path(&road.show(CLIENT), "modem7");
+        assert_eq!(
+            (&unknown["priority"], &unknown["month_bytes"]),
+            (&"secondary".into(), &Value::Null)
+        );
+        tell("modem7");
+        assert_eq!(path(&road.show(CLIENT), "modem7")["priority"], "primary");
+        assert!(month("modem7").unwrap() >= before);
+        // It is remembered when the box is switched off and on.
+        client.interrupt();
+        let client = road.start_client("client");
+        client.wait_for("joined");
+        road.wait_for_paths(&["eth2", "modem7"]);
+        tell("modem7");
+        assert!(month("modem7").unwrap() >= before);
+    });
+}
+
+/// Waits until both sides know these priorities of eth1 and eth2.
+fn wait_for_priorities(road: &Road, first: &str, second: &str) {
+    for instance in [CLIENT, SERVER] {
+        road.wait_for_status(instance, "the priorities", |status| {
+            path(status, "eth1")["priority"] == first && path(status, "eth2")["priority"] == second
+        });
+    }
+}
+
+/// The path over `uplink` in the only session of a status.
+fn path(status: &Value, uplink: &str) -> Value {
+    let paths = status["sessions"][0]["paths"].as_array();
+    paths.into_iter().flatten().find(|path| path["uplink"] == uplink).cloned().unwrap_or_default()
+}
+
+/// Sends so many packets of 1,000 bytes through the tunnel, each when the one before is back.
+fn exchange(road: &Road, packets: u32) {
+    let socket = road.socket_to(GATEWAY_V4);
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    for _ in 0..packets {
+        socket.send(&[7; 1000]).unwrap();
+        socket.recv(&mut [0; 2000]).unwrap();
+    }
+}

@@ -1,0 +1,234 @@
+//! Uplinks whose lease is renewed with another address, between namespaces.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+
+/// Packets to the server's inner side and back, one every 20 ms, until it is asked for the longest
+/// time in which none came back.
+struct Flow {
+    ended: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Flow {
+    fn start(road: &Road) -> Self {
+        let socket = road.socket_to(GATEWAY_V4);
+        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ended);
+        let thread = spawn(move || {
+            let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+            while !end.load(Ordering::Relaxed) {
+                // While there is no way, the kernel may refuse.
+                let _ = socket.send(b"is anybody there?");
+                sleep(Duration::from_millis(20));
+                if socket.recv(&mut [0; 100]).is_ok() {
+                    longest = longest.max(last.elapsed());
+                    last = Instant::now();
+                }
+            }
+            longest.max(last.elapsed())
+        });
+        Self { ended, thread }
+    }
+
+    fn longest_gap(self) -> Duration {
+        self.ended.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// What a DHCP client does when the lease is another one.
+struct Renewal {
+    address: &'static str,
+    commands: &'static [&'static str],
+}
+
+/// Each begins where the one before it ended.
+const RENEWALS: [Renewal; 4] = [
+    // The old address goes first.
+    Renewal {
+        address: "10.1.0.77",
+        commands: &[
+            "address del 10.1.0.2/24 dev eth1",
+            "address add 10.1.0.77/24 dev eth1",
+            "route replace default via 10.1.0.1 metric 100",
+        ],
+    },
+    // The new one comes first.
+    Renewal {
+        address: "10.1.0.88",
+        commands: &[
+            "address add 10.1.0.88/24 dev eth1",
+            "address del 10.1.0.77/24 dev eth1",
+            "route replace default via 10.1.0.1 metric 100",
+        ],
+    },
+    // Another network, whose gateway is another.
+    Renewal {
+        address: "10.9.0.2",
+        commands: &[
+            "address del 10.1.0.88/24 dev eth1",
+            "address add 10.9.0.2/24 dev eth1",
+            "route replace default via 10.9.0.1 metric 100",
+        ],
+    },
+    // And back, the new one first.
+    Renewal {
+        address: "10.1.0.2",
+        commands: &[
+            "address add 10.1.0.2/24 dev eth1",
+            "route replace default via 10.1.0.1 metric 100",
+            "address del 10.9.0.2/24 dev eth1",
+        ],
+    },
+];
+
+fn prepare(road: &Road) {
+    road.server.ip("address add 10.9.0.1/24 dev eth1").unwrap();
+    // As NetworkManager and systemd-networkd have it: the new address outlives the old one.
+    road.vehicle.set_sysctl("net.ipv4.conf.all.promote_secondaries", "1").unwrap();
+}
+
+fn renew(road: &Road, renewal: &Renewal) -> Watch {
+    renewal.commands.iter().for_each(|command| road.vehicle.ip(command).unwrap());
+    Watch::start()
+}
+
+/// Waits until the server sees the path of an uplink come from `address`.
+fn wait_for_path_from(road: &Road, uplink: &str, address: &str) {
+    road.wait_for_status(SERVER, &format!("a path from {address}"), |status| {
+        let paths = status["sessions"][0]["paths"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_it = |path: &&serde_json::Value| {
+            path["uplink"] == uplink
+                && path["status"] == "usable"
+                && path["remote"].as_str().is_some_and(|it| it.starts_with(&format!("{address}:")))
+        };
+        paths.iter().any(|path| is_it(&path))
+    });
+}
+
+#[test]
+fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_nothing() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        prepare(&road);
+        let (_server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_paths(&["eth1", "eth2"]);
+        for renewal in &RENEWALS {
+            let line = format!("{}/24", renewal.address);
+            let told = client.count(&line);
+            let flow = Flow::start(&road);
+            sleep(Duration::from_millis(500));
+            let renewed = renew(&road, renewal);
+            wait_for_path_from(&road, "eth1", renewal.address);
+            road.wait_for_paths(&["eth1", "eth2"]);
+            let took = renewed.elapsed();
+            assert!(took < Duration::from_secs(3), "{} after {took:?}", renewal.address);
+            let gap = flow.longest_gap();
+            assert!(gap < Duration::from_secs(1), "{} cost {gap:?}", renewal.address);
+            client.wait_for_count(&line, told + 1);
+        }
+        assert_eq!(client.count(" joined "), 1, "one session outlives all of it");
+        assert_eq!(client.count("uplink is up uplink=\"eth2\""), 1, "{}", client.log());
+        for change in ["uplink is down uplink=\"eth2\"", "event=\"uplink-moved\" uplink=\"eth2\""] {
+            assert_eq!(client.count(change), 0, "{}", client.log());
+        }
+        // The server learns it though nothing is sent: of both, one is kept warm least.
+        sleep(Duration::from_secs(2));
+        let renewed = Watch::start();
+        for number in [1, 2] {
+            road.vehicle.ip(&format!("address add 10.{number}.0.88/24 dev eth{number}")).unwrap();
+            road.vehicle.ip(&format!("address del 10.{number}.0.2/24 dev eth{number}")).unwrap();
+            road.route_uplink(number);
+        }
+        for number in [1, 2] {
+            wait_for_path_from(&road, &format!("eth{number}"), &format!("10.{number}.0.88"));
+        }
+        let took = renewed.elapsed();
+        assert!(took < Duration::from_secs(3), "after {took:?}");
+    });
+}
+
+/// The addresses of an interface in the vehicle.
+fn addresses_of(road: &Road, interface: &str) -> String {
+    road.vehicle.run(&format!("ip -brief address show dev {interface}")).unwrap()
+}
+
+#[test]
+fn a_lease_of_another_s_address_stops_no_other_uplink() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        let camera = road.connect_camera();
+        // At the start, too.
+        road.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
+        road.vehicle.ip("address add 198.51.100.1/32 dev eth2").unwrap();
+        let (_server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        let hostile = [
+            // What a DHCP server leases, or what its option 28 (broadcast) holds.
+            ("198.51.100.1/32", "198.51.100.1/32", "the server's"),
+            ("10.2.0.66/24", "10.2.0.66/24 brd 198.51.100.1", "the server's"),
+            ("10.77.0.2/24", "10.77.0.2/24", "an address inside the tunnel"),
+            ("fd77::2/128", "fd77::2/128 nodad", "an address inside the tunnel"),
+            ("192.168.50.2/24", "192.168.50.2/24", "a network behind this box"),
+        ];
+        for (address, lease, owner) in hostile {
+            let flow = Flow::start(&road);
+            road.vehicle.ip(&format!("address replace {lease} dev eth2")).unwrap();
+            road.wait_for_status(CLIENT, lease, |status| {
+                let why = status["conflicts"]["eth2"].as_str();
+                why.is_some_and(|why| why.contains(address) && why.ends_with(owner))
+            });
+            wait_within(Duration::from_secs(2), "the address is taken", || {
+                !addresses_of(&road, "eth2").contains(address)
+            });
+            assert_eq!(client.count(&format!("its address {address}")), 1, "{lease}");
+            road.wait_for_paths(&["eth1"]);
+            check_ping(&road.vehicle, "192.168.50.2", "-c 1");
+            let gap = flow.longest_gap();
+            assert!(gap < Duration::from_secs(1), "{lease} cost {gap:?}");
+            // The lease is right again.
+            road.vehicle.ip("address add 10.2.0.2/24 dev eth2").unwrap();
+            road.vehicle.ip("address add fd02::2/64 dev eth2 nodad").unwrap();
+            road.route_uplink(2);
+            road.wait_for_paths(&["eth1", "eth2"]);
+            assert!(road.show(CLIENT)["conflicts"].is_null());
+            road.vehicle.ip("address del 10.2.0.2/24 dev eth2").unwrap();
+            road.vehicle.ip("address del fd02::2/64 dev eth2").unwrap();
+        }
+        // A lease of the other uplink's gateway takes nothing from it.
+        let flow = Flow::start(&road);
+        road.vehicle.ip("address add 10.1.0.1/24 dev eth2").unwrap();
+        sleep(Duration::from_secs(2));
+        road.vehicle.ip("neighbour flush dev eth1").unwrap();
+        sleep(Duration::from_secs(2));
+        road.wait_for_paths(&["eth1"]);
+        let gap = flow.longest_gap();
+        assert!(gap < Duration::from_secs(1), "the gateway's address cost {gap:?}");
+        road.vehicle.ip("address del 10.1.0.1/24 dev eth2").unwrap();
+        road.vehicle.ip("address add 10.2.0.66/24 broadcast 198.51.100.1 dev eth2").unwrap();
+        road.wait_for_status(CLIENT, "a conflict", |status| !status["conflicts"].is_null());
+        client.interrupt();
+        // What was taken is given back when nothing is in its way, its route as well.
+        assert!(addresses_of(&road, "eth2").contains("10.2.0.66/24"));
+        road.route_uplink(2);
+        let default = || road.vehicle.run("ip route show default dev eth2").unwrap();
+        let before = default();
+        let client = road.start_client("client");
+        client.wait_for(" joined ");
+        assert_eq!(
+            (default().as_str(), addresses_of(&road, "eth2").contains("10.2.0.66")),
+            ("", false)
+        );
+        client.interrupt();
+        assert!(default().starts_with(before.trim()), "{}", default());
+        assert!(addresses_of(&road, "eth2").contains("10.2.0.66/24"));
+        drop(camera);
+    });
+}

@@ -1,0 +1,79 @@
+//! SIGHUP: what a running client and server take up of a changed file, and what they say of the
+//! rest.
+
+use crate::common::*;
+use rustix::process::Signal;
+
+#[test]
+fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        // A network that says the cloud is reached by it (DHCP's option 121).
+        road.vehicle.ip("route add 203.0.113.0/24 via 10.2.0.1").unwrap();
+        let check_way = |device: &str| {
+            let way = road.vehicle.run("ip route get 203.0.113.2").unwrap();
+            assert!(way.contains(device), "{way}");
+        };
+        let lane = "[[lanes]]\nname = \"all\"\nstrategy = \"minrtt\"\n";
+        road.edit("client.toml", |text| text.replace("inside = [\"lan*\"]\n", ""));
+        let original = std::fs::read_to_string(road.path("client.toml")).unwrap();
+        let with = |uplinks: &str, lanes: &str| {
+            let text = original.replace("include = []", uplinks);
+            assert_ne!(text, original);
+            road.edit("client.toml", |_| format!("{text}\n{lanes}"));
+        };
+        with("include = [\"eth*\"]", lane);
+        let (server, client) = road.start_both();
+        road.wait_for_paths(&["eth1", "eth2"]);
+        check_way("dev rw0");
+
+        // Fewer uplinks, another strategy, a policy; and a name, which waits for the next
+        // start.
+        let policy = "include = [\"eth1\"]\n\
+                          policies = [{ name = \"eth1\", priority = \"backup\", weight = 7 }]";
+        with(policy, "[[lanes]]\nname = \"all\"\nstrategy = \"ecf\"\nqueue_max_bytes = 50000\n");
+        road.edit("client.toml", |text| with_name(&text, "other"));
+        client.reload();
+        road.wait_for_paths(&["eth1"]);
+        check_way("dev eth2");
+        road.wait_for_status(CLIENT, "the policy and the strategy", |status| {
+            let session = &status["sessions"][0];
+            let path = &session["paths"][0];
+            path["priority"] == "backup"
+                && path["weight"] == 7
+                && session["lanes"][0]["strategy"] == "ecf"
+        });
+        client.wait_for("ignored until the next start");
+        assert_eq!(client.count("fields=\"name\""), 1, "{}", client.log());
+
+        // Lanes of other names are none that the server knows: a session with them follows.
+        with("include = [\"eth*\"]", "[[lanes]]\nname = \"new\"\nstrategy = \"redundant\"\n");
+        client.signal(Signal::HUP);
+        road.wait_for_status(CLIENT, "the new lane", |status| {
+            status["sessions"][0]["lanes"][0]["name"] == "new"
+        });
+        road.wait_for_paths(&["eth1", "eth2"]);
+        check_way("dev rw0");
+
+        // What the server would have to open anew is named.
+        road.edit("server.toml", |text| {
+            text.replace("listen = \"[::]:4433\"", "listen = \"[::]:4434\"")
+                .replace("name = \"rws\"", "name = \"rws\"\nmtu_bytes = 1400")
+        });
+        server.signal(Signal::HUP);
+        server.wait_for("ignored until the next start");
+        assert_eq!(server.count("fields=\"listen, tun.mtu_bytes\""), 1, "{}", server.log());
+        client.wait_for_count("joined", 2);
+        assert_eq!((client.count("joined"), server.count("joined")), (2, 2));
+        client.interrupt();
+        server.interrupt();
+    });
+}
+
+fn with_name(text: &str, name: &str) -> String {
+    let line = |line: &str| match line.starts_with("name = \"vehicle-1\"") {
+        true => format!("name = {name:?}\n"),
+        false => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}

@@ -1,0 +1,348 @@
+//! A server of several shards: clients find theirs by all paths, and it is one server all the same.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
+
+use crate::common::*;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+const SHARDS: usize = 2;
+/// Where applications find their box's proxy.
+const PROXY: &str = "127.0.0.1:1080";
+/// A host beyond the server.
+const HOST: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 2), 8080);
+
+/// Boxes behind two carriers, each of which gives all of them one address.
+///
+/// ```text
+/// box n: eth1 100.65.n.2 ── b(n) carrier1 wan0 10.1.0.2 ── eth1 10.1.0.1 :server
+///        eth2 100.66.n.2 ── b(n) carrier2 wan0 10.2.0.2 ── eth2 10.2.0.1
+/// ```
+struct Fleet {
+    road: Road,
+    carriers: [NetNs; 2],
+    boxes: Vec<NetNs>,
+    server: Daemon,
+    clients: Vec<Daemon>,
+}
+
+impl Fleet {
+    /// `count` clients, beside a server that knows them, all joined.
+    fn new(count: usize) -> Self {
+        Self::build(Road::without_uplinks(), count)
+    }
+
+    /// The same, whose applications find a proxy in their box.
+    fn with_streams(count: usize) -> Self {
+        let road = Road::without_uplinks();
+        road.edit("client.toml", |text| {
+            format!("{text}\n[streams]\nlisten = \"{PROXY}\"\ntcp = \"tunnel\"\n")
+        });
+        road.edit("server.toml", |text| format!("{text}\n[streams]\n"));
+        Self::build(road, count)
+    }
+
+    fn build(road: Road, count: usize) -> Self {
+        let carriers = [1, 2].map(|number| carrier(&road, number));
+        let boxes: Vec<NetNs> = (0..count).map(|number| connected_box(number, &carriers)).collect();
+        road.edit("server.toml", |text| format!("shards = {SHARDS}\n{text}"));
+        let text = fs::read_to_string(road.path("client.toml")).unwrap();
+        let mut peers = String::new();
+        for number in 1..count {
+            let keys = keygen();
+            let own = with_key(&text, "private_key", &keys.private);
+            let own = format!("{own}[tun]\nname = \"rw{number}\"\n");
+            road.write(&format!("client{number}.toml"), own);
+            let address = format!("{}/32", inner(number));
+            peers += &keys.peer(&format!("box-{number}"), &address);
+        }
+        road.edit("server.toml", |text| text + &peers);
+        let server = road.start_server();
+        let mut fleet = Self { road, carriers, boxes, server, clients: Vec::new() };
+        for number in 0..count {
+            let client = fleet.start(number);
+            client.wait_for("joined");
+            fleet.clients.push(client);
+        }
+        fleet.wait_for_sessions(count);
+        fleet
+    }
+
+    /// Starts a client in its box.
+    fn start(&self, number: usize) -> Daemon {
+        let name = if number == 0 { "client".to_owned() } else { format!("client{number}") };
+        self.road.start(&self.boxes[number], "client", &name)
+    }
+
+    /// Ends the last client by `signal`, and starts it again.
+    fn restart_last(&mut self, signal: Signal) {
+        let last = self.clients.pop().unwrap();
+        last.signal(signal);
+        drop(last);
+        let client = self.start(self.clients.len());
+        client.wait_for("joined");
+        self.clients.push(client);
+        self.wait_for_sessions(self.clients.len());
+    }
+
+    fn wait_for_sessions(&self, count: usize) -> Value {
+        self.road.wait_for_status(SERVER, &format!("{count} sessions"), |status| {
+            status["sessions"].as_array().is_some_and(|all| all.len() == count)
+                && sessions_of_shards(status).iter().sum::<u64>() == count as u64
+        })
+    }
+
+    /// Starts the last client again until each shard has at least one.
+    fn spread(&mut self) {
+        let watch = Watch::start();
+        while sessions_of_shards(&self.road.show(SERVER)).contains(&0) {
+            assert!(watch.elapsed() < WAIT_MAX, "all of them are at one shard");
+            self.restart_last(Signal::KILL);
+        }
+    }
+
+    /// The server reaches every client and every client the server, so many times each.
+    fn check_traffic(&self, times: u32) {
+        let options = format!("-c {times} -i 0.05");
+        for number in 0..self.clients.len() {
+            check_ping(&self.road.server, &inner(number), &options);
+            check_ping(&self.boxes[number], GATEWAY_V4, &options);
+        }
+    }
+
+    /// The other end of each client's sessions: what `show` says of them by their names.
+    fn session(&self, status: &Value, number: usize) -> Value {
+        let sessions = status["sessions"].as_array().unwrap().iter();
+        let own = format!("{}/32", inner(number));
+        let mut mine =
+            sessions.filter(|it| it["addresses"].as_array().unwrap().contains(&json!(own)));
+        let session = mine.next().unwrap_or_else(|| panic!("no session of {own}: {status:#}"));
+        assert!(mine.next().is_none(), "two sessions of {own}: {status:#}");
+        session.clone()
+    }
+}
+
+/// A network that translates all addresses behind it to its own, with ports of its choice.
+fn carrier(road: &Road, number: usize) -> NetNs {
+    let carrier = NetNs::create(&format!("carrier{number}")).unwrap();
+    let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
+    cable((&carrier, "wan0", &[&near]), (&road.server, &format!("eth{number}"), &[&far]));
+    carrier.ip(&format!("route add default via 10.{number}.0.1")).unwrap();
+    carrier.set_forwarding().unwrap();
+    nft(
+        &carrier,
+        "table ip carrier { chain out { type nat hook postrouting priority srcnat; \
+         oifname wan0 meta l4proto udp masquerade to :20000-60000 random; }; }",
+    );
+    carrier
+}
+
+/// A box with an uplink to each of `carriers`.
+fn connected_box(number: usize, carriers: &[NetNs; 2]) -> NetNs {
+    let namespace = NetNs::create(&format!("box{number}")).unwrap();
+    for (uplink, carrier) in (1..).zip(carriers) {
+        let end = |last: u8| format!("100.{}.{number}.{last}", 64 + uplink);
+        let (name, far) = (format!("eth{uplink}"), format!("b{number}"));
+        let (near_address, far_address) = (format!("{}/24", end(2)), format!("{}/24", end(1)));
+        cable((&namespace, &name, &[&near_address]), (carrier, &far, &[&far_address]));
+        let route = format!("route add default via {} dev {name} metric {uplink}00", end(1));
+        namespace.ip(&route).unwrap();
+    }
+    namespace
+}
+
+fn inner(number: usize) -> String {
+    format!("10.77.0.{}", 2 + number)
+}
+
+fn sessions_of_shards(status: &Value) -> Vec<u64> {
+    let shards = status["shards"].as_array().unwrap_or_else(|| panic!("no shards: {status:#}"));
+    shards.iter().map(|shard| shard["sessions"].as_u64().unwrap()).collect()
+}
+
+/// Where the paths of a session come from.
+fn remotes(session: &Value) -> Vec<String> {
+    let paths = session["paths"].as_array().unwrap().iter();
+    paths.map(|path| path["remote"].as_str().unwrap().to_owned()).collect()
+}
+
+fn handed_over(status: &Value) -> u64 {
+    let shards = status["shards"].as_array().unwrap();
+    shards.iter().map(|shard| shard["handed_over"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn clients_on_all_shards_have_traffic_over_all_paths_and_after_their_addresses_change() {
+    run_sandboxed(|| {
+        let mut fleet = Fleet::new(5);
+        fleet.spread();
+        for (number, client) in (0..).zip(&fleet.clients) {
+            let instance = if number == 0 { CLIENT.to_owned() } else { format!("rw{number}") };
+            let both = |status: &Value| usable(status) == ["eth1", "eth2"];
+            fleet.road.wait_for_status(&instance, "two paths", both);
+            assert_eq!(client.count("joined"), 1, "{}", client.log());
+        }
+        fleet.check_traffic(10);
+        // The kernel found the shard of each packet.
+        let before = fleet.road.show(SERVER);
+        let handed_over = handed_over(&before);
+        let packets = before["device"]["packets_written"].as_u64().unwrap();
+        assert!(handed_over * 4 < packets, "{before:#}");
+        // Both uplinks come from other addresses and ports, of which no client is told. All
+        // paths carry all pings, so that the server hears of it soon.
+        for instance in (0..5).map(|number| format!("rw{number}")) {
+            let path = socket(&instance);
+            let set = ["set", "--socket", &path, "interactive", "strategy", "redundant"];
+            assert!(roadweave(&set).status.success());
+        }
+        for round in 0..3 {
+            let carriers = (1..).zip(&fleet.carriers);
+            carriers.for_each(|(number, carrier)| rebind(carrier, number, round));
+            fleet.check_traffic(10);
+            fleet.road.wait_for_status(SERVER, "all come from there", |status| {
+                let mut remotes = (0..5).flat_map(|number| remotes(&fleet.session(status, number)));
+                let end = format!(".0.{}:", 10 + round);
+                remotes.all(|remote| remote.contains(&end))
+            });
+        }
+        let after = fleet.road.show(SERVER);
+        assert_eq!(sessions_of_shards(&before), sessions_of_shards(&after), "they moved");
+        for client in &fleet.clients {
+            assert_eq!(client.count("joined"), 1, "{}", client.log());
+        }
+        for number in 0..fleet.clients.len() {
+            let session = fleet.session(&after, number);
+            assert_eq!(usable(&json!({ "sessions": [session] })), ["eth1", "eth2"]);
+        }
+        let packets = |status: &Value| status["device"]["packets_read"].as_u64().unwrap();
+        assert!(packets(&after) >= 200, "{after:#}");
+        let page = road.page(SERVER);
+        assert!(page.contains("handed over"), "{page}");
+        fleet.server.interrupt();
+    });
+}
+
+/// Gives a carrier another address: its translator forgets all flows, and gives the next packets
+/// other ports.
+fn rebind(carrier: &NetNs, number: usize, round: usize) {
+    let words = [
+        "address flush dev wan0".to_owned(),
+        format!("address add 10.{number}.0.{}/24 dev wan0", 10 + round),
+        format!("route replace default via 10.{number}.0.1"),
+    ];
+    words.iter().for_each(|words| carrier.ip(words).unwrap());
+}
+
+#[test]
+fn a_client_that_begins_anew_has_one_session_and_reloads_hold_on_all_shards() {
+    run_sandboxed(|| {
+        let mut fleet = Fleet::new(4);
+        fleet.spread();
+        // Killed, so that the server hears no goodbye: the former session is there until the
+        // next one replaces it, on this shard or on the other.
+        (0..6).for_each(|_| fleet.restart_last(Signal::KILL));
+        fleet.check_traffic(3);
+        let said = fleet.server.log();
+        assert!(said.contains("a newer session of the same client replaces it"), "{said}");
+        // All but the first are withdrawn, wherever they are.
+        let set = ["set", "--socket", &socket(SERVER), "interactive", "strategy", "redundant"];
+        assert!(roadweave(&set).status.success());
+        let status = fleet.road.show(SERVER);
+        for number in 0..4 {
+            let lane = &fleet.session(&status, number)["lanes"][1];
+            assert_eq!(lane["strategy"], "redundant", "{lane:#}");
+        }
+        fleet.road.edit("server.toml", |text| {
+            let end = text.find("[[peers]]\nname = \"box-1\"").unwrap();
+            text[..end].to_owned()
+        });
+        fleet.server.reload();
+        fleet.wait_for_sessions(1);
+        for client in &fleet.clients[1..] {
+            client.wait_for("refused by the server");
+        }
+        check_ping(&fleet.road.server, &inner(0), "-c 3 -i 0.05");
+        fleet.server.interrupt();
+    });
+}
+
+/// Asks a box's proxy for a connection to the host: what it says, and the connection.
+fn socks(namespace: &NetNs) -> (u8, TcpStream) {
+    hosts::socks(namespace, PROXY, &hosts::to_address(HOST))
+}
+
+/// A connection to the host, which sees the server's address in the place of the client's.
+fn stream(fleet: &Fleet, number: usize) -> TcpStream {
+    let (reply, mut socket) = socks(&fleet.boxes[number]);
+    assert_eq!(reply, 0, "client {number}");
+    let seen = hosts::seen_from(&mut socket).unwrap();
+    assert_eq!(seen.ip().to_string(), "203.0.113.1");
+    socket
+}
+
+#[test]
+fn streams_end_at_the_shard_of_their_client() {
+    run_sandboxed(|| {
+        let mut fleet = Fleet::with_streams(4);
+        fleet.spread();
+        let road = &fleet.road;
+        // A client may be welcomed again, by another shard, which would end its streams.
+        fleet.wait_for_sessions(4);
+        let _host = hosts::Host::start(&road.cloud, HOST.into());
+        for number in 0..4 {
+            let socket = stream(&fleet, number);
+            let sent = hosts::bytes(2_000_000);
+            assert!(hosts::there_and_back(&socket, &sent) == sent, "client {number}");
+        }
+        let open: Vec<TcpStream> = (0..4).map(|number| stream(&fleet, number)).collect();
+        road.wait_for_status(SERVER, "all shards are counted", |status| {
+            let streams = &status["streams"];
+            streams["accepted"] == 8 && streams["connections"] == 4 && streams["source"] == "client"
+        });
+
+        // What clients may not reach they reach by no shard.
+        road.edit("server.toml", |text| {
+            format!("deny_destinations = [\"{}/32\"]\n{text}", HOST.ip())
+        });
+        fleet.server.signal(Signal::HUP);
+        fleet.server.wait_for("the destinations that clients may reach were read again");
+        for namespace in &fleet.boxes {
+            wait_until("it is denied", || socks(namespace).0 == 2);
+        }
+        drop(open);
+        fleet.server.interrupt();
+    });
+}
+
+#[test]
+fn an_address_that_another_server_has_is_not_shared_with_it() {
+    run_sandboxed(|| {
+        let road = Road::new();
+        road.edit("server.toml", |text| format!("shards = {SHARDS}\n{text}"));
+        let server = road.start_server();
+        let text = fs::read_to_string(road.path("server.toml")).unwrap();
+        road.write("other.toml", text.replace("name = \"rws\"", "name = \"rwo\""));
+        let mut other = road.start(&road.server, "server", "other");
+        assert_ne!(other.wait(), Some(0));
+        assert!(other.log().contains("in use"), "{}", other.log());
+        let stranger = road.server.enter(|| UdpSocket::bind("[::]:4433")).unwrap();
+        assert!(stranger.is_err());
+        // Who is refused is one line, whichever shards refuse.
+        let text = fs::read_to_string(road.path("client.toml")).unwrap();
+        // Each asks over both uplinks, by one shard or two.
+        for number in 1..=3_u64 {
+            let keys = keygen();
+            let own = with_key(&text, "private_key", &keys.private);
+            road.write("stranger.toml", format!("{own}[tun]\nname = \"rwu\"\n"));
+            let stranger = road.start_client("stranger");
+            stranger.wait_for("refused by the server");
+            road.wait_for_status(SERVER, "both are counted", |status| {
+                status["refusals"]["unknown-key"].as_u64() >= Some(2 * number)
+            });
+            assert_eq!(server.count(&keys.public), 1, "{}", server.log());
+        }
+        server.interrupt();
+        assert!(!road.state().iter().any(|line| line.contains("rws")), "{:#?}", road.state());
+    });
+}

@@ -1,0 +1,200 @@
+//! What the router lets out, and when, against the paper's own algorithm.
+//!
+//! A router whose gaps come one at a time does what figure 5 does, packet for packet and timeout
+//! for timeout. Where one gap follows another the paper begins to wait anew, so that packets wait
+//! for longer than MaxBufferTime; the router's never do, so that each goes out as early as there or
+//! earlier, and what the paper would discard comes too late here as well.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::figure5::{Figure5, Limit};
+use proptest::prelude::*;
+use roadweave_proto::wire::{Geneve, GeneveSequence};
+use roadweave_proto::{DropReason, Instant, Order, UplinkId};
+use roadweave_tunnel::{Node as _, RecvMeta, Router, RouterConfig, RouterLink, RouterPeer};
+
+const MAX_MS: u64 = 300;
+
+fn meta() -> RecvMeta {
+    RecvMeta { socket: UplinkId(0), remote: peer(), local: None, ecn: None, received: None }
+}
+
+fn peer() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], 6081))
+}
+
+/// A router with one link, by which the first copies come.
+struct Bench {
+    router: Router,
+    sent: BTreeMap<u32, Instant>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let link =
+            RouterLink { name: "link".into(), number: 0, socket: 0, peer: RouterPeer::At(peer()) };
+        let config = RouterConfig {
+            vni: 0,
+            epoch: 1,
+            hello_begin_us: 0,
+            order: Order::Reorder { max_buffer: Duration::from_millis(MAX_MS) },
+            links: vec![link],
+            inner_sources: None,
+        };
+        Self { router: Router::new(config).expect("a router"), sent: BTreeMap::new() }
+    }
+
+    fn handle(&mut self, now: Instant, number: u32) {
+        self.run_until(now);
+        let mut inner = vec![0x45, 0, 0, 24, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        inner.extend(number.to_be_bytes());
+        let sequence = GeneveSequence { epoch: 2, number };
+        let packet = [&Geneve::inner_header(0, 0x45, sequence)[..], &inner].concat();
+        self.router.handle_packet(now, &meta(), &packet);
+        self.collect(now);
+    }
+
+    fn run_until(&mut self, now: Instant) {
+        while let Some(due) = self.router.poll_timeout()
+            && due <= now
+        {
+            self.router.handle_timeout(due);
+            while self.router.poll_transmit().is_some() {}
+            self.collect(due);
+        }
+    }
+
+    fn collect(&mut self, now: Instant) {
+        while let Some(packet) = self.router.poll_inner() {
+            let number = u32::from_be_bytes(*packet.last_chunk().expect("a number"));
+            assert!(self.sent.last_key_value().is_none_or(|(last, _)| *last < number), "in order");
+            self.sent.insert(number, now);
+        }
+    }
+
+    /// Gaps whose wait was over, those that were given up before, and discarded packets.
+    fn counts(&self) -> (u64, u64, u64) {
+        let received = self.router.status().stats.lanes.remove(0).received;
+        let discarded = received.drops.get(DropReason::OutOfOrder);
+        (received.order.timeouts, received.order.forced, discarded)
+    }
+}
+
+/// Lets both take the arrivals, which are (millisecond, number), until nothing waits.
+fn run(mut arrivals: Vec<(u64, u32)>, holds: Limit) -> (Bench, Figure5) {
+    arrivals.sort_unstable();
+    let (mut bench, mut paper) = (Bench::new(), Figure5::new(Duration::from_millis(MAX_MS), holds));
+    for (at, number) in &arrivals {
+        bench.handle(Instant::from_millis(*at), *number);
+        paper.handle(Instant::from_millis(*at), *number);
+    }
+    let end = Instant::from_millis(arrivals.last().map_or(0, |(at, _)| *at) + 100_000);
+    bench.run_until(end);
+    paper.run_until(end);
+    (bench, paper)
+}
+
+/// Packets at 2 ms, each with how long it takes if it comes.
+fn stream(delays: &[Option<u16>]) -> Vec<(u64, u32)> {
+    let packet = |(number, delay): (usize, &Option<u16>)| {
+        Some((2 * number as u64 + u64::from((*delay)?), number as u32))
+    };
+    delays.iter().enumerate().filter_map(packet).collect()
+}
+
+/// A gap every second: after how many packets, of how many, and how much later they come, if they
+/// do.
+fn lone_gaps(gaps: &[(u32, u32, Option<u16>)]) -> Vec<(u64, u32)> {
+    let (mut number, mut arrivals) = (0, Vec::new());
+    for (second, (before, width, delay)) in gaps.iter().enumerate() {
+        for at in 0..before + width + 5 {
+            let is_missing = (*before..before + width).contains(&at);
+            let delay = if is_missing { *delay } else { Some(0) };
+            let sent = 2_000 * second as u64 + 2 * u64::from(at);
+            arrivals.extend(delay.map(|delay| (sent + u64::from(delay), number)));
+            number += 1;
+        }
+    }
+    arrivals
+}
+
+fn delay() -> impl Strategy<Value = Option<u16>> {
+    prop_oneof![
+        6 => (0..30_u16).prop_map(Some),
+        2 => (0..800_u16).prop_map(Some),
+        1 => Just(None),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_gap_alone_is_treated_as_in_the_paper(
+        gaps in prop::collection::vec((0..6_u32, 1..6_u32, prop_oneof![
+            3 => (0..600_u16).prop_map(Some),
+            3 => (MAX_MS as u16 - 12..MAX_MS as u16 + 12).prop_map(Some),
+            1 => Just(None),
+        ]), 1..12),
+    ) {
+        let (bench, paper) = run(lone_gaps(&gaps), Limit::ItsPacketWaits);
+        let (timeouts, forced, discarded) = bench.counts();
+        prop_assert_eq!(&bench.sent, &paper.sent);
+        prop_assert_eq!((timeouts, forced), (paper.timeouts, 0));
+        prop_assert_eq!(discarded, paper.discarded.len() as u64);
+    }
+
+    #[test]
+    fn no_packet_waits_for_longer_than_in_the_paper(
+        delays in prop::collection::vec(delay(), 1..120),
+        holds in prop_oneof![Just(Limit::ItsPacketWaits), Just(Limit::NextPacket)],
+    ) {
+        let arrivals = stream(&delays);
+        let (bench, paper) = run(arrivals.clone(), holds);
+        for (number, at) in &bench.sent {
+            prop_assert!(paper.sent.get(number).is_some_and(|there| at <= there), "{}", number);
+        }
+        let came: BTreeSet<u32> = arrivals.iter().map(|(_, number)| *number).collect();
+        let discarded = came.iter().filter(|number| !bench.sent.contains_key(number));
+        prop_assert_eq!(bench.counts().2, discarded.count() as u64);
+        prop_assert_eq!(came.len(), paper.sent.len() + paper.discarded.len());
+        for (at, number) in arrivals {
+            let arrived = Instant::from_millis(at);
+            let waited = bench.sent.get(&number).map(|sent| sent.since(arrived));
+            prop_assert!(waited.unwrap_or_default() <= Duration::from_millis(MAX_MS));
+        }
+    }
+}
+
+/// Two gaps in a row, the second of which opened while the first was waited for.
+#[test]
+fn the_paper_waits_anew_at_a_second_gap_and_the_router_does_not() {
+    let arrivals = vec![(0, 0), (10, 2), (20, 4)];
+    let (bench, paper) = run(arrivals, Limit::ItsPacketWaits);
+    let at = |millis: [u64; 3]| -> BTreeMap<u32, Instant> {
+        [0, 2, 4].into_iter().zip(millis.map(Instant::from_millis)).collect()
+    };
+    assert_eq!((bench.sent.clone(), bench.counts().0), (at([0, 310, 320]), 2));
+    assert_eq!((paper.sent, paper.timeouts), (at([0, 310, 610]), 2));
+}
+
+/// What ends a wait before its time is no timeout.
+#[test]
+fn waits_that_end_with_the_sequence_are_counted_apart() {
+    let mut bench = Bench::new();
+    for number in [0, 2, 4] {
+        bench.handle(Instant::ZERO, number);
+    }
+    let sequence = GeneveSequence { epoch: 3, number: 0 };
+    let inner = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    let packet = [&Geneve::inner_header(0, 0x45, sequence)[..], &inner].concat();
+    bench.router.handle_packet(Instant::from_millis(1), &meta(), &packet);
+    assert_eq!(bench.counts(), (0, 2, 0));
+    // And so is what ends it because memory is full.
+    let mut bench = Bench::new();
+    bench.handle(Instant::ZERO, 0);
+    for number in 2..=4_098 {
+        bench.handle(Instant::from_millis(1), number);
+    }
+    assert_eq!(bench.counts(), (0, 1, 0));
+}

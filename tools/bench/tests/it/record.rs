@@ -1,0 +1,235 @@
+//! Recording emulated links in real time with the commands as users have them, and replaying what
+//! was recorded.
+//!
+//! ```text
+//!  vehicle ── slow, fast (roadweave emulate) ── cloud
+//!  record client                                record server
+//! ```
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::daemon::Daemon;
+use roadweave_device::netns::{NetNs, run_sandboxed};
+use roadweave_emulate::Drive;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// The program under test.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-lab");
+
+const LINKS: &str = "
+[place]
+near = 'vehicle'
+far = 'cloud'
+[[link]]
+name = 'slow'
+rate_kbps = 4000
+rate_down_kbps = 8000
+delay_ms = 40
+[[link]]
+name = 'fast'
+rate_kbps = 20000
+delay_ms = 15
+";
+
+/// Runs the program to its end.
+fn roadweave(arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).args(arguments).output().unwrap()
+}
+
+/// The vehicle's links to a server that records.
+struct Rig {
+    vehicle: NetNs,
+    server: Daemon,
+    emulator: Daemon,
+    /// Last, as the daemons write there.
+    folder: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let vehicle = NetNs::create("vehicle").unwrap();
+        let cloud = NetNs::create("cloud").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("emulate.toml");
+        fs::write(&config, LINKS).unwrap();
+        let mut emulate = Command::new(PROGRAM);
+        emulate.args(["emulate", "--config"]).arg(&config);
+        let emulator = Daemon::start(emulate, folder.path().join("emulate.log"));
+        emulator.wait_for("ready");
+        let mut record = cloud.command(PROGRAM);
+        record.args(["record", "server"]);
+        let server = Daemon::start(record, folder.path().join("server.log"));
+        server.wait_for("listening");
+        Self { vehicle, server, emulator, folder }
+    }
+
+    /// Starts a client with further words; its recording goes to `drive`.
+    fn start_client(&self, words: &str) -> Child {
+        let mut client = self.vehicle.command(PROGRAM);
+        client.args(["record", "client", "--json", "--output"]);
+        client.arg(self.drive()).args(words.split_whitespace());
+        client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn drive(&self) -> std::path::PathBuf {
+        self.folder.path().join("drive")
+    }
+}
+
+/// The summary of a client that ends well.
+fn summary(client: Child) -> Value {
+    let output = client.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"))
+}
+
+fn check_direction(direction: &Value, capacity_bps: f64, delay_ms: f64) {
+    let capacity = direction["capacity_bps"].as_f64().unwrap();
+    // Real time on a busy machine; the same in virtual time holds to 3 % and 2 ms.
+    assert!((0.93..1.05).contains(&(capacity / capacity_bps)), "{direction:#}");
+    let delay = direction["delay_ms_min"].as_f64().unwrap();
+    assert!((delay_ms - 0.5..delay_ms + 5.0).contains(&delay), "{direction:#}");
+}
+
+#[test]
+fn help_says_what_is_measured_and_wrong_options_what_would_be_right() {
+    let check = |words: &[&str], code: i32, parts: &[&str]| {
+        let output = roadweave(words);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(parts.iter().all(|part| text.contains(part)), "{parts:?}: {text}");
+    };
+    check(&["record", "--help"], 0, &["fills every", "half as long", "client", "server"]);
+    let options = ["--interfaces", "--mode", "--rate", "--direction", "--cycle", "Ctrl-C"];
+    check(&["record", "client", "--help"], 0, &options);
+    check(
+        &["record", "server", "--help"],
+        0,
+        &["--listen", "--links", "--rate-all", "Without a token"],
+    );
+    let client =
+        ["record", "client", "--server", "192.0.2.1", "--output", "/", "--interfaces", "lo"];
+    check(&client, 2, &["--output /: not empty"]);
+    check(&[&client[..], &["--mode", "constant"]].concat(), 2, &["--mode constant needs one"]);
+    let nowhere = ["record", "client", "--server", "nowhere.invalid", "--output", "x"];
+    check(&[&nowhere[..], &["--interfaces", "lo"]].concat(), 2, &["--server nowhere.invalid"]);
+}
+
+/// A client of which nothing but its socket is there, and what it is told of `interface`.
+fn serve_facts(socket: &Path, interface: &str, rsrp_dbm: f64) {
+    let listener = UnixListener::bind(socket).unwrap();
+    let status = json!({
+        "role": "client", "modems": { interface: { "technology": "lte", "rsrp_dbm": rsrp_dbm } },
+    });
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": status });
+            let _ = stream.write_all(format!("{answer}\n").as_bytes());
+        }
+    });
+}
+
+#[test]
+fn two_links_are_recorded_at_once_and_emulate_replays_them() {
+    run_sandboxed(|| {
+        let rig = Rig::new();
+        let start = Instant::now();
+        let socket = rig.folder.path().join("rw0.sock");
+        serve_facts(&socket, "fast", -95.5);
+        let client = rig.start_client(&format!(
+            "--server 10.201.1.1 --interfaces slow,modem=fast --seconds 8 --cycle 4 --modems {}",
+            socket.display()
+        ));
+        let summary = summary(client);
+        assert!(start.elapsed() < Duration::from_secs(16), "{:?}", start.elapsed());
+
+        let links = summary["links"].as_array().unwrap();
+        let [slow, fast] = &links[..] else { panic!("{summary:#}") };
+        assert_eq!((&slow["name"], &fast["name"]), (&"slow".into(), &"modem".into()));
+        check_direction(&slow["up"], 4e6, 40.0);
+        check_direction(&slow["down"], 8e6, 40.0);
+        check_direction(&fast["up"], 20e6, 15.0);
+        check_direction(&fast["down"], 20e6, 15.0);
+        assert_eq!(slow["delay_clock"], "half-round-trip");
+        assert_eq!(slow["entries_missing"], 0);
+        let kept = fs::read(rig.drive().join("recording.json")).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&kept).unwrap(), summary);
+
+        // What was told of the modem is beside the trace, and harms no reader of the drive.
+        assert_eq!(
+            (&slow["modem"], &fast["modem"]["file"]),
+            (&Value::Null, &"modem.modem.jsonl".into())
+        );
+        let told = fs::read_to_string(rig.drive().join("modem.modem.jsonl")).unwrap();
+        let told: Vec<Value> = told.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+        assert!(told.len() >= 2, "{told:?}");
+        assert!(told.is_sorted_by_key(|it| it["seconds"].as_f64()), "{told:?}");
+        let expected = json!({ "technology": "lte", "rsrp_dbm": -95.5 });
+        assert!(told.iter().all(|it| it["facts"] == expected), "{told:?}");
+        assert!(!rig.drive().join("slow.modem.jsonl").exists());
+
+        let drive = Drive::read(&rig.drive()).unwrap();
+        assert_eq!(
+            drive.links.iter().map(|link| &link.name).collect::<Vec<_>>(),
+            ["modem", "slow"]
+        );
+        assert_eq!(drive.length(), Some(Duration::from_secs(4)));
+        let folder = rig.drive().display().to_string();
+        let output = roadweave(&["emulate", "--drive", &folder, "--check", "--json"]);
+        let check: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(check["links"][0]["mean_up_bps"], fast["up"]["capacity_bps"]);
+        assert_eq!(check["links"][1]["mean_down_bps"], slow["down"]["capacity_bps"]);
+        assert!(rig.server.log().contains("links=2"), "{}", rig.server.log());
+        assert!(!rig.emulator.log().contains("WARN"), "{}", rig.emulator.log());
+    });
+}
+
+#[test]
+fn an_interrupted_recording_keeps_what_it_has() {
+    run_sandboxed(|| {
+        let rig = Rig::new();
+        let words = "--server 10.201.1.1 --interfaces slow --mode constant --rate 10M --direction up --seconds 60";
+        let client = rig.start_client(words);
+        std::thread::sleep(Duration::from_secs(6));
+        kill_process(Pid::from_child(&client), Signal::INT).unwrap();
+        let summary = summary(client);
+        assert_eq!(summary["mode"], "constant");
+        let (up, down) = (&summary["links"][0]["up"], &summary["links"][0]["down"]);
+        check_direction(up, 4e6, 40.0);
+        assert!((1.0..5.0).contains(&up["seconds"].as_f64().unwrap()), "{summary:#}");
+        assert_eq!(down.get("capacity_bps"), None);
+        assert!(
+            fs::read_to_string(rig.drive().join("slow.down.csv")).unwrap().contains("not measured")
+        );
+    });
+}
+
+#[test]
+fn what_cannot_be_recorded_is_told_and_leaves_no_directory() {
+    run_sandboxed(|| {
+        let rig = Rig::new();
+        let refused = |words: &str, parts: &[&str]| {
+            let output = rig.start_client(words).wait_with_output().unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success(), "{errors}");
+            assert!(parts.iter().all(|part| errors.contains(part)), "{parts:?}: {errors}");
+            assert!(!Path::new(&rig.drive()).exists(), "{words}");
+        };
+        refused("--server 10.201.1.1 --interfaces wwan7", &["wwan7"]);
+        // Nobody listens there.
+        let silent = "--server 10.201.1.1:9 --interfaces slow";
+        refused(silent, &["10.201.1.1:9 does not answer", "is `roadweave record server` running"]);
+        let greedy = "--server 10.201.1.1 --interfaces slow --rate 900M";
+        refused(greedy, &["longer or faster than the server allows"]);
+    });
+}

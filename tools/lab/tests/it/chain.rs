@@ -1,0 +1,630 @@
+//! Inner flows over proxies and an anchor: they outlive proxies, and tenants never meet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use roadweave_lab::chain::{
+    ANY_PROXY, Chain, ChainArrival, ChainConfig, NodeId, inner_address, proxy_key,
+};
+use roadweave_proto::{DropReason, Instant, Rate};
+use roadweave_tunnel::{AnchorEvent, ClientEvent, DrainReason, Notice, ProxyTenant};
+
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn run(chain: &mut Chain, time: Duration) {
+    chain.run_until(chain.now() + time);
+}
+
+/// A UDP packet of `length` bytes with a number, and the box that it is of.
+fn packet(from: Ipv4Addr, to: Ipv4Addr, (number, of): (u64, usize), length: usize) -> Vec<u8> {
+    let mut packet = vec![0x45, 0];
+    packet.extend((length as u16).to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(from.octets());
+    packet.extend(to.octets());
+    packet.extend([0x13, 0x88, 0x13, 0x89, 0, 0, 0, 0]);
+    packet.extend(number.to_be_bytes());
+    packet.extend((of as u64).to_be_bytes());
+    packet.resize(length, 7);
+    packet
+}
+
+fn number(packet: &[u8]) -> u64 {
+    u64::from_be_bytes(packet[28..36].try_into().unwrap())
+}
+
+fn of(packet: &[u8]) -> usize {
+    u64::from_be_bytes(packet[36..44].try_into().unwrap()) as usize
+}
+
+fn arrivals(chain: &mut Chain) -> Vec<ChainArrival> {
+    std::iter::from_fn(|| chain.poll_arrival()).collect()
+}
+
+/// What came at the anchor and at boxes: the numbers.
+fn sorted(arrivals: &[ChainArrival]) -> (BTreeSet<u64>, BTreeSet<u64>) {
+    let at = |is_anchor: bool| {
+        let there = arrivals.iter().filter(move |it| (it.node == NodeId::Anchor) == is_anchor);
+        there.map(|it| number(&it.packet)).collect()
+    };
+    (at(true), at(false))
+}
+
+/// A packet of box 0 each 2 ms both ways for `time`, over whichever of its clients `proxy` tells.
+fn converse(
+    chain: &mut Chain,
+    config: &ChainConfig,
+    from: u64,
+    time: Duration,
+    proxy: usize,
+) -> u64 {
+    let inner = inner_address(config, 0);
+    let count = (time.as_millis() / 2) as u64;
+    for number in from..from + count {
+        chain.send_up(0, proxy, &packet(inner, OUTSIDE, (number, 0), 900));
+        chain.send_down(0, &packet(OUTSIDE, inner, (number, 0), 900));
+        run(chain, ms(2));
+    }
+    from + count
+}
+
+fn joined(config: &ChainConfig) -> Chain {
+    let mut chain = Chain::new(config.clone());
+    run(&mut chain, ms(500));
+    (0..config.boxes).for_each(|number| chain.start(number, 0));
+    run(&mut chain, ms(1_000));
+    chain
+}
+
+fn attached(chain: &Chain) -> Vec<(String, String)> {
+    let events = chain.anchor_events().iter().filter_map(|(_, event)| match event {
+        AnchorEvent::Attached { device, proxy, .. } => Some((device.clone(), proxy.clone())),
+        _ => None,
+    });
+    events.collect()
+}
+
+#[test]
+fn an_inner_flow_goes_through_proxy_and_anchor_both_ways() {
+    let config = ChainConfig::new(1);
+    let mut chain = joined(&config);
+    let sent = converse(&mut chain, &config, 0, ms(1_000), 0);
+    run(&mut chain, ms(500));
+    let (up, down) = sorted(&arrivals(&mut chain));
+    assert_eq!((up.len() as u64, down.len() as u64), (sent, sent));
+    assert_eq!(attached(&chain), [("box-0".into(), "proxy-0".into())]);
+    let status = chain.proxy(0).unwrap().proxy_status().unwrap();
+    assert!(status.legs[0].is_up && status.legs[0].attachments == 1, "{status:?}");
+    let round_trips = chain.proxy(0).unwrap().anchor_round_trips();
+    assert_eq!(round_trips.len(), 1);
+    let (tenant, round_trip) = &round_trips[0];
+    let there_and_back = 2 * config.leg_delay;
+    assert!(tenant == "tenant-0", "{round_trips:?}");
+    assert!((there_and_back..2 * there_and_back).contains(round_trip), "{round_trips:?}");
+    assert_eq!(status.tenants["tenant-0"].packets_up, sent);
+    assert_eq!(chain.anchor().unwrap().status().tenants["tenant-0"].packets_down, sent);
+}
+
+#[test]
+fn a_box_that_goes_to_another_proxy_keeps_its_flows_and_loses_nothing() {
+    let config = ChainConfig::new(1);
+    let mut chain = joined(&config);
+    let mut next = converse(&mut chain, &config, 0, ms(500), 0);
+    // It joins at the other proxy first, where it has forgotten its number and learns it.
+    chain.start(0, 1);
+    next = converse(&mut chain, &config, next, ms(500), 0);
+    assert_eq!(attached(&chain).last().unwrap().1, "proxy-1");
+    next = converse(&mut chain, &config, next, ms(500), 1);
+    chain.kill(0, 0);
+    next = converse(&mut chain, &config, next, ms(500), 1);
+    run(&mut chain, ms(500));
+    let arrivals = arrivals(&mut chain);
+    let (up, down) = sorted(&arrivals);
+    let missing: Vec<u64> = (0..next).filter(|n| !up.contains(n) || !down.contains(n)).collect();
+    assert_eq!(missing, [0; 0]);
+    let later = arrivals.iter().filter(|it| number(&it.packet) > next - 100);
+    let nodes: BTreeSet<NodeId> = later.map(|it| it.node).collect();
+    assert_eq!(nodes, BTreeSet::from([NodeId::Box { number: 0, proxy: 1 }, NodeId::Anchor]));
+}
+
+#[test]
+fn the_former_proxy_counts_for_two_seconds_and_no_longer() {
+    let config = ChainConfig::new(1);
+    let mut chain = joined(&config);
+    chain.start(0, 1);
+    run(&mut chain, ms(500));
+    let (since, _) = *chain
+        .anchor_events()
+        .iter()
+        .rev()
+        .find(
+            |(_, event)| matches!(event, AnchorEvent::Attached { proxy, .. } if proxy == "proxy-1"),
+        )
+        .unwrap();
+    let inner = inner_address(&config, 0);
+    let mut sent = 0;
+    while chain.now() < since + ms(2_900) {
+        chain.send_up(0, 0, &packet(inner, OUTSIDE, (sent, 0), 200));
+        sent += 1;
+        run(&mut chain, ms(10));
+    }
+    let last = arrivals(&mut chain).last().unwrap().at - since;
+    assert!((ms(1_900)..=ms(2_000)).contains(&last), "{last:?}");
+    let anchor = chain.anchor().unwrap().status();
+    let anchor = anchor.legs.iter().map(|(_, leg)| leg.drops.get(DropReason::Unbound)).sum::<u64>();
+    assert!((80..=100).contains(&anchor), "{anchor}");
+}
+
+#[test]
+fn a_crash_of_the_proxy_costs_what_was_under_way_and_the_flow_goes_on() {
+    let config = ChainConfig::new(1);
+    let mut chain = joined(&config);
+    let next = converse(&mut chain, &config, 0, ms(300), 0);
+    chain.kill_proxy(0);
+    chain.start(0, 1);
+    run(&mut chain, ms(300));
+    arrivals(&mut chain);
+    let last = converse(&mut chain, &config, next, ms(500), 1);
+    run(&mut chain, ms(300));
+    let (up, down) = sorted(&arrivals(&mut chain));
+    let all: BTreeSet<u64> = (next..last).collect();
+    assert_eq!((&up, &down), (&all, &all));
+}
+
+#[test]
+fn a_crash_of_the_anchor_is_over_when_it_is_back_without_the_box_doing_anything() {
+    let config = ChainConfig::new(1);
+    let mut chain = joined(&config);
+    let next = converse(&mut chain, &config, 0, ms(300), 0);
+    chain.kill_anchor();
+    run(&mut chain, ms(200));
+    chain.start_anchor();
+    let next = converse(&mut chain, &config, next, ms(500), 0);
+    arrivals(&mut chain);
+    let last = converse(&mut chain, &config, next, ms(500), 0);
+    run(&mut chain, ms(300));
+    let (up, down) = sorted(&arrivals(&mut chain));
+    let all: BTreeSet<u64> = (next..last).collect();
+    assert!(all.is_subset(&up) && all.is_subset(&down), "{} {}", up.len(), down.len());
+    let left = |event: &ClientEvent| matches!(event, ClientEvent::Left { .. });
+    assert!(!chain.client_events().iter().any(|(.., event)| left(event)));
+}
+
+#[test]
+fn a_box_that_knows_no_other_proxy_says_that_nothing_passes_and_goes_on_when_it_does() {
+    let config = ChainConfig::new(1);
+    let mut chain = joined(&config);
+    let next = converse(&mut chain, &config, 0, ms(300), 0);
+    chain.cut_leg(0, true);
+    run(&mut chain, ms(8_000));
+    let told = |chain: &Chain| {
+        let told = chain.client_events().iter().filter_map(|(.., event)| match event {
+            ClientEvent::Notice(Notice::Stays { drains }) => Some((*drains, false)),
+            ClientEvent::Notice(Notice::Passes { .. }) => Some((false, true)),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(told(&chain), [(false, false)]);
+    chain.cut_leg(0, false);
+    // The leg is begun anew within 5 s.
+    run(&mut chain, ms(10_000));
+    arrivals(&mut chain);
+    let last = converse(&mut chain, &config, next, ms(500), 0);
+    run(&mut chain, ms(300));
+    let (up, down) = sorted(&arrivals(&mut chain));
+    let all: BTreeSet<u64> = (next..last).collect();
+    assert!(all.is_subset(&up) && all.is_subset(&down), "{} {}", up.len(), down.len());
+    assert_eq!(told(&chain), [(false, false), (false, true)]);
+    // A drain is told once, however often the proxy asks.
+    let now = chain.now();
+    chain.proxy(0).unwrap().drain(now, DrainReason::Controller, Duration::ZERO);
+    run(&mut chain, ms(25_000));
+    assert_eq!(told(&chain)[2..], [(true, false)]);
+    let left = |event: &ClientEvent| matches!(event, ClientEvent::Left { .. });
+    assert!(!chain.client_events().iter().any(|(.., event)| left(event)));
+}
+
+#[test]
+fn an_anchor_that_kept_the_bindings_refuses_older_ones_after_a_restart() {
+    let config = ChainConfig::new(1);
+    let mut chain = joined(&config);
+    chain.start(0, 1);
+    run(&mut chain, ms(500));
+    let kept = chain.anchor().unwrap().bindings();
+    assert_eq!(kept.len(), 1);
+    chain.kill(0, 1);
+    chain.kill_anchor();
+    run(&mut chain, ms(100));
+    chain.start_anchor();
+    chain.anchor().unwrap().restore(kept.clone());
+    // The former proxy has a session, and a binding that is older.
+    run(&mut chain, ms(2_000));
+    assert_eq!(chain.anchor().unwrap().bindings(), kept);
+    assert!(attached(&chain)[2..].iter().all(|(_, proxy)| proxy == "proxy-1"));
+}
+
+#[test]
+fn a_proxy_whose_leg_is_cut_says_so_and_takes_no_new_boxes() {
+    let config = ChainConfig { boxes: 2, ..ChainConfig::new(2) };
+    let mut chain = Chain::new(config.clone());
+    run(&mut chain, ms(500));
+    chain.start(0, 0);
+    run(&mut chain, ms(500));
+    chain.cut_leg(0, true);
+    // The leg's own signs of life find it out, a second after the first that is not answered.
+    run(&mut chain, ms(4_000));
+    let told = chain
+        .proxy_events()
+        .iter()
+        .find(|(.., event)| matches!(event, roadweave_tunnel::ServerEvent::Leg { .. }));
+    assert!(told.is_some());
+    chain.start(1, 0);
+    run(&mut chain, ms(1_000));
+    assert!(chain.client(1, 0).unwrap().status().is_none(), "it is refused");
+    chain.cut_leg(0, false);
+    run(&mut chain, ms(20_000));
+    assert!(chain.client(1, 0).unwrap().status().is_some(), "and let in when the leg is back");
+    let inner = inner_address(&config, 1);
+    arrivals(&mut chain);
+    chain.send_up(1, 0, &packet(inner, OUTSIDE, (5, 1), 200));
+    run(&mut chain, ms(200));
+    assert_eq!(arrivals(&mut chain).len(), 1);
+}
+
+#[test]
+fn an_anchor_that_no_proxy_reaches_is_waited_for_and_the_flow_goes_on() {
+    for seconds in [2, 20, 90] {
+        let config = ChainConfig::new(1);
+        let mut chain = roaming(&config);
+        let next = converse(&mut chain, &config, 0, ms(300), ANY_PROXY);
+        (0..2).for_each(|proxy| chain.cut_leg(proxy, true));
+        run(&mut chain, ms(seconds * 1_000));
+        (0..2).for_each(|proxy| chain.cut_leg(proxy, false));
+        run(&mut chain, ms(30_000));
+        arrivals(&mut chain);
+        let last = converse(&mut chain, &config, next, ms(500), ANY_PROXY);
+        run(&mut chain, ms(500));
+        let (up, down) = sorted(&arrivals(&mut chain));
+        let all: BTreeSet<u64> = (next..last).collect();
+        assert_eq!((up.len(), down.len()), (all.len(), all.len()), "after {seconds} s");
+    }
+}
+
+#[test]
+fn packets_larger_than_the_leg_takes_come_in_parts() {
+    let config = ChainConfig { leg_mtu: 1_252, ..ChainConfig::new(1) };
+    let mut chain = joined(&config);
+    let inner = inner_address(&config, 0);
+    chain.send_up(0, 0, &packet(inner, OUTSIDE, (1, 0), 1_400));
+    chain.send_down(0, &packet(OUTSIDE, inner, (2, 0), 1_400));
+    run(&mut chain, ms(300));
+    let came: Vec<usize> = arrivals(&mut chain).iter().map(|it| it.packet.len()).collect();
+    assert_eq!(came, [1_400, 1_400]);
+}
+
+#[test]
+fn a_leg_that_loses_one_in_a_hundred_costs_that_and_no_delay() {
+    let config = ChainConfig { leg_loss: 0.01, ..ChainConfig::new(1) };
+    let mut chain = joined(&config);
+    let inner = inner_address(&config, 0);
+    let mut sent = Vec::new();
+    // 30 Mbit/s in frames of 33 ms.
+    for frame in 0..300_u64 {
+        for at in 0..104 {
+            sent.push(chain.now());
+            chain.send_up(0, 0, &packet(inner, OUTSIDE, (frame * 104 + at, 0), 1_200));
+        }
+        run(&mut chain, ms(33));
+    }
+    run(&mut chain, ms(500));
+    let arrivals = arrivals(&mut chain);
+    let lost = 1.0 - arrivals.len() as f64 / sent.len() as f64;
+    assert!((0.005..0.015).contains(&lost), "{lost}");
+    let leg = chain.proxy(0).unwrap().proxy_status().unwrap().legs[0].clone();
+    let counted = leg.datagrams_lost as f64 / leg.datagrams_sent as f64;
+    assert!((0.5 * lost..2.0 * lost).contains(&counted), "{counted} of {lost}");
+}
+
+#[test]
+fn tenants_that_share_a_narrow_leg_get_equal_shares_and_drops_are_counted() {
+    let leg_rate = Some(Rate::from_kbps(8_000));
+    let config = ChainConfig { tenants: 2, leg_rate, strategy: "minrtt", ..ChainConfig::new(2) };
+    let mut chain = joined(&config);
+    let inner = inner_address(&config, 0);
+    // Tenant 0 asks for 16 Mbit/s, tenant 1 for 3.2.
+    for at in 0..2_000_u64 {
+        (0..2).for_each(|_| chain.send_down(0, &packet(OUTSIDE, inner, (at, 0), 1_000)));
+        if at % 5 < 2 {
+            chain.send_down(1, &packet(OUTSIDE, inner, (at, 1), 1_000));
+        }
+        run(&mut chain, ms(1));
+    }
+    run(&mut chain, ms(1_000));
+    let mut came = [0; 2];
+    arrivals(&mut chain).iter().for_each(|it| came[it.tenant] += 1);
+    assert_eq!(came[1], 800, "whoever asks for less than its share gets it");
+    assert!((1_100..1_500).contains(&came[0]), "{came:?}");
+    let tenants = chain.anchor().unwrap().status().tenants;
+    assert_eq!(tenants["tenant-1"].drops.total(), 0);
+    assert_eq!(tenants["tenant-0"].drops.total() + came[0], 4_000, "{tenants:?}");
+}
+
+#[test]
+fn a_tenants_limit_holds_for_all_its_boxes_together() {
+    let rates = BTreeMap::from([(0, Rate::from_kbps(4_000))]);
+    let config = ChainConfig { tenants: 2, tenant_rates: rates, ..ChainConfig::new(4) };
+    let mut chain = joined(&config);
+    let mut came = [0_usize; 2];
+    for at in 0..1_000_u64 {
+        for of in 0..4 {
+            let inner = inner_address(&config, of);
+            chain.send_up(of, 0, &packet(inner, OUTSIDE, (at, of), 1_000));
+        }
+        run(&mut chain, ms(1));
+    }
+    run(&mut chain, ms(300));
+    arrivals(&mut chain).iter().for_each(|it| came[it.tenant] += 1);
+    assert_eq!(came[1], 2_000);
+    assert!((480..650).contains(&came[0]), "{came:?}");
+}
+
+#[test]
+fn a_tenants_limit_changes_while_the_proxy_runs() {
+    let config = ChainConfig::new(1);
+    let mut chain = joined(&config);
+    let inner = inner_address(&config, 0);
+    let came = |chain: &mut Chain, kbps: Option<u64>| {
+        let (now, mut tenants) = (chain.now(), chain.tenants());
+        tenants.iter_mut().for_each(|it| it.rate_limit = kbps.map(Rate::from_kbps));
+        chain.proxy(0).unwrap().set_tenants(now, tenants);
+        for at in 0..1_000 {
+            chain.send_up(0, 0, &packet(inner, OUTSIDE, (at, 0), 1_000));
+            run(chain, ms(1));
+        }
+        run(chain, ms(300));
+        arrivals(chain).len()
+    };
+    assert_eq!(came(&mut chain, None), 1_000);
+    assert!((480..650).contains(&came(&mut chain, Some(4_000))));
+    assert!((240..400).contains(&came(&mut chain, Some(2_000))));
+    assert_eq!(came(&mut chain, Some(0)), 0);
+    assert_eq!(came(&mut chain, None), 1_000);
+}
+
+/// A box that chooses among all proxies, with a session at the first.
+fn roaming(config: &ChainConfig) -> Chain {
+    let mut chain = Chain::new(config.clone());
+    run(&mut chain, ms(500));
+    chain.start_roaming(0);
+    run(&mut chain, ms(2_000));
+    assert_eq!(attached(&chain).last().unwrap().1, "proxy-0");
+    chain
+}
+
+#[test]
+fn who_stands_by_at_a_proxy_whose_leg_fails_stands_by_elsewhere() {
+    let config = ChainConfig { proxies: 3, ..ChainConfig::new(1) };
+    let mut chain = roaming(&config);
+    assert_eq!(chain.proxy(1).unwrap().standbys(), 1);
+    chain.cut_leg(1, true);
+    run(&mut chain, ms(5_000));
+    let standbys = [1, 2].map(|proxy| chain.proxy(proxy).unwrap().standbys());
+    assert_eq!(standbys, [0, 1]);
+    chain.kill_proxy(0);
+    run(&mut chain, ms(3_000));
+    assert_eq!(attached(&chain).last().unwrap().1, "proxy-2");
+}
+
+#[test]
+fn what_a_box_sends_before_the_anchor_knows_where_it_is_waits_for_that() {
+    for seed in 1..=12 {
+        let config = ChainConfig { access_loss: 0.05, leg_loss: 0.05, seed, ..ChainConfig::new(1) };
+        let mut chain = roaming(&config);
+        let next = converse(&mut chain, &config, 0, ms(500), ANY_PROXY);
+        let now = chain.now();
+        chain.proxy(0).unwrap().drain(now, DrainReason::Command, Duration::ZERO);
+        converse(&mut chain, &config, next, ms(1_500), ANY_PROXY);
+        assert_eq!(attached(&chain).last().unwrap().1, "proxy-1");
+        let tenants = chain.proxy(1).unwrap().proxy_status().unwrap().tenants;
+        assert_eq!(tenants["tenant-0"].drops.get(DropReason::Unbound), 0, "seed {seed}");
+        let legs = chain.anchor().unwrap().status().legs;
+        let unbound: u64 = legs.iter().map(|(_, leg)| leg.drops.get(DropReason::Unbound)).sum();
+        assert_eq!(unbound, 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_drain_of_a_proxy_loses_nothing() {
+    for seed in 1..=6 {
+        let config = ChainConfig { seed, strategy: "minrtt", ..ChainConfig::new(1) };
+        let mut chain = roaming(&config);
+        let next = converse(&mut chain, &config, 0, ms(300 + 7 * seed), ANY_PROXY);
+        let now = chain.now();
+        chain.proxy(0).unwrap().drain(now, DrainReason::Command, Duration::ZERO);
+        let sent = converse(&mut chain, &config, next, ms(3_000), ANY_PROXY);
+        run(&mut chain, ms(1_000));
+        let (up, down) = sorted(&arrivals(&mut chain));
+        let lost: Vec<u64> = (0..sent).filter(|n| !up.contains(n) || !down.contains(n)).collect();
+        assert_eq!(lost, [0; 0], "seed {seed}");
+    }
+}
+
+#[test]
+fn an_anchor_that_closes_legs_at_once_is_asked_ever_less_often_and_counts_as_away() {
+    let config = ChainConfig::new(1);
+    let mut chain = Chain::new(config.clone());
+    let mut legs = 0;
+    while chain.now() < Instant::from_millis(20_000) {
+        run(&mut chain, ms(1));
+        let up = chain.anchor_events().iter();
+        let up = up.filter(|(_, event)| matches!(event, AnchorEvent::LegUp { .. })).count();
+        if up > legs {
+            legs = up;
+            chain.close_legs();
+        }
+    }
+    // Two proxies, each after 0.2, 0.4 .. 5 s.
+    assert!((10..=24).contains(&legs), "{legs}");
+    run(&mut chain, ms(1));
+    chain.start(0, 0);
+    run(&mut chain, ms(100));
+    assert!(chain.client(0, 0).unwrap().status().is_none(), "it takes nobody");
+    run(&mut chain, ms(20_000));
+    assert!(chain.client(0, 0).unwrap().status().is_some(), "it is back");
+}
+
+#[test]
+fn of_two_boxes_with_one_key_the_former_is_told_and_rests() {
+    let config = ChainConfig::new(1);
+    let mut chain = joined(&config);
+    chain.start(0, 1);
+    run(&mut chain, ms(500));
+    let since = chain.anchor_events().last().unwrap().0;
+    run(&mut chain, ms(3_000));
+    let left = |(at, _, proxy, event): &(_, usize, usize, ClientEvent)| match event {
+        ClientEvent::Left { reason, rest } if *proxy == 0 => Some((*at, reason.clone(), *rest)),
+        _ => None,
+    };
+    let (at, reason, rest) = chain.client_events().iter().find_map(left).expect("it was told");
+    assert!((ms(3_000)..ms(3_100)).contains(&(at - since)), "{:?}", at - since);
+    assert!(reason.contains("newer session elsewhere") && rest >= ms(1_000), "{reason}, {rest:?}");
+    run(&mut chain, ms(600_000));
+    let changes = attached(&chain).len();
+    assert!((4..=40).contains(&changes), "{changes} in ten minutes");
+}
+
+mod worlds {
+    //! Random worlds: whatever happens, no packet of a tenant comes out at another.
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Start(usize, usize),
+        Kill(usize, usize),
+        KillProxy(usize),
+        StartProxy(usize),
+        RestartAnchor,
+        Cut(usize, bool),
+        Send,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0_usize..4, 0_usize..2).prop_map(|(number, proxy)| Step::Start(number, proxy)),
+            1 => (0_usize..4, 0_usize..2).prop_map(|(number, proxy)| Step::Kill(number, proxy)),
+            1 => (0_usize..2).prop_map(Step::KillProxy),
+            2 => (0_usize..2).prop_map(Step::StartProxy),
+            1 => Just(Step::RestartAnchor),
+            1 => (0_usize..2, any::<bool>()).prop_map(|(proxy, is_cut)| Step::Cut(proxy, is_cut)),
+            6 => Just(Step::Send),
+        ]
+    }
+
+    /// Each box sends, as itself and as others, and each tenant's network sends to each address.
+    fn send(chain: &mut Chain, config: &ChainConfig, number: u64) {
+        for of in 0..config.boxes {
+            let inner = inner_address(config, of);
+            let strange = Ipv4Addr::from(inner.to_bits() ^ 1);
+            for proxy in 0..2 {
+                chain.send_up(of, proxy, &packet(inner, OUTSIDE, (number, of), 300));
+                chain.send_up(of, proxy, &packet(strange, OUTSIDE, (number, of), 300));
+            }
+            chain.send_down(of % config.tenants, &packet(OUTSIDE, inner, (number, of), 300));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_packet_of_a_tenant_comes_out_at_another(
+            seed in 0_u64..1_000,
+            loss in prop_oneof![Just(0.0), Just(0.05)],
+            steps in prop::collection::vec((step(), 0_u64..400), 1..30),
+        ) {
+            let config = ChainConfig {
+                tenants: 2,
+                leg_loss: loss,
+                access_loss: loss,
+                seed,
+                ..ChainConfig::new(4)
+            };
+            let mut chain = Chain::new(config.clone());
+            run(&mut chain, ms(300));
+            for (at, (step, wait)) in (0_u64..).zip(steps) {
+                match step {
+                    Step::Start(number, proxy) => chain.start(number, proxy),
+                    Step::Kill(number, proxy) => chain.kill(number, proxy),
+                    Step::KillProxy(proxy) => chain.kill_proxy(proxy),
+                    Step::StartProxy(proxy) => chain.start_proxy(proxy),
+                    Step::RestartAnchor => chain.start_anchor(),
+                    Step::Cut(proxy, is_cut) => chain.cut_leg(proxy, is_cut),
+                    Step::Send => send(&mut chain, &config, at),
+                }
+                run(&mut chain, ms(wait));
+            }
+            // When all is well again, all goes through.
+            (0..2).for_each(|proxy| {
+                chain.cut_leg(proxy, false);
+                chain.start_proxy(proxy);
+            });
+            (0..4).for_each(|number| {
+                chain.kill(number, 0);
+                chain.start(number, 1);
+            });
+            run(&mut chain, ms(8_000));
+            (0..3).for_each(|_| send(&mut chain, &config, u64::MAX));
+            run(&mut chain, ms(1_000));
+            let mut ends = BTreeSet::new();
+            for ChainArrival { node, tenant, packet, .. } in arrivals(&mut chain) {
+                prop_assert_eq!(of(&packet) % 2, tenant, "{:?}", node);
+                match node {
+                    NodeId::Box { number, .. } => prop_assert_eq!(of(&packet), number),
+                    NodeId::Proxy(_) => prop_assert!(false, "a proxy has no device"),
+                    NodeId::Anchor => {
+                        let source = Ipv4Addr::new(packet[12], packet[13], packet[14], packet[15]);
+                        prop_assert_eq!(source, inner_address(&config, of(&packet)));
+                    }
+                }
+                if number(&packet) == u64::MAX {
+                    ends.insert((node == NodeId::Anchor, of(&packet)));
+                }
+            }
+            prop_assert_eq!(ends.len(), 8, "all four boxes, both ways: {:?}", ends);
+        }
+    }
+}
+
+#[test]
+fn tenants_come_and_go_and_change_their_anchor_while_a_proxy_runs() {
+    let mut chain = joined(&ChainConfig { tenants: 2, ..ChainConfig::new(2) });
+    let all = chain.tenants();
+    let set = |chain: &mut Chain, tenants: Vec<ProxyTenant>, time| {
+        let now = chain.now();
+        chain.proxy(0).unwrap().set_tenants(now, tenants);
+        chain.flush();
+        run(chain, time);
+        let proxy = chain.proxy(0).unwrap();
+        let legs = proxy.proxy_status().unwrap().legs;
+        (proxy.sessions(), legs.iter().map(|leg| leg.attachments).collect::<Vec<_>>())
+    };
+    // What says the same changes nothing.
+    let events = chain.proxy_events().len();
+    assert_eq!(set(&mut chain, all.clone(), ms(2_000)), (2, vec![2]));
+    assert_eq!(chain.proxy_events().len(), events);
+    assert_eq!(set(&mut chain, all[..1].to_vec(), ms(2_000)), (1, vec![1]));
+    // Nobody answers by this key. The client begins anew, and knows no other proxy to go to.
+    let stranger = ProxyTenant { anchor: proxy_key(1), ..all[0].clone() };
+    assert_eq!(set(&mut chain, vec![stranger], ms(5_000)), (1, vec![0]));
+    assert_eq!(set(&mut chain, Vec::new(), ms(5_000)), (0, vec![0]));
+    assert_eq!(set(&mut chain, all, ms(90_000)), (2, vec![2]));
+}

@@ -1,0 +1,274 @@
+//! Streams through a proxy to an anchor, one by one: what each end hears when the other resets or
+//! finishes in any state, and what is asked for while bytes are under way.
+
+use std::time::Duration;
+
+use roadweave_lab::chain::{Chain, ChainConfig, StreamsAt};
+use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority};
+use roadweave_proto::{Instant, Rate};
+use roadweave_stream::{Event, StreamError, Streams};
+use roadweave_tunnel::{Node, StreamsOwner};
+
+/// How often both ends are asked what has happened.
+const STEP: Duration = Duration::from_millis(2);
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The streams of one box, at both ends.
+struct Pair {
+    chain: Chain,
+    owner: StreamsOwner,
+    /// What was told so far, at the box and at the anchor.
+    told: [Vec<Event>; 2],
+}
+
+const BOX: usize = 0;
+const ANCHOR: usize = 1;
+
+impl Pair {
+    /// A stream is open, and the anchor has heard of it.
+    fn open(config: ChainConfig) -> (Self, StreamId) {
+        let mut chain = Chain::new(config);
+        chain.run_until(Instant::from_millis(500));
+        chain.start(0, 0);
+        // Where the network loses much it takes a while.
+        let is_ready = |chain: &mut Chain| {
+            let now = chain.now();
+            chain.client(0, 0).unwrap().streams(now).is_some()
+        };
+        wait_for(&mut chain, |chain| is_ready(chain).then_some(()));
+        let told = [Vec::new(), Vec::new()];
+        let id = open(&mut chain, 0);
+        let event = |chain: &mut Chain| {
+            let now = chain.now();
+            chain.anchor().unwrap().poll_stream_event(now)
+        };
+        let (owner, event) = wait_for(&mut chain, event);
+        assert!(matches!(event, Event::Opened { .. }), "{event:?}");
+        (Self { chain, owner, told }, id)
+    }
+
+    fn end(&mut self, end: usize) -> &mut Streams {
+        let now = self.chain.now();
+        match end {
+            BOX => self.chain.client(0, 0).unwrap().streams(now).unwrap().1,
+            _ => self.chain.anchor().unwrap().streams(self.owner).unwrap(),
+        }
+    }
+
+    /// Lets so much time pass, and hears what happened.
+    fn run(&mut self, time: Duration) {
+        let until = self.chain.now() + time;
+        while self.chain.now() < until {
+            self.chain.flush();
+            self.chain.run_until(self.chain.now() + STEP);
+            let now = self.chain.now();
+            while let Some(event) = self.end(BOX).poll_event(now) {
+                self.told[BOX].push(event);
+            }
+            while let Some((owner, event)) = self.chain.anchor().unwrap().poll_stream_event(now) {
+                assert_eq!(owner, self.owner);
+                self.told[ANCHOR].push(event);
+            }
+        }
+    }
+
+    fn do_at(
+        &mut self,
+        end: usize,
+        what: impl FnOnce(&mut Streams, Instant) -> Result<(), StreamError>,
+    ) {
+        let now = self.chain.now();
+        what(self.end(end), now).unwrap();
+    }
+
+    /// Reads all that is there.
+    fn read(&mut self, end: usize, id: StreamId) -> usize {
+        let (now, mut out) = (self.chain.now(), [0; 16 << 10]);
+        let streams = self.end(end);
+        let read = || streams.read(now, id, &mut out).ok().filter(|length| *length > 0);
+        std::iter::from_fn(read).sum()
+    }
+}
+
+/// Lets time pass until there is what is waited for.
+fn wait_for<T>(chain: &mut Chain, mut what: impl FnMut(&mut Chain) -> Option<T>) -> T {
+    loop {
+        chain.run_until(chain.now() + STEP);
+        if let Some(found) = what(chain) {
+            return found;
+        }
+        assert!(chain.now() < Instant::from_millis(10_000), "it does not come");
+    }
+}
+
+/// A box opens a stream and writes a byte.
+fn open(chain: &mut Chain, number: usize) -> StreamId {
+    let now = chain.now();
+    let (_, streams) = chain.client(number, 0).unwrap().streams(now).unwrap();
+    let to = Destination::of_address([192, 0, 2, 1].into(), 80).unwrap();
+    let id = streams.open(now, to, StreamPriority::default()).unwrap();
+    streams.write(now, id, &[1]).unwrap();
+    chain.flush();
+    id
+}
+
+fn config(boxes: usize) -> ChainConfig {
+    ChainConfig { streams: StreamsAt::all(), ..ChainConfig::new(boxes) }
+}
+
+fn write(streams: &mut Streams, now: Instant, id: StreamId, bytes: usize) -> usize {
+    streams.write(now, id, &vec![7; bytes]).unwrap()
+}
+
+/// What was done to the stream before somebody resets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Opened,
+    Accepted,
+    UnderWay,
+    BoxFinished,
+    AnchorFinished,
+}
+
+impl State {
+    const ALL: [Self; 5] =
+        [Self::Opened, Self::Accepted, Self::UnderWay, Self::BoxFinished, Self::AnchorFinished];
+
+    fn bring(self, pair: &mut Pair, id: StreamId) {
+        if self == Self::Opened {
+            return;
+        }
+        pair.do_at(ANCHOR, |streams, now| streams.accept(now, id));
+        if self != Self::Accepted {
+            for end in [BOX, ANCHOR] {
+                let now = pair.chain.now();
+                assert!(write(pair.end(end), now, id, 3_000_000) > 100_000);
+            }
+        }
+        match self {
+            Self::BoxFinished => pair.do_at(BOX, |streams, now| streams.finish(now, id)),
+            Self::AnchorFinished => pair.do_at(ANCHOR, |streams, now| streams.finish(now, id)),
+            _ => {}
+        }
+        pair.run(ms(60));
+    }
+}
+
+#[test]
+fn a_reset_reaches_the_other_end_from_every_state() {
+    for lossy in [false, true] {
+        for state in State::ALL {
+            for by in [BOX, ANCHOR] {
+                let loss = if lossy { 0.1 } else { 0.0 };
+                let config = ChainConfig { leg_loss: loss, access_loss: loss, ..config(1) };
+                let (mut pair, id) = Pair::open(config);
+                state.bring(&mut pair, id);
+                pair.do_at(by, |streams, now| streams.reset(now, id, ResetCode::Unreachable));
+                pair.run(ms(3_000));
+                let told = &pair.told[1 - by];
+                let expected = Event::Reset { id, code: ResetCode::Unreachable, by_peer: true };
+                assert!(told.contains(&expected), "{state:?} by {by}: {told:?}");
+                for end in [BOX, ANCHOR] {
+                    assert_eq!(pair.end(end).open_streams(), 0, "{state:?} by {by} at {end}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_end_that_has_finished_still_gets_what_the_other_sends() {
+    let (mut pair, id) = Pair::open(config(1));
+    pair.do_at(ANCHOR, |streams, now| streams.accept(now, id));
+    pair.do_at(BOX, |streams, now| streams.finish(now, id));
+    pair.run(ms(200));
+    assert_eq!(pair.read(ANCHOR, id), 1);
+    pair.run(ms(10));
+    assert!(pair.told[ANCHOR].contains(&Event::Finished(id)), "{:?}", pair.told);
+    for _ in 0..5 {
+        let now = pair.chain.now();
+        assert_eq!(write(pair.end(ANCHOR), now, id, 50_000), 50_000);
+        pair.run(ms(200));
+        assert_eq!(pair.read(BOX, id), 50_000);
+    }
+    pair.do_at(ANCHOR, |streams, now| streams.finish(now, id));
+    pair.run(ms(500));
+    assert_eq!(pair.read(BOX, id), 0);
+    pair.run(ms(500));
+    assert!(pair.told[BOX].contains(&Event::Finished(id)), "{:?}", pair.told);
+    for end in [BOX, ANCHOR] {
+        assert_eq!(pair.end(end).open_streams(), 0, "at {end}");
+    }
+}
+
+#[test]
+fn a_priority_that_a_box_asks_for_reaches_the_anchor_and_holds_by_the_next_leg() {
+    let rates = [(0, Rate::from_kbps(20_000))].into();
+    let (mut pair, first) = Pair::open(ChainConfig { tenant_rates: rates, ..config(1) });
+    let second = open(&mut pair.chain, 0);
+    pair.run(ms(200));
+    for id in [first, second] {
+        pair.do_at(ANCHOR, |streams, now| streams.accept(now, id));
+        let now = pair.chain.now();
+        assert_eq!(write(pair.end(ANCHOR), now, id, 2_000_000), 2_000_000);
+    }
+    let late = StreamPriority::new(6, true);
+    pair.do_at(BOX, |streams, now| streams.ask_priority(now, first, late));
+    let mut read = [0, 0];
+    while read[1] < 2_000_000 {
+        pair.run(STEP);
+        read[0] += pair.read(BOX, first);
+        read[1] += pair.read(BOX, second);
+        assert!(pair.chain.now() < Instant::from_millis(10_000), "{read:?}");
+    }
+    assert_eq!(pair.end(ANCHOR).asked_priority(first), Ok(late));
+    assert!(read[0] < 500_000, "what is asked for later leaves later: {read:?}");
+
+    // What is asked while nothing passes is told when the leg is back.
+    let urgent = StreamPriority::new(1, true);
+    pair.chain.cut_leg(0, true);
+    pair.run(ms(8_000));
+    pair.do_at(BOX, |streams, now| streams.ask_priority(now, first, urgent));
+    pair.run(ms(1_000));
+    assert_eq!(pair.end(ANCHOR).asked_priority(first), Ok(late));
+    pair.chain.cut_leg(0, false);
+    pair.run(ms(5_000));
+    assert_eq!(pair.end(ANCHOR).asked_priority(first), Ok(urgent));
+}
+
+#[test]
+fn an_anchor_hands_the_network_no_more_than_a_megabyte_at_once() {
+    const BOXES: usize = 48;
+    let mut chain = Chain::new(config(BOXES));
+    chain.run_until(Instant::from_millis(500));
+    (0..BOXES).for_each(|number| chain.start(number, 0));
+    chain.run_until(Instant::from_millis(2_000));
+    // As many as fill the first room by their first credit.
+    (0..BOXES * 4).for_each(|at| _ = open(&mut chain, at % BOXES));
+    chain.run_until(Instant::from_millis(2_300));
+    let now = chain.now();
+    let anchor = chain.anchor().unwrap();
+    let mut opened = 0;
+    while let Some((owner, event)) = anchor.poll_stream_event(now) {
+        let Event::Opened { id, .. } = event else { continue };
+        let streams = anchor.streams(owner).unwrap();
+        streams.accept(now, id).unwrap();
+        write(streams, now, id, 50_000);
+        opened += 1;
+    }
+    assert_eq!(opened, BOXES * 4);
+    let mut at_once = Vec::new();
+    while anchor.poll_timeout().is_some_and(|at| at <= now) && at_once.len() < 100 {
+        anchor.handle_timeout(now);
+        let mut bytes = 0;
+        while let Some(transmit) = anchor.poll_transmit() {
+            bytes += transmit.runs().map(|run| run.data.len()).sum::<usize>();
+        }
+        at_once.push(bytes);
+    }
+    assert!(at_once.iter().all(|bytes| *bytes < 1_300_000), "{at_once:?}");
+    assert!(at_once.iter().sum::<usize>() > 2_000_000, "all that there is room for: {at_once:?}");
+}

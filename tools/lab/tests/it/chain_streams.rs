@@ -1,0 +1,318 @@
+//! Streams through proxies to an anchor: every byte in order and once, whatever becomes of proxies
+//! and legs; older peers; and what strangers and bad peers can do.
+
+use std::time::Duration;
+
+use crate::chain_apps::Apps;
+use roadweave_lab::chain::{ANY_PROXY, Chain, ChainConfig, StreamsAt};
+use roadweave_proto::{DropReason, Rate};
+use roadweave_tunnel::{AnchorEvent, DrainReason};
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn config(boxes: usize) -> ChainConfig {
+    ChainConfig { streams: StreamsAt::all(), ..ChainConfig::new(boxes) }
+}
+
+/// As fast as a tenant's 100 Mbit/s in each direction, so that it takes some time.
+fn limited(boxes: usize) -> ChainConfig {
+    let rates = [(0, Rate::from_kbps(100_000))].into();
+    ChainConfig { tenant_rates: rates, ..config(boxes) }
+}
+
+fn run(chain: &mut Chain, time: Duration) {
+    chain.run_until(chain.now() + time);
+}
+
+/// A chain with one box at the first proxy.
+fn at_one_proxy(config: &ChainConfig) -> (Chain, Apps) {
+    let mut chain = Chain::new(config.clone());
+    run(&mut chain, ms(500));
+    (0..config.boxes).for_each(|number| chain.start(number, 0));
+    run(&mut chain, ms(500));
+    (chain, Apps::new(0))
+}
+
+/// A chain whose boxes choose among the proxies.
+fn roaming(config: &ChainConfig) -> (Chain, Apps) {
+    let mut chain = Chain::new(config.clone());
+    run(&mut chain, ms(500));
+    (0..config.boxes).for_each(|number| chain.start_roaming(number));
+    run(&mut chain, ms(3_000));
+    (chain, Apps::new(ANY_PROXY))
+}
+
+/// The proxy that the last box came to.
+fn proxy_of_last(chain: &Chain) -> usize {
+    let at = |event: &AnchorEvent| match event {
+        AnchorEvent::Attached { proxy, .. } => proxy.strip_prefix("proxy-")?.parse().ok(),
+        _ => None,
+    };
+    chain.anchor_events().iter().rev().find_map(|(_, event)| at(event)).unwrap()
+}
+
+#[test]
+fn requests_and_answers_pass_through_a_proxy() {
+    let (mut chain, mut apps) = at_one_proxy(&config(2));
+    for number in 0..2 {
+        apps.request(&mut chain, number, 0, 2_000).expect("the anchor takes streams");
+        apps.request(&mut chain, number, 3_000_000, 10).unwrap();
+        apps.request(&mut chain, number, 10, 3_000_000).unwrap();
+    }
+    let took = apps.finish(&mut chain, ms(20_000));
+    assert!(apps.all_done(), "{:#?}", apps.requests);
+    assert!(took < ms(3_000), "{took:?}");
+    let least = apps.requests.values().map(|it| it.done.unwrap().since(it.begun)).min().unwrap();
+    assert!(least < ms(60), "a round trip and what the loops take: {least:?}");
+}
+
+#[test]
+fn a_leg_that_loses_packets_loses_no_bytes_and_little_time() {
+    let lossy = ChainConfig { leg_loss: 0.05, ..config(1) };
+    let (mut chain, mut apps) = at_one_proxy(&lossy);
+    apps.request(&mut chain, 0, 4_000_000, 0).unwrap();
+    apps.request(&mut chain, 0, 0, 4_000_000).unwrap();
+    let took = apps.finish(&mut chain, ms(30_000));
+    assert!(apps.all_done(), "{:#?}", apps.requests);
+    assert!(took < ms(4_000), "{took:?}");
+    let now = chain.now();
+    let (_, streams) = chain.client(0, 0).unwrap().streams(now).unwrap();
+    let stats = streams.stats();
+    assert!(stats.sent_again < stats.sent / 50, "the leg repairs what it loses: {stats:?}");
+}
+
+#[test]
+fn a_proxy_that_dies_breaks_no_stream() {
+    let (mut chain, mut apps) = roaming(&ChainConfig { leg_loss: 0.02, ..limited(3) });
+    for number in 0..3 {
+        apps.request(&mut chain, number, 200, 8_000_000).unwrap();
+        apps.request(&mut chain, number, 8_000_000, 200).unwrap();
+    }
+    apps.run(&mut chain, ms(700));
+    let before = apps.requests.values().filter(|request| request.done.is_some()).count();
+    let dead = proxy_of_last(&chain);
+    chain.kill_proxy(dead);
+    apps.finish(&mut chain, ms(60_000));
+    assert_eq!(before, 0, "it was too late");
+    assert!(apps.all_done() && apps.over.is_empty(), "{:#?}", apps.requests);
+    assert_ne!(proxy_of_last(&chain), dead);
+}
+
+#[test]
+fn a_proxy_that_drains_breaks_no_stream() {
+    let (mut chain, mut apps) = roaming(&limited(2));
+    for number in 0..2 {
+        apps.request(&mut chain, number, 200, 40_000_000).unwrap();
+        apps.request(&mut chain, number, 40_000_000, 200).unwrap();
+    }
+    apps.run(&mut chain, ms(700));
+    let drained = proxy_of_last(&chain);
+    let now = chain.now();
+    chain.proxy(drained).unwrap().drain(now, DrainReason::Command, ms(100));
+    chain.flush();
+    apps.run(&mut chain, ms(4_000));
+    assert_eq!(chain.proxy(drained).unwrap().sessions(), 0);
+    assert!(apps.requests.values().all(|request| request.done.is_none()), "it was too late");
+    apps.finish(&mut chain, ms(60_000));
+    assert!(apps.all_done() && apps.over.is_empty(), "{:#?}", apps.requests);
+}
+
+#[test]
+fn a_leg_that_is_gone_for_a_while_breaks_no_stream() {
+    let (mut chain, mut apps) = at_one_proxy(&config(1));
+    apps.request(&mut chain, 0, 20_000_000, 20_000_000).unwrap();
+    apps.run(&mut chain, ms(300));
+    chain.cut_leg(0, true);
+    apps.run(&mut chain, ms(8_000));
+    chain.cut_leg(0, false);
+    apps.finish(&mut chain, ms(60_000));
+    assert!(apps.all_done() && apps.over.is_empty(), "{:#?}", apps.requests);
+}
+
+#[test]
+fn an_anchor_that_restarts_resets_streams_at_once_and_takes_new_ones() {
+    let (mut chain, mut apps) = at_one_proxy(&config(1));
+    let id = apps.request(&mut chain, 0, 100, 900_000_000).unwrap();
+    apps.run(&mut chain, ms(500));
+    chain.kill_anchor();
+    chain.start_anchor();
+    apps.on_anchor_restart();
+    let restarted = chain.now();
+    apps.run(&mut chain, ms(15_000));
+    let (at, _) = apps.requests[&id].reset.expect("nobody knows the stream");
+    assert!(at.since(restarted) < ms(10_000), "{:?}", at.since(restarted));
+    // More than the credit that there is at first: it counts from the beginning at both ends.
+    let next = apps.request(&mut chain, 0, 2_000_000, 2_000_000).unwrap();
+    apps.finish(&mut chain, ms(10_000));
+    assert!(apps.requests[&next].done.is_some(), "{:#?}", apps.requests);
+}
+
+#[test]
+fn a_box_that_restarts_begins_anew() {
+    let (mut chain, mut apps) = at_one_proxy(&config(1));
+    apps.request(&mut chain, 0, 100, 900_000_000).unwrap();
+    apps.run(&mut chain, ms(300));
+    chain.kill(0, 0);
+    apps.requests.clear();
+    chain.start(0, 0);
+    apps.run(&mut chain, ms(2_000));
+    assert_eq!(apps.over.len(), 1, "the former streams are over");
+    apps.request(&mut chain, 0, 1_000_000, 1_000_000).unwrap();
+    apps.finish(&mut chain, ms(10_000));
+    assert!(apps.all_done(), "{:#?}", apps.requests);
+}
+
+#[test]
+fn older_boxes_proxies_and_anchors_go_on_with_packets() {
+    let all = StreamsAt::all;
+    let cases = [
+        StreamsAt { boxes: false, ..all() },
+        StreamsAt { proxies: [].into(), ..all() },
+        StreamsAt { anchor: None, ..all() },
+    ];
+    for streams in cases {
+        let config = ChainConfig { streams, ..ChainConfig::new(1) };
+        let (mut chain, mut apps) = at_one_proxy(&config);
+        assert!(apps.request(&mut chain, 0, 1, 1).is_none(), "{:?}", config.streams);
+        let inner = roadweave_lab::chain::inner_address(&config, 0);
+        chain.send_up(0, 0, &packet(inner.octets(), [192, 0, 2, 1]));
+        chain.send_down(0, &packet([192, 0, 2, 1], inner.octets()));
+        run(&mut chain, ms(200));
+        assert_eq!(std::iter::from_fn(|| chain.poll_arrival()).count(), 2);
+    }
+}
+
+#[test]
+fn streams_end_at_once_where_the_next_proxy_is_an_older_one() {
+    let mut config = config(1);
+    config.streams.proxies = [0].into();
+    let mut chain = Chain::new(config.clone());
+    run(&mut chain, ms(500));
+    chain.start_roaming(0);
+    run(&mut chain, ms(3_000));
+    let mut apps = Apps::new(ANY_PROXY);
+    if proxy_of_last(&chain) != 0 {
+        // It may have come to the older one first.
+        let now = chain.now();
+        chain.proxy(1).unwrap().drain(now, DrainReason::Command, ms(10));
+        chain.flush();
+        run(&mut chain, ms(5_000));
+        chain.proxy(1).unwrap().undrain(DrainReason::Command);
+        run(&mut chain, ms(5_000));
+    }
+    let id = apps.request(&mut chain, 0, 100, 900_000_000).expect("the first proxy relays");
+    apps.run(&mut chain, ms(300));
+    chain.kill_proxy(0);
+    let killed = chain.now();
+    apps.finish(&mut chain, ms(60_000));
+    let (at, _) = apps.requests[&id].reset.expect("the second one does not");
+    assert!(at.since(killed) < ms(10_000), "{:?}", at.since(killed));
+    run(&mut chain, ms(100));
+    apps.run(&mut chain, ms(100));
+    assert_eq!(apps.over.len(), 1, "at the anchor as well");
+}
+
+#[test]
+fn what_a_box_does_not_read_waits_at_the_anchor_and_not_at_the_proxy() {
+    let (mut chain, mut apps) = at_one_proxy(&config(1));
+    apps.is_idle = true;
+    apps.request(&mut chain, 0, 100, 200_000_000).unwrap();
+    apps.run(&mut chain, ms(5_000));
+    assert!(chain.proxy(0).unwrap().memory() < 4 << 20);
+    let status = chain.anchor().unwrap().status();
+    assert!(status.tenants.values().all(|it| it.bytes_down < 9 << 20), "{status:?}");
+    apps.is_idle = false;
+    let small = apps.request(&mut chain, 0, 100, 10_000).unwrap();
+    apps.run(&mut chain, ms(500));
+    assert!(apps.requests[&small].done.is_some(), "it waits behind nothing");
+}
+
+#[test]
+fn a_tenants_rate_holds_streams_back_and_drops_nothing_of_them() {
+    let rates = [(0, Rate::from_kbps(20_000))].into();
+    let (mut chain, mut apps) = at_one_proxy(&ChainConfig { tenant_rates: rates, ..config(2) });
+    for number in 0..2 {
+        apps.request(&mut chain, number, 100, 2_500_000).unwrap();
+        apps.request(&mut chain, number, 2_500_000, 100).unwrap();
+    }
+    let took = apps.finish(&mut chain, ms(30_000));
+    assert!(apps.all_done(), "{:#?}", apps.requests);
+    // 5 MB in each direction at 20 Mbit/s.
+    assert!((ms(1_800)..ms(4_000)).contains(&took), "{took:?}");
+    let status = chain.anchor().unwrap().status();
+    let limited = |it: &roadweave_tunnel::TenantStats| it.drops.get(DropReason::RateLimited);
+    assert_eq!(status.tenants.values().map(limited).sum::<u64>(), 0, "{status:?}");
+}
+
+#[test]
+fn a_narrow_leg_is_used_and_not_flooded() {
+    let narrow = ChainConfig { leg_rate: Some(Rate::from_kbps(20_000)), ..config(2) };
+    let (mut chain, mut apps) = at_one_proxy(&narrow);
+    for number in 0..2 {
+        apps.request(&mut chain, number, 100, 2_500_000).unwrap();
+        apps.request(&mut chain, number, 2_500_000, 100).unwrap();
+    }
+    let took = apps.finish(&mut chain, ms(30_000));
+    assert!(apps.all_done(), "{:#?}", apps.requests);
+    assert!((ms(1_800)..ms(4_000)).contains(&took), "{took:?}");
+    let drops = |it: &roadweave_tunnel::TenantStats| it.drops.total();
+    let anchor = chain.anchor().unwrap().status().tenants.values().map(drops).sum::<u64>();
+    let proxy = chain.proxy(0).unwrap().proxy_status().unwrap();
+    let proxy = proxy.tenants.values().map(drops).sum::<u64>();
+    assert_eq!((anchor, proxy), (0, 0));
+}
+
+#[test]
+fn clients_share_a_tenants_rate_and_a_narrow_leg() {
+    let rate = Rate::from_kbps(20_000);
+    let by_rate = ChainConfig { tenant_rates: [(0, rate)].into(), ..config(3) };
+    let by_leg = ChainConfig { leg_rate: Some(rate), ..config(3) };
+    for (what, config) in [("rate", by_rate), ("leg", by_leg)] {
+        for (up, down) in [(4_000_000, 10), (10, 4_000_000)] {
+            let (mut chain, mut apps) = at_one_proxy(&config);
+            for number in 0..3 {
+                apps.request(&mut chain, number, up, down).unwrap();
+            }
+            apps.finish(&mut chain, ms(30_000));
+            assert!(apps.all_done(), "{what} {up} {down}: {:#?}", apps.requests);
+            let took = apps.requests.values().map(|it| it.done.unwrap().since(it.begun));
+            let took: Vec<Duration> = took.collect();
+            let (first, last) = (took.iter().min().unwrap(), took.iter().max().unwrap());
+            assert!(*first * 10 > *last * 7, "{what} {up} {down}: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn a_leg_with_small_packets_carries_frames_in_parts() {
+    let small = ChainConfig { leg_mtu: 1_252, leg_loss: 0.01, ..config(1) };
+    let (mut chain, mut apps) = at_one_proxy(&small);
+    apps.request(&mut chain, 0, 1_000_000, 1_000_000).unwrap();
+    apps.finish(&mut chain, ms(20_000));
+    assert!(apps.all_done(), "{:#?}", apps.requests);
+}
+
+#[test]
+fn the_memory_of_an_anchor_is_bounded_for_all_clients_together() {
+    let mut config = config(6);
+    config.streams.anchor = Some(24 << 20);
+    let (mut chain, mut apps) = at_one_proxy(&config);
+    apps.is_idle = true;
+    for number in 0..6 {
+        apps.request(&mut chain, number, 100, 100_000_000).unwrap();
+    }
+    apps.run(&mut chain, ms(5_000));
+    let held = chain.anchor().unwrap().stream_memory();
+    assert!((4 << 20..=24 << 20).contains(&held), "{held}");
+    apps.is_idle = false;
+    apps.run(&mut chain, ms(1_000));
+    let reset = apps.requests.values().filter(|request| request.reset.is_some()).count();
+    assert!((1..6).contains(&reset), "those that held most, and no more: {reset}");
+}
+
+fn packet(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
+    let head = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
+    [&head[..], &from, &to, &[0x13, 0x88, 0x13, 0x89, 0, 8, 0, 0]].concat()
+}

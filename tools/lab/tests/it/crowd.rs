@@ -1,0 +1,458 @@
+//! Many clients at one server, and what one of them cannot do to the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use roadweave_lab::crowd::{
+    Crowd, CrowdConfig, Hostile, inner_address, peer, server_key, vehicle_key,
+};
+use roadweave_proto::wire::{Control, Hello};
+use roadweave_proto::{DropReason, PathId, Rate, UplinkId};
+use roadweave_quic::{CloseReason, Connection, ConnectionId, Event};
+use roadweave_tunnel::{Client, LaneStats, Node as _, Peer, Peers, ServerEvent, SessionStatus};
+
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn crowd(config: CrowdConfig) -> Crowd {
+    Crowd::new(config).unwrap()
+}
+
+fn run(crowd: &mut Crowd, time: Duration) {
+    crowd.run_until(crowd.now() + time);
+}
+
+/// A numbered UDP packet of `length` bytes.
+fn packet(source: Ipv4Addr, destination: Ipv4Addr, number: u64, length: usize) -> Vec<u8> {
+    let mut packet = vec![0x45, 0];
+    packet.extend((length as u16).to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(source.octets());
+    packet.extend(destination.octets());
+    packet.extend([0x13, 0x88, 0x13, 0x89, 0, 0, 0, 0]);
+    packet.extend(number.to_be_bytes());
+    packet.resize(length, 7);
+    packet
+}
+
+fn number(packet: &[u8]) -> u64 {
+    u64::from_be_bytes(packet[28..36].try_into().unwrap())
+}
+
+/// Sends a packet of `bytes` bytes from and to each of `vehicles` every `interval` for `time`;
+/// returns the numbers that came, by vehicle: from it and to it.
+fn converse(
+    crowd: &mut Crowd,
+    vehicles: &[usize],
+    (bytes, interval, time): (usize, Duration, Duration),
+    mut meanwhile: impl FnMut(&mut Crowd),
+) -> (u64, BTreeMap<usize, [BTreeSet<u64>; 2]>) {
+    let end = crowd.now() + time;
+    let mut count = 0;
+    while crowd.now() < end {
+        for vehicle in vehicles {
+            let inner = inner_address(*vehicle);
+            let now = crowd.now();
+            let up = packet(inner, OUTSIDE, count, bytes);
+            crowd.client(*vehicle).unwrap().handle_inner(now, &up);
+            crowd.server().handle_inner(now, &packet(OUTSIDE, inner, count, bytes));
+        }
+        count += 1;
+        meanwhile(crowd);
+        crowd.flush();
+        run(crowd, interval);
+    }
+    run(crowd, ms(1_000));
+    let mut came: BTreeMap<usize, [BTreeSet<u64>; 2]> = BTreeMap::new();
+    while let Some(arrival) = crowd.poll_arrival() {
+        let by_source =
+            || vehicles.iter().find(|v| arrival.packet[12..16] == inner_address(**v).octets());
+        let (vehicle, way) = match arrival.vehicle {
+            Some(vehicle) => (vehicle, 1),
+            None => match by_source() {
+                Some(vehicle) => (*vehicle, 0),
+                None => continue,
+            },
+        };
+        came.entry(vehicle).or_default()[way].insert(number(&arrival.packet));
+    }
+    (count, came)
+}
+
+fn status_of(crowd: &mut Crowd, vehicle: usize) -> Option<SessionStatus> {
+    let key = vehicle_key(vehicle).to_string();
+    crowd.server().status().into_iter().find(|status| status.public_key == key)
+}
+
+fn joins(crowd: &Crowd) -> Vec<String> {
+    let joined = |event: &ServerEvent| match event {
+        ServerEvent::Joined { peer, .. } => Some(peer.clone()),
+        _ => None,
+    };
+    crowd.server_events().iter().filter_map(|(_, event)| joined(event)).collect()
+}
+
+fn bare(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) -> &mut Connection {
+    crowd.bare(vehicle).unwrap().connection_mut(id).unwrap()
+}
+
+/// Begins a connection of a bare vehicle.
+fn connect(crowd: &mut Crowd, vehicle: usize, uplink: u32) -> ConnectionId {
+    let now = crowd.now();
+    let server = roadweave_lab::world::SERVER;
+    let endpoint = crowd.bare(vehicle).unwrap();
+    let id = endpoint.connect(now, UplinkId(uplink), server, server_key()).unwrap();
+    crowd.flush();
+    id
+}
+
+fn say(crowd: &mut Crowd, vehicle: usize, id: ConnectionId, message: &Control) {
+    bare(crowd, vehicle, id).send_message(message.to_bytes()).unwrap();
+    crowd.flush();
+}
+
+fn hello() -> Control {
+    Control::Hello(Hello { name: "whoever".into(), ..Hello::default() })
+}
+
+/// What a connection of a bare vehicle has to tell: whether it was welcomed, and why it ended.
+fn fate(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) -> (bool, Option<CloseReason>) {
+    let (mut welcomed, mut closed) = (false, None);
+    let Some(connection) = crowd.bare(vehicle).unwrap().connection_mut(id) else {
+        return (false, Some(CloseReason::Local));
+    };
+    while let Some(event) = connection.poll_event() {
+        match event {
+            Event::Message(message) => {
+                welcomed |= matches!(Control::parse(message), Ok(Control::Welcome(_)));
+            }
+            Event::Closed(reason) => closed = Some(reason),
+            _ => {}
+        }
+    }
+    (welcomed, closed)
+}
+
+#[test]
+fn who_fills_all_lanes_uses_up_their_own_share_and_nobody_elses() {
+    let share = 4 << 20;
+    let mut crowd = crowd(CrowdConfig {
+        client_memory_max: share,
+        // Two such shares are more than there is.
+        memory_max: 6 << 20,
+        ..CrowdConfig::new(4, "minrtt")
+    });
+    let honest = [0, 1];
+    honest.iter().for_each(|vehicle| crowd.start(*vehicle, 0));
+    let mut hostile = [2, 3].map(|vehicle| Hostile::start(&mut crowd, vehicle));
+    run(&mut crowd, ms(1_000));
+    let (mut most, mut most_in_all) = ([0; 2], 0);
+    let (sent, came) = converse(&mut crowd, &honest, (1_000, ms(4), ms(4_000)), |crowd| {
+        for (hostile, most) in hostile.iter_mut().zip(&mut most) {
+            hostile.press(crowd);
+            let status = status_of(crowd, hostile.vehicle());
+            *most = status.map_or(0, |status| status.stats.memory.total()).max(*most);
+        }
+        most_in_all = most_in_all.max(crowd.server().memory());
+    });
+    for vehicle in honest {
+        let counts = came[&vehicle].each_ref().map(|numbers| numbers.len() as u64);
+        assert_eq!(counts, [sent, sent], "vehicle {vehicle} has lost nothing");
+        let status = status_of(&mut crowd, vehicle).unwrap();
+        let shed = |lane: &LaneStats| {
+            lane.received.drops.get(DropReason::MemoryShare)
+                + lane.sent.drops.get(DropReason::MemoryShare)
+        };
+        let shed: u64 = status.stats.lanes.iter().map(shed).sum();
+        assert_eq!((shed, status.stats.drops.total()), (0, 0), "{status:#?}");
+    }
+    // Somewhat more may come before the sum is made again.
+    let allowance = 512 << 10;
+    assert!(most.iter().any(|held| *held > 2 << 20), "they got somewhere: {most:?}");
+    assert!(most.iter().all(|held| *held < share as u64 + allowance), "{most:?}");
+    assert!(most_in_all < (6 << 20) + 2 * allowance, "{most_in_all}");
+    for hostile in hostile {
+        let status = status_of(&mut crowd, hostile.vehicle()).unwrap();
+        let shed = |reason| -> u64 {
+            status.stats.lanes.iter().map(|lane| lane.received.drops.get(reason)).sum()
+        };
+        assert!(shed(DropReason::MemoryShare) > 0, "{status:#?}");
+    }
+}
+
+#[test]
+fn connections_without_end_drive_out_only_those_of_their_own_key() {
+    let mut crowd = crowd(CrowdConfig::new(2, "minrtt"));
+    crowd.start_bare(0);
+    crowd.start_bare(1);
+    let silent = connect(&mut crowd, 0, 0);
+    run(&mut crowd, ms(200));
+    let greedy: Vec<_> = (0..40)
+        .map(|_| {
+            let id = connect(&mut crowd, 1, 0);
+            run(&mut crowd, ms(20));
+            id
+        })
+        .collect();
+    run(&mut crowd, ms(300));
+    for id in &greedy[..24] {
+        let (_, closed) = fate(&mut crowd, 1, *id);
+        assert!(closed.is_some(), "the oldest are closed");
+    }
+    for id in &greedy[24..] {
+        assert_eq!(fate(&mut crowd, 1, *id).1, None, "16 may wait");
+    }
+    say(&mut crowd, 0, silent, &hello());
+    say(&mut crowd, 0, silent, &Control::PathName { path: PathId(0), uplink: "lte".into() });
+    run(&mut crowd, ms(200));
+    assert_eq!(fate(&mut crowd, 0, silent), (true, None));
+    run(&mut crowd, ms(5_000));
+    assert_eq!(crowd.server().status().len(), 1, "who says nothing goes");
+    assert!(fate(&mut crowd, 1, greedy[39]).1.is_some());
+}
+
+#[test]
+fn connections_that_are_over_are_forgotten_soon_however_slow_their_client() {
+    // Three probe timeouts of such a client are some half a minute.
+    let delay = ms(2_000);
+    let mut crowd = crowd(CrowdConfig { delay, ..CrowdConfig::new(1, "minrtt") });
+    crowd.start_bare(0);
+    (0..16).for_each(|_| _ = connect(&mut crowd, 0, 0));
+    run(&mut crowd, ms(10_500));
+    assert_eq!(crowd.server().connections(), 16);
+    // Those that say nothing are closed after five seconds, and three more are theirs.
+    run(&mut crowd, ms(5_000));
+    assert_eq!(crowd.server().connections(), 0);
+}
+
+#[test]
+fn one_session_after_the_other_is_more_than_a_client_may_begin() {
+    let mut crowd = crowd(CrowdConfig::new(2, "minrtt"));
+    crowd.start_bare(0);
+    let mut fates = Vec::new();
+    for _ in 0..30 {
+        let id = connect(&mut crowd, 0, 0);
+        run(&mut crowd, ms(130));
+        say(&mut crowd, 0, id, &hello());
+        say(&mut crowd, 0, id, &Control::PathName { path: PathId(0), uplink: "lte".into() });
+        run(&mut crowd, ms(70));
+        fates.push(fate(&mut crowd, 0, id));
+    }
+    // Twelve, and one more in five seconds.
+    assert_eq!(joins(&crowd).len(), 13, "{fates:?}");
+    assert_eq!(crowd.server().refusals()["too-many-sessions"], 17);
+    let Some((_, Some(CloseReason::ByPeer { reason, .. }))) = fates.last() else {
+        panic!("{fates:?}")
+    };
+    assert_eq!(reason, "this client begins too many sessions");
+    assert_eq!(crowd.server().status().len(), 1, "the last one that it began lives on");
+    crowd.start(1, 0);
+    crowd.start(0, 1);
+    run(&mut crowd, ms(500));
+    assert!(status_of(&mut crowd, 1).is_some(), "others begin theirs");
+    run(&mut crowd, ms(10_000));
+    assert_eq!(crowd.joined(), 2, "who rests in between is let in");
+}
+
+#[test]
+fn those_that_are_crowded_out_are_counted_and_told() {
+    let mut crowd = crowd(CrowdConfig::new(2, "minrtt"));
+    crowd.start_bare(0);
+    let (now, server) = (crowd.now(), roadweave_lab::world::SERVER);
+    for _ in 0..400 {
+        crowd.bare(0).unwrap().connect(now, UplinkId(0), server, server_key()).unwrap();
+    }
+    crowd.flush();
+    // All have proved their address, and nothing else reaches them.
+    run(&mut crowd, ms(45));
+    crowd.set_dead(0, 0, true);
+    run(&mut crowd, ms(30));
+    let refusals = crowd.server().refusals();
+    let expected = [("asked-to-retry", 400 - 16), ("crowded-out", 400 - 16 - 256)];
+    assert!(expected.iter().all(|(kind, count)| refusals[kind] == *count), "{refusals:?}");
+    let told = crowd.server_events().iter().filter_map(|(_, event)| match event {
+        ServerEvent::Refused { reason } => Some(reason.as_str()),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), ["128, who are not told one by one: crowded-out"]);
+    crowd.start(1, 0);
+    run(&mut crowd, ms(500));
+    assert_eq!(crowd.joined(), 1, "a client at another address is let in");
+}
+
+#[test]
+fn a_second_attempt_of_the_same_race_ends_no_session() {
+    let mut crowd = crowd(CrowdConfig::new(1, "minrtt"));
+    crowd.start_bare(0);
+    let [first, second] = [0, 1].map(|uplink| connect(&mut crowd, 0, uplink));
+    run(&mut crowd, ms(200));
+    say(&mut crowd, 0, first, &hello());
+    say(&mut crowd, 0, first, &Control::PathName { path: PathId(0), uplink: "lte".into() });
+    run(&mut crowd, ms(10));
+    say(&mut crowd, 0, second, &hello());
+    run(&mut crowd, ms(3_000));
+    assert_eq!(fate(&mut crowd, 0, first), (true, None), "it lives on");
+    run(&mut crowd, ms(4_000));
+    assert!(fate(&mut crowd, 0, second).1.is_some(), "nobody used it");
+    assert_eq!(joins(&crowd), ["vehicle-0"]);
+}
+
+#[test]
+fn a_client_that_starts_again_is_back_at_once() {
+    let mut crowd = crowd(CrowdConfig::new(2, "minrtt"));
+    for (life, age) in [(1, ms(1_000)), (2, ms(20_000))] {
+        crowd.start(0, life);
+        run(&mut crowd, age);
+        crowd.kill(0);
+        crowd.start(0, life + 100);
+        run(&mut crowd, ms(1_500));
+        assert_eq!(crowd.joined(), 1, "after a session of {age:?}");
+    }
+}
+
+#[test]
+fn a_rate_limit_holds_in_both_directions_and_for_its_client_only() {
+    let mut crowd = crowd(CrowdConfig {
+        rate_limits: BTreeMap::from([(0, Rate::from_kbps(4_000))]),
+        ..CrowdConfig::new(2, "minrtt")
+    });
+    crowd.start(0, 0);
+    crowd.start(1, 0);
+    run(&mut crowd, ms(2_000));
+    // 8 Mbit/s.
+    let (sent, came) = converse(&mut crowd, &[0, 1], (1_000, ms(1), ms(2_000)), |_| {});
+    for way in [0, 1] {
+        let limited = came[&0][way].len() as u64;
+        // 1 MB in two seconds, and what may be taken at once.
+        assert!((1_000..1_200).contains(&limited), "{limited} of {sent}");
+        assert_eq!(came[&1][way].len() as u64, sent);
+    }
+    let drops = status_of(&mut crowd, 0).unwrap().stats.drops;
+    let passed: usize = came[&0].iter().map(BTreeSet::len).sum();
+    assert_eq!(drops.get(DropReason::RateLimited), 2 * sent - passed as u64);
+}
+
+#[test]
+fn a_client_that_joins_again_and_again_has_no_more_than_its_rate() {
+    let mut crowd = crowd(CrowdConfig {
+        rate_limits: BTreeMap::from([(0, Rate::from_kbps(200))]),
+        ..CrowdConfig::new(1, "minrtt")
+    });
+    let mut passed = [0, 0];
+    for life in 0..6 {
+        crowd.start(0, life);
+        run(&mut crowd, ms(400));
+        let (_, came) = converse(&mut crowd, &[0], (1_000, ms(1), ms(100)), |_| {});
+        for (passed, came) in passed.iter_mut().zip(&came[&0]) {
+            *passed += came.len() as u64 * 1_000;
+        }
+        crowd.kill(0);
+    }
+    let at_once = 64 << 10;
+    let rate = 200_000 / 8 * crowd.now().as_nanos() / 1_000_000_000;
+    for bytes in passed {
+        assert!((100_000..at_once + rate).contains(&bytes), "{bytes} of {at_once} + {rate}");
+    }
+}
+
+#[test]
+fn clients_that_lose_their_server_at_one_moment_do_not_come_back_in_step() {
+    let mut crowd = crowd(CrowdConfig { uplinks: 1, ..CrowdConfig::new(100, "minrtt") });
+    for vehicle in 0..100 {
+        crowd.start(vehicle, 0);
+        run(&mut crowd, ms(5));
+    }
+    run(&mut crowd, ms(2_000));
+    assert_eq!(crowd.joined(), 100);
+    let attempts = |crowd: &mut Crowd| -> u64 {
+        let now = crowd.now();
+        let of = |client: &mut Client| client.uplinks(now)[0].servers[0].attempts;
+        (0..100).filter_map(|vehicle| crowd.client(vehicle).map(of)).sum()
+    };
+    let before = attempts(&mut crowd);
+    let now = crowd.now();
+    crowd.server().close(now);
+    crowd.flush();
+    // They hear of it after 20 ms, and begin again in the next 50.
+    let begun = [21, 24, 26].map(|millis| {
+        run(&mut crowd, ms(millis));
+        attempts(&mut crowd) - before
+    });
+    assert!(begun[0] < 10 && (30..=70).contains(&begun[1]) && begun[2] == 100, "{begun:?}");
+}
+
+#[test]
+fn two_hundred_clients_are_back_within_seconds_of_a_restart() {
+    let mut crowd = crowd(CrowdConfig { uplinks: 1, ..CrowdConfig::new(200, "minrtt") });
+    for vehicle in 0..200 {
+        crowd.start(vehicle, 0);
+        run(&mut crowd, ms(5));
+    }
+    run(&mut crowd, ms(3_000));
+    assert_eq!(crowd.joined(), 200);
+    crowd.restart_server().unwrap();
+    run(&mut crowd, ms(3_000));
+    assert_eq!((crowd.joined(), crowd.server().status().len()), (200, 200));
+}
+
+#[test]
+fn clients_that_change_leave_and_others_stay() {
+    let mut config = CrowdConfig::new(6, "minrtt");
+    let mut crowd = crowd(config.clone());
+    (0..6).for_each(|vehicle| crowd.start(vehicle, 0));
+    run(&mut crowd, ms(2_000));
+    let former: Peers = (0..6).map(|vehicle| peer(&config, vehicle)).collect();
+    config.rate_limits.insert(3, Rate::from_kbps(1_000));
+    // 0 is gone, 1 has another address, 3 a limit.
+    let peers = (1..6).map(|vehicle| {
+        let (key, mut peer) = peer(&config, vehicle);
+        if vehicle == 1 {
+            peer.addresses = vec!["10.77.9.9/32".parse().unwrap()];
+        }
+        (key, peer)
+    });
+    let change = Peers::after(&former, peers);
+    assert_eq!(change.changed.len(), 3);
+    crowd.server().replace_peers(change);
+    crowd.flush();
+    run(&mut crowd, ms(2_000));
+    let left: BTreeSet<&str> = crowd
+        .server_events()
+        .iter()
+        .filter_map(|(_, event)| match event {
+            ServerEvent::Left { peer, .. } => Some(peer.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(left, BTreeSet::from(["vehicle-0", "vehicle-1"]));
+    assert_eq!(crowd.server().status().len(), 5, "the one with another address is back");
+    let (sent, came) = converse(&mut crowd, &[2, 3], (1_000, ms(1), ms(1_000)), |_| {});
+    assert_eq!(came[&2][0].len() as u64, sent);
+    assert!(came[&3][0].len() < sent as usize / 2, "the limit holds for the session that goes on");
+}
+
+#[test]
+fn a_key_that_expires_ends_its_session_and_no_other() {
+    let config = CrowdConfig::new(2, "minrtt");
+    let mut crowd = crowd(config.clone());
+    (0..2).for_each(|vehicle| crowd.start(vehicle, 0));
+    run(&mut crowd, ms(2_000));
+    let former: Peers = (0..2).map(|vehicle| peer(&config, vehicle)).collect();
+    let peers = (0..2).map(|vehicle| {
+        let (key, peer) = peer(&config, vehicle);
+        let expires_unix = (vehicle == 0).then_some(1_800_000_000);
+        (key, Peer { expires_unix, ..peer })
+    });
+    crowd.server().replace_peers(Peers::after(&former, peers));
+    crowd.set_unix_time(1_799_999_999);
+    run(&mut crowd, ms(1_000));
+    assert_eq!(crowd.joined(), 2, "it has a second left");
+    crowd.set_unix_time(1_800_000_000);
+    run(&mut crowd, ms(500));
+    assert_eq!(crowd.joined(), 1);
+    assert!(status_of(&mut crowd, 0).is_none() && status_of(&mut crowd, 1).is_some());
+}

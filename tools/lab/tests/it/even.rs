@@ -1,0 +1,104 @@
+//! A lane with `even`: two links that differ look like one whose delay stays as it is, under every
+//! strategy, and it is told what that costs.
+
+use std::time::Duration;
+
+use crate::world::{Plan, link, ms, packet_up};
+use roadweave_lab::strategies;
+use roadweave_proto::{Instant, Order};
+use roadweave_tunnel::{LaneConfig, OrderStats};
+
+const PACKETS: u16 = 4_000;
+const EVERY_MS: u64 = 3;
+/// Until the delay is known.
+const LEAD: u16 = 1_000;
+
+/// What became of packets that went over two links of which neither is enough.
+struct Played {
+    /// Delays in the order of sending, µs; none of what was lost.
+    delays: Vec<Option<u64>>,
+    order: OrderStats,
+}
+
+fn play(strategy: &str, order: Order) -> Played {
+    let strategy = strategies::strategy(strategy).expect("known");
+    let lanes = vec![LaneConfig { order, ..LaneConfig::new("default", strategy) }];
+    let links = vec![link(3, 15), link(5, 45)];
+    let mut world = Plan::new("xnc", links).build_with(lanes.clone(), lanes).join();
+    let mut sent = Vec::new();
+    for number in 0..PACKETS {
+        sent.push(world.now);
+        world.send_up(&packet_up(number.into(), 1_200));
+        world.run(ms(EVERY_MS));
+        if number % 1_000 == 900 {
+            // The quicker one loses what it holds: it is repaired, later.
+            world.set_dead(0, true);
+            world.set_dead(0, false);
+        }
+    }
+    world.run(ms(1_500));
+    let mut delays = vec![None; usize::from(PACKETS)];
+    for arrival in &world.up {
+        let number = crate::world::number(&arrival.packet) as usize;
+        let after = |at: Instant| at.since(sent[number]).as_micros() as u64;
+        delays[number].get_or_insert(after(arrival.at));
+    }
+    let order = world.inner.server_status()[0].stats.lanes[0].received.order.clone();
+    Played { delays, order }
+}
+
+impl Played {
+    fn settled(&self) -> &[Option<u64>] {
+        &self.delays[usize::from(LEAD)..]
+    }
+
+    fn quantile(&self, per_mille: usize) -> u64 {
+        quantile(self.settled().iter().copied().flatten().collect(), per_mille)
+    }
+
+    fn mean(&self) -> u64 {
+        let delays: Vec<u64> = self.settled().iter().copied().flatten().collect();
+        delays.iter().sum::<u64>() / delays.len() as u64
+    }
+
+    /// How much the delays of neighbours differ.
+    fn variation(&self, per_mille: usize) -> u64 {
+        let pairs = self.settled().windows(2);
+        let differences = pairs.filter_map(|pair| Some(pair[0]?.abs_diff(pair[1]?)));
+        quantile(differences.collect(), per_mille)
+    }
+}
+
+fn quantile(mut values: Vec<u64>, per_mille: usize) -> u64 {
+    values.sort_unstable();
+    values[values.len() * per_mille / 1_000]
+}
+
+const EVEN: Order = Order::Even { max_buffer: Duration::from_millis(300) };
+
+#[test]
+fn delays_of_two_links_become_one() {
+    let (pass, even) = (play("xnc", Order::Pass), play("xnc", EVEN));
+    let spread = |played: &Played| played.quantile(990) - played.quantile(500);
+    assert!(pass.variation(950) > 8_000, "{}", pass.variation(950));
+    assert!(even.variation(950) <= 1_000, "{}", even.variation(950));
+    assert!(spread(&even) <= spread(&pass) / 4, "{} {}", spread(&even), spread(&pass));
+    let arrived = |played: &Played| played.delays.iter().flatten().count();
+    assert!(arrived(&even) + 5 >= arrived(&pass), "{}", arrived(&even));
+    // What it costs: those that were quick wait for those that were not.
+    let added = even.mean() - pass.mean();
+    assert!((1_000..80_000).contains(&added), "{added}");
+    let OrderStats { order, waited_packets, late_packets, wait_us, .. } = even.order;
+    assert_eq!(order, "even");
+    assert!(waited_packets > 2_000 && late_packets < 200, "{waited_packets} {late_packets}");
+    assert!((1_000..=300_000).contains(&wait_us), "{wait_us}");
+}
+
+#[test]
+fn every_strategy_can_be_delivered_evenly() {
+    for strategy in strategies::plain_names() {
+        let even = play(strategy, EVEN);
+        assert!(even.order.order == "even" && even.order.waited_packets > 0, "{strategy}");
+        assert!(even.variation(800) <= 1_100, "{strategy}: {}", even.variation(800));
+    }
+}

@@ -1,0 +1,37 @@
+//! The integration tests of this crate, a module each.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod bad_days;
+mod bound;
+mod candidates;
+mod chain;
+mod chain_apps;
+mod chain_stream_states;
+mod chain_streams;
+mod crowd;
+mod even;
+mod expiry;
+mod failover;
+mod frames;
+mod hostile;
+mod lanes;
+mod late_machine;
+mod memory;
+mod mtu;
+mod never_worse;
+mod outages;
+mod pause;
+mod policies;
+mod portals;
+mod random_world;
+mod renewal;
+mod router;
+mod session;
+mod signs_of_life;
+mod speedtest;
+mod standby;
+mod storm;
+mod strategies;
+mod streams;
+mod world;

@@ -1,0 +1,49 @@
+//! What sessions hold, by the kernel's account and not by their own. Alone in its process, whose
+//! memory counts.
+
+use std::time::Duration;
+
+use roadweave_lab::crowd::{Crowd, CrowdConfig, Hostile};
+
+const MIB: u64 = 1 << 20;
+
+/// What this process holds, bytes.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Lets them send as much as they can for `millis` milliseconds.
+fn press(crowd: &mut Crowd, hostile: &mut [Hostile], millis: u64) {
+    for _ in 0..millis / 5 {
+        hostile.iter_mut().for_each(|hostile| hostile.press(crowd));
+        crowd.flush();
+        crowd.run_until(crowd.now() + Duration::from_millis(5));
+        while crowd.poll_arrival().is_some() {}
+    }
+}
+
+#[test]
+fn a_server_holds_no_more_than_it_says_whatever_its_clients_send() {
+    let mut crowd = Crowd::new(CrowdConfig {
+        memory_max: 24 << 20,
+        client_memory_max: 16 << 20,
+        ..CrowdConfig::new(3, "minrtt")
+    })
+    .unwrap();
+    let mut hostile = [0, 1, 2].map(|vehicle| Hostile::start(&mut crowd, vehicle));
+    press(&mut crowd, &mut hostile, 300);
+    let (before, reckoned_before) = (resident(), crowd.server().memory());
+    let mut most = 0;
+    for _ in 0..4 {
+        press(&mut crowd, &mut hostile, 500);
+        most = most.max(resident());
+    }
+    let reckoned = crowd.server().memory() - reckoned_before;
+    let held = most - before;
+    // The clients' own ends are in the same process, and what the allocator keeps.
+    let text = format!("{} MiB, and {} by its own account", held / MIB, reckoned / MIB);
+    assert!(held < (24 + 12) * MIB, "{text}");
+    assert!(reckoned > 12 * MIB, "they got somewhere: {text}");
+}

@@ -1,0 +1,80 @@
+//! Paths that become narrower, and narrow ones that join: what was sent before is repaired all the
+//! same.
+
+use crate::world::{LinkPlan, Plan, World, arrivals, link, ms};
+use roadweave_emulate::GilbertElliott;
+use roadweave_proto::DropReason;
+use roadweave_tunnel::{LaneConfig, Strategy};
+
+/// The UDP payload that a narrow link takes.
+const NARROW: usize = 1200;
+/// An inner packet of the device's usual MTU.
+const FULL: usize = 1360;
+
+fn lossy(mut plan: LinkPlan) -> LinkPlan {
+    plan.settings = |mut settings| {
+        settings.burst_loss = Some(GilbertElliott::bursts(0.02, 2.0));
+        settings
+    };
+    plan
+}
+
+fn world(strategy: &str, links: Vec<LinkPlan>) -> World {
+    let strategy = strategy.parse::<Strategy>().expect("known");
+    let lanes = vec![LaneConfig::new("default", strategy)];
+    let mut world = Plan::new("xnc", links).build_with(lanes.clone(), lanes);
+    world.inner.remove_uplink(2);
+    world.join()
+}
+
+/// What the sender gave up in the course of it.
+fn given_up(world: &World) -> u64 {
+    let sent = &world.client_status().stats.lanes[0].sent;
+    let reasons = [DropReason::SendFailed, DropReason::OversizedInner];
+    let too_large: u64 = reasons.into_iter().map(|reason| sent.drops.get(reason)).sum();
+    too_large + sent.recovery.abandoned
+}
+
+#[test]
+fn a_narrow_path_that_joins_costs_no_packet() {
+    for strategy in ["xnc", "minrtt", "redundant", "raven", "xlink", "ecf"] {
+        // Nothing that is lost is repaired by `redundant`.
+        let first = if strategy == "redundant" { link(20, 20) } else { lossy(link(20, 20)) };
+        let mut world = world(strategy, vec![first, link(20, 30), link(5, 40)]);
+        world.inner.set_mtu(2, NARROW);
+        // It comes and goes, and what was lost shortly before must be repaired in the meantime.
+        let sent = stream_with_length(&mut world, 240, |world, frame| match frame % 12 {
+            3 => world.inner.add_uplink(2),
+            9 => world.inner.remove_uplink(2),
+            _ => {}
+        });
+        world.run(ms(3_000));
+        let missing = sent - arrivals(&world.up).len();
+        assert_eq!((missing, given_up(&world)), (0, 0), "{strategy}: {:?}", world.client_status());
+    }
+}
+
+#[test]
+fn a_path_that_becomes_narrower_costs_a_reliable_lane_no_packet() {
+    for strategy in ["minrtt", "raven", "xlink", "ecf"] {
+        let links = vec![link(20, 20), link(20, 30), link(5, 40)];
+        let mut world = world(strategy, links);
+        let sent = stream_with_length(&mut world, 120, |world, frame| {
+            if frame == 30 {
+                (0..2).for_each(|index| world.inner.set_mtu(index, NARROW));
+            }
+        });
+        world.run(ms(9_000));
+        let missing = sent - arrivals(&world.up).len();
+        assert_eq!((missing, given_up(&world)), (0, 0), "{strategy}: {:?}", world.client_status());
+    }
+}
+
+/// Frames of full packets at 8 Mbit/s; returns how many packets.
+fn stream_with_length(
+    world: &mut World,
+    frames: u64,
+    before_frame: impl FnMut(&mut World, u64),
+) -> usize {
+    crate::world::stream_of(world, frames, 8, FULL, before_frame).len()
+}

@@ -1,0 +1,297 @@
+//! What the user wants of the uplinks, over simulated links: priorities, weights, caps and budgets.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::world::{
+    LinkPlan, Plan, World, arrivals, delays, link, ms, name, packet_down, percentile, stream,
+    stream_with,
+};
+use roadweave_emulate::{Direction, GilbertElliott};
+use roadweave_proto::{PathStatus, Policy, Priority, Rate};
+use roadweave_tunnel::{Caps, PathStatusReport, UplinkPolicy};
+
+fn with(priority: Priority, weight: u8) -> UplinkPolicy {
+    let policy = Policy { priority, weight, ..Policy::default() };
+    UplinkPolicy { policy, ..UplinkPolicy::default() }
+}
+
+fn with_caps(caps: Caps) -> UplinkPolicy {
+    UplinkPolicy { caps, ..UplinkPolicy::default() }
+}
+
+/// The links with the policies of the first ones.
+fn plan(strategy: &'static str, links: Vec<LinkPlan>, policies: &[UplinkPolicy]) -> Plan {
+    let policies = policies.iter().enumerate().map(|(index, policy)| (name(index), *policy));
+    Plan { policies: policies.collect(), ..Plan::new(strategy, links) }
+}
+
+/// The client's and the server's paths, by the uplinks' names.
+fn paths(world: &World) -> [BTreeMap<String, PathStatusReport>; 2] {
+    let by_name = |paths: Vec<PathStatusReport>| {
+        paths.into_iter().map(|path| (path.uplink.clone().expect("it is named"), path)).collect()
+    };
+    let server = world.inner.server_status().remove(0).paths;
+    [by_name(world.client_status().paths), by_name(server)]
+}
+
+/// Datagrams that left on an uplink so far, up and down, feedback included.
+fn datagrams(world: &World, uplink: &str) -> [u64; 2] {
+    paths(world).map(|paths| {
+        let counters = paths[uplink].counters;
+        counters.datagrams_sent + counters.feedback_sent
+    })
+}
+
+fn lossy(mut plan: LinkPlan) -> LinkPlan {
+    plan.settings = |mut settings| {
+        settings.burst_loss = Some(GilbertElliott::bursts(0.05, 1.5));
+        settings
+    };
+    plan
+}
+
+#[test]
+fn a_backup_carries_nothing_until_the_others_die_and_then_takes_over_at_once() {
+    let strategies = ["xnc", "minrtt", "raven", "ecf", "pluribus", "redundant"];
+    for (strategy, budget) in strategies.iter().flat_map(|it| [(*it, None), (*it, Some(0))]) {
+        let links = vec![link(20, 40), link(20, 50), link(20, 5)];
+        let mut policies =
+            [with(Priority::Primary, 1), with(Priority::Secondary, 1), with(Priority::Backup, 1)];
+        policies[2].policy.redundancy_percent = budget;
+        let mut world = plan(strategy, links, &policies).build().join();
+        let before = datagrams(&world, "wwan2");
+        let mut outage = None;
+        let sent = stream_with(&mut world, 180, 4, |world, frame| {
+            world.send_down(&packet_down(1_000_000 + frame, 1000));
+            if frame == 90 {
+                assert_eq!(datagrams(world, "wwan2"), before, "{strategy}: the backup is used");
+                world.set_dead(0, true);
+                world.set_dead(1, true);
+                outage = Some(world.now);
+            }
+        });
+        let outage = outage.expect("it happened");
+        let arrived = arrivals(&world.up);
+        let after = sent.iter().filter(|(_, at)| **at > outage + ms(500));
+        let missing = after.clone().filter(|(number, _)| !arrived.contains_key(number)).count();
+        assert_eq!(missing, 0, "{strategy}: half a second after the others died all arrives");
+        let late = after.filter(|(number, at)| arrived[number].since(**at) > ms(100)).count();
+        assert_eq!(late, 0, "{strategy}: in time");
+        let came_down = world.down.iter().filter(|arrival| arrival.at > outage + ms(500)).count();
+        assert!(came_down >= 70, "{strategy}: the way back as well, {came_down} of 75");
+    }
+}
+
+#[test]
+fn secondary_paths_help_when_the_primary_is_full() {
+    let links = || vec![link(6, 30), link(20, 10)];
+    let policies = [with(Priority::Primary, 1), with(Priority::Secondary, 1)];
+    let share = |mbps| {
+        let mut world = plan("xnc", links(), &policies).build().join();
+        let sent = stream(&mut world, 150, mbps);
+        let missing = sent.len() - arrivals(&world.up).len();
+        assert!(missing < 20, "{missing} of {} at {mbps} Mbit/s", sent.len());
+        let [client, _] = paths(&world);
+        let bytes = |uplink: &str| client[uplink].counters.source_bytes as f64;
+        bytes("wwan1") / (bytes("wwan0") + bytes("wwan1"))
+    };
+    let (little, much) = (share(2), share(12));
+    assert!(little < 0.1 && (0.4..0.8).contains(&much), "{little} {much}");
+}
+
+#[test]
+fn weights_show_in_what_similar_paths_carry() {
+    let policies = [with(Priority::Primary, 3), with(Priority::Primary, 1)];
+    for strategy in ["xnc", "minrtt"] {
+        let mut world = plan(strategy, vec![link(30, 20), link(30, 22)], &policies).build().join();
+        stream(&mut world, 60, 8); // the windows grow
+        let bytes = |world: &World| {
+            let [client, _] = paths(world);
+            ["wwan0", "wwan1"].map(|uplink| client[uplink].counters.source_bytes as f64)
+        };
+        let before = bytes(&world);
+        world.up.clear();
+        let sent = stream(&mut world, 150, 8);
+        let delays = delays(&sent, &arrivals(&world.up));
+        assert!(delays.len() == sent.len() && percentile(&delays, 0.99) < 60.0, "{strategy}");
+        let after = bytes(&world);
+        let ratio = (after[0] - before[0]) / (after[1] - before[1]);
+        let [_, server] = paths(&world);
+        assert!((2.7..3.3).contains(&ratio), "{strategy}: {ratio}");
+        assert_eq!((server["wwan0"].weight, server["wwan1"].weight), (3, 1));
+    }
+}
+
+#[test]
+fn a_rate_limit_holds_both_ways_and_the_others_carry_what_is_beyond_it() {
+    let limit = Rate::from_kbps(2_000);
+    let limited = UplinkPolicy {
+        policy: Policy { rate_max: Some(limit), ..Policy::default() },
+        ..UplinkPolicy::default()
+    };
+    let bytes = |world: &World| paths(world).map(|paths| paths["wwan0"].counters.bytes_sent as f64);
+    let allowed = |time: Duration| limit.bytes_per_second() * time.as_secs_f64();
+    for strategy in ["xnc", "minrtt", "ecf", "raven", "pluribus", "redundant"] {
+        // Without the limit the first one would be first.
+        let links = vec![link(20, 20), link(20, 40)];
+        let mut world = plan(strategy, links, &[limited]).build().join();
+        let down = |world: &mut World, frame: u64| {
+            (0..20).for_each(|part| world.send_down(&packet_down(frame * 20 + part, 1000)));
+        };
+        stream_with(&mut world, 60, 5, down); // the windows grow
+        world.up.clear();
+        world.down.clear();
+        let (before, began) = (bytes(&world), world.now);
+        let sent = stream_with(&mut world, 300, 5, down);
+        let may = allowed(world.now.since(began));
+        let after = bytes(&world);
+        for (after, before) in after.into_iter().zip(before) {
+            let share = (after - before) / may;
+            assert!((0.4..1.05).contains(&share), "{strategy}: {share} of what it may carry");
+        }
+        let delays = delays(&sent, &arrivals(&world.up));
+        let arrived = (delays.len(), world.down.len());
+        assert_eq!(arrived, (sent.len(), 300 * 20), "{strategy}: all of it arrives");
+        let p99 = percentile(&delays, 0.99);
+        assert!(p99 < 100.0, "{strategy}: {p99} ms");
+        for paths in paths(&world) {
+            let limits = ["wwan0", "wwan1"].map(|uplink| paths[uplink].rate_limit_bps);
+            assert_eq!(limits, [Some(limit.as_bps()), None]);
+        }
+        // Where there is no other, it is used to the full.
+        let mut world = plan(strategy, vec![link(20, 20)], &[limited]).build().join();
+        stream(&mut world, 60, 5);
+        let (before, began) = (bytes(&world), world.now);
+        stream(&mut world, 300, 5);
+        let share = (bytes(&world)[0] - before[0]) / allowed(world.now.since(began));
+        assert!((0.9..1.05).contains(&share), "{strategy}, alone: {share}");
+    }
+}
+
+#[test]
+fn a_near_link_with_a_small_limit_delays_nothing() {
+    for strategy in ["xnc", "xnc-patient", "minrtt", "ecf", "raven", "pluribus", "lola", "xlink"] {
+        for (near, far) in [(2, 22), (5, 60), (20, 40)] {
+            for limit in [Policy::RATE_KBPS_MIN, 1_000].map(Rate::from_kbps) {
+                let rate_max = Some(limit);
+                let policy = Policy { rate_max, ..Policy::default() };
+                let limited = UplinkPolicy { policy, ..UplinkPolicy::default() };
+                let links = vec![link(20, near), link(20, far)];
+                let mut world = plan(strategy, links, &[limited]).build().join();
+                stream(&mut world, 60, 4);
+                world.up.clear();
+                let sent = stream(&mut world, 150, 4);
+                let delays = delays(&sent, &arrivals(&world.up));
+                let median = percentile(&delays, 0.5);
+                let case = format!("{strategy}, {near} and {far} ms, {limit}");
+                let arrived = delays.len() * 100 / sent.len();
+                // LoLa gives up what it holds to be too late.
+                let least = if strategy == "lola" { 95 } else { 100 };
+                assert!(arrived >= least, "{case}: {arrived} % arrive");
+                assert!(median < far as f64 + 40.0, "{case}: {median} ms");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_encoder_is_told_no_more_than_a_rate_limit() {
+    for kilobits in [100, 200, 500, 2_000] {
+        let limit = Rate::from_kbps(kilobits);
+        let policy = Policy { rate_max: Some(limit), ..Policy::default() };
+        let limited = UplinkPolicy { policy, ..UplinkPolicy::default() };
+        let mut world = plan("xnc", vec![link(20, 10)], &[limited]).build().join();
+        let mut most = Rate::ZERO;
+        stream_with(&mut world, 150, 2, |world, _| {
+            most = most.max(world.inner.encoder_target(Direction::Up).bitrate);
+        });
+        assert!((limit.as_bps() / 2..=limit.as_bps()).contains(&most.as_bps()), "{limit}: {most}");
+    }
+}
+
+#[test]
+fn redundancy_stays_within_the_budget_of_a_metered_uplink() {
+    for strategy in ["xnc", "xnc-sigcomm23", "pluribus", "redundant", "xlink"] {
+        let policy = Policy { redundancy_percent: Some(2), ..Policy::default() };
+        let metered = UplinkPolicy { policy, ..UplinkPolicy::default() };
+        // The other never falls silent: where the metered one is alone it has no budget.
+        let links = vec![lossy(link(20, 20)), link(20, 30)];
+        let mut world = plan(strategy, links, &[metered]).build().join();
+        let sent = stream(&mut world, 180, 6);
+        let arrived = arrivals(&world.up).len();
+        assert!(arrived * 100 > sent.len() * 97, "{strategy}: {arrived} of {}", sent.len());
+        for paths in paths(&world) {
+            let PathStatusReport { counters, redundancy_left_bytes, .. } = &paths["wwan0"];
+            let (source, redundant) = (counters.source_bytes, counters.redundant_bytes);
+            assert!(redundant * 50 <= source, "{strategy}: {redundant} of {source}");
+            assert_eq!(*redundancy_left_bytes, Some(source / 50 - redundant));
+            assert_eq!(paths["wwan1"].redundancy_left_bytes, None);
+        }
+        let [client, _] = paths(&world);
+        let carried = client["wwan1"].counters.redundant_bytes;
+        assert!(carried > 10_000, "{strategy}: the other repairs");
+    }
+}
+
+#[test]
+fn beyond_its_cap_an_uplink_is_a_backup_until_the_month_is_over() {
+    let capped = with_caps(Caps { monthly_bytes: Some(1_500_000), ..Caps::default() });
+    let mut world = plan("xnc", vec![link(20, 10), link(20, 30)], &[capped]).build().join();
+    stream(&mut world, 150, 4);
+    let [client, server] = paths(&world);
+    let capped = &client["wwan0"];
+    assert_eq!(capped.monthly_cap_bytes, Some(1_500_000));
+    // Keep-alives go on.
+    let carried = capped.month_bytes.expect("it is metered");
+    assert!((1_500_000..1_560_000).contains(&carried), "{carried}");
+    let on_link = world.inner.link_stats(0, Direction::Up).pushed_bytes
+        + world.inner.link_stats(0, Direction::Down).delivered_bytes;
+    assert_eq!(carried, on_link, "both ways, with IP headers");
+    assert_eq!((capped.priority, server["wwan0"].priority), (Priority::Backup, Priority::Backup));
+    assert_eq!(client["wwan1"].month_bytes, None);
+    let before = datagrams(&world, "wwan0");
+    stream(&mut world, 30, 4);
+    assert_eq!(datagrams(&world, "wwan0"), before);
+    // A day is not a month.
+    world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + 86_400, true);
+    stream(&mut world, 30, 4);
+    assert_eq!(datagrams(&world, "wwan0"), before);
+    assert!(paths(&world)[0]["wwan0"].day_bytes < Some(100_000));
+    // The month is over.
+    let usage = world.inner.ends_mut().0.usage().clone();
+    assert_eq!(usage.uplinks().collect::<Vec<_>>(), ["wwan0"]);
+    world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + 31 * 86_400, true);
+    stream(&mut world, 30, 4);
+    assert!(datagrams(&world, "wwan0")[0] > before[0] + 100);
+    assert_eq!(paths(&world)[1]["wwan0"].priority, Priority::Primary);
+    // What was stored counts after a restart.
+    world.inner.ends_mut().0.restore_usage(usage);
+    world.flush();
+    world.run(ms(200));
+    let paths = paths(&world);
+    assert_eq!(paths[1]["wwan0"].priority, Priority::Backup);
+    assert!(paths.iter().all(|paths| paths["wwan0"].status == PathStatus::Usable));
+}
+
+#[test]
+fn beyond_its_daily_cap_an_uplink_is_a_backup_until_the_day_is_over() {
+    let caps = Caps { daily_bytes: Some(500_000), monthly_bytes: Some(800_000), billing_day: 16 };
+    let links = vec![link(20, 10), link(20, 30)];
+    let mut world = plan("xnc", links, &[with_caps(caps)]).build().join();
+    let day = |world: &mut World, days: u64| {
+        world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + days * 86_400, true); // 2027-01-15
+        stream(world, 90, 4);
+        let [client, server] = paths(world);
+        let wwan0 = &client["wwan0"];
+        let priorities = (wwan0.priority, server["wwan0"].priority);
+        assert_eq!(priorities.0, priorities.1, "both ends");
+        let carried = (wwan0.day_bytes.expect("a cap"), wwan0.month_bytes.expect("a cap"));
+        (carried.0 / 100_000, carried.1 / 100_000, priorities.0)
+    };
+    assert_eq!(day(&mut world, 0), (5, 5, Priority::Backup));
+    assert_eq!(day(&mut world, 1), (5, 5, Priority::Backup), "its month began on the 16th");
+    assert_eq!(day(&mut world, 2), (3, 8, Priority::Backup), "the month's cap is the lower");
+    assert_eq!(day(&mut world, 3), (0, 8, Priority::Backup), "another day does not help");
+    assert_eq!(day(&mut world, 32), (5, 5, Priority::Backup), "2027-02-16");
+}

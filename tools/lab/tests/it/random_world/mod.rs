@@ -1,0 +1,106 @@
+//! The invariants of the tunnel in random worlds: links that lose, reorder and stop, uplinks that
+//! come and go, a server that restarts, a network that forges, every strategy, all kinds of
+//! traffic.
+//!
+//! ```text
+//! seed ─► Plan ─► World ─► every packet: came it once, unchanged, to where it may, in order?
+//!                    ├──► every 20 ms: is what is kept within its bounds?
+//!                    └──► in the end: does it flow again, is every packet accounted for?
+//! ```
+//!
+//! A failure prints the plan; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test
+//! random_world` runs it alone, `ROADWEAVE_SEEDS=<count>` more of them, from `ROADWEAVE_FIRST` on.
+
+mod crowd;
+mod ledger;
+mod plan;
+mod run;
+
+use std::panic::catch_unwind;
+
+use plan::Plan;
+
+/// Worlds in one run of the test.
+const SEEDS: u64 = 120;
+/// Failures that are told before the test ends.
+const FAILURES_MAX: usize = 3;
+
+#[test]
+fn invariants_hold_in_random_worlds() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("ROADWEAVE_FIRST").unwrap_or(0);
+    let seeds = match number("ROADWEAVE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => first..first + number("ROADWEAVE_SEEDS").unwrap_or(SEEDS),
+    };
+    let mut failed = Vec::new();
+    let mut seen = run::Seen::default();
+    for seed in seeds.clone() {
+        match catch_unwind(|| run::run(&Plan::new(seed))) {
+            Ok(Ok(outcome)) => seen.add(&outcome),
+            Ok(Err(why)) => failed.push((seed, why)),
+            Err(panic) => failed.push((seed, message(&*panic))),
+        }
+        if failed.len() >= FAILURES_MAX {
+            break;
+        }
+    }
+    for (seed, why) in &failed {
+        let plan = Plan::new(*seed);
+        eprintln!(
+            "\n{plan:#?}\n{why}\n\
+             ROADWEAVE_SEED={seed} cargo test -p roadweave-lab --test it random_world"
+        );
+    }
+    let failed: Vec<u64> = failed.iter().map(|(seed, _)| *seed).collect();
+    assert!(failed.is_empty(), "of the seeds {seeds:?} these failed first: {failed:?}");
+    println!("{seen:#?}");
+    if seeds.end - seeds.start >= SEEDS {
+        seen.check();
+    }
+}
+
+#[test]
+fn invariants_hold_in_random_crowds() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("ROADWEAVE_FIRST").unwrap_or(0);
+    let seeds = match number("ROADWEAVE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => first..first + number("ROADWEAVE_SEEDS").unwrap_or(SEEDS),
+    };
+    let (mut vehicles_max, mut held_max) = (0, 0);
+    for seed in seeds.clone() {
+        let outcome = crowd::run(seed).unwrap_or_else(|why| {
+            panic!(
+                "{why}\nROADWEAVE_SEED={seed} cargo test -p roadweave-lab --test it random_world crowds"
+            )
+        });
+        vehicles_max = outcome.vehicles.max(vehicles_max);
+        held_max = outcome.held_max.max(held_max);
+    }
+    if seeds.end - seeds.start >= SEEDS {
+        assert!(vehicles_max == 16 && held_max > 1 << 20, "{vehicles_max} {held_max}");
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_crowds() {
+    for seed in 1_000_000..1_000_003 {
+        assert_eq!(crowd::run(seed), crowd::run(seed));
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_worlds() {
+    for seed in 1_000_000..1_000_008 {
+        let plan = Plan::new(seed);
+        let outcomes = [(); 2].map(|()| run::run(&plan));
+        assert_eq!(outcomes[0], outcomes[1], "{plan:#?}");
+    }
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("it panicked: {}", text.unwrap_or("for an unknown reason"))
+}

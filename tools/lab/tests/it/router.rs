@@ -1,0 +1,328 @@
+//! Two redundant routers over simulated links: what arrives, when, and what the counters say of it.
+//!
+//! ```text
+//! stream ─► near ═══ link 0: 30 ms, loses 2 % in bursts ═══► far ─► in order, each once
+//!                ═══ link 1: 60 ms, loses 15 % in bursts ══►
+//! ```
+//!
+//! The losses are those of the paper's drive (Networking'24 table III).
+
+#[path = "../../../../crates/tunnel/tests/it/figure5/mod.rs"]
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::figure5::{Figure5, Limit};
+use bytes::Bytes;
+use roadweave_emulate::{GilbertElliott, Jitter, Link, LinkSettings, Trace};
+use roadweave_proto::wire::{Geneve, GeneveContent};
+use roadweave_proto::{DropReason, Instant, Order, Rate, UplinkId};
+use roadweave_tunnel::{
+    MemoryIo, Node as _, RecvMeta, Router, RouterConfig, RouterLink, RouterPeer, RouterStatus, turn,
+};
+
+/// One packet a millisecond: 9.6 Mbit/s.
+const PACKET_BYTES: usize = 1_200;
+const SECONDS: u64 = 60;
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A link one way: its delay and the share of packets that it loses in bursts of five.
+#[derive(Clone, Copy)]
+struct Way {
+    delay_ms: u64,
+    loss: f64,
+}
+
+const PAPER: [Way; 2] = [Way { delay_ms: 30, loss: 0.02 }, Way { delay_ms: 60, loss: 0.15 }];
+
+struct World {
+    now: Instant,
+    near: Router,
+    far: Router,
+    /// By link: towards the far router, and back.
+    links: Vec<[Link<Bytes>; 2]>,
+    /// What each link let through towards the far router.
+    carried: Vec<BTreeSet<u32>>,
+    /// First copies, as they came.
+    first_copies: Vec<(Instant, u32)>,
+    /// When each packet left, and when and in which order they came out.
+    sent: BTreeMap<u32, Instant>,
+    out: Vec<(Instant, u32)>,
+}
+
+/// The address of a link's end; the router's side makes the difference.
+fn end(link: usize, far: bool) -> SocketAddr {
+    SocketAddr::from(([10, link as u8, 0, u8::from(far) + 1], 6081))
+}
+
+fn meta(socket: UplinkId, remote: SocketAddr) -> RecvMeta {
+    RecvMeta { socket, remote, local: None, ecn: None, received: None }
+}
+
+impl World {
+    fn new(ways: &[Way], order: Order, seed: u64) -> Self {
+        let router = |far: bool| {
+            let link = |link: usize| RouterLink {
+                name: format!("link{link}"),
+                number: link as u8,
+                socket: link as u32,
+                peer: RouterPeer::At(end(link, !far)),
+            };
+            let links = (0..ways.len()).map(link).collect();
+            let epoch = 1 + u32::from(far);
+            let config = RouterConfig {
+                vni: 1,
+                epoch,
+                hello_begin_us: 0,
+                order,
+                links,
+                inner_sources: None,
+            };
+            Router::new(config).expect("a router")
+        };
+        let link = |(at, way): (usize, &Way)| {
+            [0, 1].map(|direction| {
+                let trace = Trace::constant(Rate::from_kbps(50_000), ms(way.delay_ms));
+                let mut settings = LinkSettings::new(trace, seed * 100 + at as u64 * 2 + direction);
+                settings.burst_loss =
+                    (way.loss > 0.0).then(|| GilbertElliott::bursts(way.loss, 5.0));
+                settings.jitter = Some(Jitter { deviation: ms(2), reorders: true });
+                Link::new(settings)
+            })
+        };
+        Self {
+            now: Instant::ZERO,
+            near: router(false),
+            far: router(true),
+            links: ways.iter().enumerate().map(link).collect(),
+            carried: vec![BTreeSet::new(); ways.len()],
+            first_copies: Vec::new(),
+            sent: BTreeMap::new(),
+            out: Vec::new(),
+        }
+    }
+
+    fn send(&mut self, number: u32) {
+        let mut packet = vec![0x45, 0, (PACKET_BYTES >> 8) as u8, PACKET_BYTES as u8];
+        packet.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        packet.extend(number.to_be_bytes());
+        packet.resize(PACKET_BYTES, 0);
+        self.near.handle_inner(self.now, &packet);
+        self.sent.insert(number, self.now);
+        self.turn();
+    }
+
+    /// Lets both routers do what is due, and moves what they send.
+    fn turn(&mut self) {
+        let now = self.now;
+        let [mut near, mut far] = [MemoryIo::new(now), MemoryIo::new(now)];
+        turn(&mut self.near, &mut near);
+        turn(&mut self.far, &mut far);
+        for (direction, sent) in [near.transmitted, far.transmitted].into_iter().enumerate() {
+            for (route, packet) in sent {
+                let link = route.uplink.expect("a socket").0 as usize;
+                // What a link drops it counts.
+                let _ = self.links[link][direction].push(now, packet.len(), packet);
+            }
+        }
+        let packets = far.delivered.iter();
+        let numbers = packets.map(|packet| packet[20..].first_chunk().expect("a number"));
+        self.out.extend(numbers.map(|number| (now, u32::from_be_bytes(*number))));
+    }
+
+    fn run_until(&mut self, until: Instant) {
+        loop {
+            let links = self.links.iter().flatten().filter_map(Link::poll_timeout);
+            let routers = [&self.near, &self.far].map(Router::poll_timeout).into_iter().flatten();
+            let next = links.chain(routers).min().unwrap_or(until);
+            if next > until {
+                self.now = until;
+                return;
+            }
+            self.now = self.now.max(next);
+            for at in 0..self.links.len() {
+                while let Some(packet) = self.links[at][0].poll(self.now) {
+                    self.note_carried(at, &packet);
+                    let socket = UplinkId(at as u32);
+                    self.far.handle_packet(self.now, &meta(socket, end(at, false)), &packet);
+                }
+                while let Some(packet) = self.links[at][1].poll(self.now) {
+                    let socket = UplinkId(at as u32);
+                    self.near.handle_packet(self.now, &meta(socket, end(at, true)), &packet);
+                }
+            }
+            self.turn();
+        }
+    }
+
+    fn note_carried(&mut self, link: usize, packet: &[u8]) {
+        let parsed = Geneve::parse(packet).expect("the routers write what can be read");
+        if let GeneveContent::Inner { sequence, .. } = parsed.content {
+            let number = sequence.number;
+            if !self.carried.iter().any(|carried| carried.contains(&number)) {
+                self.first_copies.push((self.now, number));
+            }
+            self.carried[link].insert(number);
+        }
+    }
+
+    /// Sends for [`SECONDS`], with `disturb` at each second, and waits for the last packets.
+    fn stream(&mut self, mut disturb: impl FnMut(&mut Self, u64)) {
+        for number in 0..SECONDS as u32 * 1_000 {
+            self.run_until(Instant::from_millis(number.into()));
+            if number % 1_000 == 0 {
+                disturb(self, u64::from(number) / 1_000);
+            }
+            self.send(number);
+        }
+        self.run_until(self.now + ms(3_000));
+    }
+
+    fn numbers(&self) -> BTreeSet<u32> {
+        self.out.iter().map(|(_, number)| *number).collect()
+    }
+
+    fn received(&self) -> RouterStatus {
+        self.far.status()
+    }
+}
+
+fn reorder(millis: u64) -> Order {
+    Order::Reorder { max_buffer: ms(millis) }
+}
+
+#[test]
+fn what_one_link_brings_arrives_in_order_and_only_what_both_lose_is_lost() {
+    let mut world = World::new(&PAPER, reorder(300), 1);
+    world.stream(|_, _| {});
+    let brought: BTreeSet<u32> = world.carried.iter().flatten().copied().collect();
+    assert_eq!(world.numbers(), brought, "all that came, and nothing else");
+    assert!(world.out.windows(2).all(|two| two[0].1 < two[1].1), "in order, each once");
+    let status = world.received();
+    // The last may be lost on both links, so that nobody knows of them.
+    let sent = status.peer_packets;
+    assert!((world.sent.len() as u64 - sent) < 10, "{sent}");
+    assert_eq!(status.peer_packets_lost, sent - brought.len() as u64);
+    for (link, carried) in status.paths.iter().zip(&world.carried) {
+        assert_eq!(link.lost, sent - carried.len() as u64);
+        assert_eq!(link.counters.adopted + link.counters.duplicates, carried.len() as u64);
+    }
+    let adopted: u64 = status.paths.iter().map(|link| link.counters.adopted).sum();
+    assert_eq!(adopted, brought.len() as u64);
+    assert!(status.paths[0].adopted_ratio > 0.9, "the faster link wins most of the time");
+    assert_eq!(status.stats.lanes[0].received.drops.get(DropReason::OutOfOrder), 0);
+    // Nobody waits for longer than the buffer lets it, beyond the way itself.
+    for (at, number) in &world.out {
+        assert!(at.since(world.sent[number]) <= ms(300 + 80), "{number}");
+    }
+}
+
+/// Timeouts and discarded packets.
+type Counts = (u64, u64);
+
+/// What the paper's own algorithm makes of what came.
+fn by_figure_5(world: &World, millis: u64, holds: Limit) -> Counts {
+    let mut paper = Figure5::new(ms(millis), holds);
+    for (at, number) in &world.first_copies {
+        paper.handle(*at, *number);
+    }
+    paper.run_until(world.now);
+    (paper.timeouts, paper.discarded.len() as u64)
+}
+
+/// Table IV of the paper: with 10 ms what the slower link brings comes too late, with 300 ms in
+/// time.
+#[test]
+fn a_short_buffer_discards_what_the_slower_link_brings() {
+    let run = |millis| {
+        let mut world = World::new(&PAPER, reorder(millis), 2);
+        world.stream(|_, _| {});
+        let received = world.received().stats.lanes.remove(0).received;
+        let discarded = received.drops.get(DropReason::OutOfOrder);
+        let brought: BTreeSet<u32> = world.carried.iter().flatten().copied().collect();
+        assert_eq!(
+            world.out.len() as u64 + discarded,
+            brought.len() as u64,
+            "all is accounted for"
+        );
+        assert!(world.out.windows(2).all(|two| two[0].1 < two[1].1), "in order, each once");
+        assert_eq!(received.order.forced, 0, "nothing ended a wait but time");
+        let paper = [Limit::ItsPacketWaits, Limit::NextPacket]
+            .map(|holds| by_figure_5(&world, millis, holds));
+        ((received.order.timeouts, discarded), paper)
+    };
+    let runs = [10, 100, 300, 500, 1000].map(run);
+    println!("timeouts and discarded packets with 10, 100, 300, 500 and 1000 ms: {runs:?}");
+    let ours = runs.map(|(ours, _)| ours);
+    assert!(ours[0].0 > 100 && ours[0].1 > 100, "{runs:?}");
+    assert!(ours[1..].iter().all(|(_, discarded)| *discarded == 0), "{runs:?}");
+    // The paper's own algorithm, whichever way it is read, counts much the same.
+    let is_near = |(one, other): (u64, u64)| one.abs_diff(other) <= 1 + one.max(other) / 20;
+    assert!(
+        runs.iter().all(|(ours, paper)| {
+            paper.iter().all(|paper| is_near((ours.0, paper.0)) && is_near((ours.1, paper.1)))
+        }),
+        "{runs:?}"
+    );
+    // What is left are the packets that both links lost.
+    assert!(
+        ours[1..].iter().all(|(timeouts, _)| (1..ours[0].0 / 2).contains(timeouts)),
+        "{runs:?}"
+    );
+}
+
+#[test]
+fn without_reordering_packets_go_out_as_they_come_but_none_twice() {
+    let mut world = World::new(&PAPER, Order::Pass, 3);
+    world.stream(|_, _| {});
+    let brought: BTreeSet<u32> = world.carried.iter().flatten().copied().collect();
+    assert_eq!((world.numbers(), world.out.len()), (brought.clone(), brought.len()));
+    assert!(world.out.windows(2).any(|two| two[0].1 > two[1].1), "not in order");
+}
+
+#[test]
+fn links_that_die_in_turn_cost_nothing() {
+    let mut world = World::new(&PAPER.map(|way| Way { loss: 0.0, ..way }), reorder(300), 4);
+    world.stream(|world, second| {
+        let now = world.now;
+        for (at, ways) in world.links.iter_mut().enumerate() {
+            // Each is dead for five seconds of twenty, never both; both directions.
+            let dead = second / 5 % 4 == at as u64 * 2;
+            ways.iter_mut().for_each(|way| way.set_dead(now, dead));
+        }
+    });
+    assert_eq!(world.out.len(), world.sent.len());
+    assert!(world.out.windows(2).all(|two| two[0].1 < two[1].1));
+    let status = world.received();
+    assert!(status.paths.iter().all(|link| link.counters.silences > 0), "and they were noticed");
+}
+
+#[test]
+fn a_stream_goes_on_after_all_links_were_dead() {
+    let mut world = World::new(&PAPER, reorder(300), 5);
+    world.stream(|world, second| {
+        let now = world.now;
+        let dead = (20..30).contains(&second);
+        world.links.iter_mut().flatten().for_each(|way| way.set_dead(now, dead));
+    });
+    let back = Instant::from_millis(30_000);
+    let first = world.out.iter().find(|(at, _)| *at >= back).expect("it goes on");
+    // The packets of the outage are waited for, as any that are missing.
+    assert!(first.0.since(back) <= ms(300 + 80), "{:?}", first.0);
+    let brought: BTreeSet<u32> = world.carried.iter().flatten().copied().collect();
+    assert_eq!(world.numbers(), brought);
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    let run = |seed| {
+        let mut world = World::new(&PAPER, reorder(50), seed);
+        world.stream(|_, _| {});
+        (world.out, world.far.status())
+    };
+    assert_eq!(run(6), run(6));
+    assert_ne!(run(6).0, run(7).0);
+}

@@ -1,0 +1,267 @@
+//! Speed tests over simulated links: what they tell, what they cost, and how they end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::world::{
+    LinkPlan, Plan, World, arrivals, delays, link, ms, name, packet_up, percentile,
+};
+use roadweave_emulate::{Direction, GilbertElliott};
+use roadweave_proto::DropReason;
+use roadweave_tunnel::{
+    Caps, LaneConfig, LoadReport, SpeedtestError, SpeedtestLimits, SpeedtestPlan, SpeedtestReport,
+    SpeedtestState, UplinkPolicy,
+};
+
+fn plan(links: Vec<LinkPlan>) -> Plan {
+    Plan { speedtest: Some(SpeedtestLimits::default()), ..Plan::new("xnc", links) }
+}
+
+/// Three seconds for each direction, of all uplinks that cost nothing.
+fn usual() -> SpeedtestPlan {
+    SpeedtestPlan {
+        uplinks: Vec::new(),
+        duration: Duration::from_secs(3),
+        bytes_max: 1 << 30,
+        metered: false,
+    }
+}
+
+fn begin(world: &mut World, plan: &SpeedtestPlan) -> Result<(), SpeedtestError> {
+    let now = world.now;
+    world.inner.ends_mut().0.begin_speedtest(now, plan)
+}
+
+fn report(world: &mut World) -> SpeedtestReport {
+    let now = world.now;
+    world.inner.ends_mut().0.speedtest(now).expect("there was one")
+}
+
+/// The report once it is over; meanwhile `each` happens every 20 ms.
+fn finish_with(world: &mut World, mut each: impl FnMut(&mut World)) -> SpeedtestReport {
+    for _ in 0..10_000 {
+        each(world);
+        world.flush();
+        world.run(ms(20));
+        let report = report(world);
+        if report.state != SpeedtestState::Running {
+            return report;
+        }
+    }
+    panic!("it never ends: {:?}", report(world));
+}
+
+fn measured(world: &mut World, plan: &SpeedtestPlan) -> SpeedtestReport {
+    begin(world, plan).expect("it begins");
+    finish_with(world, |_| {})
+}
+
+fn mbps(load: Option<&LoadReport>) -> f64 {
+    load.and_then(|load| load.bps).map_or(0.0, |bps| bps as f64 / 1e6)
+}
+
+/// Bytes that a link took so far, both ways.
+fn carried(world: &World, link: usize) -> u64 {
+    let bytes = |direction| world.inner.link_stats(link, direction).delivered_bytes;
+    bytes(Direction::Up) + bytes(Direction::Down)
+}
+
+#[test]
+fn each_link_shows_its_rate_and_all_together_their_sum() {
+    let links = vec![link(20, 20), link(6, 40)];
+    let mut world = plan(links).build().join();
+    let report = measured(&mut world, &usual());
+    assert_eq!((report.state, report.rows.len()), (SpeedtestState::Done, 3), "{report:#?}");
+    // Acknowledgements come back by the fastest path.
+    for (row, (rate, rtt)) in report.rows.iter().zip([(20.0, 40.0), (6.0, 60.0), (26.0, 0.0)]) {
+        for load in [row.down.as_ref(), row.up.as_ref()] {
+            let share = mbps(load) / rate;
+            // Headers take some percent of what a link carries.
+            assert!((0.88..=1.0).contains(&share), "{share} of {rate}: {row:#?}");
+            let load = load.expect("measured");
+            assert!(load.loss < Some(0.02) && !load.is_short, "{load:?}");
+            let loaded = load.loaded_rtt_ms.expect("it is known");
+            assert!(loaded >= rtt, "{loaded}");
+        }
+        if let Some(idle) = row.idle_rtt_ms {
+            assert!((rtt..rtt + 8.0).contains(&idle), "{idle} of {rtt}");
+        }
+    }
+    let client = world.client_status().stats;
+    assert!(client.load.sent_bytes > 0 && client.load.received_bytes > 0);
+    assert_eq!(client.drops.get(DropReason::UnaskedLoad), 0);
+    assert_eq!(world.inner.server_status()[0].stats.drops.get(DropReason::UnaskedLoad), 0);
+    assert!(client.lanes.iter().all(|lane| lane.sent.source_datagrams == 0), "nothing in lanes");
+}
+
+/// The delays of a lane's packets on the first link, ascending, while `test` is measured; and how
+/// often one had not left within 3 ms.
+fn delays_beside(test: Option<&str>) -> (Vec<f64>, usize) {
+    let lane = |strategy: &str| vec![LaneConfig::new("default", strategy.parse().expect("known"))];
+    let world =
+        plan(vec![link(20, 20), link(20, 20)]).build_with(lane("single:wwan0"), lane("xnc"));
+    let mut world = world.join();
+    if let Some(uplink) = test {
+        let plan = SpeedtestPlan { uplinks: vec![uplink.into()], ..usual() };
+        begin(&mut world, &plan).expect("it begins");
+    }
+    let (mut sent, mut held) = (BTreeMap::new(), 0);
+    for number in 0..350 {
+        sent.insert(number, world.now);
+        world.send_up(&packet_up(number, 1_000));
+        world.run(ms(3));
+        held += usize::from(world.client_status().stats.lanes[0].sent.queue_bytes > 0);
+        world.run(ms(17));
+        if test.is_some() {
+            report(&mut world);
+        }
+    }
+    world.run(ms(1_000));
+    assert!(test.is_none() || mbps(report(&mut world).rows[0].up.as_ref()) > 16.0);
+    let arrived = arrivals(&world.up);
+    assert_eq!(arrived.len(), sent.len(), "{test:?}: nothing is lost");
+    (delays(&sent, &arrived), held)
+}
+
+#[test]
+fn a_lane_on_another_path_notices_nothing_and_one_on_the_same_waits_in_no_queue_of_ours() {
+    let (alone, _) = delays_beside(None);
+    let (beside, held_beside) = delays_beside(Some("wwan1"));
+    let (on_it, held) = delays_beside(Some("wwan0"));
+    let at = |delays: &[f64], share| percentile(delays, share);
+    println!("{} {} {}", at(&alone, 0.99), at(&beside, 0.99), at(&on_it, 0.99));
+    assert!(at(&beside, 0.99) <= at(&alone, 0.99) + 2.0 && held_beside == 0);
+    // While the congestion control shrinks its window to empty the queue of the link, all waits.
+    assert!(held <= 14, "{held} of 350 have waited here");
+    // What they wait for is the queue of the link under test, which its congestion control makes.
+    assert!(at(&on_it, 0.5) <= at(&alone, 0.5) + 45.0, "{} {}", at(&alone, 0.5), at(&on_it, 0.5));
+}
+
+#[test]
+fn the_limit_holds_whatever_the_links_carry() {
+    let mut world = plan(vec![link(50, 10), link(50, 10)]).build().join();
+    let before = carried(&world, 0) + carried(&world, 1);
+    let limit = 3_000_000;
+    let report = measured(&mut world, &SpeedtestPlan { bytes_max: limit, ..usual() });
+    let taken = carried(&world, 0) + carried(&world, 1) - before;
+    assert!(report.used_bytes <= limit && taken < limit * 11 / 10, "{taken}: {report:#?}");
+    assert!(taken > limit * 8 / 10, "{taken}: it is used");
+    let row = &report.rows[0];
+    assert!(row.up.as_ref().is_some_and(|load| load.is_short), "{row:?}");
+    assert!(mbps(row.down.as_ref()) > 20.0, "{row:?}");
+    let little = begin(&mut world, &SpeedtestPlan { bytes_max: 1_000_000, ..usual() });
+    assert_eq!(little, Err(SpeedtestError::Limit { least: 1_500_000 }));
+}
+
+#[test]
+fn a_metered_uplink_is_left_out_unless_it_is_meant() {
+    let caps = Caps { monthly_bytes: Some(1 << 40), ..Caps::default() };
+    let policies = [(name(1), UplinkPolicy { caps, ..UplinkPolicy::default() })];
+    let links = vec![link(10, 20), link(10, 20)];
+    let mut world = Plan { policies: policies.into(), ..plan(links) }.build().join();
+    let before = carried(&world, 1);
+    let report = measured(&mut world, &usual());
+    let [first, second] = &report.rows[..] else { panic!("{report:#?}") };
+    assert!(mbps(first.up.as_ref()) > 8.0, "{first:?}");
+    assert!(second.left_out.as_ref().is_some_and(|why| why.contains("--metered")), "{second:?}");
+    assert!(second.up.is_none() && carried(&world, 1) - before < 200_000);
+    let named = SpeedtestPlan { uplinks: vec![name(1)], ..usual() };
+    let report = measured(&mut world, &named);
+    assert!(report.rows.len() == 1 && mbps(report.rows[0].up.as_ref()) > 8.0, "{report:#?}");
+    let all = measured(&mut world, &SpeedtestPlan { metered: true, ..usual() });
+    assert_eq!(all.rows.len(), 3);
+}
+
+#[test]
+fn a_link_that_loses_packets_shows_what_it_loses() {
+    let mut lossy = link(10, 20);
+    lossy.settings = |mut settings| {
+        settings.burst_loss = Some(GilbertElliott::bursts(0.05, 1.5));
+        settings
+    };
+    let mut world = plan(vec![lossy]).build().join();
+    let report = measured(&mut world, &usual());
+    let [row] = &report.rows[..] else { panic!("one uplink alone: {report:#?}") };
+    for load in [row.down.as_ref(), row.up.as_ref()] {
+        let loss = load.and_then(|load| load.loss).expect("it is known");
+        assert!((0.03..0.08).contains(&loss), "{row:?}");
+    }
+}
+
+#[test]
+fn a_server_that_allows_none_says_so_at_once() {
+    let mut world = Plan { speedtest: None, ..plan(vec![link(10, 20)]) }.build().join();
+    let began = world.now;
+    let report = measured(&mut world, &usual());
+    assert_eq!(report.state, SpeedtestState::Failed);
+    assert!(report.error.is_some_and(|why| why.contains("enabled = true")));
+    assert!(world.now.since(began) < ms(500));
+    let refused = world.inner.ends_mut().1.refusals()["speedtest-off"];
+    assert_eq!(refused, 1);
+}
+
+#[test]
+fn what_a_server_allows_in_an_hour_is_used_up_and_a_new_session_brings_no_more() {
+    let limits = SpeedtestLimits { per_hour: 2, ..SpeedtestLimits::default() };
+    let mut world = Plan { speedtest: Some(limits), ..plan(vec![link(10, 20)]) }.build().join();
+    assert_eq!(measured(&mut world, &usual()).state, SpeedtestState::Done);
+    let again = measured(&mut world, &usual());
+    assert!(again.error.as_ref().is_some_and(|why| why.contains("tests_per_hour")), "{again:?}");
+    // The client forgets its session, and comes back.
+    world.set_dead(0, true);
+    world.run(Duration::from_secs(60));
+    world.set_dead(0, false);
+    world.run(Duration::from_secs(60));
+    let again = measured(&mut world, &usual());
+    assert!(again.error.as_ref().is_some_and(|why| why.contains("tests_per_hour")), "{again:?}");
+    world.run(Duration::from_secs(3_600));
+    assert_eq!(measured(&mut world, &usual()).state, SpeedtestState::Done);
+}
+
+#[test]
+fn a_test_ends_with_its_session_with_its_path_and_with_whoever_wants_to_know() {
+    let mut world = plan(vec![link(10, 20)]).build().join();
+    begin(&mut world, &usual()).expect("it begins");
+    world.run(ms(1_000));
+    assert_eq!(begin(&mut world, &usual()), Err(SpeedtestError::UnderWay));
+    world.restart_server();
+    let report = finish_with(&mut world, |_| {});
+    assert!(report.error.is_some_and(|why| why.contains("the session ended")));
+
+    let mut world = plan(vec![link(10, 20)]).build().join();
+    begin(&mut world, &usual()).expect("it begins");
+    world.run(ms(1_000));
+    world.set_dead(0, true);
+    let began = world.now;
+    let report = finish_with(&mut world, |_| {});
+    assert!(report.state == SpeedtestState::Failed && report.error.is_some(), "{report:?}");
+    assert!(world.now.since(began) < Duration::from_secs(20), "{}", world.now);
+
+    let mut world = plan(vec![link(10, 20)]).build().join();
+    let long = SpeedtestPlan { duration: Duration::from_secs(10), ..usual() };
+    begin(&mut world, &long).expect("it begins");
+    world.run(ms(5_500));
+    let before = carried(&world, 0);
+    world.run(ms(3_000));
+    assert!(carried(&world, 0) - before < 100_000, "nobody asks, and nothing is sent");
+    assert!(report_error(&mut world).contains("nobody asks"));
+    assert_eq!(measured(&mut world, &usual()).state, SpeedtestState::Done, "another can begin");
+}
+
+fn report_error(world: &mut World) -> String {
+    report(world).error.unwrap_or_default()
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_with_the_reason() {
+    let mut world = plan(vec![link(10, 20)]).build();
+    assert_eq!(begin(&mut world, &usual()), Err(SpeedtestError::NoSession));
+    world = world.join();
+    let named = |name: &str| SpeedtestPlan { uplinks: vec![name.into()], ..usual() };
+    let error = begin(&mut world, &named("wwan7")).expect_err("there is none").to_string();
+    assert!(error.contains("wwan7") && error.contains("there are: wwan0"), "{error}");
+    for seconds in [0, 11] {
+        let plan = SpeedtestPlan { duration: Duration::from_secs(seconds), ..usual() };
+        assert_eq!(begin(&mut world, &plan), Err(SpeedtestError::Duration));
+    }
+}

@@ -1,0 +1,191 @@
+//! What clients that nobody answers ask of a server and of their networks, and how soon they are
+//! back.
+
+use std::time::Duration;
+
+use roadweave_lab::crowd::{Crowd, CrowdConfig};
+use roadweave_proto::{PathStatus, UplinkId};
+
+const PATHS: u32 = 4;
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn run(crowd: &mut Crowd, time: Duration) {
+    crowd.run_until(crowd.now() + time);
+}
+
+/// So many clients, of which none has begun; each packet takes `time` of the server's processor,
+/// and of the one that all clients share.
+fn crowd(clients: usize, time: Duration, seed: u64) -> Crowd {
+    let (server_time, vehicles_time) = (time, time);
+    let uplinks = PATHS;
+    Crowd::new(CrowdConfig {
+        uplinks,
+        server_time,
+        vehicles_time,
+        seed,
+        ..CrowdConfig::new(clients, "minrtt")
+    })
+    .unwrap()
+}
+
+/// Clients that have sessions.
+fn joined(clients: usize, time: Duration, seed: u64) -> Crowd {
+    let mut crowd = crowd(clients, time, seed);
+    for vehicle in 0..clients {
+        crowd.start(vehicle, 0);
+        run(&mut crowd, ms(97));
+    }
+    run(&mut crowd, ms(20_000));
+    assert_eq!(usable(&mut crowd, clients), clients * PATHS as usize);
+    crowd
+}
+
+/// How many paths are usable, as clients see it.
+fn usable(crowd: &mut Crowd, clients: usize) -> usize {
+    let sessions = (0..clients).filter_map(|it| crowd.client(it)?.status());
+    let paths = sessions.flat_map(|session| session.paths);
+    paths.filter(|path| path.status == PathStatus::Usable).count()
+}
+
+/// How many packets clients send in each of the next seconds.
+fn packets_up(crowd: &mut Crowd, seconds: usize) -> Vec<u64> {
+    let second = |_| {
+        let before = crowd.counts().up;
+        run(crowd, ms(1_000));
+        crowd.counts().up - before
+    };
+    (0..seconds).map(second).collect()
+}
+
+fn set_dead(crowd: &mut Crowd, vehicle: usize, dead: bool) {
+    (0..PATHS).for_each(|uplink| crowd.set_dead(vehicle, uplink, dead));
+}
+
+/// How long it takes until a client has a usable path at a server that knows its session.
+fn time_until_back(crowd: &mut Crowd) -> Duration {
+    let begin = crowd.now();
+    let is_back = |crowd: &mut Crowd| {
+        usable(crowd, 1) > 0 && crowd.joined() == 1 && crowd.server().status().len() == 1
+    };
+    while !is_back(crowd) {
+        assert!(crowd.now() - begin < ms(60_000), "it stays away");
+        run(crowd, ms(20));
+    }
+    crowd.now() - begin
+}
+
+#[test]
+fn after_a_minute_without_an_answer_a_client_sends_a_few_packets_in_a_second() {
+    const CLIENTS: usize = 20;
+    let each = |packets: Vec<u64>| {
+        packets.iter().sum::<u64>() as f64 / packets.len() as f64 / CLIENTS as f64
+    };
+    // They have never had a session.
+    let mut new = crowd(CLIENTS, Duration::ZERO, 1);
+    (0..CLIENTS).for_each(|vehicle| set_dead(&mut new, vehicle, true));
+    (0..CLIENTS).for_each(|vehicle| new.start(vehicle, 0));
+    let first = each(packets_up(&mut new, 10));
+    run(&mut new, ms(50_000));
+    let later = each(packets_up(&mut new, 20));
+    // They have sessions, which a server that is gone might remember.
+    let mut former = joined(CLIENTS, Duration::ZERO, 1);
+    (0..CLIENTS).for_each(|vehicle| set_dead(&mut former, vehicle, true));
+    run(&mut former, ms(60_000));
+    let beside = each(packets_up(&mut former, 20));
+    println!("first {first}, later {later}, beside a session {beside}");
+    assert!(first <= 9.0 && later <= 3.2 && beside <= 4.2);
+}
+
+#[test]
+fn a_client_is_back_soon_after_the_first_of_its_links_is() {
+    for (restarts, told, most) in
+        [(false, false, 4_500), (true, false, 12_000), (true, true, 1_500)]
+    {
+        let took = (0..10).map(|seed| {
+            let mut crowd = joined(1, Duration::ZERO, seed);
+            set_dead(&mut crowd, 0, true);
+            run(&mut crowd, ms(15_000));
+            if restarts {
+                crowd.restart_server().unwrap();
+            }
+            run(&mut crowd, ms(15_000 + 137 * seed));
+            let uplink = seed as u32 % PATHS;
+            crowd.set_dead(0, uplink, false);
+            let now = crowd.now();
+            if told {
+                let client = crowd.client(0).unwrap();
+                client.on_new_addresses(now, UplinkId(uplink), "192.0.2.7".into());
+                crowd.flush();
+            }
+            time_until_back(&mut crowd)
+        });
+        let took: Vec<Duration> = took.collect();
+        println!("restarts {restarts}, told {told}: {took:?}");
+        assert!(took.iter().all(|it| *it <= ms(most)), "{took:?}");
+    }
+}
+
+#[test]
+fn an_uplink_that_comes_after_minutes_without_any_is_tried_at_once() {
+    let mut crowd = crowd(1, Duration::ZERO, 3);
+    set_dead(&mut crowd, 0, true);
+    crowd.start(0, 0);
+    run(&mut crowd, ms(300_000));
+    crowd.set_dead(0, 2, false);
+    let now = crowd.now();
+    let client = crowd.client(0).unwrap();
+    client.remove_uplink(now, UplinkId(2));
+    client.add_uplink(now, UplinkId(2), "wwan2");
+    crowd.flush();
+    let took = time_until_back(&mut crowd);
+    assert!(took <= ms(1_500), "{took:?}");
+}
+
+#[test]
+fn clients_that_lose_a_server_at_the_same_moment_come_apart() {
+    const CLIENTS: usize = 200;
+    let mut crowd = joined(CLIENTS, Duration::ZERO, 1);
+    let now = crowd.now();
+    // It says goodbye to all, and is away for a while.
+    crowd.server().close(now);
+    crowd.flush();
+    crowd.pause_server(ms(60_000));
+    run(&mut crowd, ms(3_000));
+    let attempts = |crowd: &mut Crowd| -> u64 {
+        let now = crowd.now();
+        let of = |vehicle| crowd.client(vehicle).map(|client| client.uplinks(now));
+        let uplinks = (0..CLIENTS).filter_map(of).flatten();
+        uplinks.flat_map(|uplink| uplink.servers).map(|pair| pair.attempts).sum()
+    };
+    let mut begun = Vec::new();
+    for _ in 0..300 {
+        let before = attempts(&mut crowd);
+        run(&mut crowd, ms(100));
+        begun.push(attempts(&mut crowd) - before);
+    }
+    let mean = begun.iter().sum::<u64>() as f64 / begun.len() as f64;
+    println!("in 100 ms {mean} attempts begin of {CLIENTS} clients: {begun:?}");
+    // One each four seconds of each client.
+    assert!((4.0..=7.5).contains(&mean), "{mean}");
+    assert!(begun.iter().all(|it| *it <= 20), "{begun:?}");
+}
+
+#[test]
+fn all_are_back_though_both_ends_have_more_to_do_than_they_can() {
+    const CLIENTS: usize = 150;
+    let mut crowd = joined(CLIENTS, Duration::from_micros(530), 1);
+    crowd.restart_server().unwrap();
+    let begin = crowd.now();
+    loop {
+        run(&mut crowd, ms(1_000));
+        let (sessions, took) = (crowd.server().status().len(), crowd.now() - begin);
+        if sessions == CLIENTS && usable(&mut crowd, CLIENTS) == CLIENTS * PATHS as usize {
+            println!("all are back after {took:?}");
+            break;
+        }
+        assert!(took < ms(30_000), "{sessions} sessions after {took:?}");
+    }
+}

@@ -1,0 +1,264 @@
+//! The program under test, and what stands around it.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::UdpSocket;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+/// A process that ends with its test.
+pub struct Process(Option<Child>);
+
+impl Process {
+    /// What it has printed, once it is over.
+    pub fn output(mut self) -> Output {
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+
+    /// Whether it has ended by itself.
+    pub fn is_over(&mut self) -> bool {
+        self.0.as_mut().unwrap().try_wait().unwrap().is_some()
+    }
+
+    /// What it has in memory, in KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let id = self.0.as_ref().unwrap().id();
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        let child = self.0.as_mut().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Starts `roadweave-video` with these words.
+pub fn start(words: &[&str]) -> Process {
+    start_command(Command::new(env!("CARGO_BIN_EXE_roadweave-video")).args(words))
+}
+
+/// Starts a program whose output is kept.
+pub fn start_command(command: &mut Command) -> Process {
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
+    Process(Some(command.env_remove("ROADWEAVE_LOG").spawn().unwrap()))
+}
+
+/// Runs `roadweave-video` with these words to its end.
+pub fn run(words: &[&str]) -> Output {
+    start(words).output()
+}
+
+/// The lines of statistics of a run, the last of which is about the whole.
+pub fn reports(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.last().unwrap()["span"], "whole", "{text}{said}");
+    lines
+}
+
+/// The last report of a run.
+pub fn whole(output: &Output) -> Value {
+    reports(output).pop().unwrap()
+}
+
+/// A UDP port that is free.
+pub fn free_port() -> u16 {
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Waits until `is_there` says so.
+pub fn wait_until(what: &str, is_there: impl FnMut() -> bool) {
+    wait_up_to(Duration::from_secs(30), what, is_there);
+}
+
+/// Waits so long at most.
+pub fn wait_up_to(most: Duration, what: &str, mut is_there: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_there() {
+        assert!(began.elapsed() < most, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether somebody listens at this UDP port.
+pub fn is_taken(port: u16) -> bool {
+    let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
+    sockets.contains(&format!(":{port:04X} "))
+}
+
+/// A number of a report.
+pub fn number(report: &Value, field: &str) -> f64 {
+    report[field].as_f64().unwrap_or_else(|| panic!("no {field} in {report}"))
+}
+
+/// The socket of the tunnel's program: says each of these targets of a frame for so long, ten times
+/// a second; when each was said first, in ms since the Unix epoch.
+pub fn serve(socket: &Path, targets: &[(Value, Duration)]) -> thread::JoinHandle<Vec<f64>> {
+    let listener = UnixListener::bind(socket).unwrap();
+    let targets = targets.to_vec();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = String::new();
+        BufReader::new(&stream).read_line(&mut asked).unwrap();
+        let asked: Value = serde_json::from_str(&asked).unwrap();
+        assert_eq!(asked["params"]["topic"], "encoder");
+        let mut say = |message: Value| writeln!(stream, "{message}").is_ok();
+        say(json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "topic": "encoder" } }));
+        let mut changes = Vec::new();
+        for (lane, hold) in targets {
+            let began = Instant::now();
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            changes.push(now.as_secs_f64() * 1e3);
+            while began.elapsed() < hold {
+                let params = json!({ "lanes": { "real-time": lane } });
+                if !say(json!({ "jsonrpc": "2.0", "method": "encoder", "params": params })) {
+                    return changes;
+                }
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+        changes
+    })
+}
+
+/// The tunnel's program, which says what a lane may have and is told what is worth nothing.
+#[derive(Clone)]
+pub struct Program {
+    lane: Arc<Mutex<Value>>,
+    told: Arc<Mutex<Vec<Value>>>,
+    connections: Arc<AtomicU64>,
+    restart: Arc<AtomicU64>,
+}
+
+impl Program {
+    /// At this socket, with this of the lane.
+    pub fn start(socket: &Path, lane: Value) -> Self {
+        let listener = UnixListener::bind(socket).unwrap();
+        let program = Self {
+            lane: Arc::new(Mutex::new(lane)),
+            told: Arc::default(),
+            connections: Arc::default(),
+            restart: Arc::default(),
+        };
+        let own = program.clone();
+        thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                let program = own.clone();
+                thread::spawn(move || program.serve(&stream));
+            }
+        });
+        program
+    }
+
+    /// Says this of the lane from now on.
+    pub fn say(&self, lane: Value) {
+        *self.lane.lock().unwrap() = lane;
+    }
+
+    /// Ends all connections, and says this to those who come again.
+    pub fn begin_anew(&self, lane: Value) {
+        let before = self.connections.load(Ordering::Relaxed);
+        self.say(lane);
+        self.restart.fetch_add(1, Ordering::Relaxed);
+        wait_until("nobody subscribes again", || self.connections.load(Ordering::Relaxed) > before);
+    }
+
+    /// What it was told.
+    pub fn told(&self) -> Vec<Value> {
+        self.told.lock().unwrap().clone()
+    }
+
+    fn serve(&self, mut stream: &UnixStream) {
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        let asked: Value = serde_json::from_str(&line).unwrap();
+        if asked["method"] == "supersede" {
+            self.told.lock().unwrap().push(asked["params"].clone());
+            let answer = json!({ "id": asked["id"], "result": { "packets": 3 } });
+            writeln!(stream, "{answer}").unwrap();
+            return;
+        }
+        assert_eq!(asked["params"]["topic"], "encoder");
+        let restart = self.restart.load(Ordering::Relaxed);
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        let result =
+            json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "topic": "encoder" } });
+        let mut message = result;
+        while writeln!(stream, "{message}").is_ok() {
+            thread::sleep(Duration::from_millis(10));
+            if self.restart.load(Ordering::Relaxed) != restart {
+                return;
+            }
+            let params = json!({ "lanes": { "real-time": *self.lane.lock().unwrap() } });
+            message = json!({ "jsonrpc": "2.0", "method": "encoder", "params": params });
+        }
+    }
+}
+
+/// What an RTP packet says in its header, and its payload.
+pub struct Rtp<'a> {
+    /// Its number.
+    pub number: u16,
+    /// Its frame's time.
+    pub timestamp: u32,
+    /// Its source.
+    pub ssrc: u32,
+    /// Whether it is its frame's last.
+    pub marker: bool,
+    /// The number of its frame, of the stamp.
+    pub frame: u16,
+    /// What it carries.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Rtp<'a> {
+    /// A packet of the sender's video, which has a stamp.
+    pub fn read(packet: &'a [u8]) -> Option<Self> {
+        let is_video = packet.len() > 28 && matches!(packet[1] & 0x7f, 96..=98);
+        let four = |at: usize| u32::from_be_bytes(packet[at..at + 4].try_into().unwrap());
+        is_video.then(|| Self {
+            number: u16::from_be_bytes([packet[2], packet[3]]),
+            timestamp: four(4),
+            ssrc: four(8),
+            marker: packet[1] & 0x80 != 0,
+            frame: u16::from_be_bytes([packet[26], packet[27]]),
+            payload: &packet[28..],
+        })
+    }
+
+    /// Whether it is the first one of a key frame.
+    pub fn begins_key_frame(&self, codec: &str) -> bool {
+        match (codec, self.payload) {
+            // Several units in a packet: the delimiter, which has two bytes, and what is behind it.
+            ("h264", [first, _, _, 9, _, _, _, kind, ..]) => first & 31 == 24 && kind & 31 == 7,
+            // A whole descriptor with 15 bits of the picture's number, or the least one.
+            ("vp8", [0x90, 0x80, number, rest @ ..]) => {
+                rest.get(usize::from(number >> 7)).is_some_and(|header| header & 1 == 0)
+            }
+            ("vp8", [0x10, header, ..]) => header & 1 == 0,
+            ("h265", [first, ..]) => first >> 1 & 63 == 48,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What a bad disk, a stranger and a sender whose numbers leap can do to the receiver.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::{
+    Process, free_port, is_taken, number, reports, start, start_command, wait_until, whole,
+};
+
+/// A receiver that listens at `port`.
+fn receiver(port: u16, more: &[&str]) -> Process {
+    let listen = port.to_string();
+    let receiver = start(&[&["receive", "--listen", &listen, "--json"][..], more].concat());
+    wait_until("nobody listens", || is_taken(port));
+    receiver
+}
+
+/// A sender of small pictures to `port`.
+fn sender(port: u16, seconds: &str, more: &[&str]) -> Process {
+    let to = format!("127.0.0.1:{port}");
+    let words = ["send", "--to", &to, "--size", "320x240", "--json", "--seconds", seconds];
+    start(&[&words[..], more].concat())
+}
+
+/// What a run said on standard error that has this in it.
+fn said(output: &Output, part: &str) -> usize {
+    String::from_utf8_lossy(&output.stderr).lines().filter(|line| line.contains(part)).count()
+}
+
+#[test]
+fn a_disk_that_is_full_is_told_once_and_pictures_go_on() {
+    let port = free_port();
+    let full = ["--frames", "/dev/full", "--write", "/dev/full", "--seconds", "8"];
+    let receiver = receiver(port, &full);
+    let sent = sender(port, "5", &["--bitrate", "1M", "--frames", "/dev/full"]).output();
+    let received = receiver.output();
+    let frames = number(&whole(&sent), "frames");
+    let shown = number(&whole(&received), "frames_shown");
+    assert!(frames > 60.0 && shown > 0.9 * frames - 5.0, "{shown} of {frames}");
+    assert_eq!((said(&received, "No space left"), said(&sent, "No space left")), (2, 1));
+}
+
+#[test]
+fn a_disk_that_hangs_is_told_once_and_pictures_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let pipe = pipe.to_str().unwrap();
+    assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    // Opens it, and reads nothing.
+    let script = format!("exec 3<{pipe}; exec sleep 60");
+    let reader = start_command(Command::new("sh").args(["-c", &script]));
+    let port = free_port();
+    let receiver = receiver(port, &["--write", pipe, "--seconds", "9"]);
+    let sent = whole(&sender(port, "6", &["--bitrate", "3M"]).output());
+    let output = receiver.output();
+    let received = whole(&output);
+    let shown = number(&received, "frames_shown");
+    assert!(shown > 0.9 * number(&sent, "frames") - 5.0, "{sent} {received}");
+    assert!(said(&output, "not all of") <= 1, "{output:?}");
+    drop(reader);
+}
+
+/// Passes packets on between a sender and a receiver, and changes the sender's on their way, as it
+/// is so long after the first.
+fn changing_link(receiver: u16, change: impl Fn(Duration, &mut [u8]) + Send + 'static) -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let receiver = SocketAddr::from(([127, 0, 0, 1], receiver));
+        let (mut sender, mut bytes, mut began) = (None, [0; 2048], None);
+        while let Ok((length, from)) = socket.recv_from(&mut bytes) {
+            let packet = &mut bytes[..length];
+            if from == receiver {
+                let _ = sender.map(|sender| socket.send_to(packet, sender));
+                continue;
+            }
+            sender = Some(from);
+            let since = began.get_or_insert_with(Instant::now).elapsed();
+            if length > 28 && packet[1] & 0x7f == 96 {
+                change(since, packet);
+            }
+            let _ = socket.send_to(packet, receiver);
+        }
+    });
+    port
+}
+
+fn add_16(bytes: &mut [u8], more: u16) {
+    let value = u16::from_be_bytes(bytes.try_into().unwrap()).wrapping_add(more);
+    bytes.copy_from_slice(&value.to_be_bytes());
+}
+
+fn add_32(bytes: &mut [u8], more: u32) {
+    let value = u32::from_be_bytes(bytes.try_into().unwrap()).wrapping_add(more);
+    bytes.copy_from_slice(&value.to_be_bytes());
+}
+
+/// The seconds of a receiver behind a link that changes packets.
+fn behind(change: impl Fn(Duration, &mut [u8]) + Send + 'static) -> (Vec<Value>, u64) {
+    let port = free_port();
+    let receiver = receiver(port, &["--seconds", "15"]);
+    let link = changing_link(port, change);
+    let sender = sender(link, "17", &["--bitrate", "1M"]);
+    thread::sleep(Duration::from_secs(2));
+    let before = receiver.memory_kib();
+    thread::sleep(Duration::from_secs(10));
+    let grown = receiver.memory_kib().saturating_sub(before);
+    let output = receiver.output();
+    drop(sender);
+    let reports = reports(&output);
+    (reports, grown)
+}
+
+/// Whether pictures stood for a moment at most while numbers leapt, and came again behind that.
+fn check((reports, grown): (Vec<Value>, u64)) {
+    let (whole, seconds) = reports.split_last().unwrap();
+    let shown: Vec<f64> = seconds.iter().map(|it| number(it, "frames_shown")).collect();
+    let still = shown[3..].iter().filter(|frames| **frames < 1.0).count();
+    assert!(still <= 3 && shown[12..].iter().sum::<f64>() > 9.0, "{shown:?} {whole}");
+    assert!(number(whole, "packets_lost") < 100_000.0, "{whole}");
+    let delays = &seconds.last().unwrap()["glass_to_glass_ms"];
+    assert!((0.0..2_000.0).contains(&number(delays, "p50")), "{delays}");
+    assert!(grown < 8_000, "{grown} KiB more");
+}
+
+#[test]
+fn times_of_rtp_that_leap_hold_nothing_up() {
+    check(behind(|since, packet| {
+        let more = match since.as_secs() {
+            0..=3 => 0,
+            // An hour back, then half of all there is ahead, then a second back, then anything.
+            4..=5 => 0_u32.wrapping_sub(3_600 * 90_000),
+            6..=7 => 1 << 31,
+            8 => (1 << 31) - 90_000,
+            9 => u32::from(packet[3]).wrapping_mul(0x9e37_79b9),
+            _ => 5,
+        };
+        add_32(&mut packet[4..8], more);
+    }));
+}
+
+#[test]
+fn numbers_of_rtp_that_leap_hold_nothing_up() {
+    check(behind(|since, packet| {
+        let more = match since.as_secs() {
+            0..=3 => 0,
+            4..=5 => 2_000,
+            6..=7 => 30_000,
+            8 => 100,
+            9 => u16::from(packet[3]).wrapping_mul(0x9e37),
+            _ => 65_000,
+        };
+        add_16(&mut packet[2..4], more);
+    }));
+}
+
+#[test]
+fn stamps_that_leap_leave_statistics_sane() {
+    let (reports, grown) = behind(|since, packet| match since.as_millis() {
+        0..=3_999 => {}
+        // A clock that is set, and a number that is far away.
+        4_000..=5_999 => {
+            add_32(&mut packet[17..21], 1_000_000_000);
+            add_16(&mut packet[26..28], 40_000);
+        }
+        6_000..=6_999 => packet[17..25].fill(0xff),
+        7_000..=7_999 => packet[17..28].fill(0),
+        8_000..=8_999 => {
+            let value = packet[3];
+            packet[17..28].iter_mut().for_each(|byte| *byte ^= value.wrapping_mul(167));
+        }
+        _ => {}
+    });
+    let whole = reports.last().unwrap();
+    let lost = number(whole, "frames_lost");
+    assert!(lost < 300.0 * number(whole, "frames_shown"), "{whole}");
+    let after = number(&whole["glass_to_glass_ms"], "p99");
+    assert!((0.0..5_000.0).contains(&after), "{whole}");
+    check((reports, grown));
+}
+
+/// RTP of a stranger, with numbers in order.
+fn stranger(sequence: u16, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x80, 96];
+    packet.extend(sequence.to_be_bytes());
+    packet.extend((u32::from(sequence) * 3_000).to_be_bytes());
+    packet.extend([0xde, 0xad, 0xbe, 0xef]);
+    packet.extend(payload);
+    packet
+}
+
+#[test]
+fn a_stranger_in_the_middle_takes_the_picture_for_a_moment_at_most() {
+    let port = free_port();
+    let receiver = receiver(port, &["--seconds", "14"]);
+    let sender = sender(port, "15", &["--bitrate", "1M"]);
+    thread::sleep(Duration::from_secs(4));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let send = |packet: &[u8]| {
+        let _ = socket.send_to(packet, ("127.0.0.1", port));
+    };
+    let noise: Vec<u8> =
+        (0..65_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for sequence in (0..120).step_by(2) {
+        // Slices that are none, of all lengths; what is too long, and nothing at all.
+        let length = usize::from(sequence) * 10;
+        send(&stranger(sequence, &[&[0x41], &noise[..length]].concat()));
+        send(&stranger(sequence + 1, &[&[0x41], &noise[..60_000]].concat()));
+        send(&[]);
+        send(&noise[..12]);
+        thread::sleep(Duration::from_millis(15));
+    }
+    let reports = reports(&receiver.output());
+    drop(sender);
+    let shown: Vec<f64> = reports.iter().map(|it| number(it, "frames_shown")).collect();
+    assert!(shown[4..9].iter().any(|frames| *frames < 3.0), "it took it: {shown:?}");
+    assert!(shown[10..14].iter().sum::<f64>() > 12.0, "{shown:?}");
+}
+
+#[test]
+fn key_frames_of_a_stranger_behind_gaps_are_gone_on_with_a_few_times_a_second() {
+    let port = free_port();
+    let receiver = receiver(port, &["--seconds", "15"]);
+    let sender = sender(port, "16", &["--bitrate", "1M"]);
+    thread::sleep(Duration::from_secs(3));
+    let before = receiver.memory_kib();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let key_frame = [24, 0, 2, 0x67, 0x42, 0, 2, 0x68, 0xce, 0, 2, 0x65, 0x88];
+    let (began, mut number_of_it) = (Instant::now(), 0_u16);
+    while began.elapsed() < Duration::from_secs(4) {
+        // Some in order, so that it is taken for a sender; then as far apart as no budget is for.
+        number_of_it = number_of_it.wrapping_add(if number_of_it < 20 { 1 } else { 99 });
+        let mut packet = stranger(number_of_it, &key_frame);
+        packet[1] |= 0x80;
+        let _ = socket.send_to(&packet, ("127.0.0.1", port));
+        thread::sleep(Duration::from_millis(1));
+    }
+    let grown = receiver.memory_kib().saturating_sub(before);
+    let reports = reports(&receiver.output());
+    drop(sender);
+    let whole = reports.last().unwrap();
+    assert!((1.0..=60.0).contains(&number(whole, "jumps")), "{whole}");
+    assert!(grown < 16_000, "{grown} KiB more");
+    let shown: Vec<f64> = reports.iter().map(|it| number(it, "frames_shown")).collect();
+    assert!(shown[11..15].iter().sum::<f64>() > 12.0, "{shown:?}");
+}
+
+#[test]
+fn what_is_not_taken_leads_no_answers_away() {
+    let port = free_port();
+    let receiver = receiver(port, &["--seconds", "8"]);
+    let sender = sender(port, "9", &["--bitrate", "1M"]);
+    thread::sleep(Duration::from_secs(2));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let unknown = [&[0x80, 77][..], &[0; 40]].concat();
+    // A sender's report (RFC 3550 section 6.4.1) of another source.
+    let report = [&[0x80, 200, 0, 6, 0xde, 0xad, 0xbe, 0xef][..], &[1; 20]].concat();
+    let (began, mut answers) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(5) {
+        for packet in [&unknown, &report] {
+            let _ = socket.send_to(packet, ("127.0.0.1", port));
+        }
+        answers += u32::from(socket.recv(&mut [0; 2048]).is_ok());
+        thread::sleep(Duration::from_millis(2));
+    }
+    let shown = number(&whole(&receiver.output()), "frames_shown");
+    drop(sender);
+    assert!(answers == 0 && shown > 100.0, "{answers} answers, {shown} pictures");
+}

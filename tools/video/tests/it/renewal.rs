@@ -1,0 +1,249 @@
+//! A path that falls silent: the sender begins anew with a key frame, and the receiver goes on with
+//! it at once.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::common::{
+    Process, Program, Rtp, free_port, is_taken, number, reports, start, wait_until, whole,
+};
+
+fn lane(renewals: u64) -> Value {
+    json!({ "frame_bytes": 12_000, "bitrate_bps": 3_000_000, "renewals": renewals })
+}
+
+/// A sender that follows the program at `socket`.
+fn sender(port: u16, socket: &str, seconds: &str, more: &[&str]) -> Process {
+    let to = format!("127.0.0.1:{port}");
+    let words = ["send", "--to", &to, "--feedback", socket, "--lane", "real-time", "--json"];
+    start(&[&words[..], &["--size", "320x240", "--seconds", seconds], more].concat())
+}
+
+/// The key frames that come to a socket: source and time.
+fn key_frames(socket: UdpSocket) -> Arc<Mutex<Vec<(u32, u32)>>> {
+    let found = Arc::<Mutex<Vec<(u32, u32)>>>::default();
+    let own = Arc::clone(&found);
+    thread::spawn(move || {
+        let mut bytes = [0; 2048];
+        while let Ok(length) = socket.recv(&mut bytes) {
+            if let Some(packet) = Rtp::read(&bytes[..length])
+                && packet.begins_key_frame("h264")
+            {
+                own.lock().unwrap().push((packet.ssrc, packet.timestamp));
+            }
+        }
+    });
+    found
+}
+
+#[test]
+fn a_counter_that_rises_brings_a_key_frame_and_a_word_and_one_that_begins_anew_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("rw.sock");
+    let program = Program::start(&socket, lane(7));
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = receiver.local_addr().unwrap().port();
+    let keys = key_frames(receiver);
+    let sender = sender(port, socket.to_str().unwrap(), "12", &[]);
+    wait_until("no first key frame", || keys.lock().unwrap().len() == 1);
+    thread::sleep(Duration::from_secs(1));
+    assert!(program.told().is_empty());
+
+    let mut told = Vec::new();
+    for renewals in [8, 9] {
+        program.say(lane(renewals));
+        let expected = told.len() + 1;
+        // The first key frame was not asked for, and has no word.
+        let is_there = || keys.lock().unwrap().len() == expected + 1;
+        wait_until("no word", || program.told().len() == expected && is_there());
+        told = program.told();
+        let (ssrc, timestamp) = *keys.lock().unwrap().last().unwrap();
+        let word = told.last().unwrap();
+        assert_eq!((&word["lane"], &word["ssrc"]), (&json!("real-time"), &json!(ssrc)));
+        // Behind the frame before it, on a clock of 90 kHz.
+        let before = timestamp.wrapping_sub(word["timestamp"].as_u64().unwrap() as u32);
+        assert!((1..9_000).contains(&before), "{word}, and the key frame has {timestamp}");
+        thread::sleep(Duration::from_millis(500));
+    }
+    // A program that begins anew, and what else changes.
+    program.begin_anew(lane(0));
+    thread::sleep(Duration::from_millis(500));
+    program.begin_anew(lane(20));
+    thread::sleep(Duration::from_millis(500));
+    program.say(lane(3));
+    thread::sleep(Duration::from_millis(500));
+    program.say(json!({ "frame_bytes": 11_000, "bitrate_bps": 3_000_000 }));
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!((program.told().len(), keys.lock().unwrap().len()), (2, 3));
+    let sent = whole(&sender.output());
+    assert_eq!(number(&sent, "renewals"), 2.0, "{sent}");
+    assert_eq!(number(&sent, "key_frames_asked"), 0.0, "{sent}");
+}
+
+/// Where the key frame of a round went through: its frame's number and when its last packet did, in
+/// ms since the Unix epoch, and the first frame that was held back.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    held_from: u16,
+    key: u16,
+    at_ms: f64,
+}
+
+/// A path that falls silent now and then.
+struct Link {
+    socket: UdpSocket,
+    receiver: SocketAddr,
+    codec: &'static str,
+    program: Program,
+    held: Vec<Vec<u8>>,
+    /// The frames that have something there.
+    frames: Vec<u16>,
+    renewals: u64,
+    key: Option<u16>,
+    rounds: Arc<Mutex<Vec<Round>>>,
+}
+
+impl Link {
+    fn run(mut self) {
+        let (mut sender, mut bytes) = (None, [0; 2048]);
+        let began = Instant::now();
+        let (mut next_late, mut next_round) = (Duration::from_secs(2), Duration::from_secs(7));
+        let mut late: Option<(Instant, Vec<u8>)> = None;
+        while let Ok((length, from)) = self.socket.recv_from(&mut bytes) {
+            let bytes = &bytes[..length];
+            if from == self.receiver {
+                let _ = sender.map(|sender| self.socket.send_to(bytes, sender));
+                continue;
+            }
+            sender = Some(from);
+            let now = began.elapsed();
+            if let Some((_, late)) = late.take_if(|(at, _)| at.elapsed().as_millis() > 300) {
+                self.pass(&late);
+            }
+            let Some(packet) = Rtp::read(bytes) else {
+                self.pass(bytes);
+                continue;
+            };
+            // Late packets, so that the receiver waits for gaps as long as it ever does.
+            if now > next_late
+                && now < Duration::from_secs(6)
+                && !packet.begins_key_frame(self.codec)
+            {
+                next_late += Duration::from_secs(1);
+                late = Some((Instant::now(), bytes.to_vec()));
+                continue;
+            }
+            if self.frames.is_empty() {
+                // From the middle of a frame on.
+                let is_middle = !packet.marker && self.key != Some(packet.frame);
+                if now < next_round || !is_middle || packet.begins_key_frame(self.codec) {
+                    self.forward(&packet, bytes);
+                    continue;
+                }
+                next_round += Duration::from_secs(2);
+            }
+            self.hold(&packet, bytes);
+        }
+    }
+
+    /// Holds a packet back, until behind those of three frames a key frame begins.
+    fn hold(&mut self, packet: &Rtp<'_>, bytes: &[u8]) {
+        if self.frames.len() >= 3 && packet.begins_key_frame(self.codec) {
+            self.key = Some(packet.frame);
+            let held_from = self.frames[0];
+            self.rounds.lock().unwrap().push(Round { held_from, key: packet.frame, at_ms: 0.0 });
+            self.frames.clear();
+            self.forward(packet, bytes);
+            return;
+        }
+        self.held.push(bytes.to_vec());
+        if !self.frames.contains(&packet.frame) {
+            self.frames.push(packet.frame);
+            if self.frames.len() == 3 {
+                self.renewals += 1;
+                self.program.say(lane(self.renewals));
+            }
+        }
+    }
+
+    fn forward(&mut self, packet: &Rtp<'_>, bytes: &[u8]) {
+        self.pass(bytes);
+        if self.key == Some(packet.frame) && packet.marker {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            self.rounds.lock().unwrap().last_mut().unwrap().at_ms = now.as_secs_f64() * 1e3;
+            self.key = None;
+        } else if self.key.is_none() && !self.held.is_empty() && packet.frame.is_multiple_of(8) {
+            // What was held back comes, long after it.
+            std::mem::take(&mut self.held).iter().for_each(|bytes| self.pass(bytes));
+        }
+    }
+
+    fn pass(&self, bytes: &[u8]) {
+        let _ = self.socket.send_to(bytes, self.receiver);
+    }
+}
+
+/// What the receiver shows of a path that falls silent four times.
+fn fall_silent(codec: &'static str) {
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, file) = (folder.path().join("rw.sock"), folder.path().join("shown"));
+    let program = Program::start(&socket, lane(0));
+    let port = free_port();
+    let (listen, shown) = (port.to_string(), file.to_str().unwrap());
+    let words = ["receive", "--listen", &listen, "--json", "--seconds", "16", "--frames", shown];
+    let receiver = start(&words);
+    wait_until("nobody listens", || is_taken(port));
+    let link = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = link.local_addr().unwrap().port();
+    let rounds = Arc::<Mutex<Vec<Round>>>::default();
+    let link = Link {
+        socket: link,
+        receiver: ([127, 0, 0, 1], port).into(),
+        codec,
+        program: program.clone(),
+        held: Vec::new(),
+        frames: Vec::new(),
+        renewals: 0,
+        key: None,
+        rounds: Arc::clone(&rounds),
+    };
+    thread::spawn(move || link.run());
+    let sender = sender(to, socket.to_str().unwrap(), "14", &["--codec", codec, "--fps", "15"]);
+    let sent = whole(&sender.output());
+    let reports = reports(&receiver.output());
+    let whole = reports.last().unwrap();
+    let rounds = rounds.lock().unwrap().clone();
+    assert!(rounds.len() >= 2 && program.told().len() >= rounds.len(), "{rounds:?} {sent}");
+    let lines = std::fs::read_to_string(&file).unwrap();
+    let shown: Vec<(u16, f64)> = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .map(|line| (number(&line, "number") as u16, number(&line, "shown_unix_ms")))
+        .collect();
+    let mut after = Vec::new();
+    for Round { held_from, key, at_ms } in rounds {
+        let first = shown.iter().find(|(number, _)| *number >= held_from);
+        // Nothing of what was missing, not even a part of it.
+        assert!(first.is_some_and(|it| it.0 == key), "{first:?}, not {key}, after {held_from}");
+        after.push(first.unwrap().1 - at_ms);
+    }
+    // On a busy machine not each of them is shown at once; without the jump none would be.
+    assert!(after.iter().any(|ms| *ms < 60.0), "{after:?} {whole}");
+    // It would have waited for longer, and does not begin to because of what came late.
+    assert!(number(&reports[6], "gap_wait_ms") > 150.0, "{:?}", reports[6]);
+    assert!(number(whole, "gap_wait_ms") <= number(&reports[6], "gap_wait_ms"), "{whole}");
+    assert!(number(whole, "jumps") >= after.len() as f64, "{whole}");
+    let asked: Vec<f64> = reports[8..].iter().map(|it| number(it, "key_frame_requests")).collect();
+    let asked = asked[..asked.len() - 1].iter().sum::<f64>();
+    assert!(asked <= 1.0, "key frames are asked for that are there: {reports:?}");
+    eprintln!("{codec}: {after:?} ms {asked} {whole}");
+}
+
+#[test]
+fn a_key_frame_behind_three_that_are_missing_is_shown_at_once() {
+    fall_silent("h264");
+}
