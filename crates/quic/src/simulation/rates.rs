@@ -108,43 +108,6 @@ fn a_blocked_sender_is_woken_when_there_is_room() {
 }
 
 #[test]
-fn a_link_that_slows_down_is_followed() {
-    let mut world = World::connected(vec![with_rate(Wire::new(0, ms(25)), 20)]);
-    saturate(&mut world, ms(5000));
-    let slow = Some(Rate::from_kbps(4_000));
-    world.links[0].directions[CLIENT].rate = slow;
-    saturate(&mut world, ms(5000));
-    let paced = world.path(CLIENT, PathId(0)).pacing_rate.unwrap();
-    assert!(paced < Rate::from_kbps(6_000), "{paced}");
-    world.links[0].directions[CLIENT].waited.clear();
-    let delivered = delivered(&mut world, |world| saturate(world, ms(5000)));
-    assert!(delivered[0] > 3.6, "{delivered:?}");
-}
-
-#[test]
-fn frames_keep_their_pace_under_jitter() {
-    let jittery = |link: Wire| with_rate(link, 30).with(|direction| direction.jitter = ms(16));
-    let mut world = World::connected(links(&[20]).into_iter().map(jittery).collect());
-    // 10 Mbit/s on a link of 30.
-    let mut next = world.now;
-    let (mut queue, mut frames, mut late) = (0, 0, 0);
-    world.run_with(ms(10_000), |world| {
-        while next <= world.now {
-            frames += 1;
-            late += i32::from(queue > 0);
-            queue += 34;
-            next += ms(33);
-        }
-        while queue > 0 && world.send(CLIENT, PathId(0), 1200).is_ok() {
-            queue -= 1;
-        }
-        Some(next)
-    });
-    println!("{late} of {frames} frames were not gone before the next");
-    assert!(late * 100 <= frames * 4, "{late} of {frames}");
-}
-
-#[test]
 fn packets_that_overtake_each_other_are_neither_lost_nor_congestion() {
     // Cubic halves its rate for each of the few packets whose acknowledgements were forgotten.
     for (congestion, least) in [(CongestionControl::Bbr, 9.0), (CongestionControl::Cubic, 3.0)] {
