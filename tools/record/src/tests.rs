@@ -1,14 +1,12 @@
 //! Recording emulated links and replaying them gives the links back.
 
 mod hostile;
-mod on_off;
 mod world;
 
 use std::time::Duration;
 
 use roadweave_emulate::{
-    AtEnd, Capacity, Link, LinkSettings, Operator, Opportunities, Timeline, Trace, Unknown,
-    format_csv, parse_csv, synthetic_trace,
+    AtEnd, Capacity, Link, LinkSettings, Operator, Opportunities, Timeline, Trace, synthetic_trace,
 };
 use roadweave_proto::{Instant, Rate};
 use world::{START, World};
@@ -217,15 +215,6 @@ fn several_links_follow_one_plan_and_every_run_is_the_same() {
 }
 
 #[test]
-fn what_is_recorded_reads_as_the_same_from_its_file() {
-    for recording in both_ways(&plan(20), &changing()) {
-        let text = format_csv(&recording.trace);
-        let read = parse_csv("modem.csv", &text, Unknown::default()).unwrap();
-        assert_eq!(read, recording.trace);
-    }
-}
-
-#[test]
 fn loss_is_that_of_the_probes_and_reports_survive_it() {
     let lossy = constant(10_000, 20).with_loss(Timeline::constant(0.1));
     for recording in both_ways(&plan(200), &lossy) {
@@ -335,19 +324,4 @@ fn a_recording_that_is_interrupted_keeps_what_it_has() {
     world.run();
     let error = world.recording(0, DelayClock::HalfRoundTrip).unwrap_err();
     assert_eq!(error, RecordError::TooShort);
-}
-
-#[test]
-fn short_cycles_measure_the_same() {
-    let plan = RecordPlan { cycle: SECOND * 4, ..plan(8) };
-    let world = recorded(&plan, &[(constant(4_000, 40), constant(8_000, 40))]);
-    let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
-    for (direction, kbps) in [(&recording.up, 4_000), (&recording.down, 8_000)] {
-        check(direction, Rate::from_kbps(kbps), MS * 40);
-        // From the first moment of each cycle on.
-        for from in [0, 1_000, 2_000, 3_000] {
-            let bytes = bytes_of(&direction.trace, MS * from, MS * 250);
-            assert_within(bytes as f64, Rate::from_kbps(kbps).bytes_in(MS * 250) as f64, 0.03);
-        }
-    }
 }

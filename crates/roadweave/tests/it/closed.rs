@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
-use std::thread::{sleep, spawn};
+use std::thread::spawn;
 use std::time::Duration;
 
 use crate::common::disk::Disk;

@@ -217,7 +217,7 @@ fn clients_on_all_shards_have_traffic_over_all_paths_and_after_their_addresses_c
         }
         let packets = |status: &Value| status["device"]["packets_read"].as_u64().unwrap();
         assert!(packets(&after) >= 200, "{after:#}");
-        let page = road.page(SERVER);
+        let page = fleet.road.page(SERVER);
         assert!(page.contains("handed over"), "{page}");
         fleet.server.interrupt();
     });
