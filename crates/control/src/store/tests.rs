@@ -238,40 +238,6 @@ fn names_and_keys_are_taken_once_and_no_reference_crosses_tenants() {
 }
 
 #[test]
-fn lists_have_pages_and_filters() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
-        for seed in 0..5 {
-            let mut it = device(&format!("bus-{seed}"), seed);
-            if seed % 2 == 0 {
-                it.settings.tags = vec!["night".to_owned(), "new".to_owned()];
-            }
-            world.insert("tram", it).await.unwrap();
-        }
-        let page = |after: &str, word| {
-            let store = &world.store;
-            let filter = Filter { after: after.to_owned(), limit: 2, word, ..Filter::default() };
-            async move {
-                let page = store.list::<Device>("tram", &filter).await.unwrap();
-                let names: Vec<String> = page.items.into_iter().map(|it| it.record.id).collect();
-                (names.join(" "), page.next)
-            }
-        };
-        assert_eq!(page("", None).await, ("bus-0 bus-1".into(), Some("bus-1".into())));
-        assert_eq!(page("bus-1", None).await, ("bus-2 bus-3".into(), Some("bus-3".into())));
-        assert_eq!(page("bus-3", None).await, ("bus-4".into(), None));
-        let night = Some(("tags", "night".to_owned()));
-        assert_eq!(page("", night.clone()).await, ("bus-0 bus-2".into(), Some("bus-2".into())));
-        assert_eq!(page("bus-2", night).await, ("bus-4".into(), None));
-        // A word is no pattern.
-        assert_eq!(page("", Some(("tags", "n%".to_owned()))).await.0, "");
-        let equal = vec![("state", "revoked".to_owned())];
-        let filter = Filter { equal, limit: 9, ..Filter::default() };
-        assert!(world.store.list::<Device>("tram", &filter).await.unwrap().items.is_empty());
-    });
-}
-
-#[test]
 fn a_row_that_was_altered_in_the_database_is_refused() {
     on_both(|world| async move {
         world.tenant("tram").await;

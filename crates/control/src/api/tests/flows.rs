@@ -49,8 +49,8 @@ fn a_record_is_made_seen_changed_and_removed() {
 
 #[test]
 fn lists_go_on_by_cursors_and_refuse_what_is_none() {
-    runtime().block_on(async {
-        let api = Api::new().await;
+    on_both(|world| async move {
+        let api = Api::on(world).await;
         for seed in 1..=5 {
             let settings = json!({ "tags": [if seed % 2 == 0 { "even" } else { "odd" }] });
             let body = json!({
@@ -69,6 +69,11 @@ fn lists_go_on_by_cursors_and_refuse_what_is_none() {
         assert_eq!(seen, ["bus-1", "bus-2", "bus-3", "bus-4", "bus-5"]);
         let odd = api.get("/devices?tag=odd").send().await.body;
         assert_eq!(odd["items"].as_array().unwrap().len(), 3);
+        // A word is no pattern.
+        for none in ["tag=o%25", "state=revoked"] {
+            let found = api.get(&format!("/devices?{none}")).send().await.body;
+            assert_eq!(found["items"], json!([]), "{none}");
+        }
         for (path, status) in [
             ("/devices?cursor=%25", 400),
             ("/devices?limit=x", 400),

@@ -3,7 +3,7 @@
 use roadweave_fleet::{Grant, Scope, Statement};
 
 use super::*;
-use crate::model::{ApiKey, Delegate};
+use crate::model::Delegate;
 
 const ROOT: u8 = 8;
 const DELEGATE: u8 = 30;
@@ -84,30 +84,5 @@ fn a_chain_lets_in_whom_it_is_about_and_nobody_else() {
         let answer = next.receive().await;
         let Some(Down::Refused { reason, .. }) = answer else { panic!("{answer:?}") };
         assert!(reason.contains("--name"), "{reason}");
-    });
-}
-
-#[test]
-fn a_stream_ends_when_the_delegate_of_its_box_is_revoked() {
-    runtime().block_on(async {
-        let (port, token, above) = with_token().await;
-        let chain = says(DELEGATE, &above, &statement(1, Role::Box, "tram"));
-        let mut client = port.client(1).await.unwrap();
-        client.join_by(&token, Some(chain)).await;
-        assert!(matches!(client.receive().await, Some(Down::Welcome { .. })));
-        let secret = "owner".to_owned();
-        let settings = serde_json::from_value(json!({ "role": "owner" })).unwrap();
-        port.insert(ApiKey { id: secret.clone(), hash: keys::hash(&secret), settings }).await;
-        let path = "POST /api/v1/tenants/tram/delegates/tokens/revoke";
-        let answer = web(&port, path, &secret, r#"{"reason":"lost"}"#).await;
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        let end = loop {
-            match client.receive().await {
-                Some(Down::Refused { reason, retry: false }) => break reason,
-                Some(_) => {}
-                None => panic!("it ends without a word"),
-            }
-        };
-        assert!(end.contains("delegate"), "{end}");
     });
 }
