@@ -49,6 +49,8 @@ pub(crate) use receiver::{Arrival, Delivery, LaneReceiver, Opening};
 pub(crate) use reorder::HELD_MAX;
 pub use reorder::OrderStats;
 pub use sender::SendStats;
+#[cfg(test)]
+pub(crate) use sender::tests::TwoPaths;
 pub(crate) use sender::{HeldBack, LaneSender};
 pub use strategy::{
     Keeps, MakeRecovery, MakeScheduler, NamesUplink, STRATEGIES, Strategy, StrategyEntry,

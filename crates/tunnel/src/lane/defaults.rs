@@ -87,5 +87,8 @@ mod tests {
             classes,
             [FlowClass::RealTime, FlowClass::Interactive, FlowClass::Tcp, FlowClass::Other]
         );
+        let expiries: Vec<_> = lanes.iter().map(|lane| lane.expire_after).collect();
+        let second = Some(Duration::from_secs(1));
+        assert_eq!(expiries, [None, second, None, None], "transfers wait for what they need");
     }
 }

@@ -79,25 +79,6 @@ fn an_uplink_with_addresses_of_its_own_tries_these_and_no_others() {
 }
 
 #[test]
-fn attempts_become_few_while_nobody_answers_and_are_frequent_when_an_uplink_is_back() {
-    let mut client = client(&["192.0.2.1:4433"]);
-    client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");
-    let attempts = |client: &Client, now: Instant| client.uplinks(now)[0].servers[0].attempts;
-    run(&mut client, Instant::ZERO, 5);
-    let later = Instant::from_millis(5_000);
-    let first = attempts(&client, later);
-    assert!((3..=4).contains(&first), "{first} in the first five seconds");
-    run(&mut client, later, 120);
-    let back = Instant::from_millis(125_000);
-    let waiting = attempts(&client, back) - first;
-    assert!((12..=17).contains(&waiting), "{waiting} in two minutes");
-    client.add_uplink(back, UplinkId(0), "wwan0");
-    run(&mut client, back, 6);
-    let again = attempts(&client, back) - first - waiting;
-    assert!((3..=4).contains(&again), "{again} in the next six");
-}
-
-#[test]
 fn an_uplink_may_know_the_server_where_no_other_does() {
     let mut client = client(&[]);
     client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");

@@ -15,8 +15,7 @@ use crate::observe::PacketStep;
 
 #[test]
 fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
-    let config = LaneConfig::new("default", crate::Strategy::xnc());
-    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("xnc needs no uplink");
+    let mut sender = sender_of("xnc");
     let packet: Vec<u8> = (0..3000_u32).map(|at| at as u8).collect();
     let ends_frame = RtpHeader { marker: true, sequence: 1, timestamp: 2, ssrc: 3 };
     sender.handle_inner(Instant::ZERO, &packet, 0, Some(ends_frame));
@@ -39,8 +38,7 @@ fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
 
 #[test]
 fn what_another_session_cannot_send_on_is_counted() {
-    let config = LaneConfig::new("default", crate::Strategy::xnc());
-    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("xnc needs no uplink");
+    let mut sender = sender_of("xnc");
     let now = at(10) + sender.age_max;
     for (ms, bytes) in [(0, 500), (20, 3000), (30, 400)] {
         sender.handle_inner(at(ms), &vec![0x45; bytes], 0, None);
@@ -85,8 +83,7 @@ fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
 #[test]
 fn what_was_sent_and_may_be_repaired_counts_and_can_be_let_go() {
     let mut carrier = TwoPaths::new([10_000, 10_000]);
-    let config = LaneConfig::new("default", crate::Strategy::xnc());
-    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("xnc needs no uplink");
+    let mut sender = sender_of("xnc");
     sender.handle_inner(at(0), &[7; 500], 1, None);
     assert!(sender.memory().queue_bytes > 500 && sender.memory().encoder_bytes == 0);
     sender.transmit(at(0), &mut carrier);
@@ -253,8 +250,7 @@ fn what_leaves_again_is_of_its_flow() {
     let flows = Flows::default();
     let seen = flows.0.clone();
     let mut carrier = TwoPaths::new([100_000, 0]);
-    let config = LaneConfig::new("default", "minrtt".parse().expect("known"));
-    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+    let mut sender = sender_of("minrtt");
     sender.scheduler = Box::new(flows);
     sender.handle_inner(at(0), &[7; 500], 77, None);
     sender.handle_inner(at(0), &[7; 2000], 88, None);
@@ -290,8 +286,7 @@ fn what_a_second_look_wants_sent_again_leaves_at_once() {
 #[test]
 fn a_frame_that_ends_behind_a_packet_that_has_left_ends_its_range() {
     let mut carrier = TwoPaths::new([10_000, 0]);
-    let config = LaneConfig::new("default", crate::Strategy::xnc());
-    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink is named");
+    let mut sender = sender_of("xnc");
     for _ in 0..2 {
         sender.handle_inner(at(0), &[7; 500], 1, None);
         sender.handle_inner(at(0), &[7; 500], 1, None);
@@ -394,8 +389,7 @@ fn put_together(datagrams: &[(PathId, u64, Bytes)]) -> Vec<Bytes> {
 #[test]
 fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
     let mut carrier = TwoPaths::new([100_000, 0]);
-    let config = LaneConfig::new("default", "minrtt".parse().expect("known"));
-    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+    let mut sender = sender_of("minrtt");
     sender.handle_inner(at(0), &[7; 1360], 1, None);
     sender.transmit(at(0), &mut carrier);
     let whole = carrier.datagrams.pop().expect("it has left").2;
@@ -436,8 +430,7 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
 #[test]
 fn coded_packets_and_copies_that_wait_are_cut_when_the_paths_become_narrower() {
     let mut carrier = TwoPaths::new([100_000, 100_000]);
-    let config = LaneConfig::new("default", crate::Strategy::xnc());
-    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+    let mut sender = sender_of("xnc");
     (0..4).for_each(|byte| sender.handle_inner(at(0), &[byte; 1360], 1, None));
     sender.transmit(at(0), &mut carrier);
     carrier.datagrams.clear();
@@ -506,8 +499,7 @@ fn what_waits_of_a_frame_goes_when_its_first_packet_would_have_expired() {
         // Whether the first packet of the first frame leaves in time.
         for leaves in [false, true] {
             let mut carrier = TwoPaths::new([if leaves { 600 } else { 0 }, 0]);
-            let config = LaneConfig::new("default", strategy.parse().expect("known"));
-            let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+            let mut sender = sender_of(strategy);
             sender.scheduler = Box::new(First);
             for (ms, timestamp, marker) in
                 [(0, 1, false), (30, 1, true), (40, 2, false), (40, 2, true)]
@@ -536,8 +528,7 @@ fn what_waits_of_a_frame_goes_when_its_first_packet_would_have_expired() {
 fn a_stream_with_one_timestamp_loses_what_any_other_stream_does() {
     let run = |has_timestamp: bool| {
         let mut carrier = TwoPaths::new([0, 0]);
-        let config = LaneConfig::new("default", crate::Strategy::xnc());
-        let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+        let mut sender = sender_of("xnc");
         for wake in 0..24_u64 {
             for number in 0..25 {
                 let sequence = (wake * 25 + number) as u16;
@@ -595,8 +586,7 @@ fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
 #[test]
 fn what_leaves_in_parts_for_the_first_time_is_no_redundancy() {
     let mut carrier = TwoPaths::new([100_000, 100_000]);
-    let config = LaneConfig::new("default", crate::Strategy::redundant());
-    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+    let mut sender = sender_of("redundant");
     sender.handle_inner(at(0), &[7; 1360], 1, None);
     carrier.hold_back();
     sender.transmit(at(0), &mut carrier);
@@ -629,8 +619,7 @@ fn the_packet_itself_counts_on_the_best_path_and_a_copy_on_the_slower_one() {
 fn what_was_repaired_and_not_acknowledged_is_sent_on_by_another_session() {
     let unfinished = |acknowledge_repair: bool, later: u64| {
         let mut carrier = TwoPaths::new([100_000, 100_000]);
-        let config = LaneConfig::new("default", crate::Strategy::xnc());
-        let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+        let mut sender = sender_of("xnc");
         sender.keep_unfinished();
         for number in 0..10 {
             sender.handle_inner(at(0), &[0x45, number, 7, 7], 1, None);
@@ -708,6 +697,12 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
+/// A sender of lane 0.
+fn sender_of(strategy: &str) -> LaneSender {
+    let config = LaneConfig::new("default", strategy.parse().expect("known"));
+    LaneSender::new(LaneId(0), config, 1, false).expect("no uplink is named")
+}
+
 /// A sender of lane 0 that sends each packet on every path.
 fn sender_everywhere() -> LaneSender {
     #[derive(Debug)]
@@ -717,8 +712,7 @@ fn sender_everywhere() -> LaneSender {
             Decision::Send((0..paths.len()).filter(|at| paths[*at].is_usable()).collect())
         }
     }
-    let config = LaneConfig::new("default", "minrtt".parse().expect("a strategy"));
-    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink is named");
+    let mut sender = sender_of("minrtt");
     sender.scheduler = Box::new(Everywhere);
     sender
 }
@@ -762,6 +756,14 @@ impl TwoPaths {
     /// The bytes of all that was sent.
     pub(crate) fn datagrams(&self) -> Vec<Bytes> {
         self.datagrams.iter().map(|(_, _, bytes)| bytes.clone()).collect()
+    }
+
+    pub(crate) fn messages(&self) -> &[Control] {
+        &self.messages
+    }
+
+    pub(crate) fn set_window(&mut self, path: usize, window: u64) {
+        self.paths[path].congestion_window = window;
     }
 
     /// The user has changed his mind on a path.
@@ -852,8 +854,7 @@ const REPAIRERS: [&str; 4] = ["xnc", "minrtt", "xlink", "raven"];
 #[test]
 fn what_a_video_has_begun_anew_behind_is_repaired_no_more_and_all_else_is() {
     for strategy in REPAIRERS {
-        let config = LaneConfig::new("default", strategy.parse().expect("known"));
-        let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+        let mut sender = sender_of(strategy);
         let mut carrier = TwoPaths::new([1 << 20, 0]);
         // Two frames of one video, a packet of another one, and one that is no video.
         for sequence in 0..8 {
@@ -908,8 +909,7 @@ fn a_repair_that_waits_goes_if_all_that_it_is_for_is_superseded_and_only_then() 
 
 #[test]
 fn what_a_video_has_begun_anew_behind_leaves_no_more_wherever_it_waits() {
-    let config = LaneConfig::new("default", "minrtt".parse().expect("known"));
-    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+    let mut sender = sender_of("minrtt");
     let mut carrier = TwoPaths::new([1_200, 0]);
     for sequence in 0..6 {
         // That the flow is a video need not be known.

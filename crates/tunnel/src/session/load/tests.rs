@@ -1,75 +1,31 @@
 //! What a session sends of load and counts of it, over a path that is told what to take.
 
-use bytes::Bytes;
+use roadweave_proto::Rate;
 use roadweave_proto::wire::Datagram;
-use roadweave_proto::{PathSnapshot, Rate};
 
 use super::super::tests::inner;
 use super::*;
-use crate::carrier::SendError;
-use crate::lane::Strategy;
+use crate::lane::{Strategy, TwoPaths};
 use crate::session::SessionConfig;
 
 /// A path that takes so many bytes in all.
-struct OnePath {
-    path: PathSnapshot,
-    sent: Vec<Datagram>,
-    said: Vec<TestWord>,
+fn one_path(window: u64) -> TwoPaths {
+    TwoPaths::new([window, 0])
 }
 
-impl OnePath {
-    fn new(window: u64) -> Self {
-        let path = PathSnapshot::idle(PathId(3), Duration::from_millis(50), window);
-        Self { path, sent: Vec::new(), said: Vec::new() }
-    }
-
-    /// Which of what was sent is load.
-    fn order(&self) -> Vec<bool> {
-        self.sent.iter().map(|datagram| matches!(datagram, Datagram::Load(_))).collect()
-    }
+/// Which of what was sent is load.
+fn order(carrier: &TwoPaths) -> Vec<bool> {
+    let parsed = carrier.datagrams().into_iter().map(|it| Datagram::parse(it).expect("sound"));
+    parsed.map(|datagram| matches!(datagram, Datagram::Load(_))).collect()
 }
 
-impl Carrier for OnePath {
-    fn paths(&mut self, _now: Instant) -> &[PathSnapshot] {
-        std::slice::from_ref(&self.path)
-    }
-
-    fn max_datagram_size(&self) -> usize {
-        1_200
-    }
-
-    fn set_pacing(&mut self, _pacing: Pacing) {}
-
-    fn on_backlog(&mut self, _now: Instant) {}
-
-    fn send_on(
-        &mut self,
-        _now: Instant,
-        path: PathId,
-        datagram: LaneDatagram,
-    ) -> Result<(), SendError> {
-        if path != self.path.id || self.path.room() < datagram.len() as u64 {
-            return Err(SendError::Blocked(datagram));
-        }
-        self.path.bytes_in_flight += datagram.len() as u64;
-        self.sent.push(Datagram::parse(datagram.bytes).expect("well-formed"));
-        Ok(())
-    }
-
-    fn send_message(&mut self, message: Bytes) -> bool {
-        if let Ok(Control::Speedtest(said)) = Control::parse(message) {
-            self.said.push(said.word);
-        }
-        true
-    }
-
-    fn feedback_due(&self, _now: Instant) -> Option<PathId> {
-        None
-    }
-
-    fn send_feedback_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
-
-    fn acknowledge_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
+/// What was said of tests.
+fn said(carrier: &TwoPaths) -> Vec<TestWord> {
+    let said = carrier.messages().iter().filter_map(|message| match message {
+        Control::Speedtest(said) => Some(said.word.clone()),
+        _ => None,
+    });
+    said.collect()
 }
 
 fn at(ms: u64) -> Instant {
@@ -81,7 +37,7 @@ fn session() -> Session {
 }
 
 fn plan(bytes: u64) -> LoadPlan {
-    LoadPlan { test: TestId(1), paths: vec![PathId(3)], until: at(1_000), bytes }
+    LoadPlan { test: TestId(1), paths: vec![PathId(0)], until: at(1_000), bytes }
 }
 
 fn expected(bytes: u64) -> LoadExpected {
@@ -95,26 +51,26 @@ fn unasked(session: &Session) -> u64 {
 
 #[test]
 fn load_leaves_behind_all_that_lanes_have() {
-    let (mut session, mut carrier) = (session(), OnePath::new(2_500));
+    let (mut session, mut carrier) = (session(), one_path(2_500));
     // So little that it would fit beside what waits.
     session.begin_load(plan(400));
     (0..6).for_each(|_| session.handle_inner(at(0), &inner(1_000)));
     session.handle_timeout(at(0), &mut carrier);
     session.send_load(at(0), &mut carrier, None);
-    assert_eq!(carrier.order(), [false; 2], "four packets wait, and load with them");
-    carrier.path.congestion_window = 9_000;
+    assert_eq!(order(&carrier), [false; 2], "four packets wait, and load with them");
+    carrier.set_window(0, 9_000);
     session.handle_timeout(at(10), &mut carrier);
     assert!(session.has_backlog(), "acknowledgements bring it room");
     session.send_load(at(10), &mut carrier, None);
-    assert_eq!(carrier.order(), [[false; 6].as_slice(), &[true]].concat());
+    assert_eq!(order(&carrier), [[false; 6].as_slice(), &[true]].concat());
 }
 
 #[test]
 fn load_ends_with_its_bytes_its_time_or_its_path_and_its_sum_is_told() {
-    let (mut session, mut carrier) = (session(), OnePath::new(1 << 20));
+    let (mut session, mut carrier) = (session(), one_path(1 << 20));
     session.begin_load(plan(10_000));
     session.send_load(at(0), &mut carrier, None);
-    let [TestWord::Sent(counts)] = carrier.said[..] else { panic!("{:?}", carrier.said) };
+    let [TestWord::Sent(counts)] = said(&carrier)[..] else { panic!("{:?}", said(&carrier)) };
     let taken = counts.bytes + counts.packets * LOAD_OVERHEAD;
     assert!((9_900..=10_000).contains(&taken), "{counts:?}");
     assert_eq!(session.take_sent_load(), Some((TestId(1), counts)));
@@ -127,17 +83,17 @@ fn load_ends_with_its_bytes_its_time_or_its_path_and_its_sum_is_told() {
     session.on_load_acknowledged(Duration::from_millis(20));
     session.on_load_acknowledged(Duration::from_millis(40));
     session.send_load(at(1_000), &mut carrier, None);
-    let Some(TestWord::Sent(counts)) = carrier.said.last() else { panic!("{:?}", carrier.said) };
+    let Some(TestWord::Sent(counts)) = said(&carrier).pop() else { panic!("it was told") };
     assert_eq!(counts.rtt_micros, 30_000);
 
     session.begin_load(LoadPlan { paths: vec![PathId(9)], ..plan(1 << 30) });
     session.send_load(at(0), &mut carrier, None);
-    assert_eq!(carrier.said.last(), Some(&TestWord::Sent(LoadCounts::default())), "no such path");
+    assert_eq!(said(&carrier).pop(), Some(TestWord::Sent(LoadCounts::default())), "no such path");
 }
 
 #[test]
 fn load_keeps_to_the_limit_of_a_client() {
-    let (mut session, mut carrier) = (session(), OnePath::new(1 << 30));
+    let (mut session, mut carrier) = (session(), one_path(1 << 30));
     session.begin_load(plan(1 << 30));
     let mut limit = Limit::new(Rate::from_kbps(8_000));
     for ms in 500..1_000 {
