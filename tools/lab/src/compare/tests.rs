@@ -132,40 +132,12 @@ fn pooled_figures_are_means_and_percentiles_over_drives() {
 }
 
 #[test]
-fn no_drives_are_an_empty_comparison() {
-    let comparison = comparison(&[]);
-    assert!(comparison.pooled.is_empty() && comparison.classes.is_empty());
-}
-
-#[test]
 fn details_can_be_left_out() {
     let comparison = comparison(&[("a", Class::Easy, 0.0, 0.0)]);
     let bare = comparison.clone().without_details();
     assert!(bare.drives[0].bound_within.is_empty());
     assert!(bare.drives[0].strategies.iter().all(|entry| entry.measured.detail.is_none()));
     assert_eq!(bare.pooled, comparison.pooled);
-}
-
-#[test]
-fn a_job_of_a_small_drive_is_measured_beside_its_bound() {
-    let setting = setting(2_000_000, 2);
-    let drive = drive(&["a", "b"]);
-    let video = setting.video();
-    let scenario = setting.scenario("d", &drive, "minrtt".parse().unwrap(), &video);
-    let measured = Measured::new(&crate::run::run(&scenario).unwrap());
-    let (bound, within) = Bound::of_scenario(&scenario).unwrap();
-    assert_eq!(measured.figures.strategy, "minrtt");
-    assert_eq!(measured.figures.fps, 30.0);
-    let arrived = measured.figures.delay_arrived_ms.as_ref();
-    assert_eq!(Some(&measured.figures.delay_ms), arrived, "nothing was lost");
-    assert!(bound.delay_ms.p50 > 20.0 && bound.delay_ms.p50 < measured.figures.delay_ms.p50);
-    assert_eq!(
-        (within.first().map(|at| at.1), within.last().map(|at| at.1)),
-        (Some(0.0), Some(1.0))
-    );
-    assert_eq!(setting.class(&drive), Class::Easy);
-    let detail = measured.detail.unwrap();
-    assert_eq!(detail.delays.count() as usize, Offered::new(&video, Instant::ZERO, 4).bytes.len());
 }
 
 #[test]

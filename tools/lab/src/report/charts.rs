@@ -354,20 +354,4 @@ mod tests {
         expected.line_to((100.0, 0.0));
         assert_eq!(curve_path(&points, x, y), Some(expected));
     }
-
-    #[test]
-    fn charts_of_nothing_are_charts() {
-        let panel = Panel { title: "fps".into(), factor: 1.0, unit: "", samples: vec![vec![]] };
-        let rows = rows(["a name that is much too long for its place"]);
-        let charts = [
-            delays(&[Curve::default()]),
-            boxes(&rows, std::slice::from_ref(&panel)),
-            boxes(&[], &[panel]),
-            bars("none", &[Bar { name: "a".into(), parts: vec![("c0".into(), 0.0)] }]),
-        ];
-        for chart in charts {
-            assert!(chart.starts_with("<svg") && chart.ends_with("</svg>\n"));
-            assert!(!chart.contains("NaN") && !chart.contains("inf"), "{chart}");
-        }
-    }
 }

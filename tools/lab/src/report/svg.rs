@@ -215,25 +215,4 @@ mod tests {
         let scale = Scale { values: (10.0, 20.0), places: (100.0, 0.0) };
         assert_eq!([5.0, 10.0, 15.0, 99.0].map(|value| scale.at(value)), [100.0, 100.0, 50.0, 0.0]);
     }
-
-    #[test]
-    fn paths_are_relative_and_leave_out_what_does_not_move() {
-        let mut path = Path::from((1.0, 2.04));
-        for point in [(1.0, 2.0), (4.0, 2.0), (4.0, 1.5), (5.25, 3.0), (5.0, 2.5)] {
-            path.line_to(point);
-        }
-        path.close();
-        assert_eq!(path.text, "M1 2h3v-.5l1.3 1.5l-.3-.5z");
-    }
-
-    #[test]
-    fn texts_are_escaped() {
-        let mut svg = Svg::new((10.0, 5.5), "\"a\" & b");
-        svg.text((1.0, 2.0), Anchor::End, "<b>");
-        svg.dot("s0", (1.0, 2.0), 2.0, "</title>");
-        let expected = "<svg viewBox=\"0 0 10 5.5\" role=\"img\" aria-label=\"&quot;a&quot; &amp; b\">\
-            <text x=\"1\" y=\"2\" text-anchor=\"end\">&lt;b&gt;</text>\
-            <circle class=\"s0\" cx=\"1\" cy=\"2\" r=\"2\"><title>&lt;/title&gt;</title></circle></svg>\n";
-        assert_eq!(svg.finish(), expected);
-    }
 }

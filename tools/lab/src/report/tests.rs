@@ -184,16 +184,6 @@ fn time_lines_are_those_that_were_asked_for() {
 }
 
 #[test]
-fn the_same_strategy_has_the_same_colour_everywhere() {
-    let comparison = comparison();
-    let html = render(&comparison, &Options::default());
-    let xnc = page::swatch("s2") + "xnc";
-    // In the tables of all drives, two classes and three drives, and in the legends of delays.
-    assert_eq!(html.matches(&xnc).count(), 12, "one colour");
-    assert_eq!(html.matches("</svg>xnc").count(), 12, "no other");
-}
-
-#[test]
 fn a_report_without_details_says_what_is_missing() {
     let html = render(&comparison().without_details(), &Options::default());
     assert!(html.contains("came without details"));

@@ -137,12 +137,4 @@ mod tests {
             .to_vec();
         assert_ne!(heights[0], heights[1]);
     }
-
-    #[test]
-    fn nothing_and_what_has_no_tail_are_drawn() {
-        assert!(trade(&[]).starts_with("<svg"));
-        let svg = trade(&[mark("none", 0.0, None)]);
-        assert_eq!(svg.matches("<circle").count(), 1, "in the panel of stalls");
-        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
-    }
 }

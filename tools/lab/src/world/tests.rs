@@ -103,28 +103,6 @@ fn trails_tell_how_lost_packets_came_back() {
 }
 
 #[test]
-fn cross_traffic_shares_the_queue_and_is_counted_apart() {
-    let delay_of = |cross: usize| {
-        let mut world = joined(config("xnc", vec![link("a", 8, 20)]));
-        let before = world.link_stats(0, Direction::Up).clone();
-        for _ in 0..cross {
-            world.push_cross(0, Direction::Up, 1_000);
-        }
-        assert_eq!(world.link_queue_bytes(0, Direction::Up), 1_000 * cross);
-        let begin = world.now();
-        world.handle_inner(Direction::Up, &numbered(Direction::Up, 0));
-        world.flush();
-        world.run_until(begin + Duration::from_secs(1));
-        let stats = world.cross_stats(0, Direction::Up);
-        assert_eq!((stats.pushed, stats.delivered), (cross as u64, cross as u64));
-        assert!(world.link_stats(0, Direction::Up).pushed > before.pushed + cross as u64);
-        world.poll_arrival().unwrap().at.since(begin)
-    };
-    // A packet of 1,000 bytes is a millisecond at 8 Mbit/s.
-    assert_eq!(delay_of(10), delay_of(0) + Duration::from_millis(10));
-}
-
-#[test]
 fn what_goes_to_an_address_that_is_no_more_is_counted() {
     let mut world = joined(config("xnc", vec![link("a", 8, 20), link("b", 8, 30)]));
     world.rebind(0);
@@ -135,18 +113,6 @@ fn what_goes_to_an_address_that_is_no_more_is_counted() {
     world.run_until(world.now() + Duration::from_secs(3));
     let arrived = send(&mut world, Direction::Down, 5);
     assert!(arrived.len() >= 5, "the way back is found again: {}", arrived.len());
-}
-
-#[test]
-fn uplinks_come_and_go_and_links_die() {
-    let mut world = joined(config("xnc", vec![link("a", 8, 20), link("b", 8, 30)]));
-    world.remove_uplink(0);
-    world.set_dead(0, true);
-    assert_eq!(send(&mut world, Direction::Up, 20).len(), 20);
-    world.set_dead(0, false);
-    world.add_uplink(0);
-    world.run_until(world.now() + Duration::from_secs(3));
-    assert!(world.all_paths_usable());
 }
 
 #[test]
