@@ -1,117 +1,10 @@
 //! Servers that restart, links that die and return, keys that are wrong.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::world::*;
 use roadweave_emulate::Direction;
 use roadweave_tunnel::{ClientEvent, ServerEvent};
-
-#[test]
-fn the_first_uplink_may_be_dead_at_the_start() {
-    let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build();
-    world.set_dead(0, true);
-    // What was sent before it died is gone as well.
-    let mut world = world.join();
-    let joined = world.client_events[0].0;
-    assert!(joined < at(1000), "joined after {joined}");
-    world.set_dead(0, false);
-    world.run(ms(3000));
-    assert_eq!(world.client_status().paths.len(), 2, "the dead uplink has come into use");
-}
-
-#[test]
-fn a_restarted_server_has_its_client_back_within_two_seconds() {
-    let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build().join();
-    for pause in [0, 5_000] {
-        world.run(ms(pause));
-        world.restart_server();
-        let restarted = world.now;
-        let count = world.client_events.len();
-        world.run(ms(4000));
-        let joined = world.client_events[count..]
-            .iter()
-            .find(|(_, event)| matches!(event, ClientEvent::Joined { .. }))
-            .map(|(at, _)| at.since(restarted));
-        assert!(
-            joined.is_some_and(|after| after <= ms(2000)),
-            "{joined:?} {:?}",
-            &world.client_events[count..]
-        );
-        world.send_up(&packet_up(pause + 1, 500));
-        world.run(ms(200));
-    }
-    assert_eq!(arrivals(&world.up).len(), 2);
-}
-
-#[test]
-fn all_uplinks_may_be_dead_for_a_minute() {
-    for first in 0..3 {
-        let links = vec![link(20, 20), link(20, 30), link(20, 60)];
-        let mut world = Plan::new("xnc", links).build().join();
-        (0..3).for_each(|index| world.set_dead(index, true));
-        for second in 0..60 {
-            world.send_up(&packet_up(second, 500));
-            world.run(ms(1000));
-        }
-        world.set_dead(first, false);
-        let healed = world.now;
-        let before = world.up.len();
-        for number in 0..100 {
-            world.send_up(&packet_up(1000 + number, 500));
-            world.run(ms(20));
-        }
-        let resumed = world.up[before..].first().map(|arrival| arrival.at.since(healed));
-        assert!(resumed.is_some_and(|after| after <= ms(1000)), "link {first}: {resumed:?}");
-        let left =
-            world.client_events.iter().filter(|(_, e)| matches!(e, ClientEvent::Left { .. }));
-        assert_eq!(left.count(), 0, "the same session goes on");
-    }
-}
-
-#[test]
-fn any_uplink_may_die_and_return_under_load() {
-    for index in 0..3 {
-        let links = vec![link(20, 20), link(20, 30), link(20, 40)];
-        let mut world = Plan::new("xnc", links).build().join();
-        let sent = stream_with(&mut world, 240, 15, |world, frame| match frame {
-            60 => world.set_dead(index, true),
-            180 => world.set_dead(index, false),
-            _ => {}
-        });
-        let arrived = arrivals(&world.up);
-        let missing = sent.keys().filter(|number| !arrived.contains_key(number)).count();
-        assert!(missing * 500 <= sent.len(), "link {index}: {missing} of {} lost", sent.len());
-        world.run(ms(2000));
-        let status = world.client_status();
-        assert_eq!(status.paths.len(), 3);
-        let uses = status.paths.iter().all(|path| serde_json_name(path.status) == "usable");
-        assert!(uses, "{:?}", status.paths);
-    }
-}
-
-fn serde_json_name(status: roadweave_proto::PathStatus) -> &'static str {
-    match status {
-        roadweave_proto::PathStatus::Usable => "usable",
-        _ => "something else",
-    }
-}
-
-#[test]
-fn uplinks_appear_vanish_and_come_back_while_it_runs() {
-    let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build().join();
-    for round in 0..5 {
-        world.inner.remove_uplink(0);
-        world.run(ms(1500));
-        assert_eq!(world.client_status().paths.len(), 1, "round {round}");
-        world.send_up(&packet_up(round, 300));
-        world.run(ms(300));
-        world.inner.add_uplink(0);
-        world.run(ms(2500));
-        assert_eq!(world.client_status().paths.len(), 2, "round {round}");
-    }
-    assert_eq!(arrivals(&world.up).len(), 5);
-}
 
 #[test]
 fn the_only_uplink_may_be_replaced_by_another() {
@@ -129,32 +22,6 @@ fn the_only_uplink_may_be_replaced_by_another() {
     }
     let first = world.up.first().map(|arrival| arrival.at.since(appeared));
     assert!(first.is_some_and(|after| after < ms(1500)), "{first:?} {:?}", world.client_events);
-}
-
-fn address(text: &str) -> SocketAddr {
-    text.parse().expect("an address")
-}
-
-#[test]
-fn an_address_translator_may_give_any_path_a_new_address() {
-    let links = vec![link(20, 20), link(20, 30)];
-    let mut world = Plan::new("xnc", links).build().join();
-    let sent = stream_with(&mut world, 240, 10, |world, frame| match frame {
-        60 => world.inner.set_public(0, address("100.64.0.1:30001")),
-        120 => world.inner.set_public(1, address("100.99.0.9:40000")),
-        180 => world.inner.set_public(0, address("100.99.0.8:40001")),
-        _ => {}
-    });
-    let arrived = arrivals(&world.up);
-    let missing = sent.keys().filter(|number| !arrived.contains_key(number)).count();
-    assert!(missing * 200 <= sent.len(), "{missing} of {} lost", sent.len());
-    world.run(ms(2000));
-    for number in 0..20 {
-        world.send_down(&packet_down(number, 300));
-        world.run(ms(20));
-    }
-    world.run(ms(500));
-    assert_eq!(arrivals(&world.down).len(), 20, "the way back is found");
 }
 
 /// How often a refusal is told on both sides within `time`.
@@ -192,34 +59,11 @@ fn an_unknown_client_is_refused_in_one_line_on_both_sides_without_a_storm() {
 }
 
 #[test]
-fn an_expired_client_is_refused() {
-    let plan = Plan { expires_unix: Some(1_799_999_999), ..Plan::new("xnc", vec![link(20, 20)]) };
-    let (client, server) = refusals(plan, Duration::from_secs(9));
-    assert_eq!((client.len(), server.len()), (1, 1), "{client:?} {server:?}");
-    assert!(
-        client[0].contains("expired") && server[0].contains("expired"),
-        "{client:?} {server:?}"
-    );
-}
-
-#[test]
 fn a_server_with_another_key_is_not_trusted() {
     let plan = Plan { wrong_server: true, ..Plan::new("xnc", vec![link(20, 20), link(20, 30)]) };
     let (client, _) = refusals(plan, Duration::from_secs(9));
     assert_eq!(client.len(), 1, "{client:?}");
     assert!(client[0].contains("not the one expected"), "{client:?}");
-}
-
-#[test]
-fn refused_clients_ask_less_and_less_often() {
-    let plan = Plan { wrong_client: true, ..Plan::new("xnc", vec![link(20, 20)]) };
-    let mut world = plan.build();
-    world.run(Duration::from_secs(200));
-    // After 10, 20, 40 and 60 seconds, and up to a quarter more each time.
-    let asked = world.inner.uplinks()[0].servers[0].attempts;
-    assert!((5..=6).contains(&asked), "{asked} attempts");
-    let told = world.inner.notices().len();
-    assert!(told <= 4, "{told} lines in 200 s");
 }
 
 #[test]
@@ -239,31 +83,6 @@ fn a_server_that_ends_each_session_is_asked_less_and_less_often() {
     }
     // At once, then after 0, 1, 2, 4, 8, 16 and 32 seconds.
     assert!((4..=8).contains(&ended), "{ended} sessions in a minute");
-}
-
-#[test]
-fn a_reliable_lane_gives_up_what_an_outage_made_worthless_and_goes_on() {
-    let mut world = Plan::new("minrtt", vec![link(20, 20), link(20, 30)]).build().join();
-    (0..2).for_each(|index| world.set_dead(index, true));
-    for number in 0..150 {
-        world.send_up(&packet_up(number, 500));
-        world.run(ms(100));
-    }
-    (0..2).for_each(|index| world.set_dead(index, false));
-    world.run(ms(15_000));
-    for number in 0..50 {
-        world.send_up(&packet_up(1000 + number, 500));
-        world.run(ms(20));
-    }
-    world.run(ms(1000));
-    let arrived = arrivals(&world.up);
-    assert!((1000..1050).all(|number| arrived.contains_key(&number)), "it goes on");
-    let lane = &world.client_status().stats.lanes[0];
-    let dropped = lane.sent.drops.get(roadweave_proto::DropReason::QueueExpired);
-    let given_up = lane.sent.recovery.abandoned;
-    let delivered = arrived.len() as u64;
-    assert!(dropped + given_up > 0, "the oldest were ten seconds old");
-    assert!(delivered + dropped + given_up >= 200, "{delivered} + {dropped} + {given_up}");
 }
 
 #[test]
@@ -334,16 +153,6 @@ fn a_second_attempt_at_a_session_leaves_from_another_port() {
     world.inner.add_uplink(0);
     let first = first_through(&mut world, 10);
     assert!(first.is_some_and(|after| after < ms(2_000)), "{first:?}");
-}
-
-#[test]
-fn the_port_changes_again_while_nothing_answers() {
-    let mut world = Plan::new("minrtt", vec![link(20, 20)]).build().join();
-    world.inner.lose_binding(0);
-    world.run(ms(10_500));
-    world.inner.lose_binding(0);
-    let first = first_through(&mut world, 30);
-    assert!(first.is_some_and(|after| after < ms(13_000)), "{first:?}");
 }
 
 #[test]

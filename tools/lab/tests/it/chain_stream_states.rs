@@ -180,31 +180,6 @@ fn a_reset_reaches_the_other_end_from_every_state() {
 }
 
 #[test]
-fn an_end_that_has_finished_still_gets_what_the_other_sends() {
-    let (mut pair, id) = Pair::open(config(1));
-    pair.do_at(ANCHOR, |streams, now| streams.accept(now, id));
-    pair.do_at(BOX, |streams, now| streams.finish(now, id));
-    pair.run(ms(200));
-    assert_eq!(pair.read(ANCHOR, id), 1);
-    pair.run(ms(10));
-    assert!(pair.told[ANCHOR].contains(&Event::Finished(id)), "{:?}", pair.told);
-    for _ in 0..5 {
-        let now = pair.chain.now();
-        assert_eq!(write(pair.end(ANCHOR), now, id, 50_000), 50_000);
-        pair.run(ms(200));
-        assert_eq!(pair.read(BOX, id), 50_000);
-    }
-    pair.do_at(ANCHOR, |streams, now| streams.finish(now, id));
-    pair.run(ms(500));
-    assert_eq!(pair.read(BOX, id), 0);
-    pair.run(ms(500));
-    assert!(pair.told[BOX].contains(&Event::Finished(id)), "{:?}", pair.told);
-    for end in [BOX, ANCHOR] {
-        assert_eq!(pair.end(end).open_streams(), 0, "at {end}");
-    }
-}
-
-#[test]
 fn a_priority_that_a_box_asks_for_reaches_the_anchor_and_holds_by_the_next_leg() {
     let rates = [(0, Rate::from_kbps(20_000))].into();
     let (mut pair, first) = Pair::open(ChainConfig { tenant_rates: rates, ..config(1) });

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::world::{LinkPlan, Plan, World, arrivals, delays, link, ms, packet_up};
-use roadweave_lab::strategies;
-use roadweave_proto::{DropReason, Instant, Order};
-use roadweave_tunnel::{FlowClass, LaneConfig, LaneRule, default_lanes};
+use roadweave_proto::{DropReason, Instant};
+use roadweave_tunnel::{LaneConfig, Strategy};
 
 /// A lane of `strategy` whose packets expire after so many milliseconds, if ever.
 fn lane(strategy: &str, expire_after: Option<u64>) -> Vec<LaneConfig> {
@@ -56,72 +55,6 @@ fn after_a_blackout_nothing_older_than_the_expiry_arrives() {
             + stats.drops.get(DropReason::CopyUnsent);
         assert!(given_up > 0 || strategy == "redundant", "{strategy}: {stats:?}");
     }
-}
-
-#[test]
-fn without_an_expiry_a_reliable_lane_brings_all_of_it() {
-    for strategy in ["raven", "minrtt"] {
-        let links = vec![link(20, 20), link(10, 40)];
-        let (_, delays, sent) = with_a_blackout(lane(strategy, None), links);
-        assert_eq!(delays.len(), sent, "{strategy}");
-        assert!(delays.last().is_some_and(|latest| *latest > 3_900.0), "{strategy}");
-    }
-}
-
-/// A link whose buffer takes four seconds to leave, as a modem's does.
-fn bloated() -> LinkPlan {
-    LinkPlan {
-        settings: |mut settings| {
-            settings.queue_bytes = 1 << 20;
-            settings
-        },
-        ..link(1, 20)
-    }
-}
-
-#[test]
-fn what_a_network_held_back_is_dropped_and_counted_by_the_receiver() {
-    for order in [Order::Pass, Order::Adaptive { max_buffer: ms(100) }] {
-        let mut lanes = lane("redundant", Some(300));
-        lanes[0].order = order;
-        let mut plan = Plan::new("xnc", vec![bloated()]);
-        plan.congestion = roadweave_quic::CongestionControl::Cubic;
-        let mut world = plan.build_with(lanes.clone(), lanes).join();
-        let mut sent = steer(&mut world, 0, ms(1_000));
-        // Another lane's worth of packets fills the modem's buffer.
-        for number in 0..700 {
-            world.send_up(&packet_up(100_000 + number, 1200));
-            if number % 3 == 0 {
-                sent.insert(1_000 + number, world.now);
-                world.send_up(&packet_up(1_000 + number, 120));
-            }
-            world.run(ms(5));
-        }
-        world.run(ms(6_000));
-        sent.append(&mut steer(&mut world, 5_000, ms(1_000)));
-        world.run(ms(1_000));
-        let delays = delays(&sent, &arrivals(&world.up));
-        let latest = delays.last().expect("some arrived");
-        assert!(*latest <= 300.0 + 25.0, "{order}: {latest} ms");
-        assert!(delays.len() >= 200, "{order}: {}", delays.len());
-        let status = &world.inner.server_status()[0];
-        let received = &status.stats.lanes[0].received;
-        assert!(received.drops.get(DropReason::ArrivedExpired) > 50, "{order}: {received:?}");
-    }
-}
-
-#[test]
-fn small_flows_of_a_vehicle_without_configuration_expire_within_a_second() {
-    let small = LaneRule::class(FlowClass::Interactive);
-    let lanes = default_lanes();
-    let expiries: Vec<bool> = lanes.iter().map(|lane| lane.expire_after.is_some()).collect();
-    assert_eq!(expiries, [false, true, false, false], "transfers wait for what they need");
-    assert_eq!(lanes[1].rule, small);
-    let (world, delays, _) = with_a_blackout(lanes, vec![link(20, 20), link(10, 40)]);
-    let latest = delays.last().expect("some arrived");
-    assert!(*latest <= 1_000.0 + 25.0, "{latest} ms");
-    let lane = &world.client_status().stats.lanes[1];
-    assert_eq!((lane.name.as_str(), lane.sent.inner_packets), ("interactive", 600));
 }
 
 /// A fragment waits for its siblings as long as these may be sent again.

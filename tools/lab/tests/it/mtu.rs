@@ -54,22 +54,6 @@ fn a_narrow_path_that_joins_costs_no_packet() {
     }
 }
 
-#[test]
-fn a_path_that_becomes_narrower_costs_a_reliable_lane_no_packet() {
-    for strategy in ["minrtt", "raven", "xlink", "ecf"] {
-        let links = vec![link(20, 20), link(20, 30), link(5, 40)];
-        let mut world = world(strategy, links);
-        let sent = stream_with_length(&mut world, 120, |world, frame| {
-            if frame == 30 {
-                (0..2).for_each(|index| world.inner.set_mtu(index, NARROW));
-            }
-        });
-        world.run(ms(9_000));
-        let missing = sent - arrivals(&world.up).len();
-        assert_eq!((missing, given_up(&world)), (0, 0), "{strategy}: {:?}", world.client_status());
-    }
-}
-
 /// Frames of full packets at 8 Mbit/s; returns how many packets.
 fn stream_with_length(
     world: &mut World,

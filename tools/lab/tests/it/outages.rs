@@ -48,33 +48,6 @@ fn silence_on_all_uplinks_is_told_and_so_is_its_end() {
 }
 
 #[test]
-fn a_session_that_was_a_good_one_falls_silent_without_a_storm() {
-    let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build().join();
-    world.run(ms(40_000));
-    (0..2).for_each(|index| world.set_dead(index, true));
-    // The world ends where a timer is due again and again without effect.
-    world.run(ms(20_000));
-    world.inner.remove_uplink(1);
-    world.run(ms(10_000));
-    (0..2).for_each(|index| world.set_dead(index, false));
-    stream(&mut world, 30, 1);
-    assert!(world.inner.is_joined());
-}
-
-#[test]
-fn a_flapping_path_fills_no_log() {
-    let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build().join();
-    for _ in 0..40 {
-        world.set_dead(1, true);
-        stream(&mut world, 50, 1);
-        world.set_dead(1, false);
-        stream(&mut world, 5, 1);
-    }
-    let told = world.inner.notices().len();
-    assert!((3..=40).contains(&told), "{told} lines in two minutes");
-}
-
-#[test]
 fn an_uplink_over_which_nothing_comes_while_another_is_answered_is_told_once() {
     let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build();
     world.set_dead(1, true);

@@ -84,46 +84,6 @@ fn a_backup_carries_nothing_until_the_others_die_and_then_takes_over_at_once() {
 }
 
 #[test]
-fn secondary_paths_help_when_the_primary_is_full() {
-    let links = || vec![link(6, 30), link(20, 10)];
-    let policies = [with(Priority::Primary, 1), with(Priority::Secondary, 1)];
-    let share = |mbps| {
-        let mut world = plan("xnc", links(), &policies).build().join();
-        let sent = stream(&mut world, 150, mbps);
-        let missing = sent.len() - arrivals(&world.up).len();
-        assert!(missing < 20, "{missing} of {} at {mbps} Mbit/s", sent.len());
-        let [client, _] = paths(&world);
-        let bytes = |uplink: &str| client[uplink].counters.source_bytes as f64;
-        bytes("wwan1") / (bytes("wwan0") + bytes("wwan1"))
-    };
-    let (little, much) = (share(2), share(12));
-    assert!(little < 0.1 && (0.4..0.8).contains(&much), "{little} {much}");
-}
-
-#[test]
-fn weights_show_in_what_similar_paths_carry() {
-    let policies = [with(Priority::Primary, 3), with(Priority::Primary, 1)];
-    for strategy in ["xnc", "minrtt"] {
-        let mut world = plan(strategy, vec![link(30, 20), link(30, 22)], &policies).build().join();
-        stream(&mut world, 60, 8); // the windows grow
-        let bytes = |world: &World| {
-            let [client, _] = paths(world);
-            ["wwan0", "wwan1"].map(|uplink| client[uplink].counters.source_bytes as f64)
-        };
-        let before = bytes(&world);
-        world.up.clear();
-        let sent = stream(&mut world, 150, 8);
-        let delays = delays(&sent, &arrivals(&world.up));
-        assert!(delays.len() == sent.len() && percentile(&delays, 0.99) < 60.0, "{strategy}");
-        let after = bytes(&world);
-        let ratio = (after[0] - before[0]) / (after[1] - before[1]);
-        let [_, server] = paths(&world);
-        assert!((2.7..3.3).contains(&ratio), "{strategy}: {ratio}");
-        assert_eq!((server["wwan0"].weight, server["wwan1"].weight), (3, 1));
-    }
-}
-
-#[test]
 fn a_rate_limit_holds_both_ways_and_the_others_carry_what_is_beyond_it() {
     let limit = Rate::from_kbps(2_000);
     let limited = UplinkPolicy {
@@ -272,26 +232,4 @@ fn beyond_its_cap_an_uplink_is_a_backup_until_the_month_is_over() {
     let paths = paths(&world);
     assert_eq!(paths[1]["wwan0"].priority, Priority::Backup);
     assert!(paths.iter().all(|paths| paths["wwan0"].status == PathStatus::Usable));
-}
-
-#[test]
-fn beyond_its_daily_cap_an_uplink_is_a_backup_until_the_day_is_over() {
-    let caps = Caps { daily_bytes: Some(500_000), monthly_bytes: Some(800_000), billing_day: 16 };
-    let links = vec![link(20, 10), link(20, 30)];
-    let mut world = plan("xnc", links, &[with_caps(caps)]).build().join();
-    let day = |world: &mut World, days: u64| {
-        world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + days * 86_400, true); // 2027-01-15
-        stream(world, 90, 4);
-        let [client, server] = paths(world);
-        let wwan0 = &client["wwan0"];
-        let priorities = (wwan0.priority, server["wwan0"].priority);
-        assert_eq!(priorities.0, priorities.1, "both ends");
-        let carried = (wwan0.day_bytes.expect("a cap"), wwan0.month_bytes.expect("a cap"));
-        (carried.0 / 100_000, carried.1 / 100_000, priorities.0)
-    };
-    assert_eq!(day(&mut world, 0), (5, 5, Priority::Backup));
-    assert_eq!(day(&mut world, 1), (5, 5, Priority::Backup), "its month began on the 16th");
-    assert_eq!(day(&mut world, 2), (3, 8, Priority::Backup), "the month's cap is the lower");
-    assert_eq!(day(&mut world, 3), (0, 8, Priority::Backup), "another day does not help");
-    assert_eq!(day(&mut world, 32), (5, 5, Priority::Backup), "2027-02-16");
 }

@@ -1,15 +1,12 @@
 //! Speed tests over simulated links: what they tell, what they cost, and how they end.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::world::{
-    LinkPlan, Plan, World, arrivals, delays, link, ms, name, packet_up, percentile,
-};
-use roadweave_emulate::{Direction, GilbertElliott};
+use crate::world::{LinkPlan, Plan, World, link, ms, name};
+use roadweave_emulate::Direction;
 use roadweave_proto::DropReason;
 use roadweave_tunnel::{
-    Caps, LaneConfig, LoadReport, SpeedtestError, SpeedtestLimits, SpeedtestPlan, SpeedtestReport,
+    Caps, LoadReport, SpeedtestError, SpeedtestLimits, SpeedtestPlan, SpeedtestReport,
     SpeedtestState, UplinkPolicy,
 };
 
@@ -94,49 +91,6 @@ fn each_link_shows_its_rate_and_all_together_their_sum() {
     assert!(client.lanes.iter().all(|lane| lane.sent.source_datagrams == 0), "nothing in lanes");
 }
 
-/// The delays of a lane's packets on the first link, ascending, while `test` is measured; and how
-/// often one had not left within 3 ms.
-fn delays_beside(test: Option<&str>) -> (Vec<f64>, usize) {
-    let lane = |strategy: &str| vec![LaneConfig::new("default", strategy.parse().expect("known"))];
-    let world =
-        plan(vec![link(20, 20), link(20, 20)]).build_with(lane("single:wwan0"), lane("xnc"));
-    let mut world = world.join();
-    if let Some(uplink) = test {
-        let plan = SpeedtestPlan { uplinks: vec![uplink.into()], ..usual() };
-        begin(&mut world, &plan).expect("it begins");
-    }
-    let (mut sent, mut held) = (BTreeMap::new(), 0);
-    for number in 0..350 {
-        sent.insert(number, world.now);
-        world.send_up(&packet_up(number, 1_000));
-        world.run(ms(3));
-        held += usize::from(world.client_status().stats.lanes[0].sent.queue_bytes > 0);
-        world.run(ms(17));
-        if test.is_some() {
-            report(&mut world);
-        }
-    }
-    world.run(ms(1_000));
-    assert!(test.is_none() || mbps(report(&mut world).rows[0].up.as_ref()) > 16.0);
-    let arrived = arrivals(&world.up);
-    assert_eq!(arrived.len(), sent.len(), "{test:?}: nothing is lost");
-    (delays(&sent, &arrived), held)
-}
-
-#[test]
-fn a_lane_on_another_path_notices_nothing_and_one_on_the_same_waits_in_no_queue_of_ours() {
-    let (alone, _) = delays_beside(None);
-    let (beside, held_beside) = delays_beside(Some("wwan1"));
-    let (on_it, held) = delays_beside(Some("wwan0"));
-    let at = |delays: &[f64], share| percentile(delays, share);
-    println!("{} {} {}", at(&alone, 0.99), at(&beside, 0.99), at(&on_it, 0.99));
-    assert!(at(&beside, 0.99) <= at(&alone, 0.99) + 2.0 && held_beside == 0);
-    // While the congestion control shrinks its window to empty the queue of the link, all waits.
-    assert!(held <= 14, "{held} of 350 have waited here");
-    // What they wait for is the queue of the link under test, which its congestion control makes.
-    assert!(at(&on_it, 0.5) <= at(&alone, 0.5) + 45.0, "{} {}", at(&alone, 0.5), at(&on_it, 0.5));
-}
-
 #[test]
 fn the_limit_holds_whatever_the_links_carry() {
     let mut world = plan(vec![link(50, 10), link(50, 10)]).build().join();
@@ -173,22 +127,6 @@ fn a_metered_uplink_is_left_out_unless_it_is_meant() {
 }
 
 #[test]
-fn a_link_that_loses_packets_shows_what_it_loses() {
-    let mut lossy = link(10, 20);
-    lossy.settings = |mut settings| {
-        settings.burst_loss = Some(GilbertElliott::bursts(0.05, 1.5));
-        settings
-    };
-    let mut world = plan(vec![lossy]).build().join();
-    let report = measured(&mut world, &usual());
-    let [row] = &report.rows[..] else { panic!("one uplink alone: {report:#?}") };
-    for load in [row.down.as_ref(), row.up.as_ref()] {
-        let loss = load.and_then(|load| load.loss).expect("it is known");
-        assert!((0.03..0.08).contains(&loss), "{row:?}");
-    }
-}
-
-#[test]
 fn a_server_that_allows_none_says_so_at_once() {
     let mut world = Plan { speedtest: None, ..plan(vec![link(10, 20)]) }.build().join();
     let began = world.now;
@@ -198,24 +136,6 @@ fn a_server_that_allows_none_says_so_at_once() {
     assert!(world.now.since(began) < ms(500));
     let refused = world.inner.ends_mut().1.refusals()["speedtest-off"];
     assert_eq!(refused, 1);
-}
-
-#[test]
-fn what_a_server_allows_in_an_hour_is_used_up_and_a_new_session_brings_no_more() {
-    let limits = SpeedtestLimits { per_hour: 2, ..SpeedtestLimits::default() };
-    let mut world = Plan { speedtest: Some(limits), ..plan(vec![link(10, 20)]) }.build().join();
-    assert_eq!(measured(&mut world, &usual()).state, SpeedtestState::Done);
-    let again = measured(&mut world, &usual());
-    assert!(again.error.as_ref().is_some_and(|why| why.contains("tests_per_hour")), "{again:?}");
-    // The client forgets its session, and comes back.
-    world.set_dead(0, true);
-    world.run(Duration::from_secs(60));
-    world.set_dead(0, false);
-    world.run(Duration::from_secs(60));
-    let again = measured(&mut world, &usual());
-    assert!(again.error.as_ref().is_some_and(|why| why.contains("tests_per_hour")), "{again:?}");
-    world.run(Duration::from_secs(3_600));
-    assert_eq!(measured(&mut world, &usual()).state, SpeedtestState::Done);
 }
 
 #[test]

@@ -189,3 +189,60 @@ fn all_are_back_though_both_ends_have_more_to_do_than_they_can() {
         assert!(took < ms(30_000), "{sessions} sessions after {took:?}");
     }
 }
+
+#[test]
+fn a_server_that_is_late_again_and_again_is_not_asked_for_it() {
+    let mut crowd = joined(50, Duration::ZERO, 1);
+    for _ in 0..20 {
+        crowd.pause_server(ms(400));
+        run(&mut crowd, ms(500));
+    }
+    for side in 0..20 {
+        crowd.pause_vehicles(ms(400));
+        run(&mut crowd, ms(500));
+        assert!(side < 10 || usable(&mut crowd, 50) > 0);
+    }
+    let after = packets_up(&mut crowd, 5);
+    assert!(after.iter().sum::<u64>() <= 15 * 50, "{after:?}");
+}
+
+#[test]
+fn a_restart_takes_a_handshake_of_each_client_and_not_one_of_each_path() {
+    const CLIENTS: usize = 50;
+    let mut crowd = joined(CLIENTS, Duration::ZERO, 1);
+    let before = crowd.counts().handshakes_up;
+    crowd.restart_server().unwrap();
+    run(&mut crowd, ms(3_000));
+    assert_eq!(usable(&mut crowd, CLIENTS), CLIENTS * PATHS as usize);
+    assert_eq!(crowd.server().status().len(), CLIENTS);
+    // The first packet of a handshake, and the last.
+    let handshakes = (crowd.counts().handshakes_up - before) as f64 / 2.0 / CLIENTS as f64;
+    assert!(handshakes < 1.3, "{handshakes} of each client");
+}
+
+#[test]
+fn others_wait_once_a_late_server_has_answered_and_not_before() {
+    let attempts = |crowd: &mut Crowd| -> Vec<u64> {
+        let now = crowd.now();
+        let uplinks = crowd.client(0).unwrap().uplinks(now);
+        uplinks.iter().map(|uplink| uplink.servers[0].attempts).collect()
+    };
+    // It is late after a goodbye: the second uplink is tried, and no other once it has answered.
+    let mut crowd = crowd(1, Duration::ZERO, 1);
+    crowd.start(0, 0);
+    run(&mut crowd, ms(5_000));
+    let before: u64 = attempts(&mut crowd).iter().sum();
+    let now = crowd.now();
+    crowd.server().close(now);
+    crowd.flush();
+    crowd.pause_server(ms(250));
+    run(&mut crowd, ms(2_000));
+    let begun = attempts(&mut crowd).iter().sum::<u64>() - before;
+    assert_eq!((begun, crowd.joined()), (2, 1));
+    // The first is dead at the start: the second is not kept waiting.
+    let mut crowd = self::crowd(1, Duration::ZERO, 1);
+    crowd.set_dead(0, 0, true);
+    crowd.start(0, 0);
+    run(&mut crowd, ms(290));
+    assert_eq!((&attempts(&mut crowd)[..2], crowd.joined()), (&[1, 1][..], 1));
+}
