@@ -58,4 +58,7 @@ pub use tun::{TunFields, TunName};
 pub use values::{Within, host_port, state_directory as default_state_directory};
 
 #[cfg(test)]
+#[path = "../../../scripts/golden.rs"]
+mod golden;
+#[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use roadweave_tunnel::{Caps, FlowClass, STRATEGIES, Strategy, StrategyEntry, Upl
 use serde::de::DeserializeOwned;
 
 use super::*;
+use crate::golden::assert_golden;
 
 /// A file of this text, or what is wrong with it.
 pub(crate) fn read<T: DeserializeOwned + Validate>(text: &str) -> Result<T, String> {
@@ -30,13 +31,6 @@ fn client(extra: &str) -> String {
     )
 }
 
-fn check_client(text: &str, expected: &[&str]) {
-    let error = read::<ClientFile>(text).expect_err("it is broken");
-    for part in expected {
-        assert!(error.contains(part), "{part:?} is not in:\n{error}");
-    }
-}
-
 #[test]
 fn the_smallest_files_are_complete() {
     let file = read::<ClientFile>(&client("")).expect("complete");
@@ -47,18 +41,10 @@ fn the_smallest_files_are_complete() {
 }
 
 #[test]
-fn shards_divide_the_memory_and_only_a_server_has_them() {
+fn shards_divide_the_memory() {
     let server = |text: &str| read::<ServerFile>(&format!("private_key = \"{PRIVATE}\"\n{text}"));
     assert_eq!(server("").expect("complete").shards(), 1);
     assert_eq!(server("shards = 16").expect("64 MiB each").shards(), 16);
-    let refused = server("shards = 17").expect_err("60 MiB each");
-    assert!(refused.contains("write up to 16 shards") && refused.contains("line 2"), "{refused}");
-    for text in ["shards = 0", "shards = 65"] {
-        assert!(server(text).expect_err("bounds").contains("1 to 64 is possible"));
-    }
-    let proxy = format!("private_key = \"{PRIVATE}\"\nshards = 2");
-    let refused = read::<ProxyFile>(&proxy).expect_err("it has none");
-    assert!(refused.contains("`shards`"), "{refused}");
 }
 
 #[test]
@@ -173,9 +159,6 @@ fn uplinks_have_technologies_and_these_an_order() {
         let told = vec![(UplinkMatch::by_name("a"), Some(technology))];
         assert_eq!(file.technologies(), (told, vec![technology]));
     }
-    let order = |order: &str| format!("{}[uplinks]\norder = [{order}]\n", client(""));
-    check_client(&order("\"lte\", \"wifi\", \"lte\""), &["line 7", "names \"lte\" twice"]);
-    check_client(&order("\"umts\""), &["line 7", "unknown variant `umts`"]);
 }
 
 #[test]
@@ -185,9 +168,6 @@ fn a_page_that_tells_of_portals_is_fetched_by_http_and_by_default_there_is_none(
     assert_eq!(file.portal_probe(), None);
     let file = read::<ClientFile>(&probe("http://probe.example/a")).expect("complete");
     assert_eq!(file.portal_probe().map(|url| url.target().to_owned()), Some("/a".to_owned()));
-    for wrong in ["https://probe.example/a", "probe.example", ""] {
-        check_client(&probe(wrong), &["line 7", "uplinks.portal_probe", "http://host/path"]);
-    }
 }
 
 #[test]
@@ -201,173 +181,62 @@ fn ports_of_plain_http_are_ports() {
     };
     assert!(read_ports(&ports("[]")).is_empty());
     assert_eq!(read_ports(&ports("[80, 8080]")), [80, 8080]);
-    check_client(&ports("[80, 0]"), &["line 8", "0 is no port"]);
-    check_client(&ports("[65536]"), &["line 8"]);
-    let many: Vec<u16> = (1..=17).collect();
-    check_client(&ports(&format!("{many:?}")), &["17 ports"]);
+}
+
+/// Below the lines of each broken file in the golden file `name` is what is wrong with it. `whole`
+/// makes a file of the lines.
+pub(crate) fn check_broken<T: DeserializeOwned + Validate>(
+    name: &str,
+    whole: impl Fn(&str) -> String,
+) {
+    let own = roadweave_identity::Identity::from_base64(PRIVATE).expect("a key").public_key();
+    let own = own.to_string();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let known = std::fs::read_to_string(folder.join(name)).expect(name);
+    let said = known.split("\n\n").map(|case| {
+        let lines: Vec<&str> = case.lines().filter(|line| !line.starts_with('>')).collect();
+        let keys =
+            [("$PRIVATE", PRIVATE), ("$KEY", KEY), ("$OTHER", OTHER_KEY), ("$OWN", own.as_str())];
+        let text = lines.join("\n") + "\n";
+        let text = keys.iter().fold(whole(&text), |text, (word, key)| text.replace(word, key));
+        let error = read::<T>(&text).err().unwrap_or_else(|| panic!("this is right:\n{text}"));
+        let error: String = error.lines().map(|line| format!("> {line}\n")).collect();
+        format!("{}\n{}", lines.join("\n"), error.replace(" \n", "\n"))
+    });
+    assert_golden(name, &said.collect::<Vec<_>>().join("\n"));
 }
 
 #[test]
-fn an_unknown_field_is_named_with_its_line_and_the_known_ones() {
-    check_client(
-        &format!("{}[tun]\nmtu = 1400\n", client("")),
-        &["line 7", "unknown field `mtu`", "`mtu_bytes`"],
-    );
+fn errors_name_the_line_and_what_would_be_right() {
+    let head = |lines: &str| match lines.contains("private_key") {
+        true => lines.to_owned(),
+        false => format!("private_key = \"$PRIVATE\"\n{lines}"),
+    };
+    let server = "[server]\naddresses = [\"192.0.2.1:4433\"]\npublic_key = \"$KEY\"\n";
+    check_broken::<ClientFile>("broken-client.txt", |lines| {
+        head(lines) + if lines.contains("[server]") { "" } else { server }
+    });
+    check_broken::<ServerFile>("broken-server.txt", head);
+    check_broken::<ProxyFile>("broken-proxy.txt", head);
+    check_broken::<AnchorFile>("broken-anchor.txt", head);
+    check_broken::<ServerFile>("broken-forwards.txt", |lines| {
+        format!("{}{METRICS}{lines}{BUS}", head(""))
+    });
 }
 
 #[test]
-fn values_that_cannot_be_are_named_with_what_would_be_right() {
-    check_client(
-        &format!("{}[tun]\nmtu_bytes = 90\n", client("")),
-        &["line 7", "mtu_bytes = 90", "1280 to 9000"],
+fn values_near_broken_ones_are_taken() {
+    let marks = "packet_marks = \"0xfff00\"\n[routes]\nexclude_mark = \"0x10/0xff\"\n";
+    read::<ClientFile>(&client(marks)).expect("they are apart");
+    let address = client("").replace("192.0.2.1:4433", "2001:db8:1:2:3:4:5:6:4433");
+    read::<ClientFile>(&address).expect("one meaning");
+    let peer = format!("[[peers]]\nname = \"bus\"\npublic_key = \"{KEY}\"\n");
+    let text = format!(
+        "private_key = \"{PRIVATE}\"\n{peer}addresses = [\"10.77.0.2/32\"]\n\
+         expires = 2027-01-31T00:00:00Z\n"
     );
-    check_client(
-        &format!("{}[transport]\ncongestion = \"reno\"\n", client("")),
-        &["line 7", "reno", "`bbr`"],
-    );
-    check_client(
-        &format!("{}[[lanes]]\nstrategy = \"best\"\n", client("")),
-        &["line 7", "best", "known are: xnc"],
-    );
-    let bound = "[uplinks]\ninclude = [\"wwan*\"]\n[[lanes]]\nstrategy = \"single:eth0\"\n";
-    check_client(
-        &format!("{}{bound}", client("")),
-        &["line 9", "single:eth0", "`uplinks.include` does not name it"],
-    );
-    check_client(
-        &format!("{}[[lanes]]\nstrategy = \"single:a/b\"\n", client("")),
-        &["line 7", "single:a/b", "1 to 15 bytes"],
-    );
-    check_client(&client("name = 3"), &["line 2", "name = 3", "expected a string"]);
-    check_client(
-        &client("").replacen(PRIVATE, "abc", 1),
-        &["line 1", "private_key", "44 characters", "roadweave keygen"],
-    );
-    check_client(
-        &client("").replace(":4433", ""),
-        &["line 4", "server.addresses", "192.0.2.1", "host:port"],
-    );
-    check_client(
-        &format!("{}[tun]\nname = \"Vehicle\"\n", client("")),
-        &["line 7", "name = \"Vehicle\"", "1 to 15 lower-case letters"],
-    );
-    check_client(
-        &format!("{}[routes]\ninto_tunnel = [\"10.0.0.1\"]\n", client("")),
-        &["line 7", "into_tunnel", "\"10.0.0.1\" is no network", "10.77.0.2/32"],
-    );
-    check_client(
-        &format!("{}[routes]\ninto_tunnel = [\"10.1.0.0/16\", \"10.0.0.1/8\"]\n", client("")),
-        &["line 7", "10.0.0.1/8", "write 10.0.0.1/32 or 10.0.0.0/8"],
-    );
-    let routes = |text: &str| format!("{}[routes]\n{text}\n", client(""));
-    check_client(&routes("exclude = [\"0.0.0.0/0\"]"), &["line 7", "0.0.0.0/0", "into_tunnel"]);
-    check_client(
-        &routes("into_tunnel = [\"10.1.0.0/16\"]\nexclude = [\"10.2.0.0/16\", \"10.1.0.0/16\"]"),
-        &["line 8", "10.1.0.0/16 is in routes.into_tunnel too"],
-    );
-    check_client(&routes("exclude_mark = \"voice\""), &["line 7", "no mark", "\"0x10/0xf0\""]);
-    let own = ["line 7", "routes.exclude_mark", "the bits 0xffff0000 are the client's own"];
-    check_client(&routes("exclude_mark = \"0x10/0x100ff\""), &own);
-    let marks = |mask: &str| client(&format!("packet_marks = \"{mask}\""));
-    check_client(&marks("0x7f"), &["line 2", "0x7f has 7 bits, and 8 are needed", "0x00ff0000"]);
-    let both = format!("{}[routes]\nexclude_mark = \"0x10/0xff\"\n", marks("0xfff0"));
-    check_client(&both, &["line 7", "the bits 0xfff0 are the client's own", "0xffff000f"]);
-    read::<ClientFile>(&both.replace("0xfff0", "0xfff00")).expect("they are apart");
-    check_client(
-        &format!("{}[transport]\nidle_timeout_seconds = 10\nkeep_alive_ms = 10000\n", client("")),
-        &["line 8", "transport.keep_alive_ms = 10000", "less than 10000"],
-    );
-    let lane = "[[lanes]]\nmatch = { ports = [1, 2] }\n";
-    check_client(
-        &format!("{}{lane}[[lanes]]\nname = \"two\"\nmatch = {{ ports = [5, 3] }}\n", client("")),
-        &["line 10", "lane \"two\": match.ports", "the lower port first"],
-    );
-    check_client(&format!("{}{lane}{lane}", client("")), &["line 8", "two lanes are called"]);
-    let lane = |fields: &str| format!("{}[[lanes]]\n{fields}\n", client(""));
-    check_client(&lane("ordering = \"sorted\""), &["line 7", "sorted", "`reorder-adaptive`"]);
-    check_client(&lane("max_buffer_ms = 20000"), &["line 7", "1 to 10000"]);
-    let frames = "ordering = \"frames\"\ndeadline_ms = 10";
-    check_client(&lane(frames), &["line 6", "decode_ms = 10", "deadline_ms = 10"]);
-    check_client(&lane("insurance_percent = 150"), &["line 7", "150", "0 to 100"]);
-    let uncoded = lane("strategy = \"minrtt\"\ninsurance_percent = 20");
-    check_client(&uncoded, &["line 8", "\"minrtt\" has no insurance_percent", "take \"xnc\""]);
-    let hasty = lane("strategy = \"raven\"\npatient = true");
-    check_client(&hasty, &["line 8", "\"raven\" has no patient; leave patient out"]);
-    check_client(&lane("match = { classes = [\"video\"] }"), &["line 7", "video", "`real-time`"]);
-    check_client(&lane("match = { ports = [5] }"), &["line 7", "[first, last]"]);
-    check_client(&lane("match = { source_ports = [5, 3] }"), &["line 7", "match.source_ports"]);
-    check_client(&lane("match = { source = [\"10.0.0.1/8\"] }"), &["line 7", "10.0.0.0/8"]);
-    let policy = |fields: &str| format!("{}[[uplinks.policies]]\n{fields}\n", client(""));
-    check_client(&policy("weight = 2"), &["line 6", "for which uplinks?", "or iccid"]);
-    check_client(&policy("name = \"\""), &["line 7", "uplinks.policies.name is empty"]);
-    check_client(&policy("device = \"\""), &["line 7", "uplinks.policies.device is empty"]);
-    check_client(&policy("device = \"usb[12]\""), &["line 7", "brackets"]);
-    for number in ["", "wwan0", "89490200000123456", "89490200000123456789012"] {
-        check_client(&policy(&format!("iccid = \"{number}\"")), &["line 7", "18 to 22 digits"]);
-    }
-    check_client(&policy("name = \"a\"\npriority = \"first\""), &["line 8", "`secondary`"]);
-    check_client(&policy("name = \"a\"\nweight = 0"), &["line 8", "1 to 100"]);
-    for rate in ["99", "100000001"] {
-        let limit = policy(&format!("name = \"a\"\nrate_limit_kbps = {rate}"));
-        check_client(&limit, &["line 8", "100 to 100000000"]);
-    }
-    let metered = |field: &str| policy(&format!("name = \"a\"\nmetered.{field}"));
-    check_client(&metered("monthly_cap_mb = 0"), &["line 8", "1 to 1000000000"]);
-    check_client(&metered("daily_cap_mb = 0"), &["line 8", "1 to 1000000000"]);
-    check_client(&metered("billing_day = 29"), &["line 8", "1 to 28"]);
-    check_client(&metered("redundancy_percent = 101"), &["line 8", "0 to 100"]);
-    check_client(&metered("cap = 5"), &["line 8", "`monthly_cap_mb`"]);
-    let behind_all = format!("{}[[uplinks.policies]]\nname = \"a\"\n", policy("name = \"*\""));
-    check_client(&behind_all, &["line 9", "\"a\" never counts"]);
-    let by_iccid = policy("iccid = \"8949020000012345678F\"");
-    let twice = format!("{by_iccid}[[uplinks.policies]]\niccid = \"8949020000012345678\"\n");
-    check_client(&twice, &["line 8", "\"8949020000012345678\" never counts"]);
-    check_client("= broken", &["line 1"]);
-}
-
-#[test]
-fn what_is_possible_and_cannot_be_meant_is_refused() {
-    let own =
-        roadweave_identity::Identity::from_base64(PRIVATE).expect("a key").public_key().to_string();
-    let text =
-        client("").replace(&format!("public_key = \"{KEY}\""), &format!("public_key = \"{own}\""));
-    check_client(&text, &["line 5", "server.public_key is that of this client's own private_key"]);
-    let pasted = client("").replace(KEY, PRIVATE);
-    check_client(&pasted, &["line 5", "server.public_key is this client's own private_key"]);
-    let lane = |fields: &str| format!("{}[[lanes]]\nname = \"video\"\n{fields}\n", client(""));
-    check_client(
-        &lane("expire_after_ms = 50"),
-        &["lane \"video\": deadline_ms = 100 is above expire_after_ms = 50"],
-    );
-    check_client(&lane("deadline_ms = 800"), &["line 8", "deadline_ms = 800 is above"]);
-    let uplinks = |fields: &str| format!("{}[uplinks]\n{fields}\n", client(""));
-    let told = ["\"wwan[0-9]\" holds brackets", "\"wwan?\"", "\"wwan*\""];
-    check_client(
-        &uplinks("include = [\"eth1\", \"wwan[0-9]\"]"),
-        &[&["line 7"], &told[..]].concat(),
-    );
-    check_client(&uplinks("exclude = [\"wwan[0-9]\"]"), &told);
-    check_client(&uplinks("policies = [{ name = \"wwan[0-9]\" }]"), &told);
-    let address = |address: &str| client("").replace("192.0.2.1:4433", address);
-    check_client(
-        &address("2001:db8::1:4433"),
-        &["line 4", "without brackets", "\"[2001:db8::1:4433]:4433\""],
-    );
-    check_client(&address("[vpn]:4433"), &["line 4", "server.addresses", "[vpn]"]);
-    check_client(&address(":4433"), &["line 4", "host:port"]);
-    read::<ClientFile>(&address("2001:db8:1:2:3:4:5:6:4433")).expect("one meaning");
-
-    let server = format!(
-        "private_key = \"{PRIVATE}\"\n[[peers]]\nname = \"bus\"\npublic_key = \"{own}\"\n\
-         addresses = [\"10.77.0.2/32\"]\n"
-    );
-    let error = read::<ServerFile>(&server).expect_err("its own key");
-    assert!(
-        error.starts_with(
-            "test.toml: line 4, column 14: peer \"bus\": public_key is that of this server's"
-        ),
-        "{error}"
-    );
+    let file = read::<ServerFile>(&text).expect("complete");
+    assert_eq!(file.peers()[0].1.expires_unix, Some(1_801_353_600));
 }
 
 #[test]
@@ -399,78 +268,19 @@ fn the_fields_that_differ_are_named_without_their_values() {
 }
 
 #[test]
-fn peers_that_collide_are_refused() {
-    let peer = |name: &str, key: &str, address: &str| {
-        format!("[[peers]]\nname = \"{name}\"\npublic_key = \"{key}\"\naddresses = [{address}]\n")
-    };
-    let other = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
-    let check = |peers: String, expected: &str| {
-        let text = format!("private_key = \"{PRIVATE}\"\n{peers}");
-        let error = read::<ServerFile>(&text).expect_err("they collide");
-        assert!(error.contains(expected), "{error}");
-    };
-    let bus = peer("bus", KEY, "\"10.77.0.2/32\"");
-    let check = |peers: String, line: usize, expected: &str| {
-        check(peers.clone(), expected);
-        check(peers, &format!("line {line}, column "));
-    };
-    check(format!("{bus}{}", peer("van", KEY, "\"10.77.0.3/32\"")), 8, "same public_key");
-    check(format!("{bus}{}", peer("van", other, "\"10.77.0.2/32\"")), 9, "10.77.0.2/32");
-    check(format!("{bus}{}", peer("van", other, "\"10.77.0.0/30\"")), 9, "server's own address");
-    check(format!("{bus}{}", peer("van", other, "\"10.77.0.2/31\"")), 9, "share addresses");
-    check(peer("van", other, "\"10.77.0.2/24\""), 5, "write 10.77.0.2/32 or 10.77.0.0/24");
-    check(peer("van", other, "\"10.77.0.1/32\""), 5, "holds the server's own address");
-    check(peer("van", other, ""), 5, "addresses is empty");
-    check(format!("{bus}expires = 2027-01-31\n"), 6, "time zone");
-    check("addresses = []\n".into(), 2, "addresses is empty");
-    check("[[lanes]]\nstrategy = \"single:lte\"\n".into(), 3, "is for clients");
-    let text = format!("private_key = \"{PRIVATE}\"\n{bus}expires = 2027-01-31T00:00:00Z\n");
-    let file = read::<ServerFile>(&text).expect("complete");
-    assert_eq!(file.peers()[0].1.expires_unix, Some(1_801_353_600));
+fn a_fleet_may_have_private_networks_behind_its_boxes() {
+    let text =
+        format!("private_key = \"{PRIVATE}\"\n[fleet]\naccept = [\"10.0.0.0/8\", \"fd00::/8\"]\n");
+    assert_eq!(read::<ServerFile>(&text).expect("it is fine").fleet.accept.len(), 2);
 }
 
-#[test]
-fn what_a_fleet_may_have_behind_its_boxes_is_bounded() {
-    let of = |line: &str| format!("private_key = \"{PRIVATE}\"\n[fleet]\n{line}\n");
-    let check = |line: &str, expected: &str| {
-        let error = read::<ServerFile>(&of(line)).expect_err("it is broken");
-        assert!(error.contains(expected) && error.contains("line 3, column "), "{error}");
-        let error = read::<AnchorFile>(&of(line)).expect_err("it is broken");
-        assert!(error.contains(expected), "{error}");
-    };
-    check("accept = [\"10.80.0.1/16\"]", "write 10.80.0.1/32 or 10.80.0.0/16");
-    check("accept = [\"10.80.0.0/16\", \"0.0.0.0/1\"]", "0.0.0.0/1 would let a controller");
-    check("accept = [\"::/0\"]", "::/0 would let a controller");
-    check("accept = [\"10.80\"]", "is no network");
-    let file =
-        read::<ServerFile>(&of("accept = [\"10.0.0.0/8\", \"fd00::/8\"]")).expect("it is fine");
-    assert_eq!(file.fleet.accept.len(), 2);
-    // A proxy leads nowhere by addresses.
-    let error = read::<ProxyFile>(&of("accept = [\"10.0.0.0/8\"]")).expect_err("it has none");
-    assert!(error.contains("accept"), "{error}");
-}
-
-#[test]
-fn destinations_that_cannot_be_are_refused() {
-    let check = |line: &str, expected: &str| {
-        let text = format!("private_key = \"{PRIVATE}\"\n{line}\n");
-        let error = read::<ServerFile>(&text).expect_err("it is broken");
-        for part in ["line 2", expected] {
-            assert!(error.contains(part), "{part:?} is not in:\n{error}");
-        }
-    };
-    check("deny_destinations = [\"10.0.0.1\"]", "is no network; write");
-    check("deny_destinations = [\"10.0.0.1/8\"]", "write 10.0.0.1/32 or 10.0.0.0/8");
-    check("allow_destinations = [\"10.0.0.1/8\"]", "write 10.0.0.1/32 or 10.0.0.0/8");
-    check("allow_destinations = [\"a.example:53\"]", "\"a.example:53\" is no destination; write");
-}
+/// A client of a server.
+const BUS: &str = "[[peers]]\nname = \"bus\"\npublic_key = \"$OTHER\"\n\
+                   addresses = [\"10.77.0.5/32\", \"fd77::5/128\", \"192.168.5.0/24\"]\n";
 
 /// A server with a client and these forwards.
 fn with_forwards(forwards: &str) -> Result<ServerFile, String> {
-    let peer = format!(
-        "[[peers]]\nname = \"bus\"\npublic_key = \"{OTHER_KEY}\"\n\
-         addresses = [\"10.77.0.5/32\", \"fd77::5/128\", \"192.168.5.0/24\"]\n"
-    );
+    let peer = BUS.replace("$OTHER", OTHER_KEY);
     read(&format!("private_key = \"{PRIVATE}\"\n{METRICS}{forwards}{peer}"))
 }
 
@@ -497,38 +307,13 @@ fn forwards_lead_to_addresses_of_clients_and_what_lies_behind_them() {
 }
 
 #[test]
-fn forwards_that_cannot_be_are_refused() {
-    let check = |forwards: &str, part: &str| {
-        let error = with_forwards(forwards).expect_err(part);
-        assert!(error.contains(part), "{part:?} is not in:\n{error}");
-    };
+fn forwards_are_bounded_and_leave_ports_of_the_other_protocol() {
     let bus = "\"10.77.0.5\"";
-    check(&forward("sctp", "1", bus), "unknown variant `sctp`");
-    for port in ["0", "[0, 5]", "[9, 5]"] {
-        check(&forward("tcp", port, bus), "forwards.port: write a port from 1 to 65535");
-    }
-    check(&forward("tcp", "70000", bus), "write a port, or [first, last]");
-    check(&forward("both", "4433", bus), "has port 4433 itself, by `listen`");
-    check(&forward("tcp", "[9000, 9999]", bus), "has port 9474 itself, by `metrics.listen`");
     assert!(with_forwards(&forward("tcp", "4433", bus)).is_ok(), "it listens to UDP there");
     assert!(with_forwards(&forward("udp", "9474", bus)).is_ok(), "it listens to TCP there");
-    let to = |ports: &str, to: &str| forward("tcp", ports, &format!("{bus}\nto_port = {to}"));
-    check(&to("1", "0"), "forwards.to_port: write a port from 1 to 65535");
-    check(&to("[1, 9]", "7"), "9 ports cannot lead to 1");
-    check(&to("[1, 9]", "[11, 20]"), "9 ports cannot lead to 10");
-    check(&to("[1, 65]", "[11, 75]"), "more than 64 ports keep their numbers");
-    check(&forward("tcp", "1", "\"bus\""), "\"bus\" is no address");
-    let nobodys =
-        ["10.77.0.6", "10.77.0.1", "192.0.2.1", "fd77::6", "127.0.0.1", "::1", "224.0.0.1"];
-    for address in nobodys {
-        check(&forward("tcp", "1", &format!("\"{address}\"")), "is none of a client's");
-    }
-    let twice = forward("both", "[1, 9]", bus) + &forward("udp", "[9, 12]", "\"192.168.5.1\"");
-    check(&twice, "forwards.port: 9 leads to another place already");
     let many: String = (1..=65).map(|port| forward("tcp", &port.to_string(), bus)).collect();
-    check(&many, "64 may be");
-    let proxy = format!("private_key = \"{PRIVATE}\"\n{}", forward("tcp", "1", bus));
-    assert!(read::<crate::ProxyFile>(&proxy).expect_err("it has none").contains("`forwards`"));
+    let error = with_forwards(&many).expect_err("too many");
+    assert!(error.contains("64 may be"), "{error}");
 }
 
 #[test]
@@ -662,13 +447,6 @@ fn streams_need_a_lane_of_their_own() {
     with(&lanes(7)).expect("one is left");
     let error = with(&lanes(8)).expect_err("none is left");
     assert!(error.contains("[streams] takes one of 8"), "{error}");
-    let error = with("[[lanes]]\nname = \"streams\"\n").expect_err("two of a name");
-    assert!(error.contains("give this one another name"), "{error}");
-    let server = format!("private_key = \"{PRIVATE}\"\n[streams]\nstrategy = \"single:wwan0\"\n");
-    let error = read::<ServerFile>(&server).expect_err("no uplinks");
-    assert!(error.contains("a server has no uplinks"), "{error}");
-    let error = read::<crate::ProxyFile>(&server).expect_err("no uplinks");
-    assert!(error.contains("a server has no uplinks"), "{error}");
     // A proxy that was content with eight lanes is so still, and relays none.
     let proxy =
         |more: &str| read::<crate::ProxyFile>(&format!("private_key = \"{PRIVATE}\"\n{more}"));
@@ -679,9 +457,6 @@ fn streams_need_a_lane_of_their_own() {
     let strategy = relays("[streams]\nstrategy = \"xlink\"\n").expect("a place");
     assert_eq!(strategy.as_str(), "xlink");
     proxy(&format!("{}[streams]\n", lanes(8))).expect_err("none is left");
-    let bad = streams.replace("192.168.1.1:1080", "lan");
-    let error = read::<ClientFile>(&format!("{}{bad}", client(""))).expect_err("no address");
-    assert!(error.contains("\"lan\" is no address to listen on"), "{error}");
 }
 
 #[test]
@@ -697,21 +472,6 @@ fn a_box_is_told_which_connections_it_may_split() {
     );
     assert!(some.splits() && some.tcp == crate::TcpWay::Tunnel && some.listen.is_none());
     assert_eq!(some.rules[0].port_ranges(), [443..=443, 8000..=8999]);
-    for (text, part) in [
-        ("tcp = \"tunnel\"\n", "[streams] takes no connection; leave out tcp = \"tunnel\""),
-        ("tcp = \"tunnel\"\n[[streams.rules]]\ntcp = \"tunnel\"\n", "or write listen"),
-        ("tcp = \"stream\"\n", "expected `tunnel` or `split`"),
-        ("tcp = \"split\"\n[[streams.rules]]\nports = [22]\n", "missing field `tcp`"),
-        (
-            "[[streams.rules]]\nto = [\"192.0.2.1/24\"]\ntcp = \"split\"\n",
-            "192.0.2.1/24 is neither an address nor a network",
-        ),
-        ("[[streams.rules]]\nports = [[2, 1]]\ntcp = \"split\"\n", "write the smaller one first"),
-        ("[[streams.rules]]\nports = [70000]\ntcp = \"split\"\n", "ports go from 0 to 65535"),
-    ] {
-        let error = with(text).expect_err("bad");
-        assert!(error.contains(part), "{text}: {error}");
-    }
 }
 
 /// All leaves of a file, named as the documentation names them.
@@ -768,11 +528,4 @@ fn the_documentation_names_every_field_of_proxies_and_anchors() {
     let read_proxy = read::<ProxyFile>(&proxy_text).expect("complete");
     check(toml::to_string(&read_proxy), proxy);
     check(toml::to_string(&read::<AnchorFile>(&anchor_text).expect("complete")), anchor);
-    let strange = proxy_text.replace("tenant = \"acme\"", "tenant = \"other\"");
-    let error = read::<ProxyFile>(&strange).expect_err("no such tenant");
-    assert!(error.contains("write one of those in tenants: acme"), "{error}");
-    let twice = format!("{proxy_text}[[peers]]\nname = \"b\"\naddresses = [\"10.0.0.1/32\"]\n");
-    let other = roadweave_identity::Identity::from_seed([8; 32]).public_key();
-    let twice = format!("{twice}tenant = \"acme\"\npublic_key = \"{other}\"\n");
-    assert!(read::<ProxyFile>(&twice).expect_err("shared").contains("share addresses"));
 }
