@@ -2,7 +2,7 @@
 //! loop writes here. docs/show.schema.json has a word for each field; `examples` holds it to that.
 
 #[cfg(test)]
-mod examples;
+pub(crate) mod examples;
 #[cfg(test)]
 mod schema;
 

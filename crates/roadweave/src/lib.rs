@@ -13,6 +13,9 @@ mod external;
 mod files;
 #[cfg(feature = "server")]
 mod fleet;
+#[cfg(test)]
+#[path = "../../../scripts/golden.rs"]
+mod golden;
 mod init;
 mod join;
 mod member;

@@ -247,231 +247,47 @@ mod tests {
     use std::collections::BTreeSet;
     use std::time::Duration;
 
-    use roadweave_proto::{DropCounters, PathStatus};
-    use roadweave_tunnel::{LaneStats, ProxyStatus, RoundTrips, SessionStats};
-
     use super::*;
-    use crate::status::{LogCounters, ProxyRoleStatus, ServerStatus};
+    use crate::golden::assert_golden;
+    use crate::status::examples::statuses;
+
+    const USED: Used = Used { processor: Duration::from_millis(1_500), share: 0.25 };
 
     #[test]
-    fn the_figures_of_a_proxy_are_open_metrics() {
-        let mut drops = DropCounters::default();
-        drops.add(DropReason::NoSession, 3);
-        let tenant = TenantStats {
-            packets_up: 5,
-            bytes_up: 700,
-            drops: drops.clone(),
-            ..Default::default()
-        };
-        let leg = LegStatus {
-            public_key: "key\"\n".to_owned(),
-            is_up: true,
-            smoothed_rtt_ms: 12.5,
-            ..Default::default()
-        };
-        let passing =
-            ProxyStatus { legs: vec![leg], tenants: [("acme".to_owned(), tenant)].into() };
-        let totals = Totals {
-            sessions: 2,
-            draining: true,
-            paths: [(PathStatus::Usable, 4)].into(),
-            round_trips: Some(RoundTrips { p50_ms: 40.0, p90_ms: 60.0, p99_ms: 80.0 }),
-            ..Default::default()
-        };
-        let role = ProxyRoleStatus { totals, passing, ..Default::default() };
-        let status = Status { drops, tun: String::new(), ..status(RoleStatus::Proxy(role)) };
-        let text = encode(status, Used { processor: Duration::from_millis(1_500), share: 0.25 });
-        for line in [
-            "roadweave_build_info{version=\"1.2.3\",role=\"proxy\"} 1",
-            "# TYPE roadweave_uptime_seconds gauge",
-            "roadweave_uptime_seconds 12.5",
-            "roadweave_processor_seconds_total 1.5",
-            "roadweave_load_ratios 0.25",
-            "roadweave_drops_total{reason=\"no-session\"} 3",
-            "roadweave_sessions 2",
-            "roadweave_draining 1",
-            "roadweave_paths{status=\"usable\"} 4.0",
-            "roadweave_path_round_trip_seconds{quantile=\"0.99\"} 0.08",
-            "roadweave_tenant_bytes_total{tenant=\"acme\",direction=\"up\"} 700",
-            "roadweave_tenant_drops_total{tenant=\"acme\",reason=\"no-session\"} 3",
-            "roadweave_leg_up{peer=\"key\\\"\\n\"} 1.0",
-            "roadweave_leg_round_trip_seconds{peer=\"key\\\"\\n\"} 0.0125",
-        ] {
-            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+    fn the_metrics_of_each_role_are_in_their_golden_file() {
+        for status in statuses() {
+            let name = format!("metrics-{}.txt", status.role.name());
+            assert_golden(&name, &encode(status, USED));
         }
-        assert!(text.ends_with("# EOF\n"), "{text}");
-        assert!(!text.contains("device"), "a proxy has none");
-        assert!(!text.contains("refusals"), "there were none");
-    }
-
-    /// What is told of an instance in this role.
-    fn status(role: RoleStatus) -> Status {
-        Status {
-            name: "[::]:4433".to_owned(),
-            version: "1.2.3".to_owned(),
-            uptime_seconds: 12.5,
-            tun: "rw0".to_owned(),
-            device: DeviceCounters::default(),
-            log: LogCounters::default(),
-            drops: DropCounters::default(),
-            fleet: None,
-            role,
-        }
-    }
-
-    fn delays(ms: &[u64]) -> Delays {
-        let mut delays = Delays::default();
-        ms.iter().for_each(|ms| delays.add(Duration::from_millis(*ms)));
-        delays
-    }
-
-    /// A client with a path over an interface with a cap.
-    fn client() -> Status {
-        let mut counters = roadweave_quic::PathStats::default();
-        (counters.bytes_sent, counters.datagrams_lost) = (2_500_000, 4);
-        let path = roadweave_tunnel::PathStatusReport {
-            id: 2,
-            uplink: Some("wwan\"0".to_owned()),
-            remote: None,
-            status: PathStatus::Usable,
-            smoothed_rtt_ms: 61.5,
-            min_rtt_ms: 60.0,
-            rtt_deviation_ms: 1.0,
-            loss: 0.25,
-            congestion_window_bytes: 0,
-            bytes_in_flight: 0,
-            pacing_rate_bps: Some(8_000),
-            mtu_bytes: 1_200,
-            ecn: roadweave_quic::EcnMarking::Marked,
-            priority: roadweave_proto::Priority::Primary,
-            weight: 7,
-            rate_limit_bps: None,
-            day_bytes: Some(30),
-            daily_cap_bytes: Some(40),
-            month_bytes: Some(50),
-            monthly_cap_bytes: Some(60),
-            redundancy_left_bytes: None,
-            round_trips: delays(&[4, 61, 62, 2_500]),
-            counters,
-        };
-        let mut lane = LaneStats { name: "real-time".to_owned(), ..LaneStats::default() };
-        lane.received.excess_delays = delays(&[0, 8, 120]);
-        let session = roadweave_tunnel::SessionStatus {
-            peer: "192.0.2.1:4433".to_owned(),
-            public_key: String::new(),
-            addresses: Vec::new(),
-            paths: vec![path],
-            stats: SessionStats { lanes: vec![lane], ..SessionStats::default() },
-        };
-        let uplink = roadweave_tunnel::UplinkReport {
-            name: "wlan0".to_owned(),
-            heard: false,
-            rank: 0,
-            portal: Some(roadweave_tunnel::Portal::default()),
-            servers: Vec::new(),
-        };
-        let (sessions, uplinks) = (vec![session], vec![uplink]);
-        let facts = crate::ModemFacts {
-            operator: Some("Some \"Operator\"".to_owned()),
-            rsrp_dbm: Some(-95.5),
-            ..Default::default()
-        };
-        let modems = [("wwan0".to_owned(), facts)].into();
-        let role = crate::status::ClientStatus { sessions, uplinks, modems, ..Default::default() };
-        status(RoleStatus::Client(role))
-    }
-
-    /// A server with two shards.
-    fn server() -> Status {
-        let shard = |failures| ShardStatus { failures, handed_over: 9, ..ShardStatus::default() };
-        let role = ServerStatus { shards: vec![shard(0), shard(2)], ..ServerStatus::default() };
-        let mut drops = DropCounters::default();
-        drops.add(DropReason::NoSession, 3);
-        Status { drops, ..status(RoleStatus::Server(role)) }
-    }
-
-    const IDLE: Used = Used { processor: Duration::ZERO, share: 0.0 };
-
-    #[test]
-    fn a_client_tells_of_each_path_with_its_interface() {
-        let mut status = client();
-        let text = encode(status.clone(), IDLE);
-        let labels = "{path=\"2\",interface=\"wwan\\\"0\"}";
-        for line in [
-            "roadweave_session_up 1.0".to_owned(),
-            "roadweave_uplink_portal{uplink=\"wlan0\"} 1.0".to_owned(),
-            "roadweave_uplink_rsrp_dbm{uplink=\"wwan0\"} -95.5".to_owned(),
-            "roadweave_uplink_modem_info{uplink=\"wwan0\",operator=\"Some \\\"Operator\\\"\",\
-             technology=\"\",apn=\"\"} 1.0"
-                .to_owned(),
-            format!("roadweave_path_tx_bytes_total{labels} 2500000"),
-            format!("roadweave_path_lost_packets_total{labels} 4"),
-            format!("roadweave_path_usable{labels} 1.0"),
-            format!("roadweave_path_smoothed_round_trip_seconds{labels} 0.0615"),
-            format!("roadweave_path_loss_ratios{labels} 0.25"),
-            format!("roadweave_path_pacing_bytes_per_second{labels} 1000.0"),
-            format!("roadweave_path_day_bytes{labels} 30.0"),
-            format!("roadweave_path_day_cap_bytes{labels} 40.0"),
-            format!("roadweave_path_month_bytes{labels} 50.0"),
-            format!("roadweave_path_month_cap_bytes{labels} 60.0"),
-        ] {
-            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
-        }
-        if let RoleStatus::Client(role) = &mut status.role {
-            let path = &mut role.sessions[0].paths[0];
-            (path.day_bytes, path.daily_cap_bytes) = (None, None);
-            (path.month_bytes, path.monthly_cap_bytes) = (None, None);
-        }
-        let text = encode(status, IDLE);
-        assert!(!text.contains("month") && !text.contains("_day_"), "it has no cap");
     }
 
     #[test]
-    fn delays_are_histograms_whose_buckets_hold_those_before() {
-        let mut status = client();
-        let text = encode(status.clone(), IDLE);
-        let path = "path=\"2\",interface=\"wwan\\\"0\"";
-        let of_path = |bound: &str| format!("_bucket{{le=\"{bound}\",{path}}}");
-        for (line, value) in [
-            (of_path("0.005"), "1"),
-            (of_path("0.05"), "1"),
-            (of_path("0.075"), "3"),
-            (of_path("2.0"), "3"),
-            (of_path("+Inf"), "4"),
-            (format!("_count{{{path}}}"), "4"),
-            (format!("_sum{{{path}}}"), "2.627"),
-        ] {
-            let line = format!("roadweave_path_sampled_round_trip_seconds{line} {value}");
-            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
-        }
-        for (bound, value) in [("0.005", 1), ("0.01", 2), ("0.1", 2), ("0.15", 3), ("+Inf", 3)] {
-            let labels = format!("le=\"{bound}\",lane=\"real-time\"");
-            let line = format!("roadweave_lane_excess_delay_seconds_bucket{{{labels}}} {value}");
-            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
-        }
-        if let RoleStatus::Client(role) = &mut status.role {
-            role.sessions[0].stats.lanes[0].received.excess_delays = Delays::default();
-        }
-        assert!(!encode(status, IDLE).contains("excess_delay"), "its packets tell no times");
-    }
-
-    #[test]
-    fn each_shard_of_a_server_has_figures_of_its_own() {
-        let text = encode(server(), IDLE);
-        for line in [
-            "roadweave_shard_failures_total{shard=\"0\"} 0",
-            "roadweave_shard_failures_total{shard=\"1\"} 2",
-            "roadweave_shard_handed_over_total{shard=\"1\"} 9",
-        ] {
-            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+    fn what_has_no_value_is_left_out() {
+        for mut status in statuses() {
+            status.tun.clear();
+            match &mut status.role {
+                RoleStatus::Client(role) => {
+                    let session = &mut role.sessions[0];
+                    session.stats.lanes[0].received.excess_delays = Delays::default();
+                    let path = &mut session.paths[0];
+                    (path.day_bytes, path.daily_cap_bytes) = (None, None);
+                    (path.month_bytes, path.monthly_cap_bytes) = (None, None);
+                }
+                RoleStatus::Proxy(role) => role.refusals.clear(),
+                _ => continue,
+            }
+            let text = encode(status, USED);
+            for part in ["device", "excess_delay", "_day_", "month", "refusals"] {
+                assert!(!text.contains(part), "{part} is in\n{text}");
+            }
         }
     }
 
-    /// Whoever renames a figure would otherwise leave empty plots and silent alerts.
+    /// A figure with a new name leaves empty plots and silent alerts.
     #[test]
     fn the_board_and_the_alerts_ask_for_figures_that_there_are() {
-        let told = encode(client(), IDLE) + &encode(server(), IDLE);
-        let names: BTreeSet<&str> = names(&told).collect();
+        let all: String = statuses().into_iter().map(|status| encode(status, USED)).collect();
+        let names: BTreeSet<&str> = names(&all).collect();
         let files = [
             include_str!("../../../../deploy/prometheus/roadweave.grafana.json"),
             include_str!("../../../../deploy/prometheus/roadweave.rules.yml"),

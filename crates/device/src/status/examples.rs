@@ -10,15 +10,16 @@ use roadweave_proto::{Delays, DropReason, PathStatus, Priority, Rate};
 use roadweave_quic::PathStats;
 use roadweave_tunnel::{
     CandidatePlace, EncoderTarget, LaneStats, LegStatus, LinkCounters, LinkStatus, LoadStats,
-    MemoryStats, PairReport, PairState, PathStatusReport, Portal, ReceiveStats, RoundTrips,
-    SendStats, SessionStats, TenantStats,
+    MemoryStats, OrderStats, PairReport, PairState, PathStatusReport, Portal, ReceiveStats,
+    RoundTrips, SendStats, SessionStats, TenantStats,
 };
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::golden::assert_golden;
 
 /// One of each role.
-fn examples() -> Vec<Value> {
+pub(crate) fn statuses() -> Vec<Status> {
     let roles = [
         RoleStatus::Client(client()),
         RoleStatus::Server(server()),
@@ -31,13 +32,22 @@ fn examples() -> Vec<Value> {
         version: "0.1.0".to_owned(),
         uptime_seconds: 12.5,
         tun: "rw0".to_owned(),
-        device: DeviceCounters::default(),
-        log: LogCounters::default(),
+        device: DeviceCounters {
+            packets_read: 5,
+            bytes_read: 700,
+            packets_written: 6,
+            bytes_written: 800,
+        },
+        log: LogCounters { lines_lost: 29 },
         drops: drops(),
         fleet: Some(fleet()),
         role,
     };
-    roles.into_iter().map(|role| serde_json::to_value(status(role)).expect("JSON")).collect()
+    roles.into_iter().map(status).collect()
+}
+
+fn examples() -> Vec<Value> {
+    statuses().iter().map(|status| serde_json::to_value(status).expect("JSON")).collect()
 }
 
 fn drops() -> DropCounters {
@@ -48,7 +58,9 @@ fn drops() -> DropCounters {
 
 fn delays() -> Delays {
     let mut delays = Delays::default();
-    delays.add(Duration::from_millis(40));
+    for ms in [0, 4, 61, 62, 2_500] {
+        delays.add(Duration::from_millis(ms));
+    }
     delays
 }
 
@@ -73,7 +85,7 @@ fn client() -> ClientStatus {
         servers: vec![pair],
     };
     let modem = ModemFacts {
-        operator: Some("An Operator".to_owned()),
+        operator: Some("An \"Operator\"".to_owned()),
         technology: Some("5g-nsa".to_owned()),
         rsrp_dbm: Some(-95.0),
         rsrq_db: Some(-11.0),
@@ -119,10 +131,16 @@ fn session() -> SessionStatus {
 
 fn stats() -> SessionStats {
     let load = LoadStats { sent_datagrams: 3, ..LoadStats::default() };
-    SessionStats { lanes: vec![lane()], memory: MemoryStats::default(), load, drops: drops() }
+    let memory =
+        MemoryStats { decoder_bytes: 3_210_000, reorder_bytes: 654_000, ..MemoryStats::default() };
+    SessionStats { lanes: vec![lane()], memory, load, drops: drops() }
 }
 
 fn path() -> PathStatusReport {
+    let mut counters = PathStats::default();
+    (counters.bytes_sent, counters.bytes_received) = (2_500_000, 1_700_000);
+    (counters.packets_sent, counters.packets_received) = (2_000, 1_500);
+    counters.datagrams_lost = 4;
     PathStatusReport {
         id: 1,
         uplink: Some("wwan0".to_owned()),
@@ -136,7 +154,7 @@ fn path() -> PathStatusReport {
         bytes_in_flight: 0,
         pacing_rate_bps: Some(8_000_000),
         mtu_bytes: 1_400,
-        ecn: roadweave_quic::EcnMarking::Marked,
+        ecn: roadweave_quic::EcnMarking::Lost,
         priority: Priority::Primary,
         weight: 1,
         rate_limit_bps: Some(2_500_000),
@@ -146,21 +164,36 @@ fn path() -> PathStatusReport {
         monthly_cap_bytes: Some(60),
         redundancy_left_bytes: Some(70),
         round_trips: delays(),
-        counters: PathStats::default(),
+        counters,
     }
 }
 
 fn lane() -> LaneStats {
     let target =
         EncoderTarget { frame_bytes: 9_000, bitrate: Rate::from_bps(5_000_000), renewals: 1 };
+    let order = OrderStats {
+        order: "even".to_owned(),
+        waited_packets: 77,
+        late_packets: 41,
+        timeouts: 706,
+        wait_us: 62_340,
+        ..OrderStats::default()
+    };
     LaneStats {
         name: "real-time".to_owned(),
         strategy: "xnc".to_owned(),
         deadline_ms: Some(100),
-        sent: SendStats { drops: drops(), ..SendStats::default() },
+        sent: SendStats { inner_packets: 6, drops: drops(), ..SendStats::default() },
         encoder: Some(target),
         redundancy: 0.125,
-        received: ReceiveStats { excess_delays: delays(), drops: drops(), ..Default::default() },
+        received: ReceiveStats {
+            delivered_packets: 4,
+            recovered: 2,
+            order,
+            excess_delays: delays(),
+            drops: drops(),
+            ..Default::default()
+        },
         peer_delivered: 5,
         peer_recovered: 1,
         peer_missing: 0,
@@ -182,7 +215,9 @@ fn totals() -> Totals {
     Totals {
         paths: PathStatus::ALL.map(|status| (status, 1)).into(),
         round_trips: Some(RoundTrips { p50_ms: 40.0, p90_ms: 60.0, p99_ms: 80.0 }),
-        ..Totals::default()
+        sessions: 2,
+        standbys: 3,
+        draining: true,
     }
 }
 
@@ -193,8 +228,10 @@ fn server() -> ServerStatus {
         absent: vec![absent],
         totals: totals(),
         memory_bytes: 4_096,
-        refusals: counts("unknown-key"),
-        shards: vec![ShardStatus::default(), ShardStatus::default()],
+        refusals: [("unknown-key".to_owned(), 31), ("unknown-name".to_owned(), 0)].into(),
+        shards: [(true, 0), (false, 7)]
+            .map(|(runs, failures)| ShardStatus { runs, sessions: 3, failures, handed_over: 9 })
+            .into(),
         streams: Some(streams()),
     }
 }
@@ -211,13 +248,21 @@ fn router() -> RouterRoleStatus {
         round_trips: delays(),
         lost: 2,
         adopted_ratio: 0.75,
-        counters: LinkCounters::default(),
+        counters: LinkCounters {
+            packets_sent: 2_000,
+            bytes_sent: 2_500_000,
+            packets_received: 1_500,
+            bytes_received: 1_700_000,
+            adopted: 123_619,
+            duplicates: 11,
+            ..LinkCounters::default()
+        },
     };
     let status = RouterStatus {
         paths: vec![link],
-        peer_packets: 9,
-        peer_packets_lost: 0,
-        peer_restarts: 0,
+        peer_packets: 170_445,
+        peer_packets_lost: 4,
+        peer_restarts: 1,
         stats: stats(),
     };
     let socket = SocketStatus {
@@ -237,11 +282,22 @@ fn router() -> RouterRoleStatus {
 
 fn leg() -> LegStatus {
     let remote = Some("192.0.2.9:4433".to_owned());
-    LegStatus { remote, is_up: true, drops: drops(), ..LegStatus::default() }
+    LegStatus {
+        public_key: "key".to_owned(),
+        remote,
+        is_up: true,
+        smoothed_rtt_ms: 12.5,
+        loss: 0.25,
+        attachments: 3,
+        drops: drops(),
+        ..LegStatus::default()
+    }
 }
 
 fn tenants() -> BTreeMap<String, TenantStats> {
-    [("acme".to_owned(), TenantStats { drops: drops(), ..TenantStats::default() })].into()
+    let (packets_up, bytes_up, packets_down, bytes_down) = (5, 700, 6, 800);
+    let stats = TenantStats { packets_up, bytes_up, packets_down, bytes_down, drops: drops() };
+    [("acme".to_owned(), stats)].into()
 }
 
 fn proxy() -> ProxyRoleStatus {
@@ -264,14 +320,22 @@ fn anchor() -> AnchorRoleStatus {
 }
 
 fn fleet() -> FleetStatus {
-    let document =
-        DocumentStatus { why: Some("signed by nobody".to_owned()), ..Default::default() };
+    let document = |outcome: &str, why: Option<&str>| DocumentStatus {
+        kind: "configuration".to_owned(),
+        version: "1.7".to_owned(),
+        outcome: outcome.to_owned(),
+        why: why.map(str::to_owned),
+    };
     FleetStatus {
+        name: "bus-12".to_owned(),
+        role: "box".to_owned(),
+        tenant: "north".to_owned(),
         controller: Some("fleet.example:4400 over wwan0".to_owned()),
         away_seconds: Some(3.5),
         away_why: Some("it did not answer".to_owned()),
-        documents: vec![document],
+        documents: vec![document("refused", Some("line 3")), document("on trial", None)],
         pinned: vec!["uplinks.include".to_owned()],
+        revocations: 2,
         ..FleetStatus::default()
     }
 }
@@ -281,7 +345,16 @@ fn schema() -> Value {
 }
 
 #[test]
-fn every_role_tells_what_the_schema_says() {
+fn what_each_role_shows_is_in_its_golden_file() {
+    for example in examples() {
+        let name = format!("show-{}.json", example["role"].as_str().expect("a role"));
+        let text = serde_json::to_string_pretty(&example).expect("JSON") + "\n";
+        assert_golden(&name, &text);
+    }
+}
+
+#[test]
+fn the_status_of_each_role_is_as_the_schema_says() {
     let examples = examples();
     let Some(said) = schema::otherwise(&examples.iter().collect::<Vec<_>>()) else { return };
     assert!(said.is_empty(), "{said}");
@@ -313,18 +386,18 @@ fn what_the_schema_does_not_know_is_refused() {
 }
 
 #[test]
-fn the_schema_has_no_field_that_nobody_tells() {
+fn every_field_of_the_schema_is_in_an_example() {
     let schema = schema();
-    let mut told = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for example in &examples() {
         let role = example["role"].as_str().expect("a role");
-        note_told(&schema, &schema["$defs"][role], example, &mut told);
+        note_seen(&schema, &schema["$defs"][role], example, &mut seen);
     }
     let mut known = BTreeSet::new();
     each_field(&schema["$defs"], &mut |field| {
         known.insert(std::ptr::from_ref(field));
         if field.get("description").is_some() {
-            assert!(told.contains(&std::ptr::from_ref(field)), "nobody tells {field}");
+            assert!(seen.contains(&std::ptr::from_ref(field)), "no example has {field}");
         }
     });
     assert!(known.len() > 250, "{}", known.len());
@@ -347,40 +420,40 @@ fn every_field_has_a_description_and_every_number_a_unit() {
     }
 }
 
-/// Calls `tell` with the schema of each field below `schema`, and of the values of maps.
-fn each_field<'a>(schema: &'a Value, tell: &mut impl FnMut(&'a Value)) {
+/// Calls `visit` with the schema of each field below `schema`, and of the values of maps.
+fn each_field<'a>(schema: &'a Value, visit: &mut impl FnMut(&'a Value)) {
     for (key, below) in schema.as_object().into_iter().flatten() {
         if key == "properties" {
-            below.as_object().into_iter().flat_map(Map::values).for_each(&mut *tell);
+            below.as_object().into_iter().flat_map(Map::values).for_each(&mut *visit);
         }
-        each_field(below, tell);
+        each_field(below, visit);
     }
 }
 
-/// Notes in `told` the schemas of the fields that `value` has.
-fn note_told<'a>(
+/// Notes in `seen` the schemas of the fields that `value` has.
+fn note_seen<'a>(
     root: &'a Value,
     schema: &'a Value,
     value: &Value,
-    told: &mut BTreeSet<*const Value>,
+    seen: &mut BTreeSet<*const Value>,
 ) {
-    told.insert(std::ptr::from_ref(schema));
+    seen.insert(std::ptr::from_ref(schema));
     if let Some(reference) = schema["$ref"].as_str() {
-        note_told(root, root.pointer(&reference[1..]).expect(reference), value, told);
+        note_seen(root, root.pointer(&reference[1..]).expect(reference), value, seen);
     }
     for choice in schema["oneOf"].as_array().into_iter().flatten() {
-        note_told(root, choice, value, told);
+        note_seen(root, choice, value, seen);
     }
     for (key, value) in value.as_object().into_iter().flatten() {
         let field = schema["properties"].get(key).or_else(|| schema.get("additionalProperties"));
         if let Some(field) = field {
-            note_told(root, field, value, told);
+            note_seen(root, field, value, seen);
         }
     }
     for (place, value) in value.as_array().into_iter().flatten().enumerate() {
-        note_told(root, &schema["items"], value, told);
+        note_seen(root, &schema["items"], value, seen);
         if let Some(item) = schema["prefixItems"].get(place) {
-            note_told(root, item, value, told);
+            note_seen(root, item, value, seen);
         }
     }
 }
