@@ -18,6 +18,9 @@
 
 mod fields;
 #[cfg(test)]
+#[path = "../../../scripts/golden.rs"]
+mod golden;
+#[cfg(test)]
 mod links;
 mod pages;
 #[cfg(test)]
@@ -131,7 +134,10 @@ fn owner(name: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use clap::Arg;
+
     use super::*;
+    use crate::golden::assert_golden;
 
     #[test]
     fn every_command_that_roadweave_runs_is_in_its_tree() {
@@ -146,6 +152,41 @@ mod tests {
             assert_eq!(command.get_about().expect("told").to_string(), about);
         }
         assert!(["fleet", "web"].iter().all(|name| tree.find_subcommand(name).is_some()));
+    }
+
+    /// Appends the help of `command` and of the commands below it. What all commands take is in the
+    /// help of the first alone.
+    fn add_help(text: &mut String, command: &Command, is_first: bool) {
+        let hides = |arg: &Arg| !is_first && (arg.is_global_set() || arg.get_id() == "help");
+        let mut shown = command.clone().term_width(100).mut_args(|arg| match hides(&arg) {
+            true => arg.hide(true),
+            false => arg,
+        });
+        let name = command.get_bin_name().unwrap_or(command.get_name());
+        let help = shown.render_long_help().to_string();
+        let help: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+        *text += &format!("======== {name}\n{}\n", help.join("\n"));
+        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+            add_help(text, below, false);
+        }
+    }
+
+    #[test]
+    fn the_help_of_each_program_is_in_its_golden_file() {
+        for mut program in [
+            roadweave_cli::command(),
+            roadweave_admin::command(),
+            roadweave_operator::command(),
+            roadweave_web::command(),
+            roadweave_workshop::command(),
+            roadweave_controller::command(),
+            Arguments::command(),
+        ] {
+            program.build();
+            let mut text = String::new();
+            add_help(&mut text, &program, true);
+            assert_golden(&format!("help-{}.txt", program.get_name()), &text);
+        }
     }
 
     #[test]

@@ -66,34 +66,13 @@ impl Files {
     }
 }
 
+/// Golden files of crates/manual have the help of all commands.
 #[test]
-fn help_tells_of_every_command_and_its_options() {
-    let check = |arguments: &[&str], parts: &[&str]| {
-        let output = run(arguments);
-        let text = said(&output.stdout);
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        for part in parts {
-            assert!(text.contains(part), "{arguments:?}: {part:?} is not in:\n{text}");
-        }
-    };
-    let commands = ["init", "keygen", "client", "server", "router", "show", "set", "release"];
-    check(&["--help"], &commands);
-    check(&["--help"], &["--log", "ROADWEAVE_LOG"]);
-    check(&["--help"], &["package roadweave-lab", "demo", "emulate", "trace"]);
-    check(&["--version"], &["roadweave 0."]);
-    check(&["init", "--help"], &["--server", "HOST:PORT", "--uplink", "--force"]);
-    check(&["keygen", "--help"], &["--json"]);
-    check(&["client", "--help"], &["--config", "/etc/roadweave/client.toml", "--check"]);
-    check(&["server", "--help"], &["--config", "/etc/roadweave/server.toml", "--check"]);
-    check(&["router", "--help"], &["--config", "/etc/roadweave/router.toml", "--check"]);
-    check(
-        &["show", "--help"],
-        &["--socket", "/run/roadweave/rw0.sock", "--json", "--watch", "--client", "suspect"],
-    );
-    check(
-        &["speedtest", "--help"],
-        &["--socket", "--uplink", "--seconds", "--limit", "--metered", "--json", "idle"],
-    );
+fn help_and_version_are_printed() {
+    for (word, part) in [("--help", "Usage: roadweave"), ("--version", "roadweave 0.")] {
+        let output = run(&[word]);
+        assert!(output.status.success() && said(&output.stdout).contains(part), "{output:?}");
+    }
 }
 
 #[test]
@@ -267,38 +246,18 @@ fn the_check_warns_of_a_peer_whose_key_has_expired() {
     );
 }
 
+/// Golden files of crates/config have the errors of all fields.
 #[test]
-fn broken_fields_are_told_with_file_line_and_what_would_be_right() {
+fn broken_files_are_refused_with_file_line_and_what_would_be_right() {
     let files = Files::new();
-    let check = |role: &str, line: &str, instead: &str, parts: &[&str]| {
+    for (role, line, instead, part) in [
+        ("client", "private_key", "", "private_key is missing"),
+        ("client", "", "[tun]\nmtu_bytes = 99", "line 20"),
+        ("server", "listen", "listen = \"4433\"", "line 2"),
+    ] {
         let output = files.check_changed(role, line, instead);
-        check_refused(&output, 2, &[&["roadweave: changed.toml: "], parts].concat());
-    };
-    let client = |line: &str, instead: &str, parts: &[&str]| check("client", line, instead, parts);
-    client("name", "nmae = \"bus\"", &["line 2", "unknown field `nmae`", "`name`"]);
-    client("name", "name = \"bus", &["line 2", "invalid basic string"]);
-    client("name", "name = 12", &["line 2", "name = 12", "expected a string"]);
-    client("private_key", "", &["private_key is missing", "roadweave join"]);
-    client("private_key", "private_key = \"abc\"", &["line 3", "private_key", "44 characters"]);
-    client("public_key", "public_key = \"abc\"", &["line 7", "public_key", "44 characters"]);
-    client("addresses", "addresses = [\"vpn\"]", &["line 6", "server.addresses", "host:port"]);
-    client("addresses", "addresses = []", &["line 6", "server.addresses is empty"]);
-    client("into_tunnel", "into_tunnel = [\"all\"]", &["line 18", "into_tunnel", "10.77.0.2/32"]);
-    client("", "[tun]\nmtu_bytes = 99", &["line 20", "mtu_bytes = 99", "1280 to 9000"]);
-    client("", "[tun]\nname = \"Box\"", &["line 20", "\"Box\"", "lower-case letters"]);
-    client("", "[transport]\ncongestion = \"reno\"", &["line 20", "reno", "`bbr`"]);
-    client("", "[[lanes]]\nstrategy = \"best\"", &["line 20", "best", "known are: xnc"]);
-
-    let server = |line: &str, instead: &str, parts: &[&str]| check("server", line, instead, parts);
-    server("listen", "listen = \"4433\"", &["line 2", "listen", "[::]:4433"]);
-    server("addresses", "addresses = []", &["line 4", "addresses is empty", "10.77.0.1/16"]);
-    server(
-        "",
-        "expires = 2027-01-31",
-        &["line 10", "expires = 2027-01-31", "2027-01-31T00:00:00Z"],
-    );
-    server("", "[[peers]]\nname = \"van\"", &["line 10", "missing field `public_key`"]);
-    server("", "[[lanes]]\nstrategy = \"single:lte\"", &["line 11", "is for clients"]);
+        check_refused(&output, 2, &["roadweave: changed.toml: ", part]);
+    }
 }
 
 #[test]

@@ -19,23 +19,13 @@ fn said(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// Golden files of crates/manual have the help of all commands.
 #[test]
-fn the_help_of_the_lab_tells_of_every_command() {
-    let check = |arguments: &[&str], parts: &[&str]| {
-        let output = run(arguments);
-        let text = said(&output.stdout);
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        for part in parts {
-            assert!(text.contains(part), "{arguments:?}: {part:?} is not in:\n{text}");
-        }
-    };
-    check(&["--help"], &["bench", "demo", "emulate", "lab", "qoe", "record", "trace"]);
-    check(&["--version"], &["roadweave-lab 0."]);
-    check(&["emulate", "--help"], &["--near", "--far", "--drive", "--synthetic", "--check"]);
-    check(&["demo", "--help"], &["--drive", "--seconds", "--strategies", "--report", "--json"]);
-    check(&["bench", "--help"], &["coding", "tunnel", "router"]);
-    check(&["bench", "router", "--help"], &["--seconds", "--json"]);
-    check(&["bench", "coding", "--help"], &["--seconds", "--json"]);
+fn help_and_version_of_the_workshop_are_printed() {
+    for (word, part) in [("--help", "Usage: roadweave"), ("--version", "roadweave-lab 0.")] {
+        let output = run(&[word]);
+        assert!(output.status.success() && said(&output.stdout).contains(part), "{output:?}");
+    }
 }
 
 #[test]

@@ -99,28 +99,19 @@ fn check_direction(direction: &Value, capacity_bps: f64, delay_ms: f64) {
 }
 
 #[test]
-fn help_says_what_is_measured_and_wrong_options_what_would_be_right() {
-    let check = |words: &[&str], code: i32, parts: &[&str]| {
+fn wrong_options_are_refused_with_what_would_be_right() {
+    let check = |words: &[&str], part: &str| {
         let output = roadweave(words);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{text}");
-        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(parts.iter().all(|part| text.contains(part)), "{parts:?}: {text}");
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(part), "{part}: {text}");
     };
-    check(&["record", "--help"], 0, &["fills every", "half as long", "client", "server"]);
-    let options = ["--interfaces", "--mode", "--rate", "--direction", "--cycle", "Ctrl-C"];
-    check(&["record", "client", "--help"], 0, &options);
-    check(
-        &["record", "server", "--help"],
-        0,
-        &["--listen", "--links", "--rate-all", "Without a token"],
-    );
     let client =
         ["record", "client", "--server", "192.0.2.1", "--output", "/", "--interfaces", "lo"];
-    check(&client, 2, &["--output /: not empty"]);
-    check(&[&client[..], &["--mode", "constant"]].concat(), 2, &["--mode constant needs one"]);
+    check(&client, "--output /: not empty");
+    check(&[&client[..], &["--mode", "constant"]].concat(), "--mode constant needs one");
     let nowhere = ["record", "client", "--server", "nowhere.invalid", "--output", "x"];
-    check(&[&nowhere[..], &["--interfaces", "lo"]].concat(), 2, &["--server nowhere.invalid"]);
+    check(&[&nowhere[..], &["--interfaces", "lo"]].concat(), "--server nowhere.invalid");
 }
 
 /// A client of which nothing but its socket is there, and what it is told of `interface`.

@@ -87,8 +87,6 @@ fn an_error_is_a_problem_where_json_is_asked_for_and_its_kind_is_the_exit_code()
     let away = of(world.failed(&[&away[..], &["--tenant", "home"]].concat()));
     assert_eq!(away["type"], problem("failed"));
     assert!(away["detail"].as_str().unwrap().contains("cannot reach 127.0.0.1:1"));
-    let help = world.prints(&["--help"]);
-    assert!(help.contains("Exit codes:") && help.contains("141"), "{help}");
 }
 
 fn problem(kind: &str) -> Value {
