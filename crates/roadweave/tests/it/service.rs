@@ -1,5 +1,8 @@
 //! The units of systemd: they start what the program has, and what it needs is all they give it.
 
+#[path = "../../../../scripts/golden.rs"]
+mod golden;
+
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::net::UnixDatagram;
@@ -146,7 +149,8 @@ fn the_service_manager_hears_that_both_ends_are_up_and_what_they_do() {
                 .args([role, "--config"])
                 .arg(road.path(&format!("{role}.toml")))
                 .env("NOTIFY_SOCKET", path);
-            (Daemon::start(command, road.path(&format!("{role}.log"))), manager)
+            let log = road.path(&format!("{role}.log"));
+            (Daemon::start(command, log.clone()), manager, log)
         };
         let wait_for = |manager: &UnixDatagram, wanted: &str| {
             let mut buffer = [0; 256];
@@ -155,14 +159,31 @@ fn the_service_manager_hears_that_both_ends_are_up_and_what_they_do() {
                 buffer[..length] == *wanted.as_bytes()
             });
         };
-        let (server, server_manager) = start("server", &road.server);
+        let (server, server_manager, server_log) = start("server", &road.server);
         wait_for(&server_manager, "READY=1");
-        let (client, client_manager) = start("client", &road.vehicle);
+        let (client, client_manager, client_log) = start("client", &road.vehicle);
         wait_for(&client_manager, "READY=1");
         wait_for(&server_manager, "STATUS=sessions: 1");
         wait_for(&client_manager, "STATUS=session with 198.51.100.1:4433, 2 of 2 paths usable");
         client.interrupt();
         wait_for(&client_manager, "STOPPING=1");
         server.interrupt();
+        let [client, server] = [client_log, server_log].map(events);
+        golden::assert_golden("log.txt", &format!("# client\n{client}# server\n{server}"));
     });
+}
+
+/// The lines of a log that tell of a session or the end, without what differs from run to run.
+fn events(log: PathBuf) -> String {
+    let line = |line: &str| {
+        let (head, rest) = line.split_once(" roadweave_")?;
+        let (_, text) = rest.split_once(": ")?;
+        let is_event = text.contains("event=") || text.ends_with("stops");
+        let mask = |word: &str| if word.starts_with("key=") { "key=KEY" } else { word }.to_owned();
+        let text: Vec<String> = text.split(' ').map(mask).collect();
+        let text = text.join(" ").replace("eth1", "ethN").replace("eth2", "ethN");
+        let level = head.split_whitespace().last()?;
+        is_event.then(|| format!("{level} {text}\n"))
+    };
+    fs::read_to_string(log).unwrap().lines().filter_map(line).collect()
 }

@@ -1,11 +1,14 @@
 //! What a person is told of outages, and lanes that wait for their uplink.
 
+#[path = "../../../../scripts/golden.rs"]
+mod golden;
+
 use std::time::Duration;
 
 use crate::world::*;
 use roadweave_proto::{DropReason, Instant};
 use roadweave_tunnel::{
-    Caps, ClientEvent, LaneConfig, LaneRule, Notice, PathStatusReport, Span, UplinkPolicy,
+    Caps, ClientEvent, LaneConfig, LaneRule, Notice, PathStatusReport, ServerEvent, UplinkPolicy,
 };
 
 fn notices(world: &World) -> Vec<&Notice> {
@@ -16,63 +19,52 @@ fn lines(world: &World) -> String {
     notices(world).iter().map(|notice| format!("{notice}\n")).collect()
 }
 
-#[test]
-fn a_path_that_falls_silent_and_comes_back_is_told_once_each() {
-    let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build().join();
-    world.set_dead(1, true);
-    stream(&mut world, 150, 2);
-    world.set_dead(1, false);
-    stream(&mut world, 60, 2);
-    let is_silent = |notice: &&&Notice| matches!(notice, Notice::Silent { uplink, others: 1 } if uplink == "wwan1");
-    let is_back = |notice: &&&Notice| {
-        let Notice::Back { uplink, after } = notice else { return false };
-        uplink == "wwan1" && (4..9).contains(&after.as_secs())
-    };
-    let all = notices(&world);
-    assert_eq!(all.iter().filter(is_silent).count(), 1, "{}", lines(&world));
-    assert_eq!(all.iter().filter(is_back).count(), 1, "{}", lines(&world));
-    let validated = |notice: &&&Notice| matches!(notice, Notice::Validated { .. });
-    assert_eq!(all.iter().filter(validated).count(), 1, "the second path; {}", lines(&world));
+/// What both ends log, by seconds.
+fn log(world: &World) -> String {
+    let client = world.client_events.iter().map(|(at, event)| match event {
+        ClientEvent::Joined { server, .. } => (at, format!("joined {server}")),
+        ClientEvent::Left { reason, rest } => (at, format!("left: {reason}; rests {rest:.1?}")),
+        other => (at, format!("{other:?}")),
+    });
+    let server = world.server_events.iter().map(|(at, event)| match event {
+        ServerEvent::Joined { peer, .. } => (at, format!("server: joined {peer}")),
+        ServerEvent::Left { peer, reason, .. } => (at, format!("server: left {peer}: {reason}")),
+        other => (at, format!("{other:?}")),
+    });
+    let notices = world.inner.notices().iter();
+    let notices = notices.map(|(at, notice)| (at, format!("{}: {notice}", notice.name())));
+    let mut lines: Vec<_> = client.chain(server).chain(notices).collect();
+    lines.sort();
+    let seconds = |at: &Instant| at.since(Instant::ZERO).as_secs_f64();
+    lines.iter().map(|(at, text)| format!("{:.1} {text}\n", seconds(at))).collect()
 }
 
 #[test]
-fn silence_on_all_uplinks_is_told_and_so_is_its_end() {
-    let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build().join();
-    (0..2).for_each(|index| world.set_dead(index, true));
-    stream(&mut world, 300, 1);
-    assert!(notices(&world).contains(&&Notice::AllSilent), "{}", lines(&world));
-    (0..2).for_each(|index| world.set_dead(index, false));
-    stream(&mut world, 60, 1);
-    let ends = |notice: &&Notice| matches!(notice, Notice::Answers { .. });
-    assert!(notices(&world).iter().any(ends), "{}", lines(&world));
-}
+fn a_session_with_outages_and_its_end_are_logged_once_each() {
+    let plan = || Plan::new("xnc", vec![link(20, 20), link(20, 30)]);
+    let mut world = plan().build().join();
+    for dead in [&[1][..], &[0, 1]] {
+        dead.iter().for_each(|index| world.set_dead(*index, true));
+        stream(&mut world, 150, 2);
+        dead.iter().for_each(|index| world.set_dead(*index, false));
+        stream(&mut world, 60, 2);
+    }
+    world.close_server();
+    world.run(ms(1_000));
+    golden::assert_golden("log-session.txt", &log(&world));
 
-#[test]
-fn an_uplink_over_which_nothing_comes_while_another_is_answered_is_told_once() {
-    let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build();
+    let mut world = plan().build();
     world.set_dead(1, true);
     let mut world = world.join();
     world.run(ms(60_000));
-    let is_blocked =
-        |notice: &&&Notice| matches!(notice, Notice::Blocked { uplink, .. } if uplink == "wwan1");
-    assert_eq!(notices(&world).iter().filter(is_blocked).count(), 1, "{}", lines(&world));
-}
+    golden::assert_golden("log-blocked.txt", &log(&world));
 
-#[test]
-fn a_cap_that_is_reached_is_told_once() {
-    let mut plan = Plan::new("xnc", vec![link(20, 20), link(20, 30)]);
+    let mut plan = plan();
     let caps = Caps { monthly_bytes: Some(200_000), ..Caps::default() };
-    let capped = UplinkPolicy { caps, ..UplinkPolicy::default() };
-    plan.policies.insert("wwan0".into(), capped);
+    plan.policies.insert("wwan0".into(), UplinkPolicy { caps, ..UplinkPolicy::default() });
     let mut world = plan.build().join();
     stream(&mut world, 120, 4);
-    let reached: Vec<_> = notices(&world)
-        .into_iter()
-        .filter(|notice| matches!(notice, Notice::CapReached { .. }))
-        .collect();
-    let expected =
-        Notice::CapReached { uplink: "wwan0".into(), span: Span::Month, cap_bytes: 200_000 };
-    assert_eq!(reached, [&expected], "{}", lines(&world));
+    golden::assert_golden("log-cap.txt", &log(&world));
 }
 
 #[test]
