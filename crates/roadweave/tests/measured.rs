@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 #[path = "it/common/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "a part of it is used")]
 mod common;
 
 use std::process::Output;

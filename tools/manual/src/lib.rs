@@ -176,10 +176,10 @@ mod tests {
         for mut program in [
             roadweave_cli::command(),
             roadweave_admin::command(),
-            roadweave_operator::command(),
+            roadweave_control::operator::command(),
             roadweave_web::command(),
-            roadweave_workshop::command(),
-            roadweave_controller::command(),
+            roadweave_bench::command(),
+            roadweave_control::controller::command(),
             Arguments::command(),
         ] {
             program.build();

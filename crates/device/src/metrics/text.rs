@@ -277,7 +277,7 @@ mod tests {
                 _ => continue,
             }
             let text = encode(status, USED);
-            for part in ["device", "excess_delay", "_day_", "month", "refusals"] {
+            for part in ["roadweave_device", "excess_delay", "_day_", "month", "refusals"] {
                 assert!(!text.contains(part), "{part} is in\n{text}");
             }
         }

@@ -8,8 +8,6 @@ use roadweave_lab::crowd::{
     Crowd, CrowdConfig, Hostile, inner_address, peer, server_key, vehicle_key,
 };
 use roadweave_proto::wire::{Control, Hello};
-use roadweave_proto::wire::{Control, Hello};
-use roadweave_proto::{DropReason, PathId, Rate, UplinkId};
 use roadweave_proto::{DropReason, PathId, Rate, UplinkId};
 use roadweave_quic::{CloseReason, Connection, ConnectionId, Event};
 use roadweave_tunnel::{LaneStats, Node as _, Peer, Peers, ServerEvent, SessionStatus};

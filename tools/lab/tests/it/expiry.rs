@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::world::{LinkPlan, Plan, World, arrivals, delays, link, ms, packet_up};
+use roadweave_lab::strategies;
 use roadweave_proto::{DropReason, Instant};
-use roadweave_tunnel::{LaneConfig, Strategy};
+use roadweave_tunnel::LaneConfig;
 
 /// A lane of `strategy` whose packets expire after so many milliseconds, if ever.
 fn lane(strategy: &str, expire_after: Option<u64>) -> Vec<LaneConfig> {

@@ -4,8 +4,6 @@
 use std::collections::BTreeMap;
 
 use crate::world::{Plan, World, link, ms, packet_up};
-use crate::world::{Plan, World, link, ms, packet_up};
-use roadweave_proto::{DropReason, Instant, Order};
 use roadweave_proto::{Instant, Order};
 use roadweave_tunnel::{LaneConfig, Strategy};
 

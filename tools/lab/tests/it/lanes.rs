@@ -1,11 +1,7 @@
 //! Lanes over simulated links: who goes where, and in what order they come out.
 
-use crate::world::{
-    LinkPlan, Plan, World, arrivals, link, ms, number, packet_down, packet_up, stream,
-};
 use crate::world::{LinkPlan, Plan, World, arrivals, link, ms, number, packet_up, stream};
 use roadweave_emulate::GilbertElliott;
-use roadweave_proto::{DropReason, Order};
 use roadweave_proto::{DropReason, Order};
 use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, default_lanes};
 

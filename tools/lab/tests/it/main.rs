@@ -13,6 +13,8 @@ mod crowd;
 mod even;
 mod expiry;
 mod failover;
+#[path = "../../../../crates/tunnel/tests/it/figure5/mod.rs"]
+mod figure5;
 mod frames;
 mod hostile;
 mod lanes;

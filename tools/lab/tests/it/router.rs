@@ -7,7 +7,6 @@
 //!
 //! The losses are those of the paper's drive (Networking'24 table III).
 
-#[path = "../../../../crates/tunnel/tests/it/figure5/mod.rs"]
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,7 +1,10 @@
 //! Sessions over simulated links: what arrives, when, and at what price.
 
 use roadweave_emulate::GilbertElliott;
+use roadweave_proto::DropReason;
 use roadweave_quic::CongestionControl;
+
+use crate::world::*;
 
 #[test]
 fn four_links_carry_what_none_of_them_could() {

@@ -5,12 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::world::apps::{Apps, FetchId};
-use crate::world::apps::{Apps, FetchId};
-use crate::world::*;
 use crate::world::*;
 use roadweave_emulate::Direction;
-use roadweave_proto::wire::StreamPriority;
-use roadweave_proto::{Instant, Policy};
 use roadweave_proto::{Instant, Policy};
 use roadweave_tunnel::{ClientEvent, LaneConfig, Qoe, Strategy, StreamsConfig, UplinkPolicy};
 

@@ -3,6 +3,7 @@
 mod changed;
 mod people;
 mod root_elsewhere;
+mod world;
 
 use crate::fleet::world::World;
 

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 pub use roadweave_device::netns::{
-    NetNs, WAIT_MAX, Watch, cable, run_sandboxed, wait_or_show, wait_until, wait_within,
+    NetNs, WAIT_MAX, Watch, cable, run_sandboxed, wait_or_show, wait_until,
 };
 use roadweave_device::{Excluded, FilterOptions, Forwarding};
 use roadweave_proto::Marks;
