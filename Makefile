@@ -40,14 +40,14 @@ test: packages
 # What an edit is tried with first: form, lints, unit and property tests, and the lab with one seed.
 check: packages
 	scripts/width.sh
+	scripts/size.py
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --all-targets -- -D warnings
-	$(CARGO) test --quiet --lib
-	$(CARGO) test --quiet --package roadweave-lab --tests
+	$(CARGO) clippy --all-targets $(MEMBERS) -- -D warnings
+	@ONLY='/src/|/lab/' CARGO="$(CARGO)" scripts/test.sh $(MEMBERS)
 
 # What takes too long for each change: more seeds, long fuzzing, browsers, packages, figures.
 nightly: packages
-	ROADWEAVE_SEEDS=240 $(CARGO) test --quiet --package roadweave-lab --tests random
+	ROADWEAVE_SEEDS=240 $(CARGO) test --quiet $(MEMBERS) --test it random_world
 	$(MAKE) fuzz FUZZ_SECONDS=600
 	$(MAKE) agreement web-test webrtc-smoke api-check
 	$(MAKE) figures FIGURES_ARGS=--quick

@@ -50,7 +50,7 @@ def measure():
                 counts[2] += 1
                 continue
             indent = line[:len(line) - len(text)]
-            if attribute and not end and MODULE.match(text):
+            if attribute and not end and MODULE.match(text) and text.endswith('{'):
                 end = indent + '}'
             attribute = text == '#[cfg(test)]' or attribute and text.startswith('#[')
             counts[1 if is_test or end else 0] += 1

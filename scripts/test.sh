@@ -4,7 +4,8 @@
 # them, one fewer at a time than there are processors. All others, some of which measure time or
 # take all processors, run one after another, as cargo runs them.
 #
-#   scripts/test.sh [--workspace]      which packages, as cargo is told
+#   scripts/test.sh [--workspace]      which packages, as for cargo
+#   ONLY=/lab/ scripts/test.sh         programs whose path matches
 #
 # What a program prints comes as one piece once it has ended; at the end is what failed.
 set -eu
@@ -44,7 +45,7 @@ trap 'exit 130' INT TERM
 "$cargo" test --no-run --message-format=json-render-diagnostics "$@" >"$results/built"
 # Of each test program the three that --one wants, in a line.
 sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo\.toml".*"src_path":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1\t\2\t\3/p' \
-    "$results/built" >"$results/programs"
+    "$results/built" | grep -E "${ONLY:-.}" >"$results/programs" || true
 [ -s "$results/programs" ] || { echo "cargo names no test program" >&2 && exit 1; }
 
 # Runs the programs that standard input lists, so many at a time, by what else is given.

@@ -32,7 +32,7 @@ pub mod hostile;
 pub mod inner;
 pub mod media;
 #[allow(missing_docs, dead_code, reason = "written for the tests of the coding crate")]
-#[path = "../../crates/coding/tests/it/model/mod.rs"]
+#[path = "../../crates/coding/tests/it/reference/model.rs"]
 mod model;
 mod script;
 pub mod socks;

@@ -9,7 +9,9 @@ use roadweave_schedule::{
     AcknowledgedDatagram, Ecf, Lola, MinRtt, Ordered, PacketInfo, Raven, RavenConfig, Scheduler,
 };
 
-const SCHEDULERS: [(&str, fn() -> Box<dyn Scheduler>); 6] = [
+type Make = fn() -> Box<dyn Scheduler>;
+
+const SCHEDULERS: [(&str, Make); 6] = [
     ("minrtt", || Box::new(MinRtt::default())),
     ("expected-rtt", || Box::new(MinRtt::expected_rtt())),
     ("ordered", || Box::new(Ordered)),

@@ -177,7 +177,7 @@ fn it_ends_with_its_terminal_even_where_nobody_hears_of_a_hangup() {
         let program = program_below(top.script.id());
         drop(top);
         wait_until(&format!("its end with its terminal, {before:?}"), || {
-            !(fs::read_to_string(format!("/proc/{program}/comm")).is_ok())
+            fs::read_to_string(format!("/proc/{program}/comm")).is_err()
         });
         fs::remove_file(folder.path().join("screen")).unwrap();
     }

@@ -125,6 +125,8 @@ fn uplinks_die_return_and_are_replugged() {
         road.silence("eth2", false);
         road.wait_for_paths(&["eth1", "eth2"]);
 
+        // A session that falls silent again within 3 s is flapping, and replaced.
+        sleep(Duration::from_secs(4));
         // All gone at once, and back.
         for number in [1, 2] {
             road.vehicle.ip(&format!("link set eth{number} down")).unwrap();

@@ -1,8 +1,8 @@
 //! No strategy ever beats the clairvoyant bound: whole worlds with random links, scripts and
 //! traffic of others, every strategy, every figure that a bound is stated for.
 //!
-//! A failure prints the seed; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test it bound` runs
-//! it alone, `ROADWEAVE_SEEDS=<count>` more of them.
+//! A failure prints the seed; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test it bound`
+//! runs it alone, `ROADWEAVE_SEEDS=<count>` more of them.
 
 use std::time::Duration;
 

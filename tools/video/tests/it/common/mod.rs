@@ -218,8 +218,6 @@ impl Program {
 
 /// What an RTP packet says in its header, and its payload.
 pub struct Rtp<'a> {
-    /// Its number.
-    pub number: u16,
     /// Its frame's time.
     pub timestamp: u32,
     /// Its source.
@@ -238,7 +236,6 @@ impl<'a> Rtp<'a> {
         let is_video = packet.len() > 28 && matches!(packet[1] & 0x7f, 96..=98);
         let four = |at: usize| u32::from_be_bytes(packet[at..at + 4].try_into().unwrap());
         is_video.then(|| Self {
-            number: u16::from_be_bytes([packet[2], packet[3]]),
             timestamp: four(4),
             ssrc: four(8),
             marker: packet[1] & 0x80 != 0,
