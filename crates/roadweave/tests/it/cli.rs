@@ -66,7 +66,7 @@ impl Files {
     }
 }
 
-/// Golden files of crates/manual have the help of all commands.
+/// Golden files of tools/manual have the help of all commands.
 #[test]
 fn help_and_version_are_printed() {
     for (word, part) in [("--help", "Usage: roadweave"), ("--version", "roadweave 0.")] {

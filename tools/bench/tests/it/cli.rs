@@ -19,7 +19,7 @@ fn said(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Golden files of crates/manual have the help of all commands.
+/// Golden files of tools/manual have the help of all commands.
 #[test]
 fn help_and_version_of_the_workshop_are_printed() {
     for (word, part) in [("--help", "Usage: roadweave"), ("--version", "roadweave-lab 0.")] {
