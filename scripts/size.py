@@ -13,10 +13,11 @@ A line of the budget is a crate with its lines of code, tests and comments that 
   impl NAME FILES        files with inherent impls, beside the one that has the type
   name NAME TYPES        above three types of that name
 """
-import collections, os, re, subprocess, sys
+import collections, glob, os, re, sys
 
 os.chdir(os.path.dirname(os.path.abspath(__file__)) + '/..')
 BUDGET = 'scripts/size.budget'
+TOPS = ['crates', 'tools', 'fuzz', 'scripts']
 LIMITS = {'struct': 20, 'function': 70, 'impl': 0, 'name': 3}
 TEST = re.compile(r'/(tests|benches|examples)/|/tests?\.rs$|^(?!crates/|tools/)')
 IS_ROOT = re.compile(r'/(lib|main|mod)\.rs$')
@@ -31,8 +32,8 @@ FUNCTION = re.compile(VISIBLE + r'(?:const )?(?:async )?(?:unsafe )?fn (\w+)')
 
 def measure():
     """All figures, by what they are of."""
-    listed = subprocess.run(['git', 'ls-files', '*.rs'], capture_output=True, text=True, check=True)
-    names = [name for name in listed.stdout.split() if os.path.exists(name)]
+    found = (name for top in TOPS for name in glob.glob(f'{top}/**/*.rs', recursive=True))
+    names = [name for name in found if '/target/' not in name and '/node_modules/' not in name]
     files = {name: open(name).read().split('\n') for name in names}
     tests = {name for name in names if TEST.search(name)} | modules_of_tests(files)
     figures = collections.defaultdict(lambda: [0])
