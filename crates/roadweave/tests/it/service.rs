@@ -3,6 +3,7 @@
 #[path = "../../../../scripts/golden.rs"]
 mod golden;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::net::UnixDatagram;
@@ -173,7 +174,7 @@ fn the_service_manager_hears_that_both_ends_are_up_and_what_they_do() {
     });
 }
 
-/// The lines of a log that tell of a session or the end, without what differs from run to run.
+/// The lines of a log on a session or the end, sorted, without what differs from run to run.
 fn events(log: PathBuf) -> String {
     let line = |line: &str| {
         let (head, rest) = line.split_once(" roadweave_")?;
@@ -185,5 +186,7 @@ fn events(log: PathBuf) -> String {
         let level = head.split_whitespace().last()?;
         is_event.then(|| format!("{level} {text}\n"))
     };
-    fs::read_to_string(log).unwrap().lines().filter_map(line).collect()
+    let lines: BTreeSet<String> =
+        fs::read_to_string(log).unwrap().lines().filter_map(line).collect();
+    lines.into_iter().collect()
 }
