@@ -4,6 +4,7 @@ CARGO ?= cargo
 DEMO_ARGS ?=
 STACK_ARGS ?=
 FUZZ_SECONDS ?= 60
+FUZZ_ARGS ?=
 WEBRTC_ARGS ?=
 FIGURES ?=
 FIGURES_ARGS ?=
@@ -48,7 +49,7 @@ check: packages
 # What takes too long for each change: more seeds, long fuzzing, browsers, packages, figures.
 nightly: packages
 	ROADWEAVE_SEEDS=240 $(CARGO) test --quiet $(MEMBERS) --test it random_world
-	$(MAKE) fuzz FUZZ_SECONDS=600
+	$(MAKE) fuzz FUZZ_SECONDS=600 FUZZ_ARGS=--keep
 	$(MAKE) agreement web-test webrtc-smoke api-check
 	$(MAKE) figures FIGURES_ARGS=--quick
 	$(MAKE) dist dist-test
@@ -72,7 +73,7 @@ test-aarch64:
 # The decoders of the tunnel and the fleet (crates/proto, coding, fleet), so many seconds each.
 # Those of recordings, of the recorder and of RTP have property tests only.
 fuzz: packages
-	@CARGO="$(CARGO)" fuzz/run.sh --seconds $(FUZZ_SECONDS)
+	@CARGO="$(CARGO)" fuzz/run.sh $(FUZZ_ARGS) --seconds $(FUZZ_SECONDS)
 
 lint:
 	scripts/width.sh

@@ -2,8 +2,9 @@
 # Fuzzes the decoders of crates/proto, coding and fleet, each target for so many seconds, as
 # many side by side as there are processors.
 #
-#   fuzz/run.sh [--seconds 20] [TARGET...]
+#   fuzz/run.sh [--keep] [--seconds 20] [TARGET...]
 #
+# With --keep the inputs that reach all edges are written to kept/, which is checked in.
 # Stable Rust is enough: the flags below are those of cargo-fuzz, and RUSTC_BOOTSTRAP lets this
 # build alone use the address sanitizer. A target that ends early has found something: libFuzzer
 # prints the fault and the file in fuzz/artifacts that repeats it with
@@ -30,10 +31,21 @@ if [ "${1:-}" = "--one" ]; then
     fi
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     edges=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
+    if [ -n "${KEEP:-}" ]; then
+        kept=$(mktemp -d)/$target
+        mkdir "$kept"
+        "$bin/$target" -set_cover_merge=1 "$kept" "corpus/$target" >>"$log" 2>&1
+        "$bin/seeds" --keep "$kept"
+        rm -r "${kept%/*}"
+    fi
     echo "$target: $runs runs in $seconds s, $edges edges, no fault"
     exit
 fi
 
+if [ "${1:-}" = "--keep" ]; then
+    export KEEP=1
+    shift
+fi
 seconds=20
 if [ "${1:-}" = "--seconds" ]; then
     seconds=$2

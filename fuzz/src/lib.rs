@@ -1,7 +1,7 @@
 //! What the fuzz targets do with the bytes that libFuzzer makes, and the bytes that it starts from.
 //!
 //! ```text
-//! seeds > corpus/TARGET > libFuzzer > fuzz_targets/TARGET.rs > run(bytes), which panics on a fault
+//! seeds, kept/TARGET.hex > corpus/TARGET > libFuzzer > fuzz_targets/TARGET.rs > run(bytes)
 //! ```
 //!
 //! | target | what | beside not panicking |
