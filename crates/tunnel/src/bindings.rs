@@ -1,4 +1,4 @@
-//! Where the devices of an anchor are: of each the newest binding, and the attachment it made.
+//! Where an anchor's devices are: the newest binding of each, and the attachment it made.
 //!
 //! ```text
 //! binding ─► tenant known? device known? for this anchor, by this proxy? newer? signed? ─► attachment
@@ -7,10 +7,10 @@
 //! attachment: (tenant, device) ─► (leg, handle)      the one before it may send for 2 s more
 //! ```
 //!
-//! The number alone decides which binding is the newest, so that order needs neither a clock nor a
-//! controller. What costs a signature's check comes last. A binding that is refused as old is
-//! answered with the newest one, which the device has signed itself: a device that has forgotten
-//! its number learns it, and from nobody else.
+//! The number alone decides which binding is the newest, without a clock or controller. The
+//! signature is checked last, for its cost. A binding refused as old is answered with the newest
+//! one, which the device signed itself: so a device that lost its number learns it from no other
+//! source.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use roadweave_quic::ConnectionId;
 
 use crate::leg::TenantId;
 
-/// A device among those of all tenants.
+/// A device, with its tenant.
 pub(crate) type DeviceId = (TenantId, PublicKey);
 
 /// The name of an attachment.
@@ -36,20 +36,20 @@ pub(crate) struct At {
 struct Held {
     newest: Binding,
     now_at: Option<At>,
-    /// The attachment before, and until when its packets count.
+    /// The previous attachment, and until when its packets are accepted.
     former: Option<(At, Instant)>,
-    /// Its turn to go, if the device may not connect.
+    /// Its place in the eviction order, if the device may not connect.
     forgotten: Option<u64>,
 }
 
-/// Where a packet comes from.
+/// The device that a packet comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sender {
     pub(crate) tenant: TenantId,
     pub(crate) device: PublicKey,
 }
 
-/// What an `attach` asks for; the tenant and the device have been found to be known.
+/// An `attach` request of a known tenant and device.
 #[derive(Debug)]
 pub(crate) struct Attach {
     pub(crate) at: At,
@@ -59,25 +59,23 @@ pub(crate) struct Attach {
     pub(crate) binding: Binding,
 }
 
-/// What has become of an `attach`.
+/// The answer to an `attach`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Attached {
-    /// The device is there now; it was elsewhere before.
+    /// The device is attached here; `former`: where it was before.
     Yes { former: Option<At> },
-    /// The device is not there; with the newest binding, if that is why.
+    /// Refused; with the newest binding if this one is old.
     No(Detached, Option<Binding>),
 }
 
-/// The bindings that an anchor has.
+/// The bindings of an anchor.
 #[derive(Debug)]
 pub(crate) struct Bindings {
     anchor: PublicKey,
     devices: BTreeMap<DeviceId, Held>,
-    /// Never iterated.
     senders: HashMap<At, Sender>,
-    /// How many attachments each leg has.
     counts: BTreeMap<ConnectionId, usize>,
-    /// Devices that may not connect, the first that was forgotten first.
+    /// Devices that may not connect, in the order of forgetting.
     forgotten: BTreeMap<u64, DeviceId>,
 }
 
@@ -87,7 +85,7 @@ impl Bindings {
         Self { anchor, devices, senders, counts, forgotten: BTreeMap::new() }
     }
 
-    /// A proxy says that a device is there.
+    /// Attaches a device to a proxy's leg.
     pub(crate) fn attach(&mut self, now: Instant, attach: Attach) -> Attached {
         let Attach { at, device, proxy, binding } = attach;
         let is_for_here =
@@ -99,7 +97,7 @@ impl Bindings {
             return Attached::No(Detached::Busy, None);
         }
         match self.devices.get(&device).map(|held| &held.newest) {
-            // The leg came up anew, and the proxy tells it again.
+            // The leg came up again, and the proxy repeats its attachments.
             Some(newest) if *newest == binding => {}
             Some(newest) if newest.number >= binding.number => {
                 return Attached::No(Detached::Old, Some(newest.clone()));
@@ -131,7 +129,7 @@ impl Bindings {
         Attached::Yes { former: before }
     }
 
-    /// An attachment is over: its session is. What is newer stays.
+    /// Ends an attachment with its session. A newer one stays.
     pub(crate) fn detach(&mut self, at: At) {
         let Some(sender) = self.forget_sender(at) else { return };
         if let Some(held) = self.devices.get_mut(&(sender.tenant, sender.device)) {
@@ -140,7 +138,7 @@ impl Bindings {
         }
     }
 
-    /// A leg is gone, and all attachments by it.
+    /// Ends all attachments of a leg.
     pub(crate) fn detach_leg(&mut self, leg: ConnectionId) {
         let of_leg = |held: &Held| {
             let former = held.former.map(|(at, _)| at);
@@ -152,8 +150,8 @@ impl Bindings {
         self.counts.remove(&leg);
     }
 
-    /// A device may not connect any more: it is nowhere. Its newest binding stays known, as far as
-    /// there is room: should it be let in again, no older one may bring it back to where it was.
+    /// Detaches a device that may not connect any more. Its newest binding is kept while there is
+    /// room, so that no older one counts if it is admitted again.
     pub(crate) fn forget(&mut self, device: &DeviceId) -> Option<At> {
         let held = self.devices.get_mut(device)?;
         let (now_at, former) = (held.now_at.take(), held.former.take().map(|(at, _)| at));
@@ -171,7 +169,7 @@ impl Bindings {
         now_at
     }
 
-    /// The device whose packets come by an attachment; `None` once it is elsewhere for 2 s.
+    /// The device of an attachment; `None` once it has been elsewhere for 2 s.
     pub(crate) fn sender(&self, now: Instant, at: At) -> Option<Sender> {
         let sender = self.senders.get(&at)?;
         let held = self.devices.get(&(sender.tenant, sender.device))?;
@@ -179,27 +177,26 @@ impl Bindings {
         (held.now_at == Some(at) || is_former()).then_some(*sender)
     }
 
-    /// Where the packets for a device go.
+    /// The attachment to which a device's packets go.
     pub(crate) fn at(&self, device: &DeviceId) -> Option<At> {
         self.devices.get(device)?.now_at
     }
 
-    /// The devices that are attached.
     pub(crate) fn attached(&self) -> impl Iterator<Item = DeviceId> + '_ {
         self.devices.iter().filter(|(_, held)| held.now_at.is_some()).map(|(device, _)| *device)
     }
 
-    /// How many attachments a leg has, former ones among them.
+    /// The number of a leg's attachments, including former ones.
     pub(crate) fn count_of(&self, leg: ConnectionId) -> usize {
         self.counts.get(&leg).copied().unwrap_or_default()
     }
 
-    /// The newest binding of each device, to be kept.
+    /// The newest binding of each device, to be persisted.
     pub(crate) fn newest(&self) -> impl Iterator<Item = (&PublicKey, &Binding)> {
         self.devices.iter().map(|((_, device), held)| (device, &held.newest))
     }
 
-    /// Takes up what [`Bindings::newest`] gave in an earlier life, if it is signed.
+    /// Takes up what [`Bindings::newest`] returned before a restart, if it is signed.
     pub(crate) fn restore(&mut self, device: DeviceId, newest: Binding) {
         let is_ours = newest.anchor == *self.anchor.as_bytes() && is_signed(&device.1, &newest);
         if is_ours && !self.devices.contains_key(&device) {
@@ -221,10 +218,10 @@ fn is_signed(device: &PublicKey, binding: &Binding) -> bool {
     device.verifies(&binding.signed(), &Signature::from_bytes(binding.signature))
 }
 
-/// For how long the packets of the former attachment count: those under way, and those that a
-/// client still sends by the session that it leaves.
+/// How long packets of the former attachment are accepted: those in flight, and those of the
+/// session that a client leaves.
 const FORMER_COUNTS: Duration = Duration::from_secs(2);
-/// Devices that may not connect whose newest bindings are known.
+/// Devices that may not connect whose bindings are kept.
 const FORGOTTEN_MAX: usize = 1 << 13;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What carries the datagrams of a session from one end to the other.
 //!
-//! A session decides per datagram which path it takes; the carrier keeps the paths alive, measures
-//! them, and tells what became of each datagram. Multipath QUIC is one, GENEVE another, which tells
+//! A session chooses a path for each datagram; the carrier keeps the paths alive, measures them,
+//! and reports the fate of each datagram. Carriers are multipath QUIC, and GENEVE, which reports
 //! nothing and has no window (`geneve.rs`).
 
 use bytes::Bytes;
@@ -10,25 +10,25 @@ use roadweave_quic::{Connection, SendError as QuicError};
 
 use crate::lane::LaneDatagram;
 
-/// A set of paths to one peer, each of which takes datagrams.
+/// A set of paths to one peer that carry datagrams.
 pub trait Carrier {
-    /// The paths as they are now, ascending `PathId`.
+    /// The current paths, by ascending `PathId`.
     fn paths(&mut self, now: Instant) -> &[PathSnapshot];
 
-    /// The largest datagram that every usable path takes, bytes.
+    /// The largest datagram that fits all usable paths, bytes.
     fn max_datagram_size(&self) -> usize;
 
-    /// From now on datagrams are paced as `pacing` says, and snapshots tell of that pacer.
+    /// Sets the pacing of datagrams, which snapshots reflect.
     fn set_pacing(&mut self, pacing: Pacing);
 
-    /// Packets wait, paced as said last: wakes the session when a pacer lets one through.
+    /// Packets wait: wakes the session when the pacer set last lets one through.
     fn on_backlog(&mut self, now: Instant);
 
-    /// Sends `datagram` on exactly `path`; what becomes of it is told with its token
+    /// Sends `datagram` on exactly `path`. Its fate is reported with its token
     /// ([`LaneDatagram::token`]).
     ///
     /// # Errors
-    /// Gives the datagram back when it cannot leave.
+    /// Returns the datagram if it cannot leave.
     fn send_on(
         &mut self,
         now: Instant,
@@ -36,30 +36,29 @@ pub trait Carrier {
         datagram: LaneDatagram,
     ) -> Result<(), SendError>;
 
-    /// Queues a message that reaches the peer for certain, in order, while there is a session.
-    /// Returns whether it could.
+    /// Queues a reliable, ordered message. Returns whether it could.
     fn send_message(&mut self, message: Bytes) -> bool;
 
-    /// A datagram that was sent on `path` is redundant: a copy, a repair. Or it is not.
+    /// Records whether a datagram sent on `path` was redundant (a copy or repair).
     fn account(&mut self, _path: PathId, _bytes: u32, _is_redundant: bool) {}
 
-    /// Whether the peer acknowledges datagrams, so that their fate is told. Where it does not,
-    /// nothing is kept of what was sent: it could never be repaired.
+    /// Whether the peer acknowledges datagrams. If not, nothing that was sent is kept, since it
+    /// could not be repaired.
     fn tells_fates(&self) -> bool {
         true
     }
 
-    /// Acknowledgements leave on all paths from now on, or mostly on the fastest one.
+    /// Sends acknowledgements on all paths, or mostly on the fastest one.
     fn acknowledge_on_all(&mut self, _is_on: bool) {}
 
-    /// The path on which acknowledgements should leave now, if any wait.
+    /// The path on which waiting acknowledgements should leave now, if any.
     fn feedback_due(&self, now: Instant) -> Option<PathId>;
 
-    /// Sends a small datagram that takes the waiting acknowledgements along. Its fate is not told.
+    /// Sends a small datagram with the waiting acknowledgements. Its fate is not reported.
     fn send_feedback_on(&mut self, now: Instant, path: PathId, datagram: Bytes);
 
-    /// Sends the waiting acknowledgements when there is no feedback to take them along; with
-    /// `datagram` if they are to ask for an answer.
+    /// Sends the waiting acknowledgements without feedback; with `datagram` if they are to elicit
+    /// an answer.
     fn acknowledge_on(&mut self, now: Instant, path: PathId, datagram: Bytes);
 }
 
@@ -123,7 +122,7 @@ impl Carrier for Connection {
     }
 
     fn send_feedback_on(&mut self, now: Instant, path: PathId, datagram: Bytes) {
-        // Feedback that cannot leave is made anew, with newer figures, when it is due again.
+        // Feedback that cannot leave is made again, with newer figures, when it is due.
         let _ = Connection::send_feedback_on(self, now, path, datagram);
     }
 

@@ -5,12 +5,12 @@
 //!           └─► GENEVE: sequence = id, inner packet ─► outbox of the link ─► its socket
 //! ```
 //!
-//! Nothing acknowledges, and nothing measures what a link can carry. So a link has no window: it
-//! takes what the strategy gives it, and the kernel's queue is the only one. The carrier says so
-//! ([`Carrier::tells_fates`]), and the lane keeps nothing of what it sent.
+//! Nothing is acknowledged and no capacity measured, so a link has no window: it takes what the
+//! strategy gives it, and queues only in the kernel. The lane keeps nothing of what it sent
+//! ([`Carrier::tells_fates`]).
 //!
-//! What is known of a link is what its hellos tell, one each second in both directions: where its
-//! other end is, whether it was heard of late, and its round trip.
+//! Hellos, one a second in both directions, tell where a link's other end is, whether it is alive,
+//! and its round trip.
 //!
 //! Source: redundant framework (Networking'24) section III.
 
@@ -33,14 +33,13 @@ use serde::{Deserialize, Serialize};
 use crate::carrier::{Carrier, SendError};
 use crate::lane::LaneDatagram;
 
-/// A link that was not heard for so long counts as silent: three hellos are missing.
+/// A link not heard for this long is silent: three hellos are missing.
 const SILENCE: Duration = Duration::from_millis(3500);
-/// A learned address is forgotten when nothing has come from it for so long: it may be somebody
-/// else's by then.
+/// A learned address is forgotten after this silence: it may belong to another host by then.
 const FORGET: Duration = Duration::from_secs(30);
-/// The round trip that is assumed before the first hello was echoed.
+/// The round trip assumed before the first echo.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
-/// Hellos of this side whose answers are known as such: of the last eight seconds.
+/// Own hellos remembered, to recognize answers: those of eight seconds.
 const SAID_MAX: usize = 8;
 
 /// One tunnel link.
@@ -48,9 +47,9 @@ const SAID_MAX: usize = 8;
 pub struct RouterLink {
     /// Its name in logs and statistics.
     pub name: String,
-    /// Its number in hellos, the same at both ends, by which a learned address is told.
+    /// Its number in hellos, the same at both ends, which identifies a link with a learned address.
     pub number: u8,
-    /// The socket that it uses; several links may share one.
+    /// Its socket; several links may share one.
     pub socket: u32,
     /// Where its other end is.
     pub peer: RouterPeer,
@@ -61,11 +60,11 @@ pub struct RouterLink {
 pub enum RouterPeer {
     /// At this address.
     At(SocketAddr),
-    /// Behind a NAT that these prefixes belong to: wherever the link's hellos come from.
+    /// Behind a NAT in these prefixes: wherever the link's hellos come from.
     Within(Vec<IpNet>),
 }
 
-/// What one link has carried. Bytes are of UDP payload.
+/// What one link has carried, in UDP payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkCounters {
     /// UDP packets sent, hellos among them.
@@ -85,16 +84,14 @@ pub struct LinkCounters {
     pub adopted: u64,
     /// Copies of packets that had come before.
     pub duplicates: u64,
-    /// Packets whose turn was over (table IV: discarded), or that are so old that nobody knows
-    /// them.
+    /// Packets whose turn was over (table IV: discarded), or too old to know.
     pub late: u64,
-    /// How often the other end's address changed.
+    /// Changes of the other end's address.
     pub rebindings: u64,
-    /// How often it fell silent.
+    /// Times that the link fell silent.
     pub silences: u64,
 }
 
-/// The links of a router.
 #[derive(Debug)]
 pub(crate) struct Links {
     vni: u32,
@@ -104,19 +101,16 @@ pub(crate) struct Links {
     snapshots: Vec<PathSnapshot>,
 }
 
-/// One link and what is known of it.
 #[derive(Debug)]
 pub(crate) struct LinkState {
     pub(crate) config: RouterLink,
-    /// Its other end, and the address of this machine that it knows.
+    /// Its other end, and the local address that this one sends to.
     remote: Option<(SocketAddr, Option<IpAddr>)>,
-    /// When something came from there last.
     heard: Option<Instant>,
-    /// The last hello: when it came, and when it left by the peer's clock.
+    /// The last hello: when it came, and its sending time by the peer's clock.
     hello: Option<(Instant, u32)>,
-    /// The last hellos of this side: when each left, and the time that it told.
+    /// Recent own hellos: when each left, and the time in it.
     said: VecDeque<(Instant, u32)>,
-    /// The round trips of hellos.
     rtt: RttEstimator,
     round_trips: Delays,
     pub(crate) counters: LinkCounters,
@@ -124,8 +118,7 @@ pub(crate) struct LinkState {
 }
 
 impl Links {
-    /// `epoch`: what tells the peer that sequence numbers start again; `begin_us`: what the times
-    /// in hellos begin at.
+    /// `epoch`: changes when sequence numbers restart; `begin_us`: offset of the times in hellos.
     pub(crate) fn new(vni: u32, epoch: u32, begin_us: u32, links: Vec<RouterLink>) -> Self {
         let link = |config: RouterLink| LinkState {
             remote: match config.peer {
@@ -155,10 +148,8 @@ impl Links {
         &mut self.links[at]
     }
 
-    /// The link whose other end is at `remote`.
-    ///
-    /// A peer at a given address may send from any port, as RFC 8926 section 3.3 wants of those who
-    /// spread flows by it; behind a NAT the port is what tells links apart.
+    /// The link whose other end is at `remote`. A peer at a given address may send from any port
+    /// (RFC 8926 section 3.3); behind a NAT the port distinguishes links.
     pub(crate) fn find(&self, socket: u32, remote: SocketAddr) -> Option<usize> {
         let mut here =
             self.links.iter().enumerate().filter(|(_, link)| link.config.socket == socket);
@@ -174,9 +165,8 @@ impl Links {
             .map(|(at, _)| at)
     }
 
-    /// The link that a hello with `number` from `remote` is of.
-    ///
-    /// One behind NAT is found even where another was before: its other end may have moved there.
+    /// The link of a hello with `number` from `remote`. A link behind NAT matches even an address
+    /// of another link: its other end may have moved there.
     pub(crate) fn find_by_number(
         &self,
         socket: u32,
@@ -196,11 +186,9 @@ impl Links {
         self.links.iter().position(may)
     }
 
-    /// Whether `hello` may say from `remote` how the link at `at` is.
-    ///
-    /// From where the link's other end is, always. From elsewhere, if it answers what was said to
-    /// the other end; or if the link is silent, and the epoch is no other (`is_present`) than that
-    /// of the links that are not.
+    /// Whether `hello` from `remote` is accepted for the link at `at`: from its other end, always;
+    /// from elsewhere, if it answers a hello sent to the other end, or if the link is silent and
+    /// its epoch is that of the live links (`is_present`).
     pub(crate) fn may_speak(
         &self,
         now: Instant,
@@ -217,7 +205,7 @@ impl Links {
                 && (is_present || !self.links.iter().any(|link| link.is_heard(now)))
     }
 
-    /// Whether somebody at `remote` may be the other end of a link.
+    /// Whether `remote` may be the other end of a link behind NAT.
     pub(crate) fn may_be_peer(&self, socket: u32, remote: SocketAddr) -> bool {
         self.links.iter().any(|link| {
             link.config.socket == socket
@@ -226,7 +214,7 @@ impl Links {
         })
     }
 
-    /// The address of the link at `at` was another's before, if it is one of NAT.
+    /// Takes the address of the link at `at` from other links with learned addresses.
     pub(crate) fn take_from_others(&mut self, at: usize) {
         let (socket, remote) = (self.links[at].config.socket, self.links[at].remote());
         for (other, link) in self.links.iter_mut().enumerate() {
@@ -238,7 +226,7 @@ impl Links {
         }
     }
 
-    /// Puts a hello on every link whose other end is known.
+    /// Sends a hello on every link whose other end is known.
     pub(crate) fn send_hellos(&mut self, now: Instant) {
         for link in &mut self.links {
             let Some(route) = link.route() else { continue };
@@ -255,7 +243,7 @@ impl Links {
         }
     }
 
-    /// Takes up how the links are now; returns those whose status changed.
+    /// Updates the state of the links; returns those whose status changed.
     pub(crate) fn refresh(&mut self, now: Instant) -> Vec<usize> {
         let mut changed = Vec::new();
         for (at, (link, snapshot)) in self.links.iter_mut().zip(&mut self.snapshots).enumerate() {
@@ -275,7 +263,7 @@ impl Links {
         changed
     }
 
-    /// What is to be sent by the next link that has something.
+    /// The next packets to send of one link.
     pub(crate) fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
         let waiting = self.links.iter_mut().find(|link| !link.outbox.is_empty());
         waiting.map(|link| Transmit::new(&mut link.outbox))
@@ -287,9 +275,9 @@ impl Carrier for Links {
         &self.snapshots
     }
 
-    /// So large that nothing is fragmented here: the TUN's MTU is what fits the links.
+    /// Large enough that nothing is fragmented here: the TUN's MTU fits the links.
     fn max_datagram_size(&self) -> usize {
-        // With room for the header of a repair, which the lane leaves.
+        // With room for a repair's header, which the lane leaves.
         2 * SOURCE_HEADER + SYMBOL_HEADER + MAX_SYMBOL_BODY
     }
 
@@ -308,7 +296,7 @@ impl Carrier for Links {
         else {
             return Err(SendError::Blocked(datagram));
         };
-        // Nothing but whole packets fits the format; the router has no strategy that makes others.
+        // The format carries whole packets only, and the router's strategies make no others.
         let Some((id, packet)) = datagram.whole_packet() else {
             return Err(SendError::TooLarge(datagram));
         };
@@ -318,7 +306,7 @@ impl Carrier for Links {
         Ok(())
     }
 
-    /// Nothing reaches the peer for certain; each side has what it must know in its configuration.
+    /// Not supported: each side is configured by itself.
     fn send_message(&mut self, _message: Bytes) -> bool {
         false
     }
@@ -337,14 +325,13 @@ impl Carrier for Links {
 }
 
 impl LinkState {
-    /// Something came from the link's other end.
     pub(crate) fn on_heard(&mut self, now: Instant, bytes: usize) {
         self.heard = Some(now);
         self.counters.packets_received += 1;
         self.counters.bytes_received += bytes as u64;
     }
 
-    /// A hello came, from `remote` to `local`. Returns whether the other end moved there.
+    /// Takes a hello from `remote` to `local`. Returns whether the other end moved there.
     pub(crate) fn on_hello(
         &mut self,
         now: Instant,
@@ -363,8 +350,8 @@ impl LinkState {
         self.hello = Some((now, hello.sent_us));
         if let Some(said) = answered {
             let held = Duration::from_micros(hello.held_us.into());
-            // Clocks are read once for several packets, so that a hello may seem held for longer
-            // than it was away: that says nothing.
+            // The clock is read once for several packets, so a hello may seem held longer than it
+            // was away.
             let sample = now.since(said).checked_sub(held).filter(|sample| !sample.is_zero());
             if let Some(sample) = sample {
                 self.rtt.update(sample);
@@ -374,7 +361,7 @@ impl LinkState {
         moved
     }
 
-    /// When this side said what `hello` answers; `None` if it has not, or too long ago.
+    /// When the hello that `hello` answers was sent; `None` if it is unknown or too old.
     pub(crate) fn answered_by(&self, hello: &GeneveHello) -> Option<Instant> {
         let said = self.said.iter().find(|(_, sent_us)| *sent_us == hello.echoed_us);
         said.filter(|_| hello.held_us != u32::MAX).map(|(at, _)| *at)
@@ -387,22 +374,19 @@ impl LinkState {
         self.said.push_back((now, sent_us));
     }
 
-    /// Whether its other end was heard of late.
     fn is_heard(&self, now: Instant) -> bool {
         self.remote.is_some() && self.heard.is_some_and(|heard| now.since(heard) <= SILENCE)
     }
 
-    /// Its other end, if it is known.
     pub(crate) fn remote(&self) -> Option<SocketAddr> {
         self.remote.map(|(address, _)| address)
     }
 
-    /// The round trips of all its hellos.
     pub(crate) fn round_trips(&self) -> Delays {
         self.round_trips
     }
 
-    /// Its round trips, once one is known.
+    /// Its round trips, if one was measured.
     pub(crate) fn rtt(&self) -> Option<RttEstimator> {
         self.rtt.is_sampled().then_some(self.rtt)
     }
@@ -431,13 +415,13 @@ impl LinkState {
         match self.remote {
             None => PathStatus::Validating,
             Some(_) if self.is_heard(now) => PathStatus::Usable,
-            // Packets go there all the same, since nothing is lost by trying.
+            // Packets are sent there all the same, since that costs nothing.
             Some(_) => PathStatus::Suspect,
         }
     }
 }
 
-/// A link about which nothing is known: without window, as there is nothing that would fill it.
+/// The snapshot of a new link, without a window.
 fn snapshot((at, link): (usize, &LinkState)) -> PathSnapshot {
     let mut snapshot = PathSnapshot::idle(PathId(at as u32), INITIAL_RTT, u64::MAX);
     snapshot.uplink = Some(UplinkId(at as u32));
@@ -446,7 +430,7 @@ fn snapshot((at, link): (usize, &LinkState)) -> PathSnapshot {
     snapshot
 }
 
-/// Microseconds as hellos count them: they wrap.
+/// Microseconds, wrapping as in hellos.
 fn micros(duration: Duration) -> u32 {
     duration.as_micros() as u32
 }

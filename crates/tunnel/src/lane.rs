@@ -69,28 +69,25 @@ pub struct LaneConfig {
     pub name: String,
     /// Which packets the lane takes.
     pub rule: LaneRule,
-    /// When the lanes compete for the paths, those with a smaller number come first; those with the
-    /// same number take turns.
+    /// Lanes with a smaller rank send first; lanes of one rank take turns.
     pub rank: u8,
     /// Scheduler and recovery.
     pub strategy: Strategy,
-    /// The packet delay that its applications want. A packet counts as lost by the probe timeout,
-    /// or sooner where its repair would miss the deadline.
+    /// The packet delay that its applications want; losses are detected early enough for a repair.
     pub deadline: Duration,
-    /// The age after which a packet is neither sent nor repaired (t_expire), nor delivered by the
-    /// receiving side, at most [`Promise::AGE_MAX`](roadweave_proto::Promise::AGE_MAX). `None`: the
-    /// strategy's own, by which nothing is delivered less.
+    /// The age after which a packet is neither sent, repaired nor delivered (t_expire), at most
+    /// [`Promise::AGE_MAX`](roadweave_proto::Promise::AGE_MAX). `None`: the strategy's own age,
+    /// which the receiving side does not enforce.
     pub expire_after: Option<Duration>,
     /// The most bytes that wait for a free window.
     pub queue_bytes_max: usize,
     /// What is promised about the order of its packets.
     pub order: Order,
-    /// What holds its packets back where windows would let them go.
+    /// How its packets are paced.
     pub pacing: Pacing,
     /// Whether RTP's marker bit ends an encode range (CellFusion section 4.4.2).
     pub rtp_frames: bool,
-    /// Whether a slow path carries only what the faster ones would not pass in the meantime: for
-    /// packets that keep their order. For `xnc`.
+    /// Whether a slow path carries only what faster ones would not carry meanwhile. For `xnc`.
     pub patient: bool,
     /// Coded packets that are sent before a loss is known, percent of the lane's bytes. For `xnc`.
     pub insurance_percent: u8,
@@ -115,13 +112,11 @@ impl LaneConfig {
         }
     }
 
-    /// What its scheduler may need to know of it.
     pub(crate) fn for_scheduler(&self) -> SchedulerConfig {
         SchedulerConfig { deadline: self.deadline, patient: self.patient }
     }
 
-    /// How long a packet may wait, and be needed for a repair once it was sent: as it is set, or
-    /// else as the strategy has it.
+    /// How long a packet may wait, and may be needed for a repair after it was sent.
     pub fn keeps_for(&self) -> Duration {
         self.strategy.keeps_for(self.deadline, self.expire_after)
     }
@@ -131,7 +126,7 @@ impl LaneConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LaneRule {
-    /// Kinds of flows, told from how they behave.
+    /// Kinds of flows.
     pub classes: Option<Vec<FlowClass>>,
     /// Protocol numbers, such as 17 for UDP.
     pub protocols: Option<Vec<u8>>,
@@ -155,8 +150,7 @@ impl LaneRule {
         Self { classes: Some(vec![class]), ..Self::default() }
     }
 
-    /// Whether `packet`, of a flow of `class`, belongs here. A packet whose class is unknown
-    /// belongs to no lane that asks for one.
+    /// Whether `packet`, of a flow of `class`, belongs here; an unknown class is in no list.
     pub fn matches(&self, packet: &InnerPacket<'_>, class: Option<FlowClass>) -> bool {
         let listed = |list: &Option<Vec<u8>>, value| {
             list.as_ref().is_none_or(|values| values.contains(&value))

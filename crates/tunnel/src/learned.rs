@@ -1,4 +1,4 @@
-//! What strategies learn of the networks outlives their sessions.
+//! State that strategies have learned of the networks, kept across sessions.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use roadweave_identity::PublicKey;
 
 use crate::session::Session;
 
-/// What the lanes' strategies have learned, as JSON by the lane's name, by the peer's public key.
+/// JSON by lane name, by the peer's public key.
 pub type Learned = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Keeps what a session with `peer` has learned, if its strategies learn anything.
+/// Keeps what the strategies of a session with `peer` have learned.
 pub(crate) fn keep_learned(learned: &mut Learned, peer: &PublicKey, session: &Session) {
     let newest = session.learned();
     if !newest.is_empty() {

@@ -1,16 +1,15 @@
-//! One end of a leg between a proxy and an anchor: what waits, what leaves, what comes.
+//! One end of a leg between a proxy and an anchor: queueing, sending and receiving.
 //!
 //! ```text
 //! inner packet ─► fair queue (by tenant) ─► [rate] ─► datagram, or parts of one ─► QUIC ─► other end
-//! frames ──────────────┘   kept until they have come; what is lost leaves again
+//! frames ──────────────┘   kept until they are acknowledged; lost ones leave again
 //! ```
 //!
-//! A leg has no recovery of inner packets and no congestion control of its own. What it carries was
-//! held back before, upwards by the multipath of each client and downwards by the connections
-//! within, so that a tunnel need not do it again (RFC 8085 section 3.1.11); a controller that had
-//! not seen the leg full held video of ten clients back by 100 ms while it learned
-//! (docs/results.md). What the network drops is counted. Where the leg is narrow, its rate is told
-//! by the configuration, and the queue is here, fair among tenants, and not in the network.
+//! A leg has no recovery of inner packets and no congestion control: its traffic is controlled end
+//! to end, by each client's multipath and by the inner connections (RFC 8085 section 3.1.11), and a
+//! controller that had not yet seen the leg full delayed video of ten clients by 100 ms
+//! (docs/results.md). Losses are counted. Where the leg is narrow, its rate is configured, and the
+//! queue is here, fair among tenants.
 
 mod fair;
 
@@ -27,11 +26,11 @@ use self::fair::{FairQueue, cost};
 use crate::lane::Reassembly;
 use crate::rate::{Direction, Limit};
 
-/// A tenant's place in the configuration of a proxy or an anchor.
+/// A tenant's index in the configuration of a proxy or an anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u16);
 
-/// What passed for one tenant.
+/// The traffic of one tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantStats {
     /// Inner packets from its clients.
@@ -46,7 +45,7 @@ pub struct TenantStats {
     pub drops: DropCounters,
 }
 
-/// What a tenant has used, and what it may use: the figures and limits of all its clients together.
+/// The counters and limits of all of a tenant's clients together.
 #[derive(Debug, Default)]
 pub(crate) struct TenantAccount {
     limits: Option<[Limit; 2]>,
@@ -58,15 +57,14 @@ impl TenantAccount {
         Self { limits: rate_limit.map(|rate| [Limit::new(rate); 2]), ..Self::default() }
     }
 
-    /// What it may send, and receive, is so much from now on.
     pub(crate) fn set_rate_limit(&mut self, rate_limit: Option<Rate>) {
         if self.limits.map(|[limit, _]| limit.rate()) != rate_limit {
             self.limits = rate_limit.map(|rate| [Limit::new(rate); 2]);
         }
     }
 
-    /// Whether a packet of `bytes` bytes is within the tenant's rate. What is counts as passed,
-    /// what is not as dropped.
+    /// Whether a packet of `bytes` bytes is within the tenant's rate; counts it as passed or
+    /// dropped.
     pub(crate) fn allows(&mut self, now: Instant, direction: Direction, bytes: usize) -> bool {
         let limit = self.limits.as_mut().map(|limits| &mut limits[direction as usize]);
         if !limit.is_none_or(|limit| limit.allows(now, bytes)) {
@@ -83,14 +81,14 @@ impl TenantAccount {
         true
     }
 
-    /// When `bytes` bytes are within the tenant's rate, for what waits and is not dropped.
+    /// When `bytes` waiting bytes are within the tenant's rate.
     fn passes_at(&self, direction: Direction, bytes: usize) -> Instant {
         let limit = self.limits.as_ref().map(|limits| &limits[direction as usize]);
         limit.map_or(Instant::ZERO, |it| it.passes_at(bytes).unwrap_or(Instant::FAR_FUTURE))
     }
 
-    /// When frames of `bytes` bytes are within the tenant's rate: all that wait do so for the same
-    /// moment, so that those who send small ones come before nobody.
+    /// When frames of `bytes` bytes are within the tenant's rate. All frames wait for the same
+    /// amount, so that small ones do not overtake.
     pub(crate) fn frames_pass_at(&self, direction: Direction, bytes: usize) -> Instant {
         self.passes_at(direction, bytes.max(FRAMES_SIZE))
     }
@@ -100,27 +98,27 @@ impl TenantAccount {
     }
 }
 
-/// The tenants' accounts, by their place.
+/// The tenants' accounts, by [`TenantId`].
 pub(crate) type Accounts = [TenantAccount];
 
-/// One end of a leg, beside its connection.
+/// One end of a leg, without its connection.
 #[derive(Debug)]
 pub(crate) struct LegEnd {
     queue: FairQueue,
     rate: Option<Rate>,
-    /// When the rate has room for all that was sent.
+    /// When the rate has room again.
     free_at: Instant,
-    /// Datagrams that were cut.
+    /// Number of the next datagram to be cut.
     cuts: u32,
-    /// Datagrams with frames, or parts of some, that are under way, by their token.
+    /// Datagrams in flight with frames, or their parts, by token.
     kept: BTreeMap<u64, (TenantId, Bytes)>,
     kept_bytes: usize,
     last_token: u64,
-    /// Those that the network has lost.
+    /// Kept datagrams that were lost.
     lost: VecDeque<(TenantId, Bytes)>,
     lost_bytes: usize,
     parts: Reassembly,
-    /// What was discarded of which no tenant is known.
+    /// Drops without a known tenant.
     pub(crate) drops: DropCounters,
 }
 
@@ -141,7 +139,7 @@ impl LegEnd {
         }
     }
 
-    /// Takes an inner packet, or frames of a client, for the other end.
+    /// Queues an inner packet, or frames of a client.
     pub(crate) fn push(
         &mut self,
         now: Instant,
@@ -154,7 +152,6 @@ impl LegEnd {
         self.push_datagram(now, tenant, (Passed::datagram(handle, packet), kept), accounts);
     }
 
-    /// Takes frames for a client.
     pub(crate) fn push_frames(
         &mut self,
         now: Instant,
@@ -166,7 +163,7 @@ impl LegEnd {
         self.push_datagram(now, tenant, (frames.to_bytes(), kept), accounts);
     }
 
-    /// Takes the word of what the client of an attachment may be sent.
+    /// Queues what the client of an attachment may be sent.
     pub(crate) fn push_room(
         &mut self,
         now: Instant,
@@ -188,7 +185,6 @@ impl LegEnd {
         self.queue.push(now, tenant, datagram, &mut drop);
     }
 
-    /// Sends what may leave.
     pub(crate) fn transmit(
         &mut self,
         now: Instant,
@@ -208,7 +204,7 @@ impl LegEnd {
         }
     }
 
-    /// What leaves next, and whether it is to be sent again if it is lost.
+    /// The next datagram, and whether it is sent again if lost.
     fn next(
         &mut self,
         now: Instant,
@@ -267,15 +263,14 @@ impl LegEnd {
         })
     }
 
-    /// The other end has a datagram.
     pub(crate) fn on_acknowledged(&mut self, token: u64) {
         if let Some((_, datagram)) = self.kept.remove(&token) {
             self.kept_bytes -= cost(&datagram);
         }
     }
 
-    /// The network has lost a datagram: it leaves again if it has frames. Streams would find it
-    /// out by themselves, but not before the lanes at both sides are surely through with it.
+    /// Sends a lost datagram again if it holds frames. Streams would notice later, once the lanes
+    /// at both sides have surely given up.
     pub(crate) fn on_lost(&mut self, token: u64) {
         if let Some((tenant, datagram)) = self.kept.remove(&token) {
             self.kept_bytes -= cost(&datagram);
@@ -284,7 +279,7 @@ impl LegEnd {
         }
     }
 
-    /// Takes a datagram of the other end; returns what is complete with it.
+    /// Takes a datagram of the other end; returns what it completes.
     pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Bytes) -> Option<FromLeg> {
         if datagram.is_empty() {
             return None;
@@ -296,7 +291,7 @@ impl LegEnd {
             Ok(Datagram::Part(part)) => {
                 self.parts.insert(now, part, PARTS_AGE_MAX, &mut self.drops)?
             }
-            // The answer of a connection to what it was asked.
+            // A connection's answer to a probe.
             Ok(Datagram::Feedback(_)) => return None,
             _ => {
                 self.drops.count(DropReason::MalformedMessage);
@@ -310,7 +305,7 @@ impl LegEnd {
         whole
     }
 
-    /// Forgets what waits and what is under way: the leg is gone.
+    /// Drops all state when the leg is gone.
     pub(crate) fn clear(&mut self, accounts: &mut Accounts) {
         let mut drop = |tenant: TenantId, reason| drop_of(accounts, tenant, reason);
         self.queue.clear(&mut drop);
@@ -320,33 +315,32 @@ impl LegEnd {
         (self.parts, self.free_at) = (Reassembly::default(), Instant::ZERO);
     }
 
-    /// When the rate lets something through that waits.
+    /// When the rate has room for what waits.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let waits = !self.queue.is_empty() || !self.lost.is_empty();
         waits.then(|| self.free_at - BURST)
     }
 
-    /// When the leg takes frames that can wait elsewhere; what is past is now. Where it is full
-    /// what is there leaves first.
+    /// When the leg takes frames that can wait elsewhere; a past time means now.
     pub(crate) fn takes_frames_at(&self, now: Instant) -> Instant {
         let is_full = self.queue.bytes() + self.lost_bytes >= FRAMES_AHEAD;
         if is_full { self.free_at.max(now + MOMENT) } else { Instant::ZERO }
     }
 
-    /// Bytes that wait, or are kept until they have come.
+    /// Bytes that wait, or are kept until acknowledged.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.bytes() + self.parts.bytes() + self.kept_bytes + self.lost_bytes
     }
 }
 
-/// What comes by a leg.
+/// A message received over a leg.
 #[derive(Debug)]
 pub(crate) enum FromLeg {
     /// An inner packet, or frames of a client.
     Passed(Passed),
     /// Frames for a client.
     Frames(LegFrames),
-    /// What may be sent to a client.
+    /// What a client may be sent.
     Room(LegRoom),
 }
 
@@ -365,7 +359,7 @@ fn drop_of(accounts: &mut Accounts, tenant: TenantId, reason: DropReason) {
     }
 }
 
-/// What a leg says of itself.
+/// The state of a leg.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LegStatus {
     /// The public key of the other end.
@@ -376,22 +370,22 @@ pub struct LegStatus {
     pub is_up: bool,
     /// The smoothed round-trip time, milliseconds.
     pub smoothed_rtt_ms: f64,
-    /// The share of packets lost of late, 0..1.
+    /// The share of packets lost recently, 0..1.
     pub loss: f32,
     /// Datagrams sent since the leg came up.
     pub datagrams_sent: u64,
-    /// Datagrams that the network has lost since the leg came up.
+    /// Datagrams lost since the leg came up.
     pub datagrams_lost: u64,
-    /// Clients that are attached by it.
+    /// Clients attached over it.
     pub attachments: u64,
     /// Bytes that wait.
     pub waiting_bytes: u64,
-    /// What was discarded of which no tenant is known.
+    /// Drops without a known tenant, by reason.
     pub drops: DropCounters,
 }
 
 impl LegStatus {
-    /// What `connection` tells of itself.
+    /// The state of `end` with its `connection`.
     pub(crate) fn of(connection: Option<&Connection>, end: &LegEnd, attachments: usize) -> Self {
         let mut status = Self {
             attachments: attachments as u64,
@@ -413,25 +407,22 @@ impl LegStatus {
     }
 }
 
-/// The tenants' figures by name.
 pub(crate) fn tenant_stats<'a>(
     named: impl Iterator<Item = (&'a str, &'a TenantAccount)>,
 ) -> BTreeMap<String, TenantStats> {
     named.map(|(name, account)| (name.to_owned(), account.stats.clone())).collect()
 }
 
-/// What leaves in so long may leave at once.
+/// The sending time, at the leg's rate, of what may leave at once.
 const BURST: Duration = Duration::from_millis(2);
-/// The token of datagrams that are not sent again.
 const UNKEPT: u64 = 0;
-/// Bytes under way that are kept until they have come; of more, streams find out by themselves what
-/// was lost.
+/// Bytes kept until acknowledged, at most; streams notice losses beyond it by themselves.
 const KEPT_MAX: usize = 8 << 20;
-/// Bytes that wait for the leg, above which frames wait where they are.
+/// Waiting bytes above which frames wait elsewhere.
 const FRAMES_AHEAD: usize = 64 << 10;
-/// How long frames wait at least for a leg that is full.
+/// How long frames wait at least for a full leg.
 const MOMENT: Duration = Duration::from_millis(1);
-/// No frames but those in very large packets take more bytes.
+/// Only frames in very large packets are larger.
 const FRAMES_SIZE: usize = 2_048;
-/// For how long parts of a datagram are waited for: nothing is sent again.
+/// How long to wait for the parts of a datagram: nothing is sent again.
 const PARTS_AGE_MAX: Duration = Duration::from_millis(300);

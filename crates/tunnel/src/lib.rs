@@ -6,11 +6,10 @@
 //!      acknowledgements and feedback > loss detection > recovery > schedule
 //! ```
 //!
-//! Start with [`Session`], which is the same on both sides. [`Client`] brings one up over whatever
-//! uplinks there are and keeps it up; [`Server`] holds the sessions of many clients and finds the
-//! right one for each returning packet. [`Router`] is a session over another carrier, GENEVE, with
-//! the same on both sides. Time comes in as an argument, bytes come in and go out of buffers: the
-//! lab and the product run this code, byte for byte.
+//! Start with [`Session`], the same on both sides. [`Client`] keeps one up over the available
+//! uplinks; [`Server`] holds the sessions of many clients and finds the one for each returning
+//! packet. [`Router`] is a session over GENEVE, also the same on both sides. Time is an argument,
+//! bytes move through buffers: the lab and the product run this code, byte for byte.
 
 mod anchor;
 mod bindings;

@@ -1,4 +1,4 @@
-//! What is around a node whose owner has sockets, devices and time of his own.
+//! An [`Io`] for programs that move packets themselves.
 
 use bytes::Bytes;
 use roadweave_proto::Instant;
@@ -6,15 +6,14 @@ use roadweave_quic::{Outbox, Route};
 
 use crate::node::Io;
 
-/// An [`Io`] that keeps what a node gives it in memory.
+/// An [`Io`] that keeps a node's output in memory.
 ///
-/// It is for a program that turns nodes by itself: an event loop that is there already, a test, a
-/// simulation. After each [`turn`](crate::turn) take out of it what has come; it forgets nothing,
-/// and what nobody takes stays. An end that sends much is better served by an [`Io`] of its own,
-/// which hands packets to sockets and device without a copy of each.
+/// It is for existing event loops, tests and simulations. Take the output after each
+/// [`turn`](crate::turn), since it accumulates. An end with much traffic needs its own [`Io`],
+/// which avoids a copy of each packet.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryIo {
-    /// The time that the node is told. Set it before each turn; it never goes back.
+    /// The current time; set it before each turn, never backwards.
     pub now: Instant,
     /// Inner packets for this side's device, in order.
     pub delivered: Vec<Bytes>,
@@ -23,7 +22,7 @@ pub struct MemoryIo {
 }
 
 impl MemoryIo {
-    /// Nothing kept, at the time `now`.
+    /// Empty, at the time `now`.
     pub fn new(now: Instant) -> Self {
         Self { now, ..Self::default() }
     }

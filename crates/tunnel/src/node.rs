@@ -1,4 +1,4 @@
-//! What turns a tunnel's end: one trait for client, server and router, and one turn for all loops.
+//! A tunnel's end: one trait for client, server and router, and one turn for all event loops.
 //!
 //! ```text
 //! Io ─► handle_inner, handle_packet ─► turn: deliver ─► handle_timeout ─► transmit ─► deliver ─► Io
@@ -6,9 +6,8 @@
 //!  └──────────────────── sleeps until poll_timeout, or until something comes ────────────────────┘
 //! ```
 //!
-//! A [`Node`] does no I/O and has no clock. Whoever has both, the product's event loop over sockets
-//! and a TUN or the lab's worlds in virtual time, hands over what has come and calls [`turn`]: the
-//! order of a turn is the same for all.
+//! A [`Node`] does no I/O and has no clock. The owner of both (the product's event loop, or the
+//! lab's worlds in virtual time) passes input and calls [`turn`].
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,9 +17,9 @@ use roadweave_quic::{Ecn, Outbox, Transmit};
 
 /// One end of a tunnel: a client, a server or a router.
 ///
-/// `handle_*` takes input, `poll_*` yields output. After any input, and at
-/// [`Node::poll_timeout`], call [`Node::handle_timeout`], and then poll until there is nothing
-/// more; [`turn`] does it in the right order.
+/// `handle_*` takes input, `poll_*` yields output. After input, and at [`Node::poll_timeout`], call
+/// [`Node::handle_timeout`] and then poll until nothing is left; [`turn`] does it in the right
+/// order.
 pub trait Node {
     /// Takes an inner packet from this side's device, for the peer.
     fn handle_inner(&mut self, now: Instant, packet: &[u8]);
@@ -28,11 +27,10 @@ pub trait Node {
     /// Takes the payload of a UDP packet from the network.
     fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]);
 
-    /// Lets everything happen that is due: what was handled takes effect, and what may be sent now
-    /// waits for [`Node::poll_transmit`].
+    /// Does what is due: input takes effect, and output waits for [`Node::poll_transmit`].
     fn handle_timeout(&mut self, now: Instant);
 
-    /// The next packets for the network. Dropping them forgets them.
+    /// The next packets for the network; dropping them discards them.
     fn poll_transmit(&mut self) -> Option<Transmit<'_>>;
 
     /// The next inner packet from the peer, for this side's device.
@@ -42,57 +40,52 @@ pub trait Node {
     fn poll_timeout(&self) -> Option<Instant>;
 }
 
-/// How a packet came from the network.
+/// How a packet was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvMeta {
-    /// The socket that got it: that of an uplink of a client, or of a link of a router. A server
-    /// has one socket and does not ask.
+    /// The receiving socket: of a client's uplink or a router's link. A server ignores it.
     pub socket: UplinkId,
-    /// The address that it came from.
+    /// The sender's address.
     pub remote: SocketAddr,
-    /// The address that it was sent to, if the socket tells.
+    /// The destination address, if the socket reports it.
     pub local: Option<IpAddr>,
-    /// The bits for congestion in its IP header (RFC 3168).
+    /// The ECN bits of its IP header (RFC 3168).
     pub ecn: Option<Ecn>,
-    /// When the machine got it, if the socket tells: a machine that wakes late hands it over later,
-    /// and how long the network took for it ends here.
+    /// When the machine received it, if the socket reports it: a machine that wakes late passes it
+    /// on later.
     pub received: Option<Instant>,
 }
 
 impl RecvMeta {
-    /// Of a packet of which nothing else is known.
+    /// A packet without further information.
     pub fn new(socket: UplinkId, remote: SocketAddr) -> Self {
         Self { socket, remote, local: None, ecn: None, received: None }
     }
 }
 
-/// What is around a node: its clock, its device and its network.
-///
-/// [`MemoryIo`](crate::MemoryIo) serves an owner who moves packets by himself.
+/// The surroundings of a node: clock, device and network; see also [`MemoryIo`](crate::MemoryIo).
 pub trait Io {
     /// The time.
     fn now(&self) -> Instant;
 
-    /// Takes all inner packets in `packets` for this side's device.
+    /// Takes inner packets for this side's device.
     fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>);
 
-    /// Puts `packets` on the network; each names its route.
+    /// Sends `packets`, each by its route.
     fn transmit(&mut self, packets: &Outbox);
 }
 
 /// Lets `node` do what is due after input, or at [`Node::poll_timeout`].
 ///
-/// What is complete goes to the device first: acknowledgements take longer to make than the packet
-/// that they are for can wait.
+/// Complete packets go to the device before acknowledgements are made, which takes time.
 pub fn turn(node: &mut impl Node, io: &mut impl Io) {
     deliver(node, io);
     node.handle_timeout(io.now());
     flush(node, io);
 }
 
-/// Hands over what `node` has for the network, and then what it has for its device. It is a part
-/// of [`turn`]; by itself it serves after a call that has let happen what is due, or when a node
-/// is closed.
+/// Passes on `node`'s packets for the network, then those for its device. A part of [`turn`]; also
+/// for use after calls that did what was due, or when a node is closed.
 pub fn flush(node: &mut impl Node, io: &mut impl Io) {
     while let Some(packets) = node.poll_transmit() {
         io.transmit(&packets);
@@ -100,8 +93,8 @@ pub fn flush(node: &mut impl Node, io: &mut impl Io) {
     deliver(node, io);
 }
 
-/// Hands over the inner packets that `node` has for its device. It is a part of [`turn`]; by itself
-/// it serves between two batches of input.
+/// Passes on `node`'s inner packets for its device. A part of [`turn`]; also for use between two
+/// batches of input.
 pub fn deliver(node: &mut impl Node, io: &mut impl Io) {
     io.deliver(&mut std::iter::from_fn(|| node.poll_inner()));
 }
@@ -114,8 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Has an inner packet from the beginning, and another and a packet for the network once its
-    /// timer was handled.
+    /// Has an inner packet from the start, and another one and a network packet after its timer.
     #[derive(Default)]
     struct Scripted {
         inner: VecDeque<Bytes>,
@@ -149,7 +141,6 @@ mod tests {
         }
     }
 
-    /// Writes down what it is given, in order.
     struct Diary(Vec<String>);
 
     impl Io for Diary {

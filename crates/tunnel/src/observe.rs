@@ -1,32 +1,31 @@
-//! What happens to each packet of a session's lanes, for whoever wants to know why one came late.
+//! A log of what happens to each packet of a session's lanes.
 //!
 //! ```text
 //! sending side:    Sent ─► Lost ─► RepairAsked ─► (Lost again ...)
-//! receiving side:  Delivered, in the order of the inner packets that a session puts out
+//! receiving side:  Delivered, in the order of the inner packets that a session yields
 //! ```
 //!
-//! Counters tell how often something happened, not to which packet. Nobody is told unless they ask
-//! with [`Session::observe_packets`](crate::Session::observe_packets), and whoever asks must fetch
-//! the events: beyond some ten thousand the oldest are forgotten.
+//! It is off by default. [`Session::observe_packets`](crate::Session::observe_packets) turns it on;
+//! its user must fetch the events, of which only the newest are kept.
 
 use std::collections::VecDeque;
 
 use roadweave_proto::{Instant, LaneId, PacketId, PathId};
 
-/// Something that happened to a packet of a lane.
+/// An event of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
     /// When it happened.
     pub at: Instant,
     /// The lane.
     pub lane: LaneId,
-    /// The packet; of an inner packet in fragments, the fragment.
+    /// The packet, or the fragment of one.
     pub id: PacketId,
     /// What happened.
     pub what: PacketStep,
 }
 
-/// What may happen to a packet.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketStep {
     /// The packet left for the first time.
@@ -36,29 +35,28 @@ pub enum PacketStep {
         /// When the inner packet came in.
         queued: Instant,
     },
-    /// The packet was taken for lost, by QUIC or by the recovery's timer.
+    /// The packet was declared lost, by QUIC or by the recovery's timer.
     Lost,
-    /// The recovery had the packet sent again, or coded packets over it.
+    /// The recovery asked to send the packet again, or coded packets over it.
     RepairAsked,
-    /// The inner packet that the packet completes went to the device.
+    /// The inner packet that this one completes went to the device.
     Delivered {
-        /// Whether the packet was computed from coded packets.
+        /// Whether the packet was decoded from coded packets.
         decoded: bool,
     },
 }
 
-/// Events that wait to be fetched.
 #[derive(Debug, Default)]
 pub(crate) struct PacketLog {
     is_on: bool,
     events: VecDeque<PacketEvent>,
 }
 
-/// Events that are kept: what happens to ten thousand packets in a burst.
+/// Events kept: those of ten thousand packets in a burst.
 const EVENTS_MAX: usize = 1 << 15;
 
 impl PacketLog {
-    /// Begins to note, or stops and forgets.
+    /// Turns the log on or off, and clears it.
     pub(crate) fn switch(&mut self, is_on: bool) {
         self.is_on = is_on;
         self.events.clear();

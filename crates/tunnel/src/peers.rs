@@ -1,12 +1,12 @@
-//! The clients that a server knows, and which inner addresses lead to which of them.
+//! The clients that a server knows, and which of them an inner address leads to.
 //!
 //! ```text
 //! worker ─► Peers (clients by key, a trie of their prefixes) ─► PeerTable ─► server, handshakes
 //!           built where it may take its time                    swapped in one step
 //! ```
 //!
-//! The trie goes by the bits of an address, five at a time, so that a look-up takes as many steps
-//! among 40,000 clients as among ten, and remembers nothing that a stranger could fill.
+//! The trie takes five address bits at a step, so that a lookup among 40,000 clients takes as long
+//! as among ten, and there is no cache that a stranger could fill.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,15 +24,15 @@ use roadweave_proto::Rate;
 pub struct Peer {
     /// The client's name in logs and statistics.
     pub name: String,
-    /// The tenant that it belongs to; empty where there are none.
+    /// The tenant that it belongs to; empty without tenants.
     pub tenant: String,
-    /// Its inner addresses and the prefixes behind it. It may send from these and no others.
+    /// Its inner addresses and the prefixes behind it; packets from others are dropped.
     pub addresses: Vec<IpNet>,
-    /// Seconds since 1970 after which it is not let in any more.
+    /// Seconds since 1970 after which it may not connect.
     pub expires_unix: Option<u64>,
-    /// The most that it may send, and receive, in inner packets.
+    /// The limit in each direction, of inner packets.
     pub rate_limit: Option<Rate>,
-    /// The client is not let in any more once no controller has been there for so long.
+    /// How long without a controller it may still connect.
     pub offline_max: Option<Duration>,
 }
 
@@ -49,36 +49,36 @@ impl Peer {
         }
     }
 
-    /// Whether its packets come from where those of `other` do, and go there.
+    /// Whether tenant and addresses are the same.
     pub(crate) fn is_where(&self, other: &Self) -> bool {
         (&self.tenant, &self.addresses) == (&other.tenant, &other.addresses)
     }
 }
 
-/// Networks behind clients that others are told of, at most.
+/// Networks behind clients that are announced to others, at most.
 const BEHIND_MAX: usize = 256;
 
-/// Clients that may connect, as they are at one time.
+/// A set of clients that may connect.
 #[derive(Debug, Default)]
 pub struct Peers {
     by_key: BTreeMap<PublicKey, Arc<Peer>>,
     routes: JointPrefixMap<IpNet, PublicKey>,
-    /// The first clients that have a network behind them, and those.
+    /// The first networks behind clients, with their clients.
     behind: Vec<(PublicKey, IpNet)>,
 }
 
 impl Peers {
-    /// The peer with `key`, whether it may connect now or not.
+    /// The peer with `key`, whether or not it may connect now.
     pub fn get(&self, key: &PublicKey) -> Option<&Arc<Peer>> {
         self.by_key.get(key)
     }
 
-    /// The peer that `address` leads to: the one with the longest matching prefix.
+    /// The peer with the longest prefix that contains `address`.
     pub fn route(&self, address: IpAddr) -> Option<PublicKey> {
         self.routes.get_lpm(&address.into()).map(|(_, key)| *key)
     }
 
-    /// `peers` in the place of `former`, and what that changes.
+    /// Replaces `former` by `peers`; returns also what changes.
     pub fn after(former: &Self, peers: impl IntoIterator<Item = (PublicKey, Peer)>) -> PeersChange {
         let mut peers: Self = peers.into_iter().collect();
         let mut changed = Vec::new();
@@ -91,7 +91,7 @@ impl Peers {
         PeersChange { peers, changed }
     }
 
-    /// Networks behind clients with the tenants of those, [`BEHIND_MAX`] at most.
+    /// Networks behind clients with their tenants, [`BEHIND_MAX`] at most.
     pub(crate) fn behind(&self) -> impl Iterator<Item = (&str, IpNet)> {
         let tenant = |key| self.by_key.get(key).map_or("", |peer| peer.tenant.as_str());
         self.behind.iter().map(move |(key, network)| (tenant(key), *network))
@@ -102,20 +102,19 @@ impl Peers {
         self.by_key.iter()
     }
 
-    /// How many there are.
+    /// The number of clients.
     pub fn len(&self) -> usize {
         self.by_key.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no clients.
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }
 }
 
 impl FromIterator<(PublicKey, Peer)> for Peers {
-    /// Of peers that share a prefix the one with the highest key gets it: a configuration that lets
-    /// them is refused.
+    /// If peers share a prefix, the highest key gets it; configurations refuse that.
     fn from_iter<T: IntoIterator<Item = (PublicKey, Peer)>>(peers: T) -> Self {
         let by_key: BTreeMap<_, _> =
             peers.into_iter().map(|(key, peer)| (key, Arc::new(peer))).collect();
@@ -133,20 +132,20 @@ impl FromIterator<(PublicKey, Peer)> for Peers {
     }
 }
 
-/// Other peers, and how they differ from those before them.
+/// New peers, and how they differ from the former ones.
 #[derive(Debug)]
 pub struct PeersChange {
     /// The peers.
     pub peers: Peers,
-    /// The keys of former peers that are gone or not as they were, ascending.
+    /// The keys of former peers that are gone or changed, ascending.
     pub changed: Vec<PublicKey>,
 }
 
-/// Who is not let in, whatever the peers say.
+/// Restrictions beyond the list of peers.
 #[derive(Debug, Default)]
 struct Barred {
     revoked: BTreeSet<PublicKey>,
-    /// While nobody else is let in: who is.
+    /// If set, only these clients may connect.
     closed_but: Option<BTreeSet<PublicKey>>,
 }
 
@@ -156,7 +155,7 @@ pub struct PeerTable {
     peers: RwLock<Arc<Peers>>,
     barred: RwLock<Barred>,
     unix_time: AtomicU64,
-    /// For how many seconds no controller has been there.
+    /// Seconds without a controller.
     away: AtomicU64,
 }
 
@@ -166,8 +165,7 @@ impl PeerTable {
         Self::from(peers.into_iter().collect::<Peers>())
     }
 
-    /// Puts others in the place of all peers, and returns the former: to let go of thousands takes
-    /// a while, which somebody else may have.
+    /// Replaces all peers; returns the former ones, since dropping thousands takes a while.
     pub fn replace(&self, peers: Peers) -> Arc<Peers> {
         let mut held = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut held, Arc::new(peers))
@@ -178,32 +176,32 @@ impl PeerTable {
         self.peers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Lets nobody in by these keys any more, and for good.
+    /// Bars these keys for good.
     pub fn revoke(&self, keys: impl IntoIterator<Item = PublicKey>) {
         self.barred.write().unwrap_or_else(PoisonError::into_inner).revoked.extend(keys);
     }
 
-    /// Lets only some clients in, whoever is known, or all of them again.
+    /// Admits only `some` of the clients, or all again.
     pub fn close_but(&self, some: Option<BTreeSet<PublicKey>>) {
         self.barred.write().unwrap_or_else(PoisonError::into_inner).closed_but = some;
     }
 
-    /// Tells the table the time of day, in seconds since 1970, by which keys expire.
+    /// Sets the time of day, in seconds since 1970, by which keys expire.
     pub fn set_unix_time(&self, seconds: u64) {
         self.unix_time.store(seconds, Ordering::Relaxed);
     }
 
-    /// Tells the table for how long no controller has been there.
+    /// Sets how long there has been no controller.
     pub fn set_away(&self, away: Duration) {
         self.away.store(away.as_secs(), Ordering::Relaxed);
     }
 
-    /// The peer with `key`, whether it may connect now or not.
+    /// The peer with `key`, whether or not it may connect now.
     pub fn get(&self, key: &PublicKey) -> Option<Arc<Peer>> {
         self.read(|peers| peers.get(key).cloned())
     }
 
-    /// The peer that `address` leads to: the one with the longest matching prefix.
+    /// The peer with the longest prefix that contains `address`.
     pub fn route(&self, address: IpAddr) -> Option<PublicKey> {
         self.read(|peers| peers.route(address))
     }
@@ -265,7 +263,7 @@ mod tests {
         }
     }
 
-    /// Networks that often hold one another, of both families.
+    /// Networks of both families that often contain each other.
     fn networks() -> impl Strategy<Value = IpNet> {
         let v4 = (0_u32..64, 20_u8..=32).prop_map(|(low, length)| {
             let address = IpAddr::from((0x0a4d_0000 | low << 6).to_be_bytes());

@@ -1,13 +1,12 @@
-//! What players tell of their buffers, at the end that plays and at the end that sends.
+//! Reports of players' buffers, at the playing and at the sending end.
 //!
 //! ```text
-//! player ─► Tellers: not too often, not too many ─► control message ─► Players ─► lane's recovery
-//!                                                                     the one with least left
+//! player ─► Tellers: rate limit ─► control message ─► Players ─► lane's recovery
+//!                                                     the shortest buffer
 //! ```
 //!
-//! A player that lies gains and harms little: of each lane the shortest buffer counts, and what
-//! recoveries make of it is bounded by how often buffers are that short (XLINK section 7.1) and by
-//! what the policies of paths leave for copies.
+//! A false report does little: each lane uses its shortest buffer, and what recoveries do is
+//! bounded by how often buffers are that short (XLINK section 7.1) and by the paths' policies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,36 +15,34 @@ use roadweave_proto::Instant;
 use roadweave_proto::wire::PlayerReport;
 use roadweave_recovery::Qoe;
 
-/// The most players of one end that count at a time.
+/// Players of one end that count at a time.
 const PLAYERS_MAX: usize = 16;
-/// How long one that tells nothing counts: longer than two chunks of video, for players that tell
-/// with each request.
+/// How long a report counts: longer than two video chunks, for players that report per request.
 const LIFE: Duration = Duration::from_secs(10);
-/// Reports of one player are at least so far apart.
+/// The shortest time between reports of a player.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The players of this end: whose reports go to the peer.
+/// The players of this end, whose reports go to the peer.
 #[derive(Debug, Default)]
 pub(crate) struct Tellers {
     players: BTreeMap<u64, Told>,
-    /// Reports of all players since `began`.
     recent: usize,
     began: Instant,
 }
 
-/// What a player told last.
+/// A player's last report.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     at: Instant,
     left: Duration,
-    /// Whether it told within the interval after another report.
+    /// Whether it was sent within an interval of another report.
     hurried: bool,
 }
 
 impl Tellers {
-    /// Whether a report of `player` with this buffer is to be told: one in each interval, and
-    /// another at once when the buffer is less than half of what was told. Of too many players
-    /// those are forgotten that have been silent for longest, as at the peer.
+    /// Whether to send a report of `player`: one in each interval, and one more if the buffer is
+    /// less than half of the last one. Beyond the maximum, the players silent for longest are
+    /// forgotten.
     pub(crate) fn allows(&mut self, now: Instant, player: u64, qoe: &Qoe) -> bool {
         if now >= self.began + INTERVAL {
             (self.began, self.recent) = (now, 0);
@@ -68,12 +65,12 @@ impl Tellers {
     }
 }
 
-/// What the players at the peer's side told last, for one lane.
+/// The last reports of the peer's players, for one lane.
 #[derive(Debug, Default)]
 pub(crate) struct Players(BTreeMap<u64, (Instant, Qoe)>);
 
 impl Players {
-    /// Takes a report: the one that counts now, and when it came.
+    /// Takes a report; returns the report that counts now, and when it came.
     pub(crate) fn on_report(&mut self, now: Instant, player: u64, qoe: Qoe) -> (Instant, Qoe) {
         self.0.retain(|_, (at, _)| now < *at + LIFE);
         if self.0.len() >= PLAYERS_MAX && !self.0.contains_key(&player) {
@@ -81,24 +78,24 @@ impl Players {
             oldest.and_then(|oldest| self.0.remove(&oldest));
         }
         self.0.insert(player, (now, qoe));
-        // All buffers are played at the same speed: whose is over first stays the first.
+        // All buffers play at the same speed, so the first to end stays the first.
         let over_at = |(at, qoe): &(Instant, Qoe)| *at + qoe.play_time_left().min(FOR_EVER);
         self.0.values().copied().min_by_key(over_at).unwrap_or((now, qoe))
     }
 }
 
-/// Beyond this nobody tells buffers apart.
+/// Longer buffers count as equal.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
-/// The message that tells `qoe` of `player` for the peer's lane `lane`.
+/// The report of `qoe` of `player` for the peer's lane `lane`.
 pub(crate) fn report_of(lane: &str, player: u64, qoe: Qoe) -> PlayerReport {
     let Qoe { cached_bytes, cached_frames, bps, fps } = qoe;
-    // A rate that is none is not known; one beyond all numbers is the largest.
+    // The conversion saturates: NaN and negative rates become 0 (unknown).
     let milli_fps = (fps * 1000.0) as u64;
     PlayerReport { lane: lane.to_owned(), player, cached_bytes, cached_frames, bps, milli_fps }
 }
 
-/// What a message tells.
+/// The content of a report.
 pub(crate) fn qoe_of(report: &PlayerReport) -> Qoe {
     let PlayerReport { cached_bytes, cached_frames, bps, milli_fps, .. } = *report;
     Qoe { cached_bytes, cached_frames, bps, fps: milli_fps as f64 / 1000.0 }
@@ -112,7 +109,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// A buffer of so many milliseconds.
+    /// A buffer of `ms` milliseconds.
     fn left(ms: u64) -> Qoe {
         Qoe { cached_bytes: 0, cached_frames: ms, bps: 0, fps: 1000.0 }
     }

@@ -1,37 +1,33 @@
-//! How much one client or tenant may send and receive, if it has a limit.
+//! Rate limits of clients and tenants.
 
 use std::time::Duration;
 
 use roadweave_proto::{Instant, Rate};
 
-/// So much of a limit may be taken at once: transfers send in bursts, and are held back by losses.
+/// The share of a limit that may be used at once: transfers send in bursts.
 const BURST: Duration = Duration::from_millis(100);
-/// So many bytes may be taken at once, however small the limit is.
+/// The bytes that may be used at once even with a small limit.
 const BURST_BYTES_MIN: u64 = 64 << 10;
 
-/// Lets inner packets through up to a rate (the generic cell rate algorithm, a token bucket that
-/// keeps no more than a moment).
+/// Limits inner packets to a rate (generic cell rate algorithm: a token bucket with a short burst).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     rate: Rate,
     burst: Duration,
-    /// When the bucket will be full again.
     full_at: Instant,
 }
 
 impl Limit {
-    /// A limit of `rate`, of which nothing is used.
     pub(crate) fn new(rate: Rate) -> Self {
         let burst = BURST.max(rate.time_for(BURST_BYTES_MIN));
         Self { rate, burst, full_at: Instant::ZERO }
     }
 
-    /// The rate that it keeps to.
     pub(crate) fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// When a packet of `bytes` bytes passes; at a rate of zero none does.
+    /// When a packet of `bytes` bytes passes; never at a rate of zero.
     pub(crate) fn passes_at(&self, bytes: usize) -> Option<Instant> {
         if self.rate == Rate::default() {
             return None;
@@ -41,7 +37,7 @@ impl Limit {
         Some(full_at - burst)
     }
 
-    /// Whether a packet of `bytes` bytes passes now; at a rate of zero none does.
+    /// Whether a packet of `bytes` bytes passes now, and is counted; none does at a rate of zero.
     pub(crate) fn allows(&mut self, now: Instant, bytes: usize) -> bool {
         if self.rate == Rate::default() {
             return false;
@@ -55,7 +51,7 @@ impl Limit {
     }
 }
 
-/// The direction of an inner packet, by its place in an array of two limits.
+/// The direction of an inner packet, and index of its limit.
 #[derive(Clone, Copy)]
 pub(crate) enum Direction {
     Down,

@@ -6,9 +6,8 @@
 //!                 on_acknowledged, on_lost ─► recovery
 //! ```
 //!
-//! A session owns neither the carrier nor a clock. After anything was handled, and at
-//! [`Session::poll_timeout`], call [`Session::handle_timeout`], and take out what it then has to
-//! give.
+//! A session owns neither carrier nor clock. After any input, and at [`Session::poll_timeout`],
+//! call [`Session::handle_timeout`] and take its output.
 
 mod config;
 mod exit;
@@ -49,9 +48,9 @@ use crate::lane::{
 use crate::observe::{PacketEvent, PacketLog};
 use crate::players::{Players, Tellers};
 
-/// How often the feedback that carries acknowledgements also reports what was received.
+/// How often feedback with acknowledgements also reports what was received.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
-/// Smaller datagrams are copied, so that at most three times what is counted is held.
+/// Smaller datagrams are copied, so that at most three times the counted bytes are held.
 const SLICE_MIN: usize = 512;
 
 /// The lanes between two peers.
@@ -59,43 +58,40 @@ const SLICE_MIN: usize = 512;
 pub struct Session {
     lane_configs: Vec<LaneConfig>,
     senders: Vec<LaneSender>,
-    /// Which of the lanes of equal rank is asked first.
+    /// Rotates the lanes of equal rank.
     turn: usize,
-    /// What the flows are, if a lane asks for it.
+    /// Set if a lane needs flow classes.
     flows: Option<FlowTable>,
     receivers: BTreeMap<LaneId, LaneReceiver>,
-    /// Datagrams of the peer that come in parts.
     parts: Reassembly,
-    /// How lanes of the peer begin.
+    /// The initial state of the peer's lanes.
     opening: Opening,
     /// Whether a lane of the peer wants acknowledgements on all paths.
     acknowledges_on_all: bool,
-    /// What was received before the peer began anew.
+    /// What was received before the peer restarted.
     past: BTreeMap<LaneId, ReceiveStats>,
     exit: Exit,
     peer_reports: BTreeMap<u8, LaneReport>,
-    /// By lane of the sending direction: the players of the peer's side.
+    /// Players of the peer's side, by sending lane.
     players: BTreeMap<LaneId, Players>,
-    /// The players of this side.
+    /// Players of this side.
     tellers: Tellers,
     next_report: Instant,
     memory_max: usize,
-    /// Bytes that came since the sum of what is held was last made.
+    /// Bytes that came in since memory was last summed up.
     unchecked: usize,
-    /// When streams are to be asked again, if the session carries such.
+    /// When streams are due again, if the session carries any.
     streams_due: Option<Instant>,
-    /// Of speed tests.
+    /// Speed tests.
     loads: Loads,
 }
 
 impl Session {
-    /// A session without traffic.
-    ///
-    /// `names_uplinks`: whether [`Session::name_path`] will tell of uplinks, for strategies that
-    /// name one.
+    /// A session without traffic. `names_uplinks`: whether [`Session::name_path`] will be called,
+    /// for strategies that name an uplink.
     ///
     /// # Errors
-    /// When the number of lanes is out of bounds, or a strategy cannot be used.
+    /// If the number of lanes is out of bounds, or a strategy cannot be used.
     pub fn new(config: SessionConfig, names_uplinks: bool) -> Result<Self, SessionError> {
         let lanes_max = LANES_MAX - usize::from(config.streams.is_some());
         if config.lanes.is_empty() || config.lanes.len() > lanes_max {
@@ -143,7 +139,7 @@ impl Session {
         }
     }
 
-    /// Takes an inner packet for the peer of which `view` is known already.
+    /// Takes an inner packet for the peer that is parsed already.
     pub(crate) fn handle_parsed_inner(
         &mut self,
         now: Instant,
@@ -166,15 +162,14 @@ impl Session {
         self.note_incoming(now, packet.len());
     }
 
-    /// Keeps from now on what [`Session::take_unfinished`] hands out.
+    /// Records from now on what [`Session::take_unfinished`] returns.
     pub(crate) fn keep_unfinished(&mut self) {
         let lanes = self.lane_configs.len();
         self.senders[..lanes].iter_mut().for_each(LaneSender::keep_unfinished);
     }
 
-    /// Hands out all inner packets for the peer that it may not have and that are young enough to
-    /// be of use, the oldest first. This session sends them no more. What streams have sent they
-    /// send again by themselves.
+    /// Takes the inner packets that the peer may lack and that have not expired, oldest first; this
+    /// session stops sending them. Streams repeat their data themselves.
     pub(crate) fn take_unfinished(&mut self, now: Instant) -> Vec<Unfinished> {
         let of_lane = |sender: &mut LaneSender| sender.take_unfinished(now);
         let lanes = self.lane_configs.len();
@@ -184,8 +179,8 @@ impl Session {
         packets
     }
 
-    /// Ends the session: what waits for others is put out, what waits for a free window goes
-    /// nowhere. Returns all that it has dropped.
+    /// Ends the session: waiting received packets are delivered, unsent ones dropped. Returns all
+    /// drops.
     pub(crate) fn end(&mut self, now: Instant) -> DropCounters {
         self.begin_anew(now);
         let mut drops = self.drops();
@@ -194,31 +189,30 @@ impl Session {
         drops
     }
 
-    /// Takes packets that another session could not bring to their end: they are as old as ever.
+    /// Takes unfinished packets of another session, with their age.
     pub(crate) fn resume(&mut self, packets: Vec<Unfinished>) {
         for Unfinished { since, packet } in packets {
             self.handle_inner(since, &packet);
         }
     }
 
-    /// A packet of the peer, or for it, is discarded before it comes here, for `reason`.
+    /// Counts a packet that was discarded outside, for `reason`.
     pub(crate) fn count_drop(&mut self, reason: DropReason) {
         self.exit.drops.count(reason);
     }
 
-    /// The peer promises something of one of its lanes.
+    /// The peer makes a promise for one of its lanes.
     pub fn on_lane_promise(&mut self, now: Instant, lane: LaneId, promise: Promise) {
         self.receive(now, lane, |receiver, deliver| receiver.set_promise(now, promise, deliver));
         self.acknowledges_on_all = self.receivers.values().any(LaneReceiver::acknowledges_on_all);
     }
 
-    /// Lets lanes of the peer begin so from now on: for a peer that cannot promise it.
+    /// Sets the initial state of lanes, for a peer that cannot make promises.
     pub(crate) fn set_opening(&mut self, opening: Opening) {
         self.opening = opening;
     }
 
-    /// The peer has begun anew, and its IDs start again: hands out what waits, and forgets what
-    /// came.
+    /// The peer has restarted, with its IDs: delivers what waits, and forgets the receivers.
     pub(crate) fn begin_anew(&mut self, now: Instant) {
         for (lane, mut receiver) in std::mem::take(&mut self.receivers) {
             let mut deliver = |delivery| self.exit.deliver(now, lane, delivery);
@@ -229,8 +223,7 @@ impl Session {
         self.acknowledges_on_all = false;
     }
 
-    /// Takes a source datagram whose carrier has a format of its own: `symbol` came as `id` of
-    /// `lane`.
+    /// Takes a source datagram of a carrier with another format: `symbol` with `id` of `lane`.
     pub(crate) fn handle_source(
         &mut self,
         now: Instant,
@@ -248,8 +241,7 @@ impl Session {
     /// Takes a datagram that the peer sent.
     pub fn handle_datagram(&mut self, now: Instant, datagram: Bytes) {
         self.note_incoming(now, datagram.len());
-        // It may be a slice of a large packet, which would be held and not counted as long as it
-        // waits.
+        // It may be a slice of a large packet, whose memory would be held without being counted.
         let datagram = match datagram.len() < SLICE_MIN {
             true => Bytes::copy_from_slice(&datagram),
             false => datagram,
@@ -270,7 +262,6 @@ impl Session {
         }
     }
 
-    /// Takes what a datagram was, or the parts of one.
     fn handle_parsed(&mut self, now: Instant, datagram: Result<Datagram, DatagramError>) {
         match datagram {
             Ok(Datagram::Source { lane, id, symbol }) => {
@@ -290,14 +281,14 @@ impl Session {
             Err(DatagramError::UnknownKind(_)) => {
                 self.exit.drops.count(DropReason::UnknownMessage);
             }
-            // Parts have no parts.
+            // Parts are not nested.
             Ok(Datagram::Part(_)) | Err(_) => {
                 self.exit.drops.count(DropReason::MalformedMessage);
             }
         }
     }
 
-    /// The peer has the datagram sent with `token`.
+    /// The datagram sent with `token` was acknowledged.
     pub fn on_acknowledged(
         &mut self,
         now: Instant,
@@ -315,7 +306,7 @@ impl Session {
         }
     }
 
-    /// The carrier takes the datagram sent with `token` on `path` for lost.
+    /// The carrier declares the datagram sent with `token` on `path` lost.
     pub fn on_lost(&mut self, now: Instant, path: PathId, token: u64) {
         let Token { kind, lane, id } = Token::parse(token);
         let sender = self.senders.get_mut(usize::from(lane.0));
@@ -324,15 +315,13 @@ impl Session {
         }
     }
 
-    /// Sends what may leave now: repairs, waiting packets, and behind them acknowledgements, which
-    /// are due after a millisecond or a little more and not at once. Hands out what has waited long
-    /// enough for others.
+    /// Sends repairs, then waiting packets, then acknowledgements, which may wait for a
+    /// millisecond. Delivers what has waited long enough.
     pub fn handle_timeout(&mut self, now: Instant, carrier: &mut impl Carrier) {
         self.turn(now, carrier, None);
     }
 
-    /// As [`Session::handle_timeout`], with the streams that the session carries: they are handed
-    /// what came for them, and send what may leave.
+    /// [`Session::handle_timeout`] with the session's streams.
     pub(crate) fn turn(
         &mut self,
         now: Instant,
@@ -370,7 +359,7 @@ impl Session {
         self.keep_to_share(now);
     }
 
-    /// Insures what has left, while nothing waits to be sent in any lane.
+    /// Lets lanes insure what has left, while no lane has anything waiting.
     fn insure(&mut self, now: Instant, carrier: &mut impl Carrier) {
         let waits = self.senders.iter().any(LaneSender::has_backlog);
         for sender in &mut self.senders {
@@ -386,58 +375,58 @@ impl Session {
         self.poll_routed_inner().map(|(_, packet)| packet)
     }
 
-    /// An inner packet from the peer, with where it goes.
+    /// The next inner packet from the peer, with its destination.
     pub(crate) fn poll_routed_inner(&mut self) -> Option<(IpAddr, Bytes)> {
         self.exit.inbox.pop_front()
     }
 
-    /// When [`Session::handle_timeout`] must be called again, if nothing else happens.
+    /// When [`Session::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sending = self.senders.iter().filter_map(LaneSender::poll_timeout);
         let receiving = self.receivers.values().filter_map(LaneReceiver::poll_timeout);
         sending.chain(receiving).chain(self.streams_due).chain(self.load_timeout()).min()
     }
 
-    /// Whether something waits for room on a path, which acknowledgements bring.
+    /// Whether anything waits for room on a path, which acknowledgements bring.
     pub(crate) fn has_backlog(&self) -> bool {
         self.sends_load() || self.senders.iter().any(LaneSender::has_backlog)
     }
 
-    /// The peer's packets may not come from these networks from now on.
+    /// Forbids packets of the peer from these networks.
     pub fn refuse_sources(&mut self, networks: Vec<IpNet>) {
         self.exit.refused_sources = networks;
     }
 
-    /// Begins to note what happens to each packet, or stops.
+    /// Turns the log of packet events on or off.
     pub fn observe_packets(&mut self, is_on: bool) {
         self.exit.log.switch(is_on);
         self.senders.iter_mut().for_each(|sender| sender.log().switch(is_on));
     }
 
-    /// Something that happened to a packet, if [`Session::observe_packets`] asked for it; in order
-    /// within each lane and direction.
+    /// The next packet event, if [`Session::observe_packets`] is on; in order within each lane and
+    /// direction.
     pub fn poll_packet_event(&mut self) -> Option<PacketEvent> {
         let sent = self.senders.iter_mut().find_map(|sender| sender.log().poll());
         sent.or_else(|| self.exit.log.poll())
     }
 
-    /// The name of the network that `path` runs over, by which strategies know it again.
+    /// Sets the name of the network of `path`, by which strategies recognize it.
     pub fn name_path(&mut self, path: PathId, name: &str) {
         self.senders.iter_mut().for_each(|sender| sender.name_path(path, name));
     }
 
-    /// `path` is closed, and its name is of no more use.
+    /// Forgets the name of a closed path.
     pub fn forget_path(&mut self, path: PathId) {
         self.senders.iter_mut().for_each(|sender| sender.forget_path(path));
     }
 
-    /// What the lanes' strategies have learned of the networks, as JSON by the lane's name.
+    /// What the strategies have learned of the networks, as JSON by lane name.
     pub fn learned(&self) -> BTreeMap<String, String> {
         let lane = |sender: &LaneSender| Some((sender.config().name.clone(), sender.learned()?));
         self.senders.iter().filter_map(lane).collect()
     }
 
-    /// Takes up what [`Session::learned`] gave in an earlier life. What cannot be read is left out.
+    /// Takes up what [`Session::learned`] returned before; skips what cannot be read.
     pub fn restore(&mut self, learned: &BTreeMap<String, String>) {
         for sender in &mut self.senders {
             let lane = sender.config().name.clone();
@@ -448,8 +437,7 @@ impl Session {
         }
     }
 
-    /// What the encoders behind the lanes should do now, by the lane's name; `carrier` is that of
-    /// the session.
+    /// The targets of the encoders behind the lanes, by lane name; `carrier` is the session's.
     pub fn encoder_targets(
         &mut self,
         now: Instant,
@@ -480,7 +468,7 @@ impl Session {
         handle(receiver, &mut |delivery| self.exit.deliver(now, lane, delivery));
     }
 
-    /// For how long what comes by `lane` may still be completed.
+    /// How long data of `lane` may still be completed.
     fn keeps_for(&self, lane: LaneId) -> Duration {
         self.receivers.get(&lane).map_or(Promise::DEFAULT_AGE, LaneReceiver::keeps_for)
     }
@@ -505,7 +493,7 @@ mod tests {
         Session::new(SessionConfig::new(Strategy::xnc(), 1), false).expect("usable settings")
     }
 
-    /// An inner packet of so many bytes.
+    /// An inner packet of `bytes` bytes.
     pub(super) fn inner(bytes: u16) -> Vec<u8> {
         let mut packet = vec![0; bytes.into()];
         packet[0] = 0x45;

@@ -1,4 +1,4 @@
-//! What `roadweave show` tells of a session: plain values, ready to be serialised.
+//! The status of sessions and paths for `roadweave show`, as plain serialisable values.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::session::SessionStats;
 
-/// One path: where it runs, what was measured, what passed. Times are in milliseconds.
+/// One path: addresses, measurements and counters. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathStatusReport {
     /// The path's number in its connection.
     pub id: u32,
-    /// The uplink's name, once the client told it.
+    /// The uplink's name, once known.
     pub uplink: Option<String>,
     /// The peer's address.
     pub remote: Option<String>,
@@ -25,7 +25,7 @@ pub struct PathStatusReport {
     pub min_rtt_ms: f64,
     /// The mean deviation of the round-trip times.
     pub rtt_deviation_ms: f64,
-    /// The share of packets lost of late, 0..1.
+    /// The share of packets lost recently, 0..1.
     pub loss: f32,
     /// The congestion window.
     pub congestion_window_bytes: u64,
@@ -35,32 +35,31 @@ pub struct PathStatusReport {
     pub pacing_rate_bps: Option<u64>,
     /// The largest UDP payload that fits.
     pub mtu_bytes: u16,
-    /// Whether what leaves on it is marked as capable of ECN.
+    /// Whether packets on it are marked as ECN-capable.
     #[serde(default)]
     pub ecn: EcnMarking,
-    /// When it is used. Beyond its caps an uplink is a backup.
+    /// Its priority. Beyond its caps an uplink is a backup.
     pub priority: Priority,
     /// Its share among paths of equal priority.
     pub weight: u8,
-    /// The most that leaves on it by its policy.
+    /// The rate limit of its policy.
     #[serde(default)]
     pub rate_limit_bps: Option<u64>,
-    /// Bytes that its uplink has carried today (UTC), both ways, if it has a cap; the server does
-    /// not know it.
+    /// Bytes of its uplink today (UTC), both ways, if it has a cap; unknown at the server.
     pub day_bytes: Option<u64>,
-    /// Bytes of a day beyond which it is a backup; the server does not know it.
+    /// Bytes a day beyond which it is a backup; unknown at the server.
     pub daily_cap_bytes: Option<u64>,
-    /// Bytes that its uplink has carried since its billing day, both ways, if it has a cap; the
-    /// server does not know it.
+    /// Bytes of its uplink since its billing day, both ways, if it has a cap; unknown at the
+    /// server.
     pub month_bytes: Option<u64>,
-    /// Bytes of a month beyond which it is a backup; the server does not know it.
+    /// Bytes a month beyond which it is a backup; unknown at the server.
     pub monthly_cap_bytes: Option<u64>,
-    /// Bytes of copies and repairs that it may carry now, if they are limited.
+    /// Bytes of copies and repairs it may carry now, if limited.
     pub redundancy_left_bytes: Option<u64>,
-    /// The round trips since its address is what it is, one for each acknowledgement.
+    /// Round trips since its address last changed, one per acknowledgement.
     #[serde(default)]
     pub round_trips: Delays,
-    /// What passed over it.
+    /// Its counters.
     pub counters: PathStats,
 }
 
@@ -80,7 +79,7 @@ pub struct SessionStatus {
     pub stats: SessionStats,
 }
 
-/// The paths of `connection`; `uplink` names the one of each.
+/// The paths of `connection`; `uplink` returns the name of each one's uplink.
 pub(crate) fn path_reports(
     connection: &Connection,
     uplink: impl Fn(&PathSnapshot) -> Option<String>,

@@ -1,4 +1,4 @@
-//! Streams between a client and their far end, its server or its tenant's anchor: whose they are,
+//! Streams between a client and their far end (its server, or its tenant's anchor): their identity,
 //! and whether they outlive a session.
 //!
 //! ```text
@@ -9,11 +9,9 @@
 //! another E or F ────────────► all streams before are over, at both ends
 //! ```
 //!
-//! From a proxy: the same, between client and anchor, by messages of their own and of the leg.
-//!
-//! A session may be replaced at any time, and its streams go on in the next one. But a server that
-//! was restarted, another server, or a box that was restarted knows nothing of them: then both ends
-//! begin anew, since credit is counted from the beginning.
+//! Behind a proxy the same is agreed between client and anchor, by messages of their own and of the
+//! leg. Streams go on when a session is replaced. After a restart of either end, or at another
+//! server, both ends start again, since credit counts from the beginning.
 
 mod table;
 
@@ -25,18 +23,18 @@ use roadweave_stream::{Config, Side};
 pub(crate) use self::table::{StreamsOver, StreamsTable, Terms};
 use crate::lane::{LaneConfig, stream_lane};
 
-/// How long streams wait for a session, at both ends: as long as one of them waits for an answer.
+/// How long streams wait for a session, at both ends: as long as a stream waits for an answer.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(120);
 
 /// How streams are carried, and how many.
 #[derive(Clone, Debug)]
 pub struct StreamsConfig {
-    /// How their frames are sent: in no order, and none expires, whatever it says.
+    /// Their lane; order and expiry are ignored: unordered, without expiry.
     pub lane: LaneConfig,
-    /// The most streams that may be open between a client and its server.
+    /// The most open streams between a client and its server.
     pub streams_max: usize,
-    /// So many of the first bytes that this end sends in each stream go before everything else in
-    /// the lane: the first video frame, or an answer that is small.
+    /// Bytes at the start of each stream that go before all else in the lane: a first video frame,
+    /// or a small answer.
     pub head: u64,
 }
 
@@ -44,20 +42,17 @@ impl StreamsConfig {
     /// The name of the lane that carries streams.
     pub const LANE: &str = "streams";
 
-    /// The lane, as streams need it: they keep their order by themselves, and wait for what is
-    /// late.
+    /// The lane as streams need it: they order their data and wait for late data themselves.
     pub(crate) fn lane(&self) -> LaneConfig {
         LaneConfig { order: Order::Pass, expire_after: None, ..self.lane.clone() }
     }
 
-    /// The number from which the names of streams count in one life of the program, whose other
-    /// random numbers grow out of `seed` as well.
+    /// The first epoch of streams in one run of the program, derived from its `seed`.
     pub(crate) fn first_epoch(seed: &[u8; 32]) -> u64 {
         let words = seed.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         words.fold(0, SplitMix64::word)
     }
 
-    /// The bounds of the streams of one end.
     pub(crate) fn bounds(&self, side: Side) -> Config {
         Config { head: self.head, ..Config::for_streams(side, self.streams_max) }
     }
@@ -70,6 +65,6 @@ impl Default for StreamsConfig {
     }
 }
 
-/// Names all streams between a client and its server until they begin anew.
+/// Identifies all streams between a client and its server until they start again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamsOwner(pub u64);

@@ -1,4 +1,4 @@
-//! How an uplink may be used, and what of that its caps leave.
+//! The policy of an uplink, with data caps.
 //!
 //! ```text
 //! bytes of the day and the month ─► beyond a cap? ─► backup until the day or the month is over
@@ -14,13 +14,13 @@ use crate::usage::{Carried, Usage};
 /// How an uplink may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UplinkPolicy {
-    /// How its path may be used, within the caps.
+    /// The policy within the caps.
     pub policy: Policy,
-    /// Beyond them it is a backup.
+    /// Caps; beyond them it is a backup.
     pub caps: Caps,
 }
 
-/// What an uplink may carry, both directions together.
+/// Limits of an uplink's data, both directions together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Caps {
     /// Bytes of a day in UTC.
@@ -37,7 +37,7 @@ impl Default for Caps {
     }
 }
 
-/// A cap is for a day or for a month.
+/// The span of a cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
     /// A day in UTC.
@@ -56,7 +56,7 @@ impl fmt::Display for Span {
 }
 
 impl Caps {
-    /// Whether there is one.
+    /// Whether there is any cap.
     pub fn are_there(&self) -> bool {
         self.daily_bytes.is_some() || self.monthly_bytes.is_some()
     }
@@ -66,7 +66,7 @@ impl Caps {
         self.are_there().then(|| usage.of(uplink, self.billing_day))
     }
 
-    /// The cap that `carried` has reached, in bytes; of two the one that lasts longer.
+    /// The cap that `carried` has reached, in bytes; the month's if both.
     pub fn reached(&self, carried: Carried) -> Option<(Span, u64)> {
         let is_reached = |cap: Option<u64>, bytes: u64| cap.filter(|cap| bytes >= *cap);
         let month = is_reached(self.monthly_bytes, carried.month_bytes);
@@ -76,7 +76,7 @@ impl Caps {
 }
 
 impl UplinkPolicy {
-    /// How the path of `uplink` may be used after what it has carried.
+    /// The policy of `uplink` after what it has carried.
     pub fn after(&self, usage: &Usage, uplink: &str) -> Policy {
         let carried = self.caps.carried(usage, uplink);
         match carried.and_then(|carried| self.caps.reached(carried)) {

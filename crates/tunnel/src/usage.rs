@@ -1,12 +1,12 @@
-//! What uplinks have carried, by day.
+//! The data that uplinks have carried, by day.
 //!
 //! ```text
 //! packets in and out ─► bytes of today ─► sums of the day and of the operator's month
 //! ```
 //!
-//! Days are those of UTC. Bytes are those of IP packets, headers included, since that is what
-//! operators count. Since days are kept and not sums, a clock that was wrong for a while puts
-//! nothing back to zero, and another billing day counts at once.
+//! Days are in UTC. Bytes are of IP packets with headers, as operators count. Days are kept, not
+//! sums, so that a clock that was wrong for a while resets nothing, and another billing day takes
+//! effect at once.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,26 +16,23 @@ use jiff::civil::Date;
 use jiff::tz::Offset;
 use serde::{Deserialize, Serialize};
 
-/// What metered uplinks have carried, to be kept over restarts.
-///
-/// As text, days by the uplink's name: `{"wwan0":{"2026-11-27":123}}`.
+/// Data of metered uplinks, kept across restarts. As text: `{"wwan0":{"2026-11-27":123}}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct Usage {
-    /// The day, as far as is known; `None` before the time of day was known.
+    /// The current day; `None` before the time of day was known.
     today: Option<Date>,
     uplinks: BTreeMap<String, Days>,
 }
 
-/// What an uplink has carried on which day.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Days {
-    /// Before the day was known.
+    /// Bytes before the day was known.
     undated: u64,
     dated: BTreeMap<Date, u64>,
 }
 
-/// What is told of one uplink.
+/// The data of one uplink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// Bytes of this day, both ways.
@@ -45,11 +42,11 @@ pub struct Carried {
 }
 
 impl Usage {
-    /// What was carried in a month of the calendar, by the uplink's name: as on its first day.
-    /// Without a month, nobody knew the day.
+    /// The data of a calendar month, by uplink, dated to its first day. Without a month it is
+    /// undated.
     ///
     /// # Errors
-    /// There is no such month.
+    /// If there is no such month.
     pub fn of_month(
         month: Option<(i16, i8)>,
         bytes: BTreeMap<String, u64>,
@@ -60,13 +57,13 @@ impl Usage {
         Ok(usage)
     }
 
-    /// The uplinks that something is known of.
+    /// The known uplinks.
     pub fn uplinks(&self) -> impl Iterator<Item = &str> {
         self.uplinks.keys().map(String::as_str)
     }
 
-    /// Tells the day, of seconds since 1970. A clock that was not set yet changes nothing, nor does
-    /// one that goes back and that nothing synchronises.
+    /// Sets the day, from seconds since 1970. Ignores an unset clock, and one that goes back
+    /// without being synchronised.
     pub(crate) fn on_time_of_day(&mut self, unix_seconds: u64, is_synchronised: bool) {
         let Some(day) = day_of(unix_seconds).filter(|day| day.year() >= YEAR_MIN) else { return };
         if !is_synchronised && self.today.is_some_and(|today| day < today) {
@@ -81,7 +78,7 @@ impl Usage {
                 days.add(Some(day), undated);
             }
             while days.dated.len() > DAYS_MOST {
-                // What a clock has brought that was ahead goes first.
+                // Days from a clock that was ahead go first.
                 match days.dated.last_key_value().is_some_and(|(last, _)| *last > day) {
                     true => days.dated.pop_last(),
                     false => days.dated.pop_first(),
@@ -125,13 +122,12 @@ impl Days {
     }
 }
 
-/// The day of a moment, seconds since 1970, in UTC.
 fn day_of(unix_seconds: u64) -> Option<Date> {
     let moment = Timestamp::from_second(i64::try_from(unix_seconds).ok()?).ok()?;
     Some(Offset::UTC.to_datetime(moment).date())
 }
 
-/// The day on which the month of `today` began that begins on `billing_day`, 1 to 28.
+/// The first day of the month that contains `today` and begins on `billing_day`, 1 to 28.
 fn month_start(today: Date, billing_day: u8) -> Date {
     let billing_day = billing_day.clamp(1, BILLING_DAY_MAX).cast_signed();
     let (year, month) = match (today.day() >= billing_day, today.month()) {
@@ -139,11 +135,11 @@ fn month_start(today: Date, billing_day: u8) -> Date {
         (false, 1) => (today.year() - 1, 12),
         (false, month) => (today.year(), month - 1),
     };
-    // Each month has that day; before the first year of all nothing was carried.
+    // Each month has that day, after the first year of all.
     Date::new(year, month, billing_day).unwrap_or(Date::MIN)
 }
 
-/// [`Usage`] as it is written.
+/// The written form of [`Usage`].
 type Written = BTreeMap<String, BTreeMap<String, u64>>;
 
 impl From<Usage> for Written {
@@ -169,20 +165,19 @@ impl TryFrom<Written> for Usage {
                 of_it.add(day, bytes);
             }
         }
-        // Until the clock is set, the day goes on that was.
+        // The last day goes on until the clock is set.
         let days = usage.uplinks.values().filter_map(|days| days.dated.last_key_value());
         usage.today = days.map(|(day, _)| *day).max();
         Ok(usage)
     }
 }
 
-/// A router without a battery begins in 1970, or when its system was made.
+/// Clocks before this are not set: routers without a battery start in 1970, or at their build date.
 const YEAR_MIN: i16 = 2026;
 /// The last day that each month has.
 pub const BILLING_DAY_MAX: u8 = 28;
-/// Two months, which no sum exceeds.
+/// Two months, more than any sum needs.
 const DAYS_MOST: usize = 62;
-/// The day of what was carried before the day was known.
 const UNDATED: &str = "undated";
 
 /// The bytes of the IP packet that carries `payload` bytes of UDP to or from `remote`.
@@ -199,7 +194,6 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Noon of a day.
     fn noon(text: &str) -> u64 {
         let noon = date(text).at(12, 0, 0, 0).to_zoned(jiff::tz::TimeZone::UTC).unwrap();
         noon.timestamp().as_second().cast_unsigned()

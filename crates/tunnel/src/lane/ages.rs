@@ -1,4 +1,4 @@
-//! How old packets are when they come, though nobody knows the sender's clock.
+//! How old packets are when they come, without knowing the sender's clock.
 //!
 //! ```text
 //! came at      ──┬───────────┬─────────────┬──►   this side's clock
@@ -10,33 +10,31 @@
 //! A packet is as much older than the quickest one of late as it came later after it than it was
 //! sent. How long the quickest was on its way stays unknown, and does not count.
 //!
-//! - Clocks drift apart. The quickest is looked for anew every ten seconds, and what it says is
-//!   doubted a little more for each second since.
-//! - A machine that slept goes on with a clock that stood, or leapt. If packets seem younger for it
-//!   they are the quickest from then on. If they seem older than any network makes them, and none
-//!   comes that does not, for a second, it was the clock. In between lies what a network could have
-//!   done as well: then the quickest is forgotten after two periods.
-//! - What comes first says nothing of its age. If all of the beginning is late, it is taken for new
-//!   until something quicker comes.
+//! A packet's age is its delay minus that of the quickest recent packet, whose own delay stays
+//! unknown and does not count.
 //!
-//! A peer that lies about its times harms its own packets alone.
+//! - Clocks drift: the quickest is searched for again every ten seconds, and doubted a little more
+//!   for each second that passes.
+//! - Clocks leap (a machine slept). Packets that seem younger become the quickest. If all packets
+//!   of a second seem older than any network makes them, the clock leapt. In between, a network may
+//!   be the cause, and the quickest is forgotten after two periods.
+//! - A late beginning counts as new until something quicker comes.
+//! - A peer with wrong times harms only its own packets.
 
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 use roadweave_proto::wire::Stamp;
 
-/// The ages of a lane's packets.
 #[derive(Debug, Default)]
 pub(crate) struct Ages {
-    /// The quickest of the period before this one.
+    /// The quickest of the previous period.
     previous: Option<Quickest>,
     current: Option<Period>,
-    /// Since when all packets have seemed too old for any network, and the quickest of these.
+    /// Since when all packets have seemed older than any network makes them, and their quickest.
     leap: Option<Period>,
 }
 
-/// The packet that was the least time on its way.
 #[derive(Clone, Copy, Debug)]
 struct Quickest {
     came: Instant,
@@ -50,7 +48,7 @@ struct Period {
 }
 
 impl Ages {
-    /// Takes note of a packet that comes `now`; returns its age.
+    /// Notes a packet that comes `now`; returns its age.
     pub(crate) fn on_packet(&mut self, now: Instant, sent: Stamp) -> Duration {
         let this = Period { began: now, quickest: Quickest { came: now, sent } };
         if self.millis(now, sent) > LEAP_MS {
@@ -72,8 +70,7 @@ impl Ages {
         self.age(now, sent)
     }
 
-    /// How much older a packet is `now` than one that would come now and had been as quick as the
-    /// quickest.
+    /// How much older a packet is `now` than one as quick as the quickest.
     pub(crate) fn age(&self, now: Instant, sent: Stamp) -> Duration {
         Duration::from_millis(self.millis(now, sent).max(0).unsigned_abs())
     }
@@ -97,15 +94,14 @@ impl Quickest {
     }
 }
 
-/// How long the quickest packet is looked for: longer than an outage of all links as a rule.
+/// How long the quickest packet is valid: usually longer than an outage of all links.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Two clocks drift apart by one part in so many, at most: 250 ppm, where those of machines are
-/// held to be within 100 ppm each.
+/// Clocks drift apart by at most 1 / DRIFT_SHARE: 250 ppm, where machines keep within 100 ppm each.
 const DRIFT_SHARE: u128 = 4_000;
-/// No packet is on its way for longer: one part of it waits at its sender, at most ten seconds, and
-/// no buffer of a network holds much more.
+/// No packet is in flight for longer: it waits ten seconds at its sender at most, and networks
+/// hardly buffer more.
 const LEAP_MS: i64 = 20_000;
-/// For how long all must seem so old until it was the clock.
+/// How long all packets must seem that old before it counts as a leap of the clock.
 const LEAP_TIME: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -116,16 +112,16 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// One that was sent at `sent` ms of the peer's clock and comes at `came` ms of ours: its age,
-    /// ms.
+    /// The age, ms, of a packet sent at `sent` ms of the peer's clock that comes at `came` ms of
+    /// ours.
     fn comes(ages: &mut Ages, came: u64, sent: u64) -> u128 {
         ages.on_packet(at(came), Stamp::of(at(sent))).as_millis()
     }
 
-    /// The peer's clock is ahead of ours by so many milliseconds.
+    /// ms by which the peer's clock is ahead.
     const AHEAD: u64 = 7_777_777;
 
-    /// Packets that come each 100 ms for 12 s, 30 to 60 ms after they were sent.
+    /// Packets every 100 ms for 12 s, with delays of 30 to 60 ms.
     fn running() -> Ages {
         let mut ages = Ages::default();
         for number in 0..120 {
@@ -149,7 +145,6 @@ mod tests {
     fn an_outage_does_not_make_what_it_held_back_look_new() {
         for silence in [4_000, 15_000, 60_000, 600_000] {
             let mut ages = running();
-            // What was sent during the last four seconds comes in a burst at its end.
             let end = 12_000 + silence;
             for number in 0..40 {
                 let sent = end - 4_000 + number * 100;
@@ -174,7 +169,6 @@ mod tests {
         for ppm in [-200_i64, -100, 100, 200] {
             let mut ages = Ages::default();
             for number in 0..200_000_u64 {
-                // Packets of five and a half hours, with a pause of an hour.
                 let came = number * 100 + if number > 100_000 { 3_600_000 } else { 0 };
                 let drift = came as i64 * ppm / 1_000_000;
                 let sent = (came + AHEAD).strict_add_signed(drift);
@@ -184,7 +178,6 @@ mod tests {
             let (came, late) = (30_000_000, 500);
             let drift = came as i64 * ppm / 1_000_000;
             let age = comes(&mut ages, came, (came + AHEAD - late).strict_add_signed(drift));
-            // Quiet for 1.8 hours: nothing is told from what a drift could have made of it.
             assert!(age <= 500, "{age}");
         }
     }

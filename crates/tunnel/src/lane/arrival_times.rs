@@ -5,31 +5,27 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, PacketId};
 
-/// When packets came that have left since and may have to leave again.
+/// Arrival times of packets that have left and may leave again.
 #[derive(Debug)]
 pub(crate) struct ArrivalTimes {
-    /// The age beyond which nothing leaves.
     expire_after: Duration,
-    /// Since when packets expire: those before the first one that is noted here came earlier.
+    /// When expiry began: packets before the first one that is noted count as arrived then.
     began: Instant,
-    /// The packet of the first time.
     first: PacketId,
-    /// Ascending, for consecutive packets.
+    /// For consecutive packets from `first` on.
     times: VecDeque<Instant>,
 }
 
 impl ArrivalTimes {
-    /// Packets expire from `now` on.
     pub(crate) fn new(now: Instant, expire_after: Duration) -> Self {
         Self { expire_after, began: now, first: PacketId(0), times: VecDeque::new() }
     }
 
-    /// Packets expire at another age from now on.
     pub(crate) fn set_expire_after(&mut self, expire_after: Duration) {
         self.expire_after = expire_after;
     }
 
-    /// The packet `id` leaves for the first time, IDs ascending without gaps; it came at `arrived`.
+    /// Packet `id` leaves for the first time, IDs without gaps; it came at `arrived`.
     pub(crate) fn on_sent(&mut self, now: Instant, id: PacketId, arrived: Instant) {
         let has_expired = |arrived: &Instant| now.since(*arrived) >= self.expire_after;
         while self.times.front().is_some_and(has_expired) || self.times.len() >= TIMES_MAX {
@@ -42,8 +38,7 @@ impl ArrivalTimes {
         self.times.push_back(arrived);
     }
 
-    /// When a packet that has left may not leave any more; of one that is not known, when it is too
-    /// old at the latest.
+    /// When a sent packet may not leave any more; for an unknown one, as if it came at the start.
     pub(crate) fn expiry(&self, id: PacketId) -> Instant {
         let at = usize::try_from(id.distance(self.first)).ok();
         let arrived = at.and_then(|at| self.times.get(at));
@@ -51,7 +46,6 @@ impl ArrivalTimes {
     }
 }
 
-/// More packets than this are never in flight.
 const TIMES_MAX: usize = 1 << 17;
 
 #[cfg(test)]

@@ -6,9 +6,8 @@
 //!                                       queue of C ─► acknowledged by way of A: withdrawn
 //! ```
 //!
-//! A scheduler may send a packet on paths that are full at the moment. Its copies then wait for
-//! these paths alone, in the order in which they came, and whichever is not needed any more is
-//! withdrawn: RAVEN's cancel (section 4).
+//! A scheduler may send a packet on paths that are full. Its copies wait for these paths in the
+//! order in which they came, and are withdrawn when no longer needed: RAVEN's cancel (section 4).
 
 use std::collections::BTreeMap;
 
@@ -22,21 +21,21 @@ pub(crate) struct SourceCopy {
     pub(crate) id: PacketId,
     pub(crate) datagram: LaneDatagram,
     pub(crate) ends_frame: bool,
-    /// How urgent it is, when it leaves for the first time.
+    /// Its urgency, if it leaves for the first time.
     pub(crate) urgency: Urgency,
-    /// When its packet came to the lane.
+    /// When the packet came to the lane.
     pub(crate) queued: Instant,
     /// When the copy began to wait.
     pub(crate) since: Instant,
-    /// Whether no other copy of the packet has left so far.
+    /// Whether no other copy of the packet has left.
     pub(crate) is_first: bool,
-    /// Whether it counts against the budget of its path: the packet itself leaves on a better path,
-    /// or has left before.
+    /// Whether it counts against its path's budget: the packet has left, or leaves on a better
+    /// path.
     pub(crate) is_redundant: bool,
 }
 
 impl SourceCopy {
-    /// A further copy of a packet that began to wait for it when `queued`.
+    /// A further copy of a packet that began to wait at `queued`.
     pub(crate) fn again(
         now: Instant,
         id: PacketId,
@@ -49,13 +48,12 @@ impl SourceCopy {
     }
 }
 
-/// The copies of a lane that wait for their paths.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     queues: BTreeMap<PathId, Queue>,
-    /// By packet: where its copies wait.
+    /// The places of each packet's copies.
     packets: BTreeMap<u32, Packet>,
-    /// Copies that came so far: orders them.
+    /// Number of copies so far; orders them.
     count: u64,
 }
 
@@ -76,32 +74,27 @@ impl Copies {
         self.queues.is_empty()
     }
 
-    /// The paths for which something waits, ascending.
     pub(crate) fn paths(&self) -> Vec<PathId> {
         self.queues.keys().copied().collect()
     }
 
-    /// Bytes that wait for `path`.
     pub(crate) fn bytes(&self, path: PathId) -> u64 {
         self.queues.get(&path).map_or(0, |queue| queue.bytes)
     }
 
-    /// Bytes that wait for any path.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.queues.values().map(|queue| queue.bytes).sum()
     }
 
-    /// How many wait for any path.
     pub(crate) fn len(&self) -> usize {
         self.queues.values().map(|queue| queue.copies.len()).sum()
     }
 
-    /// When the copy began to wait that has waited longest.
+    /// Since when the copy waits that has waited longest.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         self.queues.values().filter_map(Queue::front).map(|(_, copy)| copy.since).min()
     }
 
-    /// Queues a copy for `path`.
     pub(crate) fn push(&mut self, path: PathId, copy: SourceCopy) {
         let packet = self.packets.entry(copy.id.0).or_default();
         packet.places.push((path, self.count));
@@ -112,7 +105,7 @@ impl Copies {
         self.count += 1;
     }
 
-    /// Takes the copy that is next on `path`. It may be given back with [`Copies::put_back`].
+    /// Takes the next copy for `path`; [`Copies::put_back`] returns it.
     pub(crate) fn pop(&mut self, path: PathId) -> Option<(u64, SourceCopy)> {
         let (place, _) = self.queues.get(&path)?.front()?;
         let mut copy = self.remove(path, place)?;
@@ -126,14 +119,14 @@ impl Copies {
         Some((place, copy))
     }
 
-    /// Takes the copy that has waited longest, with the path that it waits for.
+    /// Takes the copy that has waited longest, with its path.
     pub(crate) fn pop_oldest(&mut self) -> Option<(PathId, SourceCopy)> {
         let fronts = self.queues.iter().filter_map(|(path, queue)| Some((queue.front()?.0, *path)));
         let (_, path) = fronts.min()?;
         self.pop(path).map(|(_, copy)| (path, copy))
     }
 
-    /// A copy that was taken cannot leave yet.
+    /// Returns a copy to its place.
     pub(crate) fn put_back(&mut self, path: PathId, place: u64, copy: SourceCopy) {
         let packet = self.packets.entry(copy.id.0).or_default();
         packet.places.push((path, place));
@@ -143,7 +136,7 @@ impl Copies {
         queue.copies.insert(place, copy);
     }
 
-    /// A copy of a packet has left: those that still wait are further ones.
+    /// A copy has left, so those that still wait are duplicates.
     pub(crate) fn on_left(&mut self, id: PacketId) {
         if let Some(packet) = self.packets.get_mut(&id.0) {
             packet.has_left = true;

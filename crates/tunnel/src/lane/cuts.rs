@@ -1,4 +1,4 @@
-//! Datagrams that are cut into parts, because the paths have become narrower than their packets.
+//! Datagrams that are cut into parts because the paths became narrower than their packets.
 //!
 //! ```text
 //! source, coded ─► part 0, part 1 ~~~ network ~~~ Reassembly ─► source, coded
@@ -6,7 +6,7 @@
 //!                         └─ acknowledged, and all others: so is the datagram
 //! ```
 //!
-//! IDs, recoveries and decoders know nothing of it.
+//! IDs, recoveries and decoders are not affected.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -17,34 +17,30 @@ use roadweave_proto::{DropCounters, DropReason, Instant, LaneId, PacketId, PathI
 
 use crate::lane::datagram::TokenKind;
 
-/// A datagram that was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     pub(crate) kind: TokenKind,
     pub(crate) id: PacketId,
-    /// The path that it was to take.
     pub(crate) path: PathId,
 }
 
-/// The datagrams of a lane that were cut and whose fate is not known.
+/// The datagrams of a lane that were cut and whose fate is open.
 #[derive(Debug, Default)]
 pub(crate) struct Cuts {
-    /// By number, with how many parts are not acknowledged.
+    /// By number, with the count of parts that are not acknowledged.
     pending: BTreeMap<u32, (Cut, usize)>,
-    /// The numbers of `pending`, oldest first, and of some that are settled.
+    /// The numbers of `pending`, oldest first, and some that are settled.
     order: VecDeque<u32>,
     next: u32,
 }
 
 impl Cuts {
-    /// The number of the next datagram that is cut.
     pub(crate) fn next_number(&self) -> u32 {
         self.next
     }
 
-    /// A datagram was cut into so many parts.
     pub(crate) fn on_cut(&mut self, cut: Cut, parts: usize) {
-        // Of those that are forgotten nobody learns the fate: the recovery's timer has to do.
+        // The fate of a forgotten one stays unknown; the recovery's timer covers it.
         if self.order.len() >= CUTS_MAX
             && let Some(oldest) = self.order.pop_front()
         {
@@ -55,7 +51,7 @@ impl Cuts {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// The peer has a part; returns the datagram if that was the last one missing.
+    /// A part is acknowledged; returns the datagram if it was the last one missing.
     pub(crate) fn on_acknowledged(&mut self, number: u32) -> Option<Cut> {
         let (cut, missing) = self.pending.get_mut(&number)?;
         *missing = missing.saturating_sub(1);
@@ -64,7 +60,7 @@ impl Cuts {
         Some(whole)
     }
 
-    /// A part is lost; returns the datagram, which is lost with it, unless that is known.
+    /// A part is lost; returns the datagram, which is lost too, unless that is known.
     pub(crate) fn on_lost(&mut self, number: u32) -> Option<Cut> {
         self.remove(number)
     }
@@ -82,23 +78,21 @@ impl Cuts {
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
     incomplete: BTreeMap<(LaneId, u32), Incomplete>,
-    /// The keys of `incomplete`, oldest first, and of some that are complete, with the moment until
-    /// which each is waited for.
+    /// The keys of `incomplete`, oldest first, and some complete ones, with when each expires.
     order: VecDeque<(Instant, LaneId, u32)>,
-    /// The bytes of all parts, with what the places for them cost.
+    /// Bytes of all parts, with their bookkeeping.
     bytes: usize,
 }
 
 #[derive(Debug)]
 struct Incomplete {
     parts: Vec<Option<Bytes>>,
-    /// As [`Reassembly::bytes`].
     bytes: usize,
 }
 
 impl Reassembly {
-    /// Takes a part; returns the datagram that it completes. `age_max`: for how long the others are
-    /// waited for.
+    /// Takes a part; returns the datagram that it completes. `age_max`: how long to wait for
+    /// others.
     pub(crate) fn insert(
         &mut self,
         now: Instant,
@@ -119,7 +113,7 @@ impl Reassembly {
             drops.count(DropReason::Inconsistent);
             return None;
         }
-        // A count of parts that was believed once has a place for each.
+        // There is a place for each part of the first announced count.
         let place = &mut whole.parts[usize::from(part.index)];
         if place.is_some() {
             drops.count(DropReason::Duplicate);
@@ -138,12 +132,12 @@ impl Reassembly {
         Some(datagram.freeze())
     }
 
-    /// Bytes held, with an allowance for the bookkeeping of each datagram and each part.
+    /// Bytes held, with an allowance for the bookkeeping of each datagram and part.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Drops the oldest until `bytes` bytes less are held, or none is.
+    /// Drops the oldest until `bytes` bytes less are held.
     pub(crate) fn shed(&mut self, bytes: usize, drops: &mut DropCounters) {
         let target = self.bytes.saturating_sub(bytes);
         while self.bytes > target && !self.order.is_empty() {
@@ -178,13 +172,13 @@ impl Reassembly {
     }
 }
 
-/// Datagrams of one lane on their way in parts that are followed.
+/// Cut datagrams of one lane that are tracked.
 const CUTS_MAX: usize = 8192;
-/// Datagrams that wait for parts at once, those that are complete and not the oldest among them.
+/// Incomplete datagrams at a time.
 const INCOMPLETE_MAX: usize = 4096;
-/// Bytes of parts that wait for others, at most.
+/// Bytes of parts of incomplete datagrams.
 const BYTES_MAX: usize = 1 << 20;
-/// What a datagram costs beside its parts, at most: its places in a tree and in a queue.
+/// What a datagram costs beside its parts, at most.
 const INCOMPLETE_BYTES: usize = 64;
 /// What the place for a part costs.
 const PLACE_BYTES: usize = size_of::<Option<Bytes>>();

@@ -1,4 +1,4 @@
-//! A datagram of a lane on its way to the carrier, and the token by which its fate is told.
+//! A datagram of a lane on its way to the carrier, and the token by which its fate is reported.
 
 use bytes::Bytes;
 use roadweave_proto::wire::{
@@ -6,7 +6,7 @@ use roadweave_proto::wire::{
 };
 use roadweave_proto::{LaneId, PacketId};
 
-/// A datagram of a lane, with what it holds: carriers need not read it.
+/// A datagram of a lane, with its content described, so that carriers need not parse it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneDatagram {
     /// The lane.
@@ -20,7 +20,7 @@ pub struct LaneDatagram {
 /// What a datagram of a lane holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramContent {
-    /// An inner packet as it is, or a fragment of one: its fate matters to the recovery.
+    /// An inner packet, or a fragment of one.
     Source {
         /// The packet's number in the lane.
         id: PacketId,
@@ -37,7 +37,7 @@ pub enum DatagramContent {
         /// The number of the datagram that was cut.
         number: u32,
     },
-    /// Load of a speed test, which belongs to no lane.
+    /// Load of a speed test, in no lane.
     Load {
         /// Its number in the test.
         number: u32,
@@ -45,29 +45,27 @@ pub enum DatagramContent {
 }
 
 impl LaneDatagram {
-    /// The source datagram of the packet `id`.
     pub(crate) fn source(lane: LaneId, id: PacketId, datagram: SourceDatagram) -> Self {
         let is_whole = datagram.position() == FragmentPosition::Whole;
         Self { lane, content: DatagramContent::Source { id, is_whole }, bytes: datagram.finish(id) }
     }
 
-    /// The source datagram of the packet `id`, whose symbol is `symbol`.
     pub(crate) fn of_symbol(lane: LaneId, id: PacketId, symbol: &Symbol<'_>) -> Self {
         Self::source(lane, id, SourceDatagram::new(lane, symbol))
     }
 
-    /// The length of the datagram, bytes.
+    /// Its length, bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The token by which its fate is told.
+    /// The token by which its fate is reported.
     pub fn token(&self) -> u64 {
         Token { lane: self.lane, kind: self.content.kind(), id: self.content.id() }.to_u64()
     }
 
-    /// The inner packet and its number, if it holds a whole one as it is.
+    /// The inner packet and its number, if it holds a whole one uncoded.
     pub fn whole_packet(&self) -> Option<(PacketId, &[u8])> {
         match self.content {
             DatagramContent::Source { id, is_whole: true } => {
@@ -80,7 +78,6 @@ impl LaneDatagram {
 }
 
 impl DatagramContent {
-    /// What tokens tell of it.
     pub(crate) fn kind(self) -> TokenKind {
         match self {
             Self::Source { .. } => TokenKind::Source,
@@ -90,8 +87,7 @@ impl DatagramContent {
         }
     }
 
-    /// Its packet, the first of several; for a part the number of the datagram that was cut, for
-    /// load its own.
+    /// Its packet, or the first of several; for a part the cut datagram's number, for load its own.
     pub(crate) fn id(self) -> PacketId {
         match self {
             Self::Source { id, .. } => id,
@@ -101,25 +97,21 @@ impl DatagramContent {
     }
 }
 
-/// What became of a datagram is told with a token: what it was, its lane and its packet.
+/// The fate of a datagram is reported with a token: its kind, lane and packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) kind: TokenKind,
     pub(crate) lane: LaneId,
-    /// Its packet, the first of several; for a part the number of the datagram that was cut.
+    /// As [`DatagramContent::id`].
     pub(crate) id: PacketId,
 }
 
-/// What of a datagram a token tells.
+/// The kind of a [`DatagramContent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenKind {
-    /// The datagram was a [`DatagramContent::Source`].
     Source,
-    /// The datagram was a [`DatagramContent::Repair`].
     Repair,
-    /// The datagram was a [`DatagramContent::Part`].
     Part,
-    /// The datagram was [`DatagramContent::Load`].
     Load,
 }
 

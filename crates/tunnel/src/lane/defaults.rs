@@ -1,4 +1,4 @@
-//! The lanes of a configuration that names none.
+//! The lanes of a configuration without lanes.
 //!
 //! ```text
 //! real-time     xnc, each packet at once      calls and live video: lateness is loss
@@ -15,30 +15,26 @@ use roadweave_proto::{Order, Pacing};
 use super::{FlowClass, LaneConfig, LaneRule, Strategy};
 use crate::streams::StreamsConfig;
 
-/// The strategy of flows that send little.
 const INTERACTIVE: &str = "raven";
-/// The longest that an interactive flow waits for a packet of its own. Transfers begin here, and
-/// one whose first packets overtake each other takes that for loss.
+/// How long an interactive flow waits for a missing packet. Transfers begin here, and take early
+/// reordering for loss.
 const INTERACTIVE_WAIT: Duration = Duration::from_millis(100);
-/// The age at which a packet of an interactive flow is worth nothing. By then it has been repeated:
-/// QUIC does after a second where it knows no round trip (RFC 9002 section 6.2.2), a resolver or a
-/// handshake after one or later, and games and controls have sent dozens of newer ones. What comes
-/// all the same does harm: a steering command that lay in a dead network for seconds is obeyed when
-/// it comes. Not less, for a packet that is lost on a satellite's link, and sent again as soon as
-/// that shows, arrives after 0.9 s.
+/// The age at which a packet of an interactive flow is useless: by then it has been repeated, by
+/// QUIC after a second without a known round trip (RFC 9002 section 6.2.2), by resolvers and
+/// handshakes after one or later, and a stale steering command does harm. Not less, since a packet
+/// lost on a satellite link and sent again arrives after 0.9 s.
 const INTERACTIVE_EXPIRY: Duration = Duration::from_secs(1);
-/// What transfers may have waiting for free windows, bytes: a quarter of a second at 32 Mbit/s.
-/// The congestion control of transfers fills whatever there is.
+/// Bytes that transfers may queue, a quarter of a second at 32 Mbit/s: their congestion control
+/// fills any queue.
 const TRANSFER_QUEUE: usize = 1 << 20;
 
-/// The four lanes of a session for which none are configured: real-time, interactive, tcp and
-/// other.
+/// The four default lanes: real-time, interactive, tcp and other.
 pub fn default_lanes() -> Vec<LaneConfig> {
     let transfer = |name: &str, class| LaneConfig {
         rule: LaneRule::class(class),
         rank: 1,
         order: Order::Adaptive { max_buffer: Order::DEFAULT_BUFFER },
-        // They leave no room: bursts of theirs would stand in the way of real-time packets.
+        // Bursts of transfers would stand in the way of real-time packets.
         pacing: Pacing::Rate,
         queue_bytes_max: TRANSFER_QUEUE,
         ..patient(name)
@@ -59,15 +55,14 @@ pub fn default_lanes() -> Vec<LaneConfig> {
     ]
 }
 
-/// The lane that streams are sent by: as transfers, but with little that waits in it, since frames
-/// are made when there is room for them.
+/// The lane of streams: as for transfers, but with a short queue, since frames are made when there
+/// is room.
 pub(crate) fn stream_lane() -> LaneConfig {
     LaneConfig { rank: 1, pacing: Pacing::Rate, rtp_frames: false, ..patient(StreamsConfig::LANE) }
 }
 
-/// The lane of transfers. The repairs of `xnc` come sooner than those of `minrtt`, so that what
-/// follows a lost packet waits for less; and a patient lane keeps from links that are much farther
-/// than another, where a transfer would be as slow as the farthest.
+/// The lane of transfers. Repairs of `xnc` come sooner than those of `minrtt`, so packets behind a
+/// loss wait for less; a patient lane avoids links that are much farther than another.
 fn patient(name: &str) -> LaneConfig {
     LaneConfig { patient: true, ..LaneConfig::new(name, Strategy::xnc()) }
 }

@@ -1,22 +1,22 @@
-//! What the encoder behind a lane is told, under every strategy: how large its next frame may be so
-//! that all of it arrives in time, and a rate for encoders that know nothing of frames.
+//! Targets for the encoder behind a lane, under every strategy: how large the next frame may be to
+//! arrive in time, and a rate for encoders that do not size frames.
 //!
 //! ```text
 //! acknowledged ─► Windows ─► rooms by path ─┬─► scheduler: which of them a video has ─► next frame
 //!                            rates by path ─┘                                        └► smoothed: rate
 //! ```
 //!
-//! Where the route of every path that the lane uses takes the deadline or longer, nothing would
-//! arrive in time and a target of zero would stop the video. The target is then what the paths
-//! bring within a deadline after the nearest route.
+//! Where the route of every path of the lane takes the deadline or longer, nothing would arrive in
+//! time, and a target of zero would stop the video. The target is then what the paths carry within
+//! a deadline after the nearest route.
 //!
-//! What lies on a path that falls silent has to go by the others before anything new. Where that is
-//! more than they bring within the deadline, an encoder does better to begin anew with a key frame,
-//! and to have the tunnel give up what is older ([`super::superseded`]). A counter tells when.
+//! What is in flight on a path that falls silent has to be sent again by the others first. Where
+//! that is more than they carry within the deadline, a key frame is better, with older video given
+//! up ([`super::superseded`]). A counter signals this.
 //!
-//! It costs nothing until somebody asks for the first time. A path that stops answering is out of
-//! the sum at once; the smoothed rate follows downwards quickly and upwards slowly, since an
-//! encoder that overshoots has its pictures late, and one that undershoots only less sharp.
+//! Nothing is computed before the first request. A path that stops answering leaves the sum at
+//! once; the smoothed rate falls quickly and rises slowly, since overshooting delays pictures and
+//! undershooting only blurs them.
 //!
 //! Source: LoLa section 3.3, equations 2 and 3.
 
@@ -26,38 +26,35 @@ use roadweave_proto::{Instant, PathId, PathOffer, PathStatus, Rate};
 use roadweave_schedule::{AcknowledgedDatagram, Scheduler, Windows};
 use serde::{Deserialize, Serialize};
 
-/// What an encoder should do. Both count the bytes of the tunnel's datagrams.
+/// What an encoder should do, in bytes of the tunnel's datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderTarget {
-    /// The bytes that the next frame may have to arrive within the lane's deadline, or within one
+    /// Bytes that the next frame may have to arrive within the lane's deadline, or within one
     /// deadline beyond the nearest route where that takes as long; zero: no path answers.
     pub frame_bytes: u64,
-    /// The rate that the paths have kept of late.
+    /// The rate that the paths have kept recently.
     #[serde(rename = "bitrate_bps")]
     pub bitrate: Rate,
-    /// How often so much was left on paths that fell silent that a key frame, and giving up what is
-    /// older, is better than to repair it.
+    /// How often a key frame would have been better than repairing what was left on silent paths.
     #[serde(default)]
     pub renewals: u64,
 }
 
-/// The targets of one lane.
 #[derive(Debug)]
 pub(super) struct Targets {
     deadline: Duration,
     windows: Windows,
-    /// Bytes a second, and when that was so.
+    /// Bytes a second, and when they were computed.
     smoothed: Option<(Instant, f64)>,
     told: EncoderTarget,
     asked: Option<Instant>,
-    /// The paths that answered then, and the bytes in flight there.
+    /// The paths that answered at the last call, with their bytes in flight.
     answering: Vec<(PathId, u64)>,
-    /// Bytes on paths that fell silent, as long as no other answers.
+    /// Bytes on paths that fell silent, while no other answers.
     stranded: u64,
 }
 
 impl Targets {
-    /// Targets for frames that are to arrive within `deadline`.
     pub(super) fn new(deadline: Duration) -> Self {
         Self {
             deadline,
@@ -70,23 +67,22 @@ impl Targets {
         }
     }
 
-    /// The peer has a datagram of the lane.
     pub(super) fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
         self.windows.on_acknowledged(now, acknowledged);
     }
 
-    /// Whether somebody has asked of late.
+    /// Whether an encoder asked recently.
     pub(super) fn is_wanted(&self, now: Instant) -> bool {
         self.asked.is_some_and(|at| now.since(at) < ASKED_MAX)
     }
 
-    /// What was told last.
+    /// The last target.
     pub(super) fn told(&self) -> EncoderTarget {
         self.told
     }
 
-    /// What an encoder should do now, with `waiting` bytes of the lane that no path has yet, and
-    /// `under_way` bytes at most that some path has and the peer may not.
+    /// The target now. `waiting`: bytes of the lane in no path yet; `under_way`: bytes in flight,
+    /// at most.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -115,7 +111,7 @@ impl Targets {
         self.smoothed = Some((now, rate));
         self.asked = Some(now);
         self.stranded = (self.stranded + self.newly_silent(paths)).min(under_way);
-        // Where no path answers, there is nothing to begin anew with before one does.
+        // Without a path that answers, a restart is useless.
         let stranded = if answers { std::mem::take(&mut self.stranded) } else { 0 };
         let renews = answers && stranded as f64 > room;
         self.told = EncoderTarget {
@@ -126,8 +122,8 @@ impl Targets {
         self.told
     }
 
-    /// Sets how long after it was sent the last byte of a frame is to arrive: the deadline, or one
-    /// deadline beyond the nearest route on which the scheduler's paths bring anything.
+    /// Sets the time in which a frame is to arrive: the deadline, or one deadline beyond the
+    /// nearest route on which the scheduler's paths carry anything.
     fn set_reach(&mut self, now: Instant, scheduler: &dyn Scheduler, paths: &[PathOffer<'_>]) {
         let answering = paths.iter().filter(|path| path.takes_data() && path.is_usable());
         let routes = answering.map(|path| path.snapshot.min_rtt / 2);
@@ -146,7 +142,7 @@ impl Targets {
         }
     }
 
-    /// Bytes in flight on the paths that have fallen silent, or are gone, since the last call.
+    /// Bytes in flight on the paths that fell silent, or are gone, since the last call.
     fn newly_silent(&mut self, paths: &[PathOffer<'_>]) -> u64 {
         let held = |(id, before): &(PathId, u64)| {
             let path = paths.iter().map(|path| path.snapshot).find(|path| path.id == *id);
@@ -163,15 +159,15 @@ impl Targets {
     }
 }
 
-/// How long the smoothed rate takes for two thirds of the way down.
+/// Time in which the smoothed rate falls by two thirds.
 const FALL: Duration = Duration::from_millis(50);
-/// And up: nine tenths of a path that has returned are used a second later.
+/// Time in which it rises by two thirds: a returned path is used to nine tenths a second later.
 const RISE: Duration = Duration::from_millis(400);
-/// The least that a frame is given while a path answers, bytes: a packet.
+/// The least target of a frame while a path answers, bytes: a packet.
 const FRAME_MIN: u64 = 1_200;
-/// Who has not asked for so long listens no more.
+/// An encoder that has not asked for this long is gone.
 const ASKED_MAX: Duration = Duration::from_secs(10);
-/// Bytes by which a sum may be off for being rounded.
+/// Tolerance for rounded sums, bytes.
 const ROUNDING: f64 = 1e-3;
 
 #[cfg(test)]
@@ -188,8 +184,8 @@ mod tests {
         targets.take(now, &MinRtt::default(), &[PathOffer::free(path)], waiting, 0)
     }
 
-    /// What is counted while a path of 40 ms with so many bytes in flight is in these states, each
-    /// 33 ms; `None`: it is gone. Another one answers where that says so.
+    /// The renewals counted while a path of 40 ms is in these states, 33 ms each (`None`: gone),
+    /// and another one answers or not.
     fn renewals(in_flight: u64, under_way: u64, states: &[(Option<PathStatus>, bool)]) -> Vec<u64> {
         let path = |id| PathSnapshot::idle(PathId(id), MS * 40, 12_000);
         let mut targets = Targets::new(MS * 100);
@@ -213,7 +209,6 @@ mod tests {
     #[test]
     fn what_is_stranded_and_more_than_the_others_bring_in_time_renews_once() {
         let falls_silent = [ANSWERS, SILENT, SILENT, ANSWERS];
-        // The other path brings 19,200 bytes in time.
         assert_eq!(renewals(19_000, 50_000, &falls_silent), [0, 0, 0, 0]);
         assert_eq!(renewals(20_000, 50_000, &falls_silent), [0, 1, 1, 1]);
         assert_eq!(renewals(20_000, 15_000, &falls_silent), [0, 0, 0, 0], "it is of other lanes");
@@ -235,12 +230,12 @@ mod tests {
         for rtt_ms in [200, 201, 600] {
             let path = PathSnapshot::idle(PathId(0), MS * rtt_ms, 60_000);
             let target = take(&mut Targets::new(MS * 100), 0, &path, 0);
-            // A window in each round trip, of which four fifths are told.
+            // A window a round trip, of which the target is four fifths.
             let carried = 8 * 48_000 * 1_000 / u64::from(rtt_ms);
             assert!(target.bitrate.as_bps().abs_diff(carried) < 1_000, "{rtt_ms}: {target:?}");
             assert!(target.frame_bytes > 5_000, "{rtt_ms}: {target:?}");
         }
-        // A backup that is nearer carries nothing while the satellite answers.
+        // A nearer backup carries nothing while the satellite answers.
         let policy = Policy { priority: Priority::Backup, ..Policy::default() };
         let near = PathSnapshot { policy, ..PathSnapshot::idle(PathId(1), MS * 50, 60_000) };
         let far = PathSnapshot::idle(PathId(0), MS * 600, 60_000);
@@ -257,7 +252,6 @@ mod tests {
 
     #[test]
     fn a_target_falls_at_once_and_rises_within_a_second() {
-        // 12,000 bytes in each 40 ms; two such windows arrive in 100 ms.
         let path = PathSnapshot::idle(PathId(0), MS * 40, 12_000);
         let dead = PathSnapshot { status: PathStatus::Suspect, ..path.clone() };
         let mut targets = Targets::new(MS * 100);

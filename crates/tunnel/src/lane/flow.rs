@@ -1,25 +1,24 @@
-//! What kind of flow an inner packet belongs to, told from how the flow behaves.
+//! The class of an inner packet's flow, detected from its behaviour.
 //!
 //! ```text
 //! packet ─► 5-tuple ─► Flow: DSCP, media?, bytes in the last seconds ─► FlowClass ─► rules of the lanes
 //! ```
 //!
-//! | class | who |
+//! | class | flows |
 //! |---|---|
 //! | real-time | UDP that is RTP, SRT or an MPEG transport stream (see `media.rs`), or whose DSCP says that it is voice or video; with it all else of its 5-tuple: STUN, DTLS and RTCP of a call; and what announces it, while it sends little |
 //! | interactive | flows of any protocol that send little: name look-ups, time, keystrokes, handshakes, acknowledgements of slow transfers |
 //! | tcp | other TCP |
 //! | other | all else: QUIC, tunnels, games |
 //!
-//! Little is what fits a bucket of [`BURST`] bytes that fills at [`RATE`] bytes per second. A flow
-//! that empties it has grown; it is small again when the bucket is full.
+//! "Little" fits a bucket of [`BURST`] bytes that fills at [`RATE`] bytes per second. A flow that
+//! empties the bucket has grown; it is small again when the bucket is full.
 //!
 //! A flow that changes its class changes its lane, and lanes keep no order among themselves. So a
-//! flow that has grown moves after a pause of [`PAUSE`], in which what it sent before has passed: a
-//! transfer makes one while it waits for its first acknowledgements. If it makes none it moves
-//! after [`PACKETS_TO_MOVE`] packets, at the risk that a few packets overtake others once in its
-//! life. A flow that has become small has been quiet for that. Media moves at once: its packets are
-//! numbered, and its receiver sorts them.
+//! grown flow moves after a pause of [`PAUSE`], such as a transfer makes while it waits for its
+//! first acknowledgements, or else after [`PACKETS_TO_MOVE`] packets, at the risk that a few
+//! packets overtake others once. A flow that has become small has been quiet long enough. Media
+//! moves at once: its receiver sorts the numbered packets.
 
 mod media;
 mod rtp;
@@ -33,20 +32,18 @@ use serde::{Deserialize, Serialize};
 
 use media::{Evidence, MediaDetector};
 
-/// Flows that are remembered, at most.
 const FLOWS_MAX: usize = 8192;
-/// How long a silent flow is remembered: longer than calls are on hold without a sign of life.
+/// How long a silent flow is remembered: longer than calls on hold stay silent.
 const IDLE_MAX: Duration = Duration::from_secs(120);
-/// What an interactive flow may send at once, bytes.
+/// Bytes that an interactive flow may send at once.
 const BURST: u64 = 16_000;
-/// What an interactive flow may send for long, bytes per second: 64 kbit/s, a voice without RTP.
+/// Bytes per second that an interactive flow may send for long: 64 kbit/s, voice without RTP.
 const RATE: u64 = 8_000;
-/// The pause in which a flow may change its lane: longer than paths differ in delay.
+/// The pause in which a flow may change its lane: longer than the delays of paths differ.
 const PAUSE: Duration = Duration::from_millis(20);
-/// What may go beside media without any, bytes: a call on hold goes on with a little, and who sends
-/// more without any media is a transfer.
+/// Bytes that a flow may send beside media: a call on hold sends little, and more is a transfer.
 const BESIDE_MEDIA: u64 = 1 << 18;
-/// Packets for which a flow that makes no pause stays in its lane.
+/// Packets after which a flow without a pause changes its lane.
 const PACKETS_TO_MOVE: u32 = 64;
 
 /// A kind of flow.
@@ -63,48 +60,45 @@ pub enum FlowClass {
     Other,
 }
 
-/// What is known of a packet's flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowView {
     pub(crate) class: FlowClass,
-    /// Whether the packet before it in the flow ended a video frame without saying so.
+    /// Whether the packet before it in the flow ended a video frame without a marker.
     pub(crate) begins_frame: bool,
-    /// Its RTP header, if the flow has turned out to be RTP.
+    /// Its RTP header, if the flow is RTP.
     pub(crate) rtp: Option<RtpHeader>,
 }
 
 /// The flows of one direction of a session.
 #[derive(Debug, Default)]
 pub(crate) struct FlowTable {
-    /// By [`InnerPacket::flow_hash`]. Never iterated.
     flows: HashMap<u64, Flow>,
-    /// Each flow once, with when it was seen last or before: the front is looked at first when one
-    /// must go.
+    /// Each flow once, with a time at or before it was last seen; the front is evicted first.
     ages: VecDeque<(Instant, u64)>,
 }
 
 #[derive(Debug)]
 struct Flow {
-    /// `None` before its first packet.
+    /// `None` before the first packet.
     class: Option<FlowClass>,
     seen: Instant,
-    /// Thousandths of bytes that it may send and remain interactive.
+    /// Thousandths of bytes that it may send and stay interactive.
     budget: u64,
     has_grown: bool,
-    /// Packets until it moves without a pause, once it wants to change its class.
+    /// Packets until it moves without a pause, once its class changes.
     packets_to_move: u32,
-    /// Bytes since a packet was media, or its DSCP said so; `None` when that is too long ago.
+    /// Bytes since the last media packet or real-time DSCP; `None` when there are too many.
     beside_media: Option<u64>,
     media: MediaDetector,
 }
 
 impl FlowTable {
-    /// The bytes that it takes, roughly.
+    /// Its approximate bytes.
     pub(crate) fn memory(&self) -> usize {
         self.flows.len() * (size_of::<(u64, Flow)>() + size_of::<(Instant, u64)>()) * 2
     }
 
-    /// Takes the next packet of the flow that is called `hash`.
+    /// Takes the next packet of the flow with this hash.
     pub(crate) fn on_packet(
         &mut self,
         now: Instant,
@@ -180,7 +174,7 @@ impl Flow {
     fn wanted(&mut self, packet: &InnerPacket<'_>) -> FlowClass {
         let is_tcp = packet.protocol == protocol::TCP;
         let says_so = packet.protocol == protocol::UDP && REAL_TIME_DSCP.contains(&packet.dscp);
-        // What a call sends beside its media stays with it, while there is media.
+        // What a call sends beside its media stays with it.
         self.beside_media = match self.beside_media {
             _ if says_so || self.media.is_media() => Some(0),
             before => before.map(|bytes| bytes + packet.payload.len() as u64),

@@ -1,24 +1,22 @@
-//! Which packet is before which in its flow, in a lane that keeps the order of each flow.
+//! The predecessor of each packet in its flow, in a lane that keeps the order of each flow.
 
 use std::collections::{HashMap, VecDeque};
 
 use roadweave_proto::PacketId;
 use roadweave_proto::wire::PREDECESSOR_DISTANCE_MAX;
 
-/// The last packets of the flows of a lane. Memory is bounded: who is further back than can be
-/// named is forgotten.
+/// The last packets of the flows; those too far back to be referenced are forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct FlowPredecessors {
-    /// By flow. Never iterated.
+    /// By flow.
     last: HashMap<u64, PacketId>,
-    /// The values of `last` with their flows in the order of sending, and some that have been
-    /// followed since.
+    /// The values of `last` with their flows in sending order, and some that have successors.
     sent: VecDeque<(PacketId, u64)>,
 }
 
 impl FlowPredecessors {
-    /// The packet or fragment `id` of `flow` leaves, IDs ascending. Returns how many IDs before it
-    /// the last one of its flow left; 0 if none did, or too far back.
+    /// Packet or fragment `id` of `flow` leaves, IDs ascending. Returns the distance to the last
+    /// one of its flow; 0 if there is none near.
     pub(crate) fn on_sent(&mut self, flow: u64, id: PacketId) -> u32 {
         while let Some((oldest, of)) = self.sent.front().copied()
             && id.0.wrapping_sub(oldest.0) > u32::from(PREDECESSOR_DISTANCE_MAX)

@@ -1,7 +1,7 @@
-//! Puts the fragments of inner packets together again.
+//! Reassembles the fragments of inner packets.
 //!
-//! The fragments of a packet have consecutive IDs, the first and the last are marked, and they may
-//! come in any order. What stays incomplete leaves by age or when memory runs out, and is counted.
+//! Fragments of a packet have consecutive IDs, the first and the last are marked, and they come in
+//! any order. Incomplete packets are dropped by age or for lack of memory, and counted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,25 +10,21 @@ use bytes::{Bytes, BytesMut};
 use roadweave_proto::wire::FragmentPosition;
 use roadweave_proto::{DropCounters, DropReason, Instant, PacketId};
 
-/// Fragments that wait for their siblings, at most: some 700 kB.
+/// Waiting fragments, at most: some 700 kB.
 const FRAGMENTS_MAX: usize = 512;
-/// What a fragment costs beside its bytes, at most: its places in a tree and in a queue.
+/// What a fragment costs beside its bytes, at most.
 const OVERHEAD_BYTES: usize = 128;
 /// Fragments of one packet, at most: an IP packet has 65,535 bytes, a datagram at least 1,100.
 const PIECES_MAX: u32 = 64;
 
-/// An inner packet that its fragments made.
+/// A reassembled inner packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Joined {
-    /// The ID of its first fragment.
     pub(crate) first: PacketId,
-    /// The ID of its last fragment.
     pub(crate) last: PacketId,
-    /// What the fragments hold.
     pub(crate) body: Bytes,
 }
 
-/// The fragments of one lane.
 #[derive(Debug)]
 pub(crate) struct Fragments {
     pieces: BTreeMap<u32, (FragmentPosition, Bytes)>,
@@ -50,7 +46,6 @@ impl Fragments {
         }
     }
 
-    /// Sets for how long fragments wait for their siblings.
     pub(crate) fn set_age_max(&mut self, age_max: Duration) {
         self.age_max = age_max;
     }
@@ -59,12 +54,12 @@ impl Fragments {
         &self.drops
     }
 
-    /// Bytes held, with an allowance for the bookkeeping of each fragment.
+    /// Bytes held, with an allowance for bookkeeping.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Drops the oldest until `bytes` bytes less are held, or none is.
+    /// Drops the oldest until `bytes` bytes less are held.
     pub(crate) fn shed(&mut self, bytes: usize) {
         let target = self.bytes.saturating_sub(bytes);
         while self.bytes > target && !self.arrivals.is_empty() {
@@ -112,7 +107,7 @@ impl Fragments {
             match self.pieces.get(&at.0)?.0 {
                 position if position == wanted => return Some(at),
                 FragmentPosition::Middle => {}
-                // The fragment itself may be the opposite end; beyond it another packet begins.
+                // The fragment itself may be the opposite end; beyond it lies another packet.
                 _ if at == id => {}
                 _ => return None,
             }
@@ -145,7 +140,7 @@ mod tests {
 
     const AGE_MAX: Duration = Duration::from_millis(700);
 
-    /// Packets cut into one to six pieces each, from `start` on; a piece is a single letter.
+    /// Packets of `sizes` pieces, IDs from `start` on; each piece is one letter.
     fn pieces(start: u32, sizes: &[usize]) -> Vec<(PacketId, FragmentPosition, Bytes)> {
         let mut id = PacketId(start);
         let mut all = Vec::new();

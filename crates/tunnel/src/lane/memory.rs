@@ -1,26 +1,26 @@
-//! What a lane holds, and how it lets go of the oldest of it.
+//! The memory that a lane holds.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes that are held, by what for, with allowances for their bookkeeping.
+/// Bytes held, by use, with allowances for bookkeeping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryStats {
-    /// Packets that came, to repair others with, and coded packets that wait for more.
+    /// Received packets kept for decoding, and coded packets that are not solved.
     pub decoder_bytes: u64,
-    /// Packets that wait for others before them.
+    /// Packets that wait for earlier ones.
     pub reorder_bytes: u64,
-    /// Fragments of packets, and parts of datagrams, that wait for their siblings.
+    /// Fragments of packets, and parts of datagrams.
     pub fragment_bytes: u64,
     /// Packets, copies and repairs that wait for a free window.
     pub queue_bytes: u64,
     /// Packets that were sent and may have to be repaired.
     pub encoder_bytes: u64,
-    /// What is known of the flows.
+    /// State of the flows.
     pub flow_bytes: u64,
 }
 
 impl MemoryStats {
-    /// All of it.
+    /// The sum.
     pub fn total(&self) -> u64 {
         self.decoder_bytes
             + self.reorder_bytes
@@ -30,7 +30,6 @@ impl MemoryStats {
             + self.flow_bytes
     }
 
-    /// Adds what another one holds.
     pub(crate) fn add(&mut self, other: &Self) {
         self.decoder_bytes += other.decoder_bytes;
         self.reorder_bytes += other.reorder_bytes;

@@ -6,19 +6,19 @@
 //!          of redundancy
 //! ```
 //!
-//! A recovery keeps seeing all paths, since it times its packets by them. When all usable paths
-//! have spent their budgets, there are none: a loss that is not repaired costs more.
+//! The recovery still sees all paths, since it times its packets by them. When all usable paths
+//! have spent their budgets, budgets do not apply: an unrepaired loss costs more.
 
 use roadweave_proto::{PathOffer, Priority};
 
-/// Whether all `paths` may be used as anybody likes.
+/// Whether no policy restricts repairs.
 fn is_free(paths: &[PathOffer<'_>]) -> bool {
     let mut policies = paths.iter().map(|path| path.snapshot.policy);
     let first = paths.first().map(|path| path.snapshot.policy.priority);
     policies.all(|policy| Some(policy.priority) == first && policy.redundancy_percent.is_none())
 }
 
-/// Sets the room that repairs may have on each of `paths`; what waits for them counts as spent.
+/// Sets the room for repairs on each path; what waits for a path counts as spent.
 pub(crate) fn limit_repairs(paths: &mut [PathOffer<'_>]) {
     if is_free(paths) {
         return;
@@ -47,8 +47,8 @@ pub(crate) fn limit_repairs(paths: &mut [PathOffer<'_>]) {
     }
 }
 
-/// Forbids the paths that may not carry a packet of `bytes` bytes once more, if another path may
-/// that would be used as well.
+/// Forbids paths whose budget does not allow `bytes` bytes again, if another path of sufficient
+/// priority does.
 pub(crate) fn keep_to_budgets(paths: &mut [PathOffer<'_>], bytes: usize) {
     if is_free(paths) {
         return;
@@ -83,7 +83,6 @@ mod tests {
         check_queued(&paths, 0, expected);
     }
 
-    /// `queued_bytes`: what waits for the first path.
     fn check_queued(paths: &[PathSnapshot], queued_bytes: u64, expected: &[u64]) {
         let mut offers: Vec<_> = paths.iter().map(PathOffer::free).collect();
         offers[0].queued_bytes = queued_bytes;
@@ -133,7 +132,6 @@ mod tests {
         let full = || path(Primary, 0, None);
         check_queued(&[path(Primary, 9000, Some(4000)), full()], 1500, &[2500, 0]);
         check_queued(&[path(Primary, 3500, Some(4000)), full()], 1500, &[2000, 0]);
-        // What waits for the first path fills its window, and so the second one helps.
         check_queued(
             &[path(Primary, 3000, None), path(Secondary, 7000, None)],
             2000,

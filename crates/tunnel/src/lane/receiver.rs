@@ -1,5 +1,4 @@
-//! The receiving half of a lane: source and coded datagrams in, inner packets out, as soon as they
-//! are known or when it is their turn.
+//! The receiving half of a lane: source and coded datagrams in, inner packets out.
 //!
 //! ```text
 //! source, coded ─► Decoder ─► symbols ─► Fragments ─► Reorder ─► inner packets
@@ -26,15 +25,14 @@ mod stats;
 
 pub use stats::ReceiveStats;
 
-/// How a lane begins before the peer has told anything of it.
+/// The state of a lane before the peer's first promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
-    /// The order from the first packet on that comes.
+    /// The order from the first packet on.
     pub(crate) order: Order,
-    /// Whether the peer may send coded packets, for which packets must be kept.
+    /// Whether the peer may send coded packets, for which packets are kept.
     pub(crate) coded: bool,
-    /// For how long nothing must have come until smaller IDs are believed
-    /// ([`DecoderConfig::rewind_after`]).
+    /// Silence after which smaller IDs are accepted ([`DecoderConfig::rewind_after`]).
     pub(crate) rewind_after: Duration,
 }
 
@@ -45,32 +43,30 @@ impl Default for Opening {
     }
 }
 
-/// What became of a source datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// The datagram was the first of its packet, and in time.
+    /// The first of its packet, and in time.
     First,
     /// A copy of a packet that came before.
     Duplicate,
     /// The packet's turn was over.
     Late,
-    /// The packet is so old that nobody knows whether it came before.
+    /// Too old to know whether its packet came before.
     Old,
-    /// The datagram has no packet of the lane.
+    /// No packet of the lane.
     Refused,
 }
 
-/// An inner packet whose turn it is.
+/// An inner packet whose turn has come.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    /// The packet's ID, or that of the fragment that came last.
+    /// The packet's ID, or that of the last fragment to come.
     pub(crate) id: PacketId,
-    /// Whether it was computed from coded packets.
+    /// Whether it was decoded from coded packets.
     pub(crate) decoded: bool,
     pub(crate) packet: Bytes,
 }
 
-/// The receiving half of a lane.
 #[derive(Debug)]
 pub(crate) struct LaneReceiver {
     lane: LaneId,
@@ -79,11 +75,10 @@ pub(crate) struct LaneReceiver {
     reorder: Reorder,
     promise: Promise,
     ages: Ages,
-    /// The order from the first packet on, before it came, unless the peer has promised another.
+    /// The initial order, until the first packet or promise.
     opening: Option<Order>,
-    /// None before the first packet.
     run: Option<Run>,
-    /// What the runs before it lost.
+    /// Losses of earlier runs.
     lost_before: u64,
     delivered_packets: u64,
     delivered_bytes: u64,
@@ -92,15 +87,12 @@ pub(crate) struct LaneReceiver {
     determined: Vec<(PacketId, Bytes)>,
 }
 
-/// Packets whose IDs follow one another, to know how many never came.
-///
-/// A lane is one run, unless the decoder had to look for it elsewhere: what a leap of its window
-/// skips was not lost.
+/// Packets with consecutive IDs, to count those that never came. A lane is one run, unless the
+/// decoder's window leaps: what a leap skips is not lost.
 #[derive(Debug)]
 struct Run {
     first: PacketId,
     highest: PacketId,
-    /// Packets that are known.
     known: u64,
 }
 
@@ -129,7 +121,7 @@ impl LaneReceiver {
         }
     }
 
-    /// The peer promises something else from now on; hands out what then need not wait.
+    /// Takes a new promise of the peer, and delivers what need not wait any more.
     pub(crate) fn set_promise(
         &mut self,
         now: Instant,
@@ -147,17 +139,16 @@ impl LaneReceiver {
         }
     }
 
-    /// For how long what came is kept that may be of use to what is yet to come.
+    /// How long incomplete packets and known ones are kept.
     pub(crate) fn keeps_for(&self) -> Duration {
         self.promise.age_max.clamp(Promise::DEFAULT_AGE, Promise::AGE_MAX)
     }
 
-    /// Whether the peer wants what comes acknowledged on all paths.
     pub(crate) fn acknowledges_on_all(&self) -> bool {
         self.promise.acknowledge_on_all
     }
 
-    /// Takes a source datagram's symbol, and hands out the inner packets whose turn it is with it.
+    /// Takes a source datagram's symbol; delivers the inner packets whose turn comes with it.
     pub(crate) fn handle_source(
         &mut self,
         now: Instant,
@@ -177,7 +168,7 @@ impl LaneReceiver {
         }
     }
 
-    /// Takes a coded datagram, and hands out the inner packets whose turn it is with it.
+    /// Takes a coded datagram; delivers the inner packets whose turn comes with it.
     pub(crate) fn handle_coded(
         &mut self,
         now: Instant,
@@ -190,20 +181,19 @@ impl LaneReceiver {
         self.deliver(now, determined, None, deliver);
     }
 
-    /// Lets go of what is too old to be of use, and hands out what has waited long enough.
+    /// Drops what has expired; delivers what has waited long enough.
     pub(crate) fn handle_timeout(&mut self, now: Instant, deliver: &mut dyn FnMut(Delivery)) {
         self.decoder.expire(now);
         let (reorder, mut out) = self.outlet(now, deliver);
         reorder.handle_timeout(now, &mut |unit| out.release(unit));
     }
 
-    /// Hands out all that waits, in order: nothing more comes.
+    /// Delivers all that waits, in order, at the end of the lane.
     pub(crate) fn flush(&mut self, now: Instant, deliver: &mut dyn FnMut(Delivery)) {
         let (reorder, mut out) = self.outlet(now, deliver);
         reorder.flush(&mut |unit| out.release(unit));
     }
 
-    /// The memory that the receiving half of the lane holds, by kind.
     pub(crate) fn memory(&self) -> MemoryStats {
         MemoryStats {
             decoder_bytes: self.decoder.memory() as u64,
@@ -213,8 +203,8 @@ impl LaneReceiver {
         }
     }
 
-    /// Lets go of the oldest until `bytes` bytes less are held, or nothing is: what it has most of
-    /// first. What waits for its turn goes out before it.
+    /// Frees the oldest until `bytes` bytes less are held, the largest buffer first. Packets that
+    /// wait for their turn are delivered before it.
     pub(crate) fn shed(&mut self, now: Instant, bytes: u64, deliver: &mut dyn FnMut(Delivery)) {
         let target = self.memory().total().saturating_sub(bytes);
         let excess = |this: &Self| this.memory().total().saturating_sub(target) as usize;
@@ -238,13 +228,11 @@ impl LaneReceiver {
         }
     }
 
-    /// When [`LaneReceiver::handle_timeout`] must be called, because a packet has waited long
-    /// enough.
+    /// When [`LaneReceiver::handle_timeout`] must be called.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.reorder.poll_timeout()
     }
 
-    /// What the peer is told of this lane.
     pub(crate) fn report(&self) -> LaneReport {
         LaneReport {
             lane: self.lane.0,
@@ -283,8 +271,8 @@ impl LaneReceiver {
         }
     }
 
-    /// Brings the symbols of `determined` into their order; `as_sent`: the one that came as it is,
-    /// whose turn is returned.
+    /// Orders the symbols of `determined`. `as_sent`: the one that came uncoded, whose turn is
+    /// returned.
     fn deliver(
         &mut self,
         now: Instant,
@@ -300,7 +288,7 @@ impl LaneReceiver {
             if let Some(sent) = unit.sent {
                 unit.age = self.ages.on_packet(now, sent);
                 if self.promise.expires && unit.age > self.promise.age_max {
-                    // Nobody need wait for it: its place is taken all the same.
+                    // Its place counts as filled.
                     unit.packet = None;
                     self.drops.count(DropReason::ArrivedExpired);
                 }
@@ -323,8 +311,7 @@ impl LaneReceiver {
         turn_as_sent
     }
 
-    /// What a symbol is, or completes. What is no symbol is counted, and takes its place all the
-    /// same.
+    /// The packet that a symbol is or completes. A malformed symbol is counted and takes its place.
     fn join(&mut self, now: Instant, id: PacketId, symbol: &Bytes) -> Option<Unit> {
         let Ok(Symbol { position, .. }) = Symbol::parse(symbol) else {
             self.drops.count(DropReason::Inconsistent);
@@ -342,7 +329,7 @@ impl LaneReceiver {
         Some(Unit { first, last, id, after, sent, age: Duration::ZERO, decoded: false, packet })
     }
 
-    /// The order of the lane, and where the packets go whose turn it is `now`.
+    /// The order of the lane, and the outlet for packets whose turn comes `now`.
     fn outlet<'a>(
         &'a mut self,
         now: Instant,
@@ -362,7 +349,6 @@ impl LaneReceiver {
     }
 }
 
-/// What of a lane holds memory.
 #[derive(Clone, Copy)]
 enum BufferKind {
     Decoder,
@@ -370,7 +356,7 @@ enum BufferKind {
     Fragments,
 }
 
-/// Counts what goes out, and what has become too old for it while it waited.
+/// Counts what is delivered, and drops what expired while it waited.
 struct Outlet<'a> {
     now: Instant,
     promise: Promise,
@@ -399,8 +385,7 @@ impl Outlet<'_> {
 }
 
 impl Run {
-    /// Whether a packet belongs here: the decoder hands out others only after its window moved
-    /// away.
+    /// Whether a packet belongs to this run: the decoder returns others only after a leap.
     fn is_near(&self, id: PacketId) -> bool {
         u64::from(id.distance(self.highest).unsigned_abs()) < WINDOW_IDS
     }

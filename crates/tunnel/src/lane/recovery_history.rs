@@ -2,36 +2,33 @@
 //!
 //! ```text
 //! IDs     ... 17 18 19 | 20 21 22 | 23 24 ...
-//! to            minrtt      xlink      xnc         each packet belongs to what saw it first
+//! to            minrtt      xlink      xnc         each packet belongs to the first that saw it
 //! ```
 //!
-//! A packet stays with the recovery of its time until it is settled, so that none is forgotten when
-//! the strategy changes. A recovery of the past that has nothing left to do is dropped.
+//! A packet stays with its recovery until it is settled, so that none is forgotten when the
+//! strategy changes. An old recovery that is settled is dropped.
 
 use std::collections::VecDeque;
 
 use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
 use roadweave_recovery::{Qoe, Recovery, RecoveryStats, Repair, SentCopy};
 
-/// Recoveries of the past that are kept at once; the oldest gives up its packets beyond it.
+/// Old recoveries kept at once; beyond that the oldest one's packets are given up.
 const PAST_MAX: usize = 4;
 
 /// No packet this far behind the newest is in flight.
 const FIRST_BEHIND_MAX: i32 = 1 << 30;
 
-/// The recoveries of a lane, by the packets that belong to them.
 #[derive(Debug)]
 pub(crate) struct RecoveryHistory {
     present: Assignment,
-    /// Oldest first.
     past: VecDeque<Assignment>,
-    /// What recoveries did that are gone.
+    /// What dropped recoveries did.
     gone: RecoveryStats,
 }
 
 #[derive(Debug)]
 struct Assignment {
-    /// Its first packet.
     first: PacketId,
     recovery: Box<dyn Recovery>,
 }
@@ -45,7 +42,6 @@ impl RecoveryHistory {
         }
     }
 
-    /// From the packet `first` on, `recovery` takes over.
     pub(crate) fn change(&mut self, first: PacketId, recovery: Box<dyn Recovery>) {
         let before = std::mem::replace(&mut self.present, Assignment { first, recovery });
         self.past.push_back(before);
@@ -57,7 +53,6 @@ impl RecoveryHistory {
         }
     }
 
-    /// Whether a recovery of the past still has packets.
     pub(crate) fn has_past(&self) -> bool {
         !self.past.is_empty()
     }
@@ -116,7 +111,7 @@ impl RecoveryHistory {
         self.each().for_each(|recovery| recovery.set_next(urgency));
     }
 
-    /// The next repair, those of older packets first.
+    /// The next repair, of older recoveries first.
     pub(crate) fn poll_repair(
         &mut self,
         now: Instant,
@@ -163,30 +158,28 @@ impl RecoveryHistory {
         past.chain([&mut *self.present.recovery])
     }
 
-    /// Moves the beginning of the present up behind `id`: IDs wrap, and half of them precede any
-    /// one.
+    /// Moves the start of the present up behind `id`, since IDs wrap.
     fn follow(&mut self, id: PacketId) {
         if id.distance(self.present.first) > FIRST_BEHIND_MAX {
             self.present.first = PacketId(id.0.wrapping_sub(FIRST_BEHIND_MAX.unsigned_abs() / 2));
         }
     }
 
-    /// Whether a repair may need `id` again.
     pub(crate) fn needs(&mut self, id: PacketId) -> bool {
         self.of(id).is_some_and(|recovery| recovery.needs(id))
     }
 
-    /// Lost packets that the peer has by repairs: the first, and bit i for the i-th from it on.
+    /// Lost packets that arrived by repairs: the first, and bit i for the i-th from it on.
     pub(crate) fn poll_arrived(&mut self) -> Option<(PacketId, u64)> {
         self.each().find_map(Recovery::poll_arrived)
     }
 
-    /// Packets that a repair needed, and perhaps none needs any more: the first, and how many.
+    /// Packets that a repair needed: the first, and how many.
     pub(crate) fn poll_done(&mut self) -> Option<(PacketId, u32)> {
         self.each().find_map(Recovery::poll_done)
     }
 
-    /// The recovery that `id` belongs to; none if that one is gone.
+    /// The recovery that `id` belongs to, unless it was dropped.
     fn of(&mut self, id: PacketId) -> Option<&mut (dyn Recovery + 'static)> {
         if self.past.is_empty() && !id.precedes(self.present.first) {
             return Some(&mut *self.present.recovery);

@@ -1,4 +1,4 @@
-//! Keeps the order that a lane promises: packets wait for those before them, but not for long.
+//! Keeps the order that a lane promises: packets wait for earlier ones, but not for long.
 //!
 //! ```text
 //! decoder, fragments ─► Unit ─► pass: nobody waits ────────────────────────────────► out
@@ -11,13 +11,12 @@
 //!                                     (even)
 //! ```
 //!
-//! What one flow loses need not concern the others of its lane, but IDs are counted per lane, and
-//! the flow of a packet that is not there is unknown. So in a lane with `reorder-adaptive` each
-//! packet carries the distance to the packet before it in its flow
-//! ([`roadweave_proto::wire::predecessor_prefix`]). `reorder` does without, since the framework
-//! that it is taken from has one sequence for all.
+//! With `reorder-adaptive` flows do not wait for each other. IDs are counted per lane, and the flow
+//! of a missing packet is unknown, so each packet carries the distance to its predecessor in its
+//! flow ([`roadweave_proto::wire::predecessor_prefix`]). `reorder` has one sequence for all, as in
+//! its paper.
 //!
-//! Memory is bounded in packets and bytes: when it is full, those that have waited longest go out.
+//! Memory is bounded in packets and bytes: when it is full, the longest waiting packets go out.
 
 mod adaptive;
 mod even;
@@ -38,102 +37,95 @@ use even::Even;
 use frames::{Frames, Times};
 use strict::Strict;
 
-/// Packets that one lane holds back, at most: 0.3 s at 150 Mbit/s.
+/// The most packets that a lane holds: 0.3 s at 150 Mbit/s.
 pub(crate) const HELD_MAX: usize = 4096;
-/// Bytes of packets that one lane holds back, at most.
+/// The most bytes of packets that a lane holds.
 const HELD_BYTES_MAX: usize = 8 << 20;
 
-/// What a packet that is held costs beside its bytes, at most: its places in the trees of those
-/// that wait.
+/// What a held packet costs beside its bytes, at most.
 const HELD_OVERHEAD: usize = 320;
 
-/// A lane whose first packet to come has a smaller ID began with that: others of its first came by
-/// slower paths.
+/// If the first packet to come has a smaller ID, the lane began at 0 and others are on slower
+/// paths.
 const JUST_BEGUN: u32 = 1024;
 
-/// An ID that does not wrap, as RTP's extended sequence numbers (RFC 3550): its low 32 bits are the
-/// packet's ID.
+/// An ID that does not wrap, like RTP's extended sequence numbers (RFC 3550); its low 32 bits are
+/// the packet's ID.
 type ExtendedId = u64;
 
-/// An inner packet, whole, as it came.
+/// A whole inner packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unit {
-    /// The ID of it, or of its first fragment.
+    /// Its ID, or that of its first fragment.
     pub(crate) first: PacketId,
-    /// The ID of it, or of its last fragment.
+    /// Its ID, or that of its last fragment.
     pub(crate) last: PacketId,
     /// The ID by which it became known.
     pub(crate) id: PacketId,
-    /// How many IDs before `first` the packet before it in its flow ended; 0 if there is none near.
+    /// Distance from `first` to the end of its predecessor in its flow; 0 if there is none near.
     pub(crate) after: u16,
-    /// When it came to the lane at the other end, where the lane tells.
+    /// When it came to the lane's sender, if it has a stamp.
     pub(crate) sent: Option<Stamp>,
-    /// How old it was when it came, as far as that is known.
+    /// Its age when it came, as far as that is known.
     pub(crate) age: Duration,
-    /// Whether it was computed from coded packets.
+    /// Whether it was decoded from coded packets.
     pub(crate) decoded: bool,
-    /// `None` for what can be no packet, but has its place.
+    /// `None` for a malformed packet, which has its place.
     pub(crate) packet: Option<Bytes>,
 }
 
-/// What became of a unit that was handed in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// The unit went out in its turn, or waits for it.
+    /// It went out in its turn, or waits for it.
     #[default]
     Kept,
-    /// The unit missed its turn and went out late.
+    /// It missed its turn and went out late.
     Late,
-    /// The unit missed its turn and was discarded.
+    /// It missed its turn and was discarded.
     Discarded,
 }
 
 /// How the packets of a lane waited for one another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderStats {
-    /// What the peer promised: `pass`, `reorder`, `reorder-adaptive`, `frames` or `even`.
+    /// The promised order: `pass`, `reorder`, `reorder-adaptive`, `frames` or `even`.
     pub order: String,
     /// Packets that wait now.
     pub held_packets: u64,
     /// Bytes of packets that wait now.
     pub held_bytes: u64,
-    /// Packets that have waited, those that wait now among them.
+    /// Packets that have waited, including those that wait now.
     pub waited_packets: u64,
-    /// Packets that went out when nobody waited for them any more; with `even`, those that came
-    /// after their time.
+    /// Packets that went out after their turn had been given up; with `even`, after their time.
     pub late_packets: u64,
-    /// Times that a wait for missing packets was over: `reorder`'s, a gap each (table IV of
-    /// Networking'24), and those of `frames`.
+    /// Waits for missing packets that timed out, of `reorder` a gap each (table IV of
+    /// Networking'24), and of `frames`.
     #[serde(default)]
     pub timeouts: u64,
-    /// Times that a wait for missing packets ended before its time, since memory was full or the
-    /// sequence ended: `reorder`'s, a gap each, and those of `frames`.
+    /// Waits ended early, for lack of memory or at the end of the sequence, of `reorder` a gap
+    /// each, and of `frames`.
     #[serde(default)]
     pub forced: u64,
-    /// How long a packet that is missing now is waited for, in microseconds; with `even`, how long
-    /// the quickest packet of late would wait.
+    /// How long a packet that goes missing now is waited for, microseconds; with `even`, how long
+    /// the quickest recent packet would wait.
     pub wait_us: u64,
 }
 
-/// The order of one lane.
 #[derive(Debug)]
 pub(crate) struct Reorder {
     order: Order,
     keeper: Keeper,
-    /// The highest position that was seen, or the one before the first that is expected.
+    /// The highest position seen, or the one before the first expected.
     newest: ExtendedId,
     held_bytes: usize,
     counts: Counts,
 }
 
-/// What happened so far, under whatever order.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     waited: u64,
     late: u64,
-    /// Waits whose time was over.
     timeouts: u64,
-    /// Waits that were given up before.
     forced: u64,
 }
 
@@ -146,7 +138,6 @@ enum Keeper {
     Even(Box<Even>),
 }
 
-/// A unit in its place.
 #[derive(Debug)]
 struct Placed {
     first: ExtendedId,
@@ -156,7 +147,7 @@ struct Placed {
 }
 
 impl Placed {
-    /// The one before it in its flow, by last position; meaningless if there is none.
+    /// The last position of its predecessor; meaningless if there is none.
     fn before(&self) -> ExtendedId {
         self.first - u64::from(self.unit.after)
     }
@@ -167,7 +158,7 @@ impl Placed {
 }
 
 impl Reorder {
-    /// `order` for the packets from `begin` on; what precedes them goes out as it comes.
+    /// `order` for packets from `begin` on; earlier ones go out as they come.
     pub(crate) fn new(order: Order, begin: PacketId) -> Self {
         let first = BASE + u64::from(begin.0);
         let keeper = match order {
@@ -185,8 +176,8 @@ impl Reorder {
         Self { order, keeper, newest: first - 1, held_bytes: 0, counts: Counts::default() }
     }
 
-    /// `order` from the first packet on that came of a lane, which is `first`: what precedes it has
-    /// missed its turn, unless the lane has just begun.
+    /// `order` from the first packet of a lane on: earlier ones have missed their turn, unless the
+    /// lane has just begun.
     pub(crate) fn opening(order: Order, first: PacketId) -> Self {
         let begin = if first.0 < JUST_BEGUN { PacketId(0) } else { first };
         let mut this = Self::new(order, begin);
@@ -194,7 +185,7 @@ impl Reorder {
         this
     }
 
-    /// What precedes the first packet has missed its turn; it was not sent under another order.
+    /// Earlier packets were not sent under another order, so they have missed their turn.
     fn forget_before(&mut self) {
         if let Keeper::Strict(strict) = &mut self.keeper {
             strict.forget_before();
@@ -205,9 +196,8 @@ impl Reorder {
         self.order
     }
 
-    /// Another order from now on. If only the wait is another, what was promised still holds;
-    /// otherwise what waits goes out, and what comes later of the packets before it goes out as it
-    /// comes.
+    /// Changes the order. If only the wait changes, the promise still holds. Otherwise what waits
+    /// goes out, and earlier packets go out as they come.
     pub(crate) fn set_order(&mut self, now: Instant, order: Order, release: &mut dyn FnMut(Unit)) {
         self.handle_timeout(now, release);
         match (&mut self.keeper, order) {
@@ -230,12 +220,11 @@ impl Reorder {
         self.handle_timeout(now, release);
     }
 
-    /// The ID that follows all that were seen.
     fn next_id(&self) -> PacketId {
         PacketId(self.newest as u32).next()
     }
 
-    /// Takes a unit, and hands out those whose turn it is; none is handed in twice.
+    /// Takes a unit; releases those whose turn comes.
     pub(crate) fn handle(
         &mut self,
         now: Instant,
@@ -251,8 +240,8 @@ impl Reorder {
         self.handle_timeout(now, release);
         let distance = unit.last.distance(PacketId(self.newest as u32));
         if u64::from(distance.unsigned_abs()) >= WINDOW_IDS {
-            // The decoder has looked for the lane elsewhere; what went before says nothing about
-            // it, but the order was promised for all of it.
+            // The decoder's window leaped: earlier packets say nothing, but the order was promised
+            // for all.
             self.flush(release);
             let mut begun = Self::new(self.order, unit.first);
             begun.forget_before();
@@ -283,7 +272,6 @@ impl Reorder {
         turn
     }
 
-    /// Hands out what has waited long enough.
     pub(crate) fn handle_timeout(&mut self, now: Instant, release: &mut dyn FnMut(Unit)) {
         let mut out =
             Outlet { held_bytes: &mut self.held_bytes, counts: &mut self.counts, release };
@@ -307,7 +295,7 @@ impl Reorder {
         }
     }
 
-    /// Hands out all that waits, in order.
+    /// Releases all that waits, in order.
     pub(crate) fn flush(&mut self, release: &mut dyn FnMut(Unit)) {
         while self.release_oldest(release) {}
     }
@@ -330,7 +318,7 @@ impl Reorder {
         }
     }
 
-    /// Bytes held, with an allowance for the bookkeeping of each packet.
+    /// Bytes held, with an allowance for bookkeeping.
     pub(crate) fn memory(&self) -> usize {
         let beside = match &self.keeper {
             Keeper::Adaptive(adaptive) => adaptive.gaps_memory(),
@@ -341,8 +329,7 @@ impl Reorder {
         self.held_bytes + self.held_packets() * HELD_OVERHEAD + beside
     }
 
-    /// Hands out, before their time, those that have waited longest, until `bytes` bytes less are
-    /// held, or none waits.
+    /// Releases those that have waited longest, until `bytes` bytes less are held or none waits.
     pub(crate) fn shed(&mut self, bytes: usize, release: &mut dyn FnMut(Unit)) {
         let target = self.memory().saturating_sub(bytes);
         while self.memory() > target && self.release_oldest(release) {}
@@ -369,8 +356,7 @@ impl Reorder {
         {}
     }
 
-    /// Hands out, before its time, the one whose time is over first, and those that it would have
-    /// waited for; `false` if none waits.
+    /// Releases the unit whose time ends first, and those it waits for; `false` if none waits.
     fn release_oldest(&mut self, release: &mut dyn FnMut(Unit)) -> bool {
         let mut out =
             Outlet { held_bytes: &mut self.held_bytes, counts: &mut self.counts, release };
@@ -389,7 +375,6 @@ impl Reorder {
     }
 }
 
-/// Where units go whose turn it is.
 struct Outlet<'a> {
     held_bytes: &'a mut usize,
     counts: &'a mut Counts,
@@ -403,7 +388,7 @@ impl Outlet<'_> {
     }
 }
 
-/// The extended ID of ID 0: so far up that nothing near it is below zero.
+/// The extended ID of ID 0, high enough that nothing near it is negative.
 const BASE: ExtendedId = 1 << 40;
 
 #[cfg(test)]

@@ -9,12 +9,9 @@
 //!                   └── copies, coded ◄────────────────────────────┘ ─► by path ─► pacer ─► carrier
 //! ```
 //!
-//! A lane with an insurance sends coded packets beside that, when nothing waits. Where a video
-//! begins anew, what is older of it goes from all of these.
-//!
-//! A packet gets its ID when it leaves, so that what expires in the queue leaves no gap. Before, it
-//! is cut into fragments if it is too large for a datagram; once its ID stands for its bytes the
-//! datagram is cut ([`Cuts`]).
+//! A lane with insurance also sends coded packets when nothing waits. A packet gets its ID when it
+//! leaves, so that what expires in the queue leaves no gap. Before that it is fragmented if it is
+//! too large for a datagram; afterwards its datagram is cut into parts ([`Cuts`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -69,45 +66,40 @@ pub(crate) struct LaneSender {
     config: LaneConfig,
     scheduler: Box<dyn Scheduler>,
     recovery: RecoveryHistory,
-    /// In a lane that is insured.
     insurance: Option<Insurance>,
     encoder: Encoder,
-    /// Of what the encoder holds.
+    /// Flows of the packets that the encoder holds.
     sent_flows: SentFlows,
     queue: VecDeque<Queued>,
-    /// What will come when the queue has room, in a lane that carries streams.
+    /// What follows when the queue has room; set in a lane that carries streams.
     held_back: Option<HeldBack>,
-    /// Which frames of the queue are given up, if the strategy gives up frames.
     shedder: Option<Shedder>,
-    /// Lost packets that go out again before the queue, with the moment they were queued.
+    /// Lost packets that leave again before the queue, with the time they were queued.
     again: VecDeque<(Instant, PacketId)>,
-    /// Coded packets and copies, by path, until the pacer lets them through.
+    /// Coded packets and copies, by path, that wait for the pacer.
     repairs: BTreeMap<PathId, VecDeque<QueuedRepair>>,
-    /// Copies of source packets that wait for the paths that the scheduler chose.
     copies: Copies,
-    /// Datagrams that are on their way in parts.
     cuts: Cuts,
-    /// Whether some of these parts have not been tried yet.
+    /// Whether parts were cut that were not sent yet.
     has_new_parts: bool,
-    /// The age at which a packet in a queue is discarded.
+    /// The age at which a waiting packet is discarded.
     age_max: Duration,
     next_id: PacketId,
     /// Whether coded packets may still be sent.
     codes: bool,
-    /// In a lane whose packets expire.
+    /// Set if packets expire.
     arrival_times: Option<ArrivalTimes>,
-    /// In a lane that keeps the order of each flow.
+    /// Set if the lane keeps the order of each flow.
     predecessors: Option<FlowPredecessors>,
     seeds: Pcg64Mcg,
-    /// What the networks of the paths are called, for the next strategy.
+    /// The network names of the paths, for the next strategy.
     path_names: BTreeMap<PathId, String>,
-    /// What strategies before this one have learned, should another one learn again.
+    /// What earlier strategies learned, for the next one that learns.
     learned: Option<String>,
-    /// What the peer was told of the packets.
+    /// The promise that was sent to the peer last.
     announced: Promise,
-    /// What an encoder is told, once one has asked.
+    /// Set once an encoder has asked.
     targets: Option<Targets>,
-    /// Which videos have begun anew of late.
     superseded: RecentlySuperseded,
     stats: SendStats,
     log: PacketLog,
@@ -116,8 +108,7 @@ pub(crate) struct LaneSender {
 }
 
 impl LaneSender {
-    /// # Errors
-    /// When the strategy names an uplink where none is known.
+    /// Fails if the strategy names an uplink where none is known.
     pub(crate) fn new(
         lane: LaneId,
         config: LaneConfig,
@@ -127,7 +118,7 @@ impl LaneSender {
         config.strategy.check(names_uplinks)?;
         let recovery = recovery_config(&config);
         let age_max = config.keeps_for();
-        // A range expires by its last packet, so the first may be needed a little longer.
+        // A range expires by its last packet, so its first is kept a little longer.
         let encoder = EncoderConfig { expiry: age_max + RANGE_SPAN, ..EncoderConfig::default() };
         Ok(Self {
             lane,
@@ -163,22 +154,20 @@ impl LaneSender {
         })
     }
 
-    /// How long the strategy of today keeps a packet.
     fn keeps_for(&self) -> Duration {
         self.config.keeps_for()
     }
 
-    /// When a packet that has left must not leave any more, in a lane whose packets expire.
+    /// When a packet that was sent may not leave again, in a lane whose packets expire.
     fn expiry(&self, id: PacketId) -> Option<Instant> {
         self.arrival_times.as_ref().map(|arrival_times| arrival_times.expiry(id))
     }
 
-    /// Whether its packets tell when they came here.
+    /// Whether packets carry a stamp of when they came.
     fn tells_times(&self) -> bool {
         self.arrival_times.is_some() || self.config.order.tells_times()
     }
 
-    /// Whether a packet that has left must not leave any more.
     fn has_expired(&self, now: Instant, id: PacketId) -> bool {
         self.expiry(id).is_some_and(|expiry| expiry <= now)
     }
@@ -196,8 +185,7 @@ impl LaneSender {
         stats
     }
 
-    /// What an encoder behind the lane should do now; `None` where the carrier tells nothing of
-    /// its paths.
+    /// The target of an encoder behind the lane; `None` if the carrier reports no fates.
     pub(crate) fn encoder_target(
         &mut self,
         now: Instant,
@@ -215,7 +203,7 @@ impl LaneSender {
         Some(target)
     }
 
-    /// The peer has a datagram of any lane.
+    /// A datagram of any lane was acknowledged.
     pub(crate) fn hear_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
         if let Some(targets) = &mut self.targets {
             match targets.is_wanted(now) {
@@ -225,19 +213,17 @@ impl LaneSender {
         }
     }
 
-    /// What an encoder was told last, if one has asked.
+    /// The target that was returned last, if an encoder has asked.
     pub(crate) fn told_encoder(&self) -> Option<EncoderTarget> {
         self.targets.as_ref().map(Targets::told)
     }
 
-    /// What happens to each packet, for whoever asks.
     pub(crate) fn log(&mut self) -> &mut PacketLog {
         &mut self.log
     }
 
-    /// Takes an inner packet that belongs here.
-    ///
-    /// `flow`: a hash of its 5-tuple. `rtp`: its RTP header, if it has one and that is to be read.
+    /// Takes an inner packet. `flow`: hash of its 5-tuple; `rtp`: its RTP header, if it is to be
+    /// read.
     pub(crate) fn handle_inner(
         &mut self,
         now: Instant,
@@ -257,7 +243,6 @@ impl LaneSender {
         self.queue_packet(now, datagram, flow, rtp, Urgency::FIRST);
     }
 
-    /// Queues a packet if there is room for it.
     fn queue_packet(
         &mut self,
         now: Instant,
@@ -283,8 +268,7 @@ impl LaneSender {
         });
     }
 
-    /// Takes the body of a symbol that is not an inner packet, in a lane that carries streams; at
-    /// most [`LaneSender::symbol_room`] bytes.
+    /// Takes the body of a symbol of a stream, at most [`LaneSender::symbol_room`] bytes.
     pub(crate) fn handle_symbol(&mut self, now: Instant, body: &[u8], urgency: Urgency) {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += body.len() as u64;
@@ -292,7 +276,7 @@ impl LaneSender {
         self.queue_packet(now, SourceDatagram::new(self.lane, &symbol), 0, None, urgency);
     }
 
-    /// The most bytes of a symbol's body that leave in one datagram, whether as they are or coded.
+    /// The most bytes of a symbol's body that fit a datagram, coded or not.
     pub(crate) fn symbol_room(&self, carrier: &impl Carrier) -> usize {
         carrier
             .max_datagram_size()
@@ -300,22 +284,21 @@ impl LaneSender {
             .min(MAX_SYMBOL_BODY)
     }
 
-    /// This is to follow when the queue has room.
+    /// Sets what follows when the queue has room.
     pub(crate) fn set_held_back(&mut self, held_back: HeldBack) {
         self.held_back = Some(held_back);
     }
 
-    /// Whether what it carries is of streams.
     fn carries_streams(&self) -> bool {
         self.held_back.is_some()
     }
 
-    /// The flow of the packet in a datagram that was sent as `kind`; 0 if it is not known.
+    /// The flow of the packet, 0 if it is unknown or the datagram is no source datagram.
     fn flow_of(&self, kind: TokenKind, id: PacketId) -> u64 {
         if kind == TokenKind::Source { self.sent_flows.of(id) } else { 0 }
     }
 
-    /// Bytes of `flow` that wait for a free window; of a long queue its front counts.
+    /// Bytes of `flow` among the first [`FLOW_LOOK`] packets of the queue.
     fn flow_bytes(&self, flow: u64) -> u64 {
         if self.carries_streams() {
             return self.backlog_bytes();
@@ -324,17 +307,16 @@ impl LaneSender {
         of_flow.map(|queued| queued.datagram.len() as u64).sum()
     }
 
-    /// Bytes that wait for a free window, here and elsewhere.
+    /// Bytes that wait, in the queue and before it.
     fn backlog_bytes(&self) -> u64 {
         self.stats.queue_bytes + self.held_back.map_or(0, |held_back| held_back.bytes)
     }
 
-    /// Bytes of datagrams that wait for a free window.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.stats.queue_bytes as usize
     }
 
-    /// The packet that came in last ended a video frame, as is known now.
+    /// The newest packet ended a video frame, as is known only now.
     pub(crate) fn end_frame(&mut self) {
         match self.queue.back_mut() {
             Some(last) => last.ends_frame = true,
@@ -345,7 +327,6 @@ impl LaneSender {
         }
     }
 
-    /// The peer has the datagram sent as `kind` for the packet `id`.
     pub(crate) fn on_acknowledged(
         &mut self,
         now: Instant,
@@ -376,8 +357,7 @@ impl LaneSender {
         }
     }
 
-    /// Lets go of packets that were kept for repairs, and of those that another session need not
-    /// send on.
+    /// Forgets packets that no repair needs, and those that arrived by a repair.
     fn forget_done(&mut self) {
         while let Some((start, arrived)) = self.recovery.poll_arrived() {
             for id in start.of_mask(arrived) {
@@ -394,13 +374,13 @@ impl LaneSender {
         }
     }
 
-    /// Keeps from now on what [`LaneSender::take_unfinished`] hands out.
+    /// Records from now on what [`LaneSender::take_unfinished`] returns.
     pub(crate) fn keep_unfinished(&mut self) {
         self.unacknowledged.get_or_insert_default();
     }
 
-    /// Hands out all inner packets that the peer may not have and that are young enough to be of
-    /// use, oldest first, and forgets them: another session sends them on.
+    /// Takes the inner packets that the peer may lack and that have not expired, oldest first:
+    /// another session sends them on.
     pub(crate) fn take_unfinished(&mut self, now: Instant) -> Vec<Unfinished> {
         let mut packets = self.unacknowledged.as_mut().map(|kept| {
             kept.expire(now, self.age_max);
@@ -422,7 +402,7 @@ impl LaneSender {
                     let packet = inner_of(whole.freeze());
                     packets.push(Unfinished { since: queued.since, packet });
                 }
-                // Of one whose first fragments have left nothing can be made here either.
+                // A packet whose first fragments have left cannot be put together here.
                 None => self.stats.drops.count(DropReason::QueueExpired),
             }
         }
@@ -432,12 +412,10 @@ impl LaneSender {
         std::mem::take(packets)
     }
 
-    /// Packets that wait for a free window.
     pub(crate) fn waiting_packets(&self) -> u64 {
         self.queue.iter().filter(|queued| queued.ends_packet).count() as u64
     }
 
-    /// The datagram sent as `kind` for the packet `id` was lost on `path`.
     pub(crate) fn on_lost(&mut self, now: Instant, kind: TokenKind, id: PacketId, path: PathId) {
         let flow = self.flow_of(kind, id);
         self.scheduler.on_lost(now, path, flow);
@@ -448,20 +426,18 @@ impl LaneSender {
         }
     }
 
-    /// A part of the datagram that was cut as `number` is lost, or cannot leave.
     fn on_part_lost(&mut self, now: Instant, number: u32) {
         if let Some(Cut { kind: TokenKind::Source, id, path }) = self.cuts.on_lost(number) {
             self.recovery.on_lost(now, id, path);
         }
     }
 
-    /// Whether packets, or repairs, wait for a path with room.
     pub(crate) fn has_backlog(&self) -> bool {
         !self.queue.is_empty() || !self.again.is_empty() || !self.repairs.is_empty()
     }
 
-    /// Sends what may leave now: copies that wait for their path and repairs first, since they are
-    /// older, then the queue. What room is left then is to spare, and the recovery may use it.
+    /// Sends what may leave: waiting copies and repairs, which are older, then the queue. The
+    /// recovery may use the room that is left then.
     pub(crate) fn transmit(&mut self, now: Instant, carrier: &mut impl Carrier) {
         if self.is_idle() {
             self.settle_age();
@@ -493,8 +469,8 @@ impl LaneSender {
         }
     }
 
-    /// Whether nothing waits and nothing is under way: to look at the paths for each lane is a good
-    /// part of a turn's work, and most lanes are idle.
+    /// Whether nothing waits or is in flight. Most lanes are idle, and looking at the paths costs a
+    /// good part of a turn.
     fn is_idle(&self) -> bool {
         let sends_nothing = !self.has_backlog() && self.copies.is_empty() && !self.has_new_parts;
         let awaits_nothing = self.encoder.is_empty()
@@ -516,7 +492,6 @@ impl LaneSender {
         earliest([insurance, self.recovery.poll_timeout(), queued, again, repair, copy])
     }
 
-    /// The paths with what waits for each, and any use allowed.
     fn offers<'a>(&self, paths: &'a [PathSnapshot]) -> Vec<PathOffer<'a>> {
         let nothing_waits = self.repairs.is_empty() && self.copies.is_empty();
         let offer = |snapshot: &'a PathSnapshot| {
@@ -530,18 +505,16 @@ impl LaneSender {
     }
 }
 
-/// What follows when the queue has room.
+/// What follows when the queue has room, and the urgency of the most urgent of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldBack {
     pub(crate) bytes: u64,
-    /// Of the most urgent of it.
     pub(crate) urgency: Urgency,
 }
 
-/// How many packets of the queue are looked at for those of one flow.
+/// How many packets of the queue [`LaneSender::flow_bytes`] examines.
 const FLOW_LOOK: usize = 32;
-/// How much longer than its packets' expiry a range may last, at most: t of CellFusion section
-/// 4.4.2.
+/// How much longer than its packets a range may last: t of CellFusion section 4.4.2.
 const RANGE_SPAN: Duration = Duration::from_millis(60);
 
 #[cfg(test)]

@@ -1,20 +1,19 @@
-//! Of which flow packets are that may have to leave again.
+//! The flows of packets that may leave again.
 
 use std::collections::VecDeque;
 
 use roadweave_proto::PacketId;
 
-/// The flows of packets that have left, as long as their bytes are kept: so nothing is read twice.
+/// Flows of sent packets whose bytes are kept, so that no packet is parsed twice.
 #[derive(Debug, Default)]
 pub(crate) struct SentFlows {
-    /// The packet of the first flow.
     first: PacketId,
-    /// For consecutive packets.
+    /// For consecutive packets from `first` on.
     flows: VecDeque<u64>,
 }
 
 impl SentFlows {
-    /// The packet `id` of `flow` leaves for the first time, IDs ascending without gaps.
+    /// Packet `id` of `flow` leaves for the first time, IDs without gaps.
     pub(crate) fn on_sent(&mut self, id: PacketId, flow: u64) {
         if self.flows.len() >= FLOWS_MAX {
             self.pop();
@@ -32,19 +31,17 @@ impl SentFlows {
         }
     }
 
-    /// The flow of a packet; 0 if it is not known.
+    /// The flow of a packet; 0 if it is unknown.
     pub(crate) fn of(&self, id: PacketId) -> u64 {
         let at = usize::try_from(id.distance(self.first)).ok();
         at.and_then(|at| self.flows.get(at)).copied().unwrap_or_default()
     }
 
-    /// The packets whose flows are known, ascending.
     pub(crate) fn ids(&self) -> impl Iterator<Item = PacketId> + use<> {
         let first = self.first;
         (0..self.flows.len() as u32).map(move |at| first.plus(at))
     }
 
-    /// Bytes that are held.
     pub(crate) fn memory(&self) -> usize {
         self.flows.len() * size_of::<u64>()
     }
@@ -52,17 +49,15 @@ impl SentFlows {
     fn pop(&mut self) {
         self.flows.pop_front();
         self.first = self.first.next();
-        // Room that a burst needed is not kept for the next one.
+        // Capacity that a burst needed is released.
         if self.flows.capacity() > ROOM_KEPT && self.flows.len() < self.flows.capacity() / 4 {
             self.flows.shrink_to(self.flows.capacity() / 2);
         }
     }
 }
 
-/// 1 MiB. From the oldest packet that is kept to the newest there are seldom more; those before
-/// them count as of no flow.
+/// 1 MiB. More packets are seldom kept; earlier ones count as flow 0.
 const FLOWS_MAX: usize = 1 << 17;
-/// So many have room in any case.
 const ROOM_KEPT: usize = 1 << 10;
 
 #[cfg(test)]

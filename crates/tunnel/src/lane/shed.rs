@@ -1,4 +1,4 @@
-//! What of a video waits in vain when there is more of it than the paths carry.
+//! Drops whole video frames when there is more video than the paths carry.
 //!
 //! ```text
 //! a packet at the front ─► its frame ─► decided before? ─► as all of its frame
@@ -7,24 +7,22 @@
 //!                                                          else it stays
 //! ```
 //!
-//! A frame without one of its packets is worth nothing. A queue that lets go of whatever expires
-//! damages every frame as soon as there is a little more than the paths carry, and a viewer sees
-//! nothing any more. So frames are given up as wholes, and not in a row, so that the picture moves.
+//! A frame without one of its packets is useless. A queue that drops whatever expires damages every
+//! frame as soon as there is slightly too much. So whole frames are given up, and not in a row, so
+//! that the picture moves.
 //!
-//! A queue that is long for a moment is none of our business: a path was blocked, and the others
-//! will take what waits. It *stands* when everything has waited longer than the lane's deadline for
-//! a second: then waiting longer helps nobody, and all that follows is late as well. That is
-//! CoDel's criterion (RFC 8289 section 3.2), for frames, and with an interval that outlasts a
-//! blocked path.
+//! A queue that is long for a moment is left alone: a path was blocked, and the others will take
+//! what waits. It *stands* when everything has waited longer than the lane's deadline for a second:
+//! CoDel's criterion (RFC 8289 section 3.2), for frames, with an interval that outlasts a blocked
+//! path.
 //!
-//! And a frame whose first packet would have expired by now goes, with all that still waits of it:
-//! LoLa's deadline is that of a frame (section 3.4). A lane that lets nothing be late has only
-//! this.
+//! A frame whose first packet would have expired also goes, with all that waits of it: LoLa's
+//! deadline is that of a frame (section 3.4). A lane in which nothing may be late has only this
+//! rule.
 //!
-//! Frames are told by their RTP timestamps, which SRTP leaves in the clear. Packets without one,
-//! and frames of a single packet (which are sound, or small), are never given up here. Nor are
-//! those of a timestamp that goes on after its frame is over: that clock stands still, and what it
-//! sends has no frames.
+//! Frames are identified by RTP timestamps, which SRTP leaves in the clear. Packets without one,
+//! and frames of a single packet (sound, or small), are never given up; nor are those of a
+//! timestamp that continues after its frame is over, since that clock stands still.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,7 +30,6 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 use roadweave_proto::wire::RtpHeader;
 
-/// A frame of a video in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     flow: u64,
@@ -41,7 +38,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The frame of a packet with the RTP header `rtp`; `flow`: a hash of its 5-tuple.
+    /// The frame of a packet with header `rtp` in the flow with this hash.
     pub(crate) fn new(flow: u64, rtp: &RtpHeader) -> Self {
         Self { flow, source: rtp.ssrc, timestamp: rtp.timestamp }
     }
@@ -51,14 +48,13 @@ impl Frame {
     }
 }
 
-/// Decides which frames of a lane are sent.
 #[derive(Debug)]
 pub(crate) struct Shedder {
-    /// How long a packet may wait before it is late; `None` if none that is late waits.
+    /// The wait after which a packet is late; `None` if late packets are not sent.
     deadline: Option<Duration>,
-    /// Since when every packet has waited longer than that.
+    /// Since when every packet has been late.
     late_since: Option<Instant>,
-    /// The last frames, oldest first.
+    /// Recent frames, oldest first.
     decided: VecDeque<Decided>,
 }
 
@@ -69,22 +65,22 @@ struct Decided {
     first: Instant,
     last: Instant,
     stays: bool,
-    /// Whether its timestamp goes on after a frame would have been over.
+    /// Whether its timestamp continues after a frame would be over.
     stands_still: bool,
 }
 
 impl Shedder {
-    /// A shedder for a lane whose packets are late after `deadline`, and are still sent.
+    /// For a lane whose packets are late after `deadline` and still sent.
     pub(crate) fn new(deadline: Duration) -> Self {
         Self { deadline: Some(deadline), late_since: None, decided: VecDeque::new() }
     }
 
-    /// A shedder that gives up what has expired, and nothing else.
+    /// Gives up only what has expired.
     pub(crate) fn of_deadlines() -> Self {
         Self { deadline: None, late_since: None, decided: VecDeque::new() }
     }
 
-    /// A packet that came at `since` leaves, or is about to.
+    /// A packet that came at `since` is at the front.
     pub(crate) fn on_front(&mut self, now: Instant, since: Instant) {
         if self.deadline.is_none_or(|deadline| now.since(since) <= deadline) {
             self.late_since = None;
@@ -93,14 +89,12 @@ impl Shedder {
         }
     }
 
-    /// Nothing waits.
     pub(crate) fn on_empty(&mut self) {
         self.late_since = None;
     }
 
-    /// Whether a packet of `frame` that came at `since` is to be sent: decided once for each frame.
-    ///
-    /// `is_alone`: whether no other packet of its frame waits behind the first one.
+    /// Whether a packet of `frame` that came at `since` is sent; decided once per frame.
+    /// `is_alone`: whether no other packet of its frame waits.
     pub(crate) fn stays(
         &mut self,
         now: Instant,
@@ -128,7 +122,7 @@ impl Shedder {
         stays
     }
 
-    /// A packet of `frame` that came at `since` has expired: none of it is of use any more.
+    /// A packet of `frame` that came at `since` has expired, which makes the frame useless.
     pub(crate) fn on_expired(&mut self, frame: Frame, since: Instant) {
         match self.find(frame, since) {
             Some(known) => known.stays = known.stands_still,
@@ -136,8 +130,8 @@ impl Shedder {
         }
     }
 
-    /// Whether a packet of `frame` that came at `since` is none to be sent, since the frame's first
-    /// came `age_max` ago. What comes so long after it is of no frame.
+    /// Whether a packet of `frame` is dropped because the frame's first came `age_max` ago. A
+    /// packet that comes so long after it belongs to no frame.
     pub(crate) fn is_late(
         &mut self,
         now: Instant,
@@ -154,7 +148,7 @@ impl Shedder {
         is_late
     }
 
-    /// How many frames in a row are given up for one that is sent.
+    /// How many frames in a row are given up per frame sent.
     fn to_give_up(&self, now: Instant, since: Instant) -> usize {
         let Some(deadline) = self.deadline else { return 0 };
         if self.late_since.is_none_or(|late| now.since(late) < LATE_MIN) {
@@ -164,7 +158,7 @@ impl Shedder {
         IN_A_ROW_MAX.min((now.since(since).as_micros() / step) as usize)
     }
 
-    /// What was decided of `frame`. A source may use the same timestamp for ever, so a frame ends.
+    /// The decision on `frame`. A source may reuse a timestamp forever, so a frame ends.
     fn find(&mut self, frame: Frame, since: Instant) -> Option<&mut Decided> {
         let is_it = |known: &&mut Decided| {
             let goes_on = since < (known.last + PAUSE_MAX).min(known.first + FRAME_MAX);
@@ -187,22 +181,20 @@ impl Shedder {
 }
 
 impl Decided {
-    /// A packet that came at `since` has the timestamp of this frame, which is over.
     fn stand_still(&mut self, since: Instant) {
         (self.last, self.stays, self.stands_still) = (since, true, true);
     }
 }
 
-/// How long everything is late before frames are given up: longer than a path is blocked as a rule.
+/// How long all must be late before frames are given up: longer than paths are usually blocked.
 const LATE_MIN: Duration = Duration::from_secs(1);
-/// Frames that are given up in a row, at most: at 30 per second the picture still moves each 167
-/// ms.
+/// Frames given up in a row, at most: at 30 a second the picture moves every 167 ms.
 const IN_A_ROW_MAX: usize = 4;
 /// The longest pause between two packets of a frame.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// The longest time that the packets of a frame come in: a key frame that its sender spreads.
+/// The longest time over which a sender spreads a (key) frame.
 const FRAME_MAX: Duration = Duration::from_millis(1000);
-/// Frames that are remembered, at most: a second of many videos.
+/// Frames remembered, at most: a second of many videos.
 const DECIDED_MAX: usize = 1024;
 
 #[cfg(test)]
@@ -217,14 +209,14 @@ mod tests {
         Frame { flow: 1, source, timestamp }
     }
 
-    /// A queue that stands since 0 and is looked at after a second.
+    /// A queue that has been standing since 0, after a second.
     fn standing() -> Shedder {
         let mut shedder = Shedder::new(Duration::from_millis(100));
         shedder.on_front(at(1000), at(800));
         shedder
     }
 
-    /// What becomes of 12 frames that have waited for `age_ms`, from `from_ms` on.
+    /// What becomes of 12 frames of age `age_ms`, from `from_ms` on.
     fn decisions(shedder: &mut Shedder, from_ms: u64, age_ms: u64) -> String {
         let stays = |number: u32| {
             let now = at(from_ms + u64::from(number));

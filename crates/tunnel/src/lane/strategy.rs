@@ -1,7 +1,7 @@
 //! A strategy: a scheduler and a recovery under one name.
 //!
-//! [`STRATEGIES`] is the table of the product. Another program adds its own in a table of the same
-//! kind ([`Strategy::find`]); docs/add-a-strategy.md shows how.
+//! [`STRATEGIES`] is the product's table. Other programs add their own tables ([`Strategy::find`]);
+//! see docs/add-a-strategy.md.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lane::shed::Shedder;
 
-/// A named choice of scheduler and recovery. The name is looked up once, when it is read.
+/// A scheduler and a recovery, by name. The name is looked up when it is read.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Strategy {
@@ -27,7 +27,7 @@ pub struct Strategy {
     entry: &'static StrategyEntry,
 }
 
-/// A strategy's name that is not known.
+/// An unknown strategy name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown strategy \"{name}\"; known are: {known}")]
 pub struct UnknownStrategy {
@@ -40,7 +40,7 @@ pub struct UnknownStrategy {
 #[error("strategy \"{0}\" names an uplink, and uplinks are not known here")]
 pub struct NamesUplink(String);
 
-/// What a name stands for: a line in a table of strategies.
+/// A row in a table of strategies.
 #[derive(Debug)]
 pub struct StrategyEntry {
     name: NamePattern,
@@ -54,34 +54,33 @@ pub struct StrategyEntry {
     acknowledged_on_all: bool,
 }
 
-/// Makes the scheduler of a lane from the name's parameter, empty where it has none; `None` where
-/// there is no scheduler with such a parameter.
+/// Makes a lane's scheduler from the name's parameter (empty without one); `None` if the parameter
+/// is invalid.
 pub type MakeScheduler = fn(&str, SchedulerConfig) -> Option<Box<dyn Scheduler>>;
 
-/// Makes the recovery of a lane from the name's parameter, empty where it has none; `None` where
-/// there is no recovery with such a parameter.
+/// Makes a lane's recovery from the name's parameter (empty without one); `None` if the parameter
+/// is invalid.
 pub type MakeRecovery = fn(&str, RecoveryConfig) -> Option<Box<dyn Recovery>>;
 
-/// How long a packet that was sent may be needed.
+/// How long a packet may be needed after it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// While it is of use to the applications of most lanes.
+    /// While it is useful to most applications.
     UntilExpired,
-    /// While it is of use to the applications of most lanes; and what waits of a video is kept or
-    /// given up by whole frames, unless the lane is patient.
+    /// As `UntilExpired`; and waiting video is kept or given up by whole frames, unless the lane is
+    /// patient.
     WholeFrames,
     /// Until a reliable recovery gives it up.
     UntilGivenUp,
-    /// Until the lane's deadline, of a video by whole frames: what is late makes what follows late
-    /// as well.
+    /// Until the lane's deadline, of video by whole frames, since late packets delay those behind.
     ToDeadline,
 }
 
 use Keeps::{ToDeadline, UntilExpired, UntilGivenUp, WholeFrames};
 
 impl StrategyEntry {
-    /// A strategy that sends no coded packets. `name`: from a `<` on it is a parameter. `when`: one
-    /// sentence that says when to choose it.
+    /// A strategy without coded packets. `name`: a `<` begins a parameter. `when`: a sentence that
+    /// says when to choose it.
     pub const fn new(
         name: &'static str,
         when: &'static str,
@@ -102,28 +101,28 @@ impl StrategyEntry {
         }
     }
 
-    /// Its recovery sends coded packets.
+    /// Sets that its recovery sends coded packets.
     pub const fn coded(self) -> Self {
         Self { codes: true, ..self }
     }
 
-    /// Its packets are paced so, whatever the lane says.
+    /// Sets its pacing, which overrules the lane's.
     pub const fn paced_by(self, pacing: Pacing) -> Self {
         Self { pacing: Some(pacing), ..self }
     }
 
-    /// The peer acknowledges its packets on all paths: a disturbed way back then delays nothing
-    /// (LoLa section 3.1).
+    /// Has its packets acknowledged on all paths, so that a disturbed way back delays nothing (LoLa
+    /// section 3.1).
     pub const fn acknowledged_on_all(self) -> Self {
         Self { acknowledged_on_all: true, ..self }
     }
 
-    /// A repair that its path holds back for long does not go to another one.
+    /// Keeps repairs on the path that holds them back.
     pub const fn leaving_repairs_where_they_are(self) -> Self {
         Self { moves_repairs: false, ..self }
     }
 
-    /// The name, with its parameter between `<` and `>` if it has one.
+    /// The name; a parameter is between `<` and `>`.
     pub const fn name(&self) -> &'static str {
         self.name.0
     }
@@ -245,7 +244,7 @@ impl Strategy {
     /// The strategy called `name` in the first of `tables` that has it.
     ///
     /// # Errors
-    /// When none of them has it; the message lists what they have.
+    /// If none has it; the message lists the known names.
     pub fn find(name: &str, tables: &[&'static [StrategyEntry]]) -> Result<Self, UnknownStrategy> {
         let entries = || tables.iter().copied().flatten();
         match entries().find(|entry| entry.fits(name)) {
@@ -257,7 +256,7 @@ impl Strategy {
         }
     }
 
-    /// The names of `table` that have no parameter.
+    /// The names in `table` without a parameter.
     pub fn plain_names(table: &'static [StrategyEntry]) -> impl Iterator<Item = &'static str> {
         table.iter().filter_map(|entry| entry.name.plain())
     }
@@ -266,7 +265,7 @@ impl Strategy {
         self.entry.name.parameter(&self.name).expect("the name was found by it")
     }
 
-    /// The uplink that it needs, by its name: that of `single:<uplink>`.
+    /// The uplink of `single:<uplink>`.
     pub fn uplink(&self) -> Option<&str> {
         self.entry.name().ends_with("<uplink>").then(|| self.parameter())
     }
@@ -276,10 +275,7 @@ impl Strategy {
         &self.name
     }
 
-    /// Checks that it can be used.
-    ///
-    /// # Errors
-    /// When it names an uplink and uplinks have no names here.
+    /// Fails if it names an uplink and uplinks have no names here.
     pub(crate) fn check(&self, names_uplinks: bool) -> Result<(), NamesUplink> {
         match self.uplink() {
             Some(_) if !names_uplinks => Err(NamesUplink(self.name.clone())),
@@ -287,22 +283,20 @@ impl Strategy {
         }
     }
 
-    /// The scheduler of a lane.
     pub(crate) fn scheduler(&self, lane: SchedulerConfig) -> Box<dyn Scheduler> {
         let scheduler = (self.entry.scheduler)(self.parameter(), lane)
             .expect("the parameter was checked when the name was read");
-        // A strategy that names an uplink uses it whatever its policy.
+        // A strategy that names an uplink ignores its policy.
         if self.uplink().is_some() { scheduler } else { Box::new(Policed::new(scheduler)) }
     }
 
-    /// The recovery of a lane.
     pub(crate) fn recovery(&self, lane: RecoveryConfig) -> Box<dyn Recovery> {
         (self.entry.recovery)(self.parameter(), lane)
             .expect("the parameter was checked when the name was read")
     }
 
-    /// How long a packet may wait, and be needed for a repair once it was sent; `deadline` and
-    /// `expire_after` are the lane's, which overrules what the strategy would do by itself.
+    /// How long a packet may wait, and be needed for a repair after it was sent. `deadline` and
+    /// `expire_after` are the lane's, and take precedence.
     pub(crate) fn keeps_for(&self, deadline: Duration, expire_after: Option<Duration>) -> Duration {
         let own = match self.entry.keeps {
             ToDeadline => return expire_after.map_or(deadline, |age| age.min(deadline)),
@@ -312,27 +306,25 @@ impl Strategy {
         expire_after.unwrap_or(own).min(Promise::AGE_MAX)
     }
 
-    /// Whether it sends coded packets: then its lane may be insured, and patient.
+    /// Whether it sends coded packets; its lane may then have insurance, and be patient.
     pub fn codes(&self) -> bool {
         self.entry.codes
     }
 
-    /// Whether a repair that its path holds back for long goes to another one.
     pub(crate) fn moves_repairs(&self) -> bool {
         self.entry.moves_repairs
     }
 
-    /// Whether what comes is acknowledged on all paths.
     pub(crate) fn wants_acknowledgements_on_all(&self) -> bool {
         self.entry.acknowledged_on_all
     }
 
-    /// How its packets are paced in a lane for which `pacing` is set.
+    /// Its pacing in a lane with `pacing`.
     pub(crate) fn pacing(&self, pacing: Pacing) -> Pacing {
         self.entry.pacing.unwrap_or(pacing)
     }
 
-    /// What decides which frames of a video are sent, if it is by whole frames that some are not.
+    /// The lane's shedder, if it gives up video by whole frames.
     pub(crate) fn shedder(&self, lane: SchedulerConfig) -> Option<Shedder> {
         match self.entry.keeps {
             WholeFrames if !lane.patient => Some(Shedder::new(lane.deadline)),

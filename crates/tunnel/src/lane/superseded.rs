@@ -1,7 +1,6 @@
-//! Video that is worth nothing any more, because its encoder has begun anew with a later frame.
+//! Video that became useless because its encoder restarted with a later frame.
 //!
-//! It goes by the RTP timestamp, so that a word of it may come before the packets that it is of or
-//! after them: they take different ways to the tunnel.
+//! Identified by RTP timestamp, so that the notice may come before or after the packets.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,12 +9,12 @@ use roadweave_proto::Instant;
 use roadweave_proto::wire::{InnerPacket, RtpHeader};
 use serde::{Deserialize, Serialize};
 
-/// What is older of one RTP stream than a frame that needs none of it.
+/// All packets of an RTP stream before a frame that needs none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Superseded {
     /// The stream's source (RFC 3550 section 5.1).
     pub ssrc: u32,
-    /// The RTP timestamp of that frame; timestamps wrap.
+    /// The RTP timestamp of that frame, which may wrap.
     pub timestamp: u32,
 }
 
@@ -25,7 +24,6 @@ impl Superseded {
         ssrc == self.ssrc && is_older
     }
 
-    /// Whether an inner packet is of what is older.
     pub(super) fn covers_packet(self, packet: &[u8]) -> bool {
         rtp_of(packet).is_some_and(|header| self.covers(header.ssrc, header.timestamp))
     }
@@ -35,10 +33,9 @@ fn rtp_of(packet: &[u8]) -> Option<RtpHeader> {
     InnerPacket::parse(packet).ok()?.rtp()
 }
 
-/// What was superseded so recently that packets of it may still come in.
+/// Notices so recent that packets they cover may still come in.
 #[derive(Debug, Default)]
 pub(super) struct RecentlySuperseded {
-    /// Oldest first.
     words: VecDeque<(Instant, Superseded)>,
 }
 
@@ -51,7 +48,7 @@ impl RecentlySuperseded {
         self.words.push_back((now, superseded));
     }
 
-    /// Whether an inner packet that comes in now is of what is older.
+    /// Whether an inner packet that comes in now is covered.
     pub(super) fn covers(&mut self, now: Instant, packet: &[u8]) -> bool {
         while self.words.front().is_some_and(|(since, _)| now.since(*since) >= LASTS) {
             self.words.pop_front();
@@ -66,9 +63,9 @@ impl RecentlySuperseded {
     }
 }
 
-/// How long packets may come in behind a word that they are superseded; a wrong word costs no more.
+/// How long a notice covers packets that come in; a wrong one does no more harm.
 const LASTS: Duration = Duration::from_millis(100);
-/// Streams that are remembered, at most.
+/// Streams remembered, at most.
 const WORDS_MAX: usize = 8;
 
 #[cfg(test)]

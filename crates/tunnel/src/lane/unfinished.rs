@@ -1,4 +1,4 @@
-//! Packets that the peer does not have for certain, so that another session can send them on.
+//! Packets that the peer may not have, so that another session can send them on.
 //!
 //! ```text
 //! leaves for the first time ─► kept ─┬─ it or its repair acknowledged ─► forgotten
@@ -6,8 +6,8 @@
 //!                                    └─ the peer is gone ──────────────► through the next session
 //! ```
 //!
-//! The pool of the encoder would not do: it keeps what a coded packet may cover, although the peer
-//! has it, and what is sent on to no purpose comes twice.
+//! The encoder's pool would not do: it also keeps packets that the peer has, which would come
+//! twice.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +16,6 @@ use bytes::{Bytes, BytesMut};
 use roadweave_proto::wire::{FragmentPosition, Symbol, split_predecessor, split_stamp};
 use roadweave_proto::{Instant, PacketId};
 
-/// An inner packet that the peer may not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unfinished {
     /// When it came from the device.
@@ -24,13 +23,10 @@ pub(crate) struct Unfinished {
     pub(crate) packet: Bytes,
 }
 
-/// Packets that have left and that the peer has not acknowledged, in a lane whose session may have
-/// a successor.
+/// Sent packets that are not acknowledged, in a lane whose session may have a successor.
 #[derive(Debug, Default)]
 pub(crate) struct Unacknowledged {
-    /// The ID of the first one.
     first: PacketId,
-    /// Of consecutive IDs.
     sent: VecDeque<Sent>,
     bytes: usize,
 }
@@ -43,7 +39,7 @@ struct Sent {
 }
 
 impl Unacknowledged {
-    /// A packet or a fragment leaves for the first time; IDs ascend without gaps.
+    /// A packet or fragment leaves for the first time, IDs without gaps.
     pub(crate) fn on_sent(&mut self, id: PacketId, since: Instant, symbol: Bytes) {
         if self.sent.is_empty() {
             self.first = id;
@@ -55,7 +51,7 @@ impl Unacknowledged {
         }
     }
 
-    /// The peer has a packet, or all that is needed for it.
+    /// The peer has a packet, or can decode it.
     pub(crate) fn on_done(&mut self, id: PacketId) {
         let at = usize::try_from(id.distance(self.first)).ok();
         if let Some(sent) = at.and_then(|at| self.sent.get_mut(at)) {
@@ -66,21 +62,20 @@ impl Unacknowledged {
         }
     }
 
-    /// Of how many symbols the first packet is, if the peer has all of them.
+    /// The number of symbols of the first packet, if the peer has all of them.
     fn first_done(&self) -> Option<usize> {
         let done = self.sent.iter().take_while(|sent| sent.is_done);
         done.zip(1..).find(|(sent, _)| sent.ends_packet()).map(|(_, count)| count)
     }
 
-    /// Forgets what is as old as `age_max`.
     pub(crate) fn expire(&mut self, now: Instant, age_max: Duration) {
         while self.sent.front().is_some_and(|sent| now.since(sent.since) >= age_max) {
             self.pop();
         }
     }
 
-    /// Hands out the inner packets that are not done, oldest first. Of one that was cut and of
-    /// which a fragment is forgotten nothing is left.
+    /// Takes the inner packets that are not done, oldest first; those with a forgotten fragment are
+    /// skipped.
     pub(crate) fn take(&mut self) -> Vec<Unfinished> {
         self.bytes = 0;
         let (mut packets, mut whole, mut all_done) = (Vec::new(), None::<BytesMut>, true);
@@ -120,15 +115,15 @@ impl Sent {
     }
 }
 
-/// The inner packet behind what a lane may have put before it.
+/// The inner packet behind a predecessor and a stamp.
 pub(crate) fn inner_of(body: Bytes) -> Bytes {
     let (_, inner) = split_predecessor(body);
     split_stamp(inner).1
 }
 
-/// More packets than this are never in flight.
+/// More packets are never in flight.
 const PACKETS_MAX: usize = 1 << 15;
-/// Bytes that are kept at most; most of them are in the encoder's pool as well, and counted there.
+/// Bytes kept, at most; most are also in the encoder's pool, and counted there.
 const BYTES_MAX: usize = 8 << 20;
 
 #[cfg(test)]
@@ -173,7 +168,7 @@ mod tests {
         for (id, (position, body)) in (0..).zip(parts) {
             kept.on_sent(PacketId(id), at(1), symbol(position, body));
         }
-        // The first fragment has arrived, the others have not.
+        // The first fragment has arrived.
         kept.on_done(PacketId(0));
         assert_eq!(packets(&mut kept), [b"Eabcde".to_vec(), b"Ef".to_vec()]);
         kept.on_sent(PacketId(5), at(1), symbol(Last, b"h"));

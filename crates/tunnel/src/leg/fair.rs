@@ -1,8 +1,8 @@
-//! What waits for a leg, by tenant: each gets as many bytes as any other that waits.
+//! The queue of a leg, fair in bytes among waiting tenants.
 //!
-//! Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995): a tenant at its turn sends as much
-//! as its quantum and what it has left of earlier turns, and goes to the end. When all room is
-//! taken, the tenant that holds most loses its oldest; what is old goes for all.
+//! Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995): at its turn a tenant sends its
+//! quantum and what is left of earlier turns. When the queue is full, the tenant with the most
+//! bytes loses its oldest datagram; old datagrams are dropped for all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,25 +12,24 @@ use roadweave_proto::{DropReason, Instant};
 
 use super::TenantId;
 
-/// Told of what was discarded.
+/// Receives drops.
 pub(super) type Drop<'a> = &'a mut dyn FnMut(TenantId, DropReason);
 
-/// Datagrams that wait, by tenant.
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
-    /// Of tenants that have something.
+    /// Tenants with waiting datagrams.
     flows: BTreeMap<TenantId, Flow>,
-    /// The tenants in the order of their turns.
+    /// Tenants in the order of their turns.
     turns: VecDeque<TenantId>,
     bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct Flow {
-    /// With the time that each came, and whether it is to be sent again if it is lost.
+    /// With the arrival time, and whether it is sent again if lost.
     datagrams: VecDeque<(Instant, (Bytes, bool))>,
     bytes: usize,
-    /// What it may still send at this turn.
+    /// Bytes it may still send at this turn.
     deficit: usize,
 }
 
@@ -67,7 +66,7 @@ impl FairQueue {
         }
     }
 
-    /// The datagram whose turn it is.
+    /// The next datagram.
     pub(super) fn pop(
         &mut self,
         now: Instant,
@@ -83,7 +82,7 @@ impl FairQueue {
                 drop(tenant, DropReason::QueueExpired);
             }
             let Some((_, (next, _))) = flow.datagrams.front() else {
-                // Whoever has nothing saves nothing for later.
+                // An idle tenant saves nothing for later.
                 self.flows.remove(&tenant);
                 self.turns.pop_front();
                 continue;
@@ -117,18 +116,17 @@ impl FairQueue {
     }
 }
 
-/// Bytes of memory that a datagram takes which waits, about.
+/// Approximate memory of a waiting datagram.
 pub(super) fn cost(datagram: &Bytes) -> usize {
     datagram.len() + OVERHEAD_BYTES
 }
 
-/// What may wait in all: a tenth of a second at 600 Mbit/s.
+/// Waiting bytes, at most: a tenth of a second at 600 Mbit/s.
 const BYTES_MAX: usize = 8 << 20;
-/// What a datagram costs beside its bytes.
 const OVERHEAD_BYTES: usize = 64;
-/// What waits longer is of no use to video, and a queue that other traffic can do without.
+/// Older datagrams are useless to video, and other traffic does without such a queue.
 const AGE_MAX: Duration = Duration::from_millis(250);
-/// What a tenant may send in a turn: a packet at least.
+/// Bytes per turn: at least a packet.
 const QUANTUM: usize = 1_600;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How a session treats its packets, and what of it may change while it lives.
+//! The settings of a session, and which of them may change.
 
 use std::mem::discriminant;
 
@@ -6,25 +6,24 @@ use ipnet::IpNet;
 
 use crate::lane::{LANES_MAX, LaneConfig, NamesUplink, Strategy};
 
-/// What a session holds at most unless it is told otherwise, bytes: both directions at 190 Mbit/s,
-/// the rate for which encoders and decoders are made.
+/// The default limit of a session's memory, bytes: both directions at 190 Mbit/s, the rate for
+/// which encoders and decoders are made.
 pub const MEMORY_MAX: usize = 64 << 20;
 
-/// How a session treats its packets.
+/// The settings of a session.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
-    /// The lanes of the sending direction, at least one and at most [`LANES_MAX`]; a packet goes to
-    /// the first whose rule matches, otherwise to the last.
+    /// The sending lanes, 1 to [`LANES_MAX`]; a packet goes to the first with a matching rule, or
+    /// else to the last.
     pub lanes: Vec<LaneConfig>,
     /// Source addresses that the peer may use; `None` for all.
     pub peer_sources: Option<Vec<IpNet>>,
-    /// How the frames of streams are sent, if both ends carry such: a lane behind the others, which
-    /// takes nothing else.
+    /// The lane for frames of streams, if both ends support them; it is last and carries nothing
+    /// else.
     pub streams: Option<LaneConfig>,
-    /// The most bytes that it may hold, in all lanes and both directions; the oldest of it goes
-    /// when that is used up.
+    /// Memory limit of all lanes in both directions, bytes; the oldest data is dropped beyond it.
     pub memory_max: usize,
-    /// The seed of the coefficients' seeds.
+    /// Seeds the generator of coefficient seeds.
     pub seed: u64,
 }
 
@@ -36,7 +35,7 @@ impl SessionConfig {
     }
 }
 
-/// Why no session can be made.
+/// Why a session cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// No lane, or more than [`LANES_MAX`].
@@ -56,7 +55,7 @@ pub enum SetError {
     Lane {
         /// The name that was given.
         lane: String,
-        /// The names that there are.
+        /// The existing names.
         known: String,
     },
     /// No lane, or more than [`LANES_MAX`].
@@ -67,12 +66,11 @@ pub enum SetError {
     Strategy(#[from] NamesUplink),
 }
 
-/// Whether a lane asks what the flows are.
 pub(super) fn needs_flows(lanes: &[LaneConfig]) -> bool {
     lanes.iter().any(|lane| lane.rtp_frames || lane.rule.classes.is_some())
 }
 
-/// The place of the lane called `name`.
+/// The index of the lane called `name`.
 pub(crate) fn find_lane(lanes: &[LaneConfig], name: &str) -> Result<usize, SetError> {
     lanes.iter().position(|lane| lane.name == name).ok_or_else(|| {
         let known: Vec<&str> = lanes.iter().map(|lane| lane.name.as_str()).collect();
@@ -80,8 +78,8 @@ pub(crate) fn find_lane(lanes: &[LaneConfig], name: &str) -> Result<usize, SetEr
     })
 }
 
-/// Whether `new` lanes can take the place of `old` ones while packets are under way: the peer knows
-/// them by their numbers, and how they keep their order from their first packet on.
+/// Whether `new` lanes can replace `old` ones in a running session: the peer knows them by number,
+/// and the kind of order of each.
 pub(super) fn are_alike(old: &[LaneConfig], new: &[LaneConfig]) -> bool {
     let marks = |lane: &LaneConfig| (lane.name.clone(), discriminant(&lane.order));
     old.iter().map(marks).eq(new.iter().map(marks))

@@ -1,4 +1,4 @@
-//! What a session hands out, after the check of where it claims to come from.
+//! The session's output of inner packets, with a check of their source addresses.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -12,28 +12,26 @@ use super::SymbolQueue;
 use crate::lane::{Delivery, HELD_MAX, LANES_MAX};
 use crate::observe::{PacketLog, PacketStep};
 
-/// Inner packets that wait to be taken out, at most: all that the lanes may hold back, and some.
+/// Waiting inner packets, at most: all that the lanes may hold back, and some more.
 const INBOX_MAX: usize = 4096 + LANES_MAX * HELD_MAX;
 
-/// Where inner packets go that a lane delivers, unless they may not.
 #[derive(Debug)]
 pub(super) struct Exit {
-    /// Inner packets for this side's device, with where they go.
+    /// Inner packets for this side's device, with their destinations.
     pub(super) inbox: VecDeque<(IpAddr, Bytes)>,
     /// Packets and datagrams discarded outside the lanes.
     pub(super) drops: DropCounters,
-    /// Source addresses that the peer may use; `None` for all.
+    /// Source addresses that the peer may use; `None`: all.
     pub(super) sources: Option<Vec<IpNet>>,
-    /// Source addresses that the peer may not use in any case.
+    /// Source addresses that the peer may never use.
     pub(super) refused_sources: Vec<IpNet>,
-    /// What happens to packets of the receiving direction.
     pub(super) log: PacketLog,
-    /// Frames of streams, if the session carries such.
+    /// Set if the session carries streams.
     pub(super) symbols: Option<SymbolQueue>,
 }
 
 impl Exit {
-    /// Takes what a lane delivers, and counts what may not go out.
+    /// Takes a lane's delivery; drops and counts what is not allowed.
     pub(super) fn deliver(&mut self, now: Instant, lane: LaneId, delivery: Delivery) {
         let Delivery { id, decoded, packet } = delivery;
         if let Some(symbols) = &mut self.symbols
@@ -56,7 +54,7 @@ impl Exit {
     }
 }
 
-/// Where a packet of the peer goes, if it may come from where it says.
+/// The destination of a packet of the peer, if its source is allowed.
 pub(crate) fn check_inner(
     packet: &[u8],
     sources: Option<&[IpNet]>,

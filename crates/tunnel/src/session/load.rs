@@ -1,4 +1,4 @@
-//! The load of speed tests within a session, at the end that sends it and at the end that counts.
+//! The load of speed tests within a session, at the sending and at the receiving end.
 //!
 //! ```text
 //! begin_load ─► send_load: what room lanes leave, on the paths named ═► handle_load ─► counted
@@ -6,9 +6,8 @@
 //!                                            counted ◄─ quiet after "sent", or too late ─► poll_load
 //! ```
 //!
-//! Lanes go first: as long as one of them has something to send, no load leaves. Load is never sent
-//! again, is no part of a lane's figures, and comes to no device. Who sends more than was agreed
-//! has it counted as [`DropReason::UnaskedLoad`].
+//! No load leaves while a lane has a backlog. Load is not repeated, is in no lane's counters, and
+//! reaches no device. Load that was not agreed is counted as [`DropReason::UnaskedLoad`].
 
 use std::time::Duration;
 
@@ -23,13 +22,13 @@ use crate::carrier::Carrier;
 use crate::lane::{DatagramContent, LaneDatagram, LaneSender};
 use crate::rate::Limit;
 
-/// Load that is no more than this late belongs to its test: queues of links are seconds long.
+/// How late load still counts for its test: queues of links are seconds long.
 pub(crate) const LATE_MAX: Duration = Duration::from_secs(3);
-/// When nothing has come for so long after the other end has sent all, nothing will.
+/// Silence after the other end has sent all that ends a test.
 const QUIET: Duration = Duration::from_millis(500);
-/// Datagrams of one turn on one path, which pacers bound before that.
+/// Datagrams per turn and path, if pacers allow as many.
 const BATCH: usize = 1024;
-/// How long what could not be said waits.
+/// Delay of the next attempt to send a control message.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// What a session has carried for speed tests.
@@ -46,13 +45,11 @@ pub struct LoadStats {
 }
 
 impl LoadStats {
-    /// Whether there was no test.
     pub(super) fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Load that is to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadPlan {
     pub(crate) test: TestId,
@@ -61,27 +58,26 @@ pub(crate) struct LoadPlan {
     pub(crate) bytes: u64,
 }
 
-/// Load that is expected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadExpected {
     pub(crate) test: TestId,
     /// How long the other end sends.
     pub(crate) duration: Duration,
     pub(crate) bytes: u64,
-    /// After this nothing counts.
+    /// Later load does not count.
     pub(crate) until: Instant,
 }
 
-/// What became of load that was expected.
+/// The result of expected load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadReceived {
     pub(crate) test: TestId,
     pub(crate) counts: LoadCounts,
-    /// What the other end says that it sent, if it has.
+    /// What the other end reports to have sent.
     pub(crate) sent: Option<LoadCounts>,
 }
 
-/// The load that a session sends and expects: at most one test each.
+/// The load that a session sends and expects: one test each at most.
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     sending: Option<Sending>,
@@ -112,7 +108,7 @@ struct Receiving {
 }
 
 impl Session {
-    /// Sends load from now on. What was sent before for another test ends without a word.
+    /// Starts to send load; an earlier test ends without a report.
     pub(crate) fn begin_load(&mut self, plan: LoadPlan) {
         self.loads.sent = None;
         self.loads.sending = Some(Sending {
@@ -125,7 +121,7 @@ impl Session {
         });
     }
 
-    /// Sends no more load for `test`, and waits for none; the other end is told what was sent.
+    /// Ends `test` in both directions; the other end still gets the sum of what was sent.
     pub(crate) fn stop_load(&mut self, now: Instant, test: TestId) {
         self.loads.receiving.take_if(|receiving| receiving.expected.test == test);
         let of_test = |sending: &&mut Sending| sending.plan.test == test;
@@ -134,7 +130,7 @@ impl Session {
         }
     }
 
-    /// Counts load from now on.
+    /// Starts to count load.
     pub(crate) fn expect_load(&mut self, now: Instant, expected: LoadExpected) {
         self.loads.receiving = Some(Receiving {
             expected,
@@ -146,23 +142,22 @@ impl Session {
         });
     }
 
-    /// Neither sends nor expects any load from now on, and says nothing of it.
+    /// Ends all tests without a report.
     pub(crate) fn forget_load(&mut self) {
         let stats = self.loads.stats;
         self.loads = Loads { stats, ..Loads::default() };
     }
 
-    /// Whether a test is under way.
+    /// Whether a test is running.
     pub(crate) fn has_load(&self) -> bool {
         self.loads.sending.is_some() || self.loads.receiving.is_some()
     }
 
-    /// Whether load waits for room on a path.
     pub(super) fn sends_load(&self) -> bool {
         self.loads.sending.is_some()
     }
 
-    /// The other end has sent all of the load of `test`.
+    /// The other end has sent all load of `test`.
     pub(crate) fn on_load_sent(&mut self, now: Instant, test: TestId, counts: LoadCounts) {
         let of_test = |receiving: &&mut Receiving| receiving.expected.test == test;
         if let Some(receiving) = self.loads.receiving.as_mut().filter(of_test) {
@@ -170,7 +165,6 @@ impl Session {
         }
     }
 
-    /// Takes a datagram of load.
     pub(super) fn handle_load(&mut self, now: Instant, load: &Load) {
         let bytes = load.len() as u64;
         let receiving = self.loads.receiving.as_mut();
@@ -182,7 +176,6 @@ impl Session {
         self.loads.stats.received_bytes += bytes;
     }
 
-    /// The peer has a datagram of load.
     pub(super) fn on_load_acknowledged(&mut self, rtt: Duration) {
         if let Some(sending) = &mut self.loads.sending {
             sending.round_trips += rtt;
@@ -190,7 +183,7 @@ impl Session {
         }
     }
 
-    /// Sends what load the paths take that no lane wants, as far as `limit` lets it pass.
+    /// Sends load into the room that no lane needs, within `limit`.
     pub(crate) fn send_load(
         &mut self,
         now: Instant,
@@ -204,7 +197,7 @@ impl Session {
         sending.waits_until = None;
         if !sending.is_over(now) {
             if self.senders.iter().any(LaneSender::has_backlog) {
-                // What lets the lane send wakes this as well.
+                // What wakes the lane wakes this as well.
                 return;
             }
             carrier.set_pacing(Pacing::Rate);
@@ -228,19 +221,19 @@ impl Session {
         }
     }
 
-    /// What was sent of the load that this end has sent last, once it is over.
+    /// The sum of the load that was sent last, once it is over.
     pub(crate) fn take_sent_load(&mut self) -> Option<(TestId, LoadCounts)> {
         self.loads.sent.take()
     }
 
-    /// What came of the load that is expected, once no more comes.
+    /// The result of expected load, once no more comes.
     pub(crate) fn poll_load(&mut self, now: Instant) -> Option<LoadReceived> {
         let receiving = self.loads.receiving.take_if(|it| it.over_at() <= now || it.is_whole())?;
         let (test, counts) = (receiving.expected.test, receiving.counts);
         Some(LoadReceived { test, counts, sent: receiving.sent.map(|(_, counts)| counts) })
     }
 
-    /// When [`Session::send_load`] or [`Session::poll_load`] has something to do.
+    /// When [`Session::send_load`] or [`Session::poll_load`] is due.
     pub(super) fn load_timeout(&self) -> Option<Instant> {
         let sending = self.loads.sending.as_ref().map(Sending::due);
         earliest([sending, self.loads.receiving.as_ref().map(Receiving::over_at)])
@@ -328,7 +321,7 @@ impl Receiving {
         }
     }
 
-    /// After this nothing counts: the other end takes no longer from its first datagram on.
+    /// Load counts until then: the other end is done by then if it began with the first datagram.
     fn until(&self) -> Instant {
         let begun = self.first.map(|first| first + self.expected.duration + LATE_MAX);
         begun.map_or(self.expected.until, |until| until.min(self.expected.until))

@@ -1,27 +1,24 @@
-//! What a session holds stays within its share, whichever lanes the peer chooses.
+//! Keeps the memory of a session within its share, whatever the peer sends.
 //!
 //! ```text
 //! lanes: [ decoder, reorder, fragments ] x 8, [ queue, sent packets ] x 8 ─► sum ─► more than the share?
-//! parts of datagrams                     who holds most lets go of its oldest ◄───────────────────┘
+//! parts of datagrams                     the largest holder drops its oldest ◄────────────────┘
 //! ```
 //!
-//! Each of these has a bound of its own, and all of them together would be some 200 MiB. Few
-//! sessions need a tenth of it: what was received is kept for 0.7 s, so 30 Mbit/s take some 3 MiB.
+//! Each part has its own bound, together some 200 MiB. Few sessions need a tenth: received packets
+//! are kept for 0.7 s, some 3 MiB at 30 Mbit/s.
 
 use roadweave_proto::{Instant, LaneId};
 
 use super::Session;
 use crate::lane::{LaneReceiver, LaneSender, MemoryStats};
 
-/// So much may come before the sum is made again, bytes: it takes a while, and each packet counts.
+/// Bytes that may come in before memory is summed up again, which is costly.
 const UNCHECKED_MAX: usize = 64 << 10;
-/// What a packet may cost beside its bytes.
 const PACKET_OVERHEAD: usize = 640;
-/// When the share is used up, this part of it is let go of, so that it need not be looked for at
-/// once again.
+/// Beyond the share, one part in this many is freed, so that the next check is not due at once.
 const SLACK: u64 = 16;
 
-/// Who holds most.
 #[derive(Clone, Copy)]
 enum Holder {
     Sender(usize),
@@ -30,7 +27,7 @@ enum Holder {
 }
 
 impl Session {
-    /// The memory that the session holds, by kind.
+    /// The memory that the session holds, by use.
     pub fn memory(&self) -> MemoryStats {
         let mut sum = MemoryStats {
             flow_bytes: self.flows.as_ref().map_or(0, |flows| flows.memory() as u64),
@@ -43,7 +40,7 @@ impl Session {
         sum
     }
 
-    /// Takes note that `bytes` came in; now and then looks whether they have a place.
+    /// Notes `bytes` of input, and checks the memory now and then.
     pub(super) fn note_incoming(&mut self, now: Instant, bytes: usize) {
         self.unchecked += bytes + PACKET_OVERHEAD;
         if self.unchecked > UNCHECKED_MAX {
@@ -51,7 +48,7 @@ impl Session {
         }
     }
 
-    /// Lets go of the oldest of what is held, if that is more than the share.
+    /// Frees the oldest data if more than the share is held.
     pub(super) fn keep_to_share(&mut self, now: Instant) {
         self.unchecked = 0;
         let share = self.memory_max as u64;
@@ -60,9 +57,9 @@ impl Session {
         }
     }
 
-    /// Lets go of the oldest of what is held, as far as it can, until that is `bytes` bytes.
+    /// Frees the oldest data until `bytes` bytes are held, as far as possible.
     pub(crate) fn shrink_to(&mut self, now: Instant, bytes: u64) {
-        // Each of them at most once: what it has not let go of then it cannot.
+        // Each holder once: what is left after that cannot be freed.
         let mut holders: Vec<(u64, Holder)> = Vec::new();
         let of_sender =
             |(at, sender): (usize, &LaneSender)| (sender.memory().total(), Holder::Sender(at));

@@ -1,5 +1,5 @@
-//! What may be another while a session goes on: the lanes of the sending direction, their
-//! strategies, and what the applications behind them tell.
+//! Changes to a running session: its sending lanes, their strategies, and their applications'
+//! state.
 
 use roadweave_proto::wire::{Control, PlayerReport};
 use roadweave_proto::{Instant, LaneId};
@@ -12,13 +12,11 @@ use crate::lane::{FlowTable, LaneConfig, LaneSender, Strategy, Superseded};
 use crate::players::{qoe_of, report_of};
 
 impl Session {
-    /// Lets a lane of the sending direction follow another strategy, from its next packet on.
-    ///
-    /// `names_uplinks`: whether [`Session::name_path`] will tell of uplinks, for strategies that
-    /// name one.
+    /// Sets the strategy of a sending lane, from its next packet on. `names_uplinks`: whether
+    /// [`Session::name_path`] will be called.
     ///
     /// # Errors
-    /// When there is no such lane, or the strategy cannot be used here; nothing is changed then.
+    /// If there is no such lane, or the strategy cannot be used here; nothing is changed then.
     pub fn set_strategy(
         &mut self,
         lane: &str,
@@ -28,16 +26,13 @@ impl Session {
         self.lane(lane)?.set_strategy(strategy.clone(), names_uplinks).map_err(SetError::Strategy)
     }
 
-    /// Whether [`Session::set_lanes`] can let the lanes be these: if they have the same names and
-    /// keep the same kind of order.
+    /// Whether [`Session::set_lanes`] accepts the lanes: same names, same kinds of order.
     pub(crate) fn takes_lanes(&self, lanes: &[LaneConfig]) -> bool {
         are_alike(&self.lane_configs, lanes)
     }
 
-    /// Lets the lanes of the sending direction be others, as far as [`Session::takes_lanes`].
-    ///
-    /// # Errors
-    /// When a strategy cannot be used here; the lanes before it are changed then.
+    /// Replaces the settings of the sending lanes, if [`Session::takes_lanes`] allows. Fails if a
+    /// strategy cannot be used here; earlier lanes are changed then.
     pub(crate) fn set_lanes(
         &mut self,
         now: Instant,
@@ -56,20 +51,18 @@ impl Session {
         Ok(())
     }
 
-    /// Takes what the application behind a lane tells of its buffer, for strategies that ask for
-    /// it.
+    /// Sets the buffer state of the application behind a lane, for strategies that use it.
     ///
     /// # Errors
-    /// When there is no such lane.
+    /// If there is no such lane.
     pub fn set_qoe(&mut self, now: Instant, lane: &str, qoe: Qoe) -> Result<(), SetError> {
         self.lane(lane).map(|sender| sender.set_qoe(now, qoe))
     }
 
-    /// A video in a lane has begun anew: what is older of it leaves no more, and is not repaired.
-    /// Returns how many packets were given up.
+    /// Gives up the older packets of a restarted video in a lane. Returns how many.
     ///
     /// # Errors
-    /// When there is no such lane.
+    /// If there is no such lane.
     pub fn supersede(
         &mut self,
         now: Instant,
@@ -79,8 +72,8 @@ impl Session {
         self.lane(lane).map(|sender| sender.supersede(now, superseded))
     }
 
-    /// Takes what a player at the peer's side tells of its buffer, for the lane that brings its
-    /// video; whether there is such a lane.
+    /// Takes a report of a player at the peer's side, for the lane of its video. Returns whether
+    /// there is such a lane.
     pub(crate) fn on_player(&mut self, now: Instant, report: &PlayerReport) -> bool {
         let mut senders = (0_u8..).map(LaneId).zip(&mut self.senders);
         let of = senders.find(|(_, sender)| sender.config().name == report.lane);
@@ -91,8 +84,8 @@ impl Session {
         true
     }
 
-    /// Tells the peer how the buffer of a player at this side does, whose video the peer's lane
-    /// `lane` brings; unless it told a moment ago, or too many do. Whether it was told.
+    /// Sends the peer the buffer state of a player at this side, for the peer's lane `lane`, unless
+    /// there are too many reports. Returns whether it was sent.
     pub(crate) fn tell_player(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! The figures of a session, as `roadweave show` and the lab's reports have them.
+//! The statistics of a session, for `roadweave show` and the lab's reports.
 
 use roadweave_proto::{DropCounters, LaneId};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{LoadStats, Session};
 use crate::lane::{EncoderTarget, LaneReceiver, LaneSender, MemoryStats, ReceiveStats, SendStats};
 
-/// The figures of one lane.
+/// The statistics of one lane.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LaneStats {
     /// The lane's name.
@@ -18,7 +18,7 @@ pub struct LaneStats {
     pub deadline_ms: Option<u64>,
     /// What was sent.
     pub sent: SendStats,
-    /// What an encoder was told last, if one has asked.
+    /// The last target of an encoder, if one has asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoder: Option<EncoderTarget>,
     /// Bytes sent beyond the inner packets, per byte of inner packets.
@@ -29,20 +29,20 @@ pub struct LaneStats {
     pub peer_delivered: u64,
     /// Packets of the sending direction that the peer got only by a repair.
     pub peer_recovered: u64,
-    /// Packets of the sending direction that the peer is still without.
+    /// Packets of the sending direction that the peer still lacks.
     pub peer_missing: u64,
 }
 
-/// The figures of a session.
+/// The statistics of a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SessionStats {
-    /// By lane: those of the sending direction in the order of the configuration, behind them those
-    /// that only the peer has, by their number.
+    /// The sending lanes in the order of the configuration, then lanes that only the peer has, by
+    /// number.
     pub lanes: Vec<LaneStats>,
-    /// What all lanes hold.
+    /// The memory of all lanes.
     #[serde(default)]
     pub memory: MemoryStats,
-    /// What speed tests have carried, if there were any.
+    /// The traffic of speed tests.
     #[serde(default, skip_serializing_if = "LoadStats::is_nothing")]
     pub load: LoadStats,
     /// Datagrams and packets discarded outside the lanes, by reason.
@@ -50,7 +50,7 @@ pub struct SessionStats {
 }
 
 impl Session {
-    /// The figures of the session so far.
+    /// The statistics so far.
     pub fn stats(&self) -> SessionStats {
         let lane = |(position, sender): (usize, &LaneSender)| {
             let id = LaneId(position as u8);
@@ -83,7 +83,7 @@ impl Session {
         }
     }
 
-    /// All that it has dropped so far, in the lanes and outside them.
+    /// All drops so far, in the lanes and outside them.
     pub(crate) fn drops(&self) -> DropCounters {
         let mut drops = self.exit.drops.clone();
         self.senders.iter().for_each(|sender| drops.merge(&sender.stats().drops));

@@ -1,15 +1,15 @@
-//! Streams within a session: a lane of their own that takes nothing else, behind the others.
+//! Streams within a session: in a lane of their own, behind the others.
 //!
 //! ```text
 //! Streams ─► poll_transmit ─► lane: as much as paths take now, and a little that waits ─► carrier
-//! Streams ◄─ handle_symbol ◄─ symbols of whichever lane the peer sends them by
+//! Streams ◄─ handle_symbol ◄─ symbols of any lane of the peer
 //! ```
 //!
-//! At a proxy the streams are at the client's anchor, and a leg is in their place.
+//! At a proxy the streams end at the client's anchor, and a leg takes their place.
 //!
-//! Frames are made when a path has room for them, so that what is urgent by then leaves first, and
-//! what the peer has meanwhile is not sent again. A client's limit holds them back in both
-//! directions and drops nothing of them: what may not pass yet waits.
+//! Frames are made when a path has room, so that the most urgent data leaves first and nothing is
+//! repeated that has arrived meanwhile. A client's limit delays frames in both directions and drops
+//! none.
 
 use std::collections::VecDeque;
 
@@ -22,44 +22,37 @@ use crate::carrier::Carrier;
 use crate::lane::HeldBack;
 use crate::rate::{Direction, Limit};
 
-/// Bytes of memory that symbols may take which wait for their turn: a window of a path, or what a
-/// client's limit holds back for a moment.
+/// Memory of waiting symbols: a window of a path, or what a limit holds back for a moment.
 const WAITING_MAX: usize = 2 << 20;
-/// Bytes of memory that each symbol takes beside itself, about.
+/// Approximate memory of a symbol beside its bytes.
 const OVERHEAD: usize = 128;
-/// Bytes of frames that are made before a path has room for them: some packets for each of a few
-/// paths, so that a scheduler has something to choose from.
+/// Bytes of frames made ahead of room, so that a scheduler can choose among paths.
 const AHEAD: usize = 16 << 10;
 
-/// What is behind a session that carries streams: their end, or what leads there.
+/// What is behind a session with streams: their end, or a way there.
 pub(crate) trait StreamEnd {
-    /// Takes a symbol of the client.
-    ///
-    /// # Errors
-    /// Why it is discarded.
+    /// Takes a symbol of the client, or fails with the reason for which it is dropped.
     fn handle_symbol(&mut self, now: Instant, symbol: Bytes) -> Result<(), DropReason>;
 
-    /// When a symbol of `bytes` bytes may pass, as far as it is this end's to say.
+    /// When this end lets a symbol of `bytes` bytes pass.
     fn passes_at(&mut self, _: Instant, _: Direction, _bytes: usize) -> Instant {
         Instant::ZERO
     }
 
-    /// Does what is due.
     fn handle_timeout(&mut self, now: Instant);
 
-    /// When [`StreamEnd::handle_timeout`] has something to do.
+    /// When [`StreamEnd::handle_timeout`] is due.
     fn poll_timeout(&self) -> Option<Instant>;
 
     /// Whether [`StreamEnd::poll_transmit`] may have something to send.
     fn has_frames(&self) -> bool;
 
-    /// What the lane is like.
     fn set_timing(&mut self, timing: Timing);
 
-    /// The next symbol that is to leave, of at most `room` bytes if it is made now.
+    /// The next symbol to send, of at most `room` bytes if it is made now.
     fn poll_transmit(&mut self, now: Instant, room: usize) -> Option<Bytes>;
 
-    /// How urgent it is.
+    /// The urgency of the next symbol.
     fn next_urgency(&self) -> Urgency;
 
     /// Bytes that wait here.
@@ -100,16 +93,16 @@ impl StreamEnd for Streams {
     }
 }
 
-/// The streams that a session carries, in one turn.
+/// The streams of a session, during one turn.
 pub(crate) struct StreamTurn<'a> {
     streams: &'a mut dyn StreamEnd,
-    /// What goes to the client and what comes from it, by [`Direction`], if it has a limit.
+    /// The client's limits by [`Direction`], if it has any.
     limits: Option<&'a mut [Limit; 2]>,
-    /// When something passes that a limit has held back.
+    /// When something that a limit holds back may pass.
     passes_at: Option<Instant>,
 }
 
-/// Symbols of the peer that wait for the next turn.
+/// Received symbols that wait for the next turn.
 #[derive(Debug, Default)]
 pub(crate) struct SymbolQueue {
     symbols: VecDeque<Bytes>,
@@ -117,7 +110,7 @@ pub(crate) struct SymbolQueue {
 }
 
 impl SymbolQueue {
-    /// Whether there is room for it.
+    /// Queues a symbol; returns whether there was room.
     pub(crate) fn push(&mut self, symbol: Bytes) -> bool {
         let fits = self.bytes + cost(&symbol) <= WAITING_MAX;
         if fits {
@@ -133,7 +126,7 @@ impl SymbolQueue {
         Some(symbol)
     }
 
-    /// Lets go of the newest until the others take no more than `bytes` bytes; returns how many.
+    /// Drops the newest until at most `bytes` bytes are held; returns how many.
     pub(crate) fn shed(&mut self, bytes: usize) -> usize {
         let before = self.symbols.len();
         while self.bytes > bytes
@@ -144,12 +137,10 @@ impl SymbolQueue {
         before - self.symbols.len()
     }
 
-    /// Bytes of the symbol that [`SymbolQueue::pop`] takes.
     pub(crate) fn next_bytes(&self) -> Option<usize> {
         self.symbols.front().map(Bytes::len)
     }
 
-    /// Bytes of memory that it holds.
     pub(crate) fn memory(&self) -> usize {
         self.bytes
     }
@@ -164,7 +155,7 @@ impl<'a> StreamTurn<'a> {
         Self { streams, limits, passes_at: None }
     }
 
-    /// Whether a symbol of at most `bytes` bytes may pass now; notes when it may, if not now.
+    /// Whether a symbol of at most `bytes` bytes may pass now; if not, notes when.
     fn allows(&mut self, now: Instant, direction: Direction, bytes: usize) -> bool {
         let own = self.streams.passes_at(now, direction, bytes);
         let limit = self.limits.as_ref().map(|limits| &limits[direction as usize]);
@@ -176,26 +167,25 @@ impl<'a> StreamTurn<'a> {
         at <= now
     }
 
-    /// A symbol of `bytes` bytes passes.
     fn use_up(&mut self, now: Instant, direction: Direction, bytes: usize) {
         if let Some(limits) = &mut self.limits {
             limits[direction as usize].allows(now, bytes);
         }
     }
 
-    /// When the streams are to be asked again, after a turn.
+    /// When the streams are due again, after a turn.
     pub(super) fn due(&self) -> Option<Instant> {
         earliest([self.streams.poll_timeout(), self.passes_at])
     }
 }
 
 impl Session {
-    /// Whether the lane at this place carries streams, and nothing else.
+    /// Whether this lane is the one for streams.
     pub(super) fn is_stream_lane(&self, lane: usize) -> bool {
         lane >= self.lane_configs.len()
     }
 
-    /// Hands to the streams what came for them.
+    /// Passes received symbols to the streams.
     pub(crate) fn hand_over_symbols(&mut self, now: Instant, turn: &mut StreamTurn<'_>) {
         let Some(queue) = &mut self.exit.symbols else { return };
         while let Some(bytes) = queue.next_bytes()

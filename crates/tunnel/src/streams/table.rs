@@ -6,8 +6,8 @@
 //!                                           no session ─┴─► 2 minutes ─► over
 //! ```
 //!
-//! A client has the streams of one epoch at a time. `K` tells clients apart: by their keys at a
-//! server, with their tenant at an anchor.
+//! A client has streams of one epoch at a time. `K` identifies clients: by key at a server, with
+//! the tenant at an anchor.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
@@ -23,10 +23,10 @@ use roadweave_stream::{Event, Side, Streams, Violation};
 use super::{KEPT_FOR, StreamsConfig, StreamsOwner};
 use crate::peers::Peer;
 
-/// How often it is looked what those hold that wait.
+/// How often the memory of waiting streams is checked.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What a client and the far end call the same streams.
+/// The names of the same streams at the client and at the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Names {
     pub(crate) client: StreamsEpoch,
@@ -37,32 +37,30 @@ pub(crate) struct Names {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) names: Names,
-    /// Whether there were such streams already.
+    /// Whether the streams existed already.
     pub(crate) goes_on: bool,
-    /// What the client says of its streams.
     client: StreamsOffer,
 }
 
 impl Terms {
-    /// What the client is told of the streams.
+    /// What the client is offered.
     pub(crate) fn offer(&self) -> StreamsOffer {
         StreamsOffer { epoch: self.names.far_end, takes_priorities: true, takes_early: true }
     }
 }
 
-/// The streams that a client was told of are over.
+/// The streams that a client was promised are over.
 #[derive(Debug)]
 pub(crate) struct StreamsOver;
 
-/// The streams of one client.
 #[derive(Debug)]
 struct OfClient {
     names: Names,
     owner: StreamsOwner,
     streams: Streams,
-    /// Where they come from.
+    /// The client with its addresses.
     peer: Arc<Peer>,
-    /// Since when there is no session, if so.
+    /// Since when there is no session.
     away_since: Option<Instant>,
 }
 
@@ -72,7 +70,6 @@ pub(crate) struct StreamsTable<K> {
     config: StreamsConfig,
     next_epoch: u64,
     next_owner: u64,
-    /// Never iterated.
     by_key: HashMap<K, OfClient>,
     owners: BTreeMap<StreamsOwner, K>,
     eventful: BTreeSet<StreamsOwner>,
@@ -84,7 +81,7 @@ pub(crate) struct StreamsTable<K> {
 }
 
 impl<K: Copy + Eq + Hash> StreamsTable<K> {
-    /// None yet; names count from `first`.
+    /// Empty; epochs count from `first`.
     pub(crate) fn new(config: StreamsConfig, first: u64) -> Self {
         Self {
             config,
@@ -100,12 +97,11 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         }
     }
 
-    /// How they are carried.
     pub(crate) fn config(&self) -> &StreamsConfig {
         &self.config
     }
 
-    /// A client says this of its streams.
+    /// Agrees on the streams of a client that offers these.
     pub(crate) fn agree(&mut self, key: &K, client: StreamsOffer) -> Terms {
         let is_sound = |of: &&OfClient| of.streams.violation().is_none();
         let known =
@@ -121,10 +117,8 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         }
     }
 
-    /// A client has a session, on these terms if it may open streams at all.
-    ///
-    /// # Errors
-    /// Its streams were to go on, and are over.
+    /// A client has a session, with `terms` if it may open streams. Fails if its streams were to go
+    /// on and are over.
     pub(crate) fn begin(
         &mut self,
         now: Instant,
@@ -162,7 +156,7 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         Ok(())
     }
 
-    /// The session of a client is over; `stays`: it may come back to where it was.
+    /// The session of a client is over; `stays`: it may come back.
     pub(crate) fn on_away(&mut self, now: Instant, key: &K, stays: bool) {
         match self.by_key.get_mut(key) {
             Some(of) if stays => {
@@ -175,7 +169,7 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         }
     }
 
-    /// The streams of a client are over.
+    /// Ends the streams of a client.
     pub(crate) fn end(&mut self, key: &K) {
         let Some(of) = self.by_key.remove(key) else { return };
         self.owners.remove(&of.owner);
@@ -184,12 +178,11 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         self.over.push_back(of.owner);
     }
 
-    /// Where the streams of a client come from, if it has any.
+    /// The client of the streams, if there are any.
     pub(crate) fn peer(&self, key: &K) -> Option<&Arc<Peer>> {
         self.by_key.get(key).map(|of| &of.peer)
     }
 
-    /// The streams of a client.
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut Streams> {
         self.by_key.get_mut(key).map(|of| &mut of.streams)
     }
@@ -200,8 +193,7 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         self.by_key.get_mut(&key).map(|of| (key, &mut of.streams))
     }
 
-    /// The first of a client's own inner addresses of a family, if it has one; none of those that
-    /// are behind it.
+    /// The first inner address of a client itself in a family, without the networks behind it.
     pub(crate) fn address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
         let of = self.by_key.get(self.owners.get(&owner)?)?;
         let is_own =
@@ -209,19 +201,19 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         of.peer.addresses.iter().find(is_own).map(IpNet::addr)
     }
 
-    /// The rule that a client has broken, if that has ended its streams.
+    /// The rule by whose violation a client ended its streams.
     pub(crate) fn violation(&self, key: &K) -> Option<Violation> {
         self.by_key.get(key)?.streams.violation()
     }
 
-    /// The streams of a client were turned, and may have something to tell.
+    /// The streams of a client had a turn, and may have events.
     pub(crate) fn on_turned(&mut self, key: &K) {
         if let Some(of) = self.by_key.get(key).filter(|of| of.streams.has_events()) {
             self.eventful.insert(of.owner);
         }
     }
 
-    /// Something happened to a stream of a client.
+    /// The next event of a stream.
     pub(crate) fn poll_event(&mut self, now: Instant) -> Option<(StreamsOwner, Event)> {
         while let Some(owner) = self.eventful.first().copied() {
             let key = self.owners.get(&owner);
@@ -235,30 +227,29 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         None
     }
 
-    /// All streams of this owner are over, and those that come are of another.
+    /// An owner whose streams are all over.
     pub(crate) fn poll_over(&mut self) -> Option<StreamsOwner> {
         self.over.pop_front()
     }
 
-    /// Bytes that the streams of a client hold.
     pub(crate) fn memory(&self, key: &K) -> u64 {
         self.by_key.get(key).map_or(0, |of| of.streams.memory() as u64)
     }
 
-    /// Lets the streams of a client hold no more than `bytes` bytes.
+    /// Limits the memory of a client's streams to `bytes` bytes.
     pub(crate) fn shed(&mut self, now: Instant, key: &K, bytes: u64) {
         if let Some(of) = self.by_key.get_mut(key) {
             of.streams.shed(now, usize::try_from(bytes).unwrap_or(usize::MAX));
         }
     }
 
-    /// Bytes that the streams hold whose clients are away, as of the last second.
+    /// Memory of the streams of absent clients, as of the last check.
     pub(crate) fn away_bytes(&self) -> usize {
         self.away_bytes
     }
 
-    /// Ends those that have waited long enough for a session, and lets the others that wait hold
-    /// no more than `most` bytes: who waits longest ends.
+    /// Ends streams that have waited too long for a session, and then those that have waited
+    /// longest until the rest hold at most `most` bytes.
     pub(crate) fn handle_timeout(&mut self, now: Instant, most: usize) {
         while let Some((_, owner)) =
             self.away.first().copied().filter(|(since, _)| *since + KEPT_FOR <= now)
@@ -289,7 +280,7 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         }
     }
 
-    /// When [`StreamsTable::handle_timeout`] has something to do.
+    /// When [`StreamsTable::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.away.first().map(|(since, _)| (*since + KEPT_FOR).min(self.next_look))
     }

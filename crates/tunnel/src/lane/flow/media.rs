@@ -1,4 +1,4 @@
-//! Gathers what a flow has shown of live media.
+//! Detects live media in a flow.
 //!
 //! ```text
 //! RTP in sequence, SRT in sequence, a transport stream ─► media: real-time, with what goes along with it
@@ -6,40 +6,34 @@
 //! QUIC's long header                                   ─► QUIC, and never mistaken for media again
 //! ```
 //!
-//! Signalling comes before the media that it announces, or beside it on a port of its own as
-//! RTSP's. What sends much behind it without any media is a transfer: a data channel, SRT's file
-//! mode.
+//! Signalling comes before its media, or beside it on another port (RTSP). A flow that sends much
+//! without any media is a transfer: a data channel, or SRT's file mode.
 
 use roadweave_proto::wire::{InnerPacket, RtpHeader, SrtHeader};
 
 use super::rtp::RtpDetector;
 
-/// Sync bytes of a transport stream in a row that no other protocol would have: 8 bits each.
+/// Sync bytes of a transport stream in a row, 8 bits of evidence each.
 const TS_PROOF: usize = 6;
-/// Packets in sequence that are SRT: each continues 32 bits of socket, 31 of sequence and a clock.
+/// SRT packets in sequence: each continues a 32-bit socket, a 31-bit sequence number and a clock.
 const SRT_PROOF: u8 = 4;
-/// How far the sequence numbers of two packets of SRT may be apart: a burst may be lost before.
+/// The largest step of SRT sequence numbers: a burst may be lost before.
 const SRT_STEP_MAX: u32 = 64;
-/// How far their clocks may be apart, microseconds: keep-alives come once a second.
+/// The largest step of SRT clocks, microseconds: keep-alives come every second.
 const SRT_PAUSE_MAX: u32 = 2_000_000;
 
-/// What a flow has turned out to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Evidence {
-    /// Nothing yet.
     #[default]
     None,
-    /// The flow announces media, or goes along with it.
+    /// The flow announces media, or accompanies it.
     Signalling,
-    /// The flow is QUIC.
     Quic,
 }
 
-/// What was seen in a flow of UDP.
 #[derive(Debug, Default)]
 pub(super) struct MediaDetector {
     evidence: Evidence,
-    /// Whether the newest packet is media.
     is_media: bool,
     rtp: RtpDetector,
     srt: SrtDetector,
@@ -47,18 +41,17 @@ pub(super) struct MediaDetector {
 }
 
 impl MediaDetector {
-    /// What the flow has turned out to be so far.
     pub(super) fn evidence(&self) -> Evidence {
         self.evidence
     }
 
-    /// Whether the newest packet is media, by those before it.
+    /// Whether the newest packet is media, judged with those before it.
     pub(super) fn is_media(&self) -> bool {
         self.is_media
     }
 
-    /// Takes the flow's next packet. Returns its header if the flow is RTP, and whether a video
-    /// frame begins with it that no marker announced.
+    /// Takes the next packet. Returns its RTP header if the flow is RTP, and whether it begins a
+    /// video frame without a marker before it.
     pub(super) fn on_packet(&mut self, packet: &InnerPacket<'_>) -> (Option<RtpHeader>, bool) {
         if self.evidence == Evidence::Quic {
             self.is_media = false;
@@ -82,10 +75,8 @@ impl MediaDetector {
     }
 }
 
-/// Tells SRT from what merely looks like it.
-///
-/// A sender answers each acknowledgement with a packet of control, so that both kinds come in
-/// turns: each is held against the last one of its own kind.
+/// Detects SRT. A sender answers each acknowledgement with a control packet, so that data and
+/// control alternate: each packet is compared with the last one of its kind.
 #[derive(Debug, Default)]
 struct SrtDetector {
     data: Option<(SrtHeader, u8)>,
@@ -93,8 +84,7 @@ struct SrtDetector {
 }
 
 impl SrtDetector {
-    /// Takes what looks like a header of SRT; returns whether several of its kind have continued
-    /// each other.
+    /// Takes a possible SRT header; returns whether several of its kind continued each other.
     fn on_header(&mut self, header: SrtHeader) -> bool {
         let last = match header {
             SrtHeader::Live { .. } => &mut self.data,

@@ -1,23 +1,21 @@
-//! Tells RTP from what merely looks like it, packet by packet.
+//! Detects RTP, packet by packet.
 //!
-//! A UDP flow is RTP when one of its sources has sent four packets whose numbers ascend by little.
-//! DNS repeats its flags where RTP counts; QUIC and WireGuard are random where RTP names its
-//! source; what else has a version of 2 there is unlikely to count as well. A flow may carry
-//! several sources, as the audio and the video of a call do (RFC 8843), and other things between.
+//! A UDP flow is RTP once one of its sources has sent four packets with slowly ascending numbers.
+//! DNS repeats its flags at that place, QUIC and WireGuard are random where RTP has its source. A
+//! flow may carry several sources (RFC 8843), and other packets between.
 
 use roadweave_proto::wire::RtpHeader;
 
-/// Packets in sequence that make a source.
+/// Packets in sequence that prove a source.
 const PROOF: u8 = 4;
-/// How far the numbers of two packets may be apart: some may be lost before they come here.
+/// The largest step of sequence numbers: packets may be lost before.
 const STEP_MAX: u16 = 16;
-/// Sources that are watched at a time.
+/// Sources tracked at a time.
 const SOURCES: usize = 4;
 
-/// What was seen of RTP in a flow.
 #[derive(Debug, Default)]
 pub(super) struct RtpDetector {
-    /// The one that was heard last is the first.
+    /// Most recently seen first.
     sources: [Option<Source>; SOURCES],
     is_rtp: bool,
 }
@@ -32,18 +30,17 @@ struct Source {
 }
 
 impl RtpDetector {
-    /// Whether the flow has turned out to be RTP; it stays so.
     pub(super) fn is_rtp(&self) -> bool {
         self.is_rtp
     }
 
-    /// Whether the newest header continued one of the flow's sources.
+    /// Whether the newest header continued a known source.
     pub(super) fn is_in_sequence(&self) -> bool {
         self.sources[0].is_some_and(|source| source.in_sequence >= PROOF)
     }
 
-    /// Takes what looks like the header of RTP. Returns whether, in RTP, a frame begins here though
-    /// no marker ended the one before: its timestamp is another (RFC 3550 section 5.1).
+    /// Takes a possible RTP header. Returns whether a frame begins without a marker before it, by
+    /// its new timestamp (RFC 3550 section 5.1).
     pub(super) fn on_header(&mut self, header: &RtpHeader) -> bool {
         let known = self
             .sources
@@ -62,7 +59,7 @@ impl RtpDetector {
             let step = header.sequence.wrapping_sub(before.sequence);
             source.in_sequence = match step {
                 1..=STEP_MAX => before.in_sequence.saturating_add(1),
-                // Swapped on the way here.
+                // Reordered before it came here.
                 _ if step.wrapping_neg() <= STEP_MAX && step != 0 => before.in_sequence,
                 _ => 1,
             };

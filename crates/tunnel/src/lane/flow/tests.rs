@@ -1,6 +1,5 @@
 use super::*;
 
-/// A UDP or TCP packet of the flow `flow` with `payload`, as it would be with the DSCP `dscp`.
 fn packet(protocol: u8, dscp: u8, flow: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x45, dscp << 2];
     packet.extend((28 + payload.len() as u16).to_be_bytes());
@@ -43,7 +42,7 @@ fn a_call_is_real_time_from_its_fourth_packet_on_and_takes_the_rest_along() {
     let stun = [&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42][..], &[9; 12]].concat();
     assert_eq!(bench.udp(0, &stun), FlowClass::Interactive);
     assert_eq!(bench.udp(1, &[22, 0xfe, 0xfd, 0]), FlowClass::Interactive, "DTLS");
-    // Audio and video share the flow; both wrap, and one packet was lost before.
+    // Audio and video share the flow; both wrap, and one packet was lost.
     let classes: Vec<_> = [65_534_u16, 65_535, 1, 2]
         .into_iter()
         .flat_map(|sequence| [(1, sequence), (2, sequence.wrapping_add(9))])
@@ -68,14 +67,12 @@ fn what_is_no_rtp_is_not_taken_for_it() {
     };
     let mut bench = Bench::default();
     for at in 0..400 {
-        // A resolver that asks many questions from one port: ID, flags, counts.
         let mut dns = vec![0x80 | next() as u8, next() as u8, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1];
         dns.extend([3; 30]);
         assert_ne!(bench.udp(at * 50, &dns), FlowClass::RealTime, "DNS");
     }
     let mut bench = Bench::default();
     for at in 0..2000 {
-        // QUIC with a greased fixed bit: random behind the first byte.
         let mut quic = vec![0x80 | next() as u8 & 0x3f];
         quic.extend(std::iter::repeat_with(|| next() as u8).take(60));
         assert_ne!(bench.udp(at * 10, &quic), FlowClass::RealTime, "QUIC");
@@ -122,7 +119,7 @@ fn keystrokes_stay_interactive_and_transfers_do_not() {
         assert_eq!(bench.tcp(at * 100, &[0; 100]), FlowClass::Interactive);
     }
     let mut bench = Bench::default();
-    // Bursts of ten packets with a round trip of 50 ms between them.
+    // Bursts of ten packets, a round trip of 50 ms apart.
     let classes: Vec<_> = (0..60).map(|at| bench.tcp(at / 10 * 50, &[0; 1400])).collect();
     let moved = classes.iter().position(|class| *class == FlowClass::Tcp);
     assert_eq!(moved, Some(20), "behind the pause that follows the packet that emptied the bucket");
@@ -168,7 +165,7 @@ fn a_flow_is_real_time_only_while_there_is_media_in_it() {
     for (at, begin) in beginnings.iter().enumerate() {
         let mut bench = Bench::default();
         begin(&mut bench);
-        // A quarter of it looks like the header of RTP, each from a source of its own.
+        // A quarter looks like an RTP header, each of another source.
         let bulk = |at: u64| {
             let mut bytes = [at as u8; 1200];
             bytes[0] = (at * 67) as u8;
@@ -186,7 +183,7 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// A packet of SRT in live mode; encrypted, so that nothing within is known.
+/// A live SRT packet, encrypted.
 fn srt(sequence: u32) -> Vec<u8> {
     let mut bytes = words(&[sequence & 0x7fff_ffff, 0xe800_0001, sequence.wrapping_mul(400), 4711]);
     bytes.extend([7; 1316]);
@@ -196,13 +193,12 @@ fn srt(sequence: u32) -> Vec<u8> {
 #[test]
 fn a_call_is_real_time_from_its_first_connectivity_check_on() {
     let mut bench = Bench::default();
-    // A check of ICE with a priority, then the handshake of DTLS.
+    // An ICE check with a priority, then the DTLS handshake.
     let check = [&[0, 1, 0, 8, 0x21, 0x12, 0xa4, 0x42][..], &[9; 12], &[0, 0x24, 0, 4, 1, 2, 3, 4]]
         .concat();
     assert_eq!(bench.udp(0, &check), FlowClass::RealTime);
     assert_eq!(bench.udp(1, &[22; 1200]), FlowClass::RealTime, "DTLS");
     assert_eq!(bench.udp(2, &rtp(1, 1, 0, false)), FlowClass::RealTime);
-    // A data channel without any media is a transfer.
     let mut bench = Bench::default();
     bench.udp(0, &check);
     let classes: Vec<_> = (0..200).map(|at| bench.udp(at, &[23; 1200])).collect();
@@ -214,7 +210,7 @@ fn srt_is_real_time_by_its_handshake_or_by_what_it_counts() {
     let induction = words(&[0x8000_0000, 0, 7, 0, 4, 2, 12345, 1500, 8192, 1, 4711, 0, 1, 0, 0, 0]);
     let mut bench = Bench::default();
     assert_eq!(bench.udp(0, &induction), FlowClass::RealTime);
-    // The tunnel was restarted in the middle, and the numbers wrap.
+    // After a restart of the tunnel in mid-stream; the numbers wrap.
     let mut bench = Bench::default();
     let classes: Vec<_> =
         (0x7fff_fffe..0x8000_0008_u32).map(|sequence| bench.udp(0, &srt(sequence))).collect();
@@ -225,7 +221,7 @@ fn srt_is_real_time_by_its_handshake_or_by_what_it_counts() {
         .map(|at| bench.udp(10 * u64::from(at), &words(&[0x8002_0000, at, at * 10_000, 42, 9])))
         .collect();
     assert_eq!(classes.last(), Some(&FlowClass::RealTime));
-    // A sender answers each acknowledgement, one each 10 ms: two packets of 2 Mbit/s lie between.
+    // An acknowledgement every 10 ms is answered, with two packets of 2 Mbit/s between.
     let mut bench = Bench::default();
     let classes: Vec<_> = (0..40_u32)
         .map(|at| match at % 3 {
@@ -235,7 +231,7 @@ fn srt_is_real_time_by_its_handshake_or_by_what_it_counts() {
         .collect();
     assert_eq!(classes[3..6], [FlowClass::Interactive, FlowClass::RealTime, FlowClass::RealTime]);
     assert!(classes[4..].iter().all(|class| *class == FlowClass::RealTime));
-    // The file mode announces itself in the same way, and is a transfer.
+    // The file mode has the same handshake.
     let mut bench = Bench::default();
     bench.udp(0, &induction);
     let file = words(&[5, 0x2000_0001, 400, 4711]).into_iter().chain([7; 1316]);
@@ -267,7 +263,6 @@ fn quic_is_never_taken_for_media() {
     let mut initial = vec![0xc0, 0, 0, 0, 1, 8];
     initial.resize(1200, 0);
     assert_eq!(bench.udp(0, &initial), FlowClass::Interactive, "a handshake is small");
-    // Packets that happen to look like RTP in sequence.
     let classes: Vec<_> =
         (1..100).map(|at| bench.udp(u64::from(at), &rtp(1, at, 0, false))).collect();
     assert!(!classes.contains(&FlowClass::RealTime));

@@ -12,16 +12,15 @@ pub struct ReceiveStats {
     pub delivered_packets: u64,
     /// Bytes of inner packets delivered.
     pub delivered_bytes: u64,
-    /// Source packets and fragments that came in before they were known.
+    /// Source packets and fragments that were new when they came.
     pub source_datagrams: u64,
     /// Coded datagrams that came in.
     pub coded_datagrams: u64,
-    /// Packets that coded datagrams brought back.
+    /// Packets that coded datagrams recovered.
     pub recovered: u64,
-    /// Coded datagrams that told nothing new.
+    /// Coded datagrams without new information.
     pub redundant: u64,
-    /// How much longer packets took to be put out than the quickest of late takes to come, where
-    /// they tell when they were sent.
+    /// Delay until delivery beyond that of the quickest recent packet, for stamped packets.
     #[serde(default, skip_serializing_if = "Delays::is_empty")]
     pub excess_delays: Delays,
     /// How packets waited for one another.
@@ -31,7 +30,7 @@ pub struct ReceiveStats {
 }
 
 impl ReceiveStats {
-    /// Counts what earlier receivers of the lane did as well.
+    /// Adds what earlier receivers of the lane counted.
     pub(crate) fn add_past(&mut self, past: &Self) {
         self.delivered_packets += past.delivered_packets;
         self.delivered_bytes += past.delivered_bytes;

@@ -6,7 +6,7 @@ fn lane() -> LaneReceiver {
     LaneReceiver::new(LaneId(0), Opening::default())
 }
 
-/// Hands in whole packets of three bytes with these IDs; returns the report.
+/// Takes whole packets of three bytes with these IDs; returns the report.
 fn arrive(lane: &mut LaneReceiver, millis: u64, ids: &[u32]) -> LaneReport {
     for id in ids {
         let symbol = Bytes::from_static(&[0, 1, 7]);
@@ -48,7 +48,7 @@ fn symbol(position: FragmentPosition, body: &[u8]) -> Bytes {
 
 #[test]
 fn what_is_incomplete_is_kept_as_long_as_the_peer_may_complete_it() {
-    // The age that is promised, whether packets are coded; how late the rest may come.
+    // The promised age, whether packets are coded, and how late the rest may come.
     for (age, coded, fragments, block) in
         [(0, true, 700, 700), (200, true, 700, 700), (2_000, true, 2_000, 2_000)]
             .into_iter()
@@ -117,11 +117,10 @@ fn packets_that_became_too_old_are_dropped_as_they_come_and_as_they_wait() {
     assert_eq!(out, [0, 1, 3, 4, 6]);
     assert_eq!(lane.stats().drops.get(DropReason::ArrivedExpired), 2);
     assert_eq!(lane.stats().delivered_packets, 5);
-    // Those that were put out, the wait for their turn with them.
     let delays = lane.stats().excess_delays;
     let counts: Vec<_> = delays.buckets().filter(|(_, count)| *count > 0).collect();
     assert_eq!(counts, [(0.005, 1), (0.01, 1), (0.02, 2), (0.3, 1)]);
-    // Without the promise nothing is dropped, stamps or not.
+    // Without the promise nothing is dropped.
     let promise = Promise { expires: false, ..promise };
     lane.set_promise(Instant::from_millis(1_620), promise, &mut |_| {});
     let mut count = 0;
@@ -133,8 +132,8 @@ fn packets_that_became_too_old_are_dropped_as_they_come_and_as_they_wait() {
 
 #[test]
 fn a_frame_waits_the_shorter_the_longer_it_has_waited_elsewhere() {
-    // How long before the second frame came to its lane, and when the first is given up: its second
-    // packet never comes.
+    // How long before the second frame came to its lane, and when the first, which lacks its second
+    // packet, is given up.
     for (waited, given_up) in [(0, 1_420), (40, 1_380), (200, 1_330)] {
         let mut lane = lane();
         let [deadline, decode, max_buffer] = [100, 10, 300].map(Duration::from_millis);

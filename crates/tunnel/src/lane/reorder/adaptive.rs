@@ -5,20 +5,18 @@
 //! there             a       b           b        2, 4 and 5 are missing: a gap each, with the time
 //!                                                at which a higher ID had come
 //! 6 waits for 4, until the gap of 4 has been open for `wait`, which is max_buffer at most
-//! 1 and 3 went out: what flow a misses is nothing to flow b
+//! 1 and 3 went out: gaps of flow a do not delay flow b
 //! ```
 //!
-//! A gap opens when a higher ID comes: no later than the first packet that waits for it, and no
-//! later than the gaps above it. So no packet waits for longer than max_buffer after its own
-//! arrival, and gaps are given up in ascending order, even while the wait changes.
+//! A gap opens when a higher ID comes: not after the first packet that waits for it, nor after the
+//! gaps above it. So no packet waits longer than max_buffer, and gaps are given up in ascending
+//! order even while the wait changes.
 //!
-//! A packet that comes after it was given up goes out at once, late. Whoever receives it has seen
-//! the gap by then, and may have asked for it again: but TCP and QUIC acknowledge a late packet
-//! like any other, which spares its repetition or at least lets the sender notice that it was none
-//! too many (RFC 3522, RFC 8985 section 7.2), while a packet that is discarded here is a certain
-//! loss, and is repeated with a round trip of the whole way, the tunnel's again among it. A late
-//! packet can do worse than none only where an application takes what comes for the newest; such a
-//! flow has a lane with `reorder`.
+//! A packet that comes after it was given up goes out at once, late. Its receiver may have asked
+//! for it again, but TCP and QUIC acknowledge it, which spares a repetition or lets the sender
+//! notice that it was unnecessary (RFC 3522, RFC 8985 section 7.2); a discarded packet is a certain
+//! loss and costs a round trip. Flows for which a late packet is worse than none belong in a lane
+//! with `reorder`.
 //!
 //! Gaps are remembered for `max_buffer`, given up or not, so that the wait can grow.
 
@@ -30,36 +28,31 @@ use roadweave_proto::Instant;
 use super::fill_times::FillTimes;
 use super::{ExtendedId, Outlet, Placed, Turn};
 
-/// Runs of missing IDs that are remembered, at most.
+/// Runs of missing IDs kept, at most.
 const GAPS_MAX: usize = 4096;
-/// Missing IDs that were given up and are remembered, at most.
+/// Given-up IDs kept, at most.
 const GIVEN_UP_MAX: usize = 4096;
 
-/// Packets that wait for those before them in their flows.
 #[derive(Debug)]
 pub(super) struct Adaptive {
     max_buffer: Duration,
-    /// The highest position that was seen, or the one before the first that is expected.
+    /// The highest position seen, or the one before the first expected.
     newest: ExtendedId,
-    /// Missing IDs, by the first of each run.
     gaps: BTreeMap<ExtendedId, Gap>,
-    /// Missing IDs that somebody has stopped waiting for.
+    /// Missing IDs that a packet has stopped waiting for.
     given_up: BTreeSet<ExtendedId>,
-    /// What waits, by last position, and since when the gap before it is open; if there is none,
-    /// since when it waits.
+    /// Waiting units by last position, with when the gap before each opened (or else when it came).
     held: BTreeMap<ExtendedId, (Instant, Placed)>,
-    /// Who waits for a position, itself by last position. Never iterated.
+    /// The last position of the unit that waits for a position.
     waiting: HashMap<ExtendedId, ExtendedId>,
-    /// Who waits for a missing one, by the time at which its gap opened.
+    /// Units that wait for a missing one, by when its gap opened.
     roots: BTreeSet<(Instant, ExtendedId)>,
     fill_times: FillTimes,
 }
 
-/// A run of missing IDs.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     last: ExtendedId,
-    /// When a higher ID had come.
     opened: Instant,
 }
 
@@ -86,12 +79,12 @@ impl Adaptive {
         self.held.len()
     }
 
-    /// The bytes that the memory of missing packets takes, roughly.
+    /// Approximate bytes of the gaps.
     pub(super) fn gaps_memory(&self) -> usize {
         64 * self.gaps.len() + 32 * self.given_up.len()
     }
 
-    /// How long a gap is waited for that opens now.
+    /// How long a gap that opens now is waited for.
     pub(super) fn wait(&self) -> Duration {
         self.fill_times.wait()
     }
@@ -116,13 +109,13 @@ impl Adaptive {
                 self.held.insert(last, (opened, placed));
             }
             None => {
-                // Whoever is before a late one is late as well.
+                // The predecessors of a late unit are late too.
                 before.into_iter().for_each(|before| self.release_up_to(before, out));
                 out.release(placed);
                 self.release_followers(last, out);
             }
         }
-        // The wait may have become shorter, or be over already.
+        // The wait may have become shorter.
         self.handle_timeout(now, out);
         if is_late { Turn::Late } else { Turn::Kept }
     }
@@ -135,15 +128,15 @@ impl Adaptive {
         self.roots.first().map(|(opened, _)| *opened + self.wait())
     }
 
-    /// Releases the one that stops waiting first, behind those of its flow that are before it.
+    /// Releases the unit whose wait ends first, behind its held predecessors.
     pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
         let Some((_, oldest)) = self.roots.pop_first() else { return false };
         self.release_up_to(oldest, out);
         true
     }
 
-    /// Releases the one at `last`, behind those of its flow that it waits for, and then those that
-    /// waited for it. What is missing before them is given up.
+    /// Releases the unit at `last`, its held predecessors before it and its followers after it.
+    /// What is missing before them is given up.
     fn release_up_to(&mut self, last: ExtendedId, out: &mut Outlet<'_>) {
         let mut first = last;
         let mut root = None;
@@ -158,14 +151,13 @@ impl Adaptive {
         self.release_followers(root, out);
     }
 
-    /// Whether one that has come waits for the one at `before`.
     fn waits_for(&self, before: ExtendedId) -> bool {
-        // A second one that names the same packet is a peer's mistake: it does not wait.
+        // A second unit with the same predecessor is a peer's mistake.
         !self.waiting.contains_key(&before)
             && (self.held.contains_key(&before) || self.gap_of(before).is_some())
     }
 
-    /// Releases those that wait for `last`, one after the other.
+    /// Releases those that wait for `last`, in turn.
     fn release_followers(&mut self, last: ExtendedId, out: &mut Outlet<'_>) {
         let mut released = last;
         while let Some(follower) = self.waiting.remove(&released) {
@@ -180,7 +172,7 @@ impl Adaptive {
         out.release(placed);
     }
 
-    /// Nobody waits for `position` any more, if it is missing.
+    /// Marks `position` as given up, if it is missing.
     fn give_up(&mut self, position: ExtendedId) {
         if self.gap_of(position).is_some() {
             self.given_up.insert(position);
@@ -195,7 +187,7 @@ impl Adaptive {
         (gap.last >= position).then_some(*gap)
     }
 
-    /// Keeps the gaps, and what is learned from them. Returns whether the packet was given up.
+    /// Updates the gaps and the fill times. Returns whether the packet was given up before.
     fn note_arrival(&mut self, now: Instant, first: ExtendedId, last: ExtendedId) -> bool {
         if first > self.newest {
             if first > self.newest + 1 {
@@ -223,7 +215,7 @@ impl Adaptive {
         self.given_up.remove(&last)
     }
 
-    /// Forgets gaps that have been open for longer than anybody waits.
+    /// Forgets gaps that no packet waits for any more.
     fn forget_gaps(&mut self, now: Instant) {
         while let Some((start, gap)) = self.gaps.first_key_value()
             && (now.since(gap.opened) > self.max_buffer || self.gaps.len() > GAPS_MAX)

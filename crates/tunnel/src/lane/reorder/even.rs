@@ -1,4 +1,4 @@
-//! Even delivery: each packet of a lane goes out as long after it was sent as all others.
+//! Even delivery: each packet of a lane goes out equally long after it was sent.
 //!
 //! ```text
 //! sent          │││  │││  │││
@@ -6,13 +6,11 @@
 //! goes out            │││  │││  │││        sent + delay, which 99 of 100 keep
 //! ```
 //!
-//! Who measures the network by when each packet comes, as the congestion control of WebRTC does,
-//! takes the difference of two paths' delays for a queue. With one delay for all it sees a link
-//! whose delay does not change, until the delay itself has to.
+//! A receiver that measures arrival times, as WebRTC's congestion control does, takes the
+//! difference of two paths' delays for a queue. With one delay for all it sees a constant one.
 //!
-//! The delay follows what the packets took of late ([`Delays`]). A packet that comes after its time
-//! goes out at once, and is counted: it was late for its receiver too. What tells no time waits for
-//! nothing.
+//! The delay follows recent delays ([`Delays`]). A packet that comes after its time goes out at
+//! once, and is counted. A packet without a stamp does not wait.
 //!
 //! [`Delays`]: delays::Delays
 
@@ -26,11 +24,10 @@ use roadweave_proto::Instant;
 use super::{ExtendedId, Outlet, Placed, Turn};
 use delays::{Delays, Seen};
 
-/// The packets of a lane that wait until the delay of all has passed.
 #[derive(Debug)]
 pub(super) struct Even {
     delays: Delays,
-    /// By when they were sent, µs of the peer's clock, and those of one millisecond by ID.
+    /// By sending time, µs of the peer's clock, then by ID.
     held: BTreeMap<(i64, ExtendedId), Placed>,
 }
 
@@ -47,12 +44,12 @@ impl Even {
         self.held.len()
     }
 
-    /// The bytes that it takes beside the packets that wait, roughly.
+    /// Approximate bytes beside the waiting packets.
     pub(super) fn memory(&self) -> usize {
         self.delays.memory()
     }
 
-    /// How long the quickest packet of late would wait.
+    /// How long the quickest recent packet would wait.
     pub(super) fn wait(&self) -> Duration {
         self.delays.spread()
     }
@@ -65,7 +62,7 @@ impl Even {
         };
         let (sent, seen) = self.delays.on_packet(now, stamp);
         if seen == Seen::Anew {
-            // By another clock nothing that waits has a time.
+            // The clock is another, so no waiting packet has a time.
             while self.release_first(out) {}
         }
         if self.delays.due(sent) <= now {
@@ -75,7 +72,7 @@ impl Even {
             // Packets of a broken peer may overlap.
             twin.into_iter().for_each(|twin| out.release(twin));
         }
-        // A shorter delay may be over for others.
+        // The delay may have become shorter.
         self.handle_timeout(now, out);
         if seen == Seen::Late { Turn::Late } else { Turn::Kept }
     }
@@ -91,7 +88,7 @@ impl Even {
         Some(self.delays.due(*sent).min(placed.since + self.delays.wait_max()))
     }
 
-    /// Hands out, before its time, the one that was sent first; `false` if none waits.
+    /// Releases the unit that was sent first; `false` if none waits.
     pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
         let waits = self.release_first(out);
         out.counts.forced += u64::from(waits);

@@ -1,40 +1,36 @@
-//! How long missing packets of a lane take to come, and so how long it pays to wait for one.
+//! How long missing packets of a lane take to come, and so how long to wait for one.
 //!
 //! ```text
 //! gap opens ─── 12 ms ───► filled ─► histogram, two spans of time: the present and the one before
 //!                                     wait = quantile of both and some slack
 //! ```
 //!
-//! Gaps have two causes: a packet on a slower path, which comes after the difference of the paths'
-//! delays, and a loss, which takes its detection and a repair. Most gaps are of the first kind, and
-//! the quantile is high enough that the second counts as well. What never comes takes no time at
-//! all: it is left out of the quantile. But where next to nothing comes any more, as on a single
-//! link that loses and is not repaired, nobody waits.
+//! Most gaps come from slower paths and last for the difference of delays; some are losses, which
+//! take detection and repair. The quantile is high enough to cover both. Packets that never come
+//! are left out; but where almost nothing comes, as on a single lossy link without repairs, there
+//! is no wait.
 
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// Of a thousand missing packets that come, so many shall come within half of the wait: a transfer
-/// that grows makes gaps that take ever longer, and each that is given up halves its window, while
-/// to wait for longer costs nothing but where a packet never comes.
+/// Missing packets per mille that shall come within half of the wait: gaps of a growing transfer
+/// take ever longer, each one given up halves its window, and a longer wait costs only where a
+/// packet never comes.
 const PER_MILLE: u64 = 999;
-/// What is added to the quantile.
 const SLACK: Duration = Duration::from_millis(3);
-/// A span of time: what was learned is forgotten after one to two of these.
+/// What was learned is forgotten after one to two spans.
 const SPAN: Duration = Duration::from_secs(10);
-/// Missing packets that have come before the wait becomes shorter than it may be: a transfer that
-/// begins doubles its rate with each round trip, and the first gaps say little of the next. A span
-/// lasts for as many at least.
+/// Missing packets that must have come before the wait is shortened: a transfer that starts doubles
+/// its rate each round trip, and its first gaps say little. A span also lasts for at least as many.
 const FILLED_MIN: u64 = 1000;
-/// Waiting pays when one in so many missing packets comes.
+/// Waiting pays if one in this many missing packets comes.
 const HOPELESS: u64 = 32;
-/// Steps of the histogram for each doubling.
+/// Histogram bins per doubling.
 const STEPS: u32 = 8;
-/// Bins of the histogram: up to 16 s, more than the longest wait.
+/// Bins up to 16 s, more than the longest wait.
 const BINS: usize = (STEPS * 22) as usize;
 
-/// What became of the gaps of a lane.
 #[derive(Debug)]
 pub(super) struct FillTimes {
     max_buffer: Duration,
@@ -61,7 +57,7 @@ impl FillTimes {
         self.wait = self.learned();
     }
 
-    /// How long to wait for a packet that is missing; all of `max_buffer` while nothing is known.
+    /// How long to wait for a missing packet; `max_buffer` while little is known.
     pub(super) fn wait(&self) -> Duration {
         self.wait
     }
@@ -74,7 +70,7 @@ impl FillTimes {
         self.wait = self.learned();
     }
 
-    /// So many missing packets have not come within `max_buffer`.
+    /// `packets` missing packets have not come within `max_buffer`.
     pub(super) fn on_never_filled(&mut self, now: Instant, packets: u64) {
         self.turn(now);
         self.present.never = self.present.never.saturating_add(packets);
@@ -129,7 +125,7 @@ fn bin(time: Duration) -> usize {
     ((doubling * STEPS + step) as usize).min(BINS - 1)
 }
 
-/// Where a bin ends.
+/// The upper edge of a bin.
 fn edge(bin: usize) -> Duration {
     let (doubling, step) = (bin as u32 / STEPS, bin as u32 % STEPS);
     Duration::from_micros(u64::from(STEPS + step + 1) << doubling)

@@ -1,4 +1,4 @@
-//! The frames of each video of a lane, whole and in order, until the next one is due.
+//! Delivers the frames of each video of a lane whole and in order, until the next one is due.
 //!
 //! ```text
 //! packet ─► its source of RTP ─► Stream: its frames by number ─► whole, in order          ─► out
@@ -6,18 +6,14 @@
 //!            └ none: out at once          └ behind a later frame: discarded
 //! ```
 //!
-//! A frame waits for what it lacks until the deadline of the next one less what a decoder takes:
-//! the next frame may be decoded by it, and so it is decoded late rather than not. The deadline
-//! counts from when a packet came to the lane at the other end, which it tells ([`Stamp`]); as
-//! everywhere, what the quickest path takes is unknown and does not count.
+//! A frame waits for missing packets until the deadline of the next frame minus the decoding time,
+//! so that the decoder gets it late rather than not at all. The deadline counts from the sender's
+//! stamp ([`Stamp`]), without the unknown delay of the quickest path. Packets behind a later frame
+//! are discarded; receivers that sort by themselves use a lane with `pass`.
 //!
-//! What comes behind a later frame is discarded: who can use it, since it sorts by itself, has a
-//! lane with `pass`; whoever asks for `frames` takes what comes for the next to be decoded.
-//!
-//! Nothing waits for longer than max_buffer after its arrival, whatever its peer says. Sources are
-//! bounded in number, what waits of all of them in packets and bytes, as in every lane: when there
-//! is too much, the source of which most waits gives up its oldest frame. So one that makes frames
-//! without end does that to itself.
+//! Nothing waits longer than max_buffer. Sources, and their waiting packets and bytes, are bounded:
+//! when there is too much, the source with the most gives up its oldest frame, so a source with
+//! endless frames harms only itself.
 //!
 //! Source: LoLa section 3.5.
 //!
@@ -38,35 +34,33 @@ use candidates::Candidates;
 use missing::Missing;
 use stream::Stream;
 
-/// Sources whose frames are kept in order, at most; what others send goes out as it comes.
+/// Sources kept in order, at most; packets of others go out as they come.
 const SOURCES_MAX: usize = 256;
-/// A source that was silent for so long is forgotten when others want its place.
+/// A source silent for this long is evicted when others need its place.
 const SILENT_MAX: Duration = Duration::from_secs(10);
-/// What a source costs, bytes: it, and a leaf of each of its trees, which hold eleven.
+/// Bytes of a source, including a leaf of each of its trees.
 const SOURCE_OVERHEAD: usize = 2560;
 
-/// A hash of the 5-tuple, and the synchronization source (RFC 3550 section 5.1).
+/// 5-tuple hash and synchronization source (RFC 3550 section 5.1).
 type Source = (u64, u32);
 
-/// The times of an order of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Times {
-    /// How old a frame may be.
+    /// The largest age of a frame.
     pub(super) deadline: Duration,
-    /// What a decoder takes for one.
+    /// The time that decoding a frame takes.
     pub(super) decode: Duration,
-    /// The longest that a packet waits.
+    /// The longest wait of a packet.
     pub(super) max_buffer: Duration,
 }
 
-/// The frames that wait for what they lack.
 #[derive(Debug)]
 pub(super) struct Frames {
     times: Times,
     missing: Missing,
     candidates: Candidates,
     streams: BTreeMap<Source, Stream>,
-    /// When each of those in which packets wait gives up its front frame.
+    /// When each source with waiting packets gives up its front frame.
     due: BTreeSet<(Instant, Source)>,
     held: usize,
 }
@@ -93,7 +87,7 @@ impl Frames {
         self.held
     }
 
-    /// The bytes that it takes beside the packets that wait, roughly.
+    /// Approximate bytes beside the waiting packets.
     pub(super) fn memory(&self) -> usize {
         let streams = self.streams.len() * SOURCE_OVERHEAD;
         streams + self.missing.memory() + self.candidates.memory()
@@ -133,8 +127,7 @@ impl Frames {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Gives up, before its time, the front frame of the source of which most waits; `false` if
-    /// none waits.
+    /// Gives up the front frame of the source with the most waiting; `false` if none waits.
     pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
         let waiting = self.streams.iter().filter(|(_, stream)| stream.len() > 0);
         let largest = waiting.max_by_key(|(_, stream)| stream.memory());
@@ -144,13 +137,12 @@ impl Frames {
         true
     }
 
-    /// Forgets those of which nothing waits: they are known again after a few packets.
+    /// Forgets sources without waiting packets; a few packets make them known again.
     pub(super) fn forget_sources(&mut self) {
         self.streams.retain(|_, stream| stream.len() > 0);
     }
 
-    /// A packet of a source that is not known: what precedes it goes out as it comes, and what
-    /// follows is kept in order.
+    /// A packet of an unknown source. Once the source is proven, what follows is kept in order.
     fn meet(&mut self, now: Instant, source: Source, header: &RtpHeader, id: ExtendedId) {
         if !self.candidates.is_proven(source, header.sequence) {
             return;
@@ -164,7 +156,7 @@ impl Frames {
         }
     }
 
-    /// Does something to a source, and keeps what is known of all of them.
+    /// Applies `what` to a source, and updates the totals and due times.
     fn change(&mut self, source: Source, what: impl FnOnce(&mut Stream, &Missing)) {
         let Some(stream) = self.streams.get_mut(&source) else { return };
         let (held, due) = (stream.len(), stream.due(&self.times));
@@ -179,7 +171,7 @@ impl Frames {
     }
 }
 
-/// The source of what may be RTP, and its header.
+/// The source and header of a possible RTP packet.
 fn rtp(placed: &Placed) -> Option<(Source, RtpHeader)> {
     let packet = InnerPacket::parse(placed.unit.packet.as_deref()?).ok()?;
     let header = packet.rtp()?;

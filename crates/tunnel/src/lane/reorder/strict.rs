@@ -1,4 +1,4 @@
-//! One sequence for the whole lane, as the redundant framework keeps it.
+//! One sequence for the whole lane, as in the redundant framework.
 //!
 //! ```text
 //! next ─► 7   held: 9 10 12          8 comes: 8 9 10 go out, 12 waits for 11
@@ -6,10 +6,9 @@
 //! ```
 //!
 //! The paper's `send()` waits at the lowest packet of a heap for min(MaxBufferTime, limit - now),
-//! and keeps as its limit the arrival of the packet that it waited at before. What it is after is
-//! that no packet waits longer than MaxBufferTime; but a packet further up in the heap may, since
-//! the wait at each gap begins anew. Here the limit is the earliest over all packets of the heap,
-//! which holds for each of them, and is the paper's where there is one gap.
+//! where limit is the arrival of the packet before. It wants no packet to wait longer than
+//! MaxBufferTime, but packets further up may, since the wait starts again at each gap. Here the
+//! limit is the earliest over all packets of the heap, which is the paper's if there is one gap.
 //!
 //! Source: redundant framework (Networking'24) section III-B, figure 5.
 
@@ -20,15 +19,13 @@ use roadweave_proto::Instant;
 
 use super::{ExtendedId, Outlet, Placed, Turn};
 
-/// Packets that wait for all before them.
 #[derive(Debug)]
 pub(super) struct Strict {
-    /// What precedes it was sent before the order was promised.
+    /// Earlier IDs were sent before the order was promised.
     begin: ExtendedId,
-    /// The ID whose turn it is.
     next: ExtendedId,
     max_buffer: Duration,
-    /// What waits, by the extended ID of its first fragment.
+    /// By extended ID of the first fragment.
     held: BTreeMap<ExtendedId, Placed>,
     /// The keys of `held`, by arrival.
     arrivals: BTreeSet<(Instant, ExtendedId)>,
@@ -43,7 +40,7 @@ impl Strict {
         self.max_buffer = max_buffer;
     }
 
-    /// What precedes the first packet was not sent under another order.
+    /// Earlier IDs were not sent under another order.
     pub(super) fn forget_before(&mut self) {
         self.begin = 0;
     }
@@ -79,14 +76,14 @@ impl Strict {
         self.arrivals.first().map(|(since, _)| *since + self.max_buffer)
     }
 
-    /// Gives up, before its time, what the packet that came first waits for; `false` if none waits.
+    /// Gives up what the packet that came first waits for; `false` if none waits.
     pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
         let waits = !self.arrivals.is_empty();
         out.counts.forced += self.give_up(out);
         waits
     }
 
-    /// Hands out the packet that came first, and those before it; returns how many gaps that skips.
+    /// Releases the packet that came first, and those before it; returns the gaps skipped.
     fn give_up(&mut self, out: &mut Outlet<'_>) -> u64 {
         let Some((_, oldest)) = self.arrivals.first().copied() else { return 0 };
         let mut gaps = 0;
@@ -97,7 +94,7 @@ impl Strict {
             gaps += 1;
             self.release_in_order(out);
         }
-        // Packets of a broken peer may overlap, so that the turn of one has passed while it waited.
+        // Packets of a broken peer may overlap, so its turn may have passed.
         if self.arrivals.first().is_some_and(|(_, first)| *first == oldest) {
             self.arrivals.pop_first();
             self.held.remove(&oldest).into_iter().for_each(|placed| out.release(placed));

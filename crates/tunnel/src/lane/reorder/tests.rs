@@ -17,7 +17,7 @@ fn fragmented(first: u32, last: u32, after: u16) -> Unit {
     Unit { first, last, id: last, after, sent: None, age: Duration::ZERO, decoded: false, packet }
 }
 
-/// A lane and what it has put out: when, and the ID of the packet or its first fragment.
+/// A lane, and what came out: when, and the ID of the packet or its first fragment.
 struct Bench {
     reorder: Reorder,
     out: Vec<(u64, u32)>,
@@ -244,8 +244,8 @@ fn memory_is_bounded_and_the_oldest_go_out() {
     }
 }
 
-/// Packets of up to four IDs from `start` on, each of one of three flows, with when each arrives,
-/// if it does: (unit, flow, arrival).
+/// Packets of up to four IDs from `start` on, in three flows, with arrival times: (unit, flow,
+/// arrival).
 fn traffic(start: u32, packets: &[(u8, u8, Option<u16>)]) -> Vec<(Unit, u8, u64)> {
     let mut last_of = BTreeMap::new();
     let mut id = start;
@@ -301,13 +301,13 @@ proptest! {
         }
     }
 
-    /// Each flow is in order, but for packets that came after one behind them had gone out.
+    /// Each flow is in order, except packets that came after a later one went out.
     #[test]
     fn adaptive_keeps_each_flow_in_order_and_loses_none((start, arrivals) in packets()) {
         let mut bench = Bench::adaptive();
         bench.reorder = Reorder::new(bench.reorder.order(), PacketId(start));
         let mut arrived = BTreeMap::new();
-        // By flow, the highest that has gone out; and those that came too late for their turn.
+        // The highest that went out of each flow; and those that came too late.
         let (mut newest, mut late) = (BTreeMap::<u8, u32>::new(), Vec::new());
         let mut checked = 0;
         for (unit, flow, at) in &arrivals {

@@ -1,4 +1,4 @@
-//! Coded packets that nobody has asked for: they leave at once, or not at all.
+//! Coded packets that are sent without a loss: they leave at once, or not at all.
 
 use roadweave_proto::{DropReason, Instant, PacketId};
 use roadweave_recovery::Premium;
@@ -9,7 +9,7 @@ use crate::lane::datagram::{DatagramContent, LaneDatagram};
 use crate::lane::offers::limit_repairs;
 
 impl LaneSender {
-    /// Insures what has left. Nothing waits to be sent, in this lane or another.
+    /// Insures what has left; called when no lane has anything waiting.
     pub(crate) fn insure(&mut self, now: Instant, carrier: &mut impl Carrier) {
         if self.insurance.is_none() {
             return;
@@ -24,12 +24,11 @@ impl LaneSender {
         self.forget_done();
     }
 
-    /// Something waits to be sent in another lane.
     pub(crate) fn put_off_insurance(&mut self, now: Instant) {
         self.insurance.iter_mut().for_each(|insurance| insurance.put_off(now));
     }
 
-    /// Whether a packet that the peer has may yet be part of a coded one.
+    /// Whether a packet that the peer has may still be part of a coded one.
     pub(super) fn needs(&mut self, id: PacketId) -> bool {
         self.recovery.needs(id) || self.insurance.as_ref().is_some_and(|it| it.needs(id))
     }
@@ -41,7 +40,7 @@ impl LaneSender {
     }
 
     fn send_premium(&mut self, now: Instant, premium: &Premium, carrier: &mut impl Carrier) {
-        // A packet of the block may have had to leave the pool for want of memory.
+        // A packet of the block may have left the pool for lack of memory.
         let Ok(datagrams) = self.encode(premium.start, premium.count, &premium.shares) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! What the sending half of a lane holds, and what it lets go of when memory is short.
+//! What the sending half of a lane holds, and what it frees when memory is short.
 
 use roadweave_proto::{DropReason, Instant};
 
@@ -6,7 +6,6 @@ use super::LaneSender;
 use crate::lane::memory::MemoryStats;
 
 impl LaneSender {
-    /// The memory that the sending half of the lane holds, by kind.
     pub(crate) fn memory(&self) -> MemoryStats {
         let repairs = self.repairs.keys().map(|path| self.repair_bytes(*path)).sum::<u64>();
         let waiting = self.queue.len() + self.copies.len();
@@ -21,8 +20,8 @@ impl LaneSender {
         }
     }
 
-    /// Lets go of the oldest until `bytes` bytes less are held, or nothing is that could be let go
-    /// of: what it has most of first.
+    /// Frees the oldest until `bytes` bytes less are held or nothing is left, the larger kind
+    /// first.
     pub(crate) fn shed(&mut self, now: Instant, bytes: u64) {
         let held = self.memory();
         let target = held.total().saturating_sub(bytes);
@@ -39,12 +38,12 @@ impl LaneSender {
         }
     }
 
-    /// Forgets the flows of packets whose bytes are not kept any more.
+    /// Forgets the flows of packets whose bytes are not kept.
     pub(super) fn forget_flows(&mut self) {
         self.sent_flows.retain_from(|id| self.encoder.symbol(id).is_some());
     }
 
-    /// Lets go of `bytes` bytes of what waits: packets, then copies, then repairs.
+    /// Frees `bytes` bytes of what waits: packets, then copies, then repairs.
     pub(super) fn shed_waiting(&mut self, now: Instant, bytes: u64) {
         let mut freed = 0;
         while freed < bytes {
@@ -66,5 +65,5 @@ impl LaneSender {
     }
 }
 
-/// What a packet in a queue costs beside its bytes, at most.
+/// What a queued packet costs beside its bytes, at most.
 const QUEUED_OVERHEAD: usize = 192;

@@ -1,4 +1,4 @@
-//! The packets of a lane that wait for a free window: until when they do, and how they are cut.
+//! The packets of a lane that wait for a free window: how they expire, and how they are cut.
 
 use roadweave_proto::wire::{
     FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol,
@@ -8,22 +8,20 @@ use roadweave_proto::{DropReason, Instant, Urgency};
 use super::LaneSender;
 use crate::lane::shed::{Frame, Shedder};
 
-/// A packet, or a fragment of one, that waits for a free window.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) since: Instant,
     pub(super) datagram: SourceDatagram,
     pub(super) flow: u64,
-    /// The video frame that it is of.
     pub(super) frame: Option<Frame>,
     pub(super) ends_frame: bool,
     pub(super) urgency: Urgency,
-    /// Whether it is a whole packet or the last fragment of one.
+    /// False for all fragments but the last.
     pub(super) ends_packet: bool,
 }
 
 impl LaneSender {
-    /// Discards what has waited too long, oldest first, and the frames that are given up.
+    /// Discards packets that have expired, and frames that are given up.
     pub(super) fn expire(&mut self, now: Instant) {
         while let Some(reason) = self.given_up(now) {
             if self.pop().is_some_and(|queued| queued.ends_packet) {
@@ -37,14 +35,13 @@ impl LaneSender {
         }
     }
 
-    /// Gives up the oldest packet that is to go out again.
     pub(super) fn give_up_again(&mut self) {
         let Some((_, id)) = self.again.pop_front() else { return };
         self.recovery.on_abandoned(id);
         self.encoder.forget(id);
     }
 
-    /// Why the packet at the front of the queue is not sent, if it is not.
+    /// Why the packet at the front of the queue is discarded, if it is.
     pub(super) fn given_up(&mut self, now: Instant) -> Option<DropReason> {
         let Some(front) = self.queue.front() else {
             self.shedder.iter_mut().for_each(Shedder::on_empty);
@@ -82,7 +79,7 @@ impl LaneSender {
             self.stats.drops.count(DropReason::OversizedInner);
             return true;
         }
-        // It may be a fragment already, cut when the path was wider.
+        // It may be a fragment already, cut for a wider path.
         let (opens, closes) = match whole.datagram.position() {
             FragmentPosition::Whole => (true, true),
             FragmentPosition::First => (true, false),
@@ -114,5 +111,5 @@ impl LaneSender {
     }
 }
 
-/// How far behind a packet the next one of its frame is looked for; other videos may come between.
+/// How many packets are searched for the next one of a frame, between other videos'.
 const FRAME_LOOK: usize = 8;

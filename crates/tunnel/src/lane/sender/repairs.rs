@@ -1,4 +1,4 @@
-//! What the recovery wants: made here, and kept by path until windows and pacers let it through.
+//! Repairs: made as the recovery asks, and queued by path until windows and pacers allow them.
 //!
 //! ```text
 //! recovery ─► again ──────────────────────────► the lane's own queue for that
@@ -26,28 +26,25 @@ use crate::lane::datagram::{DatagramContent, LaneDatagram};
 use crate::lane::offers::limit_repairs;
 use crate::observe::PacketStep;
 
-/// When a repair was made, and when it is of no use any more.
+/// When a repair was made, and when it becomes useless.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
     since: Instant,
     until: Instant,
 }
 
-/// A coded packet, a copy, or a part of a datagram on its way to one path.
 #[derive(Debug)]
 pub(super) struct QueuedRepair {
     life: Life,
     datagram: LaneDatagram,
-    /// Bit i: it is to bring back the i-th packet from its first on, which is lost; none for parts.
+    /// Bit i: the repair is for the i-th packet from its first one on, which is lost; 0 for parts.
     lost: u64,
-    /// Whether what it holds has left before.
+    /// Whether its content has left before.
     is_redundant: bool,
-    /// Whether other paths were tried as well.
     tried_others: bool,
 }
 
 impl LaneSender {
-    /// Does what the recovery wants.
     pub(super) fn repair_all(&mut self, now: Instant, carrier: &mut impl Carrier) {
         while let Some(repair) = self.poll_repair(now, carrier) {
             self.repair(now, repair, carrier);
@@ -59,7 +56,7 @@ impl LaneSender {
         self.send_repairs(now, carrier);
     }
 
-    /// What the recovery wants within the room that windows and policies leave for it.
+    /// The next repair, within the room that windows and policies leave.
     fn poll_repair(&mut self, now: Instant, carrier: &mut impl Carrier) -> Option<Repair> {
         let mut paths = self.offers(carrier.paths(now));
         limit_repairs(&mut paths);
@@ -71,13 +68,12 @@ impl LaneSender {
         self.recovery.poll_repair(now, &paths, self.backlog_bytes())
     }
 
-    /// Bytes of repairs that wait for a path.
     pub(super) fn repair_bytes(&self, path: PathId) -> u64 {
         let repairs = self.repairs.get(&path).into_iter().flatten();
         repairs.map(|repair| repair.datagram.len() as u64).sum()
     }
 
-    /// When a repair that waits is given another path, or given up.
+    /// When a waiting repair moves to another path, or expires.
     pub(super) fn repairs_timeout(&self) -> Option<Instant> {
         let oldest = self.repairs.values().filter_map(VecDeque::front);
         let due = oldest.map(|repair| match repair.tried_others {
@@ -87,8 +83,8 @@ impl LaneSender {
         due.min()
     }
 
-    /// Sends the repairs that windows and pacers let through, those of a path that fell silent or
-    /// stays full on another.
+    /// Sends the repairs that windows and pacers allow; those of a silent or full path on another
+    /// one.
     pub(super) fn send_repairs(&mut self, now: Instant, carrier: &mut impl Carrier) {
         self.has_new_parts = false;
         for path in self.repairs.keys().copied().collect::<Vec<_>>() {
@@ -125,7 +121,7 @@ impl LaneSender {
         self.repairs.retain(|_, queue| !queue.is_empty());
     }
 
-    /// A repair will not leave.
+    /// Counts a repair that will not leave.
     fn give_up(&mut self, now: Instant, repair: &QueuedRepair) {
         self.stats.drops.count(DropReason::RepairExpired);
         if let DatagramContent::Part { number } = repair.datagram.content {
@@ -133,8 +129,7 @@ impl LaneSender {
         }
     }
 
-    /// Drops the repairs that wait for a path and are to bring back none but such packets; returns
-    /// how many.
+    /// Drops waiting repairs that are only for packets for which `is_such` holds; returns how many.
     pub(super) fn cancel_repairs(&mut self, is_such: impl Fn(PacketId) -> bool) -> u64 {
         let count = |repairs: &BTreeMap<PathId, VecDeque<QueuedRepair>>| {
             repairs.values().map(VecDeque::len).sum::<usize>()
@@ -150,7 +145,7 @@ impl LaneSender {
         (before - count(&self.repairs)) as u64
     }
 
-    /// Gives up the repair that is next on the path for which most wait; returns its bytes.
+    /// Gives up the first repair of the path with the most repairs; returns its bytes.
     pub(super) fn drop_repair(&mut self, now: Instant) -> Option<u64> {
         let queue = self.repairs.values_mut().max_by_key(|queue| queue.len())?;
         let repair = queue.pop_front()?;
@@ -159,7 +154,6 @@ impl LaneSender {
         Some(repair.datagram.len() as u64)
     }
 
-    /// The paths have become narrower than a repair that waited for one, or a part.
     fn on_too_large(
         &mut self,
         now: Instant,
@@ -169,8 +163,7 @@ impl LaneSender {
     ) {
         let QueuedRepair { life, datagram, is_redundant, .. } = repair;
         if let DatagramContent::Part { number } = datagram.content {
-            // Narrower once more: the recovery has the datagram it is of cut anew, if that is a
-            // packet.
+            // The path became narrower again. The recovery sends the packet again, if it is one.
             self.stats.drops.count(DropReason::SendFailed);
             self.on_part_lost(now, number);
             return;
@@ -181,8 +174,8 @@ impl LaneSender {
         }
     }
 
-    /// Cuts a datagram that is too large, and puts its parts on their way before all that waits for
-    /// the path; returns whether it could. `is_redundant`: what it holds has left before.
+    /// Cuts a datagram that is too large, and queues its parts first for its path; returns whether
+    /// it could. `is_redundant`: its content has left before.
     pub(super) fn send_in_parts(
         &mut self,
         life: Life,
@@ -191,7 +184,7 @@ impl LaneSender {
         is_redundant: bool,
         carrier: &mut impl Carrier,
     ) -> bool {
-        // Where no fates are told there is nobody to put parts together either.
+        // A peer that reports no fates does not put parts together.
         if !carrier.tells_fates() {
             return false;
         }
@@ -209,7 +202,6 @@ impl LaneSender {
         true
     }
 
-    /// Makes what the recovery wants and puts it on its way.
     fn repair(&mut self, now: Instant, repair: Repair, carrier: &mut impl Carrier) {
         for id in repair.brings_back() {
             self.log.note(now, self.lane, id, PacketStep::RepairAsked);
@@ -239,7 +231,7 @@ impl LaneSender {
                             self.queue_repair(life, path, (start, lost), datagram);
                         }
                     }
-                    // A packet of the range had to leave the pool for want of memory.
+                    // A packet of the range has left the pool for lack of memory.
                     Err(_) => {
                         let lost = u64::from(lost.count_ones());
                         self.stats.drops.add(DropReason::RepairExpired, lost);
@@ -260,10 +252,8 @@ impl LaneSender {
         }
     }
 
-    /// The coded datagrams of a repair, each with its path.
-    ///
-    /// Datagrams of one path are cut from one buffer, which stays until the last of them has left:
-    /// they leave together.
+    /// The coded datagrams of a repair, each with its path. Those of one path share a buffer, which
+    /// lives until the last of them has left: they leave together.
     pub(super) fn encode(
         &mut self,
         start: PacketId,
@@ -294,8 +284,8 @@ impl LaneSender {
         Ok(datagrams)
     }
 
-    /// The life of a repair made `now` of packets of which `newest` is the last; `None`, and
-    /// counted, if it is of no use.
+    /// The life of a repair made `now` whose last packet is `newest`; `None`, and counted, if it
+    /// has expired.
     pub(super) fn life_of(&mut self, now: Instant, newest: PacketId) -> Option<Life> {
         let until = now + self.keeps_for();
         let until = self.expiry(newest).map_or(until, |expiry| expiry.min(until));
@@ -305,7 +295,7 @@ impl LaneSender {
         (until > now).then_some(Life { since: now, until })
     }
 
-    /// `lost`: the first packet, and which from it on the repair is to bring back.
+    /// `lost`: the first packet, and a mask of those from it on that the repair is for.
     fn queue_repair(
         &mut self,
         life: Life,
@@ -320,7 +310,7 @@ impl LaneSender {
     }
 }
 
-/// The path for a repair that was meant for `planned`, and goes on waiting for it for `wait`.
+/// The path for a repair that was meant for `planned`, for which it may wait another `wait`.
 fn repair_path(planned: PathId, wait: Duration, bytes: usize, paths: &[PathSnapshot]) -> PathId {
     let usable = paths.iter().any(|path| path.id == planned && path.is_usable());
     if usable && wait > Duration::ZERO {
@@ -336,7 +326,7 @@ fn repair_path(planned: PathId, wait: Duration, bytes: usize, paths: &[PathSnaps
         .map_or(planned, |path| path.snapshot.id)
 }
 
-/// How long a repair waits for the path that it is meant for.
+/// How long a repair waits for its planned path.
 const REPAIR_WAIT_MAX: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

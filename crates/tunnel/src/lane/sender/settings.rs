@@ -1,5 +1,5 @@
-//! What a lane is told while it runs: another strategy, other settings, how its application does;
-//! and what its strategy learns.
+//! Changes to a running lane: its strategy, its settings, its application's state; and what its
+//! strategy learns.
 
 use roadweave_proto::wire::Control;
 use roadweave_proto::{Instant, PathId, Promise};
@@ -12,11 +12,8 @@ use crate::lane::arrival_times::ArrivalTimes;
 use crate::lane::{LaneConfig, NamesUplink, Strategy};
 
 impl LaneSender {
-    /// From the next packet on the lane follows another strategy. What was sent by then stays with
-    /// the recovery that it was sent with.
-    ///
-    /// # Errors
-    /// When the strategy names an uplink where none is known; nothing is changed then.
+    /// Follows another strategy from the next packet on; packets sent before stay with their
+    /// recovery. Fails, and changes nothing, if the strategy names an uplink where none is known.
     pub(crate) fn set_strategy(
         &mut self,
         strategy: Strategy,
@@ -39,7 +36,7 @@ impl LaneSender {
         let recovery = self.config.strategy.recovery(recovery_config(&self.config));
         self.recovery.change(self.next_id, recovery);
         self.insurance = insurance(&self.config, recovery_config(&self.config));
-        // What the old recovery may ask for must be kept as long as it could expect.
+        // The old recovery's packets must be kept as long as it expects.
         self.age_max = self.age_max.max(self.keeps_for());
         self.codes |= self.config.strategy.codes();
         self.encoder.set_expiry(self.age_max + RANGE_SPAN);
@@ -49,7 +46,7 @@ impl LaneSender {
         Ok(())
     }
 
-    /// Lets the lane be another one of the same name and ordering, from its next packet on.
+    /// Takes the settings of another lane of the same name and ordering, from the next packet on.
     pub(crate) fn set_config(
         &mut self,
         now: Instant,
@@ -62,7 +59,7 @@ impl LaneSender {
             let for_xnc = (lane.patient, lane.insurance_percent);
             (lane.strategy.clone(), lane.deadline, lane.expire_after, lane.rtp_frames, for_xnc)
         };
-        // A strategy that is made anew forgets; one that need not be is left alone.
+        // A new strategy forgets what it knew, so it is only replaced if its input changed.
         if what_strategies_see(&old) != what_strategies_see(new)
             && let Err(error) = self.set_strategy(new.strategy.clone(), names_uplinks)
         {
@@ -76,13 +73,12 @@ impl LaneSender {
         Ok(())
     }
 
-    /// The receiving application tells how its buffer does.
+    /// Sets the state of the receiving application's buffer.
     pub(crate) fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
         self.recovery.set_qoe(now, qoe);
     }
 
-    /// Tells the peer what is promised of the packets whenever it changes: nobody needs to wait for
-    /// longer than what is lost may be sent again, which is up to the strategy.
+    /// Sends the peer the lane's promise whenever it changes.
     pub(super) fn announce(&mut self, carrier: &mut impl Carrier) {
         let promise = Promise {
             order: self.config.order.at_most(self.age_max),
@@ -100,7 +96,6 @@ impl LaneSender {
         }
     }
 
-    /// The name of the network that `path` runs over.
     pub(crate) fn name_path(&mut self, path: PathId, name: &str) {
         if self.path_names.len() >= PATH_NAMES_MAX && !self.path_names.contains_key(&path) {
             self.path_names.pop_first();
@@ -109,28 +104,23 @@ impl LaneSender {
         self.scheduler.name_path(path, name);
     }
 
-    /// `path` is closed.
     pub(crate) fn forget_path(&mut self, path: PathId) {
         self.path_names.remove(&path);
     }
 
-    /// Takes up what the strategy has learned in an earlier life.
-    ///
-    /// # Errors
-    /// When it cannot be read; nothing is changed then.
+    /// Takes up what the strategy learned before a restart; changes nothing if it cannot be read.
     pub(crate) fn restore(&mut self, learned: &str) -> Result<(), RestoreError> {
         self.scheduler.restore(learned)?;
         self.learned = self.scheduler.learned().is_none().then(|| learned.to_owned());
         Ok(())
     }
 
-    /// What the strategy has learned of the networks, as JSON; or an earlier one, if this one
-    /// learns nothing.
+    /// What the strategy has learned of the networks, as JSON; or what an earlier one had.
     pub(crate) fn learned(&self) -> Option<String> {
         self.scheduler.learned().or_else(|| self.learned.clone())
     }
 
-    /// Keeps packets only as long as the strategy of today needs them.
+    /// Keeps packets only as long as the present strategy needs them.
     pub(super) fn settle_age(&mut self) {
         self.codes = self.config.strategy.codes();
         let age_max = self.keeps_for();
@@ -141,10 +131,9 @@ impl LaneSender {
     }
 }
 
-/// Paths have names while they live, and there are no more at a time.
+/// More paths do not live at a time.
 const PATH_NAMES_MAX: usize = 32;
 
-/// What insures the packets of a lane, if they are insured.
 pub(super) fn insurance(lane: &LaneConfig, recovery: RecoveryConfig) -> Option<Insurance> {
     let percent = lane.insurance_percent;
     (percent > 0 && lane.strategy.codes()).then(|| Insurance::new(recovery, percent))

@@ -1,5 +1,5 @@
-//! Source datagrams on their way out: packets for the first time and again, and copies that waited
-//! for their path.
+//! Source datagrams: packets that leave for the first time or again, and copies that waited for a
+//! path.
 
 use roadweave_proto::wire::{
     CODED_HEADER, FragmentPosition, PREDECESSOR_HEADER, SOURCE_HEADER, STAMP_HEADER, Symbol,
@@ -18,9 +18,8 @@ use crate::lane::offers::keep_to_budgets;
 use crate::observe::PacketStep;
 
 impl LaneSender {
-    /// Sends the copies that windows and pacers let through. Those of a path that is gone or silent
-    /// are given up: another copy may be on its way, and if none is, the recovery sends one
-    /// elsewhere.
+    /// Sends the copies that windows and pacers allow. Those of a path that is gone or silent are
+    /// given up: another copy may be in flight, and otherwise the recovery sends one elsewhere.
     pub(super) fn send_copies(&mut self, now: Instant, carrier: &mut impl Carrier) {
         for path in self.copies.paths() {
             while let Some((place, copy)) = self.copies.pop(path) {
@@ -41,8 +40,8 @@ impl LaneSender {
         }
     }
 
-    /// The paths that the scheduler chooses now for a packet, that of the packet itself first;
-    /// `is_redundant`: it has left before.
+    /// The paths that the scheduler chooses for a packet, its own first. `is_redundant`: it has
+    /// left before.
     pub(super) fn select(
         &mut self,
         now: Instant,
@@ -60,7 +59,7 @@ impl LaneSender {
         }
     }
 
-    /// Sends the oldest packet that is to go out again; `false` when there is none or it must wait.
+    /// Sends the oldest packet that leaves again; `false` if there is none or it must wait.
     pub(super) fn send_again(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
         let Some((since, id)) = self.again.front().copied() else { return false };
         if self.has_expired(now, id) {
@@ -74,7 +73,7 @@ impl LaneSender {
         };
         let packet = PacketInfo {
             bytes: datagram.len(),
-            // It is in no queue any more.
+            // It is in no queue now.
             backlog_bytes: self.backlog_bytes() + datagram.len() as u64,
             flow: self.sent_flows.of(id),
             flow_bytes: datagram.len() as u64 + self.flow_bytes(self.sent_flows.of(id)),
@@ -91,12 +90,12 @@ impl LaneSender {
         true
     }
 
-    /// Sends the packet at the front of the queue; `false` when there is none or it must wait.
+    /// Sends the packet at the front of the queue; `false` if there is none or it must wait.
     pub(super) fn send_next(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
         self.expire(now);
         let Some(front) = self.queue.front() else { return false };
         let bytes = front.datagram.len();
-        // A coded packet over this one has a longer header and must fit as well.
+        // A coded packet over this one has a longer header and must fit too.
         let limit = carrier.max_datagram_size().saturating_sub(CODED_HEADER - SOURCE_HEADER);
         if bytes > limit {
             return self.split_front(limit);
@@ -141,8 +140,8 @@ impl LaneSender {
         true
     }
 
-    /// Notes in a packet that leaves as `id` which one is before it in its flow, if the lane is one
-    /// where that matters. Returns the bytes that this and its stamp take.
+    /// Writes the predecessor in its flow into a packet that leaves as `id`, if the lane orders
+    /// flows. Returns the bytes that this and the stamp take.
     pub(super) fn set_predecessor(&mut self, queued: &mut Queued, id: PacketId) -> usize {
         let begins =
             matches!(queued.datagram.position(), FragmentPosition::Whole | FragmentPosition::First);
@@ -156,8 +155,8 @@ impl LaneSender {
         PREDECESSOR_HEADER + stamp
     }
 
-    /// Sends one source packet on all chosen paths, the first of which carries the packet itself.
-    /// What a path refuses waits for it, behind what waits there already.
+    /// Sends a source packet on all chosen paths, of which the first carries the packet itself.
+    /// What a path refuses waits for it, behind earlier copies.
     pub(super) fn send_source(
         &mut self,
         now: Instant,
@@ -188,7 +187,7 @@ impl LaneSender {
         }
     }
 
-    /// Sends a copy on `path`, or gives it back if there is no room.
+    /// Sends a copy on `path`, or returns it if there is no room.
     pub(super) fn send_copy(
         &mut self,
         now: Instant,
@@ -207,7 +206,7 @@ impl LaneSender {
             insurance.on_sent(now, &packet);
         }
         if let Err(SendError::TooLarge(datagram)) = sent {
-            // The path has become narrower since the packet was cut for it.
+            // The path became narrower after the packet was cut for it.
             let cut = Cut { kind: TokenKind::Source, id, path };
             let life = self.life_of(now, id);
             let is_cut = life.is_some_and(|life| {
@@ -234,7 +233,7 @@ impl LaneSender {
         None
     }
 
-    /// The source datagram of a packet that is still in the encoder's pool.
+    /// The source datagram of a packet, if the encoder still holds it.
     pub(super) fn rebuild(&self, id: PacketId) -> Option<LaneDatagram> {
         let symbol = self.encoder.symbol(id)?;
         let symbol = Symbol::parse(symbol).expect("the pool holds symbols that were built here");
@@ -248,8 +247,8 @@ fn sent_packet(copy: &SourceCopy, path: PathId) -> SentCopy {
     SentCopy { id, path, bytes, ends_frame, urgency }
 }
 
-/// The paths that were chosen for a packet of `bytes` bytes: that of the packet itself, then those
-/// of its copies, with the paths that answer before the others.
+/// The paths chosen for a packet of `bytes` bytes, its own first, then those of its copies, usable
+/// ones before others.
 fn path_ids(chosen: PathSet, bytes: usize, paths: &[PathOffer<'_>]) -> Vec<PathId> {
     let first = chosen.first_choice(bytes as u64, paths);
     let mut order: Vec<usize> = chosen.iter().filter(|at| *at < paths.len()).collect();

@@ -29,7 +29,7 @@ pub struct SendStats {
     pub coded_bytes: u64,
     /// Bytes that wait for a free window.
     pub queue_bytes: u64,
-    /// Bytes of copies that wait for one path each.
+    /// Bytes of copies that each wait for one path.
     #[serde(default)]
     pub copy_queue_bytes: u64,
     /// What the recovery did.

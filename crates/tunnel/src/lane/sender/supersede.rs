@@ -1,4 +1,4 @@
-//! Letting go of video that its encoder has begun anew behind.
+//! Giving up video that its encoder has restarted behind with a key frame.
 //!
 //! ```text
 //! superseded ─► waits in the queue ─────────────────► goes
@@ -18,8 +18,8 @@ use crate::lane::superseded::Superseded;
 use crate::lane::unfinished::inner_of;
 
 impl LaneSender {
-    /// Gives up what is older of a video; returns how many packets the peer may now never get.
-    /// Fragments are left alone: nothing is known of them but of the first.
+    /// Gives up older packets of a video; returns how many the peer may now never get. Fragments
+    /// stay: only the first has the header.
     pub(crate) fn supersede(&mut self, now: Instant, superseded: Superseded) -> u64 {
         self.superseded.note(now, superseded);
         let packets = self.supersede_waiting(superseded) + self.supersede_sent(superseded);
@@ -60,7 +60,7 @@ impl LaneSender {
         packets
     }
 
-    /// Whether a packet that has left, and whose bytes are kept, is of what is older.
+    /// Whether a packet that was sent, and whose bytes are kept, is superseded.
     fn is_older(&self, id: PacketId, superseded: Superseded) -> bool {
         let Some(symbol) = self.encoder.symbol(id) else { return false };
         let Ok(Symbol { position: FragmentPosition::Whole, body }) = Symbol::parse(symbol) else {

@@ -1,4 +1,4 @@
-//! What a session sends of load and counts of it, over a path that is told what to take.
+//! Sending and counting load, over a path with a given window.
 
 use roadweave_proto::Rate;
 use roadweave_proto::wire::Datagram;
@@ -8,18 +8,17 @@ use super::*;
 use crate::lane::{Strategy, TwoPaths};
 use crate::session::SessionConfig;
 
-/// A path that takes so many bytes in all.
 fn one_path(window: u64) -> TwoPaths {
     TwoPaths::new([window, 0])
 }
 
-/// Which of what was sent is load.
+/// Whether each datagram sent is load.
 fn order(carrier: &TwoPaths) -> Vec<bool> {
     let parsed = carrier.datagrams().into_iter().map(|it| Datagram::parse(it).expect("sound"));
     parsed.map(|datagram| matches!(datagram, Datagram::Load(_))).collect()
 }
 
-/// What was said of tests.
+/// The messages about tests.
 fn said(carrier: &TwoPaths) -> Vec<TestWord> {
     let said = carrier.messages().iter().filter_map(|message| match message {
         Control::Speedtest(said) => Some(said.word.clone()),

@@ -1,4 +1,4 @@
-//! The delay of a lane that delivers evenly: as long as 99 of 100 packets of late took.
+//! The delay of a lane with even delivery: that of 99 of 100 recent packets.
 //!
 //! ```text
 //!  packets of the last 10 to 20 s, by (came - sent), whole milliseconds
@@ -6,18 +6,16 @@
 //!                      └ 99 %: the delay rises to it at once, and falls to it slowly
 //! ```
 //!
-//! The clocks of the two ends have begun anywhere, and a time on the way that is known to nobody
-//! is in each difference. All of them have the same of both, so that none of it matters: the delay
-//! is one of these differences, and so is the least of them, from which the longest wait counts.
+//! The offset of the clocks and the unknown transit time are the same in all differences, so only
+//! the differences between them matter. The longest wait counts from the least.
 //!
-//! - Clocks drift apart: old differences are forgotten, and the delay goes with the new ones. It
-//!   falls by a hundredth of the time that passes: forty times what clocks drift, and nothing to a
-//!   receiver that looks for growing queues.
-//! - A clock that leaps makes packets come sooner or later than the longest wait allows for.
-//!   Sooner: all begins anew with the first. Later: they go out as they come, as late ones, and if
-//!   all do for a second it begins anew. Leaps that are smaller are as good as another path.
-//! - A peer that lies about its times has its packets delayed, never for longer than the longest
-//!   wait: the delay is at most that above the least difference, and no packet's is smaller.
+//! - Clocks drift: old differences are forgotten. The delay falls by a hundredth of the time that
+//!   passes, forty times the drift of clocks, and invisible to a receiver that looks for queues.
+//! - A clock that leaps makes packets come sooner or later than the longest wait allows. Sooner:
+//!   all starts again with that packet. Later: packets go out as they come, and after a second of
+//!   only such packets all starts again. Smaller leaps look like another path.
+//! - A peer with wrong times delays its packets by the longest wait at most: the delay is at most
+//!   that above the least difference, and no packet's is smaller.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,26 +23,23 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 use roadweave_proto::wire::Stamp;
 
-/// What the packets of a lane took of late, and the delay that follows from it.
 #[derive(Debug)]
 pub(super) struct Delays {
     wait_max: Duration,
-    /// The newest packet's stamp, and what it stands for, ms.
+    /// The newest packet's stamp, and its time, ms.
     clock: Option<(Stamp, i64)>,
-    /// How many packets took so many ms by both clocks, in this period and the one before.
+    /// Packets by delay, ms by both clocks: in this period, and in the one before.
     took: BTreeMap<i64, [u32; 2]>,
-    /// How many packets these are.
     total: u64,
     period_began: Instant,
-    /// What comes out is so much later than it was sent, µs by both clocks.
+    /// The delay by both clocks, µs.
     delay: i64,
-    /// When it was looked whether it may fall.
+    /// When a lower delay was last considered.
     looked: Instant,
-    /// Since when all packets came beyond the longest wait.
+    /// Since when all packets have come beyond the longest wait.
     beyond: Option<Instant>,
 }
 
-/// What a packet is to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     InTime,
@@ -83,7 +78,7 @@ impl Delays {
         Instant::ZERO + Duration::from_micros(micros.min(u64::MAX / 1_000))
     }
 
-    /// How long a packet would wait that was as quick as the quickest of late.
+    /// How long a packet as quick as the quickest recent one would wait.
     pub(super) fn spread(&self) -> Duration {
         let least = self.took.first_key_value().map(|(least, _)| self.delay - least * MILLI);
         Duration::from_micros(least.unwrap_or(0).max(0).unsigned_abs()).min(self.wait_max)
@@ -93,7 +88,7 @@ impl Delays {
         self.took.len() * BIN_BYTES
     }
 
-    /// Takes note of a packet that comes `now`; returns when it was sent, µs of the peer's clock.
+    /// Notes a packet that comes `now`; returns when it was sent, µs of the peer's clock.
     pub(super) fn on_packet(&mut self, now: Instant, stamp: Stamp) -> (i64, Seen) {
         let sent = match self.clock {
             Some((newest, ms)) => ms.saturating_add(stamp.since(newest)),
@@ -126,10 +121,10 @@ impl Delays {
         (sent, seen)
     }
 
-    /// Forgets all but this packet: it has come at its time.
+    /// Starts again with this packet, which counts as in time.
     fn begin(&mut self, now: Instant, stamp: Stamp) -> (i64, Seen) {
         *self = Self { period_began: now, looked: now, ..Self::new(self.wait_max) };
-        // Whatever its clock is, it began when ours did: numbers stay small.
+        // The peer's clock counts as started with ours, to keep numbers small.
         let sent = micros(now).div_euclid(MILLI);
         self.clock = Some((stamp, sent));
         self.count(0);
@@ -151,13 +146,13 @@ impl Delays {
         self.wait_max.as_millis() as i64
     }
 
-    /// The longest wait above the least.
+    /// The longest delay allowed: the longest wait above the least.
     fn delay_max(&self) -> i64 {
         let least = self.took.first_key_value().map(|(least, _)| least * MILLI);
         least.map_or(i64::MAX, |least| least + self.wait_max.as_micros() as i64)
     }
 
-    /// Keeps the delay, and what is remembered, within the longest wait of the least.
+    /// Keeps the delay and the counts within the longest wait above the least.
     fn bound(&mut self) {
         let Some((least, _)) = self.took.first_key_value() else { return };
         let beyond = *least + self.wait_ms() + 1;
@@ -171,7 +166,7 @@ impl Delays {
         self.delay = self.delay.min(self.delay_max());
     }
 
-    /// Forgets what is older than a period when the next one begins.
+    /// Starts a new period when one is over, and forgets older counts.
     fn turn(&mut self, now: Instant) {
         let age = now.since(self.period_began);
         if age < PERIOD {
@@ -187,7 +182,7 @@ impl Delays {
         self.total = self.took.values().map(|[_, before]| u64::from(*before)).sum();
     }
 
-    /// The delay may fall a little, to what covers the packets of late.
+    /// Lowers the delay a little, towards what covers recent packets.
     fn fall(&mut self, now: Instant) {
         let passed = now.since(self.looked);
         if passed < LOOK_EVERY || self.took.is_empty() {
@@ -198,7 +193,7 @@ impl Delays {
         self.delay = self.covering().max(self.delay - step).min(self.delay);
     }
 
-    /// What covers all packets of late but a few, µs.
+    /// The delay that covers all recent packets but a few, µs.
     fn covering(&self) -> i64 {
         let mut spare = self.total * LATE_PER_MILLE / 1_000;
         for (ms, [present, before]) in self.took.iter().rev() {
@@ -214,20 +209,20 @@ fn micros(at: Instant) -> i64 {
     (at.as_nanos() / 1_000) as i64
 }
 
-/// Microseconds of the unit in which packets tell their times.
+/// µs per unit of stamps.
 const MILLI: i64 = 1_000;
-/// Of a thousand packets so many may be late.
+/// Packets of a thousand that may be late.
 const LATE_PER_MILLE: u64 = 10;
-/// What packets took is remembered for one to two of these.
+/// Delays are remembered for one to two periods.
 const PERIOD: Duration = Duration::from_secs(10);
-/// How often it is looked whether the delay may fall.
+/// How often a lower delay is considered.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The delay falls by one part in so many of the time that passes. WebRTC's detector, which
+/// The delay falls by one part in this many of the time that passes. WebRTC's detector, which
 /// multiplies a slope by at most 60 groups and 4, and reacts beyond 6, does not see it.
 const FALL_SHARE: u32 = 100;
-/// Silence counts for so much, at most.
+/// The longest silence that counts.
 const FALL_AT_ONCE: Duration = Duration::from_secs(1);
-/// For how long all must come beyond the longest wait until it was a clock.
+/// How long all packets must be beyond the longest wait before it counts as a leap of the clock.
 const LEAP_TIME: Duration = Duration::from_secs(1);
-/// A number of ms and its counts, with its part of a tree's node.
+/// Bytes of a count, with its part of a tree's node.
 const BIN_BYTES: usize = 32;

@@ -7,12 +7,12 @@ use super::super::{HELD_MAX, Reorder, Unit};
 use super::*;
 
 const MAX: Duration = Duration::from_millis(300);
-/// The peer's clock is ahead of ours by so much, µs.
+/// µs by which the peer's clock is ahead.
 const AHEAD: i64 = 7_777_777_777;
-/// Packets leave every 5 ms.
+/// µs from packet to packet.
 const EVERY: u64 = 5_000;
 
-/// A lane, packets on their way to it, and what came out: when, and which.
+/// A lane, and what came out: when, and which.
 struct Bench {
     reorder: Reorder,
     out: Vec<(u64, u32)>,
@@ -27,7 +27,7 @@ impl Bench {
         Self { reorder, out: Vec::new(), came: BTreeMap::new(), late: 0 }
     }
 
-    /// Packet `id`, sent at `sent` µs of its sender's clock, comes.
+    /// Packet `id` comes, sent at `sent` µs of its sender's clock.
     fn comes(&mut self, came: u64, id: u32, sent: i64) {
         self.run_until(came);
         let (first, last) = (PacketId(id), PacketId(id));
@@ -51,8 +51,7 @@ impl Bench {
         }
     }
 
-    /// `count` packets from ID `from` on, of which each is as long on its way as `took` says, and
-    /// sent when a clock shows what `clock` makes of the time, µs.
+    /// `count` packets from ID `from` on, with transit times `took`, stamped by `clock`, µs.
     fn play(
         &mut self,
         from: u32,
@@ -69,7 +68,7 @@ impl Bench {
         }
     }
 
-    /// How long after they were sent those from ID `from` on came out, µs, in the order of IDs.
+    /// The delays of packets from ID `from` on, µs, by ID.
     fn delays(&self, from: u32) -> Vec<u64> {
         let mut out: Vec<(u32, u64)> = self.out.iter().map(|(at, id)| (*id, *at)).collect();
         out.sort_unstable();
@@ -86,7 +85,7 @@ fn ahead(at: u64) -> i64 {
     at as i64 + AHEAD
 }
 
-/// 20 ms by the quick path, 50 ms by the slow one, some jitter, and now and then a repair.
+/// 20 ms by one path, 50 ms by the other, with jitter and rare repairs.
 fn two_paths(id: u32) -> u64 {
     let chance = u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     let path = if (id / 7).is_multiple_of(3) { 50_000 } else { 20_000 };
@@ -243,7 +242,7 @@ fn memory_is_bounded_whatever_the_times() {
     let mut bench = Bench::new(Duration::from_secs(10));
     for id in 0..40_000_u32 {
         let at = 100_000_000 + u64::from(id);
-        // Each step makes the least a little smaller.
+        // Each step lowers the least.
         bench.comes(at, id, ahead(at) + i64::from(id) * 9_000);
         assert!(bench.reorder.stats().held_packets <= HELD_MAX as u64);
         assert!(bench.reorder.memory() < HELD_MAX * 400 + 10_003 * 32);

@@ -1,23 +1,21 @@
-//! Which flows are videos: what looks like RTP is believed when its numbers ascend.
+//! Detects videos: a possible RTP source is accepted when its numbers ascend.
 //!
-//! As the sending side tells it (`lane/flow/rtp.rs`): DNS repeats its flags where RTP counts, QUIC
-//! is random where RTP names its source.
+//! As the sending side does (`lane/flow/rtp.rs`).
 
 use std::collections::VecDeque;
 
 use super::Source;
 
-/// Packets in sequence that make a source.
+/// Packets in sequence that prove a source.
 const PROOF: u8 = 4;
-/// How far the numbers of two packets may be apart.
+/// The largest step of numbers.
 const STEP_MAX: u16 = 16;
-/// Sources that are watched at a time.
+/// Sources tracked at a time.
 const WATCHED_MAX: usize = 64;
 
-/// Sources that may turn out to be of RTP.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
-    /// The one that was heard last is the first.
+    /// Most recently seen first.
     watched: VecDeque<Candidate>,
 }
 
@@ -30,7 +28,7 @@ struct Candidate {
 }
 
 impl Candidates {
-    /// Takes a number of `source`. Returns whether it is RTP by now, and forgets it then.
+    /// Takes a number of `source`. Returns whether it is proven now, and forgets it then.
     pub(super) fn is_proven(&mut self, source: Source, sequence: u16) -> bool {
         let known = self.watched.iter().position(|candidate| candidate.source == source);
         let known = known.and_then(|at| self.watched.remove(at));
@@ -54,7 +52,7 @@ impl Candidates {
         false
     }
 
-    /// The bytes that it takes, roughly.
+    /// Approximate bytes.
     pub(super) fn memory(&self) -> usize {
         self.watched.len() * size_of::<Candidate>()
     }

@@ -1,13 +1,12 @@
-//! The IDs of a lane that have not come: whether what a video lacks may still come at all.
+//! The missing IDs of a lane: whether what a video lacks may still come.
 //!
 //! ```text
 //! IDs of the lane     70  71  72  73  74         numbers of a video: 5 at 70, 7 at 74
 //! there               x   x       x   x          6 may be in 72
-//!                     x   x   x   x   x          6 never left: nobody waits for it
+//!                     x   x   x   x   x          6 never left, and is not waited for
 //! ```
 //!
-//! A source may lose packets before they come to the tunnel, and a lane gives up frames before they
-//! get an ID.
+//! Packets may be lost before the tunnel, and lanes give up frames before they get an ID.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,23 +15,19 @@ use roadweave_proto::Instant;
 
 use super::super::ExtendedId;
 
-/// Runs of missing IDs that are remembered, at most.
+/// Runs of missing IDs kept, at most.
 const GAPS_MAX: usize = 4096;
 
-/// The IDs below the newest that have not come.
 #[derive(Debug)]
 pub(super) struct Missing {
-    /// The highest ID that was seen, or the one before the first that is expected.
+    /// The highest ID seen, or the one before the first expected.
     newest: ExtendedId,
-    /// By the first of each run.
     gaps: BTreeMap<ExtendedId, Gap>,
 }
 
-/// A run of missing IDs.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     last: ExtendedId,
-    /// When a higher ID had come.
     opened: Instant,
 }
 
@@ -41,8 +36,8 @@ impl Missing {
         Self { newest: begin - 1, gaps: BTreeMap::new() }
     }
 
-    /// The packet or the fragments from `first` to `last` have come. What has been missing for more
-    /// than `age_max` comes no more.
+    /// The packet or fragments from `first` to `last` have come. IDs missing for longer than
+    /// `age_max` are given up.
     pub(super) fn on_arrival(
         &mut self,
         now: Instant,
@@ -79,13 +74,13 @@ impl Missing {
         }
     }
 
-    /// Whether one of the IDs between these two has not come.
+    /// Whether an ID between these two is missing.
     pub(super) fn is_any_between(&self, before: ExtendedId, behind: ExtendedId) -> bool {
         let gap = self.gaps.range(..behind).next_back();
         gap.is_some_and(|(_, gap)| gap.last > before)
     }
 
-    /// The bytes that it takes, roughly.
+    /// Approximate bytes.
     pub(super) fn memory(&self) -> usize {
         64 * self.gaps.len()
     }

@@ -1,4 +1,4 @@
-//! The packets of one source of RTP, by its numbers.
+//! The packets of one RTP source, by sequence number.
 //!
 //! ```text
 //! number     5  6  7 | 8  9  10 | 11 12        5 to 7 are a frame, its last packet has the marker
@@ -6,19 +6,17 @@
 //!                  m         m                 begins with 11 is due, and then 8 and 10 go out
 //! ```
 //!
-//! - The order is that of the numbers: with B-frames timestamps go up and down.
-//! - A frame ends at a marker, or where the next number has another timestamp. A source that does
-//!   not mark its frames, as of audio, has frames of one packet: to wait for the next packet only
-//!   to know that a frame is over would delay them all.
-//! - What a number lacks is waited for only while an ID of the lane is missing at its place
+//! - The order is that of numbers: with B-frames timestamps go up and down.
+//! - A frame ends at a marker, or where the next number has another timestamp. Without markers
+//!   (audio) each packet is a frame: to wait for the next packet would delay them all.
+//! - A missing number is waited for only while an ID of the lane is missing at its place
 //!   ([`Missing`]).
-//! - A frame that is late when it comes is taken for due an interval later: where all is late
-//!   since the paths carry too little, to wait for nothing would break every frame.
-//! - Where the beginning of a frame is not there, nobody knows whether a whole frame before it is
-//!   missing: it is waited for until the frame that is there is due.
-//! - What comes behind a later frame has missed its turn. If the source itself sends a number again
-//!   or out of turn, which its ID tells, it goes out as it comes; so it does if the source counts
-//!   from elsewhere.
+//! - A frame that comes late is due an interval later: where all is late for lack of capacity, not
+//!   waiting would break every frame.
+//! - Without its beginning, a frame may follow another missing one: both are waited for until it is
+//!   due.
+//! - A packet behind a later frame is discarded. If the source itself repeats or swaps numbers, as
+//!   IDs show, or restarts its numbers, packets go out as they come.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,29 +28,27 @@ use super::super::{ExtendedId, HELD_OVERHEAD, Outlet, Placed, Turn};
 use super::Times;
 use super::missing::Missing;
 
-/// A number of RTP that does not wrap.
+/// An RTP sequence number that does not wrap.
 type Number = u64;
 
-/// The extended number of number 0: so far up that nothing near it is below zero.
+/// The extended number of number 0, high enough that nothing near it is negative.
 const BASE: Number = 1 << 32;
-/// A source that leaves out more numbers has begun anew (RFC 3550 appendix A.1, MAX_DROPOUT).
+/// A source that skips more numbers has restarted (RFC 3550 appendix A.1, MAX_DROPOUT).
 const DROPOUT_MAX: i64 = 3000;
-/// A source that sends a lower number has begun anew (RFC 3550 appendix A.1, MAX_MISORDER).
+/// A source that goes back further has restarted (RFC 3550 appendix A.1, MAX_MISORDER).
 const MISORDER_MAX: i64 = 100;
-/// The longest time from one frame to the next: ten a second.
+/// The longest interval between frames: ten a second.
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
-/// What a frame that ends with a marker is worth, and what one counts that does not; frames are
-/// marked from [`MARKED`] on. Audio marks the beginning of what is spoken (RFC 3551 section 4.1).
+/// Bounds of [`Stream::marks`]: a marked end adds 1, an unmarked one takes [`UNMARKED`]. Audio
+/// marks the start of speech instead (RFC 3551 section 4.1).
 const MARKS_MAX: u8 = 4;
 const UNMARKED: u8 = 2;
 const MARKED: u8 = 2;
 
-/// One source of RTP.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// When it was heard last.
     pub(super) heard: Instant,
-    /// What was sent before is not of these numbers, or not of this order.
+    /// Earlier IDs are not in this order.
     begin: ExtendedId,
     /// The number whose turn it is.
     next: Number,
@@ -60,11 +56,10 @@ pub(super) struct Stream {
     next_behind: ExtendedId,
     newest: Number,
     newest_id: ExtendedId,
-    /// The timestamp of a frame that went out before it was whole, while nothing behind it has.
+    /// The timestamp of a frame that went out incomplete, while nothing behind it has.
     passed: Option<u32>,
-    /// The packet that went out last in its turn.
+    /// The last packet that went out in its turn.
     last: Option<Last>,
-    /// From one frame to the next.
     interval: Duration,
     /// Whether frames end with a marker, see [`MARKED`].
     marks: u8,
@@ -72,9 +67,9 @@ pub(super) struct Stream {
     held_bytes: usize,
     /// The keys of `held`, by arrival.
     arrivals: BTreeSet<(Instant, Number)>,
-    /// Up to here the front frame is whole, and the ID of the packet before.
+    /// The end of the known whole part of the front frame, and the ID of the packet before.
     checked: (Number, ExtendedId),
-    /// The front of `held` when it was last looked at, and the first behind its frame.
+    /// The last examined front of `held`, and the first number behind its frame.
     front: Option<(Number, Option<Number>)>,
 }
 
@@ -91,12 +86,11 @@ struct Last {
     number: Number,
     timestamp: u32,
     marker: bool,
-    /// Of its frame.
     deadline: Instant,
 }
 
 impl Stream {
-    /// A source whose order begins behind the packet with `header` that came as `id`.
+    /// A source whose order begins behind the packet with `header` and ID `id`.
     pub(super) fn new(now: Instant, header: &RtpHeader, id: ExtendedId) -> Self {
         let newest = BASE + u64::from(header.sequence);
         Self {
@@ -122,7 +116,7 @@ impl Stream {
         self.held.len()
     }
 
-    /// The bytes that what waits takes, roughly.
+    /// Approximate bytes of what waits.
     pub(super) fn memory(&self) -> usize {
         self.held_bytes + self.held.len() * HELD_OVERHEAD
     }
@@ -174,7 +168,7 @@ impl Stream {
         Turn::Kept
     }
 
-    /// When the front frame waits no longer.
+    /// When the front frame is given up.
     pub(super) fn due(&self, times: &Times) -> Option<Instant> {
         let (first, waiting) = self.held.first_key_value()?;
         let behind = self.front.and_then(|(_, behind)| self.held.get(&behind?));
@@ -187,7 +181,7 @@ impl Stream {
         Some((next - times.decode).min(*came + times.max_buffer))
     }
 
-    /// Waits no longer for what the front frame lacks; `false` if none waits.
+    /// Gives up waiting for the rest of the front frame; `false` if none waits.
     pub(super) fn give_up(&mut self, missing: &Missing, out: &mut Outlet<'_>) -> bool {
         let Some((first, waiting)) = self.held.first_key_value() else { return false };
         if *first > self.next {
@@ -208,7 +202,7 @@ impl Stream {
         true
     }
 
-    /// Releases what is whole, or never will be more than it is.
+    /// Releases what is whole, or can not become more complete.
     fn advance(&mut self, missing: &Missing, out: &mut Outlet<'_>) {
         while let Some((first, waiting)) = self.held.first_key_value() {
             let first = *first;
@@ -249,13 +243,12 @@ impl Stream {
         None
     }
 
-    /// The turn is that of `number`.
     fn skip_to(&mut self, number: Number) {
         self.next = number;
         self.checked = self.checked.max((number, self.next_behind));
     }
 
-    /// Releases the first that waits, and learns from it how frames follow one another.
+    /// Releases the first that waits, and learns the interval and the use of markers from it.
     fn release_first(&mut self, out: &mut Outlet<'_>) {
         let Some((number, waiting)) = self.held.pop_first() else { return };
         let Waiting { placed, timestamp, marker, deadline } = waiting;
@@ -281,8 +274,8 @@ impl Stream {
         out.release(placed);
     }
 
-    /// Finds the first that waits behind the front frame. `added`: a number that came, and its
-    /// timestamp; all others were known.
+    /// Finds the first that waits behind the front frame. `added`: the number that came, and its
+    /// timestamp.
     fn look_behind(&mut self, added: Option<(Number, u32)>) {
         let front = self.held.get(&self.next).map(|waiting| (self.next, waiting.timestamp));
         let Some((front, timestamp)) = front else {

@@ -13,9 +13,8 @@ mod model;
 const DEADLINE: u64 = 100;
 const DECODE: u64 = 10;
 const MAX: u64 = 300;
-/// From one frame to the next.
 const INTERVAL: u64 = 30;
-/// Frames of one packet before each test: by then it is known what the source is.
+/// Frames of one packet before each test, which prove the source.
 const LEAD: u32 = 8;
 /// When the first frame behind them is sent.
 const BEGIN: u64 = LEAD as u64 * INTERVAL;
@@ -25,11 +24,9 @@ fn order(max_buffer: u64) -> Order {
     Order::Frames { deadline, decode, max_buffer }
 }
 
-/// A packet of a source, as it was sent.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     id: u32,
-    /// ms.
     sent: u64,
     port: u8,
     ssrc: u32,
@@ -61,7 +58,6 @@ impl Packet {
     }
 }
 
-/// A source that has sent some frames.
 #[derive(Clone, Copy, Debug)]
 struct Video {
     next: Packet,
@@ -75,7 +71,7 @@ impl Video {
         Self { next, marks: true }
     }
 
-    /// The next frame, of so many packets with IDs from `id` on.
+    /// The next frame, of `packets` packets with IDs from `id` on.
     fn frame(&mut self, sent: u64, id: &mut u32, packets: usize) -> Vec<Packet> {
         let packet = |at: usize| {
             let packet =
@@ -90,7 +86,7 @@ impl Video {
     }
 }
 
-/// A lane, and what it has put out: when, and the ID.
+/// A lane, and what came out: when, and the ID.
 struct Bench {
     reorder: Reorder,
     out: Vec<(u64, u32)>,
@@ -102,7 +98,7 @@ impl Bench {
         Self { reorder: Reorder::new(order(max_buffer), PacketId(0)), out: Vec::new(), id: 0 }
     }
 
-    /// Frames of one packet have come, each at once.
+    /// Frames of one packet come, each at once.
     fn meet(&mut self, video: &mut Video) {
         for frame in 0..LEAD {
             let at = u64::from(frame) * INTERVAL;
@@ -134,8 +130,8 @@ impl Bench {
     }
 }
 
-/// Frames of these sizes, one each [`INTERVAL`] from [`BEGIN`] on, whose packets come as `arrivals`
-/// say: when, and which, counted from the first. What comes out is the same: when, and which.
+/// Sends frames of these sizes, one each [`INTERVAL`] from [`BEGIN`] on; `arrivals` and `expected`:
+/// when, and which packet.
 fn check(sizes: &[usize], arrivals: &[(u64, usize)], expected: &[(u64, usize)]) {
     check_with(Video::new(1, 100, 5000), sizes, arrivals, expected);
 }
@@ -183,7 +179,7 @@ fn what_lacks_something_waits_until_the_next_frame_is_due_and_goes_out_as_it_is(
     check(&[3, 2], &arrivals, &[(119, 0), (119, 1), (119, 2), (119, 3), (119, 4)]);
     let arrivals = [(20, 0), (21, 2), (50, 3), (51, 4), (121, 1)];
     check(&[3, 2], &arrivals, &[(120, 0), (120, 2), (120, 3), (120, 4)]);
-    // Of the second frame there is but one packet, and of a third: then each has its own time.
+    // Of the second and third frames one packet each has come: each has its own time.
     let arrivals = [(20, 0), (50, 2), (80, 4)];
     check(&[2, 2, 1], &arrivals, &[(120, 0), (150, 2), (150, 4)]);
 }
@@ -198,7 +194,7 @@ fn before_there_is_a_next_frame_it_is_expected_after_an_interval() {
 fn a_frame_of_which_nothing_is_there_is_waited_for_until_the_next_is_due() {
     check(&[1, 2], &[(50, 1), (51, 2)], &[(120, 1), (120, 2)]);
     check(&[1, 2], &[(50, 1), (51, 2), (90, 0)], &[(90, 0), (90, 1), (90, 2)]);
-    // As the beginning of a frame, which might be that of one before.
+    // The beginning may belong to a frame before.
     check(&[3], &[(50, 1), (51, 2)], &[(90, 1), (90, 2)]);
 }
 
@@ -248,7 +244,7 @@ fn without_a_marker_the_next_frame_ends_the_one_before() {
 
 #[test]
 fn a_source_that_marks_no_ends_is_kept_in_order_and_waits_for_nothing_else() {
-    // Audio: what begins to be spoken is marked.
+    // Audio marks the beginning of speech.
     let mut bench = Bench::new(MAX);
     let mut audio = Video { marks: false, ..Video::new(1, 100, 5000) };
     let at = |number: u64| number * 20;
@@ -273,7 +269,7 @@ fn nobody_waits_for_what_never_left() {
         let mut bench = Bench::new(MAX);
         let mut video = Video::new(1, 100, 5000);
         bench.meet(&mut video);
-        // Number `missing` of the frame was lost before it came to the tunnel: it has no ID.
+        // Number `missing` was lost before the tunnel, so it has no ID.
         let mut frame = video.frame(BEGIN, &mut 0, 4);
         frame.remove(missing);
         for (packet, id) in frame.iter_mut().zip(bench.id..) {
@@ -326,7 +322,7 @@ fn what_is_no_rtp_goes_out_as_it_comes() {
         let unit = Unit { first: id, last: id, id, packet, ..frame[0].unit(BEGIN, 0) };
         assert_eq!(bench.handle_unit(BEGIN + 20, unit), Turn::Kept);
     }
-    // What looks like RTP and does not count.
+    // It looks like RTP but does not count.
     for sequence in [9, 9, 100, 200, 300] {
         bench.id += 10;
         let packet = Packet { id: bench.id, port: 9, ssrc: 3, sequence, ..frame[0] };
@@ -377,7 +373,6 @@ fn what_the_source_itself_sends_again_or_out_of_turn_passes() {
         assert_eq!(bench.handle(BEGIN + 40, packet), Turn::Kept);
     }
     assert_eq!(bench.out.len(), 5);
-    // A copy of what waits is none that anybody needs.
     let frame = video.frame(BEGIN + 2 * INTERVAL, &mut bench.id, 2);
     bench.handle(BEGIN + 60, frame[0]);
     let copy = again(&mut bench, frame[0]);

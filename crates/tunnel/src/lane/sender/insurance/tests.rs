@@ -11,7 +11,6 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-/// A lane with insurance that has sent a frame of `lengths`, all of it on the first path.
 fn after_frame(percent: u8, lengths: &[usize], carrier: &mut TwoPaths) -> LaneSender {
     let config =
         LaneConfig { insurance_percent: percent, ..LaneConfig::new("a", crate::Strategy::xnc()) };
@@ -75,8 +74,8 @@ fn a_path_that_takes_no_insurance_carries_none() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// A block of n packets and k coded ones comes back from any n of them; one time in 254 it
-    /// takes one more, and two more in 65,000 times (CellFusion theorem 4.1).
+    /// Any n packets of a block of n and its coded packets suffice; one more is needed once in 254
+    /// cases, two more once in 65,000 (CellFusion theorem 4.1).
     #[test]
     fn any_n_of_a_block_and_its_insurance_bring_it_back(
         lengths in prop::collection::vec(40_usize..1200, 1..60),

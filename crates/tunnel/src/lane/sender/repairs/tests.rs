@@ -132,7 +132,6 @@ fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
     assert_eq!(sender.encoder.len(), 0, "nothing is kept that nobody needs");
 }
 
-/// A sender of lane 5 that has sent packets of these lengths.
 fn sender_with_pool(lengths: [usize; 3]) -> LaneSender {
     let config = LaneConfig::new("default", crate::Strategy::xnc());
     let mut sender = LaneSender::new(LaneId(5), config, 1, false).expect("xnc needs no uplink");

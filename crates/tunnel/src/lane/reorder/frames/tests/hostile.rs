@@ -1,5 +1,5 @@
-//! What a peer with a key can do with it: sources and frames without end, numbers and timestamps at
-//! random. Nothing waits for longer than it may, what is held is bounded, and others get along.
+//! Hostile peers with a key: endless sources and frames, random numbers and timestamps. Waits and
+//! memory stay bounded, and other sources are not affected.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn sources_are_bounded_and_those_that_fell_silent_go_first() {
 
 #[test]
 fn nothing_waits_for_longer_than_it_may() {
-    // Frames without an end, and holes everywhere, in the name of a deadline of ten seconds.
+    // Endless frames with holes, and a deadline of ten seconds.
     for is_endless in [false, true] {
         let [deadline, max_buffer] = [10_000, 70].map(Duration::from_millis);
         let order = Order::Frames { deadline, decode: Duration::ZERO, max_buffer };
@@ -117,7 +117,7 @@ proptest! {
             let (source, wild, near, timestamp, marker, pause, is_near) = packet;
             at += pause;
             let packet = Packet {
-                // In pairs that are swapped, with holes.
+                // In swapped pairs, with holes.
                 id: (id ^ 1) * 2,
                 sent: at - pause,
                 sequence: if is_near { near } else { wild },

@@ -1,28 +1,24 @@
-//! The same rules once more, without anything that is kept to be quick: all that waits is looked at
-//! from the beginning each time.
+//! A model of the same rules without caches: all that waits is examined from the start each time.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// A longer wait than anything here takes: that bound is a case of its own.
+/// Longer than anything here takes; that bound is tested elsewhere.
 const LONG: u64 = 10_000;
 
 /// A packet, when it came, and when it is due.
 type Waiting = ([u64; 2], Packet);
 
-/// A source of RTP whose frames are marked.
 #[derive(Default)]
 struct Model {
     now: u64,
-    /// IDs that have come, of whomever.
     known: BTreeSet<u32>,
-    /// By number, with when each came and is due.
     waiting: Vec<Waiting>,
-    /// The number and the ID before the one whose turn it is.
+    /// The number and ID before the one whose turn it is.
     last: (u16, u32),
     passed: Option<u32>,
-    /// Of the frame that went out last: when it was due, its timestamp, its last number.
+    /// The last frame that went out: its due time, timestamp and last number.
     before: (u64, u32, u16),
     interval: u64,
     out: Vec<(u64, u32)>,
@@ -139,8 +135,8 @@ proptest! {
     #[test]
     fn what_is_kept_to_be_quick_changes_nothing(
         frames in proptest::collection::vec((1..6_usize, 5..60_u64), 1..25),
-        // How long each packet takes, if it comes; and whether it is of somebody else, so that its
-        // number never left.
+        // The delay of each packet that comes; and whether it is another flow's, so that its number
+        // never left.
         fates in proptest::collection::vec(
             (
                 prop_oneof![
