@@ -22,10 +22,8 @@ use roadweave_quic::ConnectionId;
 
 use crate::leg::TenantId;
 
-/// A device, with its tenant.
 pub(crate) type DeviceId = (TenantId, PublicKey);
 
-/// The name of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct At {
     pub(crate) leg: ConnectionId,
@@ -42,24 +40,20 @@ struct Held {
     forgotten: Option<u64>,
 }
 
-/// The device that a packet comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sender {
     pub(crate) tenant: TenantId,
     pub(crate) device: PublicKey,
 }
 
-/// An `attach` request of a known tenant and device.
 #[derive(Debug)]
 pub(crate) struct Attach {
     pub(crate) at: At,
     pub(crate) device: DeviceId,
-    /// The key that the leg has proved.
     pub(crate) proxy: PublicKey,
     pub(crate) binding: Binding,
 }
 
-/// The answer to an `attach`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Attached {
     /// The device is attached here; `former`: where it was before.
@@ -68,7 +62,6 @@ pub(crate) enum Attached {
     No(Detached, Option<Binding>),
 }
 
-/// The bindings of an anchor.
 #[derive(Debug)]
 pub(crate) struct Bindings {
     anchor: PublicKey,
@@ -85,7 +78,6 @@ impl Bindings {
         Self { anchor, devices, senders, counts, forgotten: BTreeMap::new() }
     }
 
-    /// Attaches a device to a proxy's leg.
     pub(crate) fn attach(&mut self, now: Instant, attach: Attach) -> Attached {
         let Attach { at, device, proxy, binding } = attach;
         let is_for_here =
@@ -129,7 +121,6 @@ impl Bindings {
         Attached::Yes { former: before }
     }
 
-    /// Ends an attachment with its session. A newer one stays.
     pub(crate) fn detach(&mut self, at: At) {
         let Some(sender) = self.forget_sender(at) else { return };
         if let Some(held) = self.devices.get_mut(&(sender.tenant, sender.device)) {
@@ -138,7 +129,6 @@ impl Bindings {
         }
     }
 
-    /// Ends all attachments of a leg.
     pub(crate) fn detach_leg(&mut self, leg: ConnectionId) {
         let of_leg = |held: &Held| {
             let former = held.former.map(|(at, _)| at);
@@ -177,7 +167,6 @@ impl Bindings {
         (held.now_at == Some(at) || is_former()).then_some(*sender)
     }
 
-    /// The attachment to which a device's packets go.
     pub(crate) fn at(&self, device: &DeviceId) -> Option<At> {
         self.devices.get(device)?.now_at
     }
@@ -221,7 +210,6 @@ fn is_signed(device: &PublicKey, binding: &Binding) -> bool {
 /// How long packets of the former attachment are accepted: those in flight, and those of the
 /// session that a client leaves.
 const FORMER_COUNTS: Duration = Duration::from_secs(2);
-/// Devices that may not connect whose bindings are kept.
 const FORGOTTEN_MAX: usize = 1 << 13;
 
 #[cfg(test)]

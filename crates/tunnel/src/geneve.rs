@@ -37,7 +37,6 @@ use crate::lane::LaneDatagram;
 const SILENCE: Duration = Duration::from_millis(3500);
 /// A learned address is forgotten after this silence: it may belong to another host by then.
 const FORGET: Duration = Duration::from_secs(30);
-/// The round trip assumed before the first echo.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
 /// Own hellos remembered, to recognize answers: those of eight seconds.
 const SAID_MAX: usize = 8;
@@ -104,7 +103,7 @@ pub(crate) struct Links {
 #[derive(Debug)]
 pub(crate) struct LinkState {
     pub(crate) config: RouterLink,
-    /// Its other end, and the local address that this one sends to.
+    /// Its other end, and the local address that it knows.
     remote: Option<(SocketAddr, Option<IpAddr>)>,
     heard: Option<Instant>,
     /// The last hello: when it came, and its sending time by the peer's clock.
@@ -226,7 +225,6 @@ impl Links {
         }
     }
 
-    /// Sends a hello on every link whose other end is known.
     pub(crate) fn send_hellos(&mut self, now: Instant) {
         for link in &mut self.links {
             let Some(route) = link.route() else { continue };
@@ -263,7 +261,6 @@ impl Links {
         changed
     }
 
-    /// The next packets to send of one link.
     pub(crate) fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
         let waiting = self.links.iter_mut().find(|link| !link.outbox.is_empty());
         waiting.map(|link| Transmit::new(&mut link.outbox))
@@ -386,7 +383,6 @@ impl LinkState {
         self.round_trips
     }
 
-    /// Its round trips, if one was measured.
     pub(crate) fn rtt(&self) -> Option<RttEstimator> {
         self.rtt.is_sampled().then_some(self.rtt)
     }
@@ -421,7 +417,6 @@ impl LinkState {
     }
 }
 
-/// The snapshot of a new link, without a window.
 fn snapshot((at, link): (usize, &LinkState)) -> PathSnapshot {
     let mut snapshot = PathSnapshot::idle(PathId(at as u32), INITIAL_RTT, u64::MAX);
     snapshot.uplink = Some(UplinkId(at as u32));
@@ -430,7 +425,6 @@ fn snapshot((at, link): (usize, &LinkState)) -> PathSnapshot {
     snapshot
 }
 
-/// Microseconds, wrapping as in hellos.
 fn micros(duration: Duration) -> u32 {
     duration.as_micros() as u32
 }

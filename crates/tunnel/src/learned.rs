@@ -9,7 +9,6 @@ use crate::session::Session;
 /// JSON by lane name, by the peer's public key.
 pub type Learned = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Keeps what the strategies of a session with `peer` have learned.
 pub(crate) fn keep_learned(learned: &mut Learned, peer: &PublicKey, session: &Session) {
     let newest = session.learned();
     if !newest.is_empty() {

@@ -81,7 +81,6 @@ impl TenantAccount {
         true
     }
 
-    /// When `bytes` waiting bytes are within the tenant's rate.
     fn passes_at(&self, direction: Direction, bytes: usize) -> Instant {
         let limit = self.limits.as_ref().map(|limits| &limits[direction as usize]);
         limit.map_or(Instant::ZERO, |it| it.passes_at(bytes).unwrap_or(Instant::FAR_FUTURE))
@@ -98,23 +97,19 @@ impl TenantAccount {
     }
 }
 
-/// The tenants' accounts, by [`TenantId`].
 pub(crate) type Accounts = [TenantAccount];
 
-/// One end of a leg, without its connection.
 #[derive(Debug)]
 pub(crate) struct LegEnd {
     queue: FairQueue,
     rate: Option<Rate>,
     /// When the rate has room again.
     free_at: Instant,
-    /// Number of the next datagram to be cut.
     cuts: u32,
     /// Datagrams in flight with frames, or their parts, by token.
     kept: BTreeMap<u64, (TenantId, Bytes)>,
     kept_bytes: usize,
     last_token: u64,
-    /// Kept datagrams that were lost.
     lost: VecDeque<(TenantId, Bytes)>,
     lost_bytes: usize,
     parts: Reassembly,
@@ -139,7 +134,6 @@ impl LegEnd {
         }
     }
 
-    /// Queues an inner packet, or frames of a client.
     pub(crate) fn push(
         &mut self,
         now: Instant,
@@ -204,7 +198,6 @@ impl LegEnd {
         }
     }
 
-    /// The next datagram, and whether it is sent again if lost.
     fn next(
         &mut self,
         now: Instant,
@@ -305,7 +298,6 @@ impl LegEnd {
         whole
     }
 
-    /// Drops all state when the leg is gone.
     pub(crate) fn clear(&mut self, accounts: &mut Accounts) {
         let mut drop = |tenant: TenantId, reason| drop_of(accounts, tenant, reason);
         self.queue.clear(&mut drop);
@@ -315,7 +307,6 @@ impl LegEnd {
         (self.parts, self.free_at) = (Reassembly::default(), Instant::ZERO);
     }
 
-    /// When the rate has room for what waits.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let waits = !self.queue.is_empty() || !self.lost.is_empty();
         waits.then(|| self.free_at - BURST)
@@ -327,20 +318,15 @@ impl LegEnd {
         if is_full { self.free_at.max(now + MOMENT) } else { Instant::ZERO }
     }
 
-    /// Bytes that wait, or are kept until acknowledged.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.bytes() + self.parts.bytes() + self.kept_bytes + self.lost_bytes
     }
 }
 
-/// A message received over a leg.
 #[derive(Debug)]
 pub(crate) enum FromLeg {
-    /// An inner packet, or frames of a client.
     Passed(Passed),
-    /// Frames for a client.
     Frames(LegFrames),
-    /// What a client may be sent.
     Room(LegRoom),
 }
 
@@ -385,7 +371,6 @@ pub struct LegStatus {
 }
 
 impl LegStatus {
-    /// The state of `end` with its `connection`.
     pub(crate) fn of(connection: Option<&Connection>, end: &LegEnd, attachments: usize) -> Self {
         let mut status = Self {
             attachments: attachments as u64,

@@ -56,7 +56,6 @@ pub(crate) struct PacketLog {
 const EVENTS_MAX: usize = 1 << 15;
 
 impl PacketLog {
-    /// Turns the log on or off, and clears it.
     pub(crate) fn switch(&mut self, is_on: bool) {
         self.is_on = is_on;
         self.events.clear();

@@ -63,7 +63,6 @@ const BEHIND_MAX: usize = 256;
 pub struct Peers {
     by_key: BTreeMap<PublicKey, Arc<Peer>>,
     routes: JointPrefixMap<IpNet, PublicKey>,
-    /// The first networks behind clients, with their clients.
     behind: Vec<(PublicKey, IpNet)>,
 }
 
@@ -91,7 +90,6 @@ impl Peers {
         PeersChange { peers, changed }
     }
 
-    /// Networks behind clients with their tenants, [`BEHIND_MAX`] at most.
     pub(crate) fn behind(&self) -> impl Iterator<Item = (&str, IpNet)> {
         let tenant = |key| self.by_key.get(key).map_or("", |peer| peer.tenant.as_str());
         self.behind.iter().map(move |(key, network)| (tenant(key), *network))

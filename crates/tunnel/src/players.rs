@@ -15,7 +15,6 @@ use roadweave_proto::Instant;
 use roadweave_proto::wire::PlayerReport;
 use roadweave_recovery::Qoe;
 
-/// Players of one end that count at a time.
 const PLAYERS_MAX: usize = 16;
 /// How long a report counts: longer than two video chunks, for players that report per request.
 const LIFE: Duration = Duration::from_secs(10);
@@ -30,7 +29,6 @@ pub(crate) struct Tellers {
     began: Instant,
 }
 
-/// A player's last report.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     at: Instant,
@@ -87,7 +85,6 @@ impl Players {
 /// Longer buffers count as equal.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
-/// The report of `qoe` of `player` for the peer's lane `lane`.
 pub(crate) fn report_of(lane: &str, player: u64, qoe: Qoe) -> PlayerReport {
     let Qoe { cached_bytes, cached_frames, bps, fps } = qoe;
     // The conversion saturates: NaN and negative rates become 0 (unknown).
@@ -95,7 +92,6 @@ pub(crate) fn report_of(lane: &str, player: u64, qoe: Qoe) -> PlayerReport {
     PlayerReport { lane: lane.to_owned(), player, cached_bytes, cached_frames, bps, milli_fps }
 }
 
-/// The content of a report.
 pub(crate) fn qoe_of(report: &PlayerReport) -> Qoe {
     let PlayerReport { cached_bytes, cached_frames, bps, milli_fps, .. } = *report;
     Qoe { cached_bytes, cached_frames, bps, fps: milli_fps as f64 / 1000.0 }
@@ -109,7 +105,6 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// A buffer of `ms` milliseconds.
     fn left(ms: u64) -> Qoe {
         Qoe { cached_bytes: 0, cached_frames: ms, bps: 0, fps: 1000.0 }
     }

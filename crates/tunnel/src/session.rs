@@ -64,7 +64,6 @@ pub struct Session {
     flows: Option<FlowTable>,
     receivers: BTreeMap<LaneId, LaneReceiver>,
     parts: Reassembly,
-    /// The initial state of the peer's lanes.
     opening: Opening,
     /// Whether a lane of the peer wants acknowledgements on all paths.
     acknowledges_on_all: bool,
@@ -74,7 +73,6 @@ pub struct Session {
     peer_reports: BTreeMap<u8, LaneReport>,
     /// Players of the peer's side, by sending lane.
     players: BTreeMap<LaneId, Players>,
-    /// Players of this side.
     tellers: Tellers,
     next_report: Instant,
     memory_max: usize,
@@ -82,7 +80,6 @@ pub struct Session {
     unchecked: usize,
     /// When streams are due again, if the session carries any.
     streams_due: Option<Instant>,
-    /// Speed tests.
     loads: Loads,
 }
 
@@ -139,7 +136,6 @@ impl Session {
         }
     }
 
-    /// Takes an inner packet for the peer that is parsed already.
     pub(crate) fn handle_parsed_inner(
         &mut self,
         now: Instant,
@@ -189,14 +185,12 @@ impl Session {
         drops
     }
 
-    /// Takes unfinished packets of another session, with their age.
     pub(crate) fn resume(&mut self, packets: Vec<Unfinished>) {
         for Unfinished { since, packet } in packets {
             self.handle_inner(since, &packet);
         }
     }
 
-    /// Counts a packet that was discarded outside, for `reason`.
     pub(crate) fn count_drop(&mut self, reason: DropReason) {
         self.exit.drops.count(reason);
     }
@@ -452,7 +446,6 @@ impl Session {
         lanes.into_iter().filter_map(target).collect()
     }
 
-    /// Runs `handle` on the receiver of `lane` and checks what it delivers.
     fn receive(
         &mut self,
         now: Instant,

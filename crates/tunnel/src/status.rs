@@ -79,7 +79,6 @@ pub struct SessionStatus {
     pub stats: SessionStats,
 }
 
-/// The paths of `connection`; `uplink` returns the name of each one's uplink.
 pub(crate) fn path_reports(
     connection: &Connection,
     uplink: impl Fn(&PathSnapshot) -> Option<String>,

@@ -27,7 +27,6 @@ pub struct Usage {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Days {
-    /// Bytes before the day was known.
     undated: u64,
     dated: BTreeMap<Date, u64>,
 }
@@ -139,7 +138,6 @@ fn month_start(today: Date, billing_day: u8) -> Date {
     Date::new(year, month, billing_day).unwrap_or(Date::MIN)
 }
 
-/// The written form of [`Usage`].
 type Written = BTreeMap<String, BTreeMap<String, u64>>;
 
 impl From<Usage> for Written {

@@ -28,7 +28,6 @@ use roadweave_proto::wire::Stamp;
 
 #[derive(Debug, Default)]
 pub(crate) struct Ages {
-    /// The quickest of the previous period.
     previous: Option<Quickest>,
     current: Option<Period>,
     /// Since when all packets have seemed older than any network makes them, and their quickest.
@@ -48,7 +47,6 @@ struct Period {
 }
 
 impl Ages {
-    /// Notes a packet that comes `now`; returns its age.
     pub(crate) fn on_packet(&mut self, now: Instant, sent: Stamp) -> Duration {
         let this = Period { began: now, quickest: Quickest { came: now, sent } };
         if self.millis(now, sent) > LEAP_MS {
@@ -121,7 +119,6 @@ mod tests {
     /// ms by which the peer's clock is ahead.
     const AHEAD: u64 = 7_777_777;
 
-    /// Packets every 100 ms for 12 s, with delays of 30 to 60 ms.
     fn running() -> Ages {
         let mut ages = Ages::default();
         for number in 0..120 {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, PacketId};
 
-/// Arrival times of packets that have left and may leave again.
 #[derive(Debug)]
 pub(crate) struct ArrivalTimes {
     expire_after: Duration,

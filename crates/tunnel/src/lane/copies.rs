@@ -15,7 +15,6 @@ use roadweave_proto::{Instant, PacketId, PathId, Urgency};
 
 use crate::lane::datagram::LaneDatagram;
 
-/// A copy of a source packet on its way to one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SourceCopy {
     pub(crate) id: PacketId,
@@ -35,7 +34,6 @@ pub(crate) struct SourceCopy {
 }
 
 impl SourceCopy {
-    /// A further copy of a packet that began to wait at `queued`.
     pub(crate) fn again(
         now: Instant,
         id: PacketId,
@@ -51,7 +49,6 @@ impl SourceCopy {
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     queues: BTreeMap<PathId, Queue>,
-    /// The places of each packet's copies.
     packets: BTreeMap<u32, Packet>,
     /// Number of copies so far; orders them.
     count: u64,
@@ -90,7 +87,6 @@ impl Copies {
         self.queues.values().map(|queue| queue.copies.len()).sum()
     }
 
-    /// Since when the copy waits that has waited longest.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         self.queues.values().filter_map(Queue::front).map(|(_, copy)| copy.since).min()
     }
@@ -119,14 +115,12 @@ impl Copies {
         Some((place, copy))
     }
 
-    /// Takes the copy that has waited longest, with its path.
     pub(crate) fn pop_oldest(&mut self) -> Option<(PathId, SourceCopy)> {
         let fronts = self.queues.iter().filter_map(|(path, queue)| Some((queue.front()?.0, *path)));
         let (_, path) = fronts.min()?;
         self.pop(path).map(|(_, copy)| (path, copy))
     }
 
-    /// Returns a copy to its place.
     pub(crate) fn put_back(&mut self, path: PathId, place: u64, copy: SourceCopy) {
         let packet = self.packets.entry(copy.id.0).or_default();
         packet.places.push((path, place));
@@ -143,7 +137,6 @@ impl Copies {
         }
     }
 
-    /// Withdraws the copies of a packet; returns how many.
     pub(crate) fn cancel(&mut self, id: PacketId) -> u64 {
         let Some(packet) = self.packets.remove(&id.0) else { return 0 };
         let removed = packet.places.iter().filter_map(|(path, place)| self.remove(*path, *place));

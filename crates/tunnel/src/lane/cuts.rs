@@ -24,7 +24,6 @@ pub(crate) struct Cut {
     pub(crate) path: PathId,
 }
 
-/// The datagrams of a lane that were cut and whose fate is open.
 #[derive(Debug, Default)]
 pub(crate) struct Cuts {
     /// By number, with the count of parts that are not acknowledged.
@@ -74,13 +73,11 @@ impl Cuts {
     }
 }
 
-/// Puts parts together again, in bounded memory.
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
     incomplete: BTreeMap<(LaneId, u32), Incomplete>,
     /// The keys of `incomplete`, oldest first, and some complete ones, with when each expires.
     order: VecDeque<(Instant, LaneId, u32)>,
-    /// Bytes of all parts, with their bookkeeping.
     bytes: usize,
 }
 
@@ -132,12 +129,10 @@ impl Reassembly {
         Some(datagram.freeze())
     }
 
-    /// Bytes held, with an allowance for the bookkeeping of each datagram and part.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Drops the oldest until `bytes` bytes less are held.
     pub(crate) fn shed(&mut self, bytes: usize, drops: &mut DropCounters) {
         let target = self.bytes.saturating_sub(bytes);
         while self.bytes > target && !self.order.is_empty() {
@@ -172,15 +167,10 @@ impl Reassembly {
     }
 }
 
-/// Cut datagrams of one lane that are tracked.
 const CUTS_MAX: usize = 8192;
-/// Incomplete datagrams at a time.
 const INCOMPLETE_MAX: usize = 4096;
-/// Bytes of parts of incomplete datagrams.
 const BYTES_MAX: usize = 1 << 20;
-/// What a datagram costs beside its parts, at most.
 const INCOMPLETE_BYTES: usize = 64;
-/// What the place for a part costs.
 const PLACE_BYTES: usize = size_of::<Option<Bytes>>();
 
 #[cfg(test)]

@@ -102,11 +102,9 @@ impl DatagramContent {
 pub(crate) struct Token {
     pub(crate) kind: TokenKind,
     pub(crate) lane: LaneId,
-    /// As [`DatagramContent::id`].
     pub(crate) id: PacketId,
 }
 
-/// The kind of a [`DatagramContent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenKind {
     Source,

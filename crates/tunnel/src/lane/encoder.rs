@@ -71,12 +71,10 @@ impl Targets {
         self.windows.on_acknowledged(now, acknowledged);
     }
 
-    /// Whether an encoder asked recently.
     pub(super) fn is_wanted(&self, now: Instant) -> bool {
         self.asked.is_some_and(|at| now.since(at) < ASKED_MAX)
     }
 
-    /// The last target.
     pub(super) fn told(&self) -> EncoderTarget {
         self.told
     }
@@ -165,9 +163,7 @@ const FALL: Duration = Duration::from_millis(50);
 const RISE: Duration = Duration::from_millis(400);
 /// The least target of a frame while a path answers, bytes: a packet.
 const FRAME_MIN: u64 = 1_200;
-/// An encoder that has not asked for this long is gone.
 const ASKED_MAX: Duration = Duration::from_secs(10);
-/// Tolerance for rounded sums, bytes.
 const ROUNDING: f64 = 1e-3;
 
 #[cfg(test)]

@@ -43,7 +43,6 @@ const RATE: u64 = 8_000;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Bytes that a flow may send beside media: a call on hold sends little, and more is a transfer.
 const BESIDE_MEDIA: u64 = 1 << 18;
-/// Packets after which a flow without a pause changes its lane.
 const PACKETS_TO_MOVE: u32 = 64;
 
 /// A kind of flow.
@@ -65,11 +64,9 @@ pub(crate) struct FlowView {
     pub(crate) class: FlowClass,
     /// Whether the packet before it in the flow ended a video frame without a marker.
     pub(crate) begins_frame: bool,
-    /// Its RTP header, if the flow is RTP.
     pub(crate) rtp: Option<RtpHeader>,
 }
 
-/// The flows of one direction of a session.
 #[derive(Debug, Default)]
 pub(crate) struct FlowTable {
     flows: HashMap<u64, Flow>,
@@ -79,7 +76,6 @@ pub(crate) struct FlowTable {
 
 #[derive(Debug)]
 struct Flow {
-    /// `None` before the first packet.
     class: Option<FlowClass>,
     seen: Instant,
     /// Thousandths of bytes that it may send and stay interactive.
@@ -87,18 +83,16 @@ struct Flow {
     has_grown: bool,
     /// Packets until it moves without a pause, once its class changes.
     packets_to_move: u32,
-    /// Bytes since the last media packet or real-time DSCP; `None` when there are too many.
+    /// Bytes since the last media packet or real-time DSCP; `None` beyond [`BESIDE_MEDIA`].
     beside_media: Option<u64>,
     media: MediaDetector,
 }
 
 impl FlowTable {
-    /// Its approximate bytes.
     pub(crate) fn memory(&self) -> usize {
         self.flows.len() * (size_of::<(u64, Flow)>() + size_of::<(Instant, u64)>()) * 2
     }
 
-    /// Takes the next packet of the flow with this hash.
     pub(crate) fn on_packet(
         &mut self,
         now: Instant,
@@ -113,7 +107,6 @@ impl FlowTable {
         flow.on_packet(now, packet)
     }
 
-    /// Forgets silent flows, and the most silent ones when there are too many.
     fn forget(&mut self, now: Instant) {
         while let Some((noted, hash)) = self.ages.front().copied()
             && (now.since(noted) > IDLE_MAX || self.flows.len() >= FLOWS_MAX)

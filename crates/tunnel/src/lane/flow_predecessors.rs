@@ -8,7 +8,6 @@ use roadweave_proto::wire::PREDECESSOR_DISTANCE_MAX;
 /// The last packets of the flows; those too far back to be referenced are forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct FlowPredecessors {
-    /// By flow.
     last: HashMap<u64, PacketId>,
     /// The values of `last` with their flows in sending order, and some that have successors.
     sent: VecDeque<(PacketId, u64)>,

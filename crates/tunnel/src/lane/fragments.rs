@@ -12,12 +12,10 @@ use roadweave_proto::{DropCounters, DropReason, Instant, PacketId};
 
 /// Waiting fragments, at most: some 700 kB.
 const FRAGMENTS_MAX: usize = 512;
-/// What a fragment costs beside its bytes, at most.
 const OVERHEAD_BYTES: usize = 128;
 /// Fragments of one packet, at most: an IP packet has 65,535 bytes, a datagram at least 1,100.
 const PIECES_MAX: u32 = 64;
 
-/// A reassembled inner packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Joined {
     pub(crate) first: PacketId,
@@ -29,7 +27,6 @@ pub(crate) struct Joined {
 pub(crate) struct Fragments {
     pieces: BTreeMap<u32, (FragmentPosition, Bytes)>,
     arrivals: VecDeque<(Instant, PacketId)>,
-    /// The bytes of all pieces, with [`OVERHEAD_BYTES`] each.
     bytes: usize,
     age_max: Duration,
     drops: DropCounters,
@@ -54,12 +51,10 @@ impl Fragments {
         &self.drops
     }
 
-    /// Bytes held, with an allowance for bookkeeping.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Drops the oldest until `bytes` bytes less are held.
     pub(crate) fn shed(&mut self, bytes: usize) {
         let target = self.bytes.saturating_sub(bytes);
         while self.bytes > target && !self.arrivals.is_empty() {

@@ -11,7 +11,6 @@
 
 use roadweave_proto::{PathOffer, Priority};
 
-/// Whether no policy restricts repairs.
 fn is_free(paths: &[PathOffer<'_>]) -> bool {
     let mut policies = paths.iter().map(|path| path.snapshot.policy);
     let first = paths.first().map(|path| path.snapshot.policy.priority);

@@ -28,7 +28,6 @@ pub use stats::ReceiveStats;
 /// The state of a lane before the peer's first promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
-    /// The order from the first packet on.
     pub(crate) order: Order,
     /// Whether the peer may send coded packets, for which packets are kept.
     pub(crate) coded: bool,
@@ -57,12 +56,10 @@ pub(crate) enum Arrival {
     Refused,
 }
 
-/// An inner packet whose turn has come.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     /// The packet's ID, or that of the last fragment to come.
     pub(crate) id: PacketId,
-    /// Whether it was decoded from coded packets.
     pub(crate) decoded: bool,
     pub(crate) packet: Bytes,
 }
@@ -78,7 +75,6 @@ pub(crate) struct LaneReceiver {
     /// The initial order, until the first packet or promise.
     opening: Option<Order>,
     run: Option<Run>,
-    /// Losses of earlier runs.
     lost_before: u64,
     delivered_packets: u64,
     delivered_bytes: u64,
@@ -168,7 +164,6 @@ impl LaneReceiver {
         }
     }
 
-    /// Takes a coded datagram; delivers the inner packets whose turn comes with it.
     pub(crate) fn handle_coded(
         &mut self,
         now: Instant,
@@ -181,14 +176,12 @@ impl LaneReceiver {
         self.deliver(now, determined, None, deliver);
     }
 
-    /// Drops what has expired; delivers what has waited long enough.
     pub(crate) fn handle_timeout(&mut self, now: Instant, deliver: &mut dyn FnMut(Delivery)) {
         self.decoder.expire(now);
         let (reorder, mut out) = self.outlet(now, deliver);
         reorder.handle_timeout(now, &mut |unit| out.release(unit));
     }
 
-    /// Delivers all that waits, in order, at the end of the lane.
     pub(crate) fn flush(&mut self, now: Instant, deliver: &mut dyn FnMut(Delivery)) {
         let (reorder, mut out) = self.outlet(now, deliver);
         reorder.flush(&mut |unit| out.release(unit));
@@ -228,7 +221,6 @@ impl LaneReceiver {
         }
     }
 
-    /// When [`LaneReceiver::handle_timeout`] must be called.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.reorder.poll_timeout()
     }
@@ -329,7 +321,6 @@ impl LaneReceiver {
         Some(Unit { first, last, id, after, sent, age: Duration::ZERO, decoded: false, packet })
     }
 
-    /// The order of the lane, and the outlet for packets whose turn comes `now`.
     fn outlet<'a>(
         &'a mut self,
         now: Instant,

@@ -39,7 +39,6 @@ use strict::Strict;
 
 /// The most packets that a lane holds: 0.3 s at 150 Mbit/s.
 pub(crate) const HELD_MAX: usize = 4096;
-/// The most bytes of packets that a lane holds.
 const HELD_BYTES_MAX: usize = 8 << 20;
 
 /// What a held packet costs beside its bytes, at most.
@@ -53,7 +52,6 @@ const JUST_BEGUN: u32 = 1024;
 /// the packet's ID.
 type ExtendedId = u64;
 
-/// A whole inner packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unit {
     /// Its ID, or that of its first fragment.
@@ -68,7 +66,6 @@ pub(crate) struct Unit {
     pub(crate) sent: Option<Stamp>,
     /// Its age when it came, as far as that is known.
     pub(crate) age: Duration,
-    /// Whether it was decoded from coded packets.
     pub(crate) decoded: bool,
     /// `None` for a malformed packet, which has its place.
     pub(crate) packet: Option<Bytes>,
@@ -224,7 +221,6 @@ impl Reorder {
         PacketId(self.newest as u32).next()
     }
 
-    /// Takes a unit; releases those whose turn comes.
     pub(crate) fn handle(
         &mut self,
         now: Instant,
@@ -284,7 +280,6 @@ impl Reorder {
         }
     }
 
-    /// When [`Reorder::handle_timeout`] must be called.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match &self.keeper {
             Keeper::Pass => None,
@@ -295,7 +290,6 @@ impl Reorder {
         }
     }
 
-    /// Releases all that waits, in order.
     pub(crate) fn flush(&mut self, release: &mut dyn FnMut(Unit)) {
         while self.release_oldest(release) {}
     }
@@ -318,7 +312,6 @@ impl Reorder {
         }
     }
 
-    /// Bytes held, with an allowance for bookkeeping.
     pub(crate) fn memory(&self) -> usize {
         let beside = match &self.keeper {
             Keeper::Adaptive(adaptive) => adaptive.gaps_memory(),

@@ -59,7 +59,6 @@ use repairs::QueuedRepair;
 use settings::recovery_config;
 pub use stats::SendStats;
 
-/// The sending half of a lane.
 #[derive(Debug)]
 pub(crate) struct LaneSender {
     lane: LaneId,
@@ -96,9 +95,7 @@ pub(crate) struct LaneSender {
     path_names: BTreeMap<PathId, String>,
     /// What earlier strategies learned, for the next one that learns.
     learned: Option<String>,
-    /// The promise that was sent to the peer last.
     announced: Promise,
-    /// Set once an encoder has asked.
     targets: Option<Targets>,
     superseded: RecentlySuperseded,
     stats: SendStats,
@@ -203,7 +200,6 @@ impl LaneSender {
         Some(target)
     }
 
-    /// A datagram of any lane was acknowledged.
     pub(crate) fn hear_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
         if let Some(targets) = &mut self.targets {
             match targets.is_wanted(now) {
@@ -213,7 +209,6 @@ impl LaneSender {
         }
     }
 
-    /// The target that was returned last, if an encoder has asked.
     pub(crate) fn told_encoder(&self) -> Option<EncoderTarget> {
         self.targets.as_ref().map(Targets::told)
     }
@@ -284,7 +279,6 @@ impl LaneSender {
             .min(MAX_SYMBOL_BODY)
     }
 
-    /// Sets what follows when the queue has room.
     pub(crate) fn set_held_back(&mut self, held_back: HeldBack) {
         self.held_back = Some(held_back);
     }
@@ -479,7 +473,6 @@ impl LaneSender {
         sends_nothing && awaits_nothing
     }
 
-    /// When [`LaneSender::transmit`] must be called again, if nothing else happens.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let queued = self.queue.front().map(|queued| queued.since + self.age_max);
         let again = self.again.front().map(|(since, id)| {

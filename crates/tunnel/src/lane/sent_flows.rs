@@ -31,7 +31,6 @@ impl SentFlows {
         }
     }
 
-    /// The flow of a packet; 0 if it is unknown.
     pub(crate) fn of(&self, id: PacketId) -> u64 {
         let at = usize::try_from(id.distance(self.first)).ok();
         at.and_then(|at| self.flows.get(at)).copied().unwrap_or_default()

@@ -38,7 +38,6 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The frame of a packet with header `rtp` in the flow with this hash.
     pub(crate) fn new(flow: u64, rtp: &RtpHeader) -> Self {
         Self { flow, source: rtp.ssrc, timestamp: rtp.timestamp }
     }
@@ -54,7 +53,6 @@ pub(crate) struct Shedder {
     deadline: Option<Duration>,
     /// Since when every packet has been late.
     late_since: Option<Instant>,
-    /// Recent frames, oldest first.
     decided: VecDeque<Decided>,
 }
 
@@ -122,7 +120,6 @@ impl Shedder {
         stays
     }
 
-    /// A packet of `frame` that came at `since` has expired, which makes the frame useless.
     pub(crate) fn on_expired(&mut self, frame: Frame, since: Instant) {
         match self.find(frame, since) {
             Some(known) => known.stays = known.stands_still,

@@ -319,12 +319,10 @@ impl Strategy {
         self.entry.acknowledged_on_all
     }
 
-    /// Its pacing in a lane with `pacing`.
     pub(crate) fn pacing(&self, pacing: Pacing) -> Pacing {
         self.entry.pacing.unwrap_or(pacing)
     }
 
-    /// The lane's shedder, if it gives up video by whole frames.
     pub(crate) fn shedder(&self, lane: SchedulerConfig) -> Option<Shedder> {
         match self.entry.keeps {
             WholeFrames if !lane.patient => Some(Shedder::new(lane.deadline)),

@@ -33,7 +33,6 @@ fn rtp_of(packet: &[u8]) -> Option<RtpHeader> {
     InnerPacket::parse(packet).ok()?.rtp()
 }
 
-/// Notices so recent that packets they cover may still come in.
 #[derive(Debug, Default)]
 pub(super) struct RecentlySuperseded {
     words: VecDeque<(Instant, Superseded)>,
@@ -48,7 +47,6 @@ impl RecentlySuperseded {
         self.words.push_back((now, superseded));
     }
 
-    /// Whether an inner packet that comes in now is covered.
     pub(super) fn covers(&mut self, now: Instant, packet: &[u8]) -> bool {
         while self.words.front().is_some_and(|(since, _)| now.since(*since) >= LASTS) {
             self.words.pop_front();
@@ -65,7 +63,6 @@ impl RecentlySuperseded {
 
 /// How long a notice covers packets that come in; a wrong one does no more harm.
 const LASTS: Duration = Duration::from_millis(100);
-/// Streams remembered, at most.
 const WORDS_MAX: usize = 8;
 
 #[cfg(test)]

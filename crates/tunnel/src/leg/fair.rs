@@ -17,9 +17,7 @@ pub(super) type Drop<'a> = &'a mut dyn FnMut(TenantId, DropReason);
 
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
-    /// Tenants with waiting datagrams.
     flows: BTreeMap<TenantId, Flow>,
-    /// Tenants in the order of their turns.
     turns: VecDeque<TenantId>,
     bytes: usize,
 }
@@ -66,7 +64,6 @@ impl FairQueue {
         }
     }
 
-    /// The next datagram.
     pub(super) fn pop(
         &mut self,
         now: Instant,
@@ -116,7 +113,6 @@ impl FairQueue {
     }
 }
 
-/// Approximate memory of a waiting datagram.
 pub(super) fn cost(datagram: &Bytes) -> usize {
     datagram.len() + OVERHEAD_BYTES
 }

@@ -70,7 +70,6 @@ pub(super) fn needs_flows(lanes: &[LaneConfig]) -> bool {
     lanes.iter().any(|lane| lane.rtp_frames || lane.rule.classes.is_some())
 }
 
-/// The index of the lane called `name`.
 pub(crate) fn find_lane(lanes: &[LaneConfig], name: &str) -> Result<usize, SetError> {
     lanes.iter().position(|lane| lane.name == name).ok_or_else(|| {
         let known: Vec<&str> = lanes.iter().map(|lane| lane.name.as_str()).collect();

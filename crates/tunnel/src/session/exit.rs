@@ -31,7 +31,6 @@ pub(super) struct Exit {
 }
 
 impl Exit {
-    /// Takes a lane's delivery; drops and counts what is not allowed.
     pub(super) fn deliver(&mut self, now: Instant, lane: LaneId, delivery: Delivery) {
         let Delivery { id, decoded, packet } = delivery;
         if let Some(symbols) = &mut self.symbols

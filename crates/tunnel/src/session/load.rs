@@ -61,23 +61,19 @@ pub(crate) struct LoadPlan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadExpected {
     pub(crate) test: TestId,
-    /// How long the other end sends.
     pub(crate) duration: Duration,
     pub(crate) bytes: u64,
     /// Later load does not count.
     pub(crate) until: Instant,
 }
 
-/// The result of expected load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadReceived {
     pub(crate) test: TestId,
     pub(crate) counts: LoadCounts,
-    /// What the other end reports to have sent.
     pub(crate) sent: Option<LoadCounts>,
 }
 
-/// The load that a session sends and expects: one test each at most.
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     sending: Option<Sending>,
@@ -130,7 +126,6 @@ impl Session {
         }
     }
 
-    /// Starts to count load.
     pub(crate) fn expect_load(&mut self, now: Instant, expected: LoadExpected) {
         self.loads.receiving = Some(Receiving {
             expected,
@@ -148,7 +143,6 @@ impl Session {
         self.loads = Loads { stats, ..Loads::default() };
     }
 
-    /// Whether a test is running.
     pub(crate) fn has_load(&self) -> bool {
         self.loads.sending.is_some() || self.loads.receiving.is_some()
     }
@@ -157,7 +151,6 @@ impl Session {
         self.loads.sending.is_some()
     }
 
-    /// The other end has sent all load of `test`.
     pub(crate) fn on_load_sent(&mut self, now: Instant, test: TestId, counts: LoadCounts) {
         let of_test = |receiving: &&mut Receiving| receiving.expected.test == test;
         if let Some(receiving) = self.loads.receiving.as_mut().filter(of_test) {
@@ -233,7 +226,6 @@ impl Session {
         Some(LoadReceived { test, counts, sent: receiving.sent.map(|(_, counts)| counts) })
     }
 
-    /// When [`Session::send_load`] or [`Session::poll_load`] is due.
     pub(super) fn load_timeout(&self) -> Option<Instant> {
         let sending = self.loads.sending.as_ref().map(Sending::due);
         earliest([sending, self.loads.receiving.as_ref().map(Receiving::over_at)])
@@ -253,7 +245,6 @@ impl Sending {
         carrier.paths(now).iter().any(|path| self.plan.paths.contains(&path.id))
     }
 
-    /// Sends what fits one of the paths.
     fn fill(
         &mut self,
         now: Instant,

@@ -40,7 +40,6 @@ impl Session {
         sum
     }
 
-    /// Notes `bytes` of input, and checks the memory now and then.
     pub(super) fn note_incoming(&mut self, now: Instant, bytes: usize) {
         self.unchecked += bytes + PACKET_OVERHEAD;
         if self.unchecked > UNCHECKED_MAX {
@@ -48,7 +47,6 @@ impl Session {
         }
     }
 
-    /// Frees the oldest data if more than the share is held.
     pub(super) fn keep_to_share(&mut self, now: Instant) {
         self.unchecked = 0;
         let share = self.memory_max as u64;

@@ -83,7 +83,6 @@ impl Session {
         }
     }
 
-    /// All drops so far, in the lanes and outside them.
     pub(crate) fn drops(&self) -> DropCounters {
         let mut drops = self.exit.drops.clone();
         self.senders.iter().for_each(|sender| drops.merge(&sender.stats().drops));

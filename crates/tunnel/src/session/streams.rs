@@ -24,7 +24,6 @@ use crate::rate::{Direction, Limit};
 
 /// Memory of waiting symbols: a window of a path, or what a limit holds back for a moment.
 const WAITING_MAX: usize = 2 << 20;
-/// Approximate memory of a symbol beside its bytes.
 const OVERHEAD: usize = 128;
 /// Bytes of frames made ahead of room, so that a scheduler can choose among paths.
 const AHEAD: usize = 16 << 10;
@@ -41,10 +40,8 @@ pub(crate) trait StreamEnd {
 
     fn handle_timeout(&mut self, now: Instant);
 
-    /// When [`StreamEnd::handle_timeout`] is due.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// Whether [`StreamEnd::poll_transmit`] may have something to send.
     fn has_frames(&self) -> bool;
 
     fn set_timing(&mut self, timing: Timing);
@@ -52,10 +49,8 @@ pub(crate) trait StreamEnd {
     /// The next symbol to send, of at most `room` bytes if it is made now.
     fn poll_transmit(&mut self, now: Instant, room: usize) -> Option<Bytes>;
 
-    /// The urgency of the next symbol.
     fn next_urgency(&self) -> Urgency;
 
-    /// Bytes that wait here.
     fn unsent(&self) -> u64;
 }
 
@@ -93,7 +88,6 @@ impl StreamEnd for Streams {
     }
 }
 
-/// The streams of a session, during one turn.
 pub(crate) struct StreamTurn<'a> {
     streams: &'a mut dyn StreamEnd,
     /// The client's limits by [`Direction`], if it has any.
@@ -102,7 +96,6 @@ pub(crate) struct StreamTurn<'a> {
     passes_at: Option<Instant>,
 }
 
-/// Received symbols that wait for the next turn.
 #[derive(Debug, Default)]
 pub(crate) struct SymbolQueue {
     symbols: VecDeque<Bytes>,
@@ -110,7 +103,6 @@ pub(crate) struct SymbolQueue {
 }
 
 impl SymbolQueue {
-    /// Queues a symbol; returns whether there was room.
     pub(crate) fn push(&mut self, symbol: Bytes) -> bool {
         let fits = self.bytes + cost(&symbol) <= WAITING_MAX;
         if fits {
@@ -173,19 +165,16 @@ impl<'a> StreamTurn<'a> {
         }
     }
 
-    /// When the streams are due again, after a turn.
     pub(super) fn due(&self) -> Option<Instant> {
         earliest([self.streams.poll_timeout(), self.passes_at])
     }
 }
 
 impl Session {
-    /// Whether this lane is the one for streams.
     pub(super) fn is_stream_lane(&self, lane: usize) -> bool {
         lane >= self.lane_configs.len()
     }
 
-    /// Passes received symbols to the streams.
     pub(crate) fn hand_over_symbols(&mut self, now: Instant, turn: &mut StreamTurn<'_>) {
         let Some(queue) = &mut self.exit.symbols else { return };
         while let Some(bytes) = queue.next_bytes()
@@ -199,7 +188,6 @@ impl Session {
         }
     }
 
-    /// Lets the streams send as much as the paths take.
     pub(super) fn transmit_streams(
         &mut self,
         now: Instant,

@@ -33,7 +33,6 @@ pub(crate) struct Names {
     pub(crate) far_end: StreamsEpoch,
 }
 
-/// What was agreed with a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) names: Names,
@@ -43,7 +42,6 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// What the client is offered.
     pub(crate) fn offer(&self) -> StreamsOffer {
         StreamsOffer { epoch: self.names.far_end, takes_priorities: true, takes_early: true }
     }
@@ -64,7 +62,6 @@ struct OfClient {
     away_since: Option<Instant>,
 }
 
-/// The streams of all clients of a far end.
 #[derive(Debug)]
 pub(crate) struct StreamsTable<K> {
     config: StreamsConfig,
@@ -81,7 +78,6 @@ pub(crate) struct StreamsTable<K> {
 }
 
 impl<K: Copy + Eq + Hash> StreamsTable<K> {
-    /// Empty; epochs count from `first`.
     pub(crate) fn new(config: StreamsConfig, first: u64) -> Self {
         Self {
             config,
@@ -169,7 +165,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         }
     }
 
-    /// Ends the streams of a client.
     pub(crate) fn end(&mut self, key: &K) {
         let Some(of) = self.by_key.remove(key) else { return };
         self.owners.remove(&of.owner);
@@ -178,7 +173,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         self.over.push_back(of.owner);
     }
 
-    /// The client of the streams, if there are any.
     pub(crate) fn peer(&self, key: &K) -> Option<&Arc<Peer>> {
         self.by_key.get(key).map(|of| &of.peer)
     }
@@ -187,7 +181,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         self.by_key.get_mut(key).map(|of| &mut of.streams)
     }
 
-    /// The streams of an owner, with the client's key.
     pub(crate) fn of(&mut self, owner: StreamsOwner) -> Option<(K, &mut Streams)> {
         let key = *self.owners.get(&owner)?;
         self.by_key.get_mut(&key).map(|of| (key, &mut of.streams))
@@ -213,7 +206,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         }
     }
 
-    /// The next event of a stream.
     pub(crate) fn poll_event(&mut self, now: Instant) -> Option<(StreamsOwner, Event)> {
         while let Some(owner) = self.eventful.first().copied() {
             let key = self.owners.get(&owner);
@@ -280,7 +272,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         }
     }
 
-    /// When [`StreamsTable::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.away.first().map(|(since, _)| (*since + KEPT_FOR).min(self.next_look))
     }

@@ -26,7 +26,6 @@ const SRT_PAUSE_MAX: u32 = 2_000_000;
 pub(super) enum Evidence {
     #[default]
     None,
-    /// The flow announces media, or accompanies it.
     Signalling,
     Quic,
 }

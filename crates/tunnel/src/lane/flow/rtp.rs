@@ -10,7 +10,6 @@ use roadweave_proto::wire::RtpHeader;
 const PROOF: u8 = 4;
 /// The largest step of sequence numbers: packets may be lost before.
 const STEP_MAX: u16 = 16;
-/// Sources tracked at a time.
 const SOURCES: usize = 4;
 
 #[derive(Debug, Default)]

@@ -183,7 +183,6 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// A live SRT packet, encrypted.
 fn srt(sequence: u32) -> Vec<u8> {
     let mut bytes = words(&[sequence & 0x7fff_ffff, 0xe800_0001, sequence.wrapping_mul(400), 4711]);
     bytes.extend([7; 1316]);
@@ -193,7 +192,6 @@ fn srt(sequence: u32) -> Vec<u8> {
 #[test]
 fn a_call_is_real_time_from_its_first_connectivity_check_on() {
     let mut bench = Bench::default();
-    // An ICE check with a priority, then the DTLS handshake.
     let check = [&[0, 1, 0, 8, 0x21, 0x12, 0xa4, 0x42][..], &[9; 12], &[0, 0x24, 0, 4, 1, 2, 3, 4]]
         .concat();
     assert_eq!(bench.udp(0, &check), FlowClass::RealTime);
@@ -215,7 +213,6 @@ fn srt_is_real_time_by_its_handshake_or_by_what_it_counts() {
     let classes: Vec<_> =
         (0x7fff_fffe..0x8000_0008_u32).map(|sequence| bench.udp(0, &srt(sequence))).collect();
     assert_eq!(classes[2..5], [FlowClass::Interactive, FlowClass::RealTime, FlowClass::RealTime]);
-    // The way back: acknowledgements.
     let mut bench = Bench::default();
     let classes: Vec<_> = (0..6)
         .map(|at| bench.udp(10 * u64::from(at), &words(&[0x8002_0000, at, at * 10_000, 42, 9])))

@@ -30,7 +30,6 @@ pub struct ReceiveStats {
 }
 
 impl ReceiveStats {
-    /// Adds what earlier receivers of the lane counted.
     pub(crate) fn add_past(&mut self, past: &Self) {
         self.delivered_packets += past.delivered_packets;
         self.delivered_bytes += past.delivered_bytes;

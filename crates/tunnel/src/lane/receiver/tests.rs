@@ -6,7 +6,6 @@ fn lane() -> LaneReceiver {
     LaneReceiver::new(LaneId(0), Opening::default())
 }
 
-/// Takes whole packets of three bytes with these IDs; returns the report.
 fn arrive(lane: &mut LaneReceiver, millis: u64, ids: &[u32]) -> LaneReport {
     for id in ids {
         let symbol = Bytes::from_static(&[0, 1, 7]);
@@ -120,7 +119,6 @@ fn packets_that_became_too_old_are_dropped_as_they_come_and_as_they_wait() {
     let delays = lane.stats().excess_delays;
     let counts: Vec<_> = delays.buckets().filter(|(_, count)| *count > 0).collect();
     assert_eq!(counts, [(0.005, 1), (0.01, 1), (0.02, 2), (0.3, 1)]);
-    // Without the promise nothing is dropped.
     let promise = Promise { expires: false, ..promise };
     lane.set_promise(Instant::from_millis(1_620), promise, &mut |_| {});
     let mut count = 0;

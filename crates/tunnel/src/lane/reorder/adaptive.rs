@@ -28,9 +28,7 @@ use roadweave_proto::Instant;
 use super::fill_times::FillTimes;
 use super::{ExtendedId, Outlet, Placed, Turn};
 
-/// Runs of missing IDs kept, at most.
 const GAPS_MAX: usize = 4096;
-/// Given-up IDs kept, at most.
 const GIVEN_UP_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -79,7 +77,6 @@ impl Adaptive {
         self.held.len()
     }
 
-    /// Approximate bytes of the gaps.
     pub(super) fn gaps_memory(&self) -> usize {
         64 * self.gaps.len() + 32 * self.given_up.len()
     }
@@ -157,7 +154,6 @@ impl Adaptive {
             && (self.held.contains_key(&before) || self.gap_of(before).is_some())
     }
 
-    /// Releases those that wait for `last`, in turn.
     fn release_followers(&mut self, last: ExtendedId, out: &mut Outlet<'_>) {
         let mut released = last;
         while let Some(follower) = self.waiting.remove(&released) {
@@ -172,7 +168,6 @@ impl Adaptive {
         out.release(placed);
     }
 
-    /// Marks `position` as given up, if it is missing.
     fn give_up(&mut self, position: ExtendedId) {
         if self.gap_of(position).is_some() {
             self.given_up.insert(position);
@@ -215,7 +210,6 @@ impl Adaptive {
         self.given_up.remove(&last)
     }
 
-    /// Forgets gaps that no packet waits for any more.
     fn forget_gaps(&mut self, now: Instant) {
         while let Some((start, gap)) = self.gaps.first_key_value()
             && (now.since(gap.opened) > self.max_buffer || self.gaps.len() > GAPS_MAX)

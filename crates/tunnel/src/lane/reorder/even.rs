@@ -44,7 +44,6 @@ impl Even {
         self.held.len()
     }
 
-    /// Approximate bytes beside the waiting packets.
     pub(super) fn memory(&self) -> usize {
         self.delays.memory()
     }

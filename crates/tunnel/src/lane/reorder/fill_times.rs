@@ -26,7 +26,6 @@ const SPAN: Duration = Duration::from_secs(10);
 const FILLED_MIN: u64 = 1000;
 /// Waiting pays if one in this many missing packets comes.
 const HOPELESS: u64 = 32;
-/// Histogram bins per doubling.
 const STEPS: u32 = 8;
 /// Bins up to 16 s, more than the longest wait.
 const BINS: usize = (STEPS * 22) as usize;
@@ -62,7 +61,6 @@ impl FillTimes {
         self.wait
     }
 
-    /// A missing packet came `after` its gap had opened.
     pub(super) fn on_filled(&mut self, now: Instant, after: Duration) {
         self.turn(now);
         self.present.filled[bin(after)] += 1;
@@ -70,7 +68,6 @@ impl FillTimes {
         self.wait = self.learned();
     }
 
-    /// `packets` missing packets have not come within `max_buffer`.
     pub(super) fn on_never_filled(&mut self, now: Instant, packets: u64) {
         self.turn(now);
         self.present.never = self.present.never.saturating_add(packets);
@@ -125,7 +122,6 @@ fn bin(time: Duration) -> usize {
     ((doubling * STEPS + step) as usize).min(BINS - 1)
 }
 
-/// The upper edge of a bin.
 fn edge(bin: usize) -> Duration {
     let (doubling, step) = (bin as u32 / STEPS, bin as u32 % STEPS);
     Duration::from_micros(u64::from(STEPS + step + 1) << doubling)

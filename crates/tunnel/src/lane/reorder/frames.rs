@@ -46,11 +46,9 @@ type Source = (u64, u32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Times {
-    /// The largest age of a frame.
     pub(super) deadline: Duration,
     /// The time that decoding a frame takes.
     pub(super) decode: Duration,
-    /// The longest wait of a packet.
     pub(super) max_buffer: Duration,
 }
 
@@ -87,7 +85,6 @@ impl Frames {
         self.held
     }
 
-    /// Approximate bytes beside the waiting packets.
     pub(super) fn memory(&self) -> usize {
         let streams = self.streams.len() * SOURCE_OVERHEAD;
         streams + self.missing.memory() + self.candidates.memory()
@@ -171,7 +168,6 @@ impl Frames {
     }
 }
 
-/// The source and header of a possible RTP packet.
 fn rtp(placed: &Placed) -> Option<(Source, RtpHeader)> {
     let packet = InnerPacket::parse(placed.unit.packet.as_deref()?).ok()?;
     let header = packet.rtp()?;

@@ -27,7 +27,6 @@ pub(super) struct Strict {
     max_buffer: Duration,
     /// By extended ID of the first fragment.
     held: BTreeMap<ExtendedId, Placed>,
-    /// The keys of `held`, by arrival.
     arrivals: BTreeSet<(Instant, ExtendedId)>,
 }
 

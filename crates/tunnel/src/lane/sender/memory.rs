@@ -38,7 +38,6 @@ impl LaneSender {
         }
     }
 
-    /// Forgets the flows of packets whose bytes are not kept.
     pub(super) fn forget_flows(&mut self) {
         self.sent_flows.retain_from(|id| self.encoder.symbol(id).is_some());
     }

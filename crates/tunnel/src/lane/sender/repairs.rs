@@ -56,7 +56,6 @@ impl LaneSender {
         self.send_repairs(now, carrier);
     }
 
-    /// The next repair, within the room that windows and policies leave.
     fn poll_repair(&mut self, now: Instant, carrier: &mut impl Carrier) -> Option<Repair> {
         let mut paths = self.offers(carrier.paths(now));
         limit_repairs(&mut paths);
@@ -121,7 +120,6 @@ impl LaneSender {
         self.repairs.retain(|_, queue| !queue.is_empty());
     }
 
-    /// Counts a repair that will not leave.
     fn give_up(&mut self, now: Instant, repair: &QueuedRepair) {
         self.stats.drops.count(DropReason::RepairExpired);
         if let DatagramContent::Part { number } = repair.datagram.content {

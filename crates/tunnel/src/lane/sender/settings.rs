@@ -73,7 +73,6 @@ impl LaneSender {
         Ok(())
     }
 
-    /// Sets the state of the receiving application's buffer.
     pub(crate) fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
         self.recovery.set_qoe(now, qoe);
     }

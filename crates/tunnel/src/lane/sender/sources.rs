@@ -233,7 +233,6 @@ impl LaneSender {
         None
     }
 
-    /// The source datagram of a packet, if the encoder still holds it.
     pub(super) fn rebuild(&self, id: PacketId) -> Option<LaneDatagram> {
         let symbol = self.encoder.symbol(id)?;
         let symbol = Symbol::parse(symbol).expect("the pool holds symbols that were built here");

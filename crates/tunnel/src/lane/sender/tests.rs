@@ -159,7 +159,6 @@ fn what_waits_for_a_path_is_bounded_in_bytes_and_in_age() {
     assert_eq!(sender.stats().copy_queue_bytes, 0);
 }
 
-/// What leaves again as well as what leaves for the first time.
 #[test]
 fn the_scheduler_is_told_what_is_of_streams_and_how_long_it_is() {
     #[derive(Debug, Default)]
@@ -374,7 +373,6 @@ fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
     }
 }
 
-/// The whole datagrams that parts make, with the numbers of those.
 fn put_together(datagrams: &[(PathId, u64, Bytes)]) -> Vec<Bytes> {
     let (mut parts, mut drops) = (crate::lane::Reassembly::default(), Default::default());
     let mut put = |bytes: &Bytes| match roadweave_proto::wire::Datagram::parse(bytes.clone()) {
@@ -697,7 +695,6 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-/// A sender of lane 0.
 fn sender_of(strategy: &str) -> LaneSender {
     let config = LaneConfig::new("default", strategy.parse().expect("known"));
     LaneSender::new(LaneId(0), config, 1, false).expect("no uplink is named")
@@ -723,17 +720,14 @@ pub(crate) fn acknowledge(sender: &mut LaneSender, now: Instant, path: PathId, i
     sender.on_acknowledged(now, TokenKind::Source, PacketId(id), &acknowledged);
 }
 
-/// A path that takes so many bytes, with a round-trip time of 100 ms.
 pub(crate) fn path(id: u32, congestion_window: u64) -> PathSnapshot {
     let rtt = Duration::from_millis(100);
     PathSnapshot { pto: rtt * 20, ..PathSnapshot::idle(PathId(id), rtt, congestion_window) }
 }
 
-/// Two paths; what was sent on them, with the packets' IDs.
 pub(crate) struct TwoPaths {
     paths: [PathSnapshot; 2],
     sent: Vec<(PathId, u32)>,
-    /// What was sent, with all its bytes.
     datagrams: Vec<(PathId, u64, Bytes)>,
     messages: Vec<Control>,
     datagram_max: usize,
@@ -742,7 +736,6 @@ pub(crate) struct TwoPaths {
 }
 
 impl TwoPaths {
-    /// `windows`: bytes that each path takes.
     pub(crate) fn new(windows: [u64; 2]) -> Self {
         let mut id = 0;
         let paths = windows.map(|congestion_window| {
@@ -753,7 +746,6 @@ impl TwoPaths {
         Self { paths, sent, datagrams, messages, datagram_max: 1400, accounted: [0; 2] }
     }
 
-    /// The bytes of all that was sent.
     pub(crate) fn datagrams(&self) -> Vec<Bytes> {
         self.datagrams.iter().map(|(_, _, bytes)| bytes.clone()).collect()
     }
@@ -766,12 +758,10 @@ impl TwoPaths {
         self.paths[path].congestion_window = window;
     }
 
-    /// The user has changed his mind on a path.
     pub(crate) fn set_policy(&mut self, path: usize, policy: Policy) {
         self.paths[path].policy = policy;
     }
 
-    /// The pacers let nothing through any more.
     pub(crate) fn hold_back(&mut self) {
         self.paths.iter_mut().for_each(|path| path.pacing_budget = 0);
     }
@@ -827,7 +817,6 @@ impl Carrier for TwoPaths {
     fn acknowledge_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
 }
 
-/// An inner packet of UDP that holds RTP, as a video's packetizer makes it.
 fn video(ssrc: u32, sequence: u16, timestamp: u32) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     packet.extend([0x13, 0x88, 0x13, 0x88, 0, 0, 0, 0, 0x80, 96]);
@@ -841,14 +830,14 @@ fn video(ssrc: u32, sequence: u16, timestamp: u32) -> Vec<u8> {
     packet
 }
 
-/// Takes a packet of a video whose flow is known for one.
+/// Takes a packet of a flow that is known to be video.
 fn take_video(sender: &mut LaneSender, ms: u64, ssrc: u32, sequence: u16, timestamp: u32) {
     let packet = video(ssrc, sequence, timestamp);
     let header = RtpHeader { marker: false, sequence, timestamp, ssrc };
     sender.handle_inner(at(ms), &packet, ssrc.into(), Some(header));
 }
 
-/// Who sends nothing again has nothing to give up but what waits.
+/// Strategies with a recovery.
 const REPAIRERS: [&str; 4] = ["xnc", "minrtt", "xlink", "raven"];
 
 #[test]

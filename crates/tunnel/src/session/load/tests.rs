@@ -12,13 +12,11 @@ fn one_path(window: u64) -> TwoPaths {
     TwoPaths::new([window, 0])
 }
 
-/// Whether each datagram sent is load.
 fn order(carrier: &TwoPaths) -> Vec<bool> {
     let parsed = carrier.datagrams().into_iter().map(|it| Datagram::parse(it).expect("sound"));
     parsed.map(|datagram| matches!(datagram, Datagram::Load(_))).collect()
 }
 
-/// The messages about tests.
 fn said(carrier: &TwoPaths) -> Vec<TestWord> {
     let said = carrier.messages().iter().filter_map(|message| match message {
         Control::Speedtest(said) => Some(said.word.clone()),

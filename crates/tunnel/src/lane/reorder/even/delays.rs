@@ -43,7 +43,6 @@ pub(super) struct Delays {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     InTime,
-    /// It came after the delay had passed.
     Late,
     /// It is the first by this clock.
     Anew,
@@ -152,7 +151,6 @@ impl Delays {
         least.map_or(i64::MAX, |least| least + self.wait_max.as_micros() as i64)
     }
 
-    /// Keeps the delay and the counts within the longest wait above the least.
     fn bound(&mut self) {
         let Some((least, _)) = self.took.first_key_value() else { return };
         let beyond = *least + self.wait_ms() + 1;
@@ -215,7 +213,6 @@ const MILLI: i64 = 1_000;
 const LATE_PER_MILLE: u64 = 10;
 /// Delays are remembered for one to two periods.
 const PERIOD: Duration = Duration::from_secs(10);
-/// How often a lower delay is considered.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The delay falls by one part in this many of the time that passes. WebRTC's detector, which
 /// multiplies a slope by at most 60 groups and 4, and reacts beyond 6, does not see it.
@@ -224,5 +221,4 @@ const FALL_SHARE: u32 = 100;
 const FALL_AT_ONCE: Duration = Duration::from_secs(1);
 /// How long all packets must be beyond the longest wait before it counts as a leap of the clock.
 const LEAP_TIME: Duration = Duration::from_secs(1);
-/// Bytes of a count, with its part of a tree's node.
 const BIN_BYTES: usize = 32;

@@ -16,7 +16,6 @@ const EVERY: u64 = 5_000;
 struct Bench {
     reorder: Reorder,
     out: Vec<(u64, u32)>,
-    /// When each came, by ID.
     came: BTreeMap<u32, u64>,
     late: usize,
 }

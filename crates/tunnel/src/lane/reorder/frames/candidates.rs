@@ -8,9 +8,7 @@ use super::Source;
 
 /// Packets in sequence that prove a source.
 const PROOF: u8 = 4;
-/// The largest step of numbers.
 const STEP_MAX: u16 = 16;
-/// Sources tracked at a time.
 const WATCHED_MAX: usize = 64;
 
 #[derive(Debug, Default)]
@@ -22,7 +20,6 @@ pub(super) struct Candidates {
 #[derive(Debug)]
 struct Candidate {
     source: Source,
-    /// The highest so far.
     sequence: u16,
     in_sequence: u8,
 }
@@ -52,7 +49,6 @@ impl Candidates {
         false
     }
 
-    /// Approximate bytes.
     pub(super) fn memory(&self) -> usize {
         self.watched.len() * size_of::<Candidate>()
     }

@@ -15,7 +15,6 @@ use roadweave_proto::Instant;
 
 use super::super::ExtendedId;
 
-/// Runs of missing IDs kept, at most.
 const GAPS_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -80,7 +79,6 @@ impl Missing {
         gap.is_some_and(|(_, gap)| gap.last > before)
     }
 
-    /// Approximate bytes.
     pub(super) fn memory(&self) -> usize {
         64 * self.gaps.len()
     }

@@ -39,7 +39,7 @@ const DROPOUT_MAX: i64 = 3000;
 const MISORDER_MAX: i64 = 100;
 /// The longest interval between frames: ten a second.
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
-/// Bounds of [`Stream::marks`]: a marked end adds 1, an unmarked one takes [`UNMARKED`]. Audio
+/// Bounds of `marks`: a marked end adds 1, an unmarked one takes [`UNMARKED`]. Audio
 /// marks the start of speech instead (RFC 3551 section 4.1).
 const MARKS_MAX: u8 = 4;
 const UNMARKED: u8 = 2;
@@ -50,7 +50,6 @@ pub(super) struct Stream {
     pub(super) heard: Instant,
     /// Earlier IDs are not in this order.
     begin: ExtendedId,
-    /// The number whose turn it is.
     next: Number,
     /// The ID before it, as far as it is known.
     next_behind: ExtendedId,
@@ -58,7 +57,6 @@ pub(super) struct Stream {
     newest_id: ExtendedId,
     /// The timestamp of a frame that went out incomplete, while nothing behind it has.
     passed: Option<u32>,
-    /// The last packet that went out in its turn.
     last: Option<Last>,
     interval: Duration,
     /// Whether frames end with a marker, see [`MARKED`].
@@ -116,12 +114,10 @@ impl Stream {
         self.held.len()
     }
 
-    /// Approximate bytes of what waits.
     pub(super) fn memory(&self) -> usize {
         self.held_bytes + self.held.len() * HELD_OVERHEAD
     }
 
-    /// Takes a packet whose frame may be as old as `deadline`.
     pub(super) fn handle(
         &mut self,
         placed: Placed,
@@ -168,7 +164,6 @@ impl Stream {
         Turn::Kept
     }
 
-    /// When the front frame is given up.
     pub(super) fn due(&self, times: &Times) -> Option<Instant> {
         let (first, waiting) = self.held.first_key_value()?;
         let behind = self.front.and_then(|(_, behind)| self.held.get(&behind?));

@@ -98,7 +98,6 @@ impl Bench {
         Self { reorder: Reorder::new(order(max_buffer), PacketId(0)), out: Vec::new(), id: 0 }
     }
 
-    /// Frames of one packet come, each at once.
     fn meet(&mut self, video: &mut Video) {
         for frame in 0..LEAD {
             let at = u64::from(frame) * INTERVAL;
