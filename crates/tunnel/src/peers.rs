@@ -250,15 +250,7 @@ mod tests {
     }
 
     fn peer(addresses: &[IpNet]) -> Peer {
-        let addresses = addresses.to_vec();
-        Peer {
-            name: "box".into(),
-            tenant: String::new(),
-            addresses,
-            expires_unix: None,
-            rate_limit: None,
-            offline_max: None,
-        }
+        Peer::new("box", addresses.to_vec())
     }
 
     /// Networks of both families that often contain each other.
@@ -280,7 +272,7 @@ mod tests {
             owned in prop::collection::vec(prop::collection::vec(networks(), 1..4), 1..20),
             asked in prop::collection::vec(networks(), 1..40),
         ) {
-            let mut taken = std::collections::BTreeSet::new();
+            let mut taken = BTreeSet::new();
             let peers: Vec<(PublicKey, Peer)> = (0_u8..)
                 .zip(&owned)
                 .map(|(number, networks)| {

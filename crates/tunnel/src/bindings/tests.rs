@@ -1,4 +1,3 @@
-
 use proptest::prelude::*;
 use roadweave_identity::Identity;
 

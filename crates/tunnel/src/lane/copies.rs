@@ -171,16 +171,10 @@ mod tests {
     fn copy(id: u32, bytes: usize) -> SourceCopy {
         let content = DatagramContent::Source { id: PacketId(id), is_whole: true };
         let bytes = Bytes::from(vec![0; bytes]);
-        SourceCopy {
-            id: PacketId(id),
-            datagram: LaneDatagram { lane: LaneId(0), content, bytes },
-            ends_frame: false,
-            urgency: Urgency::FIRST,
-            queued: Instant::ZERO,
-            since: Instant::from_millis(id.into()),
-            is_first: true,
-            is_redundant: false,
-        }
+        let datagram = LaneDatagram { lane: LaneId(0), content, bytes };
+        let since = Instant::from_millis(id.into());
+        let copy = SourceCopy::again(since, PacketId(id), datagram, Instant::ZERO);
+        SourceCopy { is_first: true, is_redundant: false, ..copy }
     }
 
     #[test]

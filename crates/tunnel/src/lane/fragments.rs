@@ -135,6 +135,17 @@ mod tests {
 
     const AGE_MAX: Duration = Duration::from_millis(700);
 
+    fn insert(
+        fragments: &mut Fragments,
+        ms: u64,
+        id: u32,
+        position: FragmentPosition,
+        body: &'static [u8],
+    ) -> Option<Joined> {
+        let body = Bytes::from_static(body);
+        fragments.insert(Instant::from_millis(ms), PacketId(id), position, body)
+    }
+
     /// Packets of `sizes` pieces, IDs from `start` on; each piece is one letter.
     fn pieces(start: u32, sizes: &[usize]) -> Vec<(PacketId, FragmentPosition, Bytes)> {
         let mut id = PacketId(start);
@@ -184,16 +195,8 @@ mod tests {
     #[test]
     fn what_stays_incomplete_leaves_by_age_and_is_counted() {
         let mut fragments = Fragments::new(AGE_MAX);
-        fragments.insert(
-            Instant::ZERO,
-            PacketId(0),
-            FragmentPosition::First,
-            Bytes::from_static(b"a"),
-        );
-        let later = Instant::from_millis(701);
-        let whole =
-            fragments.insert(later, PacketId(1), FragmentPosition::Last, Bytes::from_static(b"a"));
-        assert_eq!(whole, None);
+        insert(&mut fragments, 0, 0, FragmentPosition::First, b"a");
+        assert_eq!(insert(&mut fragments, 701, 1, FragmentPosition::Last, b"a"), None);
         assert_eq!(fragments.drops().get(DropReason::IncompleteFragments), 1);
     }
 
@@ -201,8 +204,7 @@ mod tests {
     fn a_fragment_that_comes_twice_counts_once() {
         let mut fragments = Fragments::new(AGE_MAX);
         let mut insert = |id, position, body: &'static [u8]| {
-            let body = Bytes::from_static(body);
-            let whole = fragments.insert(Instant::ZERO, PacketId(id), position, body);
+            let whole = insert(&mut fragments, 0, id, position, body);
             (whole.map(|joined| joined.body), fragments.bytes())
         };
         assert_eq!(insert(0, FragmentPosition::First, b"aaa"), (None, 3 + OVERHEAD_BYTES));
@@ -215,12 +217,7 @@ mod tests {
     fn memory_is_bounded_against_a_flood_of_firsts() {
         let mut fragments = Fragments::new(AGE_MAX);
         for id in 0..10_000 {
-            fragments.insert(
-                Instant::ZERO,
-                PacketId(id),
-                FragmentPosition::First,
-                Bytes::from_static(b"a"),
-            );
+            insert(&mut fragments, 0, id, FragmentPosition::First, b"a");
         }
         assert_eq!(fragments.pieces.len(), FRAGMENTS_MAX);
         assert_eq!(fragments.bytes(), FRAGMENTS_MAX * (1 + OVERHEAD_BYTES));

@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use roadweave_proto::wire::{
@@ -59,11 +60,7 @@ fn what_another_session_cannot_send_on_is_counted() {
 
 #[test]
 fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
-    let mut carrier = TwoPaths::new([10_000, 0]);
-    let mut sender = sender_everywhere();
-    sender.handle_inner(at(0), &[7; 500], 1, None);
-    sender.handle_inner(at(0), &[7; 300], 1, None);
-    sender.transmit(at(0), &mut carrier);
+    let (mut sender, mut carrier) = sending(sender_everywhere(), [10_000, 0], &[500, 300]);
     assert_eq!(carrier.sent, [(PathId(0), 0), (PathId(0), 1)]);
     assert_eq!(sender.stats().copy_queue_bytes, 508 + 308);
     let queued = |sender: &LaneSender, carrier: &TwoPaths| {
@@ -94,11 +91,7 @@ fn what_was_sent_and_may_be_repaired_counts_and_can_be_let_go() {
 
 #[test]
 fn a_copy_that_waits_is_withdrawn_when_another_is_acknowledged() {
-    let mut carrier = TwoPaths::new([10_000, 0]);
-    let mut sender = sender_everywhere();
-    sender.handle_inner(at(0), &[7; 500], 1, None);
-    sender.handle_inner(at(0), &[7; 300], 1, None);
-    sender.transmit(at(0), &mut carrier);
+    let (mut sender, mut carrier) = sending(sender_everywhere(), [10_000, 0], &[500, 300]);
     acknowledge(&mut sender, at(40), PathId(0), 0);
     let stats = sender.stats();
     assert_eq!((stats.copy_queue_bytes, stats.drops.get(DropReason::CopyCancelled)), (308, 1));
@@ -109,10 +102,7 @@ fn a_copy_that_waits_is_withdrawn_when_another_is_acknowledged() {
 
 #[test]
 fn a_packet_whose_copies_all_wait_is_sent_when_one_can_leave() {
-    let mut carrier = TwoPaths::new([0, 0]);
-    let mut sender = sender_everywhere();
-    sender.handle_inner(at(0), &[7; 500], 1, None);
-    sender.transmit(at(0), &mut carrier);
+    let (mut sender, mut carrier) = sending(sender_everywhere(), [0, 0], &[500]);
     assert_eq!((carrier.sent.len(), sender.stats().copy_queue_bytes), (0, 2 * 508));
     carrier.paths[1].congestion_window = 10_000;
     sender.transmit(at(900), &mut carrier);
@@ -159,107 +149,104 @@ fn what_waits_for_a_path_is_bounded_in_bytes_and_in_age() {
     assert_eq!(sender.stats().copy_queue_bytes, 0);
 }
 
+/// Sends on the first path, and records packets and fates.
+#[derive(Clone, Debug, Default)]
+struct Recorder(Arc<Mutex<(Vec<PacketInfo>, Vec<String>)>>);
+
+impl Recorder {
+    /// The packets since the last call.
+    fn packets(&self) -> Vec<PacketInfo> {
+        std::mem::take(&mut self.0.lock().unwrap().0)
+    }
+
+    fn note(&self, fate: String) {
+        self.0.lock().unwrap().1.push(fate);
+    }
+}
+
+impl Scheduler for Recorder {
+    fn select(&mut self, _: Instant, packet: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
+        self.0.lock().unwrap().0.push(*packet);
+        Decision::Send(PathSet::one(0))
+    }
+
+    fn on_sent(&mut self, _: Instant, path: PathId, bytes: u32, flow: u64) {
+        self.note(format!("{flow} on {path} sent {bytes}"));
+    }
+
+    fn on_acknowledged(&mut self, _: Instant, acknowledged: &AcknowledgedDatagram, flow: u64) {
+        let AcknowledgedDatagram { path, rtt, .. } = acknowledged;
+        self.note(format!("{flow} on {path} after {}", rtt.as_millis()));
+    }
+
+    fn on_lost(&mut self, _: Instant, path: PathId, flow: u64) {
+        self.note(format!("{flow} on {path} lost"));
+    }
+}
+
+fn recorded() -> (LaneSender, Recorder) {
+    let (mut sender, recorder) = (sender_of("minrtt"), Recorder::default());
+    sender.scheduler = Box::new(recorder.clone());
+    (sender, recorder)
+}
+
 #[test]
 fn the_scheduler_is_told_what_is_of_streams_and_how_long_it_is() {
-    #[derive(Debug, Default)]
-    struct Listener(std::sync::Arc<std::sync::Mutex<Vec<(bool, usize, u64)>>>);
-    impl Scheduler for Listener {
-        fn select(&mut self, _: Instant, packet: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
-            let PacketInfo { is_of_streams, bytes, backlog_bytes, .. } = *packet;
-            assert_eq!(packet.flow_bytes, backlog_bytes, "there is one flow");
-            self.0.lock().unwrap().push((is_of_streams, bytes, backlog_bytes));
-            Decision::Send(PathSet::one(0))
-        }
-    }
-    let told = Listener::default();
-    let log = told.0.clone();
-    let told_since = || std::mem::take(&mut *log.lock().unwrap());
+    let (mut sender, recorder) = recorded();
+    let told = || {
+        let packets = recorder.packets().into_iter();
+        let told = packets.map(|it| (it.is_of_streams, it.bytes, it.backlog_bytes, it.flow_bytes));
+        told.collect::<Vec<_>>()
+    };
     let mut carrier = TwoPaths::new([10_000, 0]);
-    let config = LaneConfig::new("streams", "minrtt".parse().expect("known"));
-    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
-    sender.scheduler = Box::new(told);
     sender.handle_inner(at(0), &[7; 92], 1, None);
     sender.transmit(at(0), &mut carrier);
-    assert_eq!(told_since(), [(false, 100, 100)]);
-    sender.on_lost(at(1), TokenKind::Source, PacketId(0), PathId(0));
+    lose(&mut sender, at(1), [0]);
     sender.transmit(at(1), &mut carrier);
-    assert_eq!(told_since(), [(false, 100, 100)], "it leaves again");
+    assert_eq!(told(), [(false, 100, 100, 100); 2], "it leaves again");
 
     sender.handle_symbol(at(2), &[7; 192], Urgency::FIRST);
-    sender.set_held_back(super::HeldBack { bytes: 5_000, urgency: Urgency::FIRST });
+    sender.set_held_back(HeldBack { bytes: 5_000, urgency: Urgency::FIRST });
     sender.transmit(at(2), &mut carrier);
-    assert_eq!(told_since(), [(true, 200, 5_200)]);
-    sender.on_lost(at(3), TokenKind::Source, PacketId(1), PathId(0));
+    lose(&mut sender, at(3), [1]);
     sender.transmit(at(3), &mut carrier);
-    assert_eq!(told_since(), [(true, 200, 5_200)], "it leaves again");
+    assert_eq!(told(), [(true, 200, 5_200, 5_200); 2], "it leaves again");
 }
 
 #[test]
 fn the_scheduler_hears_of_flows_waits_and_fates() {
-    #[derive(Debug, Default)]
-    struct Listener(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
-    impl Scheduler for Listener {
-        fn select(&mut self, _: Instant, packet: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
-            let PacketInfo { flow, waited, .. } = packet;
-            self.0.lock().unwrap().push(format!("{flow} waited {}", waited.as_millis()));
-            Decision::Send(PathSet::one(0))
-        }
-        fn on_sent(&mut self, _: Instant, path: PathId, bytes: u32, flow: u64) {
-            self.0.lock().unwrap().push(format!("{flow} on {path} sent {bytes}"));
-        }
-        fn on_acknowledged(&mut self, _: Instant, acknowledged: &AcknowledgedDatagram, flow: u64) {
-            let AcknowledgedDatagram { path, rtt, .. } = acknowledged;
-            self.0.lock().unwrap().push(format!("{flow} on {path} after {}", rtt.as_millis()));
-        }
-        fn on_lost(&mut self, _: Instant, path: PathId, flow: u64) {
-            self.0.lock().unwrap().push(format!("{flow} on {path} lost"));
-        }
-    }
-    let heard = Listener::default();
-    let log = heard.0.clone();
-    let mut carrier = TwoPaths::new([10_000, 0]);
-    let mut sender = sender_everywhere();
-    sender.scheduler = Box::new(heard);
+    let (mut sender, recorder) = recorded();
     sender.handle_inner(at(0), &[7; 92], 77, None);
-    sender.transmit(at(3), &mut carrier);
+    sender.transmit(at(3), &mut TwoPaths::new([10_000, 0]));
+    let waited = recorder.packets().iter().map(|it| (it.flow, it.waited)).collect::<Vec<_>>();
+    assert_eq!(waited, [(77, Duration::from_millis(3))]);
     sender.on_lost(at(30), TokenKind::Source, PacketId(0), PathId(1));
     acknowledge(&mut sender, at(40), PathId(0), 0);
     sender.on_lost(at(41), TokenKind::Repair, PacketId(0), PathId(1));
     let (a, b) = (PathId(0), PathId(1));
     let expected = [
-        "77 waited 3".into(),
         format!("77 on {a} sent 100"),
         format!("77 on {b} lost"),
         format!("77 on {a} after 40"),
         format!("0 on {b} lost"),
     ];
-    assert_eq!(*log.lock().unwrap(), expected);
+    assert_eq!(recorder.0.lock().unwrap().1, expected);
 }
 
 #[test]
 fn what_leaves_again_is_of_its_flow() {
-    #[derive(Debug, Default)]
-    struct Flows(std::sync::Arc<std::sync::Mutex<Vec<u64>>>);
-    impl Scheduler for Flows {
-        fn select(&mut self, _: Instant, packet: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
-            self.0.lock().unwrap().push(packet.flow);
-            Decision::Send(PathSet::one(0))
-        }
-    }
-    let flows = Flows::default();
-    let seen = flows.0.clone();
+    let (mut sender, recorder) = recorded();
+    let flows = || recorder.packets().iter().map(|it| it.flow).collect::<Vec<_>>();
     let mut carrier = TwoPaths::new([100_000, 0]);
-    let mut sender = sender_of("minrtt");
-    sender.scheduler = Box::new(flows);
     sender.handle_inner(at(0), &[7; 500], 77, None);
     sender.handle_inner(at(0), &[7; 2000], 88, None);
     sender.handle_inner(at(0), &[7; 500], 99, None);
     sender.transmit(at(0), &mut carrier);
-    assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), [77, 88, 88, 99]);
+    assert_eq!(flows(), [77, 88, 88, 99]);
     acknowledge(&mut sender, at(40), PathId(0), 0);
-    (1..4).for_each(|id| sender.on_lost(at(50), TokenKind::Source, PacketId(id), PathId(0)));
+    lose(&mut sender, at(50), 1..4);
     sender.transmit(at(50), &mut carrier);
-    assert_eq!(*seen.lock().unwrap(), [88, 88, 99]);
+    assert_eq!(flows(), [88, 88, 99]);
     assert_eq!(sender.sent_flows.of(PacketId(0)), 0, "it is forgotten with its bytes");
 }
 
@@ -293,7 +280,7 @@ fn a_frame_that_ends_behind_a_packet_that_has_left_ends_its_range() {
         sender.end_frame();
     }
     assert_eq!(carrier.sent.len(), 4);
-    (0..4).for_each(|id| sender.on_lost(at(30), TokenKind::Source, PacketId(id), PathId(0)));
+    lose(&mut sender, at(30), 0..4);
     sender.transmit(at(150), &mut carrier); // the path has been spared long enough
     // Together they would be n' = 7; each frame is n' = 5.
     assert_eq!((sender.stats().recovery.repairs, sender.stats().coded_datagrams), (2, 10));
@@ -352,9 +339,7 @@ fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
         ids.dedup();
         assert!(ids.len() > 90, "{name}: {}", ids.len());
         // Some are lost, the others are silent, and windows open when it is too late for the first.
-        ids.iter().filter(|id| *id % 2 == 0).for_each(|id| {
-            sender.on_lost(at(250), TokenKind::Source, PacketId(*id), PathId(0));
-        });
+        lose(&mut sender, at(250), ids.into_iter().filter(|id| *id % 2 == 0));
         sender.transmit(at(251), &mut carrier);
         carrier.sent.clear();
         carrier.paths.iter_mut().for_each(|path| path.congestion_window = 10_000_000);
@@ -386,18 +371,13 @@ fn put_together(datagrams: &[(PathId, u64, Bytes)]) -> Vec<Bytes> {
 
 #[test]
 fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
-    let mut carrier = TwoPaths::new([100_000, 0]);
-    let mut sender = sender_of("minrtt");
-    sender.handle_inner(at(0), &[7; 1360], 1, None);
-    sender.transmit(at(0), &mut carrier);
+    let (mut sender, mut carrier) = sending(sender_of("minrtt"), [100_000, 0], &[1360]);
     let whole = carrier.datagrams.pop().expect("it has left").2;
     carrier.datagram_max = 1160;
     let told = |sender: &mut LaneSender, now, lost: Option<&u64>, acknowledged: &[u64]| {
         for token in acknowledged {
             let Token { kind, id, .. } = Token::parse(*token);
-            let rtt = Duration::from_millis(50);
-            let answer = AcknowledgedDatagram { path: PathId(0), sent: at(0), bytes: 700, rtt };
-            sender.on_acknowledged(now, kind, id, &answer);
+            acknowledge_as(sender, now, kind, PathId(0), id);
         }
         if let Some(token) = lost {
             let Token { kind, id, .. } = Token::parse(*token);
@@ -427,13 +407,10 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
 
 #[test]
 fn coded_packets_and_copies_that_wait_are_cut_when_the_paths_become_narrower() {
-    let mut carrier = TwoPaths::new([100_000, 100_000]);
-    let mut sender = sender_of("xnc");
-    (0..4).for_each(|byte| sender.handle_inner(at(0), &[byte; 1360], 1, None));
-    sender.transmit(at(0), &mut carrier);
+    let (mut sender, mut carrier) = sending(sender_of("xnc"), [100_000; 2], &[1360; 4]);
     carrier.datagrams.clear();
     carrier.datagram_max = 1160;
-    (0..4).for_each(|id| sender.on_lost(at(30), TokenKind::Source, PacketId(id), PathId(0)));
+    lose(&mut sender, at(30), 0..4);
     (30..200).for_each(|ms| sender.transmit(at(ms), &mut carrier));
     let made = sender.stats().coded_datagrams as usize;
     assert!(made >= 7, "{made}");
@@ -624,21 +601,13 @@ fn what_was_repaired_and_not_acknowledged_is_sent_on_by_another_session() {
         }
         sender.transmit(at(0), &mut carrier);
         (0..7).for_each(|id| acknowledge(&mut sender, at(40), PathId(0), id));
-        (7..10).for_each(|id| {
-            sender.on_lost(at(41), TokenKind::Source, PacketId(id), PathId(0));
-        });
+        lose(&mut sender, at(41), 7..10);
         sender.transmit(at(60), &mut carrier);
         let repairs = sender.stats().coded_datagrams;
         assert!(repairs >= 3, "{repairs} coded packets left");
         if acknowledge_repair {
-            let acknowledged = AcknowledgedDatagram {
-                path: PathId(0),
-                sent: at(60),
-                bytes: 100,
-                rtt: at(100).since(at(60)),
-            };
             for _ in 0..3 {
-                sender.on_acknowledged(at(100), TokenKind::Repair, PacketId(7), &acknowledged);
+                acknowledge_as(&mut sender, at(100), TokenKind::Repair, PathId(0), PacketId(7));
             }
         }
         for ms in (60..later).step_by(10) {
@@ -667,7 +636,7 @@ fn an_expiry_that_is_changed_holds_for_what_is_under_way_and_is_promised() {
         let mut sent = Vec::new();
         for ms in (1_000..5_000).step_by(100) {
             carrier.datagrams.clear();
-            sender.on_lost(at(ms), TokenKind::Source, PacketId(0), PathId(0));
+            lose(&mut sender, at(ms), [0]);
             sender.transmit(at(ms), &mut carrier);
             if !carrier.datagrams.is_empty() {
                 sent.push(ms);
@@ -715,9 +684,36 @@ fn sender_everywhere() -> LaneSender {
 }
 
 pub(crate) fn acknowledge(sender: &mut LaneSender, now: Instant, path: PathId, id: u32) {
+    acknowledge_as(sender, now, TokenKind::Source, path, PacketId(id));
+}
+
+pub(crate) fn acknowledge_as(
+    sender: &mut LaneSender,
+    now: Instant,
+    kind: TokenKind,
+    path: PathId,
+    id: PacketId,
+) {
     let rtt = now.since(at(0));
     let acknowledged = AcknowledgedDatagram { path, sent: at(0), bytes: 100, rtt };
-    sender.on_acknowledged(now, TokenKind::Source, PacketId(id), &acknowledged);
+    sender.on_acknowledged(now, kind, id, &acknowledged);
+}
+
+/// These packets are lost on the first path.
+pub(crate) fn lose(sender: &mut LaneSender, now: Instant, ids: impl IntoIterator<Item = u32>) {
+    for id in ids {
+        sender.on_lost(now, TokenKind::Source, PacketId(id), PathId(0));
+    }
+}
+
+/// Packets of these lengths come at 0, and leave as far as they may.
+fn sending(mut sender: LaneSender, windows: [u64; 2], lengths: &[usize]) -> (LaneSender, TwoPaths) {
+    let mut carrier = TwoPaths::new(windows);
+    for length in lengths {
+        sender.handle_inner(at(0), &vec![7; *length], 1, None);
+    }
+    sender.transmit(at(0), &mut carrier);
+    (sender, carrier)
 }
 
 pub(crate) fn path(id: u32, congestion_window: u64) -> PathSnapshot {
@@ -737,11 +733,7 @@ pub(crate) struct TwoPaths {
 
 impl TwoPaths {
     pub(crate) fn new(windows: [u64; 2]) -> Self {
-        let mut id = 0;
-        let paths = windows.map(|congestion_window| {
-            id += 1;
-            path(id - 1, congestion_window)
-        });
+        let paths = [path(0, windows[0]), path(1, windows[1])];
         let (sent, datagrams, messages) = (Vec::new(), Vec::new(), Vec::new());
         Self { paths, sent, datagrams, messages, datagram_max: 1400, accounted: [0; 2] }
     }
@@ -837,12 +829,9 @@ fn take_video(sender: &mut LaneSender, ms: u64, ssrc: u32, sequence: u16, timest
     sender.handle_inner(at(ms), &packet, ssrc.into(), Some(header));
 }
 
-/// Strategies with a recovery.
-const REPAIRERS: [&str; 4] = ["xnc", "minrtt", "xlink", "raven"];
-
 #[test]
 fn what_a_video_has_begun_anew_behind_is_repaired_no_more_and_all_else_is() {
-    for strategy in REPAIRERS {
+    for strategy in ["xnc", "minrtt", "xlink", "raven"] {
         let mut sender = sender_of(strategy);
         let mut carrier = TwoPaths::new([1 << 20, 0]);
         // Two frames of one video, a packet of another one, and one that is no video.
@@ -858,9 +847,7 @@ fn what_a_video_has_begun_anew_behind_is_repaired_no_more_and_all_else_is() {
         assert_eq!(given_up, 3, "{strategy}: the first one is there");
         assert_eq!(sender.stats().drops.get(DropReason::Superseded), 3, "{strategy}");
         sender.log().switch(true);
-        for id in 1..10 {
-            sender.on_lost(at(40), TokenKind::Source, PacketId(id), PathId(0));
-        }
+        lose(&mut sender, at(40), 1..10);
         (40..400).step_by(10).for_each(|ms| sender.transmit(at(ms), &mut carrier));
         let mut asked = BTreeSet::new();
         while let Some(event) = sender.log().poll() {
@@ -872,9 +859,8 @@ fn what_a_video_has_begun_anew_behind_is_repaired_no_more_and_all_else_is() {
 
 #[test]
 fn a_repair_that_waits_goes_if_all_that_it_is_for_is_superseded_and_only_then() {
-    let config = LaneConfig::new("default", crate::Strategy::xnc());
     for (with_sound, stay) in [(false, false), (true, true)] {
-        let mut sender = LaneSender::new(LaneId(0), config.clone(), 1, false).expect("no uplink");
+        let mut sender = sender_of("xnc");
         let mut carrier = TwoPaths::new([1 << 20, 1 << 20]);
         take_video(&mut sender, 0, 7, 0, 0);
         if with_sound {
@@ -907,7 +893,7 @@ fn what_a_video_has_begun_anew_behind_leaves_no_more_wherever_it_waits() {
     }
     sender.transmit(at(0), &mut carrier);
     assert_eq!(carrier.sent.len(), 2, "there is no room for more");
-    sender.on_lost(at(30), TokenKind::Source, PacketId(0), PathId(0));
+    lose(&mut sender, at(30), [0]);
     sender.transmit(at(30), &mut carrier);
     assert_eq!(sender.again.len(), 1, "it waits to leave again");
     let superseded = Superseded { ssrc: 7, timestamp: 3_000 };

@@ -108,6 +108,10 @@ impl Bench {
         self.out.clear();
     }
 
+    fn ids(&self) -> Vec<u32> {
+        self.out.iter().map(|(_, id)| *id).collect()
+    }
+
     fn handle(&mut self, at: u64, packet: Packet) -> Turn {
         self.handle_unit(at, packet.unit(at, 0))
     }
@@ -127,6 +131,13 @@ impl Bench {
             self.reorder.handle_timeout(due, &mut |unit| out.push((at, unit.id.0)));
         }
     }
+}
+
+/// A lane that knows a video as one.
+fn met() -> (Bench, Video) {
+    let (mut bench, mut video) = (Bench::new(MAX), Video::new(1, 100, 5000));
+    bench.meet(&mut video);
+    (bench, video)
 }
 
 /// Sends frames of these sizes, one each [`INTERVAL`] from [`BEGIN`] on; `arrivals` and `expected`:
@@ -159,14 +170,10 @@ fn check_with(
 }
 
 #[test]
-fn a_frame_goes_out_whole_and_in_order() {
+fn frames_go_out_whole_and_in_order() {
     check(&[3], &[(20, 0), (21, 1), (25, 2)], &[(25, 0), (25, 1), (25, 2)]);
     check(&[3], &[(20, 2), (21, 0), (25, 1)], &[(25, 0), (25, 1), (25, 2)]);
     check(&[1], &[(20, 0)], &[(20, 0)]);
-}
-
-#[test]
-fn a_frame_waits_for_the_one_before_it() {
     let arrivals = [(20, 0), (50, 2), (51, 3), (60, 1)];
     check(&[2, 2], &arrivals, &[(60, 0), (60, 1), (60, 2), (60, 3)]);
 }
@@ -227,9 +234,7 @@ fn numbers_and_timestamps_wrap() {
 
 #[test]
 fn without_a_marker_the_next_frame_ends_the_one_before() {
-    let mut bench = Bench::new(MAX);
-    let mut video = Video::new(1, 100, 5000);
-    bench.meet(&mut video);
+    let (mut bench, mut video) = met();
     video.marks = false;
     let unmarked = video.frame(BEGIN, &mut bench.id, 2);
     video.marks = true;
@@ -264,10 +269,8 @@ fn a_source_that_marks_no_ends_is_kept_in_order_and_waits_for_nothing_else() {
 
 #[test]
 fn nobody_waits_for_what_never_left() {
-    for (first, missing) in [(1, 0), (2, 1)] {
-        let mut bench = Bench::new(MAX);
-        let mut video = Video::new(1, 100, 5000);
-        bench.meet(&mut video);
+    for missing in [0, 1] {
+        let (mut bench, mut video) = met();
         // Number `missing` was lost before the tunnel, so it has no ID.
         let mut frame = video.frame(BEGIN, &mut 0, 4);
         frame.remove(missing);
@@ -278,12 +281,10 @@ fn nobody_waits_for_what_never_left() {
         for packet in frame {
             bench.handle(BEGIN + 20, packet);
         }
-        assert_eq!(bench.out.len(), 3, "{first}");
+        assert_eq!(bench.out.len(), 3, "{missing}");
     }
     // A whole frame was given up before it left.
-    let mut bench = Bench::new(MAX);
-    let mut video = Video::new(1, 100, 5000);
-    bench.meet(&mut video);
+    let (mut bench, mut video) = met();
     video.frame(BEGIN, &mut 0, 7);
     let next = video.frame(BEGIN + INTERVAL, &mut bench.id, 1);
     bench.handle(BEGIN + 50, next[0]);
@@ -310,9 +311,7 @@ fn flows_and_sources_do_not_wait_for_one_another() {
 
 #[test]
 fn what_is_no_rtp_goes_out_as_it_comes() {
-    let mut bench = Bench::new(MAX);
-    let mut video = Video::new(1, 100, 5000);
-    bench.meet(&mut video);
+    let (mut bench, mut video) = met();
     let frame = video.frame(BEGIN, &mut bench.id, 2);
     bench.handle(BEGIN + 20, frame[1]);
     for (at, packet) in [&[0x45, 0][..], &[0; 40], b""].into_iter().enumerate() {
@@ -333,9 +332,7 @@ fn what_is_no_rtp_goes_out_as_it_comes() {
 #[test]
 fn a_source_that_begins_anew_is_followed() {
     for sequence in [40_000, 90_u16.wrapping_sub(150), 60_000] {
-        let mut bench = Bench::new(MAX);
-        let mut video = Video::new(1, 100, 5000);
-        bench.meet(&mut video);
+        let (mut bench, mut video) = met();
         let old = video.frame(BEGIN, &mut bench.id, 3);
         bench.handle(BEGIN + 20, old[0]);
         let mut anew = Video::new(1, sequence, 70_000);
@@ -347,16 +344,13 @@ fn a_source_that_begins_anew_is_followed() {
         bench.handle(BEGIN + 130, old[1]);
         let expected: Vec<u32> =
             old[..1].iter().chain(&frames).chain(&old[1..2]).map(|packet| packet.id).collect();
-        let out: Vec<u32> = bench.out.iter().map(|(_, id)| *id).collect();
-        assert_eq!(out, expected, "{sequence}");
+        assert_eq!(bench.ids(), expected, "{sequence}");
     }
 }
 
 #[test]
 fn what_the_source_itself_sends_again_or_out_of_turn_passes() {
-    let mut bench = Bench::new(MAX);
-    let mut video = Video::new(1, 100, 5000);
-    bench.meet(&mut video);
+    let (mut bench, mut video) = met();
     let frame = video.frame(BEGIN, &mut bench.id, 2);
     let again = |bench: &mut Bench, packet: Packet| {
         bench.id += 1;
@@ -382,9 +376,7 @@ fn what_the_source_itself_sends_again_or_out_of_turn_passes() {
 
 #[test]
 fn the_order_is_that_of_numbers_and_not_of_timestamps() {
-    let mut bench = Bench::new(MAX);
-    let mut video = Video::new(1, 100, 5000);
-    bench.meet(&mut video);
+    let (mut bench, mut video) = met();
     // Decoded as I P B B, shown as I B B P.
     let shown = [0, 3, 1, 2_u32];
     let frames: Vec<Packet> = shown
@@ -399,16 +391,13 @@ fn the_order_is_that_of_numbers_and_not_of_timestamps() {
     for at in [0, 1, 4, 5, 2, 6, 7, 3] {
         bench.handle(BEGIN + 95, frames[at]);
     }
-    let out: Vec<u32> = bench.out.iter().map(|(_, id)| *id).collect();
     let expected: Vec<u32> = frames.iter().map(|packet| packet.id).collect();
-    assert_eq!(out, expected);
+    assert_eq!(bench.ids(), expected);
 }
 
 #[test]
 fn other_times_hold_for_what_waits() {
-    let mut bench = Bench::new(MAX);
-    let mut video = Video::new(1, 100, 5000);
-    bench.meet(&mut video);
+    let (mut bench, mut video) = met();
     let frame = video.frame(BEGIN, &mut bench.id, 2);
     bench.handle(BEGIN + 20, frame[0]);
     let out = &mut bench.out;

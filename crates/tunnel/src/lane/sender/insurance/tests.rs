@@ -27,11 +27,14 @@ fn after_frame(percent: u8, lengths: &[usize], carrier: &mut TwoPaths) -> LaneSe
 }
 
 #[test]
-fn without_insurance_nothing_leaves_unasked() {
-    let mut carrier = TwoPaths::new([900_000, 900_000]);
-    let mut sender = after_frame(0, &[900; 10], &mut carrier);
-    (90..130).for_each(|ms| sender.insure(at(ms), &mut carrier));
-    assert_eq!(sender.stats().coded_datagrams, 0);
+fn nothing_leaves_unasked_without_insurance_or_on_a_path_that_takes_none() {
+    for (percent, takes_insurance) in [(0, true), (100, false)] {
+        let mut carrier = TwoPaths::new([900_000, 900_000]);
+        let mut sender = after_frame(percent, &[900; 10], &mut carrier);
+        carrier.set_policy(1, Policy { takes_insurance, ..Policy::default() });
+        (90..150).for_each(|ms| sender.insure(at(ms), &mut carrier));
+        assert_eq!(sender.stats().coded_datagrams, 0, "{percent} %");
+    }
 }
 
 #[test]
@@ -61,15 +64,6 @@ fn it_yields_to_what_waits() {
     sender.transmit(at(120), &mut carrier);
     sender.insure(at(120), &mut carrier);
     assert!(sender.stats().coded_datagrams > 0);
-}
-
-#[test]
-fn a_path_that_takes_no_insurance_carries_none() {
-    let mut carrier = TwoPaths::new([900_000, 900_000]);
-    let mut sender = after_frame(100, &[900; 10], &mut carrier);
-    carrier.set_policy(1, Policy { takes_insurance: false, ..Policy::default() });
-    (90..150).for_each(|ms| sender.insure(at(ms), &mut carrier));
-    assert_eq!(sender.stats().coded_datagrams, 0);
 }
 
 proptest! {

@@ -2,9 +2,7 @@ use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
 use roadweave_proto::LaneId;
 use roadweave_proto::wire::{Datagram, FragmentPosition, SOURCE_HEADER, SourceDatagram, Symbol};
 
-use roadweave_schedule::AcknowledgedDatagram;
-
-use super::super::tests::{TwoPaths, acknowledge};
+use super::super::tests::{TwoPaths, acknowledge, acknowledge_as, lose};
 use super::*;
 use crate::lane::LaneConfig;
 use crate::lane::datagram::TokenKind;
@@ -12,12 +10,7 @@ use crate::lane::datagram::TokenKind;
 #[test]
 fn a_repair_gives_each_path_its_share_of_coded_packets() {
     let mut sender = sender_with_pool([4, 900, 60]);
-    let shares = vec![(PathId(1), 2), (PathId(3), 1)];
-    sender.repair(
-        Instant::ZERO,
-        Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares },
-        &mut TwoPaths::new([0, 0]),
-    );
+    repair_all(&mut sender, &[(PathId(1), 2), (PathId(3), 1)]);
     assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
     assert_eq!(sender.encoder.len(), 3, "the repair may be lost as well");
     let shares = |path| sender.repairs.get(&PathId(path)).map_or(0, VecDeque::len);
@@ -43,12 +36,7 @@ fn a_repair_with_a_hole_sends_nothing_and_is_counted() {
     let mut sender = sender_with_pool([4, 900, 60]);
     assert!(sender.encoder.forget(PacketId(1)));
     let before = sender.seeds.clone();
-    let shares = vec![(PathId(1), 2)];
-    sender.repair(
-        Instant::ZERO,
-        Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares },
-        &mut TwoPaths::new([0, 0]),
-    );
+    repair_all(&mut sender, &[(PathId(1), 2)]);
     assert!(sender.repairs.is_empty());
     assert_eq!(sender.stats.coded_datagrams, 0);
     assert_eq!(sender.stats.drops.get(DropReason::RepairExpired), 3);
@@ -59,9 +47,7 @@ fn a_repair_with_a_hole_sends_nothing_and_is_counted() {
 fn all_that_waits_can_be_let_go_of() {
     let mut sender = sender_with_pool([4, 900, 60]);
     sender.handle_inner(Instant::ZERO, &[7; 500], 1, None);
-    let shares = vec![(PathId(1), 2), (PathId(3), 1)];
-    let repair = Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares };
-    sender.repair(Instant::ZERO, repair, &mut TwoPaths::new([0, 0]));
+    repair_all(&mut sender, &[(PathId(1), 2), (PathId(3), 1)]);
     for (number, path) in [(0, 1), (1, 3), (2, 1)] {
         let id = PacketId(number);
         let symbol = Symbol { position: FragmentPosition::Whole, body: &[7; 600 - 8] };
@@ -104,9 +90,7 @@ fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
     }
     delivered.clear();
 
-    for id in lost {
-        sender.on_lost(at(100), TokenKind::Source, PacketId(id), PathId(0));
-    }
+    lose(&mut sender, at(100), lost);
     carrier.hold_back();
     sender.transmit(at(105), &mut carrier);
     let repairs: Vec<Bytes> =
@@ -121,15 +105,15 @@ fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
     let ids: Vec<u32> = delivered.iter().map(|(id, _)| id.0).collect();
     assert_eq!(ids, lost, "one path of the two is enough");
     for _ in lost {
-        let acknowledged = AcknowledgedDatagram {
-            path: PathId(1),
-            sent: at(105),
-            bytes: 500,
-            rtt: REPAIR_WAIT_MAX,
-        };
-        sender.on_acknowledged(at(200), TokenKind::Repair, PacketId(3), &acknowledged);
+        acknowledge_as(&mut sender, at(200), TokenKind::Repair, PathId(1), PacketId(3));
     }
     assert_eq!(sender.encoder.len(), 0, "nothing is kept that nobody needs");
+}
+
+fn repair_all(sender: &mut LaneSender, shares: &[(PathId, u16)]) {
+    let (start, shares) = (PacketId(0), shares.to_vec());
+    let repair = Repair::Coded { start, count: 3, lost: 0b111, shares };
+    sender.repair(Instant::ZERO, repair, &mut TwoPaths::new([0, 0]));
 }
 
 fn sender_with_pool(lengths: [usize; 3]) -> LaneSender {
