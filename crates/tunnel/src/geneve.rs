@@ -1,7 +1,7 @@
 //! The carrier of the redundant router: tunnel links that carry inner packets in GENEVE.
 //!
 //! ```text
-//! lane ─► source datagram, of which the inner packet and its ID count
+//! lane ─► source datagram: its inner packet and ID
 //!           └─► GENEVE: sequence = id, inner packet ─► outbox of the link ─► its socket
 //! ```
 //!

@@ -2,13 +2,10 @@
 //!
 //! ```text
 //! came at      ──┬───────────┬─────────────┬──►   this side's clock
-//!   the quickest of late     │             │
+//!   the quickest recently    │             │
 //! sent at      ──┴──┐        └───┐         └──────────┐     the peer's, from anywhere on
 //!                   0 ms older   40 ms older          4 s older: it waited for a path, or on one
 //! ```
-//!
-//! A packet is as much older than the quickest one of late as it came later after it than it was
-//! sent. How long the quickest was on its way stays unknown, and does not count.
 //!
 //! A packet's age is its delay minus that of the quickest recent packet, whose own delay stays
 //! unknown and does not count.

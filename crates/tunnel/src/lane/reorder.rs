@@ -1,7 +1,7 @@
 //! Keeps the order that a lane promises: packets wait for earlier ones, but not for long.
 //!
 //! ```text
-//! decoder, fragments ─► Unit ─► pass: nobody waits ────────────────────────────────► out
+//! decoder, fragments ─► Unit ─► pass: no wait ─────────────────────────────────────► out
 //!                               reorder: for all before it in the lane      (strict)  ▲ later: discarded
 //!                               reorder-adaptive: for the one before it in its flow   ▲ later: out at once
 //!                                                 as long as waiting pays (adaptive, fill_times)

@@ -2,7 +2,7 @@
 //! next one.
 //!
 //! ```text
-//! hello, attach ─► terms: what both call the streams ─► begin: as agreed, or anew
+//! hello, attach ─► terms: what both call the streams ─► begin: as agreed, or new
 //!                                           no session ─┴─► 2 minutes ─► over
 //! ```
 //!

@@ -16,9 +16,10 @@ fn arrive(lane: &mut LaneReceiver, millis: u64, ids: &[u32]) -> LaneReport {
 
 #[test]
 fn losses_are_counted_in_any_order_and_across_the_wrap() {
-    let late_first: &[u32] = &[5, 0, 1, 2, 3, 4, 10];
-    for (ids, highest) in [(late_first, 10), (&[u32::MAX - 1, 1, u32::MAX, 5], 5)] {
-        let report = arrive(&mut lane(), 0, ids);
+    for (ids, highest) in
+        [(vec![5, 0, 1, 2, 3, 4, 10], 10), (vec![u32::MAX - 1, 1, u32::MAX, 5], 5)]
+    {
+        let report = arrive(&mut lane(), 0, &ids);
         assert_eq!((report.highest, report.lost), (PacketId(highest), 4));
     }
 }

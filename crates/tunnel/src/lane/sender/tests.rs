@@ -496,9 +496,8 @@ fn what_waits_of_a_frame_goes_when_its_first_packet_would_have_expired() {
     }
 }
 
-/// A machine without processor time: the lane runs each 250 ms, and half of what has come by then
-/// leaves. What expires is the same whether or not the packets have the timestamp of a clock that
-/// stands still.
+/// On a machine short of processor time the lane runs every 250 ms, and half of its packets leave.
+/// As many expire with the timestamp of a stopped clock as without.
 #[test]
 fn a_stream_with_one_timestamp_loses_what_any_other_stream_does() {
     let run = |has_timestamp: bool| {
@@ -625,8 +624,7 @@ fn what_was_repaired_and_not_acknowledged_is_sent_on_by_another_session() {
 fn an_expiry_that_is_changed_holds_for_what_is_under_way_and_is_promised() {
     let none = LaneConfig::new("default", "minrtt".parse().expect("known"));
     let with = |ms| LaneConfig { expire_after: Some(Duration::from_millis(ms)), ..none.clone() };
-    // Until when a packet of 900 ms, lost at 1000 ms, is sent again: each 100 ms from then on it is
-    // lost anew.
+    // The last repetition of a packet that came at 900 ms and is lost every 100 ms from 1000 ms on.
     let check = |before: &LaneConfig, after: LaneConfig, last: u64, expires: bool| {
         let mut sender = LaneSender::new(LaneId(0), before.clone(), 1, false).expect("no uplink");
         let mut carrier = TwoPaths::new([1 << 20, 0]);
@@ -727,7 +725,7 @@ pub(crate) struct TwoPaths {
     datagrams: Vec<(PathId, u64, Bytes)>,
     messages: Vec<Control>,
     datagram_max: usize,
-    /// Bytes that leave for the first time, and of what left before.
+    /// Bytes of first transmissions, and redundant bytes.
     accounted: [u64; 2],
 }
 
