@@ -56,7 +56,6 @@ pub(crate) struct Attach {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Attached {
-    /// The device is attached here; `former`: where it was before.
     Yes { former: Option<At> },
     /// Refused; with the newest binding if this one is old.
     No(Detached, Option<Binding>),
@@ -175,12 +174,10 @@ impl Bindings {
         self.devices.iter().filter(|(_, held)| held.now_at.is_some()).map(|(device, _)| *device)
     }
 
-    /// The number of a leg's attachments, including former ones.
     pub(crate) fn count_of(&self, leg: ConnectionId) -> usize {
         self.counts.get(&leg).copied().unwrap_or_default()
     }
 
-    /// The newest binding of each device, to be persisted.
     pub(crate) fn newest(&self) -> impl Iterator<Item = (&PublicKey, &Binding)> {
         self.devices.iter().map(|((_, device), held)| (device, &held.newest))
     }

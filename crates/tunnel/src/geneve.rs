@@ -38,7 +38,6 @@ const SILENCE: Duration = Duration::from_millis(3500);
 /// A learned address is forgotten after this silence: it may belong to another host by then.
 const FORGET: Duration = Duration::from_secs(30);
 const INITIAL_RTT: Duration = Duration::from_millis(100);
-/// Own hellos remembered, to recognize answers: those of eight seconds.
 const SAID_MAX: usize = 8;
 
 /// One tunnel link.
@@ -164,8 +163,7 @@ impl Links {
             .map(|(at, _)| at)
     }
 
-    /// The link of a hello with `number` from `remote`. A link behind NAT matches even an address
-    /// of another link: its other end may have moved there.
+    /// The link of a hello with `number` from `remote`, behind NAT even if another link was there.
     pub(crate) fn find_by_number(
         &self,
         socket: u32,
@@ -204,7 +202,6 @@ impl Links {
                 && (is_present || !self.links.iter().any(|link| link.is_heard(now)))
     }
 
-    /// Whether `remote` may be the other end of a link behind NAT.
     pub(crate) fn may_be_peer(&self, socket: u32, remote: SocketAddr) -> bool {
         self.links.iter().any(|link| {
             link.config.socket == socket

@@ -63,8 +63,7 @@ impl TenantAccount {
         }
     }
 
-    /// Whether a packet of `bytes` bytes is within the tenant's rate; counts it as passed or
-    /// dropped.
+    /// Whether a packet is within the tenant's rate; counts it as passed or dropped.
     pub(crate) fn allows(&mut self, now: Instant, direction: Direction, bytes: usize) -> bool {
         let limit = self.limits.as_mut().map(|limits| &mut limits[direction as usize]);
         if !limit.is_none_or(|limit| limit.allows(now, bytes)) {

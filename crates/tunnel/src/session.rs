@@ -65,7 +65,6 @@ pub struct Session {
     receivers: BTreeMap<LaneId, LaneReceiver>,
     parts: Reassembly,
     opening: Opening,
-    /// Whether a lane of the peer wants acknowledgements on all paths.
     acknowledges_on_all: bool,
     /// What was received before the peer restarted.
     past: BTreeMap<LaneId, ReceiveStats>,
@@ -164,8 +163,7 @@ impl Session {
         self.senders[..lanes].iter_mut().for_each(LaneSender::keep_unfinished);
     }
 
-    /// Takes the inner packets that the peer may lack and that have not expired, oldest first; this
-    /// session stops sending them. Streams repeat their data themselves.
+    /// Takes the inner packets that the peer may lack and that have not expired, oldest first.
     pub(crate) fn take_unfinished(&mut self, now: Instant) -> Vec<Unfinished> {
         let of_lane = |sender: &mut LaneSender| sender.take_unfinished(now);
         let lanes = self.lane_configs.len();
@@ -175,8 +173,7 @@ impl Session {
         packets
     }
 
-    /// Ends the session: waiting received packets are delivered, unsent ones dropped. Returns all
-    /// drops.
+    /// Ends the session: delivers what was received, drops what was not sent. Returns all drops.
     pub(crate) fn end(&mut self, now: Instant) -> DropCounters {
         self.begin_anew(now);
         let mut drops = self.drops();

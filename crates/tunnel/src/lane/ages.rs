@@ -93,8 +93,7 @@ impl Quickest {
 const PERIOD: Duration = Duration::from_secs(10);
 /// Clocks drift apart by at most 1 / DRIFT_SHARE: 250 ppm, where machines keep within 100 ppm each.
 const DRIFT_SHARE: u128 = 4_000;
-/// No packet is in flight for longer: it waits ten seconds at its sender at most, and networks
-/// hardly buffer more.
+/// No packet takes longer: it waits ten seconds at its sender at most, and less in networks.
 const LEAP_MS: i64 = 20_000;
 /// How long all packets must seem that old before it counts as a leap of the clock.
 const LEAP_TIME: Duration = Duration::from_secs(1);
@@ -107,8 +106,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// The age, ms, of a packet sent at `sent` ms of the peer's clock that comes at `came` ms of
-    /// ours.
+    /// The age, ms, of a packet sent at `sent` by the peer's clock that comes at `came`.
     fn comes(ages: &mut Ages, came: u64, sent: u64) -> u128 {
         ages.on_packet(at(came), Stamp::of(at(sent))).as_millis()
     }

@@ -20,16 +20,12 @@ pub(crate) struct SourceCopy {
     pub(crate) id: PacketId,
     pub(crate) datagram: LaneDatagram,
     pub(crate) ends_frame: bool,
-    /// Its urgency, if it leaves for the first time.
     pub(crate) urgency: Urgency,
     /// When the packet came to the lane.
     pub(crate) queued: Instant,
-    /// When the copy began to wait.
     pub(crate) since: Instant,
-    /// Whether no other copy of the packet has left.
     pub(crate) is_first: bool,
-    /// Whether it counts against its path's budget: the packet has left, or leaves on a better
-    /// path.
+    /// Whether it counts against its path's budget: it left before, or leaves on a better path.
     pub(crate) is_redundant: bool,
 }
 

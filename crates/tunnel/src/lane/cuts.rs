@@ -88,8 +88,7 @@ struct Incomplete {
 }
 
 impl Reassembly {
-    /// Takes a part; returns the datagram that it completes. `age_max`: how long to wait for
-    /// others.
+    /// Takes a part, and waits up to `age_max` for others; returns the datagram that it completes.
     pub(crate) fn insert(
         &mut self,
         now: Instant,

@@ -35,7 +35,6 @@ use media::{Evidence, MediaDetector};
 const FLOWS_MAX: usize = 8192;
 /// How long a silent flow is remembered: longer than calls on hold stay silent.
 const IDLE_MAX: Duration = Duration::from_secs(120);
-/// Bytes that an interactive flow may send at once.
 const BURST: u64 = 16_000;
 /// Bytes per second that an interactive flow may send for long: 64 kbit/s, voice without RTP.
 const RATE: u64 = 8_000;

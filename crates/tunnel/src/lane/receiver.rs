@@ -196,8 +196,7 @@ impl LaneReceiver {
         }
     }
 
-    /// Frees the oldest until `bytes` bytes less are held, the largest buffer first. Packets that
-    /// wait for their turn are delivered before it.
+    /// Frees `bytes` bytes of the oldest data, of the largest buffer first; packets are delivered.
     pub(crate) fn shed(&mut self, now: Instant, bytes: u64, deliver: &mut dyn FnMut(Delivery)) {
         let target = self.memory().total().saturating_sub(bytes);
         let excess = |this: &Self| this.memory().total().saturating_sub(target) as usize;
@@ -263,8 +262,7 @@ impl LaneReceiver {
         }
     }
 
-    /// Orders the symbols of `determined`. `as_sent`: the one that came uncoded, whose turn is
-    /// returned.
+    /// Orders the symbols of `determined`; returns the turn of `as_sent`, which came uncoded.
     fn deliver(
         &mut self,
         now: Instant,

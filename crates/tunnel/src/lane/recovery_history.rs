@@ -23,7 +23,6 @@ const FIRST_BEHIND_MAX: i32 = 1 << 30;
 pub(crate) struct RecoveryHistory {
     present: Assignment,
     past: VecDeque<Assignment>,
-    /// What dropped recoveries did.
     gone: RecoveryStats,
 }
 

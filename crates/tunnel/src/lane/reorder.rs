@@ -41,11 +41,9 @@ use strict::Strict;
 pub(crate) const HELD_MAX: usize = 4096;
 const HELD_BYTES_MAX: usize = 8 << 20;
 
-/// What a held packet costs beside its bytes, at most.
 const HELD_OVERHEAD: usize = 320;
 
-/// If the first packet to come has a smaller ID, the lane began at 0 and others are on slower
-/// paths.
+/// If the first packet has a smaller ID, the lane began at 0 and others are on slower paths.
 const JUST_BEGUN: u32 = 1024;
 
 /// An ID that does not wrap, like RTP's extended sequence numbers (RFC 3550); its low 32 bits are
@@ -54,9 +52,8 @@ type ExtendedId = u64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unit {
-    /// Its ID, or that of its first fragment.
+    /// The IDs of its first and its last fragment.
     pub(crate) first: PacketId,
-    /// Its ID, or that of its last fragment.
     pub(crate) last: PacketId,
     /// The ID by which it became known.
     pub(crate) id: PacketId,
@@ -78,7 +75,6 @@ pub(crate) enum Turn {
     Kept,
     /// It missed its turn and went out late.
     Late,
-    /// It missed its turn and was discarded.
     Discarded,
 }
 

@@ -86,7 +86,6 @@ pub(crate) struct LaneSender {
     next_id: PacketId,
     /// Whether coded packets may still be sent.
     codes: bool,
-    /// Set if packets expire.
     arrival_times: Option<ArrivalTimes>,
     /// Set if the lane keeps the order of each flow.
     predecessors: Option<FlowPredecessors>,
@@ -217,8 +216,7 @@ impl LaneSender {
         &mut self.log
     }
 
-    /// Takes an inner packet. `flow`: hash of its 5-tuple; `rtp`: its RTP header, if it is to be
-    /// read.
+    /// Takes an inner packet of `flow` (a hash); `rtp`: its RTP header, if it is to be read.
     pub(crate) fn handle_inner(
         &mut self,
         now: Instant,
@@ -373,8 +371,7 @@ impl LaneSender {
         self.unacknowledged.get_or_insert_default();
     }
 
-    /// Takes the inner packets that the peer may lack and that have not expired, oldest first:
-    /// another session sends them on.
+    /// Takes the inner packets that the peer may lack and that have not expired, oldest first.
     pub(crate) fn take_unfinished(&mut self, now: Instant) -> Vec<Unfinished> {
         let mut packets = self.unacknowledged.as_mut().map(|kept| {
             kept.expire(now, self.age_max);
@@ -463,8 +460,7 @@ impl LaneSender {
         }
     }
 
-    /// Whether nothing waits or is in flight. Most lanes are idle, and looking at the paths costs a
-    /// good part of a turn.
+    /// Whether nothing waits or is in flight, so that a turn need not look at the paths.
     fn is_idle(&self) -> bool {
         let sends_nothing = !self.has_backlog() && self.copies.is_empty() && !self.has_new_parts;
         let awaits_nothing = self.encoder.is_empty()

@@ -48,7 +48,6 @@ impl SentFlows {
     fn pop(&mut self) {
         self.flows.pop_front();
         self.first = self.first.next();
-        // Capacity that a burst needed is released.
         if self.flows.capacity() > ROOM_KEPT && self.flows.len() < self.flows.capacity() / 4 {
             self.flows.shrink_to(self.flows.capacity() / 2);
         }

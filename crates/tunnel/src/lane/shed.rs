@@ -51,7 +51,6 @@ impl Frame {
 pub(crate) struct Shedder {
     /// The wait after which a packet is late; `None` if late packets are not sent.
     deadline: Option<Duration>,
-    /// Since when every packet has been late.
     late_since: Option<Instant>,
     decided: VecDeque<Decided>,
 }
@@ -59,7 +58,6 @@ pub(crate) struct Shedder {
 #[derive(Debug)]
 struct Decided {
     frame: Frame,
-    /// When its first packet came, and its last so far.
     first: Instant,
     last: Instant,
     stays: bool,
@@ -78,7 +76,6 @@ impl Shedder {
         Self { deadline: None, late_since: None, decided: VecDeque::new() }
     }
 
-    /// A packet that came at `since` is at the front.
     pub(crate) fn on_front(&mut self, now: Instant, since: Instant) {
         if self.deadline.is_none_or(|deadline| now.since(since) <= deadline) {
             self.late_since = None;

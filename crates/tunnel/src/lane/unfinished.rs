@@ -23,7 +23,6 @@ pub(crate) struct Unfinished {
     pub(crate) packet: Bytes,
 }
 
-/// Sent packets that are not acknowledged, in a lane whose session may have a successor.
 #[derive(Debug, Default)]
 pub(crate) struct Unacknowledged {
     first: PacketId,
@@ -74,8 +73,7 @@ impl Unacknowledged {
         }
     }
 
-    /// Takes the inner packets that are not done, oldest first; those with a forgotten fragment are
-    /// skipped.
+    /// Takes the inner packets that are not done, oldest first, unless a fragment is forgotten.
     pub(crate) fn take(&mut self) -> Vec<Unfinished> {
         self.bytes = 0;
         let (mut packets, mut whole, mut all_done) = (Vec::new(), None::<BytesMut>, true);

@@ -77,8 +77,7 @@ pub(crate) fn find_lane(lanes: &[LaneConfig], name: &str) -> Result<usize, SetEr
     })
 }
 
-/// Whether `new` lanes can replace `old` ones in a running session: the peer knows them by number,
-/// and the kind of order of each.
+/// Whether `new` lanes can replace `old` ones: the peer knows numbers and kinds of order.
 pub(super) fn are_alike(old: &[LaneConfig], new: &[LaneConfig]) -> bool {
     let marks = |lane: &LaneConfig| (lane.name.clone(), discriminant(&lane.order));
     old.iter().map(marks).eq(new.iter().map(marks))

@@ -17,7 +17,6 @@ const INBOX_MAX: usize = 4096 + LANES_MAX * HELD_MAX;
 
 #[derive(Debug)]
 pub(super) struct Exit {
-    /// Inner packets for this side's device, with their destinations.
     pub(super) inbox: VecDeque<(IpAddr, Bytes)>,
     /// Packets and datagrams discarded outside the lanes.
     pub(super) drops: DropCounters,

@@ -63,7 +63,6 @@ pub(crate) struct LoadExpected {
     pub(crate) test: TestId,
     pub(crate) duration: Duration,
     pub(crate) bytes: u64,
-    /// Later load does not count.
     pub(crate) until: Instant,
 }
 

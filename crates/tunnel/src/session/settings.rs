@@ -72,8 +72,7 @@ impl Session {
         self.lane(lane).map(|sender| sender.supersede(now, superseded))
     }
 
-    /// Takes a report of a player at the peer's side, for the lane of its video. Returns whether
-    /// there is such a lane.
+    /// Takes a report of one of the peer's players. Returns whether its lane exists.
     pub(crate) fn on_player(&mut self, now: Instant, report: &PlayerReport) -> bool {
         let mut senders = (0_u8..).map(LaneId).zip(&mut self.senders);
         let of = senders.find(|(_, sender)| sender.config().name == report.lane);
@@ -84,8 +83,7 @@ impl Session {
         true
     }
 
-    /// Sends the peer the buffer state of a player at this side, for the peer's lane `lane`, unless
-    /// there are too many reports. Returns whether it was sent.
+    /// Reports a player's buffer for the peer's lane `lane`. Returns whether it was sent.
     pub(crate) fn tell_player(
         &mut self,
         now: Instant,

@@ -56,9 +56,7 @@ struct OfClient {
     names: Names,
     owner: StreamsOwner,
     streams: Streams,
-    /// The client with its addresses.
     peer: Arc<Peer>,
-    /// Since when there is no session.
     away_since: Option<Instant>,
 }
 
@@ -240,8 +238,7 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         self.away_bytes
     }
 
-    /// Ends streams that have waited too long for a session, and then those that have waited
-    /// longest until the rest hold at most `most` bytes.
+    /// Ends streams that wait too long, and the oldest of those that hold over `most` bytes.
     pub(crate) fn handle_timeout(&mut self, now: Instant, most: usize) {
         while let Some((_, owner)) =
             self.away.first().copied().filter(|(since, _)| *since + KEPT_FOR <= now)

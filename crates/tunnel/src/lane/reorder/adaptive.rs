@@ -81,7 +81,6 @@ impl Adaptive {
         64 * self.gaps.len() + 32 * self.given_up.len()
     }
 
-    /// How long a gap that opens now is waited for.
     pub(super) fn wait(&self) -> Duration {
         self.fill_times.wait()
     }

@@ -25,7 +25,6 @@ pub(super) struct Strict {
     begin: ExtendedId,
     next: ExtendedId,
     max_buffer: Duration,
-    /// By extended ID of the first fragment.
     held: BTreeMap<ExtendedId, Placed>,
     arrivals: BTreeSet<(Instant, ExtendedId)>,
 }

@@ -20,8 +20,7 @@ impl LaneSender {
         }
     }
 
-    /// Frees the oldest until `bytes` bytes less are held or nothing is left, the larger kind
-    /// first.
+    /// Frees the oldest until `bytes` bytes less are held, the larger kind first.
     pub(crate) fn shed(&mut self, now: Instant, bytes: u64) {
         let held = self.memory();
         let target = held.total().saturating_sub(bytes);

@@ -82,8 +82,7 @@ impl LaneSender {
         due.min()
     }
 
-    /// Sends the repairs that windows and pacers allow; those of a silent or full path on another
-    /// one.
+    /// Sends the repairs that windows and pacers allow, those of a silent or full path elsewhere.
     pub(super) fn send_repairs(&mut self, now: Instant, carrier: &mut impl Carrier) {
         self.has_new_parts = false;
         for path in self.repairs.keys().copied().collect::<Vec<_>>() {
@@ -282,8 +281,7 @@ impl LaneSender {
         Ok(datagrams)
     }
 
-    /// The life of a repair made `now` whose last packet is `newest`; `None`, and counted, if it
-    /// has expired.
+    /// The life of a repair made `now`; `None`, and counted, if its packet `newest` has expired.
     pub(super) fn life_of(&mut self, now: Instant, newest: PacketId) -> Option<Life> {
         let until = now + self.keeps_for();
         let until = self.expiry(newest).map_or(until, |expiry| expiry.min(until));

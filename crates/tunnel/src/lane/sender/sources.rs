@@ -40,8 +40,7 @@ impl LaneSender {
         }
     }
 
-    /// The paths that the scheduler chooses for a packet, its own first. `is_redundant`: it has
-    /// left before.
+    /// The scheduler's paths for a packet, its own first; `is_redundant`: it has left before.
     pub(super) fn select(
         &mut self,
         now: Instant,
@@ -246,8 +245,7 @@ fn sent_packet(copy: &SourceCopy, path: PathId) -> SentCopy {
     SentCopy { id, path, bytes, ends_frame, urgency }
 }
 
-/// The paths chosen for a packet of `bytes` bytes, its own first, then those of its copies, usable
-/// ones before others.
+/// The paths chosen for a packet, its own first, then those of copies, usable ones before others.
 fn path_ids(chosen: PathSet, bytes: usize, paths: &[PathOffer<'_>]) -> Vec<PathId> {
     let first = chosen.first_choice(bytes as u64, paths);
     let mut order: Vec<usize> = chosen.iter().filter(|at| *at < paths.len()).collect();

@@ -44,7 +44,6 @@ pub(super) struct Delays {
 pub(super) enum Seen {
     InTime,
     Late,
-    /// It is the first by this clock.
     Anew,
 }
 

@@ -48,7 +48,6 @@ const MARKED: u8 = 2;
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) heard: Instant,
-    /// Earlier IDs are not in this order.
     begin: ExtendedId,
     next: Number,
     /// The ID before it, as far as it is known.

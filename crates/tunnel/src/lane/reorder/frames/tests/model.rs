@@ -7,7 +7,6 @@ use super::*;
 /// Longer than anything here takes; that bound is tested elsewhere.
 const LONG: u64 = 10_000;
 
-/// A packet, when it came, and when it is due.
 type Waiting = ([u64; 2], Packet);
 
 #[derive(Default)]
