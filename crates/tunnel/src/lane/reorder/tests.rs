@@ -79,16 +79,6 @@ fn what_was_given_up_is_forgotten_with_its_gap() {
 }
 
 #[test]
-fn pass_holds_nothing_back() {
-    let mut bench = Bench::new(Order::Pass);
-    for id in [3, 0, 2] {
-        assert_eq!(bench.handle(u64::from(id), unit(id, 1)), Turn::Kept);
-    }
-    assert_eq!(ids(&bench.out), [3, 0, 2]);
-    assert_eq!(bench.reorder.poll_timeout(), None);
-}
-
-#[test]
 fn strict_waits_for_a_gap_and_discards_what_is_late() {
     let mut bench = Bench::strict();
     bench.handle(0, unit(0, 0));

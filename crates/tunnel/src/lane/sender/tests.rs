@@ -292,9 +292,6 @@ fn the_peer_hears_of_the_promise_when_another_strategy_changes_it() {
     let order = Order::Reorder { max_buffer: Duration::from_secs(5) };
     let config = LaneConfig { order, ..LaneConfig::new("default", crate::Strategy::xnc()) };
     let mut sender = LaneSender::new(LaneId(3), config, 1, false).expect("no uplink is named");
-    let set = |sender: &mut LaneSender, name: &str| {
-        sender.set_strategy(name.parse().expect("known"), false).expect("no uplink is named");
-    };
     let mut told = |sender: &mut LaneSender, now: Instant| {
         sender.transmit(now, &mut carrier);
         sender.transmit(now, &mut carrier);
@@ -307,13 +304,13 @@ fn the_peer_hears_of_the_promise_when_another_strategy_changes_it() {
         vec![Control::LanePromise { lane: LaneId(3), promise }]
     };
     assert_eq!(told(&mut sender, at(0)), promises(700, 700, true, false));
-    set(&mut sender, "minrtt");
+    follow(&mut sender, "minrtt");
     assert_eq!(told(&mut sender, at(1)), promises(5000, 10_000, false, false));
-    set(&mut sender, "ecf");
+    follow(&mut sender, "ecf");
     assert_eq!(told(&mut sender, at(2)), []);
     sender.handle_inner(at(3), &[7; 500], 1, None);
     sender.transmit(at(3), &mut TwoPaths::new([10_000, 0]));
-    set(&mut sender, "lola");
+    follow(&mut sender, "lola");
     // What was sent by then may still be repaired.
     assert_eq!(told(&mut sender, at(4)), promises(5000, 10_000, false, true));
     acknowledge(&mut sender, at(50), PathId(0), 0);
@@ -525,9 +522,7 @@ fn a_stream_with_one_timestamp_loses_what_any_other_stream_does() {
 
 #[test]
 fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
-    let config = LaneConfig::new("default", "raven".parse().expect("known"));
-    let sender = |config| LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
-    let mut first = sender(config.clone());
+    let mut first = sender_of("raven");
     first.name_path(PathId(0), "wwan0");
     let learned = |sender: &LaneSender| sender.learned().expect("raven learns");
     let nothing = learned(&first);
@@ -541,19 +536,16 @@ fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
     }
     let something = learned(&first);
     assert_ne!(nothing, something);
-    let set = |sender: &mut LaneSender, name: &str| {
-        sender.set_strategy(name.parse().expect("known"), false).expect("no uplink is named");
-    };
     for name in ["xnc", "minrtt", "raven"] {
-        set(&mut first, name);
+        follow(&mut first, name);
         assert_eq!(learned(&first), something, "{name}");
     }
 
-    // Of an earlier life it is kept for the first strategy that can make use of it.
-    let mut second = sender(LaneConfig { strategy: crate::Strategy::xnc(), ..config });
+    // After a restart it is kept for the first strategy that can use it.
+    let mut second = sender_of("xnc");
     second.restore(&something).expect("well-formed");
     assert_eq!(learned(&second), something);
-    set(&mut second, "raven");
+    follow(&mut second, "raven");
     assert_eq!(learned(&second), something);
 }
 
@@ -665,6 +657,10 @@ fn at(ms: u64) -> Instant {
 fn sender_of(strategy: &str) -> LaneSender {
     let config = LaneConfig::new("default", strategy.parse().expect("known"));
     LaneSender::new(LaneId(0), config, 1, false).expect("no uplink is named")
+}
+
+fn follow(sender: &mut LaneSender, strategy: &str) {
+    sender.set_strategy(strategy.parse().expect("known"), false).expect("no uplink is named");
 }
 
 /// A sender of lane 0 that sends each packet on every path.
@@ -807,24 +803,26 @@ impl Carrier for TwoPaths {
     fn acknowledge_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
 }
 
-fn video(ssrc: u32, sequence: u16, timestamp: u32) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-    packet.extend([0x13, 0x88, 0x13, 0x88, 0, 0, 0, 0, 0x80, 96]);
+/// A UDP packet on these ports with this RTP header and `bytes` more bytes.
+pub(crate) fn rtp_packet(port: u8, header: &RtpHeader, bytes: usize) -> Vec<u8> {
+    let RtpHeader { marker, sequence, timestamp, ssrc } = *header;
+    let length = 40 + bytes as u16;
+    let mut packet = vec![0x45, 0];
+    packet.extend(length.to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 19, port, 19, port]);
+    packet.extend((length - 20).to_be_bytes());
+    packet.extend([0, 0, 0x80, 96 | u8::from(marker) << 7]);
     packet.extend(sequence.to_be_bytes());
     packet.extend(timestamp.to_be_bytes());
     packet.extend(ssrc.to_be_bytes());
-    packet.extend([0; 500]);
-    let length = packet.len() as u16;
-    packet[2..4].copy_from_slice(&length.to_be_bytes());
-    packet[24..26].copy_from_slice(&(length - 20).to_be_bytes());
+    packet.resize(length.into(), 7);
     packet
 }
 
 /// Takes a packet of a flow that is known to be video.
 fn take_video(sender: &mut LaneSender, ms: u64, ssrc: u32, sequence: u16, timestamp: u32) {
-    let packet = video(ssrc, sequence, timestamp);
     let header = RtpHeader { marker: false, sequence, timestamp, ssrc };
-    sender.handle_inner(at(ms), &packet, ssrc.into(), Some(header));
+    sender.handle_inner(at(ms), &rtp_packet(1, &header, 500), ssrc.into(), Some(header));
 }
 
 #[test]
@@ -886,8 +884,9 @@ fn what_a_video_has_begun_anew_behind_leaves_no_more_wherever_it_waits() {
     let mut carrier = TwoPaths::new([1_200, 0]);
     for sequence in 0..6 {
         // That the flow is a video need not be known.
-        let packet = video(7, sequence, u32::from(sequence) / 3 * 3_000);
-        sender.handle_inner(at(0), &packet, 7, None);
+        let timestamp = u32::from(sequence) / 3 * 3_000;
+        let header = RtpHeader { marker: false, sequence, timestamp, ssrc: 7 };
+        sender.handle_inner(at(0), &rtp_packet(1, &header, 500), 7, None);
     }
     sender.transmit(at(0), &mut carrier);
     assert_eq!(carrier.sent.len(), 2, "there is no room for more");

@@ -6,6 +6,7 @@ use roadweave_proto::{Order, PacketId};
 
 use super::super::{HELD_BYTES_MAX, HELD_MAX, Keeper, Reorder, Unit};
 use super::*;
+use crate::lane::sender::tests::rtp_packet;
 
 mod hostile;
 mod model;
@@ -37,17 +38,8 @@ struct Packet {
 
 impl Packet {
     fn inner(&self, bytes: usize) -> Vec<u8> {
-        let length = (40 + bytes) as u16;
-        let mut packet = vec![0x45, 0];
-        packet.extend(length.to_be_bytes());
-        packet.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 77, 0, 2, 198, 51, 100, 1]);
-        packet.extend([19, self.port, 19, self.port, 0, 0, 0, 0]);
-        packet.extend([0x80, 96 | u8::from(self.marker) << 7]);
-        packet.extend(self.sequence.to_be_bytes());
-        packet.extend(self.timestamp.to_be_bytes());
-        packet.extend(self.ssrc.to_be_bytes());
-        packet.resize(usize::from(length), 7);
-        packet
+        let Self { port, ssrc, sequence, timestamp, marker, .. } = *self;
+        rtp_packet(port, &RtpHeader { marker, sequence, timestamp, ssrc }, bytes)
     }
 
     fn unit(&self, at: u64, bytes: usize) -> Unit {
