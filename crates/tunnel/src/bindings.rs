@@ -56,6 +56,7 @@ pub(crate) struct Attach {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Attached {
+    /// Attached; `former`: where the device was before.
     Yes { former: Option<At> },
     /// Refused; with the newest binding if this one is old.
     No(Detached, Option<Binding>),

@@ -57,8 +57,7 @@ pub trait Carrier {
     /// Sends a small datagram with the waiting acknowledgements. Its fate is not reported.
     fn send_feedback_on(&mut self, now: Instant, path: PathId, datagram: Bytes);
 
-    /// Sends the waiting acknowledgements without feedback; with `datagram` if they are to elicit
-    /// an answer.
+    /// Sends the waiting acknowledgements alone, with `datagram` if they are to elicit an answer.
     fn acknowledge_on(&mut self, now: Instant, path: PathId, datagram: Bytes);
 }
 

@@ -344,8 +344,7 @@ impl LinkState {
         self.hello = Some((now, hello.sent_us));
         if let Some(said) = answered {
             let held = Duration::from_micros(hello.held_us.into());
-            // The clock is read once for several packets, so a hello may seem held longer than it
-            // was away.
+            // The clock is read once for several packets, so a hello may seem held for too long.
             let sample = now.since(said).checked_sub(held).filter(|sample| !sample.is_zero());
             if let Some(sample) = sample {
                 self.rtt.update(sample);

@@ -51,8 +51,7 @@ pub struct RecvMeta {
     pub local: Option<IpAddr>,
     /// The ECN bits of its IP header (RFC 3168).
     pub ecn: Option<Ecn>,
-    /// When the machine received it, if the socket reports it: a machine that wakes late passes it
-    /// on later.
+    /// When the machine received it, if the socket reports it; it may be handled later.
     pub received: Option<Instant>,
 }
 
@@ -93,8 +92,7 @@ pub fn flush(node: &mut impl Node, io: &mut impl Io) {
     deliver(node, io);
 }
 
-/// Passes on `node`'s inner packets for its device. A part of [`turn`]; also for use between two
-/// batches of input.
+/// Passes on `node`'s inner packets for its device: a part of [`turn`], or between two inputs.
 pub fn deliver(node: &mut impl Node, io: &mut impl Io) {
     io.deliver(&mut std::iter::from_fn(|| node.poll_inner()));
 }

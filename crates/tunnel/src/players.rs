@@ -38,9 +38,7 @@ struct Told {
 }
 
 impl Tellers {
-    /// Whether to send a report of `player`: one in each interval, and one more if the buffer is
-    /// less than half of the last one. Beyond the maximum, the players silent for longest are
-    /// forgotten.
+    /// Whether to send a report: one an interval, and one more if the buffer has more than halved.
     pub(crate) fn allows(&mut self, now: Instant, player: u64, qoe: &Qoe) -> bool {
         if now >= self.began + INTERVAL {
             (self.began, self.recent) = (now, 0);

@@ -394,8 +394,7 @@ impl Session {
         self.senders.iter_mut().for_each(|sender| sender.log().switch(is_on));
     }
 
-    /// The next packet event, if [`Session::observe_packets`] is on; in order within each lane and
-    /// direction.
+    /// The next event, if [`Session::observe_packets`] is on; in order by lane and direction.
     pub fn poll_packet_event(&mut self) -> Option<PacketEvent> {
         let sent = self.senders.iter_mut().find_map(|sender| sender.log().poll());
         sent.or_else(|| self.exit.log.poll())

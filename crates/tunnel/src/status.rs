@@ -49,8 +49,7 @@ pub struct PathStatusReport {
     pub day_bytes: Option<u64>,
     /// Bytes a day beyond which it is a backup; unknown at the server.
     pub daily_cap_bytes: Option<u64>,
-    /// Bytes of its uplink since its billing day, both ways, if it has a cap; unknown at the
-    /// server.
+    /// Bytes of its uplink in the billing month, both ways, if it has a cap; unknown at the server.
     pub month_bytes: Option<u64>,
     /// Bytes a month beyond which it is a backup; unknown at the server.
     pub monthly_cap_bytes: Option<u64>,

@@ -33,8 +33,7 @@ pub struct StreamsConfig {
     pub lane: LaneConfig,
     /// The most open streams between a client and its server.
     pub streams_max: usize,
-    /// Bytes at the start of each stream that go before all else in the lane: a first video frame,
-    /// or a small answer.
+    /// Bytes of each stream that go before all else in the lane: a first frame, or a small answer.
     pub head: u64,
 }
 

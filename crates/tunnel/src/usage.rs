@@ -61,8 +61,7 @@ impl Usage {
         self.uplinks.keys().map(String::as_str)
     }
 
-    /// Sets the day, from seconds since 1970. Ignores an unset clock, and one that goes back
-    /// without being synchronised.
+    /// Sets the day. Ignores an unset clock, and one that goes back without being synchronised.
     pub(crate) fn on_time_of_day(&mut self, unix_seconds: u64, is_synchronised: bool) {
         let Some(day) = day_of(unix_seconds).filter(|day| day.year() >= YEAR_MIN) else { return };
         if !is_synchronised && self.today.is_some_and(|today| day < today) {

@@ -24,8 +24,7 @@ const INTERACTIVE_WAIT: Duration = Duration::from_millis(100);
 /// handshakes after one or later, and a stale steering command does harm. Not less, since a packet
 /// lost on a satellite link and sent again arrives after 0.9 s.
 const INTERACTIVE_EXPIRY: Duration = Duration::from_secs(1);
-/// Bytes that transfers may queue, a quarter of a second at 32 Mbit/s: their congestion control
-/// fills any queue.
+/// Bytes that transfers, which fill any queue, may queue: a quarter of a second at 32 Mbit/s.
 const TRANSFER_QUEUE: usize = 1 << 20;
 
 /// The four default lanes: real-time, interactive, tcp and other.
@@ -55,8 +54,7 @@ pub fn default_lanes() -> Vec<LaneConfig> {
     ]
 }
 
-/// The lane of streams: as for transfers, but with a short queue, since frames are made when there
-/// is room.
+/// The lane of streams: as for transfers, but with a short queue, since frames are made on demand.
 pub(crate) fn stream_lane() -> LaneConfig {
     LaneConfig { rank: 1, pacing: Pacing::Rate, rtp_frames: false, ..patient(StreamsConfig::LANE) }
 }

@@ -79,8 +79,7 @@ impl Targets {
         self.told
     }
 
-    /// The target now. `waiting`: bytes of the lane in no path yet; `under_way`: bytes in flight,
-    /// at most.
+    /// The target now. `waiting`: bytes of the lane in no path; `under_way`: at most in flight.
     pub(super) fn take(
         &mut self,
         now: Instant,

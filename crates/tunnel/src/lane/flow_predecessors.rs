@@ -14,8 +14,7 @@ pub(crate) struct FlowPredecessors {
 }
 
 impl FlowPredecessors {
-    /// Packet or fragment `id` of `flow` leaves, IDs ascending. Returns the distance to the last
-    /// one of its flow; 0 if there is none near.
+    /// Packet or fragment `id` leaves. Returns the distance to its predecessor; 0 if none is near.
     pub(crate) fn on_sent(&mut self, flow: u64, id: PacketId) -> u32 {
         while let Some((oldest, of)) = self.sent.front().copied()
             && id.0.wrapping_sub(oldest.0) > u32::from(PREDECESSOR_DISTANCE_MAX)

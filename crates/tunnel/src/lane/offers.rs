@@ -46,8 +46,7 @@ pub(crate) fn limit_repairs(paths: &mut [PathOffer<'_>]) {
     }
 }
 
-/// Forbids paths whose budget does not allow `bytes` bytes again, if another path of sufficient
-/// priority does.
+/// Forbids paths without budget for `bytes` bytes, if another of sufficient priority has it.
 pub(crate) fn keep_to_budgets(paths: &mut [PathOffer<'_>], bytes: usize) {
     if is_free(paths) {
         return;

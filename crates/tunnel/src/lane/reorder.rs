@@ -46,8 +46,7 @@ const HELD_OVERHEAD: usize = 320;
 /// If the first packet has a smaller ID, the lane began at 0 and others are on slower paths.
 const JUST_BEGUN: u32 = 1024;
 
-/// An ID that does not wrap, like RTP's extended sequence numbers (RFC 3550); its low 32 bits are
-/// the packet's ID.
+/// An ID that does not wrap, as in RFC 3550; its low 32 bits are the packet's ID.
 type ExtendedId = u64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -232,8 +231,7 @@ impl Reorder {
         self.handle_timeout(now, release);
         let distance = unit.last.distance(PacketId(self.newest as u32));
         if u64::from(distance.unsigned_abs()) >= WINDOW_IDS {
-            // The decoder's window leaped: earlier packets say nothing, but the order was promised
-            // for all.
+            // The decoder's window leaped: earlier packets do not count, but the order still holds.
             self.flush(release);
             let mut begun = Self::new(self.order, unit.first);
             begun.forget_before();

@@ -54,12 +54,10 @@ pub struct StrategyEntry {
     acknowledged_on_all: bool,
 }
 
-/// Makes a lane's scheduler from the name's parameter (empty without one); `None` if the parameter
-/// is invalid.
+/// Makes a scheduler from the name's parameter, empty without one; `None` if it is invalid.
 pub type MakeScheduler = fn(&str, SchedulerConfig) -> Option<Box<dyn Scheduler>>;
 
-/// Makes a lane's recovery from the name's parameter (empty without one); `None` if the parameter
-/// is invalid.
+/// Makes a recovery from the name's parameter, empty without one; `None` if it is invalid.
 pub type MakeRecovery = fn(&str, RecoveryConfig) -> Option<Box<dyn Recovery>>;
 
 /// How long a packet may be needed after it was sent.
@@ -67,8 +65,7 @@ pub type MakeRecovery = fn(&str, RecoveryConfig) -> Option<Box<dyn Recovery>>;
 pub enum Keeps {
     /// While it is useful to most applications.
     UntilExpired,
-    /// As `UntilExpired`; and waiting video is kept or given up by whole frames, unless the lane is
-    /// patient.
+    /// As `UntilExpired`; waiting video is dropped by whole frames, unless the lane is patient.
     WholeFrames,
     /// Until a reliable recovery gives it up.
     UntilGivenUp,
@@ -79,8 +76,7 @@ pub enum Keeps {
 use Keeps::{ToDeadline, UntilExpired, UntilGivenUp, WholeFrames};
 
 impl StrategyEntry {
-    /// A strategy without coded packets. `name`: a `<` begins a parameter. `when`: a sentence that
-    /// says when to choose it.
+    /// An uncoded strategy. `name`: a `<` begins a parameter; `when`: says when to choose it.
     pub const fn new(
         name: &'static str,
         when: &'static str,
@@ -111,8 +107,7 @@ impl StrategyEntry {
         Self { pacing: Some(pacing), ..self }
     }
 
-    /// Has its packets acknowledged on all paths, so that a disturbed way back delays nothing (LoLa
-    /// section 3.1).
+    /// Has its packets acknowledged on all paths, against a disturbed way back (LoLa section 3.1).
     pub const fn acknowledged_on_all(self) -> Self {
         Self { acknowledged_on_all: true, ..self }
     }

@@ -13,13 +13,11 @@ pub const MEMORY_MAX: usize = 64 << 20;
 /// The settings of a session.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
-    /// The sending lanes, 1 to [`LANES_MAX`]; a packet goes to the first with a matching rule, or
-    /// else to the last.
+    /// The sending lanes, 1 to [`LANES_MAX`]; packets without a matching rule go to the last.
     pub lanes: Vec<LaneConfig>,
     /// Source addresses that the peer may use; `None` for all.
     pub peer_sources: Option<Vec<IpNet>>,
-    /// The lane for frames of streams, if both ends support them; it is last and carries nothing
-    /// else.
+    /// The lane for frames of streams, if both ends support them; it carries nothing else.
     pub streams: Option<LaneConfig>,
     /// Memory limit of all lanes in both directions, bytes; the oldest data is dropped beyond it.
     pub memory_max: usize,

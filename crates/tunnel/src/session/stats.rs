@@ -36,8 +36,7 @@ pub struct LaneStats {
 /// The statistics of a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SessionStats {
-    /// The sending lanes in the order of the configuration, then lanes that only the peer has, by
-    /// number.
+    /// The sending lanes as configured, then lanes that only the peer has, by number.
     pub lanes: Vec<LaneStats>,
     /// The memory of all lanes.
     #[serde(default)]

@@ -111,8 +111,7 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         }
     }
 
-    /// A client has a session, with `terms` if it may open streams. Fails if its streams were to go
-    /// on and are over.
+    /// A client has a session, with `terms` if it may open streams. Fails if lasting ones are over.
     pub(crate) fn begin(
         &mut self,
         now: Instant,

@@ -128,8 +128,7 @@ fn packets_that_became_too_old_are_dropped_as_they_come_and_as_they_wait() {
 
 #[test]
 fn a_frame_waits_the_shorter_the_longer_it_has_waited_elsewhere() {
-    // How long before the second frame came to its lane, and when the first, which lacks its second
-    // packet, is given up.
+    // How long the second frame waited before its lane, and when the incomplete first is given up.
     for (waited, given_up) in [(0, 1_420), (40, 1_380), (200, 1_330)] {
         let mut lane = lane();
         let [deadline, decode, max_buffer] = [100, 10, 300].map(Duration::from_millis);

@@ -234,8 +234,7 @@ fn memory_is_bounded_and_the_oldest_go_out() {
     }
 }
 
-/// Packets of up to four IDs from `start` on, in three flows, with arrival times: (unit, flow,
-/// arrival).
+/// Packets of up to four IDs from `start` on, in three flows: (unit, flow, arrival).
 fn traffic(start: u32, packets: &[(u8, u8, Option<u16>)]) -> Vec<(Unit, u8, u64)> {
     let mut last_of = BTreeMap::new();
     let mut id = start;

@@ -35,8 +35,7 @@ impl Missing {
         Self { newest: begin - 1, gaps: BTreeMap::new() }
     }
 
-    /// The packet or fragments from `first` to `last` have come. IDs missing for longer than
-    /// `age_max` are given up.
+    /// IDs `first` to `last` have come. IDs missing for longer than `age_max` are given up.
     pub(super) fn on_arrival(
         &mut self,
         now: Instant,

@@ -268,8 +268,7 @@ impl Stream {
         out.release(placed);
     }
 
-    /// Finds the first that waits behind the front frame. `added`: the number that came, and its
-    /// timestamp.
+    /// Finds the first that waits behind the front frame. `added`: a new number, and its timestamp.
     fn look_behind(&mut self, added: Option<(Number, u32)>) {
         let front = self.held.get(&self.next).map(|waiting| (self.next, waiting.timestamp));
         let Some((front, timestamp)) = front else {

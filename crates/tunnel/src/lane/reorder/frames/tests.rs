@@ -132,8 +132,7 @@ fn met() -> (Bench, Video) {
     (bench, video)
 }
 
-/// Sends frames of these sizes, one each [`INTERVAL`] from [`BEGIN`] on; `arrivals` and `expected`:
-/// when, and which packet.
+/// Sends frames of these sizes, one each [`INTERVAL`]; `arrivals`, `expected`: when, and which.
 fn check(sizes: &[usize], arrivals: &[(u64, usize)], expected: &[(u64, usize)]) {
     check_with(Video::new(1, 100, 5000), sizes, arrivals, expected);
 }

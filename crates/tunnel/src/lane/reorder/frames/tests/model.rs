@@ -134,8 +134,7 @@ proptest! {
     #[test]
     fn what_is_kept_to_be_quick_changes_nothing(
         frames in proptest::collection::vec((1..6_usize, 5..60_u64), 1..25),
-        // The delay of each packet that comes; and whether it is another flow's, so that its number
-        // never left.
+        // Each packet's delay, if it comes; and whether another flow's packet is in its place.
         fates in proptest::collection::vec(
             (
                 prop_oneof![
