@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn push(queue: &mut FairQueue, tenant: TenantId, length: usize) {
-        let datagram = (vec![0; length].into(), false);
+        let datagram = (vec![0_u8; length].into(), false);
         queue.push(Instant::ZERO, tenant, datagram, &mut nothing);
     }
 
