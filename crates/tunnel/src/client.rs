@@ -9,9 +9,9 @@
 //!                     at once, then 1 s, doubling
 //! ```
 //!
-//! The handshake is raced over all uplinks and all of the server's addresses, since any of them may
-//! be dead, hostile or misconfigured. What is answered on one pair lets that pair rest, and no
-//! other. A server that restarted resets the connection, and the race begins anew at once.
+//! The handshake is raced over all pairs of uplink and server address, since any of them may be
+//! dead, hostile or misconfigured. An answer on one pair makes only that pair rest. When a
+//! restarted server resets the connection, the race starts again at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -88,21 +88,21 @@ use streams::{ClientStreams, FarEnd};
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
 const MTU_MIN: u16 = 1280;
 
-/// What a client needs to know.
+/// The settings of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Its own name, for the server's logs.
+    /// The client's name, for the server's logs.
     pub name: String,
-    /// The servers to choose from, at least one: the first is tried first. Of too many the first
-    /// are used, see [`admit`].
+    /// The servers to choose from, at least one; the first is tried first. [`admit`] drops those
+    /// beyond the maximum.
     pub candidates: Vec<Candidate>,
     /// The transport.
     pub transport: TransportConfig,
     /// The lanes of the uplink direction.
     pub lanes: Vec<LaneConfig>,
-    /// Streams, if the client is to open some.
+    /// Settings of streams, if the client may open some.
     pub streams: Option<StreamsConfig>,
-    /// The most bytes that the session may hold, streams not among them.
+    /// The most bytes that the session may buffer, without streams.
     pub memory_max: usize,
 }
 
@@ -121,67 +121,64 @@ impl ClientConfig {
     }
 }
 
-/// What the driver of a client must know.
+/// An event for the driver of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientEvent {
-    /// The session is up, or another with the same server has taken its place.
+    /// A session began, or replaced one with the same server.
     Joined {
         /// What the server granted.
         welcome: Welcome,
         /// The server's address.
         server: SocketAddr,
     },
-    /// The session goes on with another server; nothing was lost on purpose.
+    /// The session moved to another server; unfinished packets follow it.
     Moved {
         /// What that server granted.
         welcome: Welcome,
         /// Its address.
         server: SocketAddr,
-        /// What a person calls it.
+        /// The server's name.
         name: String,
-        /// Why, for a person to read.
+        /// The reason, as text.
         reason: String,
     },
-    /// The session came to an end; another follows by itself.
+    /// The session ended; the client starts another by itself.
     Left {
-        /// Why, for a person to read.
+        /// The reason, as text.
         reason: String,
-        /// How long the client rests before it tries again.
+        /// How long until the next attempt.
         rest: Duration,
     },
-    /// Something that a person should know.
+    /// A notice for the operator.
     Notice(Notice),
 }
 
 #[derive(Debug)]
 struct Uplink {
     name: String,
-    /// Since when it is there.
     since: Instant,
-    /// Whether anything has come in over it.
     heard: bool,
     held_back: Option<HeldBack>,
     port: Port,
     next_attempt: Instant,
     next_path: Instant,
-    /// How often a path was asked for that came to nothing.
+    /// Paths that were opened and are not usable.
     path_failures: usize,
-    /// When a path that was asked for gives way to one to another address, unless it is usable by
-    /// then.
+    /// When a path that is not usable by then is replaced by one to another address.
     path_deadline: Instant,
 }
 
 #[derive(Debug)]
 struct Current {
     id: ConnectionId,
-    /// On which it began.
+    /// The pair on which it began.
     pair: Pair,
     session: Session,
     since: Instant,
     welcome: Welcome,
-    /// Where the streams that it carries end, once that is known.
+    /// The far end of its streams, once known.
     far_end: Option<FarEnd>,
-    /// Whether it has fallen silent, so that its pair may have to rest for it.
+    /// Whether its silence has already counted against its pair.
     doubted: bool,
 }
 
@@ -192,38 +189,35 @@ pub struct Client {
     endpoint: Endpoint,
     bindings: Bindings,
     uplinks: BTreeMap<UplinkId, Uplink>,
-    /// The addresses of candidates that count for one uplink only, where there are such.
+    /// Addresses of a candidate that count for one uplink only.
     servers_of: BTreeMap<(usize, UplinkId), Vec<SocketAddr>>,
     choice: Choice,
     prober: Prober,
     standby: Standby,
-    /// Sessions that have a successor.
     leaving: Vec<Leaving>,
-    /// What came out of the last of them.
+    /// Inner packets of ended sessions.
     late_inner: VecDeque<Bytes>,
-    /// Until when no other server takes the place of the one that the client was with last.
+    /// Until then the last server is preferred to others.
     home_first_until: Instant,
-    /// When something came in last that a probe or a connection had asked for, over whichever
-    /// uplink.
+    /// When the last packet of a probe or a connection came in, over any uplink.
     last_heard: Instant,
-    /// The uplink over which that was.
+    /// The uplink of that packet.
     heard_on: Option<UplinkId>,
     /// Whether there was a session before.
     comes_back: bool,
-    /// The least round trip of the session, and since when it is far above that.
+    /// The least round trip of the session, and since when the round trip is far above it.
     least_rtt: Duration,
     worse_since: Option<Instant>,
     attempts: BTreeMap<ConnectionId, Attempt>,
     current: Option<Current>,
     /// Since when no path of the session answers.
     silent_since: Option<Instant>,
-    /// Until when nobody waits for a session that does not answer: this end was paused.
+    /// Until when failover is immediate: this end was paused.
     fast_failover_until: Instant,
-    /// Since when the session falls silent again and again, if it does.
     flapping: Option<Flapping>,
-    /// A connection that was welcomed beside a session that does not answer, to replace it.
+    /// A connection that was welcomed beside a silent session, to replace it.
     replacement: Option<AcceptedConnection>,
-    /// Whether another session with the same server is to take the place of this one.
+    /// Whether another session with the same server is to replace this one.
     renews: bool,
     pairs: Pairs,
     patience: Patience,
@@ -232,26 +226,20 @@ pub struct Client {
     events: VecDeque<ClientEvent>,
     notice_limiter: NoticeLimiter,
     outages: Outages,
-    /// What was discarded outside the session and those that leave.
+    /// Drops outside the current and the leaving sessions.
     drops: DropCounters,
-    /// Whether sessions note what happens to each packet.
     observes: bool,
-    /// What the strategies of earlier sessions have learned.
     learned: Learned,
-    /// How uplinks may be used that are not as any other, by their names.
     policies: BTreeMap<String, UplinkPolicy>,
-    /// Under which name is kept what an uplink carries, if not under its own.
+    /// Usage accounts by uplink name, where they differ from the name.
     accounts: BTreeMap<String, String>,
-    /// Which uplinks are tried first, by their names.
     ranks: BTreeMap<String, u8>,
     usage: Usage,
-    /// The policies that paths of the session have been given.
     path_policies: BTreeMap<PathId, Policy>,
     /// Connected networks behind this end.
     local_networks: Vec<IpNet>,
     streams: Option<ClientStreams>,
     speedtest: Option<SpeedtestRun>,
-    /// Counts the tests that servers were asked for.
     tests_begun: u32,
 }
 
@@ -328,17 +316,16 @@ impl Client {
         Ok(client)
     }
 
-    /// What all that is random here grows out of.
     fn seed(&self) -> u64 {
         self.config.transport.rng_seed.first_chunk().map_or(0, |c| u64::from_le_bytes(*c))
     }
 
-    /// Takes up what [`Client::learned`] gave in an earlier life, for the sessions to come.
+    /// Restores what [`Client::learned`] returned in an earlier run, for later sessions.
     pub fn restore(&mut self, learned: Learned) {
         self.learned = learned;
     }
 
-    /// The server that the session is with, or that is tried first.
+    /// The server of the session, or the one that is tried first.
     pub fn server(&self) -> &Candidate {
         self.home()
     }
@@ -347,14 +334,13 @@ impl Client {
         &self.config.candidates[self.choice.current()]
     }
 
-    /// What is said first on a connection.
     fn hello(&mut self, role: Role, id: ConnectionId) -> Hello {
         let key = self.endpoint.connection(id).and_then(Connection::peer);
         let streams = self.streams.as_mut().zip(key).map(|(streams, key)| streams.offer(key));
         Hello { name: self.config.name.clone(), role, streams }
     }
 
-    /// What the strategies have learned of the networks so far, in all sessions.
+    /// What the strategies have learned of the networks in all sessions so far.
     pub fn learned(&mut self) -> &Learned {
         if let Some(current) = &self.current {
             let key = &self.config.candidates[self.choice.current()].key;
@@ -363,25 +349,24 @@ impl Client {
         &self.learned
     }
 
-    /// From now on the uplink called `name` may be used like this.
+    /// Sets the policy of the uplink called `name`.
     pub fn set_policy(&mut self, name: &str, policy: UplinkPolicy) {
         self.policies.insert(name.to_owned(), policy);
         self.apply_policies();
     }
 
-    /// From now on what the uplink called `name` carries counts for `account`, and no longer for
-    /// its name.
+    /// Counts what the uplink called `name` carries under `account` instead of its name.
     pub fn set_account(&mut self, name: &str, account: String) {
         self.accounts.insert(name.to_owned(), account);
     }
 
-    /// From now on the uplink called `name` is tried before those of a higher `rank`, until round
-    /// trips are measured. In the beginning all have 0.
+    /// Tries the uplink called `name` before those of a higher `rank`, until round trips are
+    /// measured. The default rank is 0.
     pub fn set_rank(&mut self, name: &str, rank: u8) {
         self.ranks.insert(name.to_owned(), rank);
     }
 
-    /// The uplinks, those that are to be tried first before others.
+    /// The uplinks in the order in which they are tried.
     fn by_rank(&self) -> Vec<UplinkId> {
         let mut ids: Vec<UplinkId> = self.uplinks.keys().copied().collect();
         ids.sort_by_key(|id| (self.is_held_back(*id), self.rank_of(*id)));
@@ -393,26 +378,25 @@ impl Client {
         name.and_then(|name| self.ranks.get(name)).copied().unwrap_or(0)
     }
 
-    /// Takes up what [`Client::usage`] gave in an earlier life.
+    /// Restores what [`Client::usage`] returned in an earlier run.
     pub fn restore_usage(&mut self, usage: Usage) {
         self.usage = usage;
         self.apply_policies();
     }
 
-    /// What the uplinks with a cap have carried, by day.
+    /// Bytes carried by uplinks with a cap, by day.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 
-    /// Tells the time of day, seconds since 1970, and whether something synchronises it: a new day
-    /// may begin.
+    /// Sets the time of day in seconds since 1970, and whether it is synchronised. A new day may
+    /// begin.
     pub fn on_time_of_day(&mut self, unix_seconds: u64, is_synchronised: bool) {
         self.usage.on_time_of_day(unix_seconds, is_synchronised);
         self.apply_policies();
     }
 
-    /// What the encoders behind this box should do now, by the lane's name. Without a session
-    /// nothing arrives.
+    /// The targets of the encoders behind this box, by lane name; defaults without a session.
     pub fn encoder_targets(&mut self, now: Instant) -> BTreeMap<String, EncoderTarget> {
         let told = self.current.as_mut().and_then(|current| {
             let connection = self.endpoint.connection_mut(current.id)?;
@@ -422,23 +406,22 @@ impl Client {
         told.unwrap_or_else(|| self.config.lanes.iter().map(nothing).collect())
     }
 
-    /// Whether there is a session of which no path answers.
+    /// Whether there is a session none of whose paths answers.
     pub fn is_silent(&self) -> bool {
         self.silent_since.is_some()
     }
 
-    /// Since when the session has brought nothing but feedback that nobody waits for: since its
-    /// last packet, or part of a stream. `None` while acknowledgements are waited for by what has
-    /// no room, and without a session.
+    /// Since when the session carries only feedback: since its last packet or piece of a stream.
+    /// `None` without a session, and while data without room waits for acknowledgements.
     pub fn feedback_alone_since(&self) -> Option<Instant> {
         let current = self.current.as_ref().filter(|current| !current.session.has_backlog())?;
         let connection = self.endpoint.connection(current.id)?;
         Some(connection.last_data().max(current.since))
     }
 
-    /// Lets the lanes of the uplink direction be others. Where a session cannot take them up, since
-    /// they have other names or keep their order otherwise, another with the same server follows it
-    /// at once. Lanes that name uplinks that are not there wait for them.
+    /// Replaces the lanes of the uplink direction. If the session cannot take them up, because
+    /// their names or their ordering differ, another session with the same server follows at once.
+    /// A lane that names an absent uplink waits for it.
     ///
     /// # Errors
     /// When there are too many lanes, or none; nothing is changed then.
@@ -461,9 +444,8 @@ impl Client {
         Ok(())
     }
 
-    /// Lets a lane of the uplink direction follow another strategy, in this session and those to
-    /// come. If it names an uplink that is not there, the lane waits for it;
-    /// [`Client::waiting_lanes`] tells.
+    /// Sets the strategy of a lane of the uplink direction, for this session and later ones. A lane
+    /// that names an absent uplink waits for it, see [`Client::waiting_lanes`].
     ///
     /// # Errors
     /// When there is no such lane; nothing is changed then.
@@ -483,8 +465,8 @@ impl Client {
         Ok(())
     }
 
-    /// Tells what the application behind a lane of the uplink direction has in its buffer. Without
-    /// a session nobody asks.
+    /// Reports the buffer of the application behind a lane of the uplink direction. Without a
+    /// session it is ignored.
     ///
     /// # Errors
     /// When there is no such lane.
@@ -494,8 +476,8 @@ impl Client {
         current.map_or(Ok(()), |current| current.session.set_qoe(now, lane, qoe))
     }
 
-    /// An encoder behind this box has begun anew with a later frame: what is older of its video is
-    /// repaired no more, and does not leave any more. Returns how many packets were given up.
+    /// An encoder behind this box started again with a later frame: older packets of its video are
+    /// neither repaired nor sent any more. Returns how many packets were given up.
     ///
     /// # Errors
     /// When there is no such lane.
@@ -510,18 +492,18 @@ impl Client {
         current.map_or(Ok(0), |current| current.session.supersede(now, lane, superseded))
     }
 
-    /// Tells the server how the buffer of a player at this side does (XLINK section 5.2.1): `lane`
-    /// is the server's lane that brings its video, [`StreamsConfig::LANE`] for what comes by
-    /// streams; `player` tells those of this side apart. Whether it was told: not without a
-    /// session, and not much more often than ten times a second for each of 16 players.
+    /// Reports the buffer of a player at this side to the server (XLINK section 5.2.1). `lane` is
+    /// the server's lane that carries its video, or [`StreamsConfig::LANE`] for streams; `player`
+    /// distinguishes the players of this side. Returns whether it was sent: not without a session,
+    /// and about ten times a second at most for each of 16 players.
     pub fn tell_player(&mut self, now: Instant, lane: &str, player: u64, qoe: Qoe) -> bool {
         let Some(current) = &mut self.current else { return false };
         let Some(connection) = self.endpoint.connection_mut(current.id) else { return false };
         current.session.tell_player(now, lane, player, qoe, connection)
     }
 
-    /// The connected networks behind this end are these from now on: nothing from the tunnel may
-    /// claim to come from there.
+    /// Sets the connected networks behind this end: no packet from the tunnel may have a source
+    /// address in them.
     pub fn set_local_networks(&mut self, networks: impl Iterator<Item = IpNet> + Clone) {
         if !networks.clone().eq(self.local_networks.iter().copied()) {
             self.local_networks = networks.collect();
@@ -529,7 +511,8 @@ impl Client {
         }
     }
 
-    /// Keeps the server from speaking as this end, or as what lies behind it.
+    /// Refuses packets of the server with a source address of this end or of the networks behind
+    /// it.
     fn refuse_local_sources(&mut self) {
         if let Some(Current { session, welcome, .. }) = &mut self.current {
             let local = self.local_networks.iter();
@@ -537,7 +520,7 @@ impl Client {
         }
     }
 
-    /// Begins to note what happens to each packet, in this session and those to come, or stops.
+    /// Starts or stops recording what happens to each packet, in this session and later ones.
     pub fn observe_packets(&mut self, is_on: bool) {
         self.observes = is_on;
         if let Some(current) = &mut self.current {
@@ -545,22 +528,22 @@ impl Client {
         }
     }
 
-    /// Something that happened to a packet, if [`Client::observe_packets`] asked for it.
+    /// The next packet event, if [`Client::observe_packets`] is on.
     pub fn poll_packet_event(&mut self) -> Option<PacketEvent> {
         self.current.as_mut()?.session.poll_packet_event()
     }
 
-    /// What the driver must know.
+    /// The next event for the driver.
     pub fn poll_event(&mut self) -> Option<ClientEvent> {
         self.events.pop_front()
     }
 
-    /// Says goodbye to the server; [`flush`](crate::flush) it afterwards.
+    /// Closes the connections to servers; [`flush`](crate::flush) it afterwards.
     pub fn close(&mut self, now: Instant) {
         self.endpoint.close(now, "the client stops");
     }
 
-    /// The session, once the server has welcomed this client.
+    /// The status of the session, if there is one.
     pub fn status(&self) -> Option<SessionStatus> {
         let current = self.current.as_ref()?;
         let connection = self.endpoint.connection(current.id)?;
@@ -577,8 +560,7 @@ impl Client {
         })
     }
 
-    /// What was discarded while there was no session, and by the sessions before this one, by
-    /// reason.
+    /// What was dropped without a session and by earlier sessions, by reason.
     pub fn drops(&self) -> DropCounters {
         let mut drops = self.drops.clone();
         self.leaving.iter().for_each(|leaving| drops.merge(&leaving.drops()));
@@ -586,10 +568,10 @@ impl Client {
     }
 }
 
-/// Why no client can be made.
+/// Why a client cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// There is no server to choose.
+    /// There is no candidate.
     #[error("a client needs a server")]
     NoCandidate,
     /// The transport settings cannot be used.

@@ -1,10 +1,9 @@
-//! The word that a client gives of where it is: a binding for its tenant's anchor, signed.
+//! The client's binding: its signed statement for the tenant's anchor of which proxy it is with.
 //!
-//! A server that is a proxy names tenant and anchor in its welcome; the client signs that it is
-//! there now, with a number above all that it has signed. Who had a number in an earlier life, or
-//! was restored from an image, begins too low: then the anchor returns the newest binding that it
-//! has, with this client's own signature, and the client goes beyond it. So nothing need be written
-//! to flash, and nobody else can drive the number up.
+//! A proxy names tenant and anchor in its welcome; the client signs that it is there now, with a
+//! number above all that it signed before. A client that restarted, or was restored from an image,
+//! begins too low: the anchor returns its newest binding with this client's own signature, and the
+//! client goes beyond it. So nothing is written to flash, and only the client can raise the number.
 
 use std::sync::Arc;
 
@@ -15,13 +14,12 @@ use roadweave_quic::{Connection, ConnectionId};
 
 use super::Client;
 
-/// What a client has signed.
 #[derive(Debug)]
 pub(super) struct Bindings {
     identity: Arc<Identity>,
-    /// The number of the last one.
+    /// That of the last binding.
     number: u64,
-    /// Bindings in answer to newer ones that the session may still bring.
+    /// Returned bindings that the session may still answer.
     answers_left: u32,
 }
 
@@ -43,7 +41,7 @@ impl Bindings {
         binding
     }
 
-    /// Goes beyond `newest`, if this client has signed it.
+    /// Goes beyond `newest`, if this client signed it.
     fn raise(&mut self, newest: &Binding) -> bool {
         let signature = Signature::from_bytes(newest.signature);
         let is_own = self.identity.public_key().verifies(&newest.signed(), &signature);
@@ -55,13 +53,12 @@ impl Bindings {
 }
 
 impl Client {
-    /// Signs for the proxy that has welcomed this client, if it is one: the first that it hears.
+    /// Signs for the proxy that welcomed this client, if it is one.
     pub(super) fn bind(&mut self, id: ConnectionId) {
         self.bindings.answers_left = ANSWERS_MAX;
         self.send_binding(id);
     }
 
-    /// The anchor has a newer binding.
     pub(super) fn on_newest_binding(&mut self, newest: &Binding) {
         let Some(id) = self.current.as_ref().map(|current| current.id) else { return };
         if self.bindings.answers_left == 0 || !self.bindings.raise(newest) {
@@ -81,7 +78,7 @@ impl Client {
     }
 }
 
-/// A proxy that says again and again that there is a newer one is not believed for ever.
+/// A proxy that returns newer bindings again and again is not answered for ever.
 const ANSWERS_MAX: u32 = 4;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Other servers to choose from, while the client runs.
+//! Changes the candidates while the client runs.
 //!
 //! ```text
-//! named again ─► it keeps its place, with all that is known of it; a session with it lives on
-//! named no more ─► the session with it goes to the standby, or ends and is begun anew elsewhere
-//! new ─► it is measured before long
+//! named again ─► it keeps its place and its state; a session with it lives on
+//! not named ─► the session with it goes to the standby, or ends and starts again elsewhere
+//! new ─► it is measured soon
 //! ```
 //!
 //! A server with another key is another server.
@@ -19,15 +19,15 @@ use super::{Candidate, Client, admit};
 use crate::node::Node as _;
 
 impl Client {
-    /// The servers that it chooses from.
+    /// The candidates.
     pub fn servers(&self) -> &[Candidate] {
         &self.config.candidates
     }
 
     /// Chooses among `wanted` from now on, as far as they are [admitted](admit); the server in use
-    /// is, if it is among them. Without any nothing changes: there is no client without a server.
+    /// is, if it is among them. An empty list is ignored.
     ///
-    /// What [`Client::set_servers_of`] has told of those that stay counts on.
+    /// Addresses of [`Client::set_servers_of`] are kept for those that stay.
     pub fn set_candidates(&mut self, now: Instant, mut wanted: Vec<Candidate>) {
         let own = self.home().key;
         wanted.sort_by_key(|candidate| candidate.key != own);
@@ -53,7 +53,7 @@ impl Client {
         let before: Vec<Option<usize>> =
             wanted.iter().map(|it| keys.iter().position(|key| *key == it.key)).collect();
         self.choice.set_candidates(now, &wanted, &before);
-        // What was answered there was no word of theirs.
+        // Earlier answers at their addresses were not theirs.
         let new = wanted.iter().zip(&before).filter(|(_, before)| before.is_none());
         let new: Vec<SocketAddr> = new.flat_map(|(it, _)| it.addresses.clone()).collect();
         self.pairs.retain(|(_, server)| !new.contains(&server));
@@ -69,7 +69,7 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    /// The server in use is none any more.
+    /// The server in use is no longer a candidate.
     fn leave_home(&mut self, now: Instant) {
         self.standby.forget_goal();
         if self.standby.is_ready() {
@@ -84,5 +84,4 @@ impl Client {
     }
 }
 
-/// Why a server is left.
 const NAMED_NO_MORE: &str = "the server is named no more";

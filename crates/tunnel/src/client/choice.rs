@@ -1,4 +1,4 @@
-//! Which of several servers a client should be with, by what it measures itself.
+//! Chooses the server that a client should use, from its own measurements.
 //!
 //! ```text
 //! round: 3 probes to each candidate over each uplink ─► the least round trip of each uplink
@@ -7,11 +7,10 @@
 //!   ─► move;  the best at another site ─► standby
 //! ```
 //!
-//! Round trips of radio networks jump by tens of milliseconds, and a client that follows them goes
-//! to and fro between servers of which none is the better one. So a figure is a least and a median,
-//! which one uplink or one forged answer cannot turn, and it must be better by two margins and for
-//! a while. Nothing here sends or reads a clock: the client asks what to probe, and tells what came
-//! of it.
+//! Round trips of radio networks jump by tens of milliseconds, and a client that follows them
+//! oscillates between equal servers. So a figure is a median of minima, which one uplink or one
+//! forged answer cannot turn, and a better server must be better by two margins for several rounds.
+//! Nothing here sends or reads a clock: the client asks what to probe, and reports the outcome.
 
 mod round;
 
@@ -29,9 +28,9 @@ use self::round::Round;
 pub struct Candidate {
     /// Its public key.
     pub key: PublicKey,
-    /// What a person calls it.
+    /// Its name, for people.
     pub name: String,
-    /// Where it is: what fails together.
+    /// Its site: what fails together.
     pub site: String,
     /// Its addresses, tried in turn; empty until [`Client::set_servers_of`] if not known yet.
     ///
@@ -39,12 +38,12 @@ pub struct Candidate {
     pub addresses: Vec<SocketAddr>,
     /// The round trip from it to where inner packets leave.
     pub to_anchor: Duration,
-    /// Whether it is chosen only when no other is there: it has no room.
+    /// Whether it is used only if no other is available: it has no room.
     pub last_resort: bool,
 }
 
 impl Candidate {
-    /// The only server that there is.
+    /// The only server.
     pub fn only(key: PublicKey, addresses: Vec<SocketAddr>) -> Self {
         let (name, site, to_anchor) = (String::new(), String::new(), Duration::ZERO);
         Self { key, name, site, addresses, to_anchor, last_resort: false }
@@ -54,8 +53,7 @@ impl Candidate {
 /// The most candidates of a client.
 pub const CANDIDATES_MAX: usize = 5;
 
-/// The first [`CANDIDATES_MAX`] of `wanted`, each key once, from at least two sites if there are as
-/// many.
+/// The first [`CANDIDATES_MAX`] of `wanted`, each key once, from at least two sites if possible.
 pub fn admit(wanted: Vec<Candidate>) -> Vec<Candidate> {
     let mut admitted: Vec<Candidate> = Vec::new();
     for candidate in wanted {
@@ -77,25 +75,20 @@ fn has_one_site(candidates: &[Candidate]) -> bool {
     candidates.windows(2).all(|pair| pair[0].site == pair[1].site)
 }
 
-/// Measures candidates, and says which is the best.
 #[derive(Debug)]
 pub(super) struct Choice {
     sites: Vec<String>,
     states: Vec<State>,
-    /// The candidate that the client is with.
     current: usize,
     round: Option<Round>,
     next_round: Instant,
-    /// How long the next round in doubt waits for the one before it.
+    /// The pause before the next round in doubt.
     doubt_pause: Duration,
-    /// When there was doubt last.
     doubted: Instant,
-    /// How many rounds have ended.
     rounds: u64,
     last_move: Option<Instant>,
 }
 
-/// What is known of one candidate.
 #[derive(Clone, Debug, Default)]
 struct State {
     to_anchor: Duration,
@@ -103,26 +96,23 @@ struct State {
     /// Of the last round; `None` if it did not answer over half of the capacity.
     figure: Option<Duration>,
     measured: Option<Instant>,
-    /// Rounds running in which it was better than the current one by both margins.
+    /// Consecutive rounds in which it was better than the current one by both margins.
     better: u32,
     rests_until: Instant,
     rest: Duration,
-    /// When the candidate failed last.
     failed: Instant,
-    /// Tries in which nothing was heard, of anybody: whose fault that is nobody knows.
+    /// Tries while no server was heard: the networks may be at fault.
     silent_tries: u32,
     last: Option<String>,
 }
 
 impl State {
-    /// With what the candidate itself says.
     fn of(self, candidate: &Candidate) -> Self {
         let Candidate { to_anchor, last_resort, .. } = *candidate;
         Self { to_anchor, last_resort, ..self }
     }
 }
 
-/// What is told of a candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Standing {
     pub(super) figure: Option<Duration>,
@@ -132,7 +122,6 @@ pub(super) struct Standing {
 }
 
 impl Choice {
-    /// Nothing is known of `candidates` yet, of which the client will be with the first.
     pub(super) fn new(candidates: &[Candidate]) -> Self {
         let state = |it: &Candidate| State::default().of(it);
         Self {
@@ -148,8 +137,8 @@ impl Choice {
         }
     }
 
-    /// Replaces the candidates; `before` has the place where each of the new ones was. What is
-    /// known of those that stay is kept, and the client is with the same one, or the first.
+    /// Replaces the candidates; `before` has the former index of each. State of those that stay is
+    /// kept. The current one stays current, or else the first becomes it.
     pub(super) fn set_candidates(
         &mut self,
         now: Instant,
@@ -166,19 +155,17 @@ impl Choice {
         self.sites = candidates.iter().map(|candidate| candidate.site.clone()).collect();
         self.current = before.iter().position(|at| *at == Some(self.current)).unwrap_or_default();
         if !are_same && self.round.take().is_some() {
-            // Begun again once nothing comes in answer to it any more.
+            // It starts again when late answers can no longer come.
             self.next_round = now + CONFIRM;
         } else if before.contains(&None) {
             self.next_round = self.next_round.min(now + CONFIRM);
         }
     }
 
-    /// The candidate that the client is with.
     pub(super) fn current(&self) -> usize {
         self.current
     }
 
-    /// The client is with `candidate` from now on.
     pub(super) fn on_moved(&mut self, now: Instant, candidate: usize) {
         self.current = candidate;
         self.last_move = Some(now);
@@ -189,8 +176,7 @@ impl Choice {
         }
     }
 
-    /// A candidate refused, has another key or does not answer: it loses its place for a while,
-    /// longer each time.
+    /// A candidate refused, has another key or does not answer: it rests, longer each time.
     pub(super) fn on_failure(&mut self, now: Instant, candidate: usize, why: &str) {
         let Some(state) = self.states.get_mut(candidate) else { return };
         state.last = Some(why.to_owned());
@@ -201,15 +187,15 @@ impl Choice {
         }
     }
 
-    /// A candidate was tried while nothing was heard of anybody: it keeps its place, behind those
-    /// that were tried less often so.
+    /// A candidate was tried while no server was heard: it keeps its place, behind those with fewer
+    /// such tries.
     pub(super) fn on_silent_try(&mut self, candidate: usize) {
         if let Some(state) = self.states.get_mut(candidate) {
             state.silent_tries = state.silent_tries.saturating_add(1);
         }
     }
 
-    /// What went wrong before may have been the networks: no candidate rests any more.
+    /// Earlier failures may have been the networks': no candidate rests any more.
     pub(super) fn forget_rests(&mut self) {
         for state in &mut self.states {
             let none = (Duration::ZERO, Instant::ZERO, 0);
@@ -217,7 +203,6 @@ impl Choice {
         }
     }
 
-    /// A candidate has welcomed the client.
     pub(super) fn on_success(&mut self, candidate: usize) {
         if let Some(state) = self.states.get_mut(candidate) {
             (state.rest, state.rests_until) = (Duration::ZERO, Instant::ZERO);
@@ -225,9 +210,9 @@ impl Choice {
         }
     }
 
-    /// Things may be different from now on: the uplinks are others, or the own round trip worsens.
-    /// Rounds follow sooner, and less and less so while there is nothing to be gained; as soon as
-    /// ever after a time without doubt.
+    /// Conditions may have changed: the uplinks, or the round trip. Rounds come sooner, with pauses
+    /// that double while nothing is gained, and that are short again after [`ROUND_INTERVAL`]
+    /// without doubt.
     pub(super) fn on_doubt(&mut self, now: Instant) {
         if now >= self.doubted + ROUND_INTERVAL {
             self.doubt_pause = CONFIRM;
@@ -254,7 +239,6 @@ impl Choice {
         self.round = Some(Round::new(now, self.states.len(), uplinks.clone()));
     }
 
-    /// When [`Choice::handle_timeout`] or [`Choice::poll_probe`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         if self.states.len() < 2 {
             return None;
@@ -265,12 +249,12 @@ impl Choice {
         })
     }
 
-    /// The next probe that is due: the candidate and the uplink.
+    /// The next probe that is due: candidate and uplink.
     pub(super) fn poll_probe(&mut self, now: Instant) -> Option<(usize, UplinkId)> {
         self.round.as_mut()?.poll_probe(now)
     }
 
-    /// What came of a probe; `None` if nothing came, or it could not leave.
+    /// The outcome of a probe; `None` if it was lost, or could not leave.
     pub(super) fn on_outcome(
         &mut self,
         now: Instant,
@@ -285,7 +269,7 @@ impl Choice {
         }
     }
 
-    /// The candidate that the client should go to, if the one that it is with is worse for good.
+    /// The candidate to move to, if the current one is consistently worse.
     pub(super) fn wish(&self, now: Instant) -> Option<usize> {
         if self.last_move.is_some_and(|moved| now < moved + MOVE_PAUSE) {
             return None;
@@ -297,19 +281,17 @@ impl Choice {
         wished.min_by_key(|(_, state)| state.figure).map(|(candidate, _)| candidate)
     }
 
-    /// The best candidate to wait beside `current`, if it does not rest: one with room, and of
-    /// another site, where there is one.
+    /// The best standby that does not rest: preferably with room, and at another site.
     pub(super) fn standby(&self, now: Instant) -> Option<usize> {
         self.best_of_others(|state| state.rests_until <= now)
     }
 
-    /// The best candidate to go to while there is no server: as [`Choice::standby`], or else one
-    /// that rests for longer than the first time. Whatever it did before, it may be all there is.
+    /// The best candidate while no server answers: as [`Choice::standby`], or else one that has
+    /// rested for [`REST_MIN`] since its last failure.
     pub(super) fn refuge(&self, now: Instant) -> Option<usize> {
         self.standby(now).or_else(|| self.best_of_others(|state| state.refuge_from() <= now))
     }
 
-    /// The best of those that the client is not with and that may be tried.
     fn best_of_others(&self, may_be_tried: impl Fn(&State) -> bool) -> Option<usize> {
         let site = self.sites.get(self.current);
         let others = self
@@ -326,13 +308,12 @@ impl Choice {
         others.min_by_key(rank).map(|(candidate, _)| candidate)
     }
 
-    /// How many rounds of measuring have ended.
     pub(super) fn rounds(&self) -> u64 {
         self.rounds
     }
 
-    /// Whether `best` waits to so much more purpose than `waiting` that it takes its place: with
-    /// room, at another site than the current one, or nearer by both margins.
+    /// Whether `best` should replace `waiting` as standby: it has room, is at another site than the
+    /// current one, or is nearer by both margins.
     pub(super) fn waits_better(&self, best: usize, waiting: usize) -> bool {
         let is_last =
             |candidate: usize| self.states.get(candidate).is_some_and(|it| it.last_resort);
@@ -350,12 +331,10 @@ impl Choice {
         is_elsewhere || is_nearer && is_beside(best) == is_beside(waiting)
     }
 
-    /// When [`Choice::standby`] may have somebody, if it has nobody now.
     pub(super) fn standby_timeout(&self) -> Option<Instant> {
         self.others().map(|state| state.rests_until).min()
     }
 
-    /// When [`Choice::refuge`] may have somebody, if it has nobody now.
     pub(super) fn refuge_timeout(&self) -> Option<Instant> {
         self.others().map(State::refuge_from).min()
     }
@@ -365,7 +344,6 @@ impl Choice {
         others.map(|(_, state)| state)
     }
 
-    /// What is known of a candidate.
     pub(super) fn standing(&self, now: Instant, candidate: usize) -> Standing {
         let State { figure, measured, rests_until, last, .. } =
             self.states.get(candidate).cloned().unwrap_or_default();
@@ -373,14 +351,13 @@ impl Choice {
         Standing { figure, measured, rests_until, last }
     }
 
-    /// Makes figures of what was measured, and sees who is better than the current one.
     fn end_round(&mut self, now: Instant) {
         let Some(round) = self.round.take() else { return };
         self.rounds += 1;
         for (candidate, state) in self.states.iter_mut().enumerate() {
             let median = round.median(candidate, candidate != self.current);
             if state.figure.is_none() && median.is_some() {
-                // It was away, and is back; who refuses has answered all the time.
+                // It was away and is back. A candidate that refuses answers probes all the time.
                 state.rests_until = Instant::ZERO;
             }
             state.figure = median.map(|median| median + state.to_anchor);
@@ -390,8 +367,8 @@ impl Choice {
         for (candidate, state) in self.states.iter_mut().enumerate() {
             let is_better = match (current, state.figure) {
                 (Some(current), Some(figure)) => is_better(figure, current),
-                // A current one that answers no probe may still be the one that carries all:
-                // whether it does is seen by its session.
+                // A current server that answers no probe may still carry the session; the session
+                // shows it.
                 _ => false,
             };
             let counts = is_better && candidate != self.current;
@@ -404,7 +381,7 @@ impl Choice {
 }
 
 impl State {
-    /// When it may be tried where there is no other server left.
+    /// When it may be tried if no other server is left.
     fn refuge_from(&self) -> Instant {
         self.rests_until.min(self.failed + REST_MIN)
     }
@@ -415,15 +392,14 @@ fn is_better(figure: Duration, current: Duration) -> bool {
     figure + MARGIN <= current && figure * 3 <= current * 2
 }
 
-/// The time between rounds.
 const ROUND_INTERVAL: Duration = Duration::from_secs(30 * 60);
-/// The time to the next round when one was surprising.
+/// The time to the next round after a surprising one.
 const CONFIRM: Duration = Duration::from_secs(20);
-/// Rounds running in which another must be better.
+/// Consecutive rounds in which another must be better.
 const ROUNDS_RUNNING: u32 = 3;
-/// By how much another must be better, and by a third.
+/// By how much another must be better, beside a third.
 const MARGIN: Duration = Duration::from_millis(10);
-/// The time between two moves for the sake of a better figure.
+/// The time between two moves for a better figure.
 const MOVE_PAUSE: Duration = Duration::from_secs(10 * 60);
 /// The first rest of a candidate that failed, and the longest.
 const REST_MIN: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! What connections have to tell.
+//! The events of connections.
 
 use bytes::Bytes;
 use roadweave_proto::wire::{Control, Reason};
@@ -11,7 +11,6 @@ use super::notices::Notice;
 use super::race::{After, after};
 
 impl Client {
-    /// Handles what a connection has to tell.
     pub(super) fn pump(&mut self, now: Instant, id: ConnectionId) {
         while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
             if self.attempts.contains_key(&id) {

@@ -1,5 +1,5 @@
-//! Sessions that have a successor: they are heard for a while longer, and what they could not bring
-//! to its end goes on through the successor.
+//! Sessions with a successor: they are heard a while longer, and their unfinished packets go on
+//! through the successor.
 //!
 //! ```text
 //! switch ─┬─ the server is silent: what it has not acknowledged is sent on at once
@@ -7,8 +7,8 @@
 //! both are heard for 2 s, and closed
 //! ```
 //!
-//! A packet whose acknowledgement was on its way comes twice then, once through each server; what
-//! was acknowledged, or repaired with success, does not.
+//! A packet whose acknowledgement was under way arrives twice then, once through each server. What
+//! was acknowledged or repaired does not.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use crate::session::Session;
 pub(super) struct Leaving {
     current: Current,
     until: Instant,
-    /// What is to be sent on at once.
+    /// To be sent on at once.
     sent_on: Vec<Unfinished>,
 }
 
@@ -37,14 +37,12 @@ impl Leaving {
         self.current.id
     }
 
-    /// What the session that is left has dropped.
     pub(super) fn drops(&self) -> DropCounters {
         self.current.session.drops()
     }
 }
 
 impl Client {
-    /// The session is to have a successor.
     pub(super) fn set_aside_session(&mut self, now: Instant) {
         let Some(mut current) = self.current.take() else { return };
         current.session.forget_load();
@@ -61,7 +59,7 @@ impl Client {
         }
     }
 
-    /// Gives to the session what those before it were to send on at once.
+    /// Gives the session the packets that former ones were to send on.
     pub(super) fn send_on_set_aside(&mut self) {
         let take = |leaving: &mut Leaving| std::mem::take(&mut leaving.sent_on);
         let packets: Vec<Unfinished> = self.leaving.iter_mut().flat_map(take).collect();
@@ -70,7 +68,6 @@ impl Client {
         }
     }
 
-    /// Handles what the connection of such a session has to tell.
     pub(super) fn on_leaving_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
         let Some(at) = self.leaving.iter().position(|leaving| leaving.id() == id) else { return };
         let session = &mut self.leaving[at].current.session;
@@ -91,7 +88,6 @@ impl Client {
         }
     }
 
-    /// Lets such sessions send what they have, and ends those whose time is over.
     pub(super) fn tend_leaving(&mut self, now: Instant) {
         while let Some(at) = self.leaving.iter().position(|leaving| leaving.until <= now) {
             self.end_leaving(now, at);
@@ -122,7 +118,7 @@ impl Client {
         self.close_connection(now, current.id, "the client is with another server");
     }
 
-    /// A session is over: what it holds for this end goes out, and what it has counted is kept.
+    /// Keeps the counters and the remaining inner packets of a session that is over.
     pub(super) fn take_last(&mut self, now: Instant, session: &mut Session) {
         self.drops.merge(&session.end(now));
         while let Some(packet) = session.poll_inner() {
@@ -130,13 +126,11 @@ impl Client {
         }
     }
 
-    /// An inner packet that such a session brought.
     pub(super) fn poll_leaving_inner(&mut self) -> Option<Bytes> {
         let late = self.late_inner.pop_front();
         late.or_else(|| self.leaving.iter_mut().find_map(|it| it.current.session.poll_inner()))
     }
 
-    /// When [`Client::tend_leaving`] has something to do.
     pub(super) fn leaving_timeout(&self) -> Option<Instant> {
         let due = |leaving: &Leaving| {
             let session = leaving.current.session.poll_timeout();
@@ -148,5 +142,4 @@ impl Client {
 
 /// How long a session is heard after it has a successor.
 const HEARD_FOR: Duration = Duration::from_secs(2);
-/// Sessions that are heard at once, at most.
 const LEAVING_MAX: usize = 2;

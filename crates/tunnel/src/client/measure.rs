@@ -1,4 +1,4 @@
-//! What the client measures of the servers it may choose from, and what it tells of them.
+//! Measures the servers that the client may choose from, and reports on them.
 //!
 //! ```text
 //! choice: whom to ask, over which uplink ─► prober ─► uplinks ─► servers
@@ -16,46 +16,46 @@ use serde::{Deserialize, Serialize};
 
 use super::Client;
 
-/// What is known of a server that the client may choose.
+/// The state of a server that the client may choose.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CandidateReport {
-    /// What a person calls it.
+    /// The server's name.
     pub name: String,
-    /// Where it is.
+    /// Its site.
     pub site: String,
     /// Its public key.
     pub public_key: String,
-    /// What the server is to the client now.
+    /// Its role for the client now.
     pub place: CandidatePlace,
-    /// Whether it is chosen only when no other is there.
+    /// Whether it is used only if no other is available.
     #[serde(default)]
     pub last_resort: bool,
-    /// Its figure: the round trip by which it is compared, milliseconds.
+    /// The round trip by which it is compared, milliseconds.
     pub figure_ms: Option<f64>,
-    /// How long ago that was measured, seconds.
+    /// How many seconds ago that was measured.
     pub measured_seconds_ago: Option<f64>,
-    /// For how long it is not tried, seconds.
+    /// How many seconds it is not tried.
     pub rest_seconds: Option<f64>,
-    /// What went wrong last.
+    /// Its last failure.
     pub last: Option<String>,
 }
 
-/// What a server is to a client.
+/// The role of a server for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CandidatePlace {
-    /// The session is with it, or is tried there first.
+    /// The session is with it, or it is tried first.
     InUse,
-    /// The server waits, and would take over at once.
+    /// It waits, and would take over at once.
     Standby,
-    /// The server is asked to wait.
+    /// It is asked to wait.
     Trying,
-    /// The server may be chosen.
+    /// It may be chosen.
     Candidate,
 }
 
 impl Client {
-    /// The servers that the client chooses from; empty when there is but one.
+    /// The servers to choose from; empty if there is only one.
     pub fn candidates(&self, now: Instant) -> Vec<CandidateReport> {
         if !self.has_choice() {
             return Vec::new();
@@ -83,14 +83,12 @@ impl Client {
         self.config.candidates.iter().enumerate().map(report).collect()
     }
 
-    /// The addresses of a candidate that are tried over `uplink`.
     pub(super) fn addresses_of(&self, candidate: usize, uplink: UplinkId) -> &[SocketAddr] {
         let all =
             || self.config.candidates.get(candidate).map_or(&[][..], |it| it.addresses.as_slice());
         self.servers_of.get(&(candidate, uplink)).map_or_else(all, Vec::as_slice)
     }
 
-    /// Sends the probes that are due, and takes note of those that nobody answered.
     pub(super) fn measure(&mut self, now: Instant) {
         if !self.has_choice() {
             return;
@@ -119,7 +117,6 @@ impl Client {
         }
     }
 
-    /// When [`Client::measure`] has something to do.
     pub(super) fn measure_timeout(&self) -> Option<Instant> {
         if !self.has_choice() {
             return None;
@@ -127,8 +124,7 @@ impl Client {
         [self.choice.poll_timeout(), self.prober.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// What each uplink that may be asked over carries, bytes per second, as far as the session
-    /// knows.
+    /// The capacity of each uplink that may be probed over, bytes per second, as far as known.
     fn capacities(&self) -> BTreeMap<UplinkId, u64> {
         let id = self.current.as_ref().map(|current| current.id);
         let paths = id.and_then(|id| self.endpoint.connection(id)).map_or(&[][..], |it| it.paths());
@@ -143,7 +139,7 @@ impl Client {
         self.frugal_uplinks().into_iter().map(capacity).collect()
     }
 
-    /// The own round trip worsens: perhaps another server is nearer by now.
+    /// Doubts the server if the own round trip worsens: another may be nearer now.
     fn watch_own_rtt(&mut self, now: Instant) {
         let id = self.current.as_ref().map(|current| current.id);
         let paths = id.and_then(|id| self.endpoint.connection(id)).map_or(&[][..], |it| it.paths());
@@ -162,7 +158,7 @@ impl Client {
     }
 }
 
-/// How far above twice its least the session's round trip must be, and for how long, to be in
-/// doubt.
+/// The server is in doubt if the session's round trip exceeds twice its least by this, for this
+/// long.
 const DOUBT_MARGIN: Duration = Duration::from_millis(20);
 const DOUBT_AFTER: Duration = Duration::from_secs(10);

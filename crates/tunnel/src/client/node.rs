@@ -1,4 +1,4 @@
-//! How a client is turned.
+//! How a driver runs a client.
 
 use std::collections::BTreeMap;
 
@@ -119,7 +119,7 @@ impl Node for Client {
     }
 }
 
-/// For what it counts what the uplink called `name` carries.
+/// The usage account of the uplink called `name`.
 pub(super) fn account<'a>(accounts: &'a BTreeMap<String, String>, name: &'a str) -> &'a str {
     accounts.get(name).map_or(name, String::as_str)
 }

@@ -1,4 +1,4 @@
-//! What a person should know of the networks: one line each, and not too many.
+//! Notices about the networks for the operator: one line each, at a bounded rate.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -10,21 +10,21 @@ use roadweave_proto::Instant;
 use super::{Client, ClientEvent};
 use crate::uplink::Span;
 
-/// Something that a person should know of an uplink, of a lane, or of all of them.
+/// A notice about an uplink, a lane, or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// An attempt to connect was answered, and not with a welcome.
+    /// An attempt to connect was answered, but not with a welcome.
     Answer {
         /// The uplink's name.
         uplink: String,
         /// The address that was tried.
         server: SocketAddr,
-        /// What the answer says.
+        /// The text of the answer.
         reason: String,
         /// How long this address is not tried over this uplink.
         rest: Duration,
-        /// Whether the server had proved to be it.
+        /// Whether the server had proved its identity.
         is_proven: bool,
     },
     /// A path was validated and may carry packets.
@@ -32,7 +32,7 @@ pub enum Notice {
         /// The uplink's name.
         uplink: String,
     },
-    /// A path answers no more.
+    /// A path no longer answers.
     Silent {
         /// The uplink's name.
         uplink: String,
@@ -53,33 +53,33 @@ pub enum Notice {
         /// How long nothing answered.
         after: Duration,
     },
-    /// The server asks its client to go, and the client knows no other.
+    /// The server asks the client to leave, which knows no other server.
     Stays {
-        /// Whether the server lets all its clients go; or else it cannot pass on what they send.
+        /// Whether the server drains; otherwise it cannot forward what clients send.
         drains: bool,
     },
-    /// After the server could not pass on what its client sends, packets come through it again.
+    /// A server that could not forward what its client sends forwards packets again.
     Passes {
-        /// How long after it had asked its client to go.
+        /// How long after it asked its client to leave.
         after: Duration,
     },
-    /// An uplink has other addresses than before: most likely it is in another network.
+    /// An uplink has new addresses: most likely it is in another network.
     Moved {
         /// The uplink's name.
         uplink: String,
-        /// The uplink's addresses now, for a person to read.
+        /// The uplink's addresses now, as text.
         addresses: String,
     },
     /// An uplink has carried what it may in a day or a month.
     CapReached {
         /// The uplink's name.
         uplink: String,
-        /// Which of both.
+        /// The day or the month.
         span: Span,
         /// The cap, bytes.
         cap_bytes: u64,
     },
-    /// A day or a month is over in which an uplink had reached its cap.
+    /// The day or month is over in which an uplink reached its cap.
     CapOver {
         /// The uplink's name.
         uplink: String,
@@ -89,30 +89,30 @@ pub enum Notice {
         /// The uplink's name.
         uplink: String,
     },
-    /// The network under an uplink lets packets through, or says that it does.
+    /// The network under an uplink lets packets through, or says so.
     PortalOver {
         /// The uplink's name.
         uplink: String,
         /// How long it was held back.
         after: Duration,
     },
-    /// Nothing at all comes in over an uplink, while others are answered.
+    /// Nothing comes in over an uplink, while others are answered.
     Blocked {
         /// The uplink's name.
         uplink: String,
-        /// Since when it is up.
+        /// How long it is up.
         since: Duration,
     },
-    /// An uplink carries no path, since others have as many as there may be.
+    /// An uplink has no path, since the session has as many as it may.
     NoPath {
         /// The uplink's name.
         uplink: String,
         /// How many paths the session has.
         paths: usize,
-        /// Whether the server allows no more; else this client's own settings do not.
+        /// Whether the server allows no more; otherwise this client's settings do not.
         of_server: bool,
     },
-    /// A lane has to wait for the only uplink that it may use.
+    /// A lane waits for the only uplink that it may use.
     LaneWaits {
         /// The lane's name.
         lane: String,
@@ -129,7 +129,7 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// Whether something is worse than it was, or should be.
+    /// Whether something is worse than before, or than it should be.
     pub fn is_bad(&self) -> bool {
         !matches!(
             self,
@@ -144,7 +144,7 @@ impl Notice {
         )
     }
 
-    /// What happened, in a word for programs.
+    /// The name of the event, for programs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Answer { .. } => "connect-answered",
@@ -167,7 +167,7 @@ impl Notice {
         }
     }
 
-    /// The uplink that it is of, if it is of one.
+    /// The uplink concerned, if it is one.
     pub fn uplink(&self) -> Option<&str> {
         match self {
             Self::Answer { uplink, .. }
@@ -189,7 +189,7 @@ impl Notice {
         }
     }
 
-    /// For how long what is over has lasted, if something is.
+    /// How long the condition lasted that this notice ends, if it ends one.
     pub fn lasted(&self) -> Option<Duration> {
         match self {
             Self::Back { after, .. }
@@ -200,11 +200,12 @@ impl Notice {
         }
     }
 
-    /// What is told once in [`INTERVAL`]: the answer to a server's other uplinks says nothing new.
+    /// Limits the rate: one notice per subject in [`INTERVAL`]. The same answer over other uplinks
+    /// is not repeated.
     fn subject(&self) -> String {
         match self {
             Self::Answer { server, reason, .. } => format!("answer {server} {reason}"),
-            // That it is well again is told if and only if it was told that it is not.
+            // An end is reported if and only if its beginning was.
             Self::Silent { uplink, .. } | Self::Back { uplink, .. } => format!("silent {uplink}"),
             Self::AllSilent | Self::Answers { .. } => "all silent".to_owned(),
             Self::Stays { drains } => format!("stays {drains}"),
@@ -221,7 +222,7 @@ impl Notice {
         }
     }
 
-    /// Whether it ends what another notice told.
+    /// Whether it ends the condition of an earlier notice.
     fn is_end(&self) -> bool {
         matches!(
             self,
@@ -319,21 +320,19 @@ impl fmt::Display for Notice {
     }
 }
 
-/// What was told, and when.
 #[derive(Debug, Default)]
 pub(super) struct NoticeLimiter {
     last: BTreeMap<String, Instant>,
-    /// When the newest notices were told, oldest first.
+    /// When the newest notices were emitted, oldest first.
     recent: VecDeque<Instant>,
     suppressed: u64,
 }
 
 impl NoticeLimiter {
-    /// Whether `notice` is to be told now.
     fn admit(&mut self, now: Instant, notice: &Notice) -> bool {
         let subject = notice.subject();
         if notice.is_end() {
-            // It was told that there is something to end, since nobody else ends it.
+            // The beginning was reported, and no other notice ends it.
             return true;
         }
         while self.recent.front().is_some_and(|at| now.since(*at) >= MINUTE) {
@@ -356,7 +355,7 @@ impl NoticeLimiter {
 }
 
 impl Client {
-    /// Tells a notice unless it, or too much else, was told of late. Returns whether it did.
+    /// Emits a notice unless it, or too many others, were emitted recently. Returns whether it did.
     pub(super) fn notify(&mut self, now: Instant, notice: Notice) -> bool {
         let tells = self.notice_limiter.admit(now, &notice);
         if tells {
@@ -365,13 +364,13 @@ impl Client {
         tells
     }
 
-    /// Notices that were not told, since there were too many.
+    /// How many notices the limit has suppressed.
     pub fn suppressed_notices(&self) -> u64 {
         self.notice_limiter.suppressed
     }
 }
 
-/// A text that may be a stranger's: without control characters, and cut.
+/// Escapes control characters in an untrusted text, and cuts it.
 pub(super) fn legible(text: &str) -> String {
     let escape = |c: char| match c.is_control() {
         true => c.escape_default().collect::<String>(),
@@ -391,14 +390,13 @@ fn secs(duration: &Duration) -> String {
     format!("{:.1}", duration.as_secs_f64())
 }
 
-/// A notice of one kind and subject is told once in this time.
+/// Notices of one subject are at least this far apart.
 const INTERVAL: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_secs(60);
-/// Notices in a minute, beside those that end something.
+/// Notices per minute, beside those that end something.
 const PER_MINUTE: usize = 40;
-/// Subjects that are remembered, at most.
 const SUBJECTS_MAX: usize = 256;
-/// Characters of a stranger's text that are told.
+/// Characters kept of an untrusted text.
 const TEXT_MAX: usize = 200;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Watches for what a person should know: paths that fall silent and come back, caps, networks that
-//! let nothing through, lanes whose uplink is gone.
+//! Watches for what the operator should know: paths that fall silent and come back, caps, networks
+//! that let nothing through, lanes whose uplink is gone.
 //!
 //! ```text
 //! paths, uplinks, lanes ─► changed, and for long enough? ─► Notice
@@ -14,27 +14,21 @@ use super::notices::Notice;
 use super::{Client, Current, Uplink};
 use crate::uplink::Span;
 
-/// A path that is silent for less is no news: every handover does it.
+/// A shorter silence is not reported: every handover causes one.
 const SILENT_MIN: Duration = Duration::from_secs(1);
-/// An uplink over which nothing came for so long, while others are answered, is blocked.
+/// An uplink without packets for this long, while others are answered, counts as blocked.
 const BLOCKED_AFTER: Duration = Duration::from_secs(10);
-/// A server that has not allowed a path for so long has as many as it wants.
+/// A server that has not allowed a path for this long is taken to allow no more.
 const ALLOWED_AFTER: Duration = Duration::from_secs(5);
 
-/// What is known, and what has been told of it.
+/// Conditions that last, and whether they were reported.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
-    /// Paths that are silent.
     silent: BTreeMap<PathId, Trouble>,
-    /// That no path answers.
     all: Option<Trouble>,
-    /// Uplinks that have reached their cap.
     capped: BTreeMap<String, Span>,
-    /// Uplinks of which it was told that they are blocked.
     blocked: BTreeSet<UplinkId>,
-    /// Lanes that wait for an uplink.
     waiting: BTreeMap<String, Trouble>,
-    /// That the server has asked the client to go, which knows no other.
     stays: Option<Stays>,
 }
 
@@ -44,11 +38,9 @@ struct Stays {
     since: Instant,
     drains: bool,
     told: bool,
-    /// Whether a packet has come through it since.
     passes: bool,
 }
 
-/// Something that is not as it should be.
 #[derive(Clone, Copy, Debug)]
 struct Trouble {
     since: Instant,
@@ -57,11 +49,11 @@ struct Trouble {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The trouble may be over before anybody need know.
+    /// It may be over before it is worth a report.
     Brief,
-    /// The trouble was told, and so will be its end.
+    /// It was reported, and its end will be.
     Told,
-    /// The trouble was to be told, and too much was told of late.
+    /// It was due, and the limit suppressed it.
     Hushed,
 }
 
@@ -70,7 +62,6 @@ impl Trouble {
         Self { since, stage: Stage::Brief }
     }
 
-    /// When it is to be told.
     fn due(&self) -> Option<Instant> {
         (self.stage == Stage::Brief).then_some(self.since + SILENT_MIN)
     }
@@ -85,31 +76,27 @@ impl Trouble {
 }
 
 impl Outages {
-    /// The session is over.
     pub(super) fn on_left(&mut self) {
         self.silent.clear();
         self.all = None;
         self.stays = None;
     }
 
-    /// An inner packet has come from the session's server.
     pub(super) fn on_inner(&mut self) {
         self.stays.iter_mut().for_each(|stays| stays.passes = true);
     }
 
-    /// Whether the server cannot pass on what the client sends.
+    /// Whether the server cannot forward what the client sends.
     pub(super) fn cannot_pass(&self) -> bool {
         self.stays.is_some_and(|stays| !stays.drains)
     }
 
-    /// An uplink is gone.
     pub(super) fn forget(&mut self, uplink: UplinkId) {
         self.blocked.remove(&uplink);
     }
 }
 
 impl Client {
-    /// Tells what has changed and lasted.
     pub(super) fn watch_outages(&mut self, now: Instant) {
         self.watch_paths(now);
         self.watch_all(now);
@@ -118,7 +105,7 @@ impl Client {
         self.watch_stay(now);
     }
 
-    /// The server asks its client to go, which knows no other; it asks so again and again.
+    /// The server asks the client to leave, which knows no other server. It repeats this.
     pub(super) fn stay(&mut self, now: Instant, drains: bool) {
         if self.outages.stays.is_some_and(|stays| stays.drains == drains) {
             return;
@@ -134,7 +121,6 @@ impl Client {
         }
     }
 
-    /// When [`Client::watch_outages`] has something to tell, if nothing changes.
     pub(super) fn outage_timeout(&self) -> Option<Instant> {
         let Outages { silent, all, waiting, .. } = &self.outages;
         let troubles = silent.values().chain(all).chain(waiting.values());
@@ -164,7 +150,7 @@ impl Client {
                 news.extend(name(path).map(|uplink| (path.id, Notice::Back { uplink, after })));
             }
         }
-        // What is closed falls silent no more.
+        // A closed path is not silent.
         silent.retain(|id, _| paths.iter().any(|path| path.id == *id));
         for (path, notice) in news {
             let told = self.notify(now, notice);
@@ -190,8 +176,7 @@ impl Client {
         }
     }
 
-    /// Uplinks over which nothing has come and of which that was not told, with the moments to do
-    /// so.
+    /// Uplinks over which nothing has come and that are not reported yet, with the time to do so.
     fn unheard(&self) -> impl Iterator<Item = (UplinkId, Instant)> {
         let is_tried = |id: &UplinkId| !self.servers_of(*id).is_empty();
         let unreported = |id: &UplinkId| !self.outages.blocked.contains(id);
@@ -202,15 +187,14 @@ impl Client {
             .map(move |(id, uplink)| (*id, self.blocked_at(*id, uplink)))
     }
 
-    /// When an uplink over which nothing comes counts as blocked. A path that the server has not
-    /// allowed yet has its time first.
+    /// When an uplink over which nothing comes counts as blocked. A path that waits for the server
+    /// to allow it has more time.
     fn blocked_at(&self, id: UplinkId, uplink: &Uplink) -> Instant {
         let at = uplink.since + BLOCKED_AFTER;
         let allowed = self.wished_since(id).map(|since| since + ALLOWED_AFTER);
         allowed.map_or(at, |allowed| allowed.max(at))
     }
 
-    /// Since when a path of the session over an uplink waits for the server to allow it.
     fn wished_since(&self, id: UplinkId) -> Option<Instant> {
         let current = self.current.as_ref()?;
         self.endpoint.connection(current.id)?.wished_since(id)
@@ -231,8 +215,8 @@ impl Client {
         self.notify(now, notice);
     }
 
-    /// How many paths there are where an uplink has none since there may be no more, and whether
-    /// the server allows no more.
+    /// The number of paths, and whether the limit is the server's, if a limit keeps an uplink from
+    /// having one.
     fn paths_without(&self, id: UplinkId) -> Option<(usize, bool)> {
         let connection = self.endpoint.connection(self.current.as_ref()?.id)?;
         let paths = connection.paths();
@@ -244,7 +228,6 @@ impl Client {
         (is_wished || is_full).then_some((paths.len(), is_wished))
     }
 
-    /// Tells of uplinks that have reached their caps, and of those that are below again.
     pub(super) fn watch_caps(&mut self, now: Instant) {
         let mut news = Vec::new();
         for (name, policy) in &self.policies {
@@ -272,7 +255,7 @@ impl Client {
         }
     }
 
-    /// Lanes whose strategy names an uplink that is not there, with its name.
+    /// Lanes whose strategy names an absent uplink, with its name.
     pub fn waiting_lanes(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_there = |name: &str| self.uplinks.values().any(|uplink| uplink.name == name);
         self.config
@@ -282,7 +265,6 @@ impl Client {
             .filter(move |(_, uplink)| !is_there(uplink))
     }
 
-    /// Tells which lanes wait for an uplink, and which do no more.
     fn watch_lanes(&mut self, now: Instant) {
         let mut news = Vec::new();
         for (lane, trouble) in &mut self.outages.waiting {
@@ -300,7 +282,7 @@ impl Client {
         }
     }
 
-    /// Looks which lanes wait for an uplink: uplinks or lanes have changed.
+    /// Updates which lanes wait: uplinks or lanes have changed.
     pub(super) fn on_lanes_or_uplinks(&mut self, now: Instant) {
         let names: BTreeSet<String> = self.waiting_lanes().map(|(lane, _)| lane.into()).collect();
         let mut before = std::mem::take(&mut self.outages.waiting);

@@ -1,4 +1,4 @@
-//! The ways to the server: each uplink with each of the server's addresses, and which of them rest.
+//! Pairs of an uplink and an address of the server, and which of them rest.
 //!
 //! ```text
 //! refused with proof ─► 10 s, doubling to 60 s ─┐
@@ -7,8 +7,8 @@
 //! no answer ─► the next attempt 1 s later, then 1.5 s .. 8 s, beside those under way
 //! ```
 //!
-//! Whatever answers over one uplink may be anybody: a captive portal, a stranger in the same WiFi.
-//! So an answer says something of the pair that it came on, and nothing of the others.
+//! An answer over one uplink may come from anyone: a captive portal, a stranger in the same WiFi.
+//! So it counts for its own pair only.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,25 +21,24 @@ use roadweave_proto::{Instant, UplinkId};
 /// An uplink and an address of the server.
 pub(super) type Pair = (UplinkId, SocketAddr);
 
-/// How soon a second attempt begins on a pair that does not answer: the first may have been lost.
+/// The pause after the first attempt on a silent pair: it may have been lost.
 const RACE_INTERVAL: Duration = Duration::from_secs(1);
-/// How soon a further attempt begins on a pair that does not answer, in the end: thousands may wait
-/// for the same server.
+/// The longest pause on a silent pair: thousands of clients may wait for the same server.
 const RACE_INTERVAL_MAX: Duration = Duration::from_secs(8);
-/// A rest is longer by up to one part in so many, so that the rests of many end apart.
+/// A rest is longer by a random part of up to one in this many, so that many rests end apart.
 const JITTER: u32 = 4;
 
 /// What an answer on a pair means for the next attempt on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rejection {
-    /// The server, which has proved to be it, does not let this client in: it would again soon.
+    /// The server proved its identity and refused: it would again soon.
     Refused,
-    /// Anything else, which may not even be the server's.
+    /// Anything else; it may not be the server's.
     Doubtful,
 }
 
 impl Rejection {
-    /// The first rest and the longest.
+    /// The first and the longest rest.
     fn rests(self) -> (Duration, Duration) {
         let secs = |(min, max)| (Duration::from_secs(min), Duration::from_secs(max));
         match self {
@@ -49,22 +48,19 @@ impl Rejection {
     }
 }
 
-/// What is known of one pair.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PairState {
-    /// Attempts that were begun on it.
     pub(super) attempts: u64,
-    /// What became of the last one that came to an end.
+    /// How the last finished attempt ended.
     pub(super) last: Option<String>,
     next_attempt: Instant,
-    /// The time between the last two attempts that nobody has answered, without jitter.
+    /// The time between the last two unanswered attempts, without jitter.
     pause: Duration,
     resting_until: Instant,
-    /// The last rest without jitter, on which the next one grows.
+    /// The last rest without jitter; the next one doubles it.
     rest: Duration,
 }
 
-/// All pairs on which something has happened.
 #[derive(Debug)]
 pub(super) struct Pairs {
     pairs: BTreeMap<Pair, PairState>,
@@ -76,19 +72,17 @@ impl Pairs {
         Self { pairs: BTreeMap::new(), random: Pcg64Mcg::new(u128::from(seed) << 1 | 1) }
     }
 
-    /// When the next attempt on a pair may begin.
     pub(super) fn due(&self, pair: Pair) -> Instant {
         self.pairs
             .get(&pair)
             .map_or(Instant::ZERO, |state| state.next_attempt.max(state.resting_until))
     }
 
-    /// When its rest is over; its last attempt may be a moment ago.
+    /// When its rest is over, whatever its pause between attempts.
     pub(super) fn rested(&self, pair: Pair) -> Instant {
         self.pairs.get(&pair).map_or(Instant::ZERO, |state| state.resting_until)
     }
 
-    /// When its rest is over, if it rests.
     pub(super) fn resting_until(&self, now: Instant, pair: Pair) -> Option<Instant> {
         self.pairs.get(&pair).map(|state| state.resting_until).filter(|until| *until > now)
     }
@@ -97,12 +91,11 @@ impl Pairs {
         self.pairs.get(&pair).cloned().unwrap_or_default()
     }
 
-    /// How many attempts were begun on a pair.
     pub(super) fn attempts(&self, pair: Pair) -> u64 {
         self.pairs.get(&pair).map_or(0, |state| state.attempts)
     }
 
-    /// An attempt begins. The next may follow later each time, until there is an answer.
+    /// Each next attempt follows later, until there is an answer.
     pub(super) fn on_attempt(&mut self, now: Instant, pair: Pair) {
         let state = self.pairs.entry(pair).or_default();
         state.attempts += 1;
@@ -112,15 +105,14 @@ impl Pairs {
         self.pairs.entry(pair).or_default().next_attempt = now + pause;
     }
 
-    /// Somebody answers on a pair.
     pub(super) fn on_answered(&mut self, pair: Pair) {
         if let Some(state) = self.pairs.get_mut(&pair) {
             state.pause = Duration::ZERO;
         }
     }
 
-    /// Things may be different from now on over `uplink`, or over all: attempts follow each other
-    /// soon again.
+    /// Conditions over `uplink`, or over all, may have changed: attempts follow each other soon
+    /// again.
     pub(super) fn reset_backoff(&mut self, now: Instant, uplink: Option<UplinkId>) {
         let of_uplink = |pair: &Pair| uplink.is_none_or(|uplink| pair.0 == uplink);
         for (_, state) in self.pairs.iter_mut().filter(|(pair, _)| of_uplink(pair)) {
@@ -129,26 +121,25 @@ impl Pairs {
         }
     }
 
-    /// The networks are back for certain: who does not rest may be tried at once.
+    /// The networks are back: pairs that do not rest may be tried at once.
     pub(super) fn hurry(&mut self, now: Instant) {
         for state in self.pairs.values_mut() {
             (state.pause, state.next_attempt) = (Duration::ZERO, state.next_attempt.min(now));
         }
     }
 
-    /// The same, of one uplink.
     pub(super) fn hurry_over(&mut self, now: Instant, uplink: UplinkId) {
         for (_, state) in self.pairs.iter_mut().filter(|(pair, _)| pair.0 == uplink) {
             (state.pause, state.next_attempt) = (Duration::ZERO, state.next_attempt.min(now));
         }
     }
 
-    /// Notes what became of an attempt that nothing follows from.
+    /// Records the end of an attempt without further consequence.
     pub(super) fn note(&mut self, pair: Pair, reason: String) {
         self.pairs.entry(pair).or_default().last = Some(reason);
     }
 
-    /// Lets a pair rest, longer each time. Returns for how long; `None` if it rests already.
+    /// Lets a pair rest, longer each time. Returns how long; `None` if it rests already.
     pub(super) fn rest(
         &mut self,
         now: Instant,
@@ -170,26 +161,25 @@ impl Pairs {
         Some(rest)
     }
 
-    /// Lets a pair rest for `rest` and a little more, whatever happened on it before.
+    /// Lets a pair rest for at least `rest`, whatever its history.
     pub(super) fn rest_for(&mut self, now: Instant, pair: Pair, rest: Duration) {
         let until = now + rest + self.jitter(rest / JITTER);
         let state = self.pairs.entry(pair).or_default();
         state.resting_until = state.resting_until.max(until);
     }
 
-    /// A session over it was a good one: what went wrong before counts no more.
+    /// A session over it was stable: earlier failures no longer count.
     pub(super) fn on_success(&mut self, pair: Pair) {
         if let Some(state) = self.pairs.get_mut(&pair) {
             (state.rest, state.last) = (Duration::ZERO, None);
         }
     }
 
-    /// Forgets the pairs that `keep` does not want.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(Pair) -> bool) {
         self.pairs.retain(|pair, _| keep(*pair));
     }
 
-    /// A random time below `max`, or nothing if that is nothing.
+    /// A random time below `max`; zero if that is.
     pub(super) fn jitter(&mut self, max: Duration) -> Duration {
         let nanos = u64::try_from(max.as_nanos()).unwrap_or(u64::MAX);
         let random = self.random.next_u64();
@@ -205,7 +195,7 @@ mod tests {
         (UplinkId(uplink), SocketAddr::from(([192, 0, 2, 1], 4433)))
     }
 
-    /// The rests of a pair that gets `rejection` again and again, in whole seconds.
+    /// The rests in whole seconds of a pair that is rejected again and again.
     fn rests(pairs: &mut Pairs, rejection: Rejection) -> Vec<u64> {
         let mut now = Instant::ZERO;
         let mut rest = || {
@@ -233,7 +223,7 @@ mod tests {
         }
     }
 
-    /// The times between attempts on a pair that nobody answers, milliseconds.
+    /// The milliseconds between attempts on a silent pair.
     fn pauses(pairs: &mut Pairs, count: usize) -> Vec<u64> {
         let mut now = Instant::from_millis(1_000);
         let mut pause = || {

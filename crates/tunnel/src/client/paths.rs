@@ -1,4 +1,4 @@
-//! A path over every uplink, and what the user wants of each.
+//! A path over every uplink, and the user's policy for each.
 //!
 //! ```text
 //! uplinks ─► a path each ─► its name and its policy, for this side and for the server
@@ -22,19 +22,17 @@ use crate::node::Node as _;
 use crate::status::PathStatusReport;
 use crate::uplink::UplinkPolicy;
 
-/// How often an uplink without a path gets a new try.
 const PATH_RETRY: Duration = Duration::from_secs(1);
-/// When nothing has come in for so long, whatever comes is news.
+/// After a silence of this length any packet means that coverage is back.
 const NO_COVERAGE: Duration = Duration::from_secs(2);
-/// How long an address of the server has to answer before another is tried, where there are others.
+/// How long an address of the server has to answer before another is tried, if there is one.
 const PATH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Client {
-    /// Opens paths over uplinks that have none, and closes those of uplinks that are gone.
     pub(super) fn reconcile_paths(&mut self, now: Instant) {
         let Some(current) = &self.current else { return };
         let (id, joined_at) = (current.id, current.pair.1);
-        // The lower a path's number the sooner it is chosen, as long as no round trip is known.
+        // The path with the lowest number is chosen while no round trip is known.
         let by_rank = self.by_rank();
         let Some(connection) = self.endpoint.connection_mut(id) else { return };
         for id in &by_rank {
@@ -70,7 +68,7 @@ impl Client {
             let retry = if is_held_back { HELD_BACK_RETRY } else { PATH_RETRY };
             (uplink.next_path, uplink.path_deadline) = (now + retry, now + PATH_TIMEOUT);
             match connection.open_path(now, *id, server) {
-                // It counts as one that fails until it is usable.
+                // It counts as failed until it is usable.
                 Ok(()) => uplink.path_failures = uplink.path_failures.wrapping_add(1),
                 Err(PathError::Exists) => {}
                 Err(error) => {
@@ -88,7 +86,7 @@ impl Client {
         }
     }
 
-    /// A path is usable: the next one over its uplink goes to the same address of the server.
+    /// The next path over its uplink goes to the same address.
     pub(super) fn on_path_usable(&mut self, id: ConnectionId, path: PathId) {
         let paths = self.endpoint.connection(id).map_or(&[][..], |connection| connection.paths());
         let uplink = paths.iter().find(|known| known.id == path).and_then(|known| known.uplink);
@@ -97,8 +95,8 @@ impl Client {
         }
     }
 
-    /// An uplink has other addresses: its path is asked at once, so that the server learns where to
-    /// send to although there may be nothing to tell it. `addresses` is for a person to read.
+    /// An uplink has new addresses: its path is probed at once, so that the server learns where to
+    /// send even if there is nothing to send. `addresses` is text for a notice.
     pub fn on_new_addresses(&mut self, now: Instant, uplink: UplinkId, addresses: String) {
         let Some(Uplink { name, next_path, .. }) = self.uplinks.get_mut(&uplink) else { return };
         *next_path = now;
@@ -127,7 +125,6 @@ impl Client {
         self.uplinks.iter().filter_map(due).min()
     }
 
-    /// Whether a path over an uplink may lead to more than one address of the server.
     fn may_lead_elsewhere(&self, uplink: UplinkId) -> bool {
         self.current
             .as_ref()
@@ -145,8 +142,7 @@ impl Client {
         }
     }
 
-    /// Tells the server over which uplink a path runs, for its statistics. Returns the uplink's
-    /// name.
+    /// Names the uplink of a path to the server, for its statistics. Returns that name.
     pub(super) fn name_path(&mut self, id: ConnectionId, path: PathId) -> Option<String> {
         let uplink = self.endpoint.connection(id).and_then(|connection| {
             connection.paths().iter().find(|known| known.id == path)?.uplink
@@ -159,8 +155,7 @@ impl Client {
         Some(uplink)
     }
 
-    /// Gives the paths of the session the policies of their uplinks, and tells the server, where
-    /// anything has changed.
+    /// Applies the uplinks' policies to the session's paths, and sends changes to the server.
     pub(super) fn apply_policies(&mut self) {
         let Some(id) = self.current.as_ref().map(|current| current.id) else { return };
         if self.policies.is_empty() {
@@ -187,7 +182,8 @@ impl Client {
         self.path_policies = wanted;
     }
 
-    /// Anybody's packet came in over an uplink. What one with a cap has carried is counted.
+    /// Any packet came in over an uplink, even a stranger's. It counts for the cap, if there is
+    /// one.
     pub(super) fn count_packet(&mut self, uplink: UplinkId, bytes: u64) {
         let Some(Uplink { name, heard, .. }) = self.uplinks.get_mut(&uplink) else { return };
         *heard = true;
@@ -196,8 +192,8 @@ impl Client {
         }
     }
 
-    /// A packet came in that answers a probe or is of a connection: a stranger's shows nothing of
-    /// the way to any server.
+    /// A packet came in that answers a probe or belongs to a connection: a stranger's says nothing
+    /// about the way to a server.
     pub(super) fn on_heard(&mut self, now: Instant, uplink: UplinkId) {
         self.heard_on = Some(uplink);
         self.uplinks.get_mut(&uplink).into_iter().for_each(|it| it.port.on_heard(now));
@@ -207,7 +203,6 @@ impl Client {
         }
     }
 
-    /// `reports`, with what their uplinks carry in the day and the month, and may.
     pub(super) fn with_usage(&self, mut reports: Vec<PathStatusReport>) -> Vec<PathStatusReport> {
         for report in &mut reports {
             let Some(name) = &report.uplink else { continue };
@@ -222,12 +217,11 @@ impl Client {
     }
 }
 
-/// The addresses to which a path of a session may lead that was joined at `joined_at`, over an
-/// uplink over which the server is known at `known`: not empty, the first is tried first.
+/// The addresses to which a path may lead, the preferred one first and at least one. The session
+/// was joined at `joined_at`; the uplink knows the server at `known`.
 ///
-/// An uplink that knows no address of that family may be without it, behind a NAT64. What answers
-/// at another address and is not the same server does not hold the connection's keys: the path is
-/// not validated.
+/// An uplink that knows no address of that family may lack it, behind a NAT64. An impostor at
+/// another address lacks the connection's keys: its path is not validated.
 fn path_servers(joined_at: SocketAddr, known: &[SocketAddr]) -> Vec<SocketAddr> {
     if known.is_empty() || known.contains(&joined_at) {
         return vec![joined_at];

@@ -1,4 +1,4 @@
-//! How a client that nobody answers begins ever less often.
+//! Makes the attempts of a client rarer while there is no answer.
 //!
 //! ```text
 //! sign of life ─► all uplinks and addresses, one shortly after the other ─► after that: a pause,
@@ -6,13 +6,13 @@
 //!      └─ a new uplink or address, a session that answers again or is over, the end of a pause
 //! ```
 //!
-//! The pauses are those of the client and not of each uplink: whoever has four uplinks is no four
-//! clients. Thousands may have lost the same server at the same moment, and one of them may have
-//! driven into a tunnel; which of both it is nobody can tell. So what one loses by waiting is
-//! bounded, and what thousands ask of a server that is late falls until it is late no more.
+//! The pauses are the client's and not each uplink's: four uplinks do not count as four clients. A
+//! client cannot distinguish a server that thousands have lost from its own drive into a tunnel. So
+//! its loss by waiting is bounded, and the load of thousands on a slow server falls until it has
+//! recovered.
 //!
-//! A server that restarted has just been heard, over an uplink that works: what begins over that is
-//! repeated by the transport, and all others wait from the first attempt on.
+//! A server that restarted was just heard over a working uplink. The transport repeats that
+//! attempt, so all others wait from the first attempt on.
 
 use std::time::Duration;
 
@@ -20,33 +20,29 @@ use roadweave_proto::Instant;
 
 use super::pairs::Pairs;
 
-/// For so long after its first attempt a client does not wait at least: what was lost is tried
-/// again, and each uplink once.
+/// The client does not pause for this long after its first attempt: losses are retried, and each
+/// uplink is tried once.
 const HASTE: Duration = Duration::from_secs(1);
 /// The mean of the first pause after a restart of the server.
 const PAUSE_RESTARTED: Duration = Duration::from_secs(2);
 /// The mean of the longest pauses.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 
-/// The pauses of a client between its attempts.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
-    /// When the first attempt began after the last sign of life.
+    /// The first attempt after the last sign of life.
     since: Option<Instant>,
     /// No attempt begins before.
     due: Instant,
-    /// Whether the server was heard of and has restarted.
     restarted: bool,
 }
 
 impl Patience {
-    /// When the next attempt may begin.
     pub(super) fn due(&self) -> Instant {
         self.due
     }
 
-    /// An attempt begins; `round` is how long it takes until all addresses have been tried once.
-    /// Chance is that of `pairs`.
+    /// An attempt begins; `round` is the time to try all addresses once, `pairs` gives randomness.
     pub(super) fn on_attempt(&mut self, now: Instant, round: Duration, pairs: &mut Pairs) {
         let silence = now.since(*self.since.get_or_insert(now));
         let mean = match self.restarted {
@@ -58,17 +54,15 @@ impl Patience {
         self.due = now + mean / 2 + pairs.jitter(mean);
     }
 
-    /// Things may be different from now on.
     pub(super) fn on_sign_of_life(&mut self) {
         *self = Self::default();
     }
 
-    /// Somebody has answered, and what is still to be tried need not wait.
+    /// What is still to be tried need not wait.
     pub(super) fn on_answer(&mut self) {
         self.due = Instant::ZERO;
     }
 
-    /// The server has restarted.
     pub(super) fn on_restart(&mut self) {
         *self = Self { restarted: true, ..Self::default() };
     }
@@ -78,7 +72,7 @@ impl Patience {
 mod tests {
     use super::*;
 
-    /// When attempts begin of a client that would begin one each 100 ms, milliseconds.
+    /// The times in milliseconds at which a client begins that would begin every 100 ms.
     fn begins(patience: &mut Patience, seed: u64, seconds: u64) -> Vec<u64> {
         let mut pairs = Pairs::new(seed);
         let mut begin = |at: &u64| {
@@ -120,7 +114,7 @@ mod tests {
         };
         let seconds: Vec<u64> = (0..1_000).map(second).collect();
         assert!(seconds.iter().all(|at| (1_000..=3_100).contains(at)));
-        // Thousands that were reset at the same moment do not come at the same moment again.
+        // Thousands that were reset at the same moment return at different moments.
         for from in (1_100..3_100).step_by(200) {
             let together = seconds.iter().filter(|at| (from..from + 200).contains(*at)).count();
             assert!((50..=150).contains(&together), "{together} of 1,000 from {from} ms on");

@@ -1,12 +1,12 @@
-//! Uplinks whose network wants somebody to log in before it lets anything through.
+//! Uplinks whose network demands a login before it lets anything through.
 //!
 //! ```text
 //! HTTP over it is answered by a login page ─► held back: tried seldom, behind all others, and
 //!     no reason to wait ─► open, or its path is validated ─► as any other, at once
 //! ```
 //!
-//! Who says so is the network under that uplink, which may lie. So it costs that uplink alone, and
-//! never one whose path is validated: that is proof, and what HTTP says is none.
+//! The network under that uplink says so, and may lie. So it affects that uplink alone, and never
+//! one whose path is validated: that is proof, an HTTP answer is not.
 
 use std::time::Duration;
 
@@ -17,31 +17,29 @@ use super::notices::Notice;
 use super::{Client, Uplink};
 use crate::node::Node as _;
 
-/// How often something is tried over an uplink that is held back: once somebody has logged in it
-/// comes back by that, whether HTTP tells of it or not.
+/// How often an uplink that is held back is tried: after a login it recovers even if HTTP does not
+/// show it.
 pub(super) const HELD_BACK_RETRY: Duration = Duration::from_secs(4);
 
 /// A network that answers HTTP with a login page.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Portal {
-    /// Where that page is, as the network says: letters that belong into an address, by http or
-    /// https, and nothing else is known of it.
+    /// The address of that page as the network reports it: valid characters of an http or https
+    /// address, otherwise unverified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
 }
 
-/// Why an uplink is held back, and since when.
 #[derive(Clone, Debug)]
 pub(super) struct HeldBack {
     pub(super) portal: Portal,
     since: Instant,
-    /// Whether that was told.
     told: bool,
 }
 
 impl Client {
-    /// The network under `uplink` answers HTTP with a login page, or does so no more. Of an uplink
-    /// whose path is validated this is not believed.
+    /// Sets whether the network under `uplink` answers HTTP with a login page. Ignored for an
+    /// uplink whose path is validated.
     pub fn set_portal(&mut self, now: Instant, uplink: UplinkId, portal: Option<Portal>) {
         match portal {
             None => self.release(now, uplink),
@@ -51,7 +49,7 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    /// Whether the path over an uplink is validated and has answered what it was asked.
+    /// Whether the path over an uplink is validated and answers.
     pub fn is_validated(&self, uplink: UplinkId) -> bool {
         let id = self.current.as_ref().map(|current| current.id);
         let paths = id.and_then(|id| self.endpoint.connection(id)).map_or(&[][..], |it| it.paths());
@@ -75,7 +73,6 @@ impl Client {
         held_back.into_iter().for_each(|it| it.told = told);
     }
 
-    /// An uplink is as any other from now on.
     fn release(&mut self, now: Instant, id: UplinkId) {
         let Some(uplink) = self.uplinks.get_mut(&id) else { return };
         let Some(HeldBack { since, told, .. }) = uplink.held_back.take() else { return };
@@ -88,7 +85,7 @@ impl Client {
         }
     }
 
-    /// Where a path is validated the network lets packets through, whatever it has said.
+    /// A validated path proves that the network lets packets through.
     pub(super) fn release_validated(&mut self, now: Instant) {
         let held_back = self.uplinks.iter().filter(|(_, uplink)| uplink.held_back.is_some());
         let ids: Vec<UplinkId> = held_back.map(|(id, _)| *id).collect();
@@ -110,7 +107,6 @@ impl Client {
         self.uplinks.iter().filter(move |(_, uplink)| all || uplink.held_back.is_none())
     }
 
-    /// Whether there are uplinks, and all of them are held back.
     pub(super) fn are_all_held_back(&self) -> bool {
         let mut uplinks = self.uplinks.values();
         !self.uplinks.is_empty() && uplinks.all(|uplink| uplink.held_back.is_some())

@@ -1,4 +1,4 @@
-//! When the packets of an uplink are to leave from another local port.
+//! When the packets of an uplink leave from another local port.
 //!
 //! ```text
 //! a path is silent for 10 s ──────────────┐
@@ -15,19 +15,18 @@ use roadweave_proto::{Instant, PathStatus, UplinkId};
 
 use super::{Client, Uplink};
 
-/// After so long without an answer the port of a path changes.
+/// The port of a path changes after this long without an answer.
 const SILENT_MAX: Duration = Duration::from_secs(10);
-/// No port is left sooner: an answer may take as long.
+/// A port is kept at least this long: an answer may take as long.
 const PORT_AGE_MIN: Duration = Duration::from_secs(1);
 /// How long an attempt waits for the other port.
 pub(super) const PORT_CHANGE: Duration = Duration::from_millis(1);
 
-/// The local port of an uplink's packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Port {
     since: Instant,
     heard: Instant,
-    /// When its path was found not to answer, if it does not: an idle one is asked seldom.
+    /// Since when its path does not answer, if so: an idle path is probed rarely.
     silent: Option<Instant>,
     /// Attempts at a session since the last answer.
     unanswered: u32,
@@ -47,8 +46,8 @@ impl Port {
         self.unanswered = self.unanswered.wrapping_add(1);
     }
 
-    /// Whether the next attempt waits for another port: each second one does. The path of a session
-    /// keeps its port for as long as it may come back by itself.
+    /// Whether the next attempt waits for another port, as each second one does. The path of a
+    /// session keeps its port as long as it may recover by itself.
     pub(super) fn gives_way(&mut self, now: Instant, has_session: bool) -> bool {
         let is_tried = self.unanswered % 2 == 1 && now >= self.since + PORT_AGE_MIN;
         let gives_way = is_tried && (!has_session || now >= self.due());
@@ -62,15 +61,14 @@ impl Port {
         (self.since, self.is_stale) = (now, true);
     }
 
-    /// When the port of a path that does not answer changes.
     fn due(&self) -> Instant {
         self.since.max(self.heard).max(self.silent.unwrap_or(self.heard)) + SILENT_MAX
     }
 }
 
 impl Client {
-    /// An uplink whose packets should leave from another local port from now on. What comes for the
-    /// former port is still to be handed over until the next change: it may be a late answer.
+    /// The next uplink whose packets should leave from another local port. What comes for the
+    /// former port must be handed over until the next change: it may be a late answer.
     pub fn take_stale_port(&mut self) -> Option<UplinkId> {
         let mut uplinks = self.uplinks.iter_mut();
         let (id, uplink) = uplinks.find(|(_, uplink)| uplink.port.is_stale)?;
@@ -78,7 +76,6 @@ impl Client {
         Some(*id)
     }
 
-    /// Uplinks whose path does not answer.
     fn silent_uplinks(&self) -> impl Iterator<Item = UplinkId> {
         let connection = self.current.as_ref().and_then(|it| self.endpoint.connection(it.id));
         let paths = connection.map_or(&[][..], |connection| connection.paths());
@@ -86,7 +83,6 @@ impl Client {
         paths.iter().filter(move |path| is_silent(path.status)).filter_map(|path| path.uplink)
     }
 
-    /// Changes the ports of paths that have been silent for too long.
     pub(super) fn watch_ports(&mut self, now: Instant) {
         let silent: Vec<UplinkId> = self.silent_uplinks().collect();
         for (id, Uplink { port, .. }) in &mut self.uplinks {
@@ -97,7 +93,6 @@ impl Client {
         }
     }
 
-    /// When [`Client::watch_ports`] has something to do.
     pub(super) fn port_timeout(&self) -> Option<Instant> {
         self.silent_uplinks().filter_map(|id| Some(self.uplinks.get(&id)?.port.due())).min()
     }

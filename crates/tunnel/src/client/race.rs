@@ -9,18 +9,18 @@
 //!    └──────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A handshake proves who answers, and not that the network lets anything more through: so every
-//! attempt that passes it says hello, and all live on until one of them is welcomed. The server
-//! makes a session of a welcomed connection only when the client begins to use it, so they do not
-//! drive each other out.
+//! A handshake proves who answers, but not that the network lets further packets through. So each
+//! attempt that passes it says hello, and all of them stay open until one is welcomed. The server
+//! makes a session of a welcomed connection only when the client uses it, so attempts do not
+//! displace each other.
 //!
-//! After a session thousands may come back to a server at once, which is late then. Nothing
-//! distinguishes that from an uplink that is dead, until it says anything: so the second uplink
-//! begins soon after the first, and each further one twice as late. Once anything is heard on one
-//! of them the rest wait for what comes of it, by how long that took: so there is one handshake to
-//! do for each client, and not one for each uplink. Before the first session the fastest wins;
-//! those of a technology that answers sooner as a rule begin sooner (XLINK section 5.3), see
-//! [`Client::set_rank`]. The longer nobody answers the less often anything begins, see
+//! After a session thousands of clients may return to a server at once and delay it. Before an
+//! answer a client cannot distinguish a slow server from a dead uplink. So the second uplink begins
+//! shortly after the first, and each further one twice as late. Once a packet arrives on one of
+//! them, the others wait for its result, in proportion to the time it took: the server does one
+//! handshake per client and not one per uplink. Before the first session the fastest wins; uplinks
+//! of a technology that is usually faster begin sooner (XLINK section 5.3), see
+//! [`Client::set_rank`]. The longer there is no answer, the rarer attempts become, see
 //! [`patience`](super::patience).
 
 use std::net::SocketAddr;
@@ -40,20 +40,20 @@ use crate::learned::keep_learned;
 use crate::server::UNUSED;
 use crate::session::{Session, SessionConfig};
 
-/// How long the server that the client was with last is tried alone.
+/// How long only the last server is tried.
 pub(super) const PREFERRED_SERVER_DELAY: Duration = Duration::from_secs(1);
-/// How much later the second uplink begins: often the first one answers before.
+/// How much later the second uplink begins: often the first is answered before.
 pub(super) const RACE_STAGGER: Duration = Duration::from_millis(100);
-/// How much later all others begin than the uplink over which a server was heard that has
-/// restarted: it is alive, and there are others who come back.
+/// How much later the other uplinks begin than the one on which a restarted server was heard: that
+/// one works, and the server is busy with clients that return.
 const RESTART_PATIENCE: Duration = Duration::from_secs(1);
-/// For how many times what the first answer took others wait for the welcome: the end of the
-/// handshake and the hello take a round trip each, and a demand to prove the address one more.
+/// Others wait for the welcome this many times as long as the first answer took: the end of the
+/// handshake and the hello take a round trip each, and an address validation one more.
 const WELCOME_ROUNDS: u32 = 3;
-/// For how long others wait after an answer.
+/// How long others wait after an answer.
 const PATIENCE_MIN: Duration = RACE_STAGGER;
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
-/// Attempts on several uplinks, which begin one after the other, differ by up to so much more.
+/// The random part of an uplink's delay is below this times its place.
 const STAGGER_JITTER: Duration = Duration::from_millis(50);
 /// How much later the next of the server's addresses is tried over an uplink (RFC 8305 section 5).
 const SERVER_STAGGER: Duration = Duration::from_millis(250);
@@ -61,40 +61,39 @@ const SERVER_STAGGER: Duration = Duration::from_millis(250);
 const SERVERS_MAX: usize = 32;
 /// Handshakes under way per pair: an answer may take as many seconds.
 const ATTEMPTS_PER_PAIR: usize = 4;
-/// Attempts under way per uplink, whatever became of them so far.
+/// Attempts under way per uplink, in any state.
 const ATTEMPTS_PER_UPLINK: usize = 8;
 /// How long a server may take to welcome.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest rest after sessions that the server ended.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// A session that lived this long was a good one: what went wrong before it counts no more.
+/// After a session of this length earlier failures no longer count.
 pub(super) const STABLE_AFTER: Duration = Duration::from_secs(30);
 
-/// A connection that is no session yet.
+/// A connection that is not a session yet.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) pair: Pair,
     began: Instant,
-    /// Until when others wait for what comes of it, once anything was heard of the server.
+    /// Until when others wait for its result, once the server was heard.
     others_wait: Option<Instant>,
     /// When it passed the handshake and said hello.
     pub(super) hello: Option<Instant>,
 }
 
 impl Attempt {
-    /// The server has said something.
     fn on_answer(&mut self, now: Instant) {
         let patience = now.since(self.began) * WELCOME_ROUNDS;
         self.others_wait = Some(now + patience.clamp(PATIENCE_MIN, PATIENCE_MAX));
     }
 }
 
-/// How much later than the first uplink the one at `position` begins after a session.
+/// The delay of the uplink at `position` after a session.
 fn stagger(position: usize) -> Duration {
     RACE_STAGGER * ((1 << position.min(4)) - 1)
 }
 
-/// A connection that the server would make a session of.
+/// A welcomed connection: the server makes a session of it when it is used.
 #[derive(Debug)]
 pub(super) struct AcceptedConnection {
     pub(super) id: ConnectionId,
@@ -103,39 +102,38 @@ pub(super) struct AcceptedConnection {
     pub(super) since: Instant,
 }
 
-/// What kind of end it was, and so how soon to try again.
+/// How a session ended, which decides how soon the next is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
-    /// The server restarted: at once.
+    /// The server restarted: retry at once.
     Restart,
-    /// The server fell silent, or the networks did: at once, and with another one only if that
+    /// The server or the networks fell silent: retry at once, and switch to the standby only if it
     /// answers.
     Silence,
-    /// The server ended it: at once the first time, then ever later. Two boxes with one key would
-    /// drive each other out without end.
+    /// The server ended it: retry at once the first time, then later each time. Two boxes with one
+    /// key would displace each other without end.
     Backoff,
-    /// Somebody else has a session with this client's key: after a rest, whichever server it is.
+    /// Another box has a session with this key: rest, whichever server it is.
     Superseded,
-    /// The server has heard nothing in it: its network let it begin and no more, and others may do
-    /// better.
+    /// The server heard nothing in it: its network let it begin and no more. The pair rests.
     Unused,
 }
 
 impl Client {
-    /// Begins the attempts that are due, at most one on each uplink, as long as nobody waits.
+    /// Begins the attempts that are due, at most one per uplink, unless the client waits.
     pub(super) fn race(&mut self, now: Instant) {
         let waits = self.waits_until().is_some_and(|until| until > now);
         let may_begin = |id: &UplinkId| !waits || self.is_held_back(*id);
         let is_due = |id: &UplinkId| self.uplinks[id].next_attempt <= now && may_begin(id);
         let mut due: Vec<UplinkId> = self.uplinks.keys().copied().filter(is_due).collect();
-        // Where only one may begin it is the turn of who has waited for longest.
+        // If only one may begin, the one that waited longest does.
         due.sort_by_key(|id| self.uplinks[id].next_attempt);
         for id in due {
             let is_held_back = self.is_held_back(id);
             if !is_held_back && self.patience.due() > now {
                 continue;
             }
-            // Each uplink goes through all servers: it may reach those of one family only.
+            // Each uplink tries all servers: it may reach those of one family only.
             let servers = self.addresses_due(id).filter(|(_, at)| *at <= now);
             let next = servers.min_by_key(|(server, _)| self.pairs.attempts((id, *server)));
             let Some((server, _)) = next else { continue };
@@ -171,7 +169,6 @@ impl Client {
         }
     }
 
-    /// When the next attempt is due, if anything is to be tried.
     pub(super) fn race_timeout(&self) -> Option<Instant> {
         let waits_until = self.waits_until();
         let of_uplink = |id: &UplinkId| {
@@ -183,16 +180,14 @@ impl Client {
         self.uplinks.keys().filter_map(of_uplink).min()
     }
 
-    /// Until when no attempt begins, since one of those under way is being answered, or since
-    /// nobody has answered for long.
+    /// Until when no attempt begins: one under way was answered, or there was no answer for long.
     fn waits_until(&self) -> Option<Instant> {
         let until = self.attempts.values().filter_map(|attempt| attempt.others_wait).max();
         until.filter(|_| self.comes_back).max(Some(self.patience.due()))
     }
 
-    /// A packet came in on a connection. If it is the first of an attempt, be it no more than a
-    /// demand to prove the address, others wait for what follows, and the session that they are
-    /// beside is asked whether it answers again as well.
+    /// A packet came in on a connection. If it is the first of an attempt, even an address
+    /// validation, others wait for what follows, and a silent session is asked again.
     pub(super) fn on_attempt_heard(&mut self, now: Instant, id: ConnectionId) {
         let attempt = self.attempts.get_mut(&id).filter(|attempt| attempt.others_wait.is_none());
         let Some(attempt) = attempt else { return };
@@ -203,8 +198,8 @@ impl Client {
         }
     }
 
-    /// The servers that may be tried over an uplink, with the moments from which on. Where one has
-    /// passed the handshake there is nothing to gain by another attempt.
+    /// The servers that may be tried over an uplink, and from when on. Those that already passed
+    /// the handshake are left out.
     fn addresses_due(&self, id: UplinkId) -> impl Iterator<Item = (SocketAddr, Instant)> {
         let servers = self.servers_of(id).iter().take(SERVERS_MAX);
         let greets = move |server: SocketAddr| {
@@ -216,8 +211,8 @@ impl Client {
             .map(move |server| (*server, self.pair_due((id, *server))))
     }
 
-    /// When a pair may be tried next. That nobody answers over an uplink which is held back is no
-    /// news, and lets nothing begin later.
+    /// When a pair may be tried next. On an uplink that is held back unanswered attempts delay
+    /// nothing: they are expected.
     fn pair_due(&self, pair: Pair) -> Instant {
         match self.is_held_back(pair.0) {
             true => self.pairs.rested(pair),
@@ -225,7 +220,7 @@ impl Client {
         }
     }
 
-    /// Gives up the oldest attempts where there would be too many with one more on `pair`.
+    /// Gives up the oldest attempts to make room for one more on `pair`.
     fn make_room(&mut self, now: Instant, pair: Pair) {
         let handshakes = |attempt: &Attempt| attempt.pair == pair && attempt.hello.is_none();
         self.drop_oldest(now, ATTEMPTS_PER_PAIR - 1, handshakes);
@@ -244,7 +239,6 @@ impl Client {
         }
     }
 
-    /// Ends all attempts that `which` tells.
     pub(super) fn drop_attempts(
         &mut self,
         now: Instant,
@@ -282,7 +276,6 @@ impl Client {
         }
     }
 
-    /// Takes what the server says to a hello.
     fn on_answer(&mut self, now: Instant, id: ConnectionId, message: Bytes) {
         let Some(pair) = self.attempts.get(&id).map(|attempt| attempt.pair) else { return };
         let refusal = match Control::parse(message) {
@@ -305,7 +298,7 @@ impl Client {
         self.rest(now, pair, Rejection::Refused, refusal);
     }
 
-    /// The server that is tried first does not take this client: another may.
+    /// The preferred server does not take this client: others may be tried.
     fn on_home_refused(&mut self, now: Instant, why: &str) {
         if self.has_choice() {
             self.choice.on_failure(now, self.choice.current(), &legible(why));
@@ -325,8 +318,7 @@ impl Client {
         }
     }
 
-    /// Lets a pair rest for its answer. Another address of the server may be tried over its uplink
-    /// at once.
+    /// Lets a pair rest for its answer. Another address may be tried over its uplink at once.
     pub(super) fn rest(&mut self, now: Instant, pair: Pair, rejection: Rejection, reason: String) {
         let reason = legible(&reason);
         let Some(rest) = self.pairs.rest(now, pair, rejection, reason.clone()) else { return };
@@ -338,7 +330,6 @@ impl Client {
         self.notify(now, Notice::Answer { uplink, server: pair.1, reason, rest, is_proven });
     }
 
-    /// Gives up attempts that passed the handshake and were not welcomed.
     pub(super) fn give_up_unwelcomed(&mut self, now: Instant) {
         let is_over = |attempt: &Attempt| attempt.hello.is_some_and(|at| now >= at + JOIN_TIMEOUT);
         let over: Vec<(ConnectionId, Pair)> = self
@@ -355,18 +346,16 @@ impl Client {
         }
     }
 
-    /// When [`Client::give_up_unwelcomed`] has something to do.
     pub(super) fn welcome_timeout(&self) -> Option<Instant> {
         self.attempts.values().filter_map(|attempt| Some(attempt.hello? + JOIN_TIMEOUT)).min()
     }
 
-    /// Makes a welcomed connection the session.
     pub(super) fn join(&mut self, now: Instant, welcomed: AcceptedConnection) {
         self.join_for(now, welcomed, None);
     }
 
-    /// Makes a welcomed connection the session; `moved`: why it takes the place of one with another
-    /// server, if it does.
+    /// Makes a welcomed connection the session; `moved` is the reason if it replaces one with
+    /// another server.
     pub(super) fn join_for(
         &mut self,
         now: Instant,
@@ -415,13 +404,12 @@ impl Client {
         });
         self.path_policies.clear();
         self.bind(id);
-        // By this the server learns which of the welcomed connections it is.
+        // This shows the server which of the welcomed connections is used.
         self.name_paths(id);
         self.apply_policies();
     }
 
-    /// Ends the session, and tries again after the rest that `after` asks for. Attempts beside it
-    /// live on.
+    /// Ends the session; attempts beside it live on. `after` decides how soon the next is tried.
     pub(super) fn leave(&mut self, now: Instant, reason: &str, after: After) {
         let may_switch = match after {
             After::Superseded => false,
@@ -476,14 +464,14 @@ impl Client {
             ids.sort_by_key(|id| self.heard_on != Some(*id));
         }
         for (position, id) in ids.into_iter().enumerate() {
-            // Thousands may have lost the same server at the same moment.
+            // Thousands of clients may have lost the same server at the same moment.
             let jitter = self.pairs.jitter(STAGGER_JITTER * (position as u32 + 1));
             let patience = if position > 0 { patience } else { Duration::ZERO };
             let stagger = stagger(position) + patience + jitter;
             if let Some(uplink) = self.uplinks.get_mut(&id) {
                 uplink.next_attempt = now + all_rest + stagger;
             }
-            // What the server said it would say over any uplink; another server might not.
+            // The server would say the same over any uplink; another server might not.
             if !rest.is_zero() {
                 self.pairs.rest_for(now, (id, current.pair.1), rest);
             }
@@ -496,7 +484,6 @@ impl Client {
     }
 }
 
-/// How soon a session that ended so may be followed by another.
 pub(super) fn after(reason: &CloseReason) -> After {
     match reason {
         CloseReason::ByPeer { code: UNUSED, .. } => After::Unused,
@@ -509,7 +496,7 @@ pub(super) fn after(reason: &CloseReason) -> After {
     }
 }
 
-/// What an attempt that ended so says of its pair; `None` if nobody has answered.
+/// What a closed attempt says of its pair; `None` if there was no answer.
 fn rejection_of(reason: &CloseReason) -> Option<Rejection> {
     match reason {
         CloseReason::Refused(_) => Some(Rejection::Refused),

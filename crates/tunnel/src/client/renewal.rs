@@ -1,4 +1,4 @@
-//! Another session with the same server, in the place of one that cannot be as it should.
+//! Replaces the session by another one with the same server, if it cannot take up a change.
 //!
 //! ```text
 //! other lanes ─► attempts, as in a race ─► welcomed ─► the former session is set aside: heard for a
@@ -6,8 +6,8 @@
 //!     └─ as those of the session after all ─► no more attempts
 //! ```
 //!
-//! The peer knows lanes by their numbers, and how they keep their order from their first packet on.
-//! Until the server welcomes, the session goes on as it is.
+//! The peer identifies lanes by their numbers, and fixes their ordering at the first packet. Until
+//! the server welcomes the new session, the present one goes on.
 
 use roadweave_proto::Instant;
 
@@ -15,7 +15,7 @@ use super::Client;
 use super::race::{AcceptedConnection, RACE_STAGGER};
 
 impl Client {
-    /// From now on the session is to have a successor, or none is needed any more.
+    /// Starts or stops looking for a successor of the session.
     pub(super) fn renew(&mut self, now: Instant, renews: bool) {
         let renewed = std::mem::replace(&mut self.renews, renews);
         if renewed && !renews {
@@ -33,7 +33,6 @@ impl Client {
         }
     }
 
-    /// The server has welcomed the successor of the session.
     pub(super) fn join_renewed(&mut self, now: Instant, welcomed: AcceptedConnection) {
         self.set_aside_session(now);
         for uplink in self.uplinks.values_mut() {

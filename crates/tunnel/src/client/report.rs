@@ -1,43 +1,43 @@
-//! What `roadweave show` tells of the ways to the server.
+//! The state of uplinks and server addresses for `roadweave show`.
 
 use roadweave_proto::{Instant, UplinkId};
 use serde::{Deserialize, Serialize};
 
 use super::{Client, Portal, Uplink};
 
-/// How one uplink does.
+/// The state of one uplink.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UplinkReport {
     /// The uplink's name.
     pub name: String,
-    /// Whether anything has come in over it since it is up.
+    /// Whether anything came in over it since it is up.
     pub heard: bool,
-    /// Its place among those that are tried first, while no round trip is measured: 0 is the first.
+    /// Its order among the uplinks while no round trip is measured; 0 is first.
     #[serde(default)]
     pub rank: u8,
-    /// That its network wants somebody to log in, so that it is held back.
+    /// The login page of its network, for which it is held back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub portal: Option<Portal>,
     /// The server's addresses that are tried over it.
     pub servers: Vec<PairReport>,
 }
 
-/// How one of the server's addresses does over one uplink.
+/// The state of one server address over one uplink.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PairReport {
     /// The address.
     pub server: String,
-    /// What is done on it now.
+    /// What is under way on it.
     pub state: PairState,
-    /// Attempts to connect that were begun.
+    /// Attempts to connect so far.
     pub attempts: u64,
-    /// For how long it is not tried, seconds.
+    /// How many seconds it is not tried.
     pub rest_seconds: Option<f64>,
-    /// What became of the last attempt or session that came to an end.
+    /// How the last finished attempt or session ended.
     pub last: Option<String>,
 }
 
-/// What is done on a pair of uplink and server address.
+/// The state of a pair of uplink and server address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PairState {
@@ -45,16 +45,16 @@ pub enum PairState {
     Session,
     /// A connection passed the handshake and waits for its welcome.
     Connected,
-    /// Attempts are under way, and nobody has answered.
+    /// Attempts are under way without an answer.
     Trying,
-    /// The pair is not tried for a while, because of its last answer.
+    /// The pair rests for its last answer.
     Resting,
     /// Nothing is under way.
     Idle,
 }
 
 impl Client {
-    /// The uplinks and how the server's addresses do over them.
+    /// The uplinks, and the state of the server's addresses over them.
     pub fn uplinks(&self, now: Instant) -> Vec<UplinkReport> {
         let report = |(id, uplink): (&UplinkId, &Uplink)| {
             let servers = self.servers_of(*id).iter();
@@ -97,7 +97,7 @@ impl Client {
         }
     }
 
-    /// Why there is no session, for a person to read; `None` if there is one.
+    /// Why there is no session, as text; `None` if there is one.
     pub fn why_no_session(&self, now: Instant) -> Option<String> {
         if self.current.is_some() {
             return None;

@@ -1,4 +1,4 @@
-//! What is done when no path of the session answers.
+//! What happens when no path of the session answers.
 
 use std::time::Duration;
 
@@ -9,43 +9,41 @@ use super::race::{AcceptedConnection, After, STABLE_AFTER};
 use super::{Client, Current};
 use crate::node::Node as _;
 
-/// How long all paths may be silent before a new connection is tried beside the old one.
+/// How long all paths may be silent before a connection is tried beside the session.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// For how long after a pause a new connection is tried as soon as all paths are silent.
+/// How long after a pause a connection is tried as soon as all paths are silent.
 const FAST_FAILOVER: Duration = Duration::from_secs(10);
-/// How long all paths must be silent at a time for a new connection to take over.
+/// How long all paths must be silent for a replacement to take over.
 const TAKEOVER_AFTER: Duration = Duration::from_secs(2);
-/// How long a session must answer to count as one that does again: longer than a keep-alive takes
-/// to find out.
+/// How long a session must answer to count as recovered: longer than a keep-alive takes to notice.
 const STEADY: Duration = Duration::from_secs(3);
-/// How long a new connection lets the old one answer, before it takes over.
+/// How long a replacement lets the session answer before it takes over.
 const REPLACEMENT_GRACE: Duration = Duration::from_millis(500);
 
-/// A session that has fallen silent, and has not answered for [`STEADY`] since: a network that lets
-/// a packet through now and then keeps it from being given up, and from being of use.
+/// A session that fell silent and has not answered for [`STEADY`] since. A network that lets a
+/// packet through now and then keeps such a session alive and useless.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flapping {
-    /// When it fell silent first.
     since: Instant,
-    /// Since when it answers, if it does now.
+    /// Since when it answers, if it does.
     answers: Option<Instant>,
 }
 
 impl Client {
-    /// Whether attempts are due: without a session, when nothing answers in it, or when it is to
-    /// have a successor.
+    /// Whether attempts are due: without a session, if it does not answer, or if it is to be
+    /// replaced.
     ///
     /// A path whose address changed while it was dead may never be validated again, and a server
-    /// may have lost the session without a reset that reaches us.
+    /// may have lost the session without a reset that arrives.
     pub(super) fn is_racing(&self, now: Instant) -> bool {
         let is_over = |flapping: Flapping| now >= self.race_begins(flapping.since);
         let silent = self.silent_since.is_some() && self.flapping.is_some_and(is_over);
         self.current.is_none() || self.replacement.is_none() && (silent || self.renews)
     }
 
-    /// This machine slept, or this program stood still, for `lasted` until `now`. The server may
-    /// have forgotten the session, and the uplinks may be in other networks: every path has to
-    /// answer anew, and nobody waits for one that does not.
+    /// This machine slept, or the process stood still, for `lasted` until `now`. The server may
+    /// have forgotten the session, and the uplinks may be in other networks: every path must answer
+    /// again, and failover is immediate.
     pub fn on_pause(&mut self, now: Instant, lasted: Duration) {
         self.fast_failover_until = now + FAST_FAILOVER;
         self.on_new_chance(now, None);
@@ -63,20 +61,17 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    /// When attempts beside a session may begin that is silent since then.
+    /// When attempts may begin beside a session that is silent since then.
     fn race_begins(&self, since: Instant) -> Instant {
         if since < self.fast_failover_until { since } else { since + SILENCE_MAX }
     }
 
-    /// When a welcomed connection takes over from a session that is silent since then.
     fn takeover(&self, replacement: &AcceptedConnection, silent_since: Instant) -> Instant {
         let takeover_after =
             if silent_since < self.fast_failover_until { Duration::ZERO } else { TAKEOVER_AFTER };
         (replacement.since + REPLACEMENT_GRACE).max(silent_since + takeover_after)
     }
 
-    /// Keeps track of whether the session answers, and lets a welcomed connection take over if it
-    /// does not.
     pub(super) fn watch_silence(&mut self, now: Instant) {
         let answers = |current: &Current| {
             let connection = self.endpoint.connection(current.id)?;
@@ -97,12 +92,12 @@ impl Client {
             .as_ref()
             .is_some_and(|replacement| now >= self.takeover(replacement, silent_since))
         {
-            // The replacement follows by itself.
+            // `leave` joins the replacement.
             self.leave(now, "the session does not answer any more", After::Silence);
         }
     }
 
-    /// The session answers now. If it goes on doing so, nothing is needed beside it.
+    /// A session that goes on answering needs nothing beside it.
     fn on_answers(&mut self, now: Instant) {
         let Some(flapping) = &mut self.flapping else { return };
         let answers = *flapping.answers.get_or_insert(now);
@@ -120,7 +115,7 @@ impl Client {
     }
 
     /// A network that lets a session begin and nothing more would win every race: the next attempt
-    /// on it begins later. Asked once.
+    /// on it is delayed. Runs once per session.
     fn doubt_young_session(&mut self, now: Instant) {
         let Some(current) = &mut self.current else { return };
         if std::mem::replace(&mut current.doubted, true) {
@@ -135,7 +130,6 @@ impl Client {
         }
     }
 
-    /// When the silence of the session asks for something.
     pub(super) fn silence_timeout(&self) -> Option<Instant> {
         let Flapping { since, answers } = self.flapping?;
         if let Some(answers) = answers {

@@ -1,4 +1,4 @@
-//! A speed test: what each uplink carries to the server and back, one after another, then all
+//! A speed test: what each uplink carries to the server and back, one after the other, then all
 //! together.
 //!
 //! ```text
@@ -6,9 +6,9 @@
 //!                   └─ left out: no path, metered       ▲──────────────────────────────────────┘
 //! ```
 //!
-//! It runs within the session that there is, over its paths, under their congestion control, in
-//! the room that lanes leave. It ends with the session, when the server says nothing, and when
-//! nobody asks for its report any more.
+//! It runs within the session, over its paths, under their congestion control, in the room that
+//! lanes leave. It ends with the session, when the server does not answer, and when its report is
+//! no longer polled.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,16 +27,16 @@ mod report;
 
 pub use report::{LoadReport, SpeedtestError, SpeedtestReport, SpeedtestRow, SpeedtestState};
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpeedtestPlan {
-    /// The uplinks, by their names; all if there is none.
+    /// The uplinks' names; all if empty.
     pub uplinks: Vec<String>,
-    /// For how long in each direction, at most [`SPEEDTEST_MAX`].
+    /// The time in each direction, at most [`SPEEDTEST_MAX`].
     pub duration: Duration,
-    /// The most bytes that all of it may take, headers counted.
+    /// The most bytes that the whole test may use, headers included.
     pub bytes_max: u64,
-    /// Whether uplinks are measured that are metered, or have a cap, and are not named.
+    /// Whether to measure uplinks that are metered or capped and not named.
     pub metered: bool,
 }
 
@@ -51,9 +51,8 @@ pub(super) struct SpeedtestRun {
     bytes_left: u64,
     steps: VecDeque<Step>,
     running: Option<Running>,
-    /// When the next step begins.
     next_at: Instant,
-    /// When somebody wanted to know of it last.
+    /// When the report was polled last.
     asked_at: Instant,
     report: SpeedtestReport,
 }
@@ -70,26 +69,22 @@ struct Step {
 struct Running {
     step: Step,
     test: TestId,
-    /// The most bytes that it may take.
     bytes: u64,
     phase: Phase,
-    /// When the server must have said something.
+    /// The deadline of the server's next message.
     until: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// The server was asked.
     Asked,
-    /// Load is under way.
     Loading,
-    /// All of it was sent; the server says what came.
+    /// All was sent; the server reports what came.
     Sent(LoadCounts),
 }
 
 impl Client {
-    /// Begins to measure; [`Client::speedtest`] tells how it goes. What was measured before is
-    /// forgotten.
+    /// Starts a test and forgets the last one; [`Client::speedtest`] reports its progress.
     ///
     /// # Errors
     /// When there is no session, another test is under way, or nothing is left to measure.
@@ -129,19 +124,20 @@ impl Client {
         Ok(())
     }
 
-    /// How the last test goes, or has gone; `None` before the first. One that nobody asks for ends.
+    /// The report of the running or last test; `None` before the first. A test that is not polled
+    /// ends.
     pub fn speedtest(&mut self, now: Instant) -> Option<SpeedtestReport> {
         let run = self.speedtest.as_mut()?;
         run.asked_at = now;
         Some(run.report.clone())
     }
 
-    /// Ends the test that is under way, if one is.
+    /// Stops the running test, if any.
     pub fn stop_speedtest(&mut self, now: Instant) {
         self.fail_speedtest(now, "it was stopped");
     }
 
-    /// A row for each uplink, and the path of each that is measured.
+    /// A row for each uplink, and the path to measure.
     fn speedtest_rows(
         &self,
         plan: &SpeedtestPlan,
@@ -196,7 +192,6 @@ impl Client {
         })
     }
 
-    /// Does what is due of a test.
     pub(super) fn tend_speedtest(&mut self, now: Instant) {
         let Some(run) = self.speedtest.as_mut() else { return };
         if run.report.state != SpeedtestState::Running {
@@ -217,7 +212,7 @@ impl Client {
         }
     }
 
-    /// Asks the server for the next step, or is done.
+    /// Asks the server for the next step, or finishes.
     fn begin_step(&mut self, now: Instant) {
         let Some(run) = self.speedtest.as_mut() else { return };
         let steps = run.steps.len() as u64;
@@ -240,7 +235,7 @@ impl Client {
         if bounds.direction == LoadDirection::Down
             && let Some(current) = &mut self.current
         {
-            // It may overtake the word that grants it.
+            // Load may overtake the message that grants it.
             let (duration, bytes) = (bounds.duration, bounds.bytes);
             let until = now + ANSWER_MAX + duration + LATE_MAX;
             current.session.expect_load(now, LoadExpected { test, duration, bytes, until });
@@ -248,7 +243,6 @@ impl Client {
         self.send_control(connection, &Control::Speedtest(Speedtest { test, word }));
     }
 
-    /// Takes what the server says of a test.
     pub(super) fn on_speedtest(&mut self, now: Instant, said: Speedtest) {
         let Speedtest { test, word } = said;
         let running = self.speedtest.as_mut().and_then(|run| run.running.as_mut());
@@ -282,7 +276,7 @@ impl Client {
     fn on_refused(&mut self, now: Instant, why: TestRefusal) {
         let Some(run) = self.speedtest.as_mut() else { return };
         match why {
-            // It went between the question and the answer.
+            // It was closed between the question and the answer.
             TestRefusal::UnknownPath => {
                 if let Some(running) = run.running.take() {
                     run.report.rows[running.step.row].left_out = Some("its path is gone".into());
@@ -295,7 +289,7 @@ impl Client {
         }
     }
 
-    /// Takes what the session has sent or received of the step.
+    /// Takes what the session has sent or received for the step.
     fn take_load(&mut self, now: Instant) {
         let Some(current) = &mut self.current else { return };
         let (sent, received) = (current.session.take_sent_load(), current.session.poll_load(now));
@@ -357,7 +351,6 @@ impl Client {
         self.fail_speedtest(now, why);
     }
 
-    /// Ends the test, if it is under way.
     fn fail_speedtest(&mut self, now: Instant, why: &str) {
         let Some(run) = self.speedtest.as_mut() else { return };
         if run.report.state != SpeedtestState::Running {
@@ -382,7 +375,6 @@ impl Client {
         }
     }
 
-    /// When [`Client::tend_speedtest`] has something to do.
     pub(super) fn speedtest_timeout(&self) -> Option<Instant> {
         let run = self.speedtest.as_ref()?;
         let is_running = run.report.state == SpeedtestState::Running;
@@ -391,7 +383,7 @@ impl Client {
     }
 }
 
-/// What is to be done, and whether all paths together are among it.
+/// The steps, and whether all paths together are among them.
 struct Steps {
     steps: VecDeque<Step>,
     all: bool,
@@ -416,15 +408,15 @@ fn steps(paths: &[Option<PathId>]) -> Steps {
 }
 
 const METERED: &str = "it is metered; --uplink or --metered measures it all the same";
-/// How long a server has to answer.
+/// How long the server has to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// A test of which nobody wants to know for so long is nobody's.
+/// A test is abandoned if its report is not polled for this long.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);
-/// With fewer bytes nothing can be told of a direction.
+/// With fewer bytes a direction cannot be measured.
 const STEP_BYTES_MIN: u64 = 250_000;
-/// Between two steps, until the queues of links are empty.
+/// The pause between two steps, for the queues of links to drain.
 const REST: Duration = Duration::from_millis(500);
-/// A test is short that has sent for less than this share of its time: bytes have ended it.
+/// A step is short if it sent for less than this share of its time: a limit of bytes ended it.
 const SHORT: f64 = 0.9;
 
 #[cfg(test)]

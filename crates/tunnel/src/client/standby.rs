@@ -1,5 +1,5 @@
-//! A connection to another server, which waits beside the session and takes over when the session's
-//! server is gone, or asks its client to go.
+//! A connection to another server that waits beside the session, and takes over when the session's
+//! server is gone or asks its client to go.
 //!
 //! ```text
 //! candidate of another site ─► attempts, an uplink after the other ─► hello, standby ─► welcomed:
@@ -11,15 +11,15 @@
 //!        └─ the session answers ─► nothing moves
 //! ```
 //!
-//! Where another would wait better it is asked beside the one that waits, which stays until that
-//! other has welcomed: what was measured nobody has signed.
+//! If another candidate would be a better standby, it is asked while the present one stays, until
+//! it has welcomed: measurements are not authenticated.
 //!
-//! What the session's server owes is counted from when the answered question was asked: from then
-//! on the networks work for certain, and it is asked at the same moments over the same uplinks. So
-//! the end of a tunnel, where one of the two has to be heard first, moves nobody; nor do minutes
-//! without coverage count as a failure of those that were tried meanwhile. Where little is
-//! sent a server answers over the path that was the fastest until it finds it dead, which takes as
-//! long as nothing coming in was usual: then the 200 ms are up to 2.5 s.
+//! The 200 ms count from when the answered question was asked. From then on the networks work for
+//! certain, and the session's server is asked at the same moments over the same uplinks. So the end
+//! of a tunnel, where one of the two is heard first, causes no move, and minutes without coverage
+//! are no failures of candidates tried meanwhile. A server that receives little answers over the
+//! formerly fastest path until it finds it dead, which takes as long as its usual pause between
+//! packets: then the 200 ms become up to 2.5 s.
 
 mod switch;
 
@@ -36,62 +36,60 @@ use super::pairs::{Pair, Rejection};
 use super::race::AcceptedConnection;
 use super::{Client, MTU_MIN};
 
-/// The connection that waits, or what is done to have one.
+/// The connection that waits, or the attempts to get one.
 #[derive(Debug, Default)]
 pub(super) struct Standby {
     /// The candidate that waits, or that is asked to while none does.
     target: Option<usize>,
-    /// The candidate that is asked to take the place of the one that waits.
+    /// The candidate that is asked to replace the one that waits.
     challenger: Option<usize>,
-    /// Since when the one that is asked is.
+    /// When the present attempts began.
     began: Instant,
     attempts: BTreeMap<ConnectionId, Attempt>,
     next_attempt: Instant,
     /// Counts attempts: the next goes over another uplink, and then to another address.
     turn: usize,
-    /// The connection that was welcomed.
     ready: Option<AcceptedConnection>,
-    /// When an uplink without a path gets a new try.
+    /// When an uplink without a path is tried again.
     next_path: BTreeMap<UplinkId, Instant>,
     goal: Option<Goal>,
     question: Option<Question>,
-    /// When the last take-overs from silent servers were.
+    /// When sessions were taken over from silent servers.
     takeovers: VecDeque<Instant>,
-    /// The rounds of measuring after which the target was chosen.
+    /// The round of measurement after which the target was chosen.
     rounds: u64,
 }
 
-/// The client goes to the standby as soon as it can.
+/// A pending move to the standby.
 #[derive(Clone, Debug)]
 struct Goal {
     why: String,
-    /// The candidate that it is about; `None`: any is better than the one that the client is with.
+    /// The candidate that it applies to; `None` for any.
     only: Option<usize>,
 }
 
-/// Whose fault it is that a target is of no use.
+/// Why a target failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// The target has proved who it is, and does not want the client, or something is wrong with
-    /// it.
+    /// The target proved its identity, and refuses or is unusable.
     Its,
-    /// The target has not answered since then; nor has anybody else, perhaps.
+    /// The target has not answered since; perhaps no other server has.
     Silence { since: Instant },
 }
 
-/// The question whether the server of the session is alive.
+/// Asks both servers whether the session's server is alive.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     first: Instant,
     asked_session: Instant,
     asked_standby: Instant,
-    /// Since when it has not answered.
+    /// Since when the standby has not answered.
     quiet_since: Instant,
-    /// From when on the networks work for certain, once it has answered.
+    /// From when on the networks work for certain, once the standby has answered.
     alive_since: Option<Instant>,
 }
 
-/// A connection that was not welcomed yet.
+/// A connection that is not welcomed yet.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     pair: Pair,
@@ -99,7 +97,6 @@ struct Attempt {
 }
 
 impl Standby {
-    /// The candidate that waits, or that is asked to while none does.
     pub(super) fn target(&self) -> Option<usize> {
         self.target
     }
@@ -109,17 +106,16 @@ impl Standby {
         self.challenger.or(self.target.filter(|_| self.ready.is_none()))
     }
 
-    /// Whether it would take a session over at once.
     pub(super) fn is_ready(&self) -> bool {
         self.ready.is_some()
     }
 
-    /// Whether it has answered what it was asked since the session is silent.
+    /// Whether it has answered since the session is silent.
     pub(super) fn has_answered(&self) -> bool {
         self.question.is_some_and(|question| question.alive_since.is_some())
     }
 
-    /// The candidates are others: `place` tells where each of those is now that stay.
+    /// The candidates changed: `place` maps the index of each to its new one, if it stays.
     pub(super) fn on_candidates(&mut self, place: impl Fn(usize) -> Option<usize>) {
         self.target = self.target.and_then(&place);
         self.challenger = self.challenger.and_then(&place);
@@ -131,7 +127,6 @@ impl Standby {
         }
     }
 
-    /// The client need not leave its server any more.
     pub(super) fn forget_goal(&mut self) {
         self.goal = None;
     }
@@ -142,12 +137,10 @@ impl Standby {
 }
 
 impl Client {
-    /// Whether there is more than one server to choose from.
     pub(super) fn has_choice(&self) -> bool {
         self.config.candidates.len() > 1
     }
 
-    /// Keeps a standby, and lets it take over when it is time.
     pub(super) fn tend_standby(&mut self, now: Instant) {
         if !self.has_choice() {
             return;
@@ -161,7 +154,7 @@ impl Client {
         }
         self.open_standby_paths(now);
         if self.current.is_none() && self.standby.question.is_none() {
-            // It was welcomed since there is no session, or that was not lost in silence.
+            // There was no session when it was welcomed, or the session did not end in silence.
             if now >= self.home_first_until {
                 self.switch(now, "there was no session");
             }
@@ -170,7 +163,6 @@ impl Client {
         self.ask_standby(now);
     }
 
-    /// When [`Client::tend_standby`] has something to do.
     pub(super) fn standby_timeout(&self) -> Option<Instant> {
         if !self.has_choice() {
             return None;
@@ -203,7 +195,6 @@ impl Client {
         asks.into_iter().chain(takes).chain(paths).chain(alone).chain(tries).min()
     }
 
-    /// Looks which candidate is to wait.
     fn choose_target(&mut self, now: Instant) {
         if self.current.is_none() && now < self.home_first_until {
             return;
@@ -237,12 +228,12 @@ impl Client {
         }
     }
 
-    /// Whether no server serves the client now, for all that it knows.
+    /// Whether no server serves the client now, as far as it knows.
     fn is_without_server(&self) -> bool {
         self.current.is_none() || self.silent_since.is_some()
     }
 
-    /// From now on `candidate` is to wait; who waits already does so until it is welcomed.
+    /// Asks `candidate` to wait; the present standby stays until it is welcomed.
     fn want(&mut self, now: Instant, candidate: usize, reason: &str) {
         let Standby { target, challenger, ready, .. } = &self.standby;
         if [*target, *challenger].contains(&Some(candidate)) {
@@ -256,7 +247,6 @@ impl Client {
         (self.standby.began, self.standby.next_attempt, self.standby.turn) = (now, now, 0);
     }
 
-    /// Nobody is asked any more to take the place of the one that waits.
     pub(super) fn drop_challenger(&mut self, now: Instant, reason: &str) {
         if self.standby.challenger.take().is_some() {
             for id in std::mem::take(&mut self.standby.attempts).into_keys() {
@@ -265,7 +255,7 @@ impl Client {
         }
     }
 
-    /// From now on `target` is to wait; who did so is let go.
+    /// Replaces the target; connections to the former one are closed.
     pub(super) fn retarget(&mut self, now: Instant, target: Option<usize>, reason: &str) {
         let ids: Vec<ConnectionId> = self.standby.attempts.keys().copied().collect();
         let ready = self.standby.ready.take().map(|ready| ready.id);
@@ -285,7 +275,7 @@ impl Client {
         };
     }
 
-    /// Who is asked to wait is of no use. Beside one that waits nobody is asked then.
+    /// Gives up the candidate that is asked to wait; a challenger gets no successor.
     fn give_up_tried(&mut self, now: Instant, why: &str, fault: Fault) {
         let Some(challenger) = self.standby.challenger else {
             return self.give_up_target(now, why, fault);
@@ -294,7 +284,7 @@ impl Client {
         self.drop_challenger(now, "it is of no use");
     }
 
-    /// Where nobody was heard meanwhile it was the networks.
+    /// A try in silence is a failure only if something else was heard meanwhile.
     fn blame(&mut self, now: Instant, candidate: usize, why: &str, fault: Fault) {
         match fault {
             Fault::Silence { since } if self.last_heard <= since => {
@@ -304,17 +294,16 @@ impl Client {
         }
     }
 
-    /// The target is of no use: another one is tried.
+    /// Gives up the target and chooses another.
     fn give_up_target(&mut self, now: Instant, why: &str, fault: Fault) {
         let Some(target) = self.standby.target else { return };
         self.blame(now, target, why, fault);
-        // What it was to be for does not hold for the next one.
+        // A move to this candidate does not apply to the next one.
         self.standby.goal.take_if(|goal| goal.only.is_some());
         self.retarget(now, None, "it is of no use");
         self.choose_target(now);
     }
 
-    /// Begins attempts on the candidate that is asked to wait, one after the other.
     fn try_target(&mut self, now: Instant) {
         let Some(target) = self.standby.tried() else { return };
         if now >= self.standby.began + TARGET_PATIENCE {
@@ -347,7 +336,6 @@ impl Client {
         }
     }
 
-    /// Handles what a connection has to tell that is no session yet.
     pub(super) fn on_standby_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
         let is_ready = self.standby.ready.as_ref().is_some_and(|ready| ready.id == id);
         match event {
@@ -371,7 +359,7 @@ impl Client {
             Event::Closed(reason) => {
                 let Some(Attempt { pair, .. }) = self.standby.attempts.remove(&id) else { return };
                 match reason {
-                    // The server has proved to be it.
+                    // The server has proved its identity.
                     CloseReason::Refused(_) => {
                         self.give_up_tried(now, &reason.to_string(), Fault::Its);
                     }
@@ -418,8 +406,8 @@ impl Client {
         }
     }
 
-    /// The uplinks that a standby is kept on: all while there is no server, since nobody knows then
-    /// which of them carries.
+    /// The uplinks that a standby is kept on: all while no server answers, since any of them may be
+    /// the one that works.
     fn standby_uplinks(&self) -> Vec<UplinkId> {
         match self.is_without_server() {
             true => self.open_uplinks().map(|(id, _)| *id).collect(),
@@ -427,8 +415,7 @@ impl Client {
         }
     }
 
-    /// The uplinks that cost nothing by the byte, unless there is none or none of them carries the
-    /// session: all then.
+    /// The uplinks that cost nothing by the byte; all if there is none or none carries the session.
     pub(super) fn frugal_uplinks(&self) -> Vec<UplinkId> {
         let free = self.unmetered_uplinks();
         let is_of_use = match self.current.as_ref().filter(|_| self.silent_since.is_none()) {
@@ -441,7 +428,7 @@ impl Client {
         if is_of_use { free } else { self.open_uplinks().map(|(id, _)| *id).collect() }
     }
 
-    /// The uplinks without a cap that are not for the worst case alone.
+    /// The uplinks without a cap and without backup priority.
     fn unmetered_uplinks(&self) -> Vec<UplinkId> {
         let is_free = |name: &str| {
             self.policies
@@ -452,7 +439,7 @@ impl Client {
         uplinks.map(|(id, _)| *id).collect()
     }
 
-    /// Opens a path over each uplink, so that all of them carry at once when it takes over.
+    /// Opens a path over each uplink, so that all of them carry at once after a take-over.
     fn open_standby_paths(&mut self, now: Instant) {
         let uplinks = self.standby_uplinks();
         let Some(AcceptedConnection { id, pair, .. }) = &self.standby.ready else { return };
@@ -462,7 +449,7 @@ impl Client {
         let mut gone = Vec::new();
         for path in connection.paths() {
             let Some(uplink) = path.uplink else { continue };
-            // One that was needed for a while, and so soon may be again.
+            // A path that was needed recently may be needed again.
             let is_young = self.standby.next_path.get(&uplink).is_some_and(|until| *until > now);
             let is_spare = carries && !is_kept(path) && !is_young;
             if is_spare || !self.uplinks.contains_key(&uplink) {
@@ -485,15 +472,12 @@ impl Client {
     }
 }
 
-/// How often a standby says something: address translators forget a binding after 30 s.
+/// The keep-alive interval: address translators forget a binding after 30 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(25);
 /// How long a candidate has to welcome.
 const TARGET_PATIENCE: Duration = Duration::from_secs(10);
-/// The time between two attempts on a candidate.
 const ATTEMPT_STAGGER: Duration = Duration::from_millis(250);
-/// Attempts under way at most.
 const ATTEMPTS_MAX: usize = 8;
 /// Addresses of a candidate that are tried over one uplink.
 const ADDRESSES_MAX: usize = 8;
-/// How often an uplink without a path gets a new try.
 const PATH_RETRY: Duration = Duration::from_secs(5);

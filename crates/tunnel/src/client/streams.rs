@@ -1,4 +1,4 @@
-//! The client's streams: they outlive a session, and end with what their far end knows of them.
+//! The client's streams: they outlive a session, and end when their far end has forgotten them.
 //!
 //! ```text
 //! server ─ welcome: what it calls them ───────────────────────────────────────► they go on, or anew
@@ -6,8 +6,8 @@
 //!         welcome: no word of it ─► none
 //! ```
 //!
-//! With a proxy the far end is the tenant's anchor, by whichever proxy: until that has answered
-//! they wait, as they do without a session.
+//! With a proxy the far end is the tenant's anchor, through any proxy. Until it has answered,
+//! streams wait as they do without a session.
 
 use std::collections::BTreeMap;
 
@@ -23,28 +23,24 @@ use crate::lane::LaneConfig;
 use crate::session::StreamTurn;
 use crate::streams::{KEPT_FOR, StreamsConfig, StreamsOwner};
 
-/// The far end of streams, and what it calls them.
+/// The far end of streams, and its epoch.
 pub(super) type FarEnd = (PublicKey, StreamsEpoch);
 
-/// The streams of a client that may open some.
 #[derive(Debug)]
 pub(super) struct ClientStreams {
     config: StreamsConfig,
     streams: Streams,
     owner: StreamsOwner,
-    /// Whom they are with, and what that end calls them.
     with: Option<FarEnd>,
     /// Whether the session carries them: their far end is known.
     is_carried: bool,
-    /// What they are called towards each far end.
+    /// The epoch offered to each far end.
     epochs: BTreeMap<PublicKey, StreamsEpoch>,
     next_epoch: u64,
-    /// Since when there is no session, if so.
     away_since: Option<Instant>,
 }
 
 impl ClientStreams {
-    /// No streams yet; names count from `first`.
     pub(super) fn new(config: StreamsConfig, first: u64) -> Self {
         Self {
             streams: Streams::new(config.bounds(Side::Client)),
@@ -58,8 +54,7 @@ impl ClientStreams {
         }
     }
 
-    /// What the far end of `key` is told of the streams with it: it has heard of no others by that
-    /// name.
+    /// What to offer to the far end of `key`: it knows no other streams by this epoch.
     pub(super) fn offer(&mut self, key: PublicKey) -> StreamsOffer {
         let epoch = *self.epochs.entry(key).or_insert_with(|| {
             self.next_epoch = self.next_epoch.wrapping_add(1);
@@ -68,7 +63,7 @@ impl ClientStreams {
         StreamsOffer { epoch, takes_priorities: true, takes_early: true }
     }
 
-    /// The session leads to the far end of `key`, which says this of the streams, if it takes any.
+    /// The session leads to the far end of `key`, which takes streams as `named`, if any.
     fn on_session(&mut self, now: Instant, key: PublicKey, named: Option<StreamsOffer>) {
         let with = named.map(|offer| (key, offer.epoch));
         (self.away_since, self.is_carried) = (None, true);
@@ -89,28 +84,26 @@ impl ClientStreams {
         self.streams = Streams::new(self.config.bounds(Side::Client));
     }
 
-    /// There is a session, or none: streams wait for one that carries them as long as those of the
-    /// far end do. Whether they are over.
+    /// Streams without a session that carries them wait as long as those of the far end do. Returns
+    /// whether they are over.
     pub(super) fn tend(&mut self, now: Instant, has_session: bool) -> bool {
         self.is_carried &= has_session;
         let Some((key, _)) = self.with.filter(|_| !self.is_carried) else { return false };
         let is_over = now.since(*self.away_since.get_or_insert(now)) >= KEPT_FOR;
         if is_over {
             self.away_since = None;
-            // The far end may have those of this name still.
+            // The far end may still have streams of this epoch.
             self.epochs.remove(&key);
             self.begin_anew(None);
         }
         is_over
     }
 
-    /// When [`ClientStreams::tend`] ends them.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.away_since.map(|since| since + KEPT_FOR)
     }
 
-    /// Whether the server has broken the rules of all streams, which can go on no more then; their
-    /// name is given up.
+    /// Whether the server broke the rules of all streams, which ends them; their epoch is given up.
     pub(super) fn is_violated(&mut self) -> bool {
         let is_violated = self.streams.violation().is_some();
         if let Some((key, _)) = self.with.filter(|_| is_violated) {
@@ -119,13 +112,12 @@ impl ClientStreams {
         is_violated
     }
 
-    /// The streams, for a turn of a session that carries them.
     pub(super) fn turn(&mut self) -> Option<StreamTurn<'_>> {
         let with = self.with.filter(|_| self.is_carried);
         with.map(|_| StreamTurn::new(&mut self.streams, None))
     }
 
-    /// The streams, if they are those of a session that another one has followed.
+    /// The streams, if they are those of a former session `with` this far end.
     pub(super) fn turn_of(&mut self, with: Option<FarEnd>) -> Option<StreamTurn<'_>> {
         let is_theirs = with.is_some() && self.with == with;
         is_theirs.then(|| StreamTurn::new(&mut self.streams, None))
@@ -133,10 +125,9 @@ impl ClientStreams {
 }
 
 impl Client {
-    /// The streams, if the server takes any, with all that has come for them; those before are over
-    /// when their owner is another.
-    ///
-    /// They live on while there is no session, and wait. [`Node::handle_timeout`] sends what was
+    /// The streams with everything that came for them, if the server takes any. When the owner
+    /// changes, the former streams are over. Without a session streams wait.
+    /// [`Node::handle_timeout`] sends what was written.
     /// written.
     ///
     /// [`Node::handle_timeout`]: crate::Node::handle_timeout
@@ -150,28 +141,27 @@ impl Client {
         Some((carried.owner, &mut carried.streams))
     }
 
-    /// Ends streams that have waited too long for a session, and a session whose server has broken
-    /// the rules of all its streams: others begin with the next one.
+    /// Ends streams that waited too long for a session, and a session whose server broke the rules
+    /// of all its streams.
     pub(super) fn tend_streams(&mut self, now: Instant) {
         let has_session = self.current.is_some();
         let Some(carried) = &mut self.streams else { return };
         let is_over = carried.tend(now, has_session);
         if has_session && is_over {
-            // Frames of those that are over may be under way in it.
+            // Frames of the ended streams may be under way in it.
             self.leave(now, "the anchor says nothing of streams", After::Backoff);
         } else if has_session && carried.is_violated() {
             self.leave(now, "the far end broke the rules of streams", After::Backoff);
         }
     }
 
-    /// The lane for streams of a session with a server that takes or relays them.
+    /// The lane for streams, if the server takes or relays them.
     pub(super) fn stream_lane(&self, welcome: &Welcome) -> Option<LaneConfig> {
         let is_used = welcome.streams.is_some() || welcome.relays;
         let carried = self.streams.as_ref().filter(|_| is_used);
         carried.map(|carried| carried.config.lane())
     }
 
-    /// There is another session.
     pub(super) fn begin_streams(&mut self, now: Instant) {
         let Some(Current { id, welcome, far_end, .. }) = &mut self.current else { return };
         let (id, key) = (*id, self.endpoint.connection(*id).and_then(Connection::peer));
@@ -190,8 +180,8 @@ impl Client {
         }
     }
 
-    /// By a proxy the anchor says this of the streams, if it takes any. Within a session it says
-    /// the same again when the leg between the two is a new one.
+    /// A proxy reports the anchor's epoch of the streams, if it takes any. It repeats that when its
+    /// leg to the anchor is new.
     pub(super) fn on_far_end(&mut self, now: Instant, named: Option<StreamsOffer>) {
         let Some(Current { welcome, far_end, .. }) = &mut self.current else { return };
         let anchor = welcome.anchor.as_ref().filter(|_| welcome.relays);

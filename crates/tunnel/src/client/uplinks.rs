@@ -1,4 +1,4 @@
-//! The uplinks that a client has, and the addresses of servers that are tried over each.
+//! The uplinks of a client, and the addresses of servers tried over each.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::race::RACE_STAGGER;
 use super::{Candidate, Client, Uplink};
 use crate::node::Node as _;
 
-/// For how long after it has come an uplink waits for others that come, at most.
+/// How long after it came an uplink waits for others that come, at most.
 const PUT_OFF_MAX: Duration = Duration::from_millis(800);
 
 impl Client {
-    /// An uplink is there and has an address. Call it again when its address has changed.
+    /// Adds an uplink that has an address. Call it again when the address has changed.
     pub fn add_uplink(&mut self, now: Instant, id: UplinkId, name: &str) {
         let rank = self.ranks.get(name).copied().unwrap_or(0);
         let is_earlier = |id: &&UplinkId| !self.is_held_back(**id) && self.rank_of(**id) <= rank;
@@ -43,14 +43,14 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    /// Things may be different from now on over `uplink`, or over all: attempts begin soon again.
+    /// Conditions over `uplink`, or over all, may have changed: attempts begin soon again.
     pub(super) fn on_new_chance(&mut self, now: Instant, uplink: Option<UplinkId>) {
         self.pairs.reset_backoff(now, uplink);
         self.patience.on_sign_of_life();
     }
 
-    /// Another uplink of this rank is there: those of a higher one that have not begun yet begin
-    /// later, and not ever later where one comes and goes.
+    /// A new uplink of this rank delays those of a higher one that have not begun, by
+    /// [`PUT_OFF_MAX`] in total at most, even if it comes and goes.
     fn put_off_race(&mut self, now: Instant, rank: u8) {
         let later: Vec<UplinkId> =
             self.uplinks.keys().copied().filter(|id| self.rank_of(*id) > rank).collect();
@@ -62,8 +62,8 @@ impl Client {
         }
     }
 
-    /// The first candidate's addresses are others from now on, for all uplinks that
-    /// [`Client::set_servers_of`] has told nothing of; a session that is up lives on.
+    /// Sets the first candidate's addresses, for uplinks without addresses of
+    /// [`Client::set_servers_of`]. A session lives on.
     pub fn set_servers(&mut self, now: Instant, servers: Vec<SocketAddr>) {
         if self.config.candidates[0].addresses != servers {
             self.patience.on_sign_of_life();
@@ -73,11 +73,10 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    /// From now on `servers` are the addresses of the candidate with `key` for one uplink, and its
-    /// own count for the others only: a name that was looked up over an uplink says nothing of the
-    /// others. With no address, its own count for it again.
+    /// Sets the addresses of the candidate with `key` for one uplink only: a name that was looked
+    /// up over one uplink says nothing about others. Without any, the candidate's own count again.
     ///
-    /// The uplink need not be there yet; what is known of it is forgotten with it.
+    /// The uplink need not exist yet; its addresses are forgotten with it.
     pub fn set_servers_of(
         &mut self,
         now: Instant,
@@ -102,12 +101,11 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    /// The addresses that are tried over `uplink`, of the server that the client is with.
+    /// The addresses of the current server that are tried over `uplink`.
     pub fn servers_of(&self, uplink: UplinkId) -> &[SocketAddr] {
         self.addresses_of(self.choice.current(), uplink)
     }
 
-    /// Forgets what is known of pairs that are none any more.
     pub(super) fn forget_pairs(&mut self) {
         let Self { uplinks, servers_of, config, pairs, .. } = self;
         pairs.retain(|(uplink, server)| {
@@ -118,7 +116,7 @@ impl Client {
         });
     }
 
-    /// An uplink is gone; its path is closed, unless it is the last.
+    /// Removes an uplink; its path is closed, unless it is the last.
     pub fn remove_uplink(&mut self, now: Instant, id: UplinkId) {
         self.servers_of.retain(|(_, uplink), _| *uplink != id);
         self.uplinks.remove(&id);

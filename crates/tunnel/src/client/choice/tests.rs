@@ -1,4 +1,4 @@
-//! Whom a client goes to, and that it does not go to and fro.
+//! Which server a client goes to, and that it does not oscillate.
 
 use proptest::prelude::*;
 use roadweave_identity::Identity;
@@ -24,8 +24,8 @@ fn uplinks(weights: &[u64]) -> BTreeMap<UplinkId, u64> {
     (0..).map(UplinkId).zip(weights.iter().copied()).collect()
 }
 
-/// Lets rounds happen until `end`; `rtt` tells what a probe to a candidate over an uplink finds.
-/// Does what is wished, and returns when that was.
+/// Runs rounds until `end`; `rtt` is the outcome of a probe to a candidate over an uplink. Makes
+/// the moves that are wished for, and returns when.
 fn run(
     choice: &mut Choice,
     weights: &[u64],

@@ -1,48 +1,48 @@
-//! What a speed test has to tell.
+//! The report of a speed test.
 
 use std::time::Duration;
 
 use roadweave_proto::wire::{LoadCounts, LoadDirection, TestRefusal};
 use serde::{Deserialize, Serialize};
 
-/// How a speed test goes.
+/// The state of a speed test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpeedtestState {
     /// It is under way.
     #[default]
     Running,
-    /// All is measured.
+    /// Everything is measured.
     Done,
-    /// It ended before that; what was measured by then is told.
+    /// It ended early; the report has what was measured by then.
     Failed,
 }
 
-/// A speed test: what is measured so far.
+/// The report of a speed test so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpeedtestReport {
-    /// Whether it is over.
+    /// The state of the test.
     pub state: SpeedtestState,
-    /// Why it ended too early.
+    /// Why it ended early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What is being measured, for a person to read.
+    /// What is being measured, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_way: Option<String>,
     /// The address of the server.
     pub server: String,
-    /// Bytes that it has taken, about: headers are counted by a constant.
+    /// Bytes that the test used, about: headers are counted by a constant.
     pub used_bytes: u64,
-    /// An uplink each; then all together, if several were measured.
+    /// One for each uplink; then one for all together, if several were measured.
     pub rows: Vec<SpeedtestRow>,
 }
 
-/// What is measured of an uplink, or of all together.
+/// The results of one uplink, or of all together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpeedtestRow {
-    /// The uplink; without one these are all that were measured, together.
+    /// The uplink's name; `None` for all together.
     pub uplink: Option<String>,
-    /// Why it is not measured, if it is not.
+    /// Why it is not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
     /// The least round trip of the seconds before the test, milliseconds.
@@ -53,33 +53,32 @@ pub struct SpeedtestRow {
     pub up: Option<LoadReport>,
 }
 
-/// What one direction carried.
+/// The results of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadReport {
-    /// Bits a second that arrived, QUIC datagrams as they are, after the first quarter of the time;
-    /// `None` if too little came to tell.
+    /// Bits per second of QUIC datagrams that arrived after the first quarter of the time; `None`
+    /// if too few did.
     pub bps: Option<u64>,
     /// Bytes that arrived.
     pub bytes: u64,
-    /// From the first to the last of them.
+    /// Seconds from the first to the last of them.
     pub seconds: f64,
-    /// The mean round trip of packets meanwhile, milliseconds, if it is known.
+    /// The mean round trip under load, milliseconds, if known.
     pub loaded_rtt_ms: Option<f64>,
-    /// The share that did not arrive, 0 to 1, if it is known.
+    /// The share that did not arrive, 0 to 1, if known.
     pub loss: Option<f64>,
-    /// Whether bytes have ended it before its time: `--limit`, or the server's own.
+    /// Whether a limit of bytes ended it early: `--limit`, or the server's own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_short: bool,
 }
 
 impl LoadReport {
-    /// Of what was `received` of what was `sent`; neither is believed to be more than the other
-    /// allows.
+    /// What was `received` is believed only as far as it was `sent`.
     pub(super) fn new(received: &LoadCounts, sent: Option<&LoadCounts>, is_short: bool) -> Self {
         let bytes = sent.map_or(received.bytes, |sent| received.bytes.min(sent.bytes));
         let (steady, micros) = match received.steady_micros >= STEADY_MIN_MICROS {
             true => (received.steady_bytes.min(bytes), received.steady_micros),
-            // What came first has begun the time, and is no part of it.
+            // The first datagram starts the clock and does not count.
             false => {
                 let first = bytes.checked_div(received.packets).unwrap_or(0);
                 (bytes - first, received.micros)
@@ -103,7 +102,6 @@ impl LoadReport {
 }
 
 impl SpeedtestReport {
-    /// What a step measures.
     pub(super) fn name_of(&self, row: usize, direction: LoadDirection) -> String {
         let uplink = self.rows.get(row).and_then(|row| row.uplink.as_deref());
         let direction = match direction {
@@ -114,17 +112,17 @@ impl SpeedtestReport {
     }
 }
 
-/// Why no speed test begins.
+/// Why a speed test cannot begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpeedtestError {
-    /// The client is with no server.
+    /// There is no session with a server.
     #[error("there is no session with a server")]
     NoSession,
-    /// One is under way.
+    /// Another one is under way.
     #[error("another speed test is under way")]
     UnderWay,
-    /// It would take too long, or no time.
+    /// The duration is zero or too long.
     #[error("a direction is measured for more than 0 and at most 10 seconds")]
     Duration,
     /// There is no such uplink.
@@ -132,13 +130,13 @@ pub enum SpeedtestError {
     UnknownUplink {
         /// The name that was given.
         name: String,
-        /// The names that there are.
+        /// The names that exist.
         known: String,
     },
-    /// It may take too few bytes.
+    /// The limit of bytes is too low.
     #[error("so many uplinks are not measured with less than {least} bytes")]
     Limit {
-        /// The fewest bytes for them.
+        /// The fewest bytes that are enough.
         least: u64,
     },
     /// All uplinks are left out.
@@ -146,7 +144,7 @@ pub enum SpeedtestError {
     NothingLeft(String),
 }
 
-/// What a person is told of a server that grants no test.
+/// The error text for a server that grants no test.
 pub(super) fn refusal(why: TestRefusal) -> &'static str {
     match why {
         TestRefusal::Off => {
@@ -163,9 +161,9 @@ pub(super) fn refusal(why: TestRefusal) -> &'static str {
     }
 }
 
-/// A rate over less time says nothing.
+/// A rate over a shorter time means nothing.
 const MIN_MICROS: u64 = 20_000;
-/// What came after the first quarter counts alone if it took as long.
+/// The first quarter is left out if the rest lasted this long.
 const STEADY_MIN_MICROS: u64 = 200_000;
 
 #[cfg(test)]
@@ -188,7 +186,6 @@ mod tests {
         assert_eq!((nothing.bps, nothing.loss), (None, Some(1.0)));
     }
 
-    /// So many thousand bytes in a second, of which the last three quarters count.
     fn all(thousands: u64) -> LoadCounts {
         let bytes = thousands.saturating_mul(1_000);
         let (micros, steady_micros) = (1_000_000, 750_000);

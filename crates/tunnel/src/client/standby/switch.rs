@@ -1,4 +1,4 @@
-//! When the session goes to the server that waits, and how.
+//! When and how the session moves to the standby.
 //!
 //! ```text
 //! silent, asked to move, or nearer ─► the standby is asked ─► it answers ─► switch ─► hello, join
@@ -17,8 +17,8 @@ use crate::client::notices::legible;
 use crate::client::race::PREFERRED_SERVER_DELAY;
 
 impl Client {
-    /// Asks both servers while no path of the session answers, or the standby alone before the
-    /// client goes there, or after the session was lost in silence.
+    /// Asks both servers while no path of the session answers; the standby alone before a move to
+    /// it, and after the session was lost in silence.
     pub(super) fn ask_standby(&mut self, now: Instant) {
         let is_silent = self.silent_since.is_some();
         if !is_silent && self.standby.goal.is_none() && self.current.is_some() {
@@ -29,7 +29,7 @@ impl Client {
         let first_time = self.standby.question.is_none();
         let question = self.standby.question.get_or_insert(Question::new(now));
         let asks_standby = first_time || now >= question.asked_standby + question.pause();
-        // At the same moments: what the silent one owes counts from the answer of the other.
+        // At the same moments: the delay of the silent server counts from the standby's answer.
         let asks_session = asks_standby || now >= question.asked_session + ASK_INTERVAL;
         if asks_standby {
             question.asked_standby = now;
@@ -53,7 +53,7 @@ impl Client {
         self.hear_standby(now, id);
     }
 
-    /// Sees whether the standby has answered, and what follows.
+    /// Checks whether the standby has answered, and acts on it.
     fn hear_standby(&mut self, now: Instant, id: ConnectionId) {
         let answer = self.endpoint.connection(id).and_then(|connection| {
             let usable = connection.paths().iter().filter(|path| path.is_usable());
@@ -91,9 +91,8 @@ impl Client {
         }
     }
 
-    /// There is no session, and the networks are back: all are tried at once, and the server that
-    /// it was with has a moment to answer first, since what it knows of the client's flows another
-    /// may not.
+    /// The networks are back and there is no session: all are tried at once. The last server may
+    /// answer first, since it knows the client's flows and another may not.
     pub(in crate::client) fn on_coverage_back(&mut self, now: Instant) {
         self.pairs.hurry(now);
         self.patience.on_sign_of_life();
@@ -116,13 +115,12 @@ impl Client {
         let connection = self.endpoint.connection(self.current.as_ref()?.id)?;
         let pto = connection.paths().iter().map(|path: &PathSnapshot| path.pto).min();
         let pto = pto.unwrap_or_default().min(SILENCE_MAX);
-        // A server that hears little takes as long to find out that its answers go to a dead path.
+        // A server that receives little takes as long to notice that its answers go to a dead path.
         let quiet = Some(connection.quiet_after()).filter(|quiet| *quiet > SILENCE_MIN);
         let patience = quiet.map_or(pto.max(SILENCE_MIN), |quiet| quiet + pto);
         Some((connection.last_heard().max(alive_since) + patience).max(allowed))
     }
 
-    /// The session's server is gone, and the standby is not.
     fn take_over(&mut self, now: Instant) {
         let home = self.choice.current();
         if self.standby.takeovers.len() >= TAKEOVERS_MAX {
@@ -133,7 +131,6 @@ impl Client {
         self.choice.on_failure(now, home, "it fell silent");
     }
 
-    /// The session's server asks its client to go.
     pub(in crate::client) fn on_move(&mut self, now: Instant, why: Reason) {
         if !self.has_choice() {
             return self.stay(now, why == Reason::Drain);
@@ -147,7 +144,7 @@ impl Client {
         self.tend_standby(now);
     }
 
-    /// The session was lost in silence: what waits is to prove first that the networks are back.
+    /// The session was lost in silence: the standby must prove first that the networks are back.
     pub(in crate::client) fn doubt_standby(&mut self, now: Instant) {
         let Some(ready) = self.standby.ready.as_ref().map(|ready| ready.id) else { return };
         self.standby.question = Some(Question::new(now));
@@ -156,13 +153,13 @@ impl Client {
         }
     }
 
-    /// What waits has been forgotten as well: this end was paused for too long.
+    /// This end was paused for too long: the standby's server has forgotten it as well.
     pub(in crate::client) fn forget_standby(&mut self, now: Instant) {
         self.retarget(now, None, "this end was paused");
     }
 
-    /// Makes a session of the connection that waits. That of before, if there is one, is heard for
-    /// a while; what it could not bring to its end is sent on.
+    /// Makes the standby the session. A former session is heard for a while, and its unfinished
+    /// packets are sent on.
     pub(in crate::client) fn switch(&mut self, now: Instant, why: &str) {
         let Some(target) = self.standby.target else { return };
         let Some(accepted) = self.standby.ready.take() else { return };
@@ -187,7 +184,7 @@ impl Client {
     }
 }
 
-/// How long a standby has to answer that the client is to go to.
+/// How long the standby has to answer before a move to it is given up.
 const GOAL_PATIENCE: Duration = Duration::from_secs(2);
 impl Question {
     fn new(now: Instant) -> Self {
@@ -195,8 +192,8 @@ impl Question {
         Self { first: now, asked_session, asked_standby, quiet_since, alive_since: None }
     }
 
-    /// How long the standby is not asked again: in a tunnel ever longer, by an eighth of the time
-    /// for which it has not answered, so that what is lost at its end is no more than that.
+    /// The pause before the standby is asked again. In silence it is an eighth of the silence so
+    /// far, so that no more than that is lost at its end.
     fn pause(&self) -> Duration {
         match self.alive_since {
             Some(_) => ASK_INTERVAL,
@@ -207,7 +204,6 @@ impl Question {
         }
     }
 
-    /// When one of both is asked next.
     pub(super) fn poll_timeout(&self, is_silent: bool) -> Instant {
         let standby = self.asked_standby + self.pause();
         match is_silent {
@@ -219,16 +215,16 @@ impl Question {
 
 /// How often both servers are asked while the session is silent.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
-/// How often the standby is asked at least: as often as a dead path looks for itself.
+/// The longest pause between questions to the standby, as a dead path probes itself.
 const ASK_INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// The part of the time for which the standby is silent that may pass until it is asked again.
+/// The part of the standby's silence that may pass until it is asked again.
 const PAUSE_SHARE: u32 = 8;
-/// How long the session's server must be silent while the networks work; more where answers take
-/// longer, and no more than the last.
+/// Bounds of how long the session's server must be silent while the networks work; a server that
+/// receives little gets more.
 const SILENCE_MIN: Duration = Duration::from_millis(200);
 const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// Take-overs from silent servers within [`TAKEOVERS_WITHIN`], at most: where there would be more
-/// it is the networks, and the next one waits.
+/// The most take-overs within [`TAKEOVERS_WITHIN`]: more of them suggest that the networks are at
+/// fault, and the next one waits.
 const TAKEOVERS_MAX: usize = 3;
 const TAKEOVERS_WITHIN: Duration = Duration::from_secs(300);
 
@@ -236,7 +232,7 @@ const TAKEOVERS_WITHIN: Duration = Duration::from_secs(300);
 mod tests {
     use super::*;
 
-    /// The moments, in milliseconds, at which a standby is asked that answers nothing.
+    /// The times in milliseconds at which a silent standby is asked.
     fn asked(until: u64) -> Vec<u64> {
         let (start, mut asked) = (Instant::from_millis(5_000), Vec::new());
         let mut question = Question::new(start);
