@@ -5,9 +5,9 @@
 //! TUN ─► destination address ─► peer ─► session ─► paths of that client
 //! ```
 //!
-//! A client may say hello on several connections, and is welcomed on each: it cannot know which of
-//! them its networks let through. The one that it then uses becomes its session and replaces the
-//! one before. Source: CellFusion section 6.2, with addresses that belong to keys and not to
+//! A client may say hello on several connections, and is welcomed on each, since it cannot know
+//! which of them its networks let through. The one that it uses becomes its session and replaces
+//! the former one. Source: CellFusion section 6.2, with addresses that belong to keys and not to
 //! connections.
 
 mod accounts;
@@ -65,9 +65,9 @@ use crate::streams::StreamsConfig;
 pub use self::drain::{DRAIN_MAX, DrainReason};
 pub use self::totals::{RoundTrips, Tally, Totals};
 
-/// The code with which a connection is closed that its client has not used.
+/// The code that closes a connection which its client has not used.
 pub(crate) const UNUSED: u32 = 2;
-/// What a server needs to know.
+/// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// The transport.
@@ -78,10 +78,10 @@ pub struct ServerConfig {
     pub gateways: Vec<IpNet>,
     /// The MTU of the TUN devices, bytes.
     pub mtu: u16,
-    /// Streams, if the server takes some; a proxy relays those between its clients and their
-    /// anchors, and needs no more of it than the lane.
+    /// Streams, if the server takes them. A proxy relays those between its clients and their
+    /// anchors, and uses only the lane.
     pub streams: Option<StreamsConfig>,
-    /// What it allows of speed tests, if any.
+    /// Limits of speed tests, if they are allowed.
     pub speedtest: Option<SpeedtestLimits>,
     /// Whether clients may reach one another.
     pub clients_reach_clients: bool,
@@ -92,9 +92,8 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// A server with these inner addresses and the lanes of [`default_lanes`], whose clients do not
-    /// reach one another, and whose sessions share [`MEMORY_MAX`]. The MTU suits links of 1,500
-    /// bytes.
+    /// A server with these inner addresses and the lanes of [`default_lanes`]. Its clients cannot
+    /// reach one another, its sessions share [`MEMORY_MAX`], its MTU suits links of 1,500 bytes.
     pub fn new(transport: TransportConfig, gateways: Vec<IpNet>) -> Self {
         Self {
             transport,
@@ -110,33 +109,33 @@ impl ServerConfig {
     }
 }
 
-/// What the driver of a server must know.
+/// An event for the driver of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
-    /// A client's session is up.
+    /// A client's session began.
     Joined {
         /// The client's name in the configuration.
         peer: String,
         /// The client's key.
         key: PublicKey,
     },
-    /// A client's session is over.
+    /// A client's session ended.
     Left {
         /// The client's name in the configuration.
         peer: String,
         /// The client's key.
         key: PublicKey,
-        /// Why, for a person to read.
+        /// The reason, as text.
         reason: String,
     },
-    /// The leg of a proxy to an anchor came up again, or is away.
+    /// The leg of a proxy to an anchor came up again, or went down.
     Leg {
-        /// Which and what, for a person to read.
+        /// The leg and its state, as text.
         told: String,
     },
-    /// Someone was not let in.
+    /// A client was not let in.
     Refused {
-        /// Who and why, for a person to read.
+        /// The client and the reason, as text.
         reason: String,
     },
 }
@@ -147,9 +146,8 @@ struct Joined {
     peer: Arc<Peer>,
     session: Session,
     path_names: BTreeMap<PathId, String>,
-    /// For what goes to the client and for what comes from it.
+    /// To the client and from it.
     limits: Option<[Limit; 2]>,
-    /// Whether a speed test is under way.
     is_testing: bool,
 }
 
@@ -159,41 +157,36 @@ pub struct Server {
     config: ServerConfig,
     endpoint: Endpoint,
     peers: Arc<PeerTable>,
-    /// What answers through ports of the server.
     forwards: Vec<Forwarded>,
-    /// Clients that have changed, and whose sessions have not been looked at since.
+    /// Clients that changed, and whose sessions were not updated yet.
     changed: BTreeSet<PublicKey>,
     waiting: Waiting,
-    /// Connections that wait, whose client was welcomed and has not used them yet.
+    /// Waiting connections whose client was welcomed and has not used them yet.
     welcomed: BTreeSet<ConnectionId>,
     standbys: Standbys,
-    /// Since it was asked to let all clients go.
     drain: Option<Drain>,
     sessions: BTreeMap<ConnectionId, Joined>,
     /// Never iterated.
     by_key: HashMap<PublicKey, ConnectionId>,
-    /// Sessions to turn, because something was handled.
+    /// Sessions to turn.
     touched: BTreeSet<ConnectionId>,
     budget: Budget,
     timers: BTreeSet<(Instant, ConnectionId)>,
     timer_of: BTreeMap<ConnectionId, Instant>,
-    /// Half-open connections that the endpoint has refused for want of room and that are counted
-    /// already.
+    /// Half-open connections that the endpoint refused for lack of room and that are counted.
     crowded_out: u64,
     kept: Kept,
-    /// What other shards know what to do with.
     strays: Strays,
     inbox: Inbox,
-    /// What a proxy has in the place of a device.
+    /// The legs of a proxy, instead of a device.
     legs: Option<Box<Legs>>,
-    /// Connections of a proxy whose clients were told that it relays streams.
+    /// Connections of a proxy that relay streams.
     relaying: BTreeSet<ConnectionId>,
     streams: Option<ServerStreams>,
     events: VecDeque<ServerEvent>,
     drops: DropCounters,
-    /// Whether sessions note what happens to each packet.
     observes: bool,
-    /// The session that was asked last what it has learned.
+    /// The last session of [`Server::ask_learned`].
     asked: Option<ConnectionId>,
 }
 
@@ -244,9 +237,9 @@ impl Server {
         })
     }
 
-    /// A proxy: a server that passes the inner packets of its clients to the anchors of their
-    /// tenants, and gives none to its own device. Beside the socket of its sessions it has one for
-    /// its legs, [`LEG_SOCKET`](crate::LEG_SOCKET).
+    /// A proxy: a server that forwards its clients' inner packets to the anchors of their tenants,
+    /// and none to its own device. It needs a second socket for its legs,
+    /// [`LEG_SOCKET`](crate::LEG_SOCKET).
     ///
     /// # Errors
     /// When the transport settings cannot be used.
@@ -265,8 +258,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Lets a lane of the downlink direction follow another strategy, in all sessions and those to
-    /// come.
+    /// Sets the strategy of a lane of the downlink direction, in all sessions and later ones.
     ///
     /// # Errors
     /// When there is no such lane, or the strategy names an uplink, which a server does not know;
@@ -282,24 +274,23 @@ impl Server {
         Ok(())
     }
 
-    /// Lets devices behind clients, to which ports of this machine lead, answer other clients from
-    /// now on, and those no more that are not among `forwards`. Only where a packet filter judges
-    /// what passes the machine.
+    /// Replaces the devices behind clients to which ports of this machine lead: only these may
+    /// answer other clients. Use it only where a packet filter checks what passes the machine.
     pub fn set_forwards(&mut self, forwards: Vec<Forwarded>) {
         self.forwards = forwards;
     }
 
-    /// Takes up what [`Server::learned`] gave in an earlier life, for the sessions to come.
+    /// Restores what [`Server::learned`] returned in an earlier run, for later sessions.
     pub fn restore(&mut self, learned: Learned) {
         self.kept.restore(learned);
     }
 
-    /// What the strategies have learned of the clients' networks, as far as they were asked.
+    /// What the strategies have learned of the clients' networks, as of the last requests for it.
     pub fn learned(&self) -> Learned {
         self.kept.learned()
     }
 
-    /// Asks the next session what it has learned: one at a time, since there may be thousands.
+    /// Collects what the next session has learned: one at a time, since there may be thousands.
     pub fn ask_learned(&mut self) {
         let after = self.asked.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.sessions.range((after, Bound::Unbounded)).next();
@@ -309,15 +300,14 @@ impl Server {
         }
     }
 
-    /// Asks all sessions what they have learned, before the end.
+    /// Collects what all sessions have learned, before the end.
     pub fn ask_all_learned(&mut self) {
         for joined in self.sessions.values() {
             keep_learned(&mut self.kept.lock().learned, &joined.key, &joined.session);
         }
     }
 
-    /// What the encoders behind this server should do now that send to clients, by the lane's name,
-    /// by the client's name.
+    /// The targets of the encoders behind this server, by client name and lane name.
     pub fn encoder_targets(
         &mut self,
         now: Instant,
@@ -329,31 +319,30 @@ impl Server {
         self.sessions.iter_mut().filter_map(targets).collect()
     }
 
-    /// Begins to note what happens to each packet, in these sessions and those to come, or stops.
+    /// Starts or stops recording what happens to each packet, in these sessions and later ones.
     pub fn observe_packets(&mut self, is_on: bool) {
         self.observes = is_on;
         self.sessions.values_mut().for_each(|joined| joined.session.observe_packets(is_on));
     }
 
-    /// Something that happened to a packet of a client, if [`Server::observe_packets`] asked for
-    /// it.
+    /// The next event of a client's packet, if [`Server::observe_packets`] is on.
     pub fn poll_packet_event(&mut self) -> Option<(PublicKey, PacketEvent)> {
         let event = |joined: &mut Joined| Some((joined.key, joined.session.poll_packet_event()?));
         self.sessions.values_mut().find_map(event)
     }
 
-    /// What the driver must know.
+    /// The next event for the driver.
     pub fn poll_event(&mut self) -> Option<ServerEvent> {
         self.events.pop_front()
     }
 
-    /// Says goodbye to all clients; [`flush`](crate::flush) it afterwards.
+    /// Closes all connections; [`flush`](crate::flush) it afterwards.
     pub fn close(&mut self, now: Instant) {
         self.endpoint.close(now, "the server stops");
         self.legs.iter_mut().for_each(|legs| legs.close(now));
     }
 
-    /// All sessions, by the time they came.
+    /// All sessions, oldest first.
     pub fn status(&self) -> Vec<SessionStatus> {
         let status = |(id, joined): (&ConnectionId, &Joined)| {
             let connection = self.endpoint.connection(*id)?;
@@ -370,13 +359,13 @@ impl Server {
         self.sessions.iter().filter_map(status).collect()
     }
 
-    /// What was discarded outside of any session, by reason.
+    /// What was dropped outside of sessions, by reason.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
     }
 
-    /// Who was not let in, by kind: those that had to prove their address first, and those whose
-    /// place went to another, among them. They may have come back.
+    /// How many clients were not let in, by kind, including those that had to prove their address
+    /// first and those that gave way to others. They may have returned.
     pub fn refusals(&self) -> BTreeMap<&'static str, u64> {
         let mut counts = self.kept.refusals();
         counts.extend(self.own_refusals());
@@ -399,21 +388,20 @@ impl Server {
         self.legs.as_ref().map(|legs| legs.status())
     }
 
-    /// How many connections there are: sessions, those that wait, handshakes, and those that are
-    /// over and not forgotten yet.
+    /// The number of connections: sessions, waiting ones, handshakes, and ended ones that are not
+    /// forgotten yet.
     pub fn connections(&self) -> usize {
         self.endpoint.connection_ids().len()
     }
 
-    /// Bytes that all sessions hold and that wait for the device, with an allowance for each
-    /// connection.
+    /// Bytes held by all sessions and waiting for the device, with an allowance per connection.
     pub fn memory(&self) -> u64 {
         self.budget.total()
     }
 }
 
 impl Joined {
-    /// Whether a packet of `bytes` bytes is within the client's rate; what is not is counted.
+    /// Whether a packet of `bytes` bytes is within the client's rate; otherwise it is counted.
     fn allows(&mut self, now: Instant, direction: Direction, bytes: usize) -> bool {
         let limit = self.limits.as_mut().map(|limits| &mut limits[direction as usize]);
         let passes = limit.is_none_or(|limit| limit.allows(now, bytes));

@@ -1,4 +1,4 @@
-//! What a client has used up, in whichever of its sessions: a new session is no new allowance.
+//! What a client has used up in all its sessions: a new session gives no new allowance.
 //!
 //! ```text
 //! key ─► sessions it may begin: a few at once, then one in a while
@@ -13,33 +13,33 @@ use roadweave_proto::{Instant, Rate};
 
 use crate::rate::Limit;
 
-/// Sessions that a client may begin one after the other: a box in bad weather, and one that is
-/// restarted by somebody who tries things out.
+/// How many sessions a client may begin in a row: a box in bad weather, or one that is restarted
+/// during experiments.
 const JOINS_AT_ONCE: u32 = 12;
-/// In the long run it may begin one in this time. Each costs the server as much as reading and
-/// writing what was learned of the client's networks.
+/// In the long run a client may begin one in this time. Each costs the server as much as reading
+/// and writing what was learned of its networks.
 const JOIN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A machine replaces its own living session now and then, and not as often within
+/// A machine replaces its own live session now and then, but less often than this within
 /// [`REPLACED_WITHIN`].
 const REPLACED_MAX: u32 = 4;
 const REPLACED_WITHIN: Duration = Duration::from_secs(600);
 
-/// The accounts of the clients that have begun a session: no more than the server knows.
+/// The clients that have begun a session, of those that the server knows.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(BTreeMap<PublicKey, Account>);
 
 #[derive(Debug, Default)]
 struct Account {
-    /// When it may begin as many sessions as ever (the generic cell rate algorithm).
+    /// When the full number of sessions is available again (the generic cell rate algorithm).
     joins_whole_at: Instant,
     limits: Option<[Limit; 2]>,
-    /// Living sessions that a newer one has replaced since then.
+    /// Since when, and how many live sessions were replaced by newer ones.
     replaced: (Instant, u32),
 }
 
 impl Accounts {
-    /// Whether a client may begin a session now; if so, it has.
+    /// Whether a client may begin a session now; if so, it is counted.
     pub(super) fn may_join(&mut self, now: Instant, key: PublicKey) -> bool {
         let account = self.0.entry(key).or_default();
         let whole_at = account.joins_whole_at.max(now) + JOIN_INTERVAL;
@@ -50,19 +50,18 @@ impl Accounts {
         may
     }
 
-    /// The limits of a session that begins, for both ways: what an earlier one has used is used.
+    /// The limits of a new session in both directions; what an earlier one has used stays used.
     pub(super) fn take_limits(&mut self, key: &PublicKey, rate: Rate) -> [Limit; 2] {
         let kept = self.0.get_mut(key).and_then(|account| account.limits.take());
         kept.filter(|limits| limits[0].rate() == rate).unwrap_or([Limit::new(rate); 2])
     }
 
-    /// A session of a client is over that had these limits.
     pub(super) fn keep_limits(&mut self, key: PublicKey, limits: Option<[Limit; 2]>) {
         self.0.entry(key).or_default().limits = limits;
     }
 
-    /// A newer session replaces one that was alive. Whether that is to be told as two machines with
-    /// one key, each of which ends the session of the other: once in [`REPLACED_WITHIN`].
+    /// A newer session replaced a live one. Returns whether to report two machines that share one
+    /// key and end each other's sessions: once in [`REPLACED_WITHIN`].
     pub(super) fn on_replaced(&mut self, now: Instant, key: PublicKey) -> bool {
         let (since, count) = &mut self.0.entry(key).or_default().replaced;
         if *count == 0 || now >= *since + REPLACED_WITHIN {
@@ -72,7 +71,6 @@ impl Accounts {
         *count == REPLACED_MAX
     }
 
-    /// The client may not connect any more.
     pub(super) fn forget(&mut self, key: &PublicKey) {
         self.0.remove(key);
     }
@@ -109,7 +107,7 @@ mod tests {
         let minute: Vec<u64> = (1..=60).filter(|second| told(*second)).collect();
         assert_eq!(minute, [4]);
         assert_eq!((601..=1_200).step_by(30).filter(|second| told(*second)).count(), 1);
-        // A box that is started again now and then.
+        // A box that is restarted now and then.
         assert!(!(2_000..20_000).step_by(400).any(&mut told));
     }
 

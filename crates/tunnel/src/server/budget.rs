@@ -1,53 +1,51 @@
-//! What all sessions hold together stays within the server's memory.
+//! Keeps what all sessions hold together within the server's memory.
 //!
-//! Each session has a share, which it keeps to by itself. The shares of all may be more than there
-//! is, since few use theirs up; when all together hold too much, whoever holds most lets go of the
-//! oldest of it, down to what each would have if all had the same. So nobody loses anything who
-//! holds less than that. Only so many are asked in a turn, and the next turn goes on where it
-//! ended: with more sessions than the allowance for each leaves room for, all hold too much.
+//! Each session keeps to its own share. The sum of the shares may exceed the memory, since few
+//! sessions use theirs up. If all together hold too much, the largest drop their oldest data, down
+//! to an equal part of the memory. A session that holds less than that loses nothing. A turn asks a
+//! bounded number, and the next turn goes on from there: with more sessions than the allowance per
+//! connection leaves room for, all hold too much.
 //!
 //! Connections without a session, half-open ones among them, count as well and are bounded in
-//! number: together they take no more than half, and those that stand by for clients of other
-//! servers no more than another quarter.
+//! number: together they take half at most, and standbys of other servers' clients another quarter
+//! at most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use roadweave_quic::ConnectionId;
 
-/// What a connection is reckoned to cost beside what its session holds, bytes: TLS, paths, what is
-/// in flight. At rest with one path, 90 KiB were measured.
+/// The estimated cost of a connection beside what its session holds, bytes: TLS, paths, packets in
+/// flight. At rest with one path, 90 KiB were measured.
 pub(super) const CONNECTION_BYTES: u64 = 192 << 10;
 
-/// What the sessions hold.
 #[derive(Debug)]
 pub(super) struct Budget {
     max: u64,
     held: BTreeMap<ConnectionId, u64>,
     order: BTreeSet<(u64, ConnectionId)>,
     total: u64,
-    /// What is held beside sessions: connections without one, and what waits for the device.
+    /// Held beside sessions: connections without one, and what waits for the device.
     others: u64,
-    /// Who was asked last to let go of something, with what it held then.
+    /// The session that was asked last, with what it held then.
     asked: Option<(u64, ConnectionId)>,
     /// How many may still be asked in this turn.
     questions: usize,
 }
 
-/// How many connections may be without a session.
+/// The most connections without a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ceilings {
-    /// Connections whose handshake is under way.
     pub(super) half_open: usize,
-    /// Connections whose handshake is done, and that have no session.
+    /// After the handshake.
     pub(super) waiting: usize,
-    /// Connections that wait beside a session with another server.
+    /// Beside a session with another server.
     pub(super) standbys: usize,
 }
 
 impl Ceilings {
-    /// Within half of `memory_max` bytes, and no more than `half_open_max` and [`WAITING_MAX`];
-    /// within another quarter those that stay.
+    /// Half of `memory_max` bytes at most, `half_open_max` and [`WAITING_MAX`] for those that do
+    /// not stay; another quarter for standbys.
     pub(super) fn of(memory_max: usize, half_open_max: usize) -> Self {
         let all = (memory_max / 2 / CONNECTION_BYTES as usize).max(2);
         let half_open = half_open_max.min(all / 2);
@@ -57,7 +55,6 @@ impl Ceilings {
 }
 
 impl Budget {
-    /// All clients together may hold `max` bytes.
     pub(super) fn new(max: usize) -> Self {
         Self {
             max: max as u64,
@@ -70,7 +67,6 @@ impl Budget {
         }
     }
 
-    /// A session holds `bytes` bytes now.
     pub(super) fn set(&mut self, id: ConnectionId, bytes: u64) {
         let bytes = bytes + CONNECTION_BYTES;
         if let Some(before) = self.held.insert(id, bytes) {
@@ -85,7 +81,6 @@ impl Budget {
         self.total += bytes;
     }
 
-    /// A session is over.
     pub(super) fn remove(&mut self, id: ConnectionId) {
         if let Some(bytes) = self.held.remove(&id) {
             self.order.remove(&(bytes, id));
@@ -93,21 +88,20 @@ impl Budget {
         }
     }
 
-    /// A turn begins: so many connections are without a session, and so many bytes wait for the
+    /// A turn begins, with this many connections without a session and bytes that wait for the
     /// device.
     pub(super) fn begin_turn(&mut self, connections: usize, waiting_bytes: usize) {
         self.others = connections as u64 * CONNECTION_BYTES + waiting_bytes as u64;
         self.questions = QUESTIONS_MAX;
     }
 
-    /// What all hold, bytes.
     pub(super) fn total(&self) -> u64 {
         self.total + self.others
     }
 
-    /// If all together hold too much: who holds most of those that were not asked yet, and down to
-    /// what it is to let go. When all were asked that hold more than each would have if all had the
-    /// same, the next turn begins with the largest again.
+    /// If all together hold too much: the largest session that was not asked yet, and what it may
+    /// keep. Once all were asked that hold more than an equal part, the next turn starts from the
+    /// largest.
     pub(super) fn next_excess(&mut self) -> Option<(ConnectionId, u64)> {
         if self.total() <= self.max {
             self.asked = None;
@@ -115,7 +109,7 @@ impl Budget {
         }
         self.questions = self.questions.checked_sub(1)?;
         let equal = self.max.saturating_sub(self.others) / self.held.len().max(1) as u64;
-        // Nobody can let go of what is reckoned for the connection itself.
+        // The cost of the connection itself cannot be reduced.
         let least = equal.max(CONNECTION_BYTES);
         let before = self.asked.map_or(Bound::Unbounded, Bound::Excluded);
         let largest = self.order.range((Bound::Unbounded, before)).next_back();
@@ -125,10 +119,9 @@ impl Budget {
     }
 }
 
-/// Connections that wait in all, at most: a thousand boxes after a restart.
+/// The most connections that wait: a thousand boxes after a restart.
 const WAITING_MAX: usize = 4096;
-/// How many sessions are asked to let go of something in one turn, at most: to ask one takes some
-/// microseconds, and packets come in between.
+/// The most sessions asked per turn: each takes some microseconds, and packets come in between.
 const QUESTIONS_MAX: usize = 32;
 
 #[cfg(test)]
@@ -157,13 +150,11 @@ mod tests {
         assert_eq!(first(&mut budget), None);
     }
 
-    /// Who is asked first in a turn without connections beside those of sessions.
     fn first(budget: &mut Budget) -> Option<(ConnectionId, u64)> {
         budget.begin_turn(0, 0);
         budget.next_excess()
     }
 
-    /// Who is asked in a turn in which nobody lets go of anything.
     fn asked(budget: &mut Budget) -> Vec<(ConnectionId, u64)> {
         budget.begin_turn(0, 0);
         std::iter::from_fn(|| budget.next_excess()).collect()
@@ -216,7 +207,7 @@ mod tests {
             assert!(all.iter().all(|(_, bytes)| *bytes == 0));
             everybody.extend(all.into_iter().map(|(id, _)| id));
         }
-        // Those that hold nothing beside their connection have nothing to let go of.
+        // Sessions that hold nothing have nothing to drop.
         assert_eq!(everybody.len(), holders);
         assert!(everybody.iter().all(|id| id.0 % 1_000 > 0));
     }

@@ -1,4 +1,4 @@
-//! The clients that a server lets in, and what becomes of sessions when they change.
+//! The clients that a server lets in, and what happens to sessions when they change.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use super::Server;
 use crate::peers::{Peer, Peers, PeersChange};
 use crate::rate::Limit;
 
-/// Clients whose change is looked at in one turn: packets must not wait for thousands.
+/// Changed clients handled in one turn: packets must not wait for thousands.
 const CHANGED_AT_ONCE: usize = 32;
 
 impl Server {
-    /// Puts other clients in the place of those that may connect, and returns the former ones, for
-    /// somebody to drop who has the time.
+    /// Replaces the clients that may connect, and returns the former table, which may be dropped
+    /// elsewhere.
     ///
-    /// Sessions of clients that are gone, or have other addresses, end with the next calls of
-    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time; what else has changed
-    /// holds for them.
+    /// Sessions of clients that are gone or have other addresses end with the next calls of
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time; other changes apply
+    /// to them.
     pub fn replace_peers(&mut self, change: PeersChange) -> Arc<Peers> {
         let PeersChange { peers, changed } = change;
         self.kept.forget(changed.iter().filter(|key| peers.get(key).is_none()));
@@ -26,7 +26,7 @@ impl Server {
         self.peers.replace(peers)
     }
 
-    /// Lets nobody in by these keys any more. Their sessions end with the next calls of
+    /// Refuses these keys from now on. Their sessions end with the next calls of
     /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time, until
     /// [`Server::is_settled`].
     pub fn revoke(&mut self, keys: impl IntoIterator<Item = PublicKey>) {
@@ -36,16 +36,15 @@ impl Server {
         self.changed.extend(keys.into_iter().filter(|key| self.by_key.contains_key(key)));
     }
 
-    /// Whether all sessions are in line with what has changed of their clients.
+    /// Whether all changes of clients were applied to their sessions.
     pub fn is_settled(&self) -> bool {
         self.changed.is_empty()
     }
 
-    /// Brings some of the sessions into line whose clients have changed.
     pub(super) fn settle_changed(&mut self, now: Instant) {
         for _ in 0..CHANGED_AT_ONCE {
             let Some(key) = self.changed.pop_first() else { return };
-            // What it was welcomed with may be wrong; it comes again if it may.
+            // Its welcome may be outdated; the client comes again if it may.
             if let Some(standby) = self.standbys.of(&key) {
                 self.end(now, standby, "the server's configuration of this client has changed");
             }
@@ -67,7 +66,7 @@ impl Server {
                 Err(why @ (Refusal::Expired | Refusal::Revoked)) => {
                     self.end(now, id, &why.to_string())
                 }
-                // Whoever is in stays in while nobody new is let in.
+                // While no new client is let in, present ones stay.
                 Err(Refusal::Forbidden) => {}
                 _ => {
                     let reason = "the server's configuration of this client has changed";
@@ -77,16 +76,15 @@ impl Server {
         }
     }
 
-    /// Lets the sessions of clients end whose keys have expired, with the next calls of
-    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time. Call it after the
-    /// table of peers was told the time of day.
+    /// Ends the sessions of clients whose keys have expired, with the next calls of
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time. Call it after setting
+    /// the time of day of the table of peers.
     pub fn on_time_of_day(&mut self) {
         let keys = self.sessions.values().map(|joined| joined.key).chain(self.standbys.keys());
         let expired = keys.filter(|key| self.peers.check(key) == Err(Refusal::Expired));
         self.changed.extend(expired);
     }
 
-    /// The client with `key`, if it may connect.
     pub(super) fn let_in(&self, key: &PublicKey) -> Result<Arc<Peer>, Refusal> {
         self.peers.check(key)?;
         self.peers.get(key).ok_or(Refusal::Unknown)

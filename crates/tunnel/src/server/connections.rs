@@ -1,4 +1,4 @@
-//! How connections become sessions of clients, and how they end.
+//! How connections become sessions, and how sessions end.
 //!
 //! ```text
 //! handshake ─► waiting ─► hello ─► welcomed ─► used ─► session ─► forgotten
@@ -22,7 +22,7 @@ use crate::learned::keep_learned;
 use crate::peers::Peer;
 use crate::session::{Session, SessionConfig};
 
-/// A session over which nothing has come for as long may be over for its client.
+/// A session without packets for this long may be over for its client.
 const LIVES: Duration = Duration::from_secs(3);
 /// Paths whose uplink's name is remembered per session.
 const NAMED_PATHS_MAX: usize = 64;
@@ -60,7 +60,7 @@ impl Server {
         }
     }
 
-    /// Counts a refusal, and tells it unless there are many.
+    /// Counts a refusal, and reports it unless there are many.
     pub(super) fn tell_refusal(
         &mut self,
         now: Instant,
@@ -73,7 +73,6 @@ impl Server {
         }
     }
 
-    /// Handles what a connection has to tell.
     pub(super) fn pump(&mut self, now: Instant, id: ConnectionId) {
         while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
             match event {
@@ -96,7 +95,7 @@ impl Server {
         match event {
             Event::Received { datagram, .. } => {
                 let is_load = Load::is_load(&datagram);
-                // Load counts as what else the client sends.
+                // Load counts towards the client's rate.
                 if !is_load || joined.allows(now, Direction::Up, datagram.len()) {
                     joined.session.handle_datagram(now, datagram);
                 }
@@ -158,7 +157,6 @@ impl Server {
         }
     }
 
-    /// Answers a hello, unless it was answered before.
     fn on_hello(&mut self, now: Instant, id: ConnectionId, hello: &Hello) {
         if self.sessions.contains_key(&id) || self.welcomed.contains(&id) {
             return;
@@ -185,7 +183,7 @@ impl Server {
         }
     }
 
-    /// Says why a client is not welcome on a connection, which is closed soon.
+    /// Refuses a client on a connection, which is closed soon.
     pub(super) fn refuse(&mut self, now: Instant, id: ConnectionId, reason: &str, why: Reason) {
         let refuse = Control::Refuse { reason: reason.to_owned(), why };
         if let Some(connection) = self.endpoint.connection_mut(id) {
@@ -193,14 +191,14 @@ impl Server {
         }
         self.welcomed.remove(&id);
         self.standbys.remove(id);
-        // Closed with the next round of those that never say hello, after the refusal has left;
-        // whoever asks again and again stays no longer for it.
+        // It is closed with the connections that never say hello, after the refusal has left.
+        // Repeated hellos do not extend that.
         if !self.waiting.contains(id) {
             self.wait_for_use(now, id);
         }
     }
 
-    /// Welcomes a client, or says why not. The session begins when it uses the connection.
+    /// Welcomes a client, or refuses it. The session begins when the client uses the connection.
     pub(super) fn welcome(&mut self, now: Instant, id: ConnectionId, hello: &Hello) -> bool {
         let peer = self.endpoint.connection(id).and_then(Connection::peer);
         let Some(key) = peer else { return false };
@@ -235,7 +233,7 @@ impl Server {
         true
     }
 
-    /// What a client reaches through this server and nowhere else.
+    /// The networks that a client reaches only through this server.
     fn networks_of(&self, peer: &Peer) -> Vec<IpNet> {
         let is_network = |net: &&IpNet| net.prefix_len() < net.max_prefix_len();
         let own = self.config.gateways.iter().filter(is_network).map(IpNet::trunc);
@@ -247,8 +245,8 @@ impl Server {
         own.chain(others.map(|(_, network)| network)).take(WELCOME_NETWORKS_MAX).collect()
     }
 
-    /// Of the connections on which a client was welcomed, it uses this one. One that stood by has
-    /// said hello first, which may come later than what it sent then on a faster path.
+    /// A welcomed connection becomes the session when the client uses it. A standby says hello
+    /// first, but data on a faster path may overtake that.
     pub(super) fn join_if_welcomed(&mut self, now: Instant, id: ConnectionId) {
         let stands_by = self.standbys.contains(id);
         if self.welcomed.remove(&id) || stands_by {
@@ -310,7 +308,6 @@ impl Server {
         self.drain_newcomer(now, id);
     }
 
-    /// Ends a session of which a newer one of the same client takes the place.
     pub(super) fn replace(&mut self, now: Instant, id: ConnectionId, key: PublicKey, name: &str) {
         let connection = self.endpoint.connection(id);
         let lives = connection.is_some_and(|it| now.since(it.last_heard()) < LIVES);
@@ -325,7 +322,6 @@ impl Server {
         self.end(now, id, "a newer session of the same client replaces it");
     }
 
-    /// Closes a session from this side.
     pub(super) fn end(&mut self, now: Instant, id: ConnectionId, reason: &str) {
         self.end_with(now, id, 0, reason);
     }

@@ -1,13 +1,13 @@
-//! A server that is about to stop, or is wanted to be empty, lets its clients go one by one.
+//! Empties a server that is about to stop, one client after the other.
 //!
 //! ```text
-//! drain ─► whoever comes is refused, and told why; who stands by is let go at once
-//!      └─► sessions are asked to move, spread over a while ─► none is left: done
-//! undrain, once nobody wants it any more ─► who stayed stays, and others may come
+//! drain ─► new clients are refused with the reason; standbys are closed at once
+//!      └─► sessions are asked to move, spread over a while ─► no session left: done
+//! undrain, once no reason is left ─► remaining clients stay, and others may come
 //! ```
 //!
-//! A client joins another server first and leaves then, so nothing is lost; but if all did it in
-//! the same moment the others would have all handshakes at once.
+//! A client joins another server before it leaves, so nothing is lost. The requests are spread, or
+//! else the other servers would have all handshakes at once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,36 +21,33 @@ use super::Server;
 /// The longest time over which clients are asked to move.
 pub const DRAIN_MAX: Duration = Duration::from_secs(60);
 
-/// What clients are told.
+/// The reason given to clients.
 pub(super) const DRAINS: &str = "this server drains";
 
-/// How often a client that stays is asked again: it may have learned of another server meanwhile.
+/// How often a client that stays is asked again: it may know another server by now.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Who wants a server to have no clients. Each says so for itself: what one takes back, another may
-/// still want.
+/// Why a server is to have no clients. Reasons are independent: a drain lasts while one of them is
+/// set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DrainReason {
-    /// A person on its machine, until it starts anew.
+    /// An operator on its machine, until it restarts.
     Command,
     /// The controller of its fleet.
     Controller,
 }
 
-/// What is left to do until no client is left.
 #[derive(Debug)]
 pub(super) struct Drain {
-    /// Who wants the server to drain.
     reasons: BTreeSet<DrainReason>,
-    /// Who is asked to move next, and when.
+    /// The next requests to move.
     asks: BTreeSet<(Instant, ConnectionId)>,
 }
 
 impl Server {
-    /// Takes no new clients from now on, and asks those that have a session to go to another
-    /// server, spread over `over`, at most a minute, and again as long as they stay. Call
-    /// [`Server::is_drained`] to know when all are gone; clients that know no other server stay
-    /// until they are told goodbye.
+    /// Takes no new clients, and asks those with a session to go to another server: spread over
+    /// `over`, at most a minute, and again as long as they stay. [`Server::is_drained`] shows when
+    /// all are gone. Clients that know no other server stay until the server closes.
     pub fn drain(&mut self, now: Instant, reason: DrainReason, over: Duration) {
         if let Some(drain) = &mut self.drain {
             drain.reasons.insert(reason);
@@ -69,8 +66,8 @@ impl Server {
         }
     }
 
-    /// `reason` wants it no more: unless there is another one, clients may come again, and those
-    /// that are left stay.
+    /// Withdraws `reason`. If it was the last one, clients may come again, and the remaining ones
+    /// stay.
     pub fn undrain(&mut self, reason: DrainReason) {
         self.drain.take_if(|drain| {
             drain.reasons.remove(&reason);
@@ -78,17 +75,16 @@ impl Server {
         });
     }
 
-    /// Whether it lets its clients go.
+    /// Whether it asks its clients to leave.
     pub fn is_draining(&self) -> bool {
         self.drain.is_some()
     }
 
-    /// Whether it was drained, and no session is left.
+    /// Whether it is draining, and no session is left.
     pub fn is_drained(&self) -> bool {
         self.drain.is_some() && self.sessions.is_empty()
     }
 
-    /// Asks those to move whose turn it is.
     pub(super) fn ask_to_move(&mut self, now: Instant) {
         while let Some(drain) = &mut self.drain
             && drain.asks.first().is_some_and(|(at, _)| *at <= now)
@@ -108,7 +104,6 @@ impl Server {
         }
     }
 
-    /// When the next one is asked.
     pub(super) fn drain_timeout(&self) -> Option<Instant> {
         self.drain.as_ref().and_then(|drain| Some(drain.asks.first()?.0))
     }

@@ -1,4 +1,4 @@
-//! What sessions have carried, for whoever watches them.
+//! What sessions have carried, for monitoring.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct SessionFigures {
 /// One path of a session, since it began.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathFigures {
-    /// The client's uplink, once it told.
+    /// The client's uplink, once named.
     pub uplink: Option<String>,
     /// The smoothed round-trip time.
     pub smoothed_rtt: Duration,
@@ -31,7 +31,7 @@ pub struct PathFigures {
 }
 
 impl Server {
-    /// What the sessions have carried so far, of `most` of them.
+    /// What the sessions have carried so far, for the first `most` of them.
     pub fn figures(&self, most: usize) -> Vec<SessionFigures> {
         let figures = self.sessions.iter().take(most).filter_map(|(id, joined)| {
             let connection = self.endpoint.connection(*id)?;
@@ -51,8 +51,8 @@ impl Server {
         figures.collect()
     }
 
-    /// The smoothed round trip to the anchor of each tenant whose leg is up, by the tenant's name;
-    /// none where inner packets leave here.
+    /// The smoothed round trip to the anchor of each tenant whose leg is up, by tenant name; empty
+    /// if this is not a proxy.
     pub fn anchor_round_trips(&self) -> Vec<(String, Duration)> {
         self.legs.as_ref().map(|legs| legs.round_trips()).unwrap_or_default()
     }

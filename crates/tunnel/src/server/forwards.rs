@@ -1,13 +1,13 @@
-//! What devices behind clients answer through ports of the server: it may go to other clients, and
-//! nothing else may where clients do not reach one another.
+//! Answers of devices behind clients through ports of the server: they may go to other clients,
+//! even where clients cannot reach one another.
 //!
 //! ```text
 //! client B ─► port of the server ─► device of client A       by the packet filter (DNAT)
 //! client B ◄─ packet filter ◄─ this server ◄─ its answer     to B's own address
 //! ```
 //!
-//! The packet filter knows connections and judges what passes here. While somebody has taken it
-//! away, clients reach one another from the addresses and ports of these devices, and else not.
+//! The packet filter knows connections and checks what passes here. Without its rules clients can
+//! reach one another from the addresses and ports of these devices, and in no other way.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -15,14 +15,14 @@ use std::ops::RangeInclusive;
 use roadweave_proto::wire::InnerPacket;
 use roadweave_proto::wire::protocol::{ICMP, ICMPV6, TCP, UDP};
 
-/// The ports of a device behind a client to which ports of the server lead.
+/// Ports of a device behind a client to which ports of the server lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forwarded {
     /// The device.
     pub to: IpAddr,
-    /// Whether its ports of TCP are meant.
+    /// Whether these are its TCP ports.
     pub tcp: bool,
-    /// Whether its ports of UDP are meant.
+    /// Whether these are its UDP ports.
     pub udp: bool,
     /// The ports.
     pub ports: RangeInclusive<u16>,
@@ -46,7 +46,7 @@ pub(super) fn may_answer(forwards: &[Forwarded], packet: &[u8]) -> bool {
     forwards.iter().any(|it| it.sends(&packet) || undelivered == Some(it.to))
 }
 
-/// The protocol, and the port from which it comes; a later fragment has none.
+/// The protocol and the source port; a later fragment has no port.
 fn sender(packet: &InnerPacket<'_>) -> Option<(u8, Option<u16>)> {
     let (protocol, payload, is_later) = match packet.protocol {
         FRAGMENT if packet.source.is_ipv6() => {
@@ -59,7 +59,7 @@ fn sender(packet: &InnerPacket<'_>) -> Option<(u8, Option<u16>)> {
     Some((protocol, port.map_or(Some(None), |port| port.map(Some))?))
 }
 
-/// Where the packet was to go that an ICMP error quotes (RFC 792, RFC 4443).
+/// The destination of the packet that an ICMP error quotes (RFC 792, RFC 4443).
 fn undelivered(packet: &InnerPacket<'_>) -> Option<IpAddr> {
     if packet.later_fragment {
         return None;
@@ -72,7 +72,6 @@ fn undelivered(packet: &InnerPacket<'_>) -> Option<IpAddr> {
     }
 }
 
-/// The fragment header of IPv6.
 const FRAGMENT: u8 = 44;
 
 #[cfg(test)]
@@ -90,7 +89,7 @@ mod tests {
         IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 3)),
     ];
 
-    /// A packet; `fragment` is the offset of one, units of 8 bytes.
+    /// `fragment` is an offset in units of 8 bytes.
     fn packet(
         from: IpAddr,
         to: IpAddr,
@@ -122,7 +121,6 @@ mod tests {
         bytes
     }
 
-    /// The ports, and what of a header follows them.
     fn ports(from: u16) -> Vec<u8> {
         [&from.to_be_bytes()[..], &[0, 9, 0, 8, 0, 0]].concat()
     }

@@ -1,10 +1,9 @@
-//! What came out of the tunnel and waits for the device: a batch, unless nobody takes it.
+//! Packets from the tunnel that wait for the device: a batch, unless they are not taken.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Inner packets, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     packets: VecDeque<Bytes>,
@@ -13,7 +12,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Takes a packet; returns whether there was room.
+    /// Returns whether there was room.
     pub(crate) fn push(&mut self, packet: Bytes) -> bool {
         let bytes = packet.len() + OVERHEAD_BYTES;
         let has_room = self.bytes + bytes <= BYTES_MAX;
@@ -24,7 +23,6 @@ impl Inbox {
         has_room
     }
 
-    /// The oldest packet.
     pub(crate) fn pop(&mut self) -> Option<Bytes> {
         let packet = self.packets.pop_front()?;
         self.bytes -= packet.len() + OVERHEAD_BYTES;
@@ -32,9 +30,9 @@ impl Inbox {
     }
 }
 
-/// What may wait: what came in at once, and what was set free by it.
+/// What may wait: a batch of input, and what it released.
 const BYTES_MAX: usize = 16 << 20;
-/// What a packet costs beside its bytes.
+/// The cost of a packet beside its bytes.
 const OVERHEAD_BYTES: usize = 64;
 
 #[cfg(test)]

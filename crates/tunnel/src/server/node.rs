@@ -1,4 +1,4 @@
-//! How a server is turned.
+//! How a driver runs a server.
 
 use bytes::{Bytes, BytesMut};
 use roadweave_proto::wire::InnerPacket;

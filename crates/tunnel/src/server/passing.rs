@@ -1,4 +1,4 @@
-//! What a server does as a proxy: its sessions and the legs to the anchors of their tenants.
+//! The server as a proxy: its sessions and the legs to the anchors of their tenants.
 //!
 //! ```text
 //! hello ─► is the tenant's anchor reached? ─► welcome, with the anchor ─► binding ─► attachment
@@ -18,9 +18,9 @@ use crate::peers::Peer;
 use crate::proxy::{LegEvent, ProxyTenant};
 
 impl Server {
-    /// Serves these tenants from now on, if this is a proxy. The sessions of those whose anchor is
-    /// another, or that are gone, end, and so do all that are about to begin: clients begin anew at
-    /// once, and sign for the anchor of today. What tenants may send and receive changes at once.
+    /// Replaces the tenants, if this is a proxy. Sessions of tenants that are gone or have another
+    /// anchor end, and so do all that are about to begin: clients return at once and sign for the
+    /// present anchor. Changed addresses and rates of tenants apply at once.
     pub fn set_tenants(&mut self, now: Instant, tenants: Vec<ProxyTenant>) {
         let Some(legs) = &self.legs else { return };
         let moved = legs.moved(&tenants);
@@ -38,7 +38,7 @@ impl Server {
         }
     }
 
-    /// An anchor is at these addresses now, each tried in turn where its leg is not up.
+    /// Sets the addresses of an anchor, each tried in turn while its leg is not up.
     pub fn set_anchor_addresses(&mut self, anchor: PublicKey, addresses: Vec<SocketAddr>) {
         if let Some(legs) = &mut self.legs {
             legs.set_addresses(anchor, addresses);
@@ -50,11 +50,11 @@ impl Server {
         self.legs.as_ref().is_some_and(|legs| legs.is_up(anchor))
     }
 
-    /// The anchor that a client is to sign for, if this is a proxy, and the inner addresses that it
-    /// is told.
+    /// The anchor that a client must sign for, if this is a proxy, and the gateways to announce to
+    /// it.
     ///
     /// # Errors
-    /// Says why the client cannot be served here.
+    /// Why the client cannot be served here.
     pub(super) fn anchor_of(
         &self,
         now: Instant,
@@ -81,7 +81,6 @@ impl Server {
         }
     }
 
-    /// Whether the streams of a client that says hello are relayed, if it may open some.
     pub(super) fn agree_to_relay(&mut self, id: ConnectionId, hello: &Hello) -> bool {
         let legs = self.legs.as_ref().filter(|_| hello.streams.is_some());
         let relays = legs.is_some_and(|legs| legs.frames_lane().is_some());
@@ -100,7 +99,6 @@ impl Server {
         }
     }
 
-    /// Bytes that wait for legs.
     pub(super) fn waiting_for_legs(&self) -> usize {
         self.legs.as_ref().map_or(0, |legs| legs.waiting())
     }
@@ -141,7 +139,7 @@ impl Server {
                 }
                 LegEvent::StreamsOver(id) => self.end(now, id, "the client's streams are over"),
                 LegEvent::Frames(id) => _ = self.touched.insert(id),
-                // What it sends here goes nowhere until the leg is back.
+                // What it sends here is lost until the leg is back.
                 LegEvent::Away(id) => {
                     self.send_control(id, &Control::Move { why: Reason::Other, grace: None });
                 }
@@ -151,8 +149,7 @@ impl Server {
         }
     }
 
-    /// Ends the connections that stand by for clients whose anchor does not answer: taking over
-    /// they would carry nothing.
+    /// Ends the standbys of clients whose anchor does not answer: they could not take over.
     fn end_useless_standbys(&mut self, now: Instant) {
         for key in self.standbys.keys().collect::<Vec<_>>() {
             let why = self.let_in(&key).ok().and_then(|peer| self.anchor_of(now, &peer).err());
@@ -162,7 +159,6 @@ impl Server {
         }
     }
 
-    /// Hands a packet of an anchor to the session of a client.
     fn hand_down(&mut self, now: Instant, id: ConnectionId, packet: &[u8]) {
         let Some(joined) = self.sessions.get_mut(&id) else { return };
         match InnerPacket::parse(packet) {

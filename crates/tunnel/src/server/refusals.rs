@@ -1,8 +1,8 @@
-//! Those who are not let in: all are counted, few are told.
+//! Refused clients: all are counted, few are logged.
 //!
-//! A stranger chooses how often it connects, from which address and with which key. So what is told
-//! is bounded by kind, whatever the words: a few lines at once, then one in [`INTERVAL`], and what
-//! was left out is told as a number. One kind does not silence another.
+//! A stranger chooses how often it connects, from which address and with which key. So the number
+//! of log lines is bounded by kind, whatever they say: a few at once, then one per [`INTERVAL`],
+//! and the rest as a number. One kind does not silence another.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -12,21 +12,21 @@ use roadweave_identity::Refusal;
 use roadweave_proto::Instant;
 use roadweave_quic::CloseReason;
 
-/// The kinds of refusals with how many there were.
+/// Refusals by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(BTreeMap<&'static str, Kind>);
 
 #[derive(Debug, Default)]
 struct Kind {
     count: u64,
-    /// What was told lately, and when.
+    /// What was logged lately, and when.
     told: VecDeque<(Instant, String)>,
-    /// How many were left out since the last that was told.
+    /// How many were left out since the last line.
     suppressed: u64,
 }
 
 impl Refusals {
-    /// Counts one; returns what to tell of it, if anything: `what` is said of `remote`.
+    /// Counts a refusal; returns its log line, if any: `what`, preceded by `remote`.
     pub(crate) fn count(
         &mut self,
         now: Instant,
@@ -37,7 +37,7 @@ impl Refusals {
         let kind = self.0.entry(kind).or_default();
         kind.count += 1;
         kind.forget(now);
-        // One who asks again and again is one line.
+        // Repeated requests are one line.
         let is_new = kind.told.iter().all(|(_, told)| *told != what);
         if !is_new || kind.told.len() >= TOLD_MAX {
             kind.suppressed += 1;
@@ -48,7 +48,7 @@ impl Refusals {
         Some(line)
     }
 
-    /// Counts some of whom no more is known; they are told as a number.
+    /// Counts refusals without details; they are logged as a number.
     pub(crate) fn count_unnamed(&mut self, kind: &'static str, count: u64) {
         if count > 0 {
             let kind = self.0.entry(kind).or_default();
@@ -57,12 +57,12 @@ impl Refusals {
         }
     }
 
-    /// Counts one that is not told at all.
+    /// Counts a refusal that is never logged.
     pub(crate) fn count_silently(&mut self, kind: &'static str) {
         self.0.entry(kind).or_default().count += 1;
     }
 
-    /// What to tell of those that were left out, once the last that was told is old.
+    /// The line for what was left out, once the last line is old.
     pub(crate) fn poll_summary(&mut self, now: Instant) -> Option<String> {
         let (name, kind) = self.0.iter_mut().find(|(_, kind)| {
             kind.suppressed > 0 && kind.told.back().is_none_or(|(at, _)| now >= *at + SUMMARY)
@@ -75,20 +75,17 @@ impl Refusals {
         Some(line)
     }
 
-    /// When [`Refusals::poll_summary`] has something to tell.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let due = |kind: &Kind| kind.told.back().map_or(Instant::ZERO, |(at, _)| *at + SUMMARY);
         self.0.values().filter(|kind| kind.suppressed > 0).map(due).min()
     }
 
-    /// How many there were, by kind.
     pub(crate) fn counts(&self) -> BTreeMap<&'static str, u64> {
         self.0.iter().map(|(name, kind)| (*name, kind.count)).collect()
     }
 }
 
 impl Kind {
-    /// What is old may be told again.
     fn forget(&mut self, now: Instant) {
         while self.told.front().is_some_and(|(at, _)| now >= *at + INTERVAL * TOLD_MAX as u32) {
             self.told.pop_front();
@@ -96,7 +93,6 @@ impl Kind {
     }
 }
 
-/// The kind of a client whose key is not let in.
 pub(crate) fn kind_of_refusal(why: Refusal) -> &'static str {
     match why {
         Refusal::Unknown => "unknown-key",
@@ -107,7 +103,6 @@ pub(crate) fn kind_of_refusal(why: Refusal) -> &'static str {
     }
 }
 
-/// The kind of a handshake that came to nothing.
 pub(crate) fn kind_of_failure(reason: &CloseReason) -> &'static str {
     match reason {
         CloseReason::HandshakeTimedOut | CloseReason::TimedOut => "handshake-timed-out",
@@ -119,20 +114,18 @@ pub(crate) fn kind_of_failure(reason: &CloseReason) -> &'static str {
     }
 }
 
-/// The kind of a connection that never became a session that is used.
 pub(crate) const UNUSED: &str = "unused-connection";
 
-/// The kind of those that came when all places were taken, or all that one source may have.
+/// The kind of connections without room, in all or for their source.
 pub(crate) const CROWDED_OUT: &str = "crowded-out";
 
-/// The kind of a client that begins one session after the other.
 pub(crate) const TOO_MANY_SESSIONS: &str = "too-many-sessions";
 
-/// Lines of one kind in [`INTERVAL`] times as much.
+/// The most lines of a kind within this many times [`INTERVAL`].
 const TOLD_MAX: usize = 4;
-/// In the long run, a line of a kind comes as often.
+/// In the long run there is one line of a kind per interval.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How long after a line it is told how many were left out.
+/// How long after a line the rest is reported as a number.
 const SUMMARY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -157,7 +150,7 @@ mod tests {
             lines.extend(refusals.count(now, "unknown-key", what, address(number % 200)));
             lines.extend(refusals.poll_summary(now));
             if number == 50_000 {
-                // The flood does not hide what else there is to tell.
+                // The flood does not hide other kinds.
                 let expired = refusals.count(now, "expired-key", ": expired".into(), address(7));
                 assert_eq!(expired.as_deref(), Some("192.0.2.7:1031: expired"));
             }

@@ -1,5 +1,5 @@
-//! The sessions of a server in a turn: what each sends and hands out, when it is due, what all
-//! hold.
+//! A turn of a server's sessions: what each sends and hands out, when it is due next, and what all
+//! of them hold.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ impl Server {
         }
     }
 
-    /// Lets those that hold most let go of some of it while all together hold too much.
+    /// Lets the largest sessions drop data while all together hold too much.
     pub(super) fn keep_to_budget(&mut self, now: Instant) {
         let connections = self.endpoint.connection_count().saturating_sub(self.sessions.len());
         let waiting = self.inbox.bytes + self.waiting_for_legs() + self.away_stream_bytes();
@@ -41,7 +41,6 @@ impl Server {
         }
     }
 
-    /// Turns the sessions that were touched.
     pub(super) fn turn_touched(&mut self, now: Instant) {
         let touched = std::mem::take(&mut self.touched);
         if self.legs.is_none() {
@@ -53,7 +52,7 @@ impl Server {
         turns.into_iter().for_each(|id| self.turn_session(now, id));
     }
 
-    /// Lets the frames pass to the legs that sessions have brought.
+    /// Passes the frames that sessions brought to the legs.
     fn relay_up(&mut self, now: Instant, turns: &mut [ConnectionId]) {
         let Some(legs) = &mut self.legs else { return };
         legs.sort(turns, Direction::Up);
@@ -96,13 +95,11 @@ impl Server {
         self.end_if_violated(now, id, &key);
     }
 
-    /// Bytes of frames that wait for a session of a proxy.
     fn relayed(&self, id: ConnectionId) -> u64 {
         self.legs.as_ref().map_or(0, |legs| legs.relayed(id) as u64)
     }
 
-    /// Puts out what a session has for the device: at once, since what comes in order waits for
-    /// nothing.
+    /// Puts out what a session has for the device, at once: packets in order wait for nothing.
     pub(super) fn take_inner(&mut self, now: Instant, id: ConnectionId) {
         while let Some(joined) = self.sessions.get_mut(&id)
             && let Some((destination, packet)) = joined.session.poll_routed_inner()
@@ -117,7 +114,7 @@ impl Server {
         }
     }
 
-    /// Puts a client's packet out for the device, unless it goes to a client that it may not reach.
+    /// Puts out a client's packet for the device, unless it is for a client that it may not reach.
     pub(super) fn deliver(&mut self, destination: IpAddr, packet: Bytes) {
         let is_apart = !self.config.clients_reach_clients;
         let is_between = is_apart && self.peers.route(destination).is_some();

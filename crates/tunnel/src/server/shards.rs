@@ -1,4 +1,4 @@
-//! What a server does as one of several shards of a larger one, each with clients of its own.
+//! A server as one of several shards, each with clients of its own.
 //!
 //! ```text
 //! packet of another shard's connection ──┐
@@ -6,9 +6,9 @@
 //! the same client joined at another shard ─► its session here ends
 //! ```
 //!
-//! The kernel finds the shard of most packets. What comes to the wrong one, since the kernel does
-//! not know better or a stranger wrote an ID of its own, is put out here, for the driver to hand to
-//! the right one; once and no more, so that nothing goes in circles.
+//! The kernel leads most packets to the right shard. A packet at the wrong one, since the kernel is
+//! late or a stranger chose the ID, is put out here, and the driver hands it to the right one: only
+//! once, so that nothing circulates.
 
 use bytes::Bytes;
 use roadweave_identity::PublicKey;
@@ -19,18 +19,16 @@ use super::strays::{Stray, StrayQueue};
 use super::{Server, ServerConfig};
 use crate::node::{Node as _, RecvMeta};
 
-/// What this shard has for others.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     waiting: StrayQueue,
-    /// While something is handled that another shard has handed over: put out again it would only
-    /// go round.
+    /// While a handed-over stray is handled: put out again it would circulate.
     is_closed: bool,
 }
 
 impl ServerConfig {
-    /// The settings of one of `count` shards of a server with these: what all its clients together
-    /// may take is divided, so that all shards together take no more.
+    /// The settings of one of `count` shards of a server with these: limits over all clients are
+    /// divided.
     pub fn of_shard(&self, count: u16) -> Self {
         let mut config = self.clone();
         let share = |all: usize| (all / usize::from(count.max(1))).max(1);
@@ -45,20 +43,19 @@ impl ServerConfig {
 }
 
 impl Server {
-    /// Shares `kept` with the other shards, in the place of what this one would keep for itself.
+    /// Shares `kept` with the other shards, instead of an own one.
     pub fn share_kept(&mut self, kept: Kept) {
         self.kept = kept;
     }
 
-    /// Something for another shard. Poll it until there is none after each
-    /// [`Node::handle_packet`](crate::Node::handle_packet) and
-    /// [`Node::handle_inner`](crate::Node::handle_inner), or after some of them, and give it to
-    /// [`Server::handle_stray`] there.
+    /// The next stray for another shard; give it to [`Server::handle_stray`] there. Poll it until
+    /// it returns `None` after each [`Node::handle_packet`](crate::Node::handle_packet) and
+    /// [`Node::handle_inner`](crate::Node::handle_inner), or after some of them.
     pub fn poll_stray(&mut self) -> Option<Stray> {
         self.strays.waiting.pop()
     }
 
-    /// Takes what another shard has handed over. What is not for this one either is dropped.
+    /// Takes a stray from another shard. One that is not for this shard either is dropped.
     pub fn handle_stray(&mut self, now: Instant, stray: Stray) {
         self.strays.is_closed = true;
         match stray {
@@ -68,18 +65,18 @@ impl Server {
         self.strays.is_closed = false;
     }
 
-    /// A client has a newer session, with another shard: that here ends.
+    /// A client has a newer session with another shard: the one here ends.
     pub fn on_replaced(&mut self, now: Instant, key: &PublicKey) {
         if let Some(id) = self.by_key.get(key).copied() {
             let name = self.sessions.get(&id).map(|joined| joined.peer.name.clone());
             self.replace(now, id, *key, &name.unwrap_or_default());
         }
-        // There it has others.
+        // It has other streams there.
         self.end_streams_of(key);
     }
 
-    /// These clients are not as they were in the table, which somebody else has changed. Sessions
-    /// of those that are gone, or have other addresses, end with the next calls of
+    /// Entries of these clients in the shared table of peers have changed. Sessions of clients that
+    /// are gone or have other addresses end with the next calls of
     /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time.
     pub fn on_changed(&mut self, keys: impl IntoIterator<Item = PublicKey>) {
         let (by_key, standbys) = (&self.by_key, &self.standbys);
@@ -101,7 +98,7 @@ impl Server {
         true
     }
 
-    /// Puts an inner packet out whose client has no session here, if another shard may have it.
+    /// Puts out an inner packet whose client has no session here, if another shard may have it.
     pub(super) fn without_session(&mut self, key: PublicKey, packet: &[u8]) {
         if self.config.transport.shard.is_none() {
             return self.drops.count(DropReason::NoSession);

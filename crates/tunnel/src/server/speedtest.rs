@@ -1,4 +1,4 @@
-//! Speed tests at a server: who may have one, and how much of it.
+//! Speed tests at a server: which are allowed, and how much of them.
 //!
 //! ```text
 //! ask ─► allowed here? paths known? none under way, not too many? ─► granted, cut to the limits
@@ -6,8 +6,8 @@
 //!   down: load leaves, within the client's rate ─► "sent"
 //! ```
 //!
-//! Whatever a client says, what it may cost is decided here: a session expects no more load than
-//! was granted, and sends no more. Sessions come and go without a new allowance.
+//! The server alone decides what a test may cost: a session expects no more load than was granted,
+//! and sends no more. A new session gives no new allowance.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -22,16 +22,16 @@ use roadweave_quic::{Connection, ConnectionId};
 use super::{Direction, Joined, Kept, Server};
 use crate::session::{LATE_MAX, LoadExpected, LoadPlan, LoadReceived};
 
-/// What a server allows of speed tests.
+/// A server's limits of speed tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpeedtestLimits {
     /// The longest test of one direction.
     pub duration_max: Duration,
-    /// The most bytes of one test, headers counted.
+    /// The most bytes of one test, headers included.
     pub bytes_max: u64,
-    /// How many tests a client may have in an hour. Each direction of each uplink is one.
+    /// The most tests of a client per hour. Each direction of each uplink is one.
     pub per_hour: usize,
-    /// How many may be under way, of all clients.
+    /// The most tests under way, of all clients.
     pub at_a_time: usize,
 }
 
@@ -46,17 +46,16 @@ impl Default for SpeedtestLimits {
     }
 }
 
-/// The tests of all clients.
 #[derive(Debug, Default)]
 pub(super) struct TestBook {
-    /// Those under way, and when they are over at the latest.
+    /// Clients with a test under way, and when it is over at the latest.
     running: BTreeMap<PublicKey, Instant>,
-    /// When those of the last hour began.
+    /// When the tests of the last hour began.
     begun: BTreeMap<PublicKey, VecDeque<Instant>>,
 }
 
 impl TestBook {
-    /// Notes that a test begins which is over at `until` at the latest.
+    /// Records a test that is over at `until` at the latest.
     fn begin(
         &mut self,
         now: Instant,
@@ -83,12 +82,10 @@ impl TestBook {
         Ok(())
     }
 
-    /// The test of a client is over.
     fn end(&mut self, key: &PublicKey) {
         self.running.remove(key);
     }
 
-    /// The client may not connect any more.
     pub(super) fn forget(&mut self, key: &PublicKey) {
         self.running.remove(key);
         self.begun.remove(key);
@@ -96,7 +93,6 @@ impl TestBook {
 }
 
 impl Server {
-    /// Takes what a client says of a test.
     pub(super) fn on_speedtest(&mut self, now: Instant, id: ConnectionId, said: Speedtest) {
         let Speedtest { test, word } = said;
         let Some(joined) = self.sessions.get_mut(&id) else {
@@ -154,7 +150,6 @@ impl Server {
         Ok(TestBounds { duration, bytes, ..asked })
     }
 
-    /// The session is over, and with it its test.
     pub(super) fn end_test(&mut self, joined: &Joined) {
         if joined.is_testing {
             self.kept.lock().tests.end(&joined.key);
@@ -169,7 +164,7 @@ impl Server {
 }
 
 impl Joined {
-    /// Sends load where it may leave after the lanes, and says what came.
+    /// Sends load after the lanes, and reports what came.
     pub(super) fn turn_test(&mut self, now: Instant, connection: &mut Connection, kept: &Kept) {
         if !self.is_testing {
             return;
@@ -188,11 +183,11 @@ impl Joined {
 
 fn say(connection: &mut Connection, test: TestId, word: TestWord) {
     let said = Control::Speedtest(Speedtest { test, word });
-    // Whoever asks so often that there is no room gets no answer.
+    // A client that asks so often that there is no room gets no answer.
     let _ = connection.send_message(said.to_bytes());
 }
 
-/// The kind of refusal that a test is counted as which is not granted.
+/// The kind that a refused test is counted as.
 fn kind_of(why: TestRefusal) -> &'static str {
     match why {
         TestRefusal::Off => "speedtest-off",
@@ -233,7 +228,7 @@ mod tests {
         assert_eq!(begin(&mut book, 1, 3), Err(TestRefusal::TooMany));
         book.end(&key(1));
         assert_eq!(begin(&mut book, 1, 3), Ok(()));
-        // One that nobody has ended, since its shard is gone, is over by its time.
+        // A test that was never ended, since its shard failed, ends by its time.
         assert_eq!(begin(&mut book, 11, 2), Ok(()));
     }
 

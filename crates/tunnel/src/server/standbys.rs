@@ -1,13 +1,13 @@
-//! Connections that stand by: their clients have their sessions with other servers.
+//! Connections that stand by: their clients have sessions with other servers.
 //!
 //! ```text
 //! hello, standby ─► welcomed, idle ─┬─ hello, join, or data ─► session
 //!                                   └─ gone, or another of the same key ─► closed
 //! ```
 //!
-//! Each costs as much memory as any connection and says nothing for half a minute at a time. A key
-//! has one, so no client takes the place of others; who comes when all places are taken is refused,
-//! and stands by elsewhere.
+//! Each costs as much memory as any connection and is silent for half a minute at a time. A key has
+//! one, so no client takes the place of others. When all places are taken a further client is
+//! refused, and stands by elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -18,22 +18,18 @@ use roadweave_quic::{Connection, ConnectionId};
 
 use super::Server;
 
-/// The connections that stand by.
 #[derive(Debug)]
 pub(super) struct Standbys {
-    /// How many there may be.
     max: usize,
     by_key: BTreeMap<PublicKey, ConnectionId>,
     keys: BTreeMap<ConnectionId, PublicKey>,
 }
 
 impl Standbys {
-    /// None stands by, and no more than `max` may.
     pub(super) fn new(max: usize) -> Self {
         Self { max, by_key: BTreeMap::new(), keys: BTreeMap::new() }
     }
 
-    /// A connection of `key` is to stand by.
     ///
     /// # Errors
     /// There is no room for it.
@@ -47,50 +43,43 @@ impl Standbys {
         Ok(before)
     }
 
-    /// Whether the connection stands by.
     pub(super) fn contains(&self, id: ConnectionId) -> bool {
         self.keys.contains_key(&id)
     }
 
-    /// The connection stands by no more.
     pub(super) fn remove(&mut self, id: ConnectionId) {
         if let Some(key) = self.keys.remove(&id) {
             self.by_key.remove(&key);
         }
     }
 
-    /// The connection of a client.
     pub(super) fn of(&self, key: &PublicKey) -> Option<ConnectionId> {
         self.by_key.get(key).copied()
     }
 
-    /// The clients.
     pub(super) fn keys(&self) -> impl Iterator<Item = PublicKey> {
         self.by_key.keys().copied()
     }
 
-    /// All connections, in the order of their coming.
+    /// In the order in which they came.
     pub(super) fn ids(&self) -> Vec<ConnectionId> {
         self.keys.keys().copied().collect()
     }
 
-    /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.keys.len()
     }
 }
 
-/// All places are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Full;
 
 impl Server {
-    /// How many clients have a connection here that stands by.
+    /// The number of clients with a standby here.
     pub fn standbys(&self) -> usize {
         self.standbys.len()
     }
 
-    /// A client wants a connection to stand by.
     pub(super) fn stand_by(&mut self, now: Instant, id: ConnectionId, hello: &Hello) {
         let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
         match self.standbys.add(id, key) {

@@ -1,4 +1,4 @@
-//! What came to one shard of a server and is another's, and how it waits.
+//! Packets that came to one shard of a server and belong to another.
 
 use std::collections::VecDeque;
 
@@ -7,21 +7,21 @@ use roadweave_identity::PublicKey;
 
 use crate::node::RecvMeta;
 
-/// Something that another shard knows what to do with.
+/// A packet for another shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stray {
-    /// A packet from the network, for a connection of the shard.
+    /// A packet from the network, for a connection of that shard.
     Packet {
-        /// The shard that the packet is for.
+        /// That shard.
         shard: u16,
         /// How the packet came.
         meta: RecvMeta,
-        /// The payload of the packet.
+        /// Its payload.
         payload: Bytes,
     },
     /// An inner packet for a client that has no session here.
     Inner {
-        /// The client that the packet is for.
+        /// That client.
         key: PublicKey,
         /// The inner packet.
         packet: Bytes,
@@ -46,9 +46,9 @@ pub struct StrayQueue {
 }
 
 impl StrayQueue {
-    /// The bytes that may wait: what comes in 100 ms at 300 Mbit/s.
+    /// The most bytes that may wait: what comes in 100 ms at 300 Mbit/s.
     pub const BYTES_MAX: usize = 4 << 20;
-    /// What a stray costs beside the bytes of its packet.
+    /// The cost of a stray beside the bytes of its packet.
     pub const OVERHEAD_BYTES: usize = size_of::<Stray>();
 
     /// Takes a stray; returns whether there was room.
@@ -62,7 +62,7 @@ impl StrayQueue {
         has_room
     }
 
-    /// The stray that has waited for longest.
+    /// The oldest stray.
     pub fn pop(&mut self) -> Option<Stray> {
         let stray = self.waiting.pop_front()?;
         self.bytes -= stray.bytes() + Self::OVERHEAD_BYTES;
@@ -74,7 +74,7 @@ impl StrayQueue {
         self.waiting.len()
     }
 
-    /// Whether none waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

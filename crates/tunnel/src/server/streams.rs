@@ -1,7 +1,7 @@
 //! The streams of a server's clients: what was agreed on each connection, and what sessions carry.
 //!
-//! What a client was told in a welcome holds for that connection: if its streams ended meanwhile it
-//! must ask again. A proxy has none of its own; its sessions carry those between client and anchor
+//! The offer in a welcome holds for that connection: if the streams ended meanwhile the client must
+//! ask again. A proxy has no streams of its own; its sessions carry those between client and anchor
 //! (`crate::proxy`).
 
 use std::collections::BTreeMap;
@@ -21,10 +21,9 @@ use crate::rate::Limit;
 use crate::session::StreamTurn;
 use crate::streams::{StreamsConfig, StreamsOver, StreamsOwner, StreamsTable, Terms};
 
-/// Those that wait may hold this part of the server's memory.
+/// Streams without a session may hold this part of the server's memory.
 const AWAY_SHARE: usize = 8;
 
-/// The streams of all clients of a server that takes some.
 #[derive(Debug)]
 pub(super) struct ServerStreams {
     table: StreamsTable<PublicKey>,
@@ -32,17 +31,14 @@ pub(super) struct ServerStreams {
 }
 
 impl ServerStreams {
-    /// None yet; names count from `first`.
     pub(super) fn new(config: StreamsConfig, first: u64) -> Self {
         Self { table: StreamsTable::new(config, first), terms: BTreeMap::new() }
     }
 
-    /// When [`Server::tend_streams`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.table.poll_timeout()
     }
 
-    /// The streams of a client, for a turn of its session.
     pub(super) fn turn<'a>(
         &'a mut self,
         id: ConnectionId,
@@ -53,19 +49,17 @@ impl ServerStreams {
         Some(StreamTurn::new(self.table.get_mut(key)?, limits))
     }
 
-    /// A session was turned: its streams may have something to tell.
     pub(super) fn on_turned(&mut self, key: &PublicKey) {
         self.table.on_turned(key);
     }
 
-    /// Lets the streams of a client hold no more than `bytes` bytes.
     pub(super) fn shed(&mut self, now: Instant, key: &PublicKey, bytes: u64) {
         self.table.shed(now, key, bytes);
     }
 }
 
 impl Server {
-    /// Hands to the streams what has come for them since the last turn.
+    /// Hands to the streams what came for them since the last turn.
     pub fn hand_over_symbols(&mut self, now: Instant) {
         let Some(all) = &mut self.streams else { return };
         for id in &self.touched {
@@ -77,13 +71,12 @@ impl Server {
         }
     }
 
-    /// Something happened to a stream of a client: as of the last turn, or of the last
-    /// [`Server::hand_over_symbols`].
+    /// The next event of a client's stream, as of the last turn or [`Server::hand_over_symbols`].
     pub fn poll_stream_event(&mut self, now: Instant) -> Option<(StreamsOwner, Event)> {
         self.streams.as_mut()?.table.poll_event(now)
     }
 
-    /// All streams of this owner are over, and those that come are of another.
+    /// The next owner all of whose streams are over; its client's further streams have another.
     pub fn poll_streams_over(&mut self) -> Option<StreamsOwner> {
         self.streams.as_mut()?.table.poll_over()
     }
@@ -95,18 +88,17 @@ impl Server {
         Some(streams)
     }
 
-    /// Whether the address is one of a client that may connect, or behind one.
+    /// Whether the address belongs to a client that may connect, or lies behind one.
     pub fn is_of_client(&self, address: IpAddr) -> bool {
         self.peers.route(address).is_some()
     }
 
-    /// The first of a client's own inner addresses of a family, if it has one; none of those that
-    /// are behind it.
+    /// A client's first own inner address of a family, if it has one; not an address behind it.
     pub fn stream_address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
         self.streams.as_ref()?.table.address(owner, ipv4)
     }
 
-    /// What the server calls the streams of a client that says hello, if it takes any.
+    /// The server's offer of streams to a client that says hello, if it takes any.
     pub(super) fn agree_on_streams(
         &mut self,
         id: ConnectionId,
@@ -119,10 +111,9 @@ impl Server {
         Some(terms.offer())
     }
 
-    /// A connection of `key` becomes the session of its client.
     ///
     /// # Errors
-    /// The streams that the client was told of are over.
+    /// The streams that were offered to the client are over.
     pub(super) fn begin_streams(
         &mut self,
         now: Instant,
@@ -135,7 +126,7 @@ impl Server {
         all.table.begin(now, key, terms, peer)
     }
 
-    /// A connection is over; `ended`: it was the session of this client.
+    /// A connection is over; `ended` is set if it was the session of this client.
     pub(super) fn leave_streams(&mut self, now: Instant, id: ConnectionId, ended: Option<&Joined>) {
         let Some(all) = &mut self.streams else { return };
         all.terms.remove(&id);
@@ -147,25 +138,21 @@ impl Server {
         }
     }
 
-    /// Bytes that the streams of a client hold.
     pub(super) fn stream_memory(&self, key: &PublicKey) -> u64 {
         self.streams.as_ref().map_or(0, |all| all.table.memory(key))
     }
 
-    /// Ends streams whose clients do not come back.
     pub(super) fn tend_streams(&mut self, now: Instant) {
         if let Some(all) = &mut self.streams {
             all.table.handle_timeout(now, self.config.memory_max / AWAY_SHARE);
         }
     }
 
-    /// Bytes of streams whose clients are away.
     pub(super) fn away_stream_bytes(&self) -> usize {
         self.streams.as_ref().map_or(0, |all| all.table.away_bytes())
     }
 
-    /// Ends the session of a client that has broken the rules of all its streams: they can go on
-    /// no more, and others begin with the next one.
+    /// Ends the session of a client that broke the rules of all its streams, which cannot go on.
     pub(super) fn end_if_violated(&mut self, now: Instant, id: ConnectionId, key: &PublicKey) {
         let all = self.streams.as_ref().filter(|all| all.terms.contains_key(&id));
         if let Some(violation) = all.and_then(|all| all.table.violation(key)) {
@@ -173,17 +160,15 @@ impl Server {
         }
     }
 
-    /// Whether streams of a client are here, be it that they wait for it.
+    /// Whether a client has streams here, even without a session.
     pub(super) fn has_streams_of(&self, key: &PublicKey) -> bool {
         self.streams.as_ref().is_some_and(|all| all.table.peer(key).is_some())
     }
 
-    /// The streams of a client that may not come back are over.
     pub(super) fn end_streams_of(&mut self, key: &PublicKey) {
         self.streams.iter_mut().for_each(|all| all.table.end(key));
     }
 
-    /// The lane for streams of a session on this connection.
     pub(super) fn stream_lane(&self, id: ConnectionId) -> Option<LaneConfig> {
         if self.relaying.contains(&id) {
             return self.legs.as_ref()?.frames_lane().cloned();

@@ -1,4 +1,4 @@
-//! What all sessions of a server are together: told at little cost, though there are thousands.
+//! Totals over all sessions of a server, cheap for thousands of them.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use super::Server;
 /// All sessions of a server together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
-    /// The sessions.
+    /// The number of sessions.
     pub sessions: u64,
-    /// Clients that stand by, without a session.
+    /// Clients that stand by without a session.
     pub standbys: u64,
-    /// Whether it takes no new clients, and lets go those that it has.
+    /// Whether it takes no new clients, and asks the present ones to leave.
     pub draining: bool,
-    /// The paths of all sessions, by what they may carry.
+    /// Paths of all sessions, by status.
     pub paths: BTreeMap<PathStatus, u64>,
-    /// How far the usable paths lead, if there are any.
+    /// Round trips of the usable paths, if there are any.
     pub round_trips: Option<RoundTrips>,
 }
 
@@ -34,7 +34,7 @@ pub struct RoundTrips {
     pub p99_ms: f64,
 }
 
-/// What [`Totals`] are made of: that of several shards together is that of their server.
+/// The counts behind [`Totals`]; those of a server's shards are merged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
     sessions: u64,
@@ -46,7 +46,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds what another one counts.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: Self) {
         self.sessions += other.sessions;
         self.standbys += other.standbys;
@@ -66,7 +66,7 @@ impl From<Tally> for Totals {
 }
 
 impl Server {
-    /// How many sessions there are.
+    /// The number of sessions.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
@@ -76,14 +76,14 @@ impl Server {
         self.by_key.contains_key(key)
     }
 
-    /// All sessions together.
+    /// The totals over all sessions.
     pub fn totals(&self) -> Totals {
         self.tally().into()
     }
 
-    /// What is counted for [`Server::totals`].
+    /// The counts for [`Server::totals`].
     pub fn tally(&self) -> Tally {
-        // Told though there is none.
+        // Listed even if there is none.
         let mut paths: BTreeMap<_, _> = PathStatus::ALL.map(|status| (status, 0)).into();
         let mut round_trips = Vec::new();
         let connections = self.sessions.keys().filter_map(|id| self.endpoint.connection(*id));
@@ -104,7 +104,6 @@ impl Server {
 }
 
 impl RoundTrips {
-    /// By nearest rank.
     fn of(mut all_ms: Vec<f64>) -> Option<Self> {
         all_ms.sort_unstable_by(f64::total_cmp);
         let at = |share: f64| {

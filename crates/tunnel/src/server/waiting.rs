@@ -1,4 +1,4 @@
-//! Connections whose handshake is done, and that are no session.
+//! Connections whose handshake is done and that are not sessions.
 //!
 //! ```text
 //! connected ─► waits for hello ─► is welcomed, waits for its use ─► session
@@ -7,8 +7,8 @@
 //!                closed             closed
 //! ```
 //!
-//! Whoever holds a valid key may begin connections without end: each key has so many that wait, and
-//! a further one ends the oldest of the same key, of nobody else's.
+//! The holder of a valid key may open connections without end. So each key has a bounded number
+//! that wait, and a further one ends the oldest of the same key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,30 +17,27 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_quic::ConnectionId;
 
-/// How long a connection may stay without a hello, and after the welcome without a use.
+/// How long a connection may be without a hello, and after the welcome without use.
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections of one key that wait: a box races four modems, and tries each a few times.
+/// The most waiting connections of one key: a box races four modems, a few times each.
 const PER_KEY_MAX: usize = 16;
 
-/// The connections that wait.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// How many there may be.
     max: usize,
     entries: BTreeMap<ConnectionId, (Instant, PublicKey)>,
-    /// In the order of their coming, as the numbers of connections are.
+    /// In the order in which they came, as connection numbers are.
     by_key: BTreeMap<PublicKey, BTreeSet<ConnectionId>>,
     by_age: BTreeSet<(Instant, ConnectionId)>,
 }
 
 impl Waiting {
-    /// None waits, and no more than `max` may.
     pub(super) fn new(max: usize) -> Self {
         let (entries, by_key, by_age) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         Self { max, entries, by_key, by_age }
     }
 
-    /// A connection of `key` waits from now on; returns the one that must go for it.
+    /// A connection of `key` waits; returns the one that must be closed for it.
     pub(super) fn add(
         &mut self,
         now: Instant,
@@ -63,12 +60,10 @@ impl Waiting {
         gone
     }
 
-    /// Whether the connection waits.
     pub(super) fn contains(&self, id: ConnectionId) -> bool {
         self.entries.contains_key(&id)
     }
 
-    /// The connection waits no more.
     pub(super) fn remove(&mut self, id: ConnectionId) {
         let Some((since, key)) = self.entries.remove(&id) else { return };
         self.by_age.remove(&(since, id));
@@ -80,13 +75,11 @@ impl Waiting {
         }
     }
 
-    /// Connections that have waited too long.
     pub(super) fn silent(&self, now: Instant) -> Vec<ConnectionId> {
         let too_long = |(since, _): &&(Instant, ConnectionId)| now >= *since + HELLO_TIMEOUT;
         self.by_age.iter().take_while(too_long).map(|(_, id)| *id).collect()
     }
 
-    /// When one of them will have waited too long.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.by_age.first().map(|(since, _)| *since + HELLO_TIMEOUT)
     }
@@ -110,7 +103,7 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// Adds, and removes what must go for it, as a server does.
+    /// Adds a connection, and removes the one that must be closed for it.
     fn add(waiting: &mut Waiting, millis: u64, id: u64, key: PublicKey) -> Option<u64> {
         let gone = waiting.add(at(millis), ConnectionId(id), key);
         gone.iter().for_each(|id| waiting.remove(*id));
