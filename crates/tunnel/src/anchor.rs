@@ -1,15 +1,14 @@
-//! The anchor: holds the inner addresses of its tenants' clients, wherever those are.
+//! The anchor: holds the inner addresses of its tenants' clients, at whichever proxy they are.
 //!
 //! ```text
 //! legs of proxies ─► attachment ─► tenant and device (source address checked) ─► TUN of the tenant
 //! TUN of a tenant ─► destination address ─► device ─► its newest attachment ─► leg of that proxy
 //! ```
 //!
-//! Its clients are proxies, which pass on what their sessions bring. A proxy is not trusted with
-//! more than that: its leg carries packets of those devices alone that have signed a binding for
-//! it, from and to their own addresses (`bindings.rs`). When a device moves to another proxy its
-//! address, and what the network behind knows of it, stay here; so do its streams
-//! (`anchor/streams.rs`), whose far ends are here.
+//! Its clients are proxies, which pass on their sessions' packets. A proxy is trusted with no more
+//! than that: its leg carries packets only of devices that signed a binding for it, from and to
+//! their own addresses (`bindings.rs`). When a device moves to another proxy, its address and the
+//! flows through it stay here; so do its streams (`anchor/streams.rs`), whose far ends are here.
 //!
 //! Source: the local mobility anchor of Proxy Mobile IPv6 (RFC 5213).
 
@@ -42,7 +41,7 @@ use crate::server::inbox::Inbox;
 use crate::server::refusals::Refusals;
 use crate::streams::StreamsConfig;
 
-/// What an anchor needs to know.
+/// The settings of an anchor.
 #[derive(Clone, Debug)]
 pub struct AnchorConfig {
     /// The transport of its legs.
@@ -51,7 +50,7 @@ pub struct AnchorConfig {
     pub tenants: Vec<AnchorTenant>,
     /// What a leg may carry in each direction, if it is known to be narrow.
     pub leg_rate: Option<Rate>,
-    /// Streams, if the anchor takes some; the lane is that of the proxies.
+    /// Streams, if the anchor takes them; their lane is the proxies'.
     pub streams: Option<StreamsConfig>,
     /// The most bytes that the streams of all clients may hold together.
     pub memory_max: usize,
@@ -70,21 +69,21 @@ pub struct AnchorTenant {
     pub rate_limit: Option<Rate>,
 }
 
-/// What the driver of an anchor must know.
+/// An event for the driver of an anchor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnchorEvent {
-    /// A leg of a proxy is up.
+    /// A proxy's leg came up.
     LegUp {
         /// The proxy's name in the configuration.
         proxy: String,
         /// Its key.
         key: PublicKey,
     },
-    /// A leg is over.
+    /// A leg ended.
     LegDown {
         /// The proxy's name in the configuration.
         proxy: String,
-        /// Why, for a person to read.
+        /// The reason, as text.
         reason: String,
     },
     /// A device is at this proxy now.
@@ -96,9 +95,9 @@ pub enum AnchorEvent {
         /// The proxy's name.
         proxy: String,
     },
-    /// Someone was not let in.
+    /// A proxy was not let in.
     Refused {
-        /// Who and why, for a person to read.
+        /// The proxy and the reason, as text.
         reason: String,
     },
 }
@@ -123,12 +122,11 @@ pub struct Anchor {
     bindings: Bindings,
     legs: BTreeMap<ConnectionId, Leg>,
     checks: Checks,
-    /// The streams of its clients, if it takes some.
     streams: Option<Box<AnchorStreams>>,
-    /// Legs to turn, because something was handled.
+    /// Legs to turn.
     touched: BTreeSet<ConnectionId>,
     refusals: Refusals,
-    /// Half-open connections without room that are counted already.
+    /// Half-open connections without room that are counted.
     crowded_out: u64,
     events: VecDeque<AnchorEvent>,
     drops: DropCounters,
@@ -180,12 +178,12 @@ impl Anchor {
         })
     }
 
-    /// The place of the tenant called `name`.
+    /// The ID of the tenant called `name`.
     pub fn tenant(&self, name: &str) -> Option<TenantId> {
         self.by_name.get(name).copied()
     }
 
-    /// Takes an inner packet from the device of a tenant, for one of its clients.
+    /// Takes an inner packet from a tenant's device, for one of its clients.
     pub fn handle_tenant_inner(&mut self, now: Instant, tenant: TenantId, packet: &[u8]) {
         match InnerPacket::parse(packet) {
             Ok(view) => self.pass_down(now, tenant, view.destination, packet),
@@ -198,12 +196,12 @@ impl Anchor {
         self.tenants.get_mut(usize::from(tenant.0))?.inbox.pop()
     }
 
-    /// What the driver must know.
+    /// The next event for the driver.
     pub fn poll_event(&mut self) -> Option<AnchorEvent> {
         self.events.pop_front()
     }
 
-    /// Says goodbye to all proxies; [`flush`](crate::flush) it afterwards.
+    /// Closes all legs; [`flush`](crate::flush) it afterwards.
     pub fn close(&mut self, now: Instant) {
         self.endpoint.close(now, "the anchor stops");
     }
@@ -213,14 +211,15 @@ impl Anchor {
         self.bindings.attached().count()
     }
 
-    /// The newest binding of each device, signed by it: what survives a restart. Write it soon
-    /// after each [`AnchorEvent::Attached`]: what is not written may be followed by an older one.
+    /// The newest binding of each device, signed by it, to be kept over a restart. Write it soon
+    /// after each [`AnchorEvent::Attached`]: after a binding that was lost an older one counts
+    /// again.
     pub fn bindings(&self) -> Vec<(PublicKey, Binding)> {
         self.bindings.newest().map(|(device, binding)| (*device, binding.clone())).collect()
     }
 
-    /// Takes up what [`Anchor::bindings`] gave in an earlier life. What is not signed, or of a
-    /// tenant that is none any more, is left out.
+    /// Restores what [`Anchor::bindings`] returned in an earlier run, except bindings that are not
+    /// signed or of unknown tenants.
     pub fn restore(&mut self, bindings: impl IntoIterator<Item = (PublicKey, Binding)>) {
         for (device, binding) in bindings {
             let Some(tenant) = self.by_name.get(&binding.tenant).copied() else { continue };
@@ -231,7 +230,7 @@ impl Anchor {
         }
     }
 
-    /// The legs and tenants.
+    /// The status of legs and tenants.
     pub fn status(&self) -> AnchorStatus {
         let leg = |(id, leg): (&ConnectionId, &Leg)| {
             let attachments = self.bindings.count_of(*id);
@@ -246,12 +245,12 @@ impl Anchor {
         }
     }
 
-    /// What was discarded of which no tenant is known, by reason.
+    /// What was dropped without a known tenant, by reason.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
     }
 
-    /// Hands a packet to the proxy at which the device is that `destination` belongs to.
+    /// Passes a packet to the proxy of the device that `destination` belongs to.
     fn pass_down(&mut self, now: Instant, tenant: TenantId, destination: IpAddr, packet: &[u8]) {
         let Some(table) = self.tenants.get(usize::from(tenant.0)) else { return };
         let device = table.devices.route(destination);
@@ -269,10 +268,10 @@ impl Anchor {
     }
 }
 
-/// What an anchor says of its legs and tenants.
+/// The status of an anchor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AnchorStatus {
-    /// The legs, by the time they came, with the names of their proxies.
+    /// The legs, oldest first, with the names of their proxies.
     pub legs: Vec<(String, LegStatus)>,
     /// What passed, by the tenant's name.
     pub tenants: BTreeMap<String, TenantStats>,
@@ -281,7 +280,7 @@ pub struct AnchorStatus {
 }
 
 impl AnchorStatus {
-    /// What was discarded for all tenants and on all legs that are there, by reason.
+    /// What was dropped for all tenants and on all present legs, by reason.
     pub fn drops(&self) -> DropCounters {
         let mut drops = DropCounters::default();
         self.tenants.values().for_each(|tenant| drops.merge(&tenant.drops));

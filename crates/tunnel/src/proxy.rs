@@ -1,15 +1,15 @@
-//! The legs of a proxy: what its sessions send goes to the anchors of their tenants, and back.
+//! The legs of a proxy: they carry its sessions' packets to the anchors of their tenants, and back.
 //!
 //! ```text
 //! session ─► tenant ─► leg of the tenant's anchor ─► QUIC ─► anchor
 //! session ◄─────────── attachment, by its handle ◄── QUIC ◄─ anchor
 //! ```
 //!
-//! A proxy gives nothing to its own machine: no TUN, no routes, no filters. Its sessions are those
-//! of a [`Server`](crate::Server), which asks here whether a tenant can be served, hands over what
-//! its clients send, and is told what came for them. A client's packets pass once it has signed a
-//! binding for this proxy; what the anchor makes of that is told back. Frames of streams pass as
-//! well (`relay.rs`): their ends are the client and the anchor.
+//! A proxy uses no TUN, routes or filters of its machine. Its sessions are those of a
+//! [`Server`](crate::Server), which asks here whether a tenant can be served, passes its clients'
+//! packets, and receives theirs. A client's packets pass once it has signed a binding for this
+//! proxy; the anchor's answer is returned to it. Frames of streams pass as well (`relay.rs`): their
+//! ends are the client and the anchor.
 //!
 //! Source: Proxy Mobile IPv6 (RFC 5213): the inner address stays where the anchor is.
 
@@ -41,10 +41,10 @@ use crate::node::RecvMeta;
 /// The socket of a proxy that its legs use.
 pub const LEG_SOCKET: UplinkId = UplinkId(1);
 
-/// What a proxy needs to know beside what any server does.
+/// The settings of a proxy, beside those of any server.
 #[derive(Clone, Debug)]
 pub struct ProxyConfig {
-    /// The tenants that it serves, at most [`TENANTS_MAX`].
+    /// The tenants served, at most [`TENANTS_MAX`].
     pub tenants: Vec<ProxyTenant>,
     /// What a leg may carry in each direction, if it is known to be narrow.
     pub leg_rate: Option<Rate>,
@@ -61,33 +61,33 @@ pub struct ProxyTenant {
     pub addresses: Vec<SocketAddr>,
     /// The anchor's own inner addresses.
     pub gateways: Vec<IpAddr>,
-    /// What all its clients together may send, and receive, at this proxy.
+    /// What all its clients together may send at this proxy, and receive.
     pub rate_limit: Option<Rate>,
 }
 
 /// The most tenants of a proxy, and of an anchor.
 pub const TENANTS_MAX: usize = 4096;
 
-/// What a server must know of its legs.
+/// An event for the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LegEvent {
     /// An inner packet for a session.
     Down(ConnectionId, Bytes),
-    /// The client of a session is to sign a binding beyond this one.
+    /// The client must sign a binding beyond this one.
     Newest(ConnectionId, Binding),
-    /// The anchor does not take the client of a session.
+    /// The anchor refuses the client.
     Refused(ConnectionId, Detached),
-    /// What the anchor says of its streams with the client of a session, if it takes any.
+    /// The anchor's offer of streams to the client, if it takes any.
     Streams(ConnectionId, Option<StreamsOffer>),
-    /// The streams of a session are others at the anchor than its client was told.
+    /// The anchor has other streams than those announced to the client.
     StreamsOver(ConnectionId),
-    /// There are frames for the client of a session.
+    /// There are frames for the client.
     Frames(ConnectionId),
-    /// The anchor of a session does not answer any more.
+    /// The anchor no longer answers.
     Away(ConnectionId),
-    /// An anchor does not answer any more: who stands by for its tenant does so for nothing.
+    /// An anchor no longer answers: standbys for its tenants are useless.
     StandbysAway,
-    /// A leg came up or is away, for a person to read.
+    /// A leg came up or went down, as text.
     Told(String),
 }
 
@@ -98,7 +98,7 @@ struct Tenant {
     gateways: Vec<IpAddr>,
 }
 
-/// What a proxy has in the place of a device.
+/// The legs of a proxy, instead of a device.
 #[derive(Debug)]
 pub(crate) struct Legs {
     endpoint: Endpoint,
@@ -108,15 +108,15 @@ pub(crate) struct Legs {
     by_name: BTreeMap<String, TenantId>,
     legs: Vec<Leg>,
     leg_rate: Option<Rate>,
-    /// How frames of streams are sent to clients, if they are relayed.
+    /// The lane of frames to clients, if streams are relayed.
     frames: Option<LaneConfig>,
     /// By session.
     attachments: BTreeMap<ConnectionId, Attachment>,
-    /// When something is to be done about an attachment.
+    /// When attachments are due.
     due: BTreeSet<(Instant, ConnectionId)>,
-    /// Bytes of packets that wait for attachments.
+    /// Bytes that wait in attachments.
     held_bytes: usize,
-    /// Counts the frames that have passed.
+    /// Counts the frames that passed.
     served: u64,
     events: VecDeque<LegEvent>,
     refusals: BTreeMap<&'static str, u64>,
@@ -153,11 +153,10 @@ impl Legs {
         Ok(legs)
     }
 
-    /// What the client of a tenant is to be welcomed with: the anchor to sign for, and its inner
-    /// addresses.
+    /// What to announce to a client of a tenant: the anchor to sign for, and its inner addresses.
     ///
     /// # Errors
-    /// Says why the tenant cannot be served now.
+    /// Why the tenant cannot be served now.
     pub(crate) fn anchor_of(
         &self,
         now: Instant,
@@ -173,12 +172,10 @@ impl Legs {
         Ok((anchor, tenant.gateways.clone()))
     }
 
-    /// The lane by which frames of streams are sent to clients, if they are relayed.
     pub(crate) fn frames_lane(&self) -> Option<&LaneConfig> {
         self.frames.as_ref()
     }
 
-    /// Takes a packet of [`LEG_SOCKET`].
     pub(crate) fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
         let local = Local::Uplink(LEG_SOCKET);
         let RecvMeta { remote, ecn, received, .. } = *meta;
@@ -198,7 +195,7 @@ impl Legs {
         self.tend_attachments(now);
     }
 
-    /// Lets leave what the sessions have handed over.
+    /// Sends what the sessions have handed over.
     pub(crate) fn transmit(&mut self, now: Instant) {
         for leg in &mut self.legs {
             if let Some(id) = leg.up()
@@ -228,22 +225,19 @@ impl Legs {
         self.events.pop_front()
     }
 
-    /// Says goodbye to all anchors.
     pub(crate) fn close(&mut self, now: Instant) {
         self.endpoint.close(now, "the proxy stops");
     }
 
-    /// Bytes that wait for the legs.
     pub(crate) fn waiting(&self) -> usize {
         self.legs.iter().map(|leg| leg.end.waiting()).sum::<usize>() + self.held_bytes
     }
 
-    /// Attachments that came to nothing, by reason.
+    /// Failed attachments, by reason.
     pub(crate) fn refusals(&self) -> &BTreeMap<&'static str, u64> {
         &self.refusals
     }
 
-    /// The smoothed round trip to the anchor of each tenant whose leg is up.
     pub(crate) fn round_trips(&self) -> Vec<(String, Duration)> {
         let of = |(name, id): (&String, &TenantId)| {
             let leg = &self.legs[self.tenants[usize::from(id.0)].leg];
@@ -270,7 +264,7 @@ impl Legs {
     }
 }
 
-/// What a proxy says of its legs and tenants.
+/// The status of a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProxyStatus {
     /// The legs, in the order of the configuration.
@@ -280,7 +274,7 @@ pub struct ProxyStatus {
 }
 
 impl ProxyStatus {
-    /// What was discarded for all tenants and on all legs, by reason.
+    /// What was dropped for all tenants and on all legs, by reason.
     pub fn drops(&self) -> DropCounters {
         let mut drops = DropCounters::default();
         self.tenants.values().for_each(|tenant| drops.merge(&tenant.drops));

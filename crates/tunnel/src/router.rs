@@ -6,24 +6,24 @@
 //!      hello  ─► where the link's other end is, and whether it lives
 //! ```
 //!
-//! The same on both sides. There is no handshake: each side sends from its first packet on, and
-//! takes what comes from the addresses of its configuration. Nothing is encrypted, and nothing
-//! proves who sent it: who can forge the address of a link's other end can speak in its name.
+//! Both sides are the same. There is no handshake: each side sends from its first packet on, and
+//! accepts packets from the addresses of its configuration. Nothing is encrypted or authenticated:
+//! who can forge the address of a link's other end can speak in its name.
 //!
-//! # When the peer starts anew
+//! # When the peer restarts
 //!
-//! Its sequence numbers start again at 0, which the numbers alone would not tell from old copies.
-//! So each packet and each hello says the epoch of its sender, drawn at random when it starts. The
-//! first packet of another epoch begins a new sequence: at the next inner packet or hello, within a
-//! second. What still comes of the epoch before is late, unless the new one falls silent, as one
-//! would that nobody but a broken packet has spoken of; even then numbers that came are old copies.
+//! Its sequence numbers start again at 0, and could be old copies. So each packet and each hello
+//! carries the epoch of its sender, drawn at random when it starts. The first packet of another
+//! epoch begins a new sequence: at the next inner packet or hello, within a second. Packets of the
+//! former epoch are late then. If the new epoch falls silent, as one from a corrupted packet does,
+//! the former one may return, but numbers that already came remain old copies.
 //!
 //! # Who may move a link
 //!
 //! Behind a NAT the other end of a link is where its hellos come from. A peer whose binding changed
-//! answers what it was told at its old address, which nobody else has seen ([`Links::may_speak`]).
-//! Only while a link is silent anyone within its prefixes may take it, and begin another epoch only
-//! while all of them are.
+//! answers what was sent to its old address, which no other host has seen ([`Links::may_speak`]).
+//! Only while a link is silent any address within its prefixes may take it, and only while all
+//! links are silent may it begin another epoch.
 //!
 //! Source: redundant framework (Networking'24) section III; RFC 8926.
 
@@ -54,36 +54,34 @@ use crate::geneve::{Links, RouterLink};
 use crate::lane::{Arrival, LaneConfig, Opening, Strategy};
 use crate::session::{MEMORY_MAX, Session, SessionConfig, SessionError};
 
-/// How often each link says that it lives: the paper's dummy packets (section III-B).
+/// How often each link sends a hello: the paper's dummy packets (section III-B).
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 /// The most links.
 pub const ROUTER_LINKS_MAX: usize = 16;
-/// The longest that a copy may still be on its way: the maximum segment lifetime of RFC 9293
-/// section 3.4.1. Within an epoch numbers never go back, so that smaller ones are old copies until
-/// then.
+/// How long a copy may be under way: the maximum segment lifetime of RFC 9293 section 3.4.1. Within
+/// an epoch numbers never go back, so smaller ones are old copies until then.
 const PACKET_LIFETIME: Duration = Duration::from_secs(120);
-/// The one lane.
 const LANE: LaneId = LaneId(0);
 
-/// What a router is.
+/// The settings of a router.
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
     /// The virtual network identifier, 24 bits, the same at both ends.
     pub vni: u32,
-    /// Random, another with each start.
+    /// Random, different at each start.
     pub epoch: u32,
-    /// Random as well: what the times in hellos begin at, so that nobody can answer a hello that he
-    /// has not seen.
+    /// Random as well: the start of the times in hellos. So a hello can only be answered by a host
+    /// that has seen it.
     pub hello_begin_us: u32,
-    /// The order that it restores in what it receives.
+    /// How received packets are ordered.
     pub order: Order,
     /// The links, 1 to [`ROUTER_LINKS_MAX`].
     pub links: Vec<RouterLink>,
-    /// Source addresses that inner packets of the peer may have; `None` for all.
+    /// Source addresses that the peer's inner packets may have; `None` for all.
     pub inner_sources: Option<Vec<IpNet>>,
 }
 
-/// Why no router can be made.
+/// Why a router cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouterError {
@@ -93,50 +91,47 @@ pub enum RouterError {
     /// The virtual network identifier has more than 24 bits.
     #[error("{0} is no virtual network identifier; it has 24 bits")]
     Vni(u32),
-    /// No session can be made.
+    /// The session cannot be created.
     #[error(transparent)]
     Session(#[from] SessionError),
 }
 
-/// Something that a person may want to know.
+/// An event for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouterEvent {
     /// The peer was heard for the first time.
     PeerHeard,
-    /// The peer has started anew.
+    /// The peer restarted.
     PeerRestarted,
-    /// A link's other end was learned, or moved.
+    /// The other end of a link was learned, or moved.
     LinkMoved {
         /// The link.
         name: String,
-        /// Where its other end is now.
+        /// The present address of its other end.
         remote: SocketAddr,
-        /// How often it moved since that was told last.
+        /// How often it moved since the last such event.
         times: u64,
     },
-    /// A link answers, or does not any more.
+    /// A link answers, or no longer does.
     LinkStatus {
         /// The link.
         name: String,
-        /// How it is now.
+        /// Its present status.
         status: PathStatus,
-        /// How often that changed since it was told last.
+        /// How often it changed since the last such event.
         times: u64,
     },
 }
 
-/// One end of a redundant tunnel.
 #[derive(Debug)]
 pub struct Router {
     vni: u32,
     session: Session,
     links: Links,
     epochs: Epochs,
-    /// Of the present epoch.
     jumps: SequenceJumps,
-    /// How long a packet may wait for others.
     max_buffer: Duration,
-    /// By link: which numbers of the present epoch came by it.
+    /// By link: the numbers of the present epoch that came over it.
     seen: Vec<Seen>,
     notices: Notices,
     next_hello: Instant,
@@ -168,7 +163,7 @@ impl Router {
             },
             false,
         )?;
-        // No control message can promise it, and nobody codes.
+        // No control message announces this, and there is no coding.
         let rewind_after = PACKET_LIFETIME;
         session.set_opening(Opening { order: config.order, coded: false, rewind_after });
         Ok(Self {
@@ -186,12 +181,12 @@ impl Router {
         })
     }
 
-    /// Something that a person may want to know.
+    /// The next event for the operator.
     pub fn poll_event(&mut self) -> Option<RouterEvent> {
         self.events.poll()
     }
 
-    /// What was discarded before a link or the lane was found.
+    /// What was dropped before its link or lane was known.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
     }
@@ -215,7 +210,7 @@ impl Router {
             return;
         }
         let answered = self.links.get_mut(at).answered_by(hello);
-        // A hello of the past must not lead packets to where the peer was.
+        // An old hello must not lead packets to a former address of the peer.
         if !self.admit(now, hello.epoch, Sign::Hello(answered)) {
             return;
         }
@@ -228,7 +223,6 @@ impl Router {
         self.refresh(now);
     }
 
-    /// Takes a copy of an inner packet.
     fn handle_inner_copy(
         &mut self,
         now: Instant,
@@ -264,7 +258,7 @@ impl Router {
         self.drops.add(DropReason::IdJump, self.jumps.poll_forgotten());
     }
 
-    /// Hands a copy whose number may be true to the lane, and counts what became of it.
+    /// Hands a copy to the lane, and counts it.
     fn take_copy(&mut self, now: Instant, link: usize, id: PacketId, packet: &[u8]) {
         let mut symbol = BytesMut::with_capacity(SYMBOL_HEADER + packet.len());
         Symbol { position: FragmentPosition::Whole, body: packet }.write(&mut symbol);
@@ -273,7 +267,7 @@ impl Router {
             self.epochs.note(id);
             self.jumps.note(id);
         }
-        // Others are none of the packets that the peer is known to have sent.
+        // Other copies are not known to be the peer's packets.
         let is_of_sequence = !matches!(arrival, Arrival::Old | Arrival::Refused);
         let is_new = is_of_sequence && self.seen[link].note(id);
         let counters = &mut self.links.get_mut(link).counters;
@@ -288,7 +282,7 @@ impl Router {
         }
     }
 
-    /// Whether what comes of `epoch` counts; what begins with it is begun.
+    /// Whether packets of `epoch` count; a new epoch begins here.
     fn admit(&mut self, now: Instant, epoch: u32, sign: Sign) -> bool {
         match self.epochs.admit(now, epoch, sign) {
             Admission::Present => true,

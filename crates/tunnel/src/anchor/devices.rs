@@ -1,4 +1,4 @@
-//! The devices and proxies that an anchor knows, and what becomes of attachments when they change.
+//! Changes the devices and proxies of an anchor, and ends their attachments and legs.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::leg::TenantId;
 use crate::peers::{PeerTable, Peers, PeersChange};
 
 impl Anchor {
-    /// Puts other devices in the place of those of a tenant, and returns the former ones, for
-    /// somebody to drop who has the time. Those that are gone are detached at once.
+    /// Replaces the devices of a tenant, and returns the former table, which may be dropped
+    /// elsewhere. Devices that are gone are detached at once.
     pub fn replace_devices(
         &mut self,
         now: Instant,
@@ -31,16 +31,16 @@ impl Anchor {
         Some(former)
     }
 
-    /// Puts other proxies in the place of those that may connect, and returns the former ones. Legs
-    /// of those that are gone end at once.
+    /// Replaces the proxies that may connect, and returns the former table. Legs of proxies that
+    /// are gone end at once.
     pub fn replace_proxies(&mut self, now: Instant, change: PeersChange) -> Arc<Peers> {
         let former = self.proxies.replace(change.peers);
         self.end_refused(now);
         former
     }
 
-    /// Lets legs and attachments end whose keys have expired. Call it after the tables were told
-    /// the time of day.
+    /// Ends legs and attachments whose keys have expired. Call it after setting the time of day of
+    /// the tables.
     pub fn on_time_of_day(&mut self, now: Instant) {
         self.end_refused(now);
         let devices = self.bindings.attached();
@@ -70,7 +70,7 @@ impl Anchor {
     }
 }
 
-/// Whether what the holder of `key` has under way is to end.
+/// Whether sessions and legs of `key` must end.
 fn is_out(table: &PeerTable, key: &PublicKey) -> bool {
     table.check(key).is_err_and(|why| why.ends_sessions())
 }

@@ -1,4 +1,4 @@
-//! The legs of an anchor: who connects, what is asked of it, what comes.
+//! The legs of an anchor: their connections, messages and packets.
 
 use std::sync::Arc;
 
@@ -16,21 +16,17 @@ use crate::rate::Direction;
 use crate::server::refusals;
 use crate::session::check_inner;
 
-/// The leg of a proxy.
 #[derive(Debug)]
 pub(super) struct Leg {
     pub(super) proxy: PublicKey,
-    /// Its name in the configuration.
     pub(super) name: String,
     pub(super) end: LegEnd,
 }
 
-/// Where a device is now.
 #[derive(Debug)]
 struct Place {
     device: DeviceId,
     peer: Arc<Peer>,
-    /// Where it was.
     former: Option<At>,
 }
 
@@ -58,7 +54,6 @@ impl Anchor {
         }
     }
 
-    /// A proxy has proved its key.
     fn begin(&mut self, now: Instant, id: ConnectionId) {
         if self.legs.contains_key(&id) {
             return;
@@ -66,7 +61,7 @@ impl Anchor {
         let Some(proxy) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
         let of_proxy = self.legs.iter().filter(|(_, leg)| leg.proxy == proxy);
         let of_proxy: Vec<ConnectionId> = of_proxy.map(|(id, _)| *id).collect();
-        // One that it has forgotten, and one that is on its way out, are no harm.
+        // A forgotten leg, or one that is closing, does no harm.
         if of_proxy.len() >= LEGS_PER_PROXY_MAX
             && let Some(oldest) = of_proxy.first()
         {
@@ -85,11 +80,10 @@ impl Anchor {
         self.checks.forget_whole(now);
     }
 
-    /// Handles what the connection of a leg has to tell.
     pub(super) fn pump(&mut self, now: Instant, id: ConnectionId) {
         while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
             match event {
-                // It is told before the endpoint says that it came.
+                // This comes before the endpoint's event.
                 Event::Connected { .. } => self.begin(now, id),
                 Event::Received { datagram, .. } => {
                     let Some(leg) = self.legs.get_mut(&id) else { continue };
@@ -169,7 +163,6 @@ impl Anchor {
         self.send(now, at.leg, &message);
     }
 
-    /// Attaches a device.
     fn try_attach(
         &mut self,
         now: Instant,
@@ -203,7 +196,6 @@ impl Anchor {
         }
     }
 
-    /// An inner packet, or frames of a client, have come by a leg.
     pub(super) fn on_passed(&mut self, now: Instant, id: ConnectionId, passed: Passed) {
         let Passed { handle, packet } = passed;
         let Some(leg) = self.legs.get_mut(&id) else { return };
@@ -220,7 +212,7 @@ impl Anchor {
         let Some(peer) = table.devices.get(&device) else {
             return account.drop(DropReason::UnknownPeer);
         };
-        // The proxy has checked it as well, and is not trusted with it.
+        // The proxy has checked it as well, and is not trusted with that.
         let destination = match check_inner(&packet, Some(&peer.addresses), &[]) {
             Ok(destination) => destination,
             Err(reason) => return account.drop(reason),
@@ -239,7 +231,6 @@ impl Anchor {
         }
     }
 
-    /// Tells a proxy that an attachment is over.
     pub(super) fn tell_detached(
         &mut self,
         now: Instant,
@@ -285,7 +276,6 @@ pub(super) fn transport(config: &TransportConfig) -> TransportConfig {
     TransportConfig { max_paths: 1, idle_timeout: LEG_IDLE_MAX, ..config.clone() }
 }
 
-/// Legs of one proxy at one time.
 const LEGS_PER_PROXY_MAX: usize = 4;
 
 #[cfg(test)]

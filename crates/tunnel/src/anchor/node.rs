@@ -1,4 +1,4 @@
-//! How an anchor is turned.
+//! How a driver runs an anchor.
 
 use bytes::{Bytes, BytesMut};
 use roadweave_proto::Instant;
@@ -9,7 +9,7 @@ use crate::leg::TenantId;
 use crate::node::{Node, RecvMeta};
 use crate::server::refusals;
 
-/// The tenant whose device a driver with one device has.
+/// The tenant whose device is used by a driver with one device.
 const ONLY: TenantId = TenantId(0);
 
 /// As a node an anchor has one device, that of its first tenant.

@@ -1,16 +1,15 @@
-//! The streams of an anchor's clients: frames come and go by the legs of the proxies that the
-//! clients are at.
+//! The streams of an anchor's clients: frames come and go over the legs of the clients' proxies.
 //!
 //! ```text
 //! frames ─► attachment: of these streams? ─► [tenant's limit] ─► streams
 //! streams ─► frames, while proxy, leg and limit take some ─► leg of the newest attachment
 //! ```
 //!
-//! What a tenant's rate or a leg has room for goes around among those who want it.
+//! The room in a tenant's rate or a leg goes around among those that want it.
 //!
-//! A client that goes to another proxy takes its streams along: they are the same as long as both
-//! ends call them so, and what was not acknowledged is sent again by the new leg. Frames count by
-//! the attachments of the client that said so, the newest and, for 2 s, the one before.
+//! A client that moves to another proxy keeps its streams: they stay the same while both ends use
+//! their epochs, and unacknowledged data is repeated over the new leg. Frames count if they come by
+//! an attachment of these streams: the newest and, for 2 s, the former one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -33,18 +32,17 @@ use crate::rate::Direction;
 use crate::session::SymbolQueue;
 use crate::streams::{StreamsConfig, StreamsOwner, StreamsTable};
 
-/// The streams of all clients of an anchor that takes some.
 #[derive(Debug)]
 pub(super) struct AnchorStreams {
     table: StreamsTable<DeviceId>,
-    /// Of the clients that are at a proxy.
+    /// The clients that are at a proxy.
     ways: BTreeMap<DeviceId, Way>,
-    /// Clients to turn, because something was handled.
+    /// Clients to turn.
     touched: BTreeSet<DeviceId>,
     timers: BTreeSet<(Instant, DeviceId)>,
-    /// Counts the frames that have passed.
+    /// Counts the frames that passed.
     served: u64,
-    /// What the streams of those hold that are at a proxy.
+    /// Bytes held by streams of clients at a proxy.
     held: usize,
     memory_max: usize,
 }
@@ -54,23 +52,23 @@ pub(super) struct AnchorStreams {
 struct Way {
     at: At,
     former: Option<At>,
-    /// What was sent to the attachment, and what its proxy takes.
+    /// Bytes sent to the attachment, and what its proxy takes.
     sent: u64,
     room: LegRoom,
-    /// When the proxy was asked last what it takes.
+    /// When the proxy was last asked for room.
     asked: Instant,
-    /// What came and is beyond the tenant's limit.
+    /// What came beyond the tenant's limit.
     symbols: SymbolQueue,
     held: usize,
     timer: Option<Instant>,
-    /// When frames passed last, by [`Direction`], as a number that counts for all clients.
+    /// When frames last passed, by [`Direction`], on a counter shared by all clients.
     served: [u64; 2],
 }
 
 impl Way {
     fn new(now: Instant, at: At) -> Self {
         let room = LegRoom { handle: at.handle, until: 0, size: 0, wait: WAIT };
-        // The proxy says it by itself when it has heard what the streams are called.
+        // The proxy reports it by itself once it has the streams' epoch.
         let (symbols, asked) = (SymbolQueue::default(), now);
         let (former, timer, served) = (None, None, [0; 2]);
         Self { at, former, sent: 0, room, asked, symbols, held: 0, timer, served }
@@ -80,7 +78,7 @@ impl Way {
         LegFrames { handle: self.at.handle, urgency, sent: self.sent, frames }
     }
 
-    /// What fits into frames for the client, by a leg that takes such datagrams.
+    /// The size of frames to the client over a leg.
     fn size(&self, leg: &Connection) -> usize {
         let of_leg = leg.max_datagram_size().saturating_sub(LEG_FRAMES_HEADER);
         usize::from(self.room.size).min(of_leg).clamp(SIZE_MIN, MAX_SYMBOL_BODY)
@@ -88,7 +86,7 @@ impl Way {
 }
 
 impl AnchorStreams {
-    /// None yet; names grow out of `seed`. All may hold `memory_max` bytes together.
+    /// Epochs grow out of `seed`; all streams may hold `memory_max` bytes together.
     pub(super) fn new(config: StreamsConfig, seed: &[u8; 32], memory_max: usize) -> Self {
         Self {
             table: StreamsTable::new(config, StreamsConfig::first_epoch(seed)),
@@ -101,8 +99,7 @@ impl AnchorStreams {
         }
     }
 
-    /// A client is attached, and says this of its streams, if it may open some; returns what it is
-    /// told of them.
+    /// A client is attached with its offer of streams, if it may open some; returns the answer.
     fn attach(
         &mut self,
         now: Instant,
@@ -137,20 +134,19 @@ impl AnchorStreams {
         Some(way)
     }
 
-    /// A client is at no proxy any more; `stays`: it may come back to where it was.
+    /// A client is at no proxy any more; `stays`: it may come back to its former place.
     pub(super) fn on_away(&mut self, now: Instant, device: &DeviceId, stays: bool) {
         if self.forget_way(device).is_some() || !stays {
             self.table.on_away(now, device, stays);
         }
     }
 
-    /// The clients whose newest attachment was by this leg.
+    /// The clients whose newest attachment is on this leg.
     pub(super) fn by_leg(&self, leg: ConnectionId) -> Vec<DeviceId> {
         let by_leg = self.ways.iter().filter(|(_, way)| way.at.leg == leg);
         by_leg.map(|(device, _)| *device).collect()
     }
 
-    /// Takes frames that a client sent.
     fn take(&mut self, (device, at): (DeviceId, At), frames: Bytes, account: &mut TenantAccount) {
         let way = self.ways.get_mut(&device);
         let way = way.filter(|way| way.at == at || way.former == Some(at));
@@ -161,7 +157,7 @@ impl AnchorStreams {
         }
     }
 
-    /// Hands over what has come, to those first to whom nothing was for longest.
+    /// Hands over what came, to the clients that waited longest first.
     fn hand_over(&mut self, now: Instant, accounts: &mut Accounts) {
         for device in self.turns(self.touched.iter(), Direction::Up) {
             if let Some(way) = self.ways.get_mut(&device)
@@ -174,7 +170,7 @@ impl AnchorStreams {
         }
     }
 
-    /// In the order of their turns: whoever had none for longest is the first.
+    /// In the order of their turns, the client that waited longest first.
     fn turns<'a>(
         &self,
         devices: impl Iterator<Item = &'a DeviceId>,
@@ -186,7 +182,6 @@ impl AnchorStreams {
         turns
     }
 
-    /// The proxy of a client says what it takes.
     fn on_room(&mut self, device: DeviceId, at: At, room: LegRoom) -> bool {
         let Some(way) = self.ways.get_mut(&device).filter(|way| way.at == at) else { return false };
         way.room = LegRoom { until: room.until.max(way.room.until), ..room };
@@ -201,8 +196,7 @@ impl AnchorStreams {
         self.timers.extend(at.map(|at| (at, device)));
     }
 
-    /// Notes what the streams of a client hold; those that hold most let go while all hold too
-    /// much.
+    /// Updates what the streams of a client hold; while all hold too much the largest drop data.
     fn keep_to_budget(&mut self, now: Instant, device: &DeviceId, accounts: &mut Accounts) {
         self.note_held(device);
         while self.held > self.memory_max
@@ -210,7 +204,7 @@ impl AnchorStreams {
         {
             let (largest, before) = (*largest, way.held);
             let most = before.saturating_sub(self.held - self.memory_max);
-            // What has come and waits is sent again.
+            // Received data that is dropped here is sent again.
             let streams = self.table.memory(&largest) as usize;
             let gone = way.symbols.shed(most.saturating_sub(streams));
             let account = &mut accounts[usize::from(largest.0.0)];
@@ -234,7 +228,6 @@ impl AnchorStreams {
         }
     }
 
-    /// When [`Anchor::turn_streams`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let touched = (!self.touched.is_empty()).then_some(Instant::ZERO);
         let timer = self.timers.first().map(|(at, _)| *at);
@@ -243,7 +236,7 @@ impl AnchorStreams {
 }
 
 impl Way {
-    /// Hands over what came, as far as the tenant's limit lets it.
+    /// Hands over what came, as far as the tenant's limit allows.
     fn hand_over(
         &mut self,
         now: Instant,
@@ -264,37 +257,35 @@ impl Way {
         }
     }
 
-    /// When the tenant's limit lets through what waits.
     fn passes_at(&self, account: &TenantAccount) -> Option<Instant> {
         let bytes = self.symbols.next_bytes()?;
         Some(account.frames_pass_at(Direction::Up, bytes))
     }
 }
 
-/// What one client did at its turn.
+/// The outcome of one client's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
-    /// So many bytes; there may be more that can leave now.
+    /// Bytes that were sent; more may leave now.
     More(usize),
     /// Nothing can leave before then, if ever.
     Until(Option<Instant>),
 }
 
 impl Anchor {
-    /// Hands to the streams what has come for them since the last turn.
+    /// Hands to the streams what came for them since the last turn.
     pub fn hand_over_symbols(&mut self, now: Instant) {
         if let Some(all) = &mut self.streams {
             all.hand_over(now, &mut self.accounts);
         }
     }
 
-    /// Something happened to a stream of a client: as of the last turn, or of the last
-    /// [`Anchor::hand_over_symbols`].
+    /// The next event of a client's stream, as of the last turn or [`Anchor::hand_over_symbols`].
     pub fn poll_stream_event(&mut self, now: Instant) -> Option<(StreamsOwner, Event)> {
         self.streams.as_mut()?.table.poll_event(now)
     }
 
-    /// All streams of this owner are over, and those that come are of another.
+    /// The next owner all of whose streams are over; its client's further streams have another.
     pub fn poll_streams_over(&mut self) -> Option<StreamsOwner> {
         self.streams.as_mut()?.table.poll_over()
     }
@@ -309,23 +300,22 @@ impl Anchor {
         Some(streams)
     }
 
-    /// Whether the address is one of a client that may be attached, or behind one.
+    /// Whether the address belongs to a client that may be attached, or lies behind one.
     pub fn is_of_client(&self, address: IpAddr) -> bool {
         self.tenants.iter().any(|tenant| tenant.devices.route(address).is_some())
     }
 
-    /// The first of a client's own inner addresses of a family, if it has one; none of those that
-    /// are behind it.
+    /// A client's first own inner address of a family, if it has one; not an address behind it.
     pub fn stream_address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
         self.streams.as_ref()?.table.address(owner, ipv4)
     }
 
-    /// Bytes that the streams of all clients hold that are at a proxy, as of the last turn.
+    /// Bytes held by the streams of all clients at a proxy, as of the last turn.
     pub fn stream_memory(&self) -> usize {
         self.streams.as_ref().map_or(0, |all| all.held)
     }
 
-    /// A client is attached: what it says of its streams, and what it is told of them.
+    /// A client is attached with its offer of streams; returns the answer.
     pub(super) fn attach_streams(
         &mut self,
         now: Instant,
@@ -336,7 +326,7 @@ impl Anchor {
         self.streams.as_mut()?.attach(now, (device, at), peer, client)
     }
 
-    /// An attachment may have been the last of its client.
+    /// An attachment ended, perhaps the last of its client.
     pub(super) fn leave_streams(&mut self, now: Instant, device: &DeviceId) {
         let stays = self.tenants.get(usize::from(device.0.0));
         let stays = stays.and_then(|tenant| tenant.devices.get(&device.1));
@@ -349,7 +339,6 @@ impl Anchor {
         }
     }
 
-    /// Frames of a client have come.
     pub(super) fn take_frames(&mut self, (device, at): (DeviceId, At), frames: Bytes) {
         let account = &mut self.accounts[usize::from(device.0.0)];
         match &mut self.streams {
@@ -358,7 +347,6 @@ impl Anchor {
         }
     }
 
-    /// The proxy of an attachment says what it takes.
     pub(super) fn on_room(&mut self, now: Instant, at: At, room: LegRoom) {
         let sender = self.bindings.sender(now, at);
         let known = sender.zip(self.streams.as_mut()).is_some_and(|(sender, all)| {
@@ -370,7 +358,7 @@ impl Anchor {
         }
     }
 
-    /// Lets streams send what may leave, in turn, and ends those that have broken the rules.
+    /// Lets streams send what may leave, in turn, and ends those that broke the rules.
     pub(super) fn turn_streams(&mut self, now: Instant) {
         let Some(all) = &mut self.streams else { return };
         all.table.handle_timeout(now, all.memory_max / AWAY_SHARE);
@@ -401,7 +389,7 @@ impl Anchor {
         }
     }
 
-    /// Lets the streams of one client send some frames, if the turn has room left.
+    /// Lets one client's streams send frames, if the turn has room left.
     fn turn_client(&mut self, now: Instant, device: &DeviceId, room: usize) -> Sent {
         if room == 0 {
             return Sent::More(0);
@@ -455,13 +443,13 @@ impl Anchor {
         Sent::More(bytes)
     }
 
-    /// What follows when the streams of a client have had their turn.
+    /// After the turn of a client's streams.
     fn settle_client(&mut self, now: Instant, device: &DeviceId) {
         let Some(all) = &mut self.streams else { return };
         all.table.on_turned(device);
         all.keep_to_budget(now, device, &mut self.accounts);
         if all.table.violation(device).is_some() {
-            // Others begin when the client is attached again.
+            // Others begin when the client attaches again.
             all.forget_way(device);
             all.table.end(device);
             if let Some(at) = self.bindings.at(device) {
@@ -473,17 +461,17 @@ impl Anchor {
     }
 }
 
-/// Those that wait for a session may hold this part of the streams' memory.
+/// Streams without a session may hold this part of the streams' memory.
 const AWAY_SHARE: usize = 8;
-/// Bytes that leave in one turn at most, of all clients: what the network is handed at once.
+/// The most bytes that leave in one turn, of all clients: what the network gets at once.
 const TURN_MAX: usize = 1 << 20;
-/// How often a proxy is asked what it takes, while something waits for that.
+/// How often a proxy is asked for room, while something waits for it.
 const ASK: Duration = Duration::from_millis(100);
-/// How long what a proxy took may be under way, before it has said so.
+/// How long frames may be under way at a proxy that has not reported it yet.
 const WAIT: Duration = Duration::from_millis(900);
-/// Frames are never made smaller: one that opens a stream has a name in it.
+/// Frames are never smaller: one that opens a stream has a name in it.
 const SIZE_MIN: usize = 300;
-/// How refusals of clients are counted that have broken the rules of streams.
+/// The kind of refusals of clients that broke the rules of streams.
 const BROKEN: &str = "broken-streams";
 
 #[cfg(test)]

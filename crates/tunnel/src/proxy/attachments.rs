@@ -1,4 +1,4 @@
-//! What the sessions of a proxy are at their anchors.
+//! The attachments of a proxy's sessions at their anchors.
 //!
 //! ```text
 //! begun ─► bound: the client has signed ─► attach is sent ─► attached ─► superseded ─ 3 s ─► refused
@@ -6,10 +6,10 @@
 //!             └──────────────────────────────────────────────────┘
 //! ```
 //!
-//! Packets wait for the anchor's answer (`held.rs`): an `attach` may be lost, or come to nothing
-//! because the client has signed for a later one before. A client that is elsewhere leaves by
-//! itself; one that is still here after 3 s does not know, because another box has its key, and is
-//! told, so that it goes on only after a rest.
+//! Packets wait for the anchor's answer (`held.rs`): an `attach` may be lost, or fail because the
+//! client has signed for a later one before. A client that is elsewhere leaves by itself. One that
+//! is still here after 3 s does not know, because another box has its key: it is refused, so that
+//! it rests before it goes on.
 
 use std::time::Duration;
 
@@ -24,41 +24,37 @@ use super::{LegEvent, Legs};
 use crate::leg::{Accounts, FromLeg, TenantId};
 use crate::rate::Direction;
 
-/// A session's attachment.
 #[derive(Debug)]
 pub(super) struct Attachment {
     pub(super) leg: usize,
     pub(super) tenant: TenantId,
     device: PublicKey,
     binding: Option<Binding>,
-    /// The name that the anchor was told.
     pub(super) handle: Option<u32>,
     answer: Answer,
     held: Held,
     pub(super) relay: Relay,
-    /// When the client may sign as often as ever (the generic cell rate algorithm).
+    /// When the full number of signatures is available again (the generic cell rate algorithm).
     whole_at: Instant,
 }
 
-/// What the anchor has said of the handle.
+/// The anchor's answer for the handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Nothing,
     Attached,
-    /// The client is at another proxy; what it still sends here counts for a while, and for how
-    /// long the anchor knows.
+    /// The client is at another proxy. What it still sends here counts for a while, which the
+    /// anchor decides.
     Superseded(Instant),
 }
 
 impl Attachment {
-    /// What the anchor was told went with the leg.
     pub(super) fn on_leg_down(&mut self, accounts: &mut Accounts) {
         (self.handle, self.answer) = (None, Answer::Nothing);
         let account = &mut accounts[usize::from(self.tenant.0)];
         (0..self.relay.begin_anew()).for_each(|_| account.drop(DropReason::LegAway));
     }
 
-    /// Whether the anchor has said that it has it, or had it.
     pub(super) fn is_answered(&self) -> bool {
         self.answer != Answer::Nothing
     }
@@ -68,13 +64,13 @@ impl Attachment {
     }
 }
 
-/// What a client signed is not for this proxy, or it signs too often.
+/// Why a client's binding is refused, as a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadBinding(pub(crate) &'static str);
 
 impl Legs {
-    /// A session of `device`, a client of `tenant`, has begun. If the anchor does not answer that
-    /// is told at once: the session may be one that has stood by since before.
+    /// A session of `device`, a client of `tenant`, began. It is told at once if the anchor does
+    /// not answer: it may be a former standby.
     pub(crate) fn begin(
         &mut self,
         now: Instant,
@@ -101,7 +97,6 @@ impl Legs {
         self.attachments.insert(session, attachment);
     }
 
-    /// A session is over.
     pub(crate) fn end(&mut self, now: Instant, session: ConnectionId) {
         let Some(mut attachment) = self.attachments.remove(&session) else { return };
         self.held_bytes -= attachment.held.bytes();
@@ -113,17 +108,17 @@ impl Legs {
         if let Some(handle) = attachment.handle {
             leg.handles.remove(&handle);
             if let Some(connection) = leg.up().and_then(|id| self.endpoint.connection_mut(id)) {
-                // If it finds no place the anchor learns it when the client is elsewhere.
+                // If there is no room for it, the anchor learns it when the client is elsewhere.
                 let _ = connection.send_message(LegMessage::Detach { handle }.to_bytes());
                 connection.flush(now);
             }
         }
     }
 
-    /// The client of a session has signed a binding. Whose signature it is the anchor finds out.
+    /// The client of a session signed a binding. The anchor verifies the signature.
     ///
     /// # Errors
-    /// When it is for somebody else, or comes too often.
+    /// When it is for another proxy, anchor or tenant, or comes too often.
     pub(crate) fn bind(
         &mut self,
         now: Instant,
@@ -146,7 +141,7 @@ impl Legs {
         }
         attachment.whole_at = whole_at;
         attachment.binding = Some(binding);
-        // A leg that comes up tells the anchor of all.
+        // A leg that comes up attaches all sessions.
         if self.legs[leg].up().is_some() {
             self.legs[leg].unsent.push_back(session);
         }
@@ -154,7 +149,7 @@ impl Legs {
         Ok(())
     }
 
-    /// Passes an inner packet of a session on, or keeps it until that can be.
+    /// Passes an inner packet of a session on, or keeps it until that is possible.
     pub(crate) fn pass(&mut self, now: Instant, session: ConnectionId, packet: &[u8]) {
         let Some(attachment) = self.attachments.get_mut(&session) else { return };
         let tenant = attachment.tenant;
@@ -180,7 +175,6 @@ impl Legs {
         }
     }
 
-    /// Passes on what was kept for an attachment.
     fn release(&mut self, now: Instant, session: ConnectionId) {
         let Some(attachment) = self.attachments.get_mut(&session) else { return };
         let Some(handle) = attachment.handle else { return };
@@ -194,7 +188,7 @@ impl Legs {
         }
     }
 
-    /// Lets go of what was kept too long, and of clients that are elsewhere and do not know.
+    /// Drops what was kept too long, and refuses clients that are elsewhere and do not know.
     pub(super) fn tend_attachments(&mut self, now: Instant) {
         while let Some((at, session)) = self.due.first().copied()
             && at <= now
@@ -219,7 +213,6 @@ impl Legs {
         }
     }
 
-    /// Something has come from an anchor.
     pub(super) fn on_datagram(&mut self, now: Instant, at: usize, datagram: FromLeg) {
         match datagram {
             FromLeg::Passed(passed) => self.on_passed(now, at, passed),
@@ -228,7 +221,6 @@ impl Legs {
         }
     }
 
-    /// Frames for the client of a session have come.
     fn on_frames(&mut self, at: usize, frames: LegFrames) {
         let leg = &mut self.legs[at];
         let Some(session) = leg.handles.get(&frames.handle).copied() else {
@@ -241,7 +233,6 @@ impl Legs {
         }
     }
 
-    /// An inner packet has come from an anchor.
     fn on_passed(&mut self, now: Instant, at: usize, passed: Passed) {
         let Passed { handle, packet } = passed;
         let leg = &mut self.legs[at];
@@ -291,10 +282,10 @@ impl Legs {
         why: Detached,
         newest: Option<Box<Binding>>,
     ) {
-        // The handle of an attachment that was begun anew meanwhile is another.
+        // An attachment that was renewed meanwhile has another handle.
         let Some(session) = self.legs[at].handles.get(&handle).copied() else { return };
         if let Some(attachment) = self.attachments.get_mut(&session) {
-            // What was signed is worth nothing any more: it is not told again.
+            // The binding is void: it is not sent again.
             attachment.binding = None;
             if why == Detached::Superseded {
                 attachment.answer = Answer::Superseded(now);
@@ -311,14 +302,13 @@ impl Legs {
         });
     }
 
-    /// A leg came up: the anchor is told of all that is bound.
     pub(super) fn attach_all(&mut self, now: Instant, at: usize) {
         let bound = self.attachments.iter().filter(|(_, it)| it.leg == at && it.binding.is_some());
         self.legs[at].unsent = bound.map(|(session, _)| *session).collect();
         self.attach_unsent(now, at);
     }
 
-    /// Tells the anchor of those that it has not been told of, as many as there is room for.
+    /// Sends attachments to the anchor, as many as there is room for.
     pub(super) fn attach_unsent(&mut self, now: Instant, at: usize) {
         let leg = &mut self.legs[at];
         let Some(connection) = leg.up().and_then(|id| self.endpoint.connection_mut(id)) else {
@@ -352,10 +342,10 @@ impl Legs {
     }
 }
 
-/// How long a client that is elsewhere may stay: more than it hears its former session.
+/// How long a client that is elsewhere may stay: longer than it listens to its former session.
 const SUPERSEDED_STAYS: Duration = Duration::from_secs(3);
-/// Bindings that a client may sign one after the other: one for each attempt, and one more where
-/// the anchor knows a newer one.
+/// Bindings that a client may sign in a row: one per attempt, and one more if the anchor has a
+/// newer one.
 const BINDINGS_AT_ONCE: u32 = 8;
 /// In the long run it may sign one in this time.
 const BINDING_INTERVAL: Duration = Duration::from_secs(1);

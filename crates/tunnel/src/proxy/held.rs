@@ -1,4 +1,4 @@
-//! What a client sends before the anchor has heard that it is here: kept for a moment.
+//! Packets that a client sends before the anchor knows that it is here: kept for a moment.
 //!
 //! ```text
 //! inner packet ─► attached? ─ yes ─► leg
@@ -6,9 +6,9 @@
 //!                                   └─ 300 ms, or more than fits ─► dropped, and counted
 //! ```
 //!
-//! A client that comes from another proxy sends at once, and hello, binding and the answer of the
-//! anchor take a round trip more where one of them is lost. What came meanwhile was acknowledged
-//! and would not be sent again.
+//! A client that comes from another proxy sends at once, while hello, binding and the anchor's
+//! answer take a round trip more if one of them is lost. Packets that came meanwhile were
+//! acknowledged and would not be sent again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +16,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_proto::Instant;
 
-/// Inner packets of one attachment, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     packets: VecDeque<(Instant, Bytes)>,
@@ -25,7 +24,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Keeps a packet; returns how many older ones had to go for it.
+    /// Keeps a packet; returns how many older ones were dropped for it.
     pub(super) fn push(&mut self, now: Instant, packet: &[u8]) -> usize {
         self.bytes += packet.len() + OVERHEAD_BYTES;
         self.packets.push_back((now, Bytes::copy_from_slice(packet)));
@@ -34,21 +33,19 @@ impl Held {
         before - self.packets.len()
     }
 
-    /// Lets go of what has waited too long; returns how many packets.
+    /// Drops what has waited too long; returns how many packets.
     pub(super) fn expire(&mut self, now: Instant) -> usize {
         let before = self.packets.len();
         while self.due().is_some_and(|due| due <= now) && self.pop().is_some() {}
         before - self.packets.len()
     }
 
-    /// The oldest packet.
     pub(super) fn pop(&mut self) -> Option<Bytes> {
         let (_, packet) = self.packets.pop_front()?;
         self.bytes -= packet.len() + OVERHEAD_BYTES;
         Some(packet)
     }
 
-    /// When the oldest has waited too long.
     pub(super) fn due(&self) -> Option<Instant> {
         self.packets.front().map(|(since, _)| *since + AGE_MAX)
     }
@@ -58,13 +55,12 @@ impl Held {
     }
 }
 
-/// How long a packet is kept: a lost binding has come again by then.
+/// How long a packet is kept: a lost binding is repeated by then.
 const AGE_MAX: Duration = Duration::from_millis(300);
-/// What one attachment may keep: 140 ms of 30 Mbit/s.
+/// The most that one attachment may keep: 140 ms of 30 Mbit/s.
 const BYTES_MAX: usize = 512 << 10;
-/// What a packet costs beside its bytes.
 const OVERHEAD_BYTES: usize = 64;
-/// What all attachments of a proxy may keep.
+/// The most that all attachments of a proxy may keep.
 pub(super) const ALL_BYTES_MAX: usize = 64 << 20;
 
 #[cfg(test)]

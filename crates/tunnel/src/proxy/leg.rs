@@ -1,4 +1,4 @@
-//! A leg's connection: it comes up by itself, and says when it is away.
+//! The connection of a leg: it comes up by itself, and reports when it is down.
 //!
 //! ```text
 //! resting ─► connecting ─► up ─── does not answer for 3 s, closed ───┐
@@ -6,8 +6,8 @@
 //!    └────────────┴── at once, if it had been up for 5 s ◄─────────────┘
 //! ```
 //!
-//! One that comes up and goes at once has failed like one that never came up: it rests as long, and
-//! is away since before.
+//! A leg that comes up and closes at once counts as one that never came up: it rests as long, and
+//! counts as down since before.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -21,31 +21,28 @@ use roadweave_quic::{Connection, ConnectionId, Endpoint, Event, TransportConfig}
 use super::{LEG_SOCKET, LegEvent, Legs};
 use crate::leg::LegEnd;
 
-/// The leg to one anchor.
 #[derive(Debug)]
 pub(super) struct Leg {
     pub(super) anchor: PublicKey,
     addresses: Vec<SocketAddr>,
     /// Whether a tenant needs it; its address may not be known yet.
     is_wanted: bool,
-    /// The address that is tried next.
     turn: usize,
     state: State,
-    /// Since when it does not carry anything; `None` while it does.
+    /// Since when it carries nothing; `None` while it does.
     away_since: Option<Instant>,
-    /// For how long it had not when it came up.
+    /// How long it was away before it came up.
     away_for: Duration,
     /// Since when it does not answer, while it is up.
     silent_since: Option<Instant>,
-    /// Whether the sessions were told that it is away.
+    /// Whether the sessions know that it is away.
     told: bool,
-    /// The rest after the next failure.
     backoff: Duration,
     pub(super) end: LegEnd,
     pub(super) next_handle: u32,
     /// Sessions by the handle of their attachment.
     pub(super) handles: BTreeMap<u32, ConnectionId>,
-    /// Sessions whose binding the anchor has not been told on this connection.
+    /// Sessions whose binding was not sent on this connection yet.
     pub(super) unsent: VecDeque<ConnectionId>,
 }
 
@@ -76,7 +73,6 @@ impl Leg {
         }
     }
 
-    /// From now on these addresses are tried, each once.
     pub(super) fn set_addresses(&mut self, addresses: Vec<SocketAddr>) {
         self.is_wanted = true;
         self.addresses.clear();
@@ -87,7 +83,6 @@ impl Leg {
         }
     }
 
-    /// Its connection, if that is up.
     pub(super) fn up(&self) -> Option<ConnectionId> {
         match self.state {
             State::Up { id, .. } => Some(id),
@@ -99,13 +94,13 @@ impl Leg {
         matches!(self.state, State::Up { id, .. } | State::Connecting { id } if id == connection)
     }
 
-    /// Whether it is up and has been for so long that what went wrong before counts no more.
+    /// Whether it has been up long enough for earlier failures not to count.
     fn is_proven(&self, now: Instant) -> bool {
         matches!(self.state, State::Up { since, .. } if now.since(since) >= PROVEN_AFTER)
     }
 
-    /// Whether nothing has passed for so long that clients are better off elsewhere. At the start
-    /// there is patience: the first connection is under way.
+    /// Whether it has carried nothing for so long that clients are better off elsewhere. It is not
+    /// away at the start, while the first connection is under way.
     pub(super) fn is_away(&self, now: Instant) -> bool {
         let silent = self.silent_since.or(self.away_since);
         silent.is_some_and(|since| now.since(since) >= AWAY_AFTER)
@@ -126,7 +121,6 @@ impl Leg {
 }
 
 impl Legs {
-    /// Handles what the connection of a leg has to tell.
     pub(super) fn pump(&mut self, now: Instant, id: ConnectionId) {
         let at = self.legs.iter().position(|leg| leg.is(id));
         while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
@@ -169,14 +163,14 @@ impl Legs {
         leg.end.clear(&mut self.accounts);
         leg.handles.clear();
         leg.unsent.clear();
-        // What was silent is away since then.
+        // A silent leg is away since its silence began.
         let mut since = leg.silent_since.take().unwrap_or(now);
         if was_up && !is_proven {
             since = since - leg.away_for;
         }
         leg.away_since.get_or_insert(since);
         let rest = match is_proven {
-            // An anchor that has restarted is there.
+            // An anchor that has restarted answers.
             true => Duration::ZERO,
             false => {
                 let longer = (leg.backoff * 2).min(BACKOFF_MAX);
@@ -190,7 +184,7 @@ impl Legs {
         }
     }
 
-    /// Nobody needs a leg any more: it is closed, and not begun again.
+    /// Closes a leg that is not needed, for good.
     pub(super) fn retire(&mut self, now: Instant, at: usize) {
         if let State::Up { id, .. } | State::Connecting { id } = self.legs[at].state
             && let Some(connection) = self.endpoint.connection_mut(id)
@@ -204,7 +198,7 @@ impl Legs {
         (leg.away_since, leg.away_for, leg.told) = (None, Duration::ZERO, false);
     }
 
-    /// Connects a leg that is not, and finds out whether it answers.
+    /// Connects a leg that is down, and watches whether it answers.
     pub(super) fn keep_up(&mut self, now: Instant, at: usize) {
         let leg = &mut self.legs[at];
         if !leg.is_wanted {
@@ -242,7 +236,7 @@ impl Legs {
             return;
         }
         let since = *leg.silent_since.get_or_insert(now);
-        // It may have lost its state, or be at another address by now.
+        // The anchor may have lost its state, or be at another address by now.
         if now.since(since) >= GIVE_UP_AFTER {
             if let Some(connection) = self.endpoint.connection_mut(id) {
                 connection.close(now, 0, "the leg does not answer");
@@ -251,7 +245,7 @@ impl Legs {
         }
     }
 
-    /// Tells the sessions of a leg that it is away, once; those that begin later are told then.
+    /// Reports once to the sessions of a leg that it is away; later ones learn it when they begin.
     fn tell_away(&mut self, now: Instant, at: usize) {
         let leg = &mut self.legs[at];
         if leg.told || !leg.is_away(now) {
@@ -267,28 +261,27 @@ impl Legs {
     }
 }
 
-/// The transport of a leg: one path, between machines that stay where they are.
+/// The transport of a leg: one path, between machines with fixed addresses.
 pub(super) fn transport(of_sessions: &TransportConfig) -> TransportConfig {
     let mut transport = of_sessions.clone();
     transport.max_paths = 1;
     transport.handshake_timeout = HANDSHAKE_MAX;
     transport.idle_timeout = IDLE_MAX;
-    // Another branch of the same seed: connection IDs of the two endpoints have nothing in common.
+    // Another seed, so that connection IDs of the two endpoints are independent.
     transport.rng_seed.iter_mut().for_each(|byte| *byte ^= 0x5a);
     transport
 }
 
-/// A leg that carries nothing for so long is away: what its clients do not know costs them packets.
+/// After this long without carrying anything a leg is away: clients lose packets until they know.
 const AWAY_AFTER: Duration = Duration::from_secs(1);
-/// A connection that does not answer for so long is begun anew.
+/// After this long without an answer the connection is replaced.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
-/// A leg that was up for so long was a good one.
+/// After this long a leg counts as good.
 const PROVEN_AFTER: Duration = Duration::from_secs(5);
-/// An anchor that does not answer a handshake for so long is asked at another address.
+/// After this long without an answer a handshake is tried at another address.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
-/// Either end forgets a leg that it has not heard for so long.
+/// After this long without a packet either end forgets a leg.
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(30);
-/// The rest after the first failure, which doubles.
+/// The first rest, which doubles, and the longest.
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
-/// The longest rest.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
-//! The streams of a session whose far end is the anchor: frames pass through, and nothing is kept
-//! but what waits for the leg or for the lane.
+//! Relays the streams of a session whose far end is the anchor: frames pass through, and only those
+//! are kept that wait for the leg or for the lane.
 //!
 //! ```text
 //! session ─► symbols that wait for limits and leg ─► leg, as they are ─► anchor
@@ -7,14 +7,12 @@
 //!                       └─ how much the lane has taken ─► room ─► leg ──► anchor
 //! ```
 //!
-//! The anchor has no paths, so it cannot know when they have room. It sends what the proxy says it
-//! takes: twice what left within the last round trip of the leg, so that the lane has always
-//! something to send and what is urgent waits behind little. What is urgent overtakes here what is
-//! not.
+//! The anchor has no paths, so it cannot know when they have room. It sends what the proxy allows:
+//! twice what left within the last round trip of the leg, so that the lane always has something to
+//! send and urgent frames wait behind few others. Urgent frames overtake others here.
 //!
-//! What both ends call their streams is agreed between them; the proxy hands it on. In one session
-//! it does not change: frames do not say which streams they are of, and those of former ones may be
-//! under way.
+//! The ends agree on the epoch of their streams; the proxy passes it on. It does not change within
+//! a session: frames do not carry it, and former ones may be under way.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,38 +28,36 @@ use crate::leg::{Accounts, LegEnd, TenantId};
 use crate::rate::Direction;
 use crate::session::StreamEnd;
 
-/// What a session has of its client's streams.
 #[derive(Debug, Default)]
 pub(super) struct Relay {
-    /// What the client says of them, if it may open some.
+    /// The client's offer, if it may open some.
     pub(super) client: Option<StreamsOffer>,
-    /// What it was told that the anchor says of them.
+    /// The anchor's answer as announced to the client.
     told: Option<Option<StreamsOffer>>,
-    /// Frames for the client: in the order of their urgency, and of their coming.
+    /// Frames for the client by urgency, then in the order in which they came.
     waiting: BTreeMap<(Urgency, u64), Bytes>,
     came: u64,
-    /// Bytes of memory that they take.
+    /// Bytes of memory of these.
     held: usize,
     room: Room,
-    /// When frames passed last, by [`Direction`], as a number that counts for all sessions.
+    /// When frames last passed, by [`Direction`], on a counter shared by all sessions.
     served: [u64; 2],
 }
 
 /// How much of the frames for a client the proxy takes, in bytes since the attachment began.
 #[derive(Debug, Default)]
 struct Room {
-    /// The anchor has sent so many.
+    /// What the anchor has sent.
     sent: u64,
-    /// So many wait.
+    /// What waits.
     waiting: u64,
-    /// The anchor may have sent so many.
+    /// What the anchor may have sent in total.
     until: u64,
-    /// What [`Room::window`] has grown to.
     window: u64,
-    /// When it was made last, and what had left by then.
+    /// When the window was last computed, and what had left by then.
     since: Instant,
     passed: u64,
-    /// Whether the anchor is to be told in any case.
+    /// Whether to report to the anchor in any case.
     is_asked: bool,
     /// What fits into one datagram.
     size: u16,
@@ -73,7 +69,7 @@ impl Room {
         self.sent.saturating_sub(self.waiting)
     }
 
-    /// Twice what left within a round trip of the leg and a moment for its ends to turn.
+    /// Twice what left within a round trip of the leg and a turn of its ends.
     fn window(&mut self, now: Instant, round_trip: Duration) -> u64 {
         let span = round_trip + TURN;
         let elapsed = now.since(self.since);
@@ -88,19 +84,18 @@ impl Room {
     }
 }
 
-/// What becomes of the word of an anchor.
+/// The outcome of an anchor's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     /// The client did not ask.
     Nothing,
-    /// It is to be told.
+    /// The client is to be informed.
     Tell,
-    /// It was told otherwise in this session, which cannot go on.
+    /// The answer differs from the one in this session, which cannot go on.
     Other,
 }
 
 impl Relay {
-    /// The anchor says this of the streams.
     pub(super) fn on_far_end(&mut self, far_end: Option<StreamsOffer>) -> Told {
         if self.client.is_none() {
             return Told::Nothing;
@@ -113,8 +108,8 @@ impl Relay {
         Told::Tell
     }
 
-    /// There is another attachment, or none: both ends send again what was under way. Returns how
-    /// many frames that waited are gone.
+    /// There is another attachment, or none: both ends repeat what was under way. Returns how many
+    /// waiting frames are dropped.
     pub(super) fn begin_anew(&mut self) -> usize {
         let gone = std::mem::take(&mut self.waiting).len();
         (self.held, self.room) = (0, Room::default());
@@ -125,7 +120,6 @@ impl Relay {
         matches!(self.told, Some(Some(_)))
     }
 
-    /// Takes frames of the anchor.
     pub(super) fn push(&mut self, frames: LegFrames) -> Result<(), DropReason> {
         let LegFrames { urgency, sent, frames, .. } = frames;
         if !self.is_agreed() {
@@ -158,12 +152,11 @@ impl Relay {
         self.room.waiting -= frames.len() as u64;
     }
 
-    /// Bytes that wait.
     pub(super) fn held(&self) -> usize {
         self.held
     }
 
-    /// Lets go of what is least urgent until no more than `bytes` wait; returns how many frames.
+    /// Drops the least urgent until no more than `bytes` wait; returns how many frames.
     fn shed(&mut self, bytes: usize) -> usize {
         let before = self.waiting.len();
         while self.held > bytes
@@ -174,7 +167,7 @@ impl Relay {
         before - self.waiting.len()
     }
 
-    /// What the anchor is to be told, if it is worth it.
+    /// What to report to the anchor, if it is worth a message.
     fn due(&mut self, now: Instant, round_trip: Duration) -> Option<(u64, u16, Duration)> {
         if !self.is_agreed() || self.room.size == 0 {
             return None;
@@ -190,21 +183,20 @@ impl Relay {
     }
 }
 
-/// The relay of a session, in one turn of it.
+/// The relay of a session during one turn.
 pub(crate) struct RelayTurn<'a> {
     relay: &'a mut Relay,
-    /// What the anchor calls the attachment, if it has said that it has it.
+    /// The handle of the attachment, once the anchor has answered.
     handle: Option<u32>,
     tenant: TenantId,
     leg: &'a mut LegEnd,
     round_trip: Duration,
     accounts: &'a mut Accounts,
-    /// Counts what has passed for all sessions.
     serial: &'a mut u64,
 }
 
 impl RelayTurn<'_> {
-    /// The session was turned: tells the anchor what may come.
+    /// After the turn: reports to the anchor what may come.
     pub(crate) fn finish(self, now: Instant) {
         let Self { relay, handle, tenant, leg, round_trip, accounts, .. } = self;
         if let Some(handle) = handle
@@ -230,7 +222,7 @@ impl StreamEnd for RelayTurn<'_> {
         let handle = self.handle.filter(|_| self.relay.is_agreed()).ok_or(DropReason::Unbound)?;
         let place = self.place();
         self.on_served(Direction::Up);
-        // It was asked before whether that is within the tenant's rate.
+        // The tenant's rate was checked before.
         if self.accounts[place].allows(now, Direction::Up, symbol.len()) {
             self.leg.push(now, self.tenant, handle, &symbol, self.accounts);
         }
@@ -240,9 +232,9 @@ impl StreamEnd for RelayTurn<'_> {
     fn passes_at(&mut self, now: Instant, direction: Direction, bytes: usize) -> Instant {
         let limit = self.accounts[self.place()].frames_pass_at(direction, bytes);
         match direction {
-            // What nobody takes is not kept.
+            // What is refused is not kept.
             Direction::Up if !self.relay.is_agreed() => Instant::ZERO,
-            // The leg is to come up again, and the anchor to say that it is the same.
+            // It waits for the leg to come up, and for the anchor to confirm the streams.
             Direction::Up if self.handle.is_none() => Instant::FAR_FUTURE,
             Direction::Up => limit.max(self.leg.takes_frames_at(now)),
             Direction::Down => limit,
@@ -268,7 +260,7 @@ impl StreamEnd for RelayTurn<'_> {
         let frames = self.relay.pop()?;
         let place = self.place();
         self.on_served(Direction::Down);
-        // It was asked before, for as many bytes at least as an anchor may send at once.
+        // The rate was checked before, for as many bytes at least as an anchor may send at once.
         let passes = self.accounts[place].allows(now, Direction::Down, frames.len());
         passes.then_some(frames)
     }
@@ -283,7 +275,7 @@ impl StreamEnd for RelayTurn<'_> {
 }
 
 impl Legs {
-    /// What the streams of a session are relayed by, if its client may open some.
+    /// The relay of a session, if its client may open streams.
     pub(crate) fn relay(&mut self, session: ConnectionId) -> Option<RelayTurn<'_>> {
         let attachment = self.attachments.get_mut(&session)?;
         attachment.relay.client?;
@@ -300,8 +292,8 @@ impl Legs {
         })
     }
 
-    /// Puts those sessions first whose frames passed longest ago: what a tenant's rate or a leg has
-    /// room for goes around.
+    /// Sorts by when frames last passed, the longest ago first: the room in a tenant's rate or a
+    /// leg goes around.
     pub(crate) fn sort(&self, sessions: &mut [ConnectionId], direction: Direction) {
         let served = |session: &ConnectionId| {
             let attachment = self.attachments.get(session);
@@ -310,19 +302,17 @@ impl Legs {
         sessions.sort_by_key(served);
     }
 
-    /// The client of a session says this of its streams with the anchor. The first word counts.
+    /// The client's offer of streams to the anchor. Only the first one counts.
     pub(crate) fn name_streams(&mut self, session: ConnectionId, client: StreamsOffer) {
         if let Some(attachment) = self.attachments.get_mut(&session) {
             attachment.relay.client.get_or_insert(client);
         }
     }
 
-    /// Bytes of frames that wait for a session.
     pub(crate) fn relayed(&self, session: ConnectionId) -> usize {
         self.attachments.get(&session).map_or(0, |attachment| attachment.relay.held())
     }
 
-    /// Lets no more than `bytes` bytes of frames wait for a session.
     pub(crate) fn shed_relayed(&mut self, session: ConnectionId, bytes: usize) {
         if let Some(attachment) = self.attachments.get_mut(&session) {
             let account = &mut self.accounts[usize::from(attachment.tenant.0)];
@@ -332,20 +322,18 @@ impl Legs {
     }
 }
 
-/// Bytes of memory that frames take which wait, about.
 fn cost(frames: &Bytes) -> usize {
     frames.len() + OVERHEAD
 }
 
-/// What a turn of a loop may take, at both ends of a leg together.
+/// The time of a turn at both ends of a leg together.
 const TURN: Duration = Duration::from_millis(20);
-/// The least that is taken ahead, bytes.
+/// The least and the most that is taken ahead, bytes.
 const WINDOW_MIN: u64 = 64 << 10;
-/// The most that is taken ahead, bytes.
 const WINDOW_MAX: u64 = 4 << 20;
-/// Bytes that wait for one session at most, of an anchor that sends more than it may as well.
+/// The most bytes that wait for one session, if an anchor sends more than it may.
 const HELD_MAX: usize = 2 * WINDOW_MAX as usize;
-/// Bytes of memory that each frame takes beside itself, about.
+/// The memory of each frame beside its bytes, about.
 const OVERHEAD: usize = 128;
 
 #[cfg(test)]

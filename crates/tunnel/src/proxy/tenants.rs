@@ -1,8 +1,8 @@
-//! Other tenants of a proxy, and other anchors of theirs, while it runs.
+//! Changes the tenants of a proxy and their anchors while it runs.
 //!
 //! ```text
-//! wanted ─► moved: whose anchor is another, or none ─► their sessions end first
-//!        ─► legs: kept by the anchor's key; one that nobody needs is closed, its place used again
+//! wanted ─► moved: tenants with another anchor, or none ─► their sessions end first
+//!        ─► legs: kept by the anchor's key; an unused one is closed, its place used again
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +16,7 @@ use super::{LegEvent, Legs, ProxyTenant, TENANTS_MAX, Tenant};
 use crate::leg::{TenantAccount, TenantId};
 
 impl Legs {
-    /// The tenants of today whose clients have signed for another anchor than they have in
-    /// `wanted`, or that are not served any more.
+    /// The present tenants that have another anchor in `wanted`, or are not in it.
     pub(crate) fn moved(&self, wanted: &[ProxyTenant]) -> BTreeSet<String> {
         let after: BTreeMap<&str, PublicKey> =
             wanted.iter().rev().map(|tenant| (tenant.name.as_str(), tenant.anchor)).collect();
@@ -28,8 +27,8 @@ impl Legs {
         self.by_name.iter().filter(is_moved).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Serves `wanted` from now on, at most [`TENANTS_MAX`]; the first of two with one name counts.
-    /// No session of those that are [`Legs::moved`] may be left.
+    /// Serves `wanted`, at most [`TENANTS_MAX`]; the first of two with one name counts. Sessions of
+    /// the tenants that are [`Legs::moved`] must have ended.
     pub(crate) fn set_tenants(&mut self, now: Instant, wanted: Vec<ProxyTenant>) {
         let in_use: BTreeSet<PublicKey> = wanted.iter().map(|tenant| tenant.anchor).collect();
         for at in 0..self.legs.len() {
@@ -62,20 +61,18 @@ impl Legs {
         }
     }
 
-    /// The anchor is at these addresses now, if any tenant has it; a leg that is up stays.
+    /// Sets the addresses of an anchor that a tenant has; a leg that is up stays.
     pub(crate) fn set_addresses(&mut self, anchor: PublicKey, addresses: Vec<SocketAddr>) {
         if let Some(leg) = self.legs.iter_mut().find(|leg| leg.anchor == anchor) {
             leg.set_addresses(addresses);
         }
     }
 
-    /// Whether the leg to an anchor is up.
     pub(crate) fn is_up(&self, anchor: PublicKey) -> bool {
         self.legs.iter().any(|leg| leg.anchor == anchor && leg.up().is_some())
     }
 
-    /// A place for a tenant that is new. Those before it keep theirs, since packets that wait are
-    /// counted by it.
+    /// A place for a new tenant. Earlier ones keep theirs, since waiting packets are counted by it.
     fn add(&mut self, tenant: &ProxyTenant) -> Option<TenantId> {
         let id = u16::try_from(self.tenants.len()).ok().filter(|id| usize::from(*id) < PLACES)?;
         self.accounts.push(TenantAccount::new(tenant.rate_limit));
@@ -83,7 +80,6 @@ impl Legs {
         Some(TenantId(id))
     }
 
-    /// The leg to `anchor`: the one that there is, or a new one.
     fn leg_to(&mut self, anchor: PublicKey, in_use: &BTreeSet<PublicKey>) -> usize {
         if let Some(at) = self.legs.iter().position(|leg| leg.anchor == anchor) {
             return at;
@@ -102,5 +98,5 @@ impl Legs {
     }
 }
 
-/// Tenants by any name that a proxy has had since its start.
+/// Tenants of any name since the start of a proxy.
 const PLACES: usize = 4 * TENANTS_MAX;

@@ -1,72 +1,66 @@
-//! Which start of the peer counts, and which of its packets came already when it counted before.
+//! Which epoch of the peer is present, and which packets of a former one may still be new.
 //!
 //! ```text
-//! present ── another that nobody knows ──► former: (epoch, highest number)
+//! present ── another, unknown one ───────► former: (epoch, highest number)
 //!    ▲                                          │
 //!    └── the present one is silent, and this one says something new ◄┘
 //! ```
 //!
-//! What comes of a former epoch is an old copy, as a rule. But an epoch that only a broken packet
-//! spoke of would else silence the peer for good. So a former one returns, by something that cannot
-//! be old: a number above all that came of it, or a hello that answers what was said after the
-//! present one was heard last.
+//! Packets of a former epoch are old copies, as a rule. But an epoch from a corrupted packet must
+//! not silence the peer for good. So a former one returns with something that cannot be old: a
+//! number above all that came of it, or a hello that answers what was sent after the present epoch
+//! was last heard.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use roadweave_proto::{Instant, PacketId};
 
-/// Epochs of the past that are remembered.
 const FORMER_MAX: usize = 8;
-/// An epoch of the past may return when the present one was silent for so long.
+/// A former epoch may return after the present one was silent for this long.
 const FORMER_SILENCE: Duration = Duration::from_secs(1);
 
-/// The epochs of the peer.
 #[derive(Debug, Default)]
 pub(super) struct Epochs {
     present: Option<Epoch>,
     heard: Instant,
     /// Oldest first.
     former: VecDeque<Epoch>,
-    /// How often the peer started anew.
     pub(super) restarts: u64,
-    /// How many packets the peer has sent: from the first that came to the highest, in each epoch.
+    /// Packets that the peer has sent: from the first that came to the highest, in each epoch.
     pub(super) packets: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     id: u32,
-    /// The highest number when it was over the last time: it and all below may have come.
+    /// The highest number when it last ended: it and all below may have come.
     over_at: Option<PacketId>,
-    /// The highest number that came.
     highest: Option<PacketId>,
 }
 
-/// By what an epoch makes itself known.
+/// What shows an epoch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sign {
     /// An inner packet with this number.
     Packet(PacketId),
-    /// A hello, and when that was said which it answers, if it was.
+    /// A hello, and when the hello was sent that it answers, if any.
     Hello(Option<Instant>),
 }
 
-/// What a packet of some epoch is.
+/// How a packet's epoch is classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// Of the present epoch.
     Present,
-    /// Of one that is over.
     Past,
-    /// The first that was ever heard.
+    /// The first one heard.
     First,
-    /// The first of a new epoch.
+    /// A new one.
     Anew,
 }
 
 impl Epochs {
-    /// Whether what comes of `epoch` counts.
+    /// Whether packets of `epoch` count.
     pub(super) fn admit(&mut self, now: Instant, epoch: u32, sign: Sign) -> Admission {
         if let Some(present) = self.present.filter(|present| present.id == epoch) {
             if matches!(sign, Sign::Packet(id) if !is_above(id, present.over_at)) {
@@ -95,12 +89,11 @@ impl Epochs {
         Admission::Anew
     }
 
-    /// Whether `epoch` is the present one.
     pub(super) fn is_present(&self, epoch: u32) -> bool {
         self.present.is_some_and(|present| present.id == epoch)
     }
 
-    /// A packet of the present epoch came that had not come before.
+    /// A packet of the present epoch came for the first time.
     pub(super) fn note(&mut self, id: PacketId) {
         let Some(present) = &mut self.present else { return };
         match present.highest {

@@ -1,19 +1,18 @@
-//! Numbers far ahead of all that came: where the peer is after an outage, or what a broken packet
-//! says.
+//! Numbers far ahead of all others: the peer after an outage, or a corrupted packet.
 //!
 //! ```text
 //! ... 6 7 8 ────────── more than 1,024 ──────────► 9000 9001     in doubt: they wait
 //!     9 10 11 ... still come                       9002          three that ascend: all are taken
 //! ```
 //!
-//! To take a false one would silence the peer: all numbers up to it have missed their turn then,
-//! and a few such steps push the window of duplicates away from where the peer is. So a jump is
-//! believed when three numbers near one another say so, unless more than four times as many come
-//! below them meanwhile: a slower link may still bring what precedes an outage. Time plays no part,
-//! as a peer may say little.
+//! To accept a false one would silence the peer: all numbers up to it would be late, and a few such
+//! steps would push the window of duplicates away from the peer. So a jump is believed when three
+//! numbers near one another confirm it, unless more than four times as many come below them
+//! meanwhile: a slower link may still bring what precedes an outage. Time does not count, since a
+//! peer may send rarely.
 //!
-//! What is in doubt waits for no longer than other packets do. What is not taken is not remembered
-//! either: its copy by a slower link is the first.
+//! Packets in doubt wait no longer than others do. What is not accepted is not remembered: its copy
+//! on a slower link is the first.
 
 use std::time::Duration;
 
@@ -23,35 +22,33 @@ use roadweave_proto::{Instant, PacketId};
 /// Numbers that may be missing in a row without a doubt. A false number within them costs no more
 /// than these.
 const NEAR: u32 = 1024;
-/// So many numbers are believed.
+/// How many numbers confirm a jump.
 const WITNESSES: u32 = 3;
-/// More new numbers below than so many for each of them refute them.
+/// More new numbers below than this many for each of them refute it.
 const WEIGHT: u32 = 4;
-/// Copies in doubt that are kept, those of several links among them.
+/// The most copies kept in doubt, of all links.
 const KEPT_MAX: usize = 16;
 
-/// Whether numbers of one epoch are where the peer can be.
 #[derive(Debug, Default)]
 pub(super) struct SequenceJumps {
-    /// The highest that was taken, and new.
+    /// The highest that was accepted and new.
     highest: Option<PacketId>,
-    /// The last place far ahead that numbers came from.
+    /// The last place far ahead.
     doubtful: Option<Doubtful>,
-    /// Copies that were let go since [`SequenceJumps::poll_forgotten`].
+    /// Copies dropped since [`SequenceJumps::poll_forgotten`].
     forgotten: u64,
 }
 
 #[derive(Debug)]
 struct Doubtful {
     highest: PacketId,
-    /// Numbers that came from there, ascending.
+    /// Ascending numbers from there.
     witnesses: u32,
-    /// Numbers that were taken meanwhile, and new.
+    /// New numbers accepted meanwhile.
     meanwhile: u32,
     kept: Vec<Copy>,
 }
 
-/// A copy of an inner packet.
 #[derive(Debug)]
 pub(super) struct Copy {
     pub(super) came: Instant,
@@ -60,20 +57,17 @@ pub(super) struct Copy {
     pub(super) packet: Bytes,
 }
 
-/// What to do with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plausibility {
     /// The number is near those that came.
     Near,
-    /// The number is where the peer is now, as those are that were kept
-    /// ([`SequenceJumps::take_kept`]).
+    /// The peer is there now; so are the copies that were kept ([`SequenceJumps::take_kept`]).
     Jump,
-    /// Nobody knows where the peer is: keep the packet ([`SequenceJumps::keep`]).
+    /// Unknown: keep the copy ([`SequenceJumps::keep`]).
     Doubt,
 }
 
 impl SequenceJumps {
-    /// Whether a packet with number `id` is to be taken.
     pub(super) fn judge(&mut self, id: PacketId) -> Plausibility {
         let Some(highest) = self.highest else { return Plausibility::Near };
         if id.distance(highest) <= NEAR as i32 {
@@ -96,7 +90,7 @@ impl SequenceJumps {
         if place.witnesses == WITNESSES { Plausibility::Jump } else { Plausibility::Doubt }
     }
 
-    /// A packet that was taken was new.
+    /// An accepted packet was new.
     pub(super) fn note(&mut self, id: PacketId) {
         if self.highest.is_none_or(|highest| highest.precedes(id)) {
             self.highest = Some(id);
@@ -110,7 +104,6 @@ impl SequenceJumps {
         }
     }
 
-    /// Keeps a copy that is in doubt.
     pub(super) fn keep(&mut self, copy: Copy) {
         match &mut self.doubtful {
             Some(place) if place.kept.len() < KEPT_MAX => place.kept.push(copy),
@@ -118,7 +111,7 @@ impl SequenceJumps {
         }
     }
 
-    /// Packets that were kept, and have not waited for longer than `max_buffer`.
+    /// The kept copies that have not waited longer than `max_buffer`.
     pub(super) fn take_kept(&mut self, now: Instant, max_buffer: Duration) -> Vec<Copy> {
         let place = self.doubtful.as_mut();
         let mut kept = place.map_or_else(Vec::new, |place| std::mem::take(&mut place.kept));
@@ -128,12 +121,11 @@ impl SequenceJumps {
         kept
     }
 
-    /// How many copies were let go since this was asked last.
+    /// How many copies were dropped since the last call.
     pub(super) fn poll_forgotten(&mut self) -> u64 {
         std::mem::take(&mut self.forgotten)
     }
 
-    /// The next epoch begins.
     pub(super) fn begin_anew(&mut self) {
         self.forget();
         self.highest = None;
@@ -148,8 +140,7 @@ impl SequenceJumps {
 mod tests {
     use super::*;
 
-    /// Lets them come, each new; returns those that were taken, and checks that each was taken or
-    /// let go.
+    /// Takes new numbers; returns the accepted ones, and checks that each was accepted or dropped.
     fn taken(jumps: &mut SequenceJumps, numbers: impl IntoIterator<Item = u32>) -> Vec<u32> {
         let (mut taken, mut handed) = (Vec::new(), 0);
         for id in numbers.into_iter().map(PacketId) {

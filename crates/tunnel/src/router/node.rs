@@ -1,4 +1,4 @@
-//! How a router is turned.
+//! How a driver runs a router.
 
 use bytes::Bytes;
 use roadweave_proto::wire::{Geneve, GeneveContent, GeneveError};

@@ -1,5 +1,4 @@
-//! What a person is told of a router, and how often: who makes links change shall not fill the log
-//! as well.
+//! Limits the events of a router: changes of links, even hostile ones, must not fill the log.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,12 +7,12 @@ use roadweave_proto::Instant;
 
 use super::RouterEvent;
 
-/// Each kind of change is told at most this often for each link.
+/// The least time between two events of one kind for one link.
 const TOLD_INTERVAL: Duration = Duration::from_secs(1);
-/// Events that wait to be told, at most.
+/// The most events that wait.
 const EVENTS_MAX: usize = 64;
 
-/// Changes that were not told yet.
+/// Changes without an event yet.
 #[derive(Debug)]
 pub(super) struct Notices {
     /// By link.
@@ -46,17 +45,15 @@ impl Notices {
         self.restart.times += 1;
     }
 
-    /// How often the link moved, if that is to be told now.
+    /// How often the link moved, if an event is due.
     pub(super) fn poll_moved(&mut self, now: Instant, link: usize) -> Option<u64> {
         self.moved[link].poll(now)
     }
 
-    /// How often the link's status changed, if that is to be told now.
     pub(super) fn poll_status(&mut self, now: Instant, link: usize) -> Option<u64> {
         self.status[link].poll(now)
     }
 
-    /// How often the peer started anew, if that is to be told now.
     pub(super) fn poll_restart(&mut self, now: Instant) -> Option<u64> {
         self.restart.poll(now)
     }
@@ -72,12 +69,11 @@ impl Notice {
     }
 }
 
-/// Events that wait to be told.
 #[derive(Debug, Default)]
 pub(super) struct Events(VecDeque<RouterEvent>);
 
 impl Events {
-    /// Events beyond the bound are not told: they are for a person to read, and too many already.
+    /// Events beyond the bound are dropped: they are for people, and too many already.
     pub(super) fn push(&mut self, event: RouterEvent) {
         if self.0.len() < EVENTS_MAX {
             self.0.push_back(event);

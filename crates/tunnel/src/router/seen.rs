@@ -1,11 +1,10 @@
-//! Which numbers came by one link: what the network duplicates must not hide what it lost.
+//! Which numbers came over one link, so that duplicates made by the network do not hide its losses.
 
 use roadweave_proto::PacketId;
 
-/// Numbers behind the newest that are remembered; further ones count as seen.
+/// How many numbers behind the newest are remembered; older ones count as seen.
 const SEEN_IDS: u32 = 1 << 16;
 
-/// The numbers that came of late.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     newest: Option<PacketId>,
@@ -13,7 +12,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Notes `id`; returns whether it came for the first time.
+    /// Returns whether `id` came for the first time.
     pub(super) fn note(&mut self, id: PacketId) -> bool {
         let ahead = match self.newest {
             None => SEEN_IDS,

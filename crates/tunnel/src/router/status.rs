@@ -1,4 +1,4 @@
-//! What a router tells of itself.
+//! The status of a router.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::Router;
 use crate::geneve::{LinkCounters, LinkState};
 use crate::session::SessionStats;
 
-/// One link as `roadweave show` tells it. Times are in milliseconds.
+/// The status of a link for `roadweave show`. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkStatus {
     /// Its place in the configuration.
@@ -29,24 +29,24 @@ pub struct LinkStatus {
     /// The round trips of all its hellos.
     #[serde(default)]
     pub round_trips: Delays,
-    /// Packets of the peer that did not come by this link, so far.
+    /// Packets of the peer that did not come over this link.
     pub lost: u64,
-    /// The share of adopted packets that came by this link, 0..1 (table III of the paper).
+    /// The share of adopted packets that came over this link, 0 to 1 (table III of the paper).
     pub adopted_ratio: f64,
-    /// What passed over it.
+    /// Counters of the link.
     pub counters: LinkCounters,
 }
 
-/// A router as `roadweave show` tells it.
+/// The status of a router for `roadweave show`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RouterStatus {
-    /// The links, as the paths of other sessions.
+    /// The links, like the paths of other sessions.
     pub paths: Vec<LinkStatus>,
-    /// Inner packets that the peer has sent since it was heard first, by its sequence numbers.
+    /// Inner packets that the peer has sent since it was first heard, by its sequence numbers.
     pub peer_packets: u64,
-    /// Packets of the peer that came by no link, so far.
+    /// Packets of the peer that came over no link.
     pub peer_packets_lost: u64,
-    /// How often the peer started anew.
+    /// How often the peer restarted.
     pub peer_restarts: u64,
     /// The lane, and what was dropped outside it.
     #[serde(flatten)]
@@ -54,7 +54,7 @@ pub struct RouterStatus {
 }
 
 impl Router {
-    /// The figures so far.
+    /// The status.
     pub fn status(&self) -> RouterStatus {
         let stats = self.session.stats();
         let peer_packets = self.epochs.packets;
