@@ -123,10 +123,9 @@ pub struct Anchor {
     legs: BTreeMap<ConnectionId, Leg>,
     checks: Checks,
     streams: Option<Box<AnchorStreams>>,
-    /// Legs to turn.
     touched: BTreeSet<ConnectionId>,
     refusals: Refusals,
-    /// Half-open connections without room that are counted.
+    /// Half-open connections refused for lack of room, as of the last turn.
     crowded_out: u64,
     events: VecDeque<AnchorEvent>,
     drops: DropCounters,
@@ -250,7 +249,6 @@ impl Anchor {
         &self.drops
     }
 
-    /// Passes a packet to the proxy of the device that `destination` belongs to.
     fn pass_down(&mut self, now: Instant, tenant: TenantId, destination: IpAddr, packet: &[u8]) {
         let Some(table) = self.tenants.get(usize::from(tenant.0)) else { return };
         let device = table.devices.route(destination);

@@ -162,7 +162,7 @@ struct Uplink {
     port: Port,
     next_attempt: Instant,
     next_path: Instant,
-    /// Paths that were opened and are not usable.
+    /// Paths that were opened and not usable.
     path_failures: usize,
     /// When a path that is not usable by then is replaced by one to another address.
     path_deadline: Instant,
@@ -171,7 +171,6 @@ struct Uplink {
 #[derive(Debug)]
 struct Current {
     id: ConnectionId,
-    /// The pair on which it began.
     pair: Pair,
     session: Session,
     since: Instant,
@@ -195,22 +194,18 @@ pub struct Client {
     prober: Prober,
     standby: Standby,
     leaving: Vec<Leaving>,
-    /// Inner packets of ended sessions.
     late_inner: VecDeque<Bytes>,
     /// Until then the last server is preferred to others.
     home_first_until: Instant,
     /// When the last packet of a probe or a connection came in, over any uplink.
     last_heard: Instant,
-    /// The uplink of that packet.
     heard_on: Option<UplinkId>,
-    /// Whether there was a session before.
     comes_back: bool,
     /// The least round trip of the session, and since when the round trip is far above it.
     least_rtt: Duration,
     worse_since: Option<Instant>,
     attempts: BTreeMap<ConnectionId, Attempt>,
     current: Option<Current>,
-    /// Since when no path of the session answers.
     silent_since: Option<Instant>,
     /// Until when failover is immediate: this end was paused.
     fast_failover_until: Instant,
@@ -226,7 +221,6 @@ pub struct Client {
     events: VecDeque<ClientEvent>,
     notice_limiter: NoticeLimiter,
     outages: Outages,
-    /// Drops outside the current and the leaving sessions.
     drops: DropCounters,
     observes: bool,
     learned: Learned,
@@ -366,7 +360,6 @@ impl Client {
         self.ranks.insert(name.to_owned(), rank);
     }
 
-    /// The uplinks in the order in which they are tried.
     fn by_rank(&self) -> Vec<UplinkId> {
         let mut ids: Vec<UplinkId> = self.uplinks.keys().copied().collect();
         ids.sort_by_key(|id| (self.is_held_back(*id), self.rank_of(*id)));
@@ -511,8 +504,6 @@ impl Client {
         }
     }
 
-    /// Refuses packets of the server with a source address of this end or of the networks behind
-    /// it.
     fn refuse_local_sources(&mut self) {
         if let Some(Current { session, welcome, .. }) = &mut self.current {
             let local = self.local_networks.iter();

@@ -68,22 +68,17 @@ pub struct ProxyTenant {
 /// The most tenants of a proxy, and of an anchor.
 pub const TENANTS_MAX: usize = 4096;
 
-/// An event for the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LegEvent {
-    /// An inner packet for a session.
     Down(ConnectionId, Bytes),
-    /// The client must sign a binding beyond this one.
+    /// The client must sign beyond this one.
     Newest(ConnectionId, Binding),
-    /// The anchor refuses the client.
     Refused(ConnectionId, Detached),
     /// The anchor's offer of streams to the client, if it takes any.
     Streams(ConnectionId, Option<StreamsOffer>),
     /// The anchor has other streams than those announced to the client.
     StreamsOver(ConnectionId),
-    /// There are frames for the client.
     Frames(ConnectionId),
-    /// The anchor no longer answers.
     Away(ConnectionId),
     /// An anchor no longer answers: standbys for its tenants are useless.
     StandbysAway,
@@ -98,7 +93,6 @@ struct Tenant {
     gateways: Vec<IpAddr>,
 }
 
-/// The legs of a proxy, instead of a device.
 #[derive(Debug)]
 pub(crate) struct Legs {
     endpoint: Endpoint,
@@ -112,11 +106,8 @@ pub(crate) struct Legs {
     frames: Option<LaneConfig>,
     /// By session.
     attachments: BTreeMap<ConnectionId, Attachment>,
-    /// When attachments are due.
     due: BTreeSet<(Instant, ConnectionId)>,
-    /// Bytes that wait in attachments.
     held_bytes: usize,
-    /// Counts the frames that passed.
     served: u64,
     events: VecDeque<LegEvent>,
     refusals: BTreeMap<&'static str, u64>,
@@ -195,7 +186,6 @@ impl Legs {
         self.tend_attachments(now);
     }
 
-    /// Sends what the sessions have handed over.
     pub(crate) fn transmit(&mut self, now: Instant) {
         for leg in &mut self.legs {
             if let Some(id) = leg.up()
@@ -233,7 +223,6 @@ impl Legs {
         self.legs.iter().map(|leg| leg.end.waiting()).sum::<usize>() + self.held_bytes
     }
 
-    /// Failed attachments, by reason.
     pub(crate) fn refusals(&self) -> &BTreeMap<&'static str, u64> {
         &self.refusals
     }

@@ -258,7 +258,6 @@ impl Router {
         self.drops.add(DropReason::IdJump, self.jumps.poll_forgotten());
     }
 
-    /// Hands a copy to the lane, and counts it.
     fn take_copy(&mut self, now: Instant, link: usize, id: PacketId, packet: &[u8]) {
         let mut symbol = BytesMut::with_capacity(SYMBOL_HEADER + packet.len());
         Symbol { position: FragmentPosition::Whole, body: packet }.write(&mut symbol);

@@ -146,7 +146,6 @@ struct Joined {
     peer: Arc<Peer>,
     session: Session,
     path_names: BTreeMap<PathId, String>,
-    /// To the client and from it.
     limits: Option<[Limit; 2]>,
     is_testing: bool,
 }
@@ -158,7 +157,7 @@ pub struct Server {
     endpoint: Endpoint,
     peers: Arc<PeerTable>,
     forwards: Vec<Forwarded>,
-    /// Clients that changed, and whose sessions were not updated yet.
+    /// Changed clients whose sessions were not updated yet.
     changed: BTreeSet<PublicKey>,
     waiting: Waiting,
     /// Waiting connections whose client was welcomed and has not used them yet.
@@ -168,25 +167,21 @@ pub struct Server {
     sessions: BTreeMap<ConnectionId, Joined>,
     /// Never iterated.
     by_key: HashMap<PublicKey, ConnectionId>,
-    /// Sessions to turn.
     touched: BTreeSet<ConnectionId>,
     budget: Budget,
     timers: BTreeSet<(Instant, ConnectionId)>,
     timer_of: BTreeMap<ConnectionId, Instant>,
-    /// Half-open connections that the endpoint refused for lack of room and that are counted.
+    /// Half-open connections refused for lack of room, as of the last turn.
     crowded_out: u64,
     kept: Kept,
     strays: Strays,
     inbox: Inbox,
-    /// The legs of a proxy, instead of a device.
     legs: Option<Box<Legs>>,
-    /// Connections of a proxy that relay streams.
     relaying: BTreeSet<ConnectionId>,
     streams: Option<ServerStreams>,
     events: VecDeque<ServerEvent>,
     drops: DropCounters,
     observes: bool,
-    /// The last session of [`Server::ask_learned`].
     asked: Option<ConnectionId>,
 }
 
@@ -401,7 +396,6 @@ impl Server {
 }
 
 impl Joined {
-    /// Whether a packet of `bytes` bytes is within the client's rate; otherwise it is counted.
     fn allows(&mut self, now: Instant, direction: Direction, bytes: usize) -> bool {
         let limit = self.limits.as_mut().map(|limits| &mut limits[direction as usize]);
         let passes = limit.is_none_or(|limit| limit.allows(now, bytes));

@@ -14,7 +14,6 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// Whether a binding from `proxy` may be checked now; if so, it is counted.
     pub(super) fn allow(&mut self, now: Instant, proxy: PublicKey) -> bool {
         let known = self.whole_at.entry(proxy).or_insert(now);
         let whole_at = (*known).max(now) + CHECK_INTERVAL;
@@ -25,7 +24,7 @@ impl Checks {
         may
     }
 
-    /// Forgets proxies with the full number: only those of the last seconds are remembered.
+    /// Keeps only proxies that brought bindings within the last seconds.
     pub(super) fn forget_whole(&mut self, now: Instant) {
         self.whole_at.retain(|_, whole_at| *whole_at > now);
     }

@@ -70,7 +70,6 @@ impl Anchor {
     }
 }
 
-/// Whether sessions and legs of `key` must end.
 fn is_out(table: &PeerTable, key: &PublicKey) -> bool {
     table.check(key).is_err_and(|why| why.ends_sessions())
 }

@@ -9,7 +9,6 @@ use crate::leg::TenantId;
 use crate::node::{Node, RecvMeta};
 use crate::server::refusals;
 
-/// The tenant whose device is used by a driver with one device.
 const ONLY: TenantId = TenantId(0);
 
 /// As a node an anchor has one device, that of its first tenant.

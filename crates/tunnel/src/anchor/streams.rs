@@ -35,24 +35,18 @@ use crate::streams::{StreamsConfig, StreamsOwner, StreamsTable};
 #[derive(Debug)]
 pub(super) struct AnchorStreams {
     table: StreamsTable<DeviceId>,
-    /// The clients that are at a proxy.
     ways: BTreeMap<DeviceId, Way>,
-    /// Clients to turn.
     touched: BTreeSet<DeviceId>,
     timers: BTreeSet<(Instant, DeviceId)>,
-    /// Counts the frames that passed.
     served: u64,
-    /// Bytes held by streams of clients at a proxy.
     held: usize,
     memory_max: usize,
 }
 
-/// How the frames of a client come and go.
 #[derive(Debug)]
 struct Way {
     at: At,
     former: Option<At>,
-    /// Bytes sent to the attachment, and what its proxy takes.
     sent: u64,
     room: LegRoom,
     /// When the proxy was last asked for room.
@@ -78,7 +72,6 @@ impl Way {
         LegFrames { handle: self.at.handle, urgency, sent: self.sent, frames }
     }
 
-    /// The size of frames to the client over a leg.
     fn size(&self, leg: &Connection) -> usize {
         let of_leg = leg.max_datagram_size().saturating_sub(LEG_FRAMES_HEADER);
         usize::from(self.room.size).min(of_leg).clamp(SIZE_MIN, MAX_SYMBOL_BODY)
@@ -99,7 +92,6 @@ impl AnchorStreams {
         }
     }
 
-    /// A client is attached with its offer of streams, if it may open some; returns the answer.
     fn attach(
         &mut self,
         now: Instant,
@@ -141,7 +133,6 @@ impl AnchorStreams {
         }
     }
 
-    /// The clients whose newest attachment is on this leg.
     pub(super) fn by_leg(&self, leg: ConnectionId) -> Vec<DeviceId> {
         let by_leg = self.ways.iter().filter(|(_, way)| way.at.leg == leg);
         by_leg.map(|(device, _)| *device).collect()
@@ -157,7 +148,6 @@ impl AnchorStreams {
         }
     }
 
-    /// Hands over what came, to the clients that waited longest first.
     fn hand_over(&mut self, now: Instant, accounts: &mut Accounts) {
         for device in self.turns(self.touched.iter(), Direction::Up) {
             if let Some(way) = self.ways.get_mut(&device)
@@ -170,7 +160,6 @@ impl AnchorStreams {
         }
     }
 
-    /// In the order of their turns, the client that waited longest first.
     fn turns<'a>(
         &self,
         devices: impl Iterator<Item = &'a DeviceId>,
@@ -236,7 +225,6 @@ impl AnchorStreams {
 }
 
 impl Way {
-    /// Hands over what came, as far as the tenant's limit allows.
     fn hand_over(
         &mut self,
         now: Instant,
@@ -263,7 +251,6 @@ impl Way {
     }
 }
 
-/// The outcome of one client's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     /// Bytes that were sent; more may leave now.
@@ -315,7 +302,6 @@ impl Anchor {
         self.streams.as_ref().map_or(0, |all| all.held)
     }
 
-    /// A client is attached with its offer of streams; returns the answer.
     pub(super) fn attach_streams(
         &mut self,
         now: Instant,
@@ -326,7 +312,6 @@ impl Anchor {
         self.streams.as_mut()?.attach(now, (device, at), peer, client)
     }
 
-    /// An attachment ended, perhaps the last of its client.
     pub(super) fn leave_streams(&mut self, now: Instant, device: &DeviceId) {
         let stays = self.tenants.get(usize::from(device.0.0));
         let stays = stays.and_then(|tenant| tenant.devices.get(&device.1));
@@ -389,7 +374,6 @@ impl Anchor {
         }
     }
 
-    /// Lets one client's streams send frames, if the turn has room left.
     fn turn_client(&mut self, now: Instant, device: &DeviceId, room: usize) -> Sent {
         if room == 0 {
             return Sent::More(0);
@@ -443,7 +427,6 @@ impl Anchor {
         Sent::More(bytes)
     }
 
-    /// After the turn of a client's streams.
     fn settle_client(&mut self, now: Instant, device: &DeviceId) {
         let Some(all) = &mut self.streams else { return };
         all.table.on_turned(device);
@@ -471,7 +454,6 @@ const ASK: Duration = Duration::from_millis(100);
 const WAIT: Duration = Duration::from_millis(900);
 /// Frames are never smaller: one that opens a stream has a name in it.
 const SIZE_MIN: usize = 300;
-/// The kind of refusals of clients that broke the rules of streams.
 const BROKEN: &str = "broken-streams";
 
 #[cfg(test)]

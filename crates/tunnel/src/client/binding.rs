@@ -17,7 +17,6 @@ use super::Client;
 #[derive(Debug)]
 pub(super) struct Bindings {
     identity: Arc<Identity>,
-    /// That of the last binding.
     number: u64,
     /// Returned bindings that the session may still answer.
     answers_left: u32,
@@ -41,7 +40,6 @@ impl Bindings {
         binding
     }
 
-    /// Goes beyond `newest`, if this client signed it.
     fn raise(&mut self, newest: &Binding) -> bool {
         let signature = Signature::from_bytes(newest.signature);
         let is_own = self.identity.public_key().verifies(&newest.signed(), &signature);

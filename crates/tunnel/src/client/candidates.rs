@@ -69,7 +69,6 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    /// The server in use is no longer a candidate.
     fn leave_home(&mut self, now: Instant) {
         self.standby.forget_goal();
         if self.standby.is_ready() {

@@ -82,7 +82,6 @@ pub(super) struct Choice {
     current: usize,
     round: Option<Round>,
     next_round: Instant,
-    /// The pause before the next round in doubt.
     doubt_pause: Duration,
     doubted: Instant,
     rounds: u64,
@@ -224,7 +223,6 @@ impl Choice {
         }
     }
 
-    /// Begins a round over `uplinks`, with their capacities, if one is due; ends one that is over.
     pub(super) fn handle_timeout(&mut self, now: Instant, uplinks: &BTreeMap<UplinkId, u64>) {
         if self.round.as_ref().is_some_and(|round| now >= round.ends()) {
             self.end_round(now);
@@ -249,12 +247,10 @@ impl Choice {
         })
     }
 
-    /// The next probe that is due: candidate and uplink.
     pub(super) fn poll_probe(&mut self, now: Instant) -> Option<(usize, UplinkId)> {
         self.round.as_mut()?.poll_probe(now)
     }
 
-    /// The outcome of a probe; `None` if it was lost, or could not leave.
     pub(super) fn on_outcome(
         &mut self,
         now: Instant,
@@ -381,25 +377,20 @@ impl Choice {
 }
 
 impl State {
-    /// When it may be tried if no other server is left.
     fn refuge_from(&self) -> Instant {
         self.rests_until.min(self.failed + REST_MIN)
     }
 }
 
-/// Whether `figure` is better than `current` by both margins.
 fn is_better(figure: Duration, current: Duration) -> bool {
     figure + MARGIN <= current && figure * 3 <= current * 2
 }
 
 const ROUND_INTERVAL: Duration = Duration::from_secs(30 * 60);
-/// The time to the next round after a surprising one.
 const CONFIRM: Duration = Duration::from_secs(20);
-/// Consecutive rounds in which another must be better.
 const ROUNDS_RUNNING: u32 = 3;
 /// By how much another must be better, beside a third.
 const MARGIN: Duration = Duration::from_millis(10);
-/// The time between two moves for a better figure.
 const MOVE_PAUSE: Duration = Duration::from_secs(10 * 60);
 /// The first rest of a candidate that failed, and the longest.
 const REST_MIN: Duration = Duration::from_secs(10);

@@ -23,12 +23,10 @@ use crate::lane::Unfinished;
 use crate::learned::keep_learned;
 use crate::session::Session;
 
-/// A session that has a successor.
 #[derive(Debug)]
 pub(super) struct Leaving {
     current: Current,
     until: Instant,
-    /// To be sent on at once.
     sent_on: Vec<Unfinished>,
 }
 
@@ -59,7 +57,6 @@ impl Client {
         }
     }
 
-    /// Gives the session the packets that former ones were to send on.
     pub(super) fn send_on_set_aside(&mut self) {
         let take = |leaving: &mut Leaving| std::mem::take(&mut leaving.sent_on);
         let packets: Vec<Unfinished> = self.leaving.iter_mut().flat_map(take).collect();

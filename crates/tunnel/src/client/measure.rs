@@ -139,7 +139,6 @@ impl Client {
         self.frugal_uplinks().into_iter().map(capacity).collect()
     }
 
-    /// Doubts the server if the own round trip worsens: another may be nearer now.
     fn watch_own_rtt(&mut self, now: Instant) {
         let id = self.current.as_ref().map(|current| current.id);
         let paths = id.and_then(|id| self.endpoint.connection(id)).map_or(&[][..], |it| it.paths());

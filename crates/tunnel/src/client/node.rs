@@ -119,7 +119,6 @@ impl Node for Client {
     }
 }
 
-/// The usage account of the uplink called `name`.
 pub(super) fn account<'a>(accounts: &'a BTreeMap<String, String>, name: &'a str) -> &'a str {
     accounts.get(name).map_or(name, String::as_str)
 }

@@ -222,7 +222,6 @@ impl Notice {
         }
     }
 
-    /// Whether it ends the condition of an earlier notice.
     fn is_end(&self) -> bool {
         matches!(
             self,
@@ -323,7 +322,6 @@ impl fmt::Display for Notice {
 #[derive(Debug, Default)]
 pub(super) struct NoticeLimiter {
     last: BTreeMap<String, Instant>,
-    /// When the newest notices were emitted, oldest first.
     recent: VecDeque<Instant>,
     suppressed: u64,
 }
@@ -393,7 +391,6 @@ fn secs(duration: &Duration) -> String {
 /// Notices of one subject are at least this far apart.
 const INTERVAL: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_secs(60);
-/// Notices per minute, beside those that end something.
 const PER_MINUTE: usize = 40;
 const SUBJECTS_MAX: usize = 256;
 /// Characters kept of an untrusted text.

@@ -21,7 +21,6 @@ const BLOCKED_AFTER: Duration = Duration::from_secs(10);
 /// A server that has not allowed a path for this long is taken to allow no more.
 const ALLOWED_AFTER: Duration = Duration::from_secs(5);
 
-/// Conditions that last, and whether they were reported.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     silent: BTreeMap<PathId, Trouble>,
@@ -86,7 +85,6 @@ impl Outages {
         self.stays.iter_mut().for_each(|stays| stays.passes = true);
     }
 
-    /// Whether the server cannot forward what the client sends.
     pub(super) fn cannot_pass(&self) -> bool {
         self.stays.is_some_and(|stays| !stays.drains)
     }
@@ -176,7 +174,6 @@ impl Client {
         }
     }
 
-    /// Uplinks over which nothing has come and that are not reported yet, with the time to do so.
     fn unheard(&self) -> impl Iterator<Item = (UplinkId, Instant)> {
         let is_tried = |id: &UplinkId| !self.servers_of(*id).is_empty();
         let unreported = |id: &UplinkId| !self.outages.blocked.contains(id);

@@ -28,7 +28,6 @@ const RACE_INTERVAL_MAX: Duration = Duration::from_secs(8);
 /// A rest is longer by a random part of up to one in this many, so that many rests end apart.
 const JITTER: u32 = 4;
 
-/// What an answer on a pair means for the next attempt on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rejection {
     /// The server proved its identity and refused: it would again soon.
@@ -38,7 +37,6 @@ pub(super) enum Rejection {
 }
 
 impl Rejection {
-    /// The first and the longest rest.
     fn rests(self) -> (Duration, Duration) {
         let secs = |(min, max)| (Duration::from_secs(min), Duration::from_secs(max));
         match self {
@@ -51,7 +49,6 @@ impl Rejection {
 #[derive(Clone, Debug, Default)]
 pub(super) struct PairState {
     pub(super) attempts: u64,
-    /// How the last finished attempt ended.
     pub(super) last: Option<String>,
     next_attempt: Instant,
     /// The time between the last two unanswered attempts, without jitter.
@@ -161,7 +158,6 @@ impl Pairs {
         Some(rest)
     }
 
-    /// Lets a pair rest for at least `rest`, whatever its history.
     pub(super) fn rest_for(&mut self, now: Instant, pair: Pair, rest: Duration) {
         let until = now + rest + self.jitter(rest / JITTER);
         let state = self.pairs.entry(pair).or_default();
@@ -179,7 +175,6 @@ impl Pairs {
         self.pairs.retain(|pair, _| keep(*pair));
     }
 
-    /// A random time below `max`; zero if that is.
     pub(super) fn jitter(&mut self, max: Duration) -> Duration {
         let nanos = u64::try_from(max.as_nanos()).unwrap_or(u64::MAX);
         let random = self.random.next_u64();
@@ -195,7 +190,6 @@ mod tests {
         (UplinkId(uplink), SocketAddr::from(([192, 0, 2, 1], 4433)))
     }
 
-    /// The rests in whole seconds of a pair that is rejected again and again.
     fn rests(pairs: &mut Pairs, rejection: Rejection) -> Vec<u64> {
         let mut now = Instant::ZERO;
         let mut rest = || {
@@ -223,7 +217,6 @@ mod tests {
         }
     }
 
-    /// The milliseconds between attempts on a silent pair.
     fn pauses(pairs: &mut Pairs, count: usize) -> Vec<u64> {
         let mut now = Instant::from_millis(1_000);
         let mut pause = || {

@@ -142,7 +142,6 @@ impl Client {
         }
     }
 
-    /// Names the uplink of a path to the server, for its statistics. Returns that name.
     pub(super) fn name_path(&mut self, id: ConnectionId, path: PathId) -> Option<String> {
         let uplink = self.endpoint.connection(id).and_then(|connection| {
             connection.paths().iter().find(|known| known.id == path)?.uplink
@@ -155,7 +154,6 @@ impl Client {
         Some(uplink)
     }
 
-    /// Applies the uplinks' policies to the session's paths, and sends changes to the server.
     pub(super) fn apply_policies(&mut self) {
         let Some(id) = self.current.as_ref().map(|current| current.id) else { return };
         if self.policies.is_empty() {
@@ -232,7 +230,6 @@ fn path_servers(joined_at: SocketAddr, known: &[SocketAddr]) -> Vec<SocketAddr> 
     servers
 }
 
-/// Addresses of the server beside the session's own that a path is tried to.
 const PATH_SERVERS_MAX: usize = 8;
 
 #[cfg(test)]

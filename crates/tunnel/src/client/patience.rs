@@ -30,9 +30,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(4);
 
 #[derive(Debug, Default)]
 pub(super) struct Patience {
-    /// The first attempt after the last sign of life.
     since: Option<Instant>,
-    /// No attempt begins before.
     due: Instant,
     restarted: bool,
 }

@@ -19,7 +19,6 @@ use super::{Client, Uplink};
 const SILENT_MAX: Duration = Duration::from_secs(10);
 /// A port is kept at least this long: an answer may take as long.
 const PORT_AGE_MIN: Duration = Duration::from_secs(1);
-/// How long an attempt waits for the other port.
 pub(super) const PORT_CHANGE: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +27,6 @@ pub(super) struct Port {
     heard: Instant,
     /// Since when its path does not answer, if so: an idle path is probed rarely.
     silent: Option<Instant>,
-    /// Attempts at a session since the last answer.
     unanswered: u32,
     is_stale: bool,
 }

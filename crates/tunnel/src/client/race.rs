@@ -57,27 +57,22 @@ const PATIENCE_MAX: Duration = Duration::from_secs(2);
 const STAGGER_JITTER: Duration = Duration::from_millis(50);
 /// How much later the next of the server's addresses is tried over an uplink (RFC 8305 section 5).
 const SERVER_STAGGER: Duration = Duration::from_millis(250);
-/// Addresses of the server that are tried over one uplink.
 const SERVERS_MAX: usize = 32;
 /// Handshakes under way per pair: an answer may take as many seconds.
 const ATTEMPTS_PER_PAIR: usize = 4;
-/// Attempts under way per uplink, in any state.
 const ATTEMPTS_PER_UPLINK: usize = 8;
-/// How long a server may take to welcome.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest rest after sessions that the server ended.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// After a session of this length earlier failures no longer count.
 pub(super) const STABLE_AFTER: Duration = Duration::from_secs(30);
 
-/// A connection that is not a session yet.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) pair: Pair,
     began: Instant,
     /// Until when others wait for its result, once the server was heard.
     others_wait: Option<Instant>,
-    /// When it passed the handshake and said hello.
     pub(super) hello: Option<Instant>,
 }
 
@@ -88,7 +83,6 @@ impl Attempt {
     }
 }
 
-/// The delay of the uplink at `position` after a session.
 fn stagger(position: usize) -> Duration {
     RACE_STAGGER * ((1 << position.min(4)) - 1)
 }
@@ -220,7 +214,6 @@ impl Client {
         }
     }
 
-    /// Gives up the oldest attempts to make room for one more on `pair`.
     fn make_room(&mut self, now: Instant, pair: Pair) {
         let handshakes = |attempt: &Attempt| attempt.pair == pair && attempt.hello.is_none();
         self.drop_oldest(now, ATTEMPTS_PER_PAIR - 1, handshakes);
@@ -298,7 +291,6 @@ impl Client {
         self.rest(now, pair, Rejection::Refused, refusal);
     }
 
-    /// The preferred server does not take this client: others may be tried.
     fn on_home_refused(&mut self, now: Instant, why: &str) {
         if self.has_choice() {
             self.choice.on_failure(now, self.choice.current(), &legible(why));

@@ -15,7 +15,6 @@ use super::Client;
 use super::race::{AcceptedConnection, RACE_STAGGER};
 
 impl Client {
-    /// Starts or stops looking for a successor of the session.
     pub(super) fn renew(&mut self, now: Instant, renews: bool) {
         let renewed = std::mem::replace(&mut self.renews, renews);
         if renewed && !renews {

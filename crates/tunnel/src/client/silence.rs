@@ -25,7 +25,6 @@ const REPLACEMENT_GRACE: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flapping {
     since: Instant,
-    /// Since when it answers, if it does.
     answers: Option<Instant>,
 }
 
@@ -61,7 +60,6 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    /// When attempts may begin beside a session that is silent since then.
     fn race_begins(&self, since: Instant) -> Instant {
         if since < self.fast_failover_until { since } else { since + SILENCE_MAX }
     }

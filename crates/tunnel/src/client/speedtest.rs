@@ -43,7 +43,6 @@ pub struct SpeedtestPlan {
 /// The longest test of one direction.
 pub const SPEEDTEST_MAX: Duration = Duration::from_secs(10);
 
-/// The last speed test of a client.
 #[derive(Debug)]
 pub(super) struct SpeedtestRun {
     connection: ConnectionId,
@@ -57,7 +56,6 @@ pub(super) struct SpeedtestRun {
     report: SpeedtestReport,
 }
 
-/// One direction of a row.
 #[derive(Clone, Debug)]
 struct Step {
     row: usize,
@@ -137,7 +135,6 @@ impl Client {
         self.fail_speedtest(now, "it was stopped");
     }
 
-    /// A row for each uplink, and the path to measure.
     fn speedtest_rows(
         &self,
         plan: &SpeedtestPlan,
@@ -212,7 +209,6 @@ impl Client {
         }
     }
 
-    /// Asks the server for the next step, or finishes.
     fn begin_step(&mut self, now: Instant) {
         let Some(run) = self.speedtest.as_mut() else { return };
         let steps = run.steps.len() as u64;
@@ -289,7 +285,6 @@ impl Client {
         }
     }
 
-    /// Takes what the session has sent or received for the step.
     fn take_load(&mut self, now: Instant) {
         let Some(current) = &mut self.current else { return };
         let (sent, received) = (current.session.take_sent_load(), current.session.poll_load(now));
@@ -383,7 +378,6 @@ impl Client {
     }
 }
 
-/// The steps, and whether all paths together are among them.
 struct Steps {
     steps: VecDeque<Step>,
     all: bool,
@@ -408,7 +402,6 @@ fn steps(paths: &[Option<PathId>]) -> Steps {
 }
 
 const METERED: &str = "it is metered; --uplink or --metered measures it all the same";
-/// How long the server has to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// A test is abandoned if its report is not polled for this long.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);

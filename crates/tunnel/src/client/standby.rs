@@ -36,14 +36,12 @@ use super::pairs::{Pair, Rejection};
 use super::race::AcceptedConnection;
 use super::{Client, MTU_MIN};
 
-/// The connection that waits, or the attempts to get one.
 #[derive(Debug, Default)]
 pub(super) struct Standby {
     /// The candidate that waits, or that is asked to while none does.
     target: Option<usize>,
     /// The candidate that is asked to replace the one that waits.
     challenger: Option<usize>,
-    /// When the present attempts began.
     began: Instant,
     attempts: BTreeMap<ConnectionId, Attempt>,
     next_attempt: Instant,
@@ -54,13 +52,11 @@ pub(super) struct Standby {
     next_path: BTreeMap<UplinkId, Instant>,
     goal: Option<Goal>,
     question: Option<Question>,
-    /// When sessions were taken over from silent servers.
     takeovers: VecDeque<Instant>,
     /// The round of measurement after which the target was chosen.
     rounds: u64,
 }
 
-/// A pending move to the standby.
 #[derive(Clone, Debug)]
 struct Goal {
     why: String,
@@ -68,7 +64,6 @@ struct Goal {
     only: Option<usize>,
 }
 
-/// Why a target failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// The target proved its identity, and refuses or is unusable.
@@ -89,7 +84,6 @@ struct Question {
     alive_since: Option<Instant>,
 }
 
-/// A connection that is not welcomed yet.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     pair: Pair,
@@ -101,7 +95,6 @@ impl Standby {
         self.target
     }
 
-    /// The candidate that is asked to wait.
     pub(super) fn tried(&self) -> Option<usize> {
         self.challenger.or(self.target.filter(|_| self.ready.is_none()))
     }
@@ -110,7 +103,6 @@ impl Standby {
         self.ready.is_some()
     }
 
-    /// Whether it has answered since the session is silent.
     pub(super) fn has_answered(&self) -> bool {
         self.question.is_some_and(|question| question.alive_since.is_some())
     }
@@ -294,11 +286,9 @@ impl Client {
         }
     }
 
-    /// Gives up the target and chooses another.
     fn give_up_target(&mut self, now: Instant, why: &str, fault: Fault) {
         let Some(target) = self.standby.target else { return };
         self.blame(now, target, why, fault);
-        // A move to this candidate does not apply to the next one.
         self.standby.goal.take_if(|goal| goal.only.is_some());
         self.retarget(now, None, "it is of no use");
         self.choose_target(now);
@@ -474,10 +464,8 @@ impl Client {
 
 /// The keep-alive interval: address translators forget a binding after 30 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(25);
-/// How long a candidate has to welcome.
 const TARGET_PATIENCE: Duration = Duration::from_secs(10);
 const ATTEMPT_STAGGER: Duration = Duration::from_millis(250);
 const ATTEMPTS_MAX: usize = 8;
-/// Addresses of a candidate that are tried over one uplink.
 const ADDRESSES_MAX: usize = 8;
 const PATH_RETRY: Duration = Duration::from_secs(5);

@@ -23,7 +23,6 @@ use crate::lane::LaneConfig;
 use crate::session::StreamTurn;
 use crate::streams::{KEPT_FOR, StreamsConfig, StreamsOwner};
 
-/// The far end of streams, and its epoch.
 pub(super) type FarEnd = (PublicKey, StreamsEpoch);
 
 #[derive(Debug)]
@@ -117,7 +116,6 @@ impl ClientStreams {
         with.map(|_| StreamTurn::new(&mut self.streams, None))
     }
 
-    /// The streams, if they are those of a former session `with` this far end.
     pub(super) fn turn_of(&mut self, with: Option<FarEnd>) -> Option<StreamTurn<'_>> {
         let is_theirs = with.is_some() && self.with == with;
         is_theirs.then(|| StreamTurn::new(&mut self.streams, None))
@@ -155,7 +153,6 @@ impl Client {
         }
     }
 
-    /// The lane for streams, if the server takes or relays them.
     pub(super) fn stream_lane(&self, welcome: &Welcome) -> Option<LaneConfig> {
         let is_used = welcome.streams.is_some() || welcome.relays;
         let carried = self.streams.as_ref().filter(|_| is_used);

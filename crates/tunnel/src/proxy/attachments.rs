@@ -38,7 +38,6 @@ pub(super) struct Attachment {
     whole_at: Instant,
 }
 
-/// The anchor's answer for the handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Nothing,
@@ -64,7 +63,6 @@ impl Attachment {
     }
 }
 
-/// Why a client's binding is refused, as a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadBinding(pub(crate) &'static str);
 
@@ -308,7 +306,6 @@ impl Legs {
         self.attach_unsent(now, at);
     }
 
-    /// Sends attachments to the anchor, as many as there is room for.
     pub(super) fn attach_unsent(&mut self, now: Instant, at: usize) {
         let leg = &mut self.legs[at];
         let Some(connection) = leg.up().and_then(|id| self.endpoint.connection_mut(id)) else {

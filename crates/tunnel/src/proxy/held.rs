@@ -33,7 +33,6 @@ impl Held {
         before - self.packets.len()
     }
 
-    /// Drops what has waited too long; returns how many packets.
     pub(super) fn expire(&mut self, now: Instant) -> usize {
         let before = self.packets.len();
         while self.due().is_some_and(|due| due <= now) && self.pop().is_some() {}
@@ -60,7 +59,6 @@ const AGE_MAX: Duration = Duration::from_millis(300);
 /// The most that one attachment may keep: 140 ms of 30 Mbit/s.
 const BYTES_MAX: usize = 512 << 10;
 const OVERHEAD_BYTES: usize = 64;
-/// The most that all attachments of a proxy may keep.
 pub(super) const ALL_BYTES_MAX: usize = 64 << 20;
 
 #[cfg(test)]

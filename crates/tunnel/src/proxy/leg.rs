@@ -40,7 +40,6 @@ pub(super) struct Leg {
     backoff: Duration,
     pub(super) end: LegEnd,
     pub(super) next_handle: u32,
-    /// Sessions by the handle of their attachment.
     pub(super) handles: BTreeMap<u32, ConnectionId>,
     /// Sessions whose binding was not sent on this connection yet.
     pub(super) unsent: VecDeque<ConnectionId>,
@@ -184,7 +183,6 @@ impl Legs {
         }
     }
 
-    /// Closes a leg that is not needed, for good.
     pub(super) fn retire(&mut self, now: Instant, at: usize) {
         if let State::Up { id, .. } | State::Connecting { id } = self.legs[at].state
             && let Some(connection) = self.endpoint.connection_mut(id)
@@ -198,7 +196,6 @@ impl Legs {
         (leg.away_since, leg.away_for, leg.told) = (None, Duration::ZERO, false);
     }
 
-    /// Connects a leg that is down, and watches whether it answers.
     pub(super) fn keep_up(&mut self, now: Instant, at: usize) {
         let leg = &mut self.legs[at];
         if !leg.is_wanted {

@@ -30,14 +30,12 @@ use crate::session::StreamEnd;
 
 #[derive(Debug, Default)]
 pub(super) struct Relay {
-    /// The client's offer, if it may open some.
     pub(super) client: Option<StreamsOffer>,
     /// The anchor's answer as announced to the client.
     told: Option<Option<StreamsOffer>>,
     /// Frames for the client by urgency, then in the order in which they came.
     waiting: BTreeMap<(Urgency, u64), Bytes>,
     came: u64,
-    /// Bytes of memory of these.
     held: usize,
     room: Room,
     /// When frames last passed, by [`Direction`], on a counter shared by all sessions.
@@ -47,9 +45,7 @@ pub(super) struct Relay {
 /// How much of the frames for a client the proxy takes, in bytes since the attachment began.
 #[derive(Debug, Default)]
 struct Room {
-    /// What the anchor has sent.
     sent: u64,
-    /// What waits.
     waiting: u64,
     /// What the anchor may have sent in total.
     until: u64,
@@ -59,7 +55,6 @@ struct Room {
     passed: u64,
     /// Whether to report to the anchor in any case.
     is_asked: bool,
-    /// What fits into one datagram.
     size: u16,
     wait: Duration,
 }
@@ -84,12 +79,9 @@ impl Room {
     }
 }
 
-/// The outcome of an anchor's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// The client did not ask.
     Nothing,
-    /// The client is to be informed.
     Tell,
     /// The answer differs from the one in this session, which cannot go on.
     Other,
@@ -183,7 +175,6 @@ impl Relay {
     }
 }
 
-/// The relay of a session during one turn.
 pub(crate) struct RelayTurn<'a> {
     relay: &'a mut Relay,
     /// The handle of the attachment, once the anchor has answered.
@@ -275,7 +266,6 @@ impl StreamEnd for RelayTurn<'_> {
 }
 
 impl Legs {
-    /// The relay of a session, if its client may open streams.
     pub(crate) fn relay(&mut self, session: ConnectionId) -> Option<RelayTurn<'_>> {
         let attachment = self.attachments.get_mut(&session)?;
         attachment.relay.client?;

@@ -61,7 +61,6 @@ impl Legs {
         }
     }
 
-    /// Sets the addresses of an anchor that a tenant has; a leg that is up stays.
     pub(crate) fn set_addresses(&mut self, anchor: PublicKey, addresses: Vec<SocketAddr>) {
         if let Some(leg) = self.legs.iter_mut().find(|leg| leg.anchor == anchor) {
             leg.set_addresses(addresses);
@@ -98,5 +97,4 @@ impl Legs {
     }
 }
 
-/// Tenants of any name since the start of a proxy.
 const PLACES: usize = 4 * TENANTS_MAX;

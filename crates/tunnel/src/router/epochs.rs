@@ -39,28 +39,22 @@ struct Epoch {
     highest: Option<PacketId>,
 }
 
-/// What shows an epoch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sign {
-    /// An inner packet with this number.
     Packet(PacketId),
     /// A hello, and when the hello was sent that it answers, if any.
     Hello(Option<Instant>),
 }
 
-/// How a packet's epoch is classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     Present,
     Past,
-    /// The first one heard.
     First,
-    /// A new one.
     Anew,
 }
 
 impl Epochs {
-    /// Whether packets of `epoch` count.
     pub(super) fn admit(&mut self, now: Instant, epoch: u32, sign: Sign) -> Admission {
         if let Some(present) = self.present.filter(|present| present.id == epoch) {
             if matches!(sign, Sign::Packet(id) if !is_above(id, present.over_at)) {
@@ -93,7 +87,6 @@ impl Epochs {
         self.present.is_some_and(|present| present.id == epoch)
     }
 
-    /// A packet of the present epoch came for the first time.
     pub(super) fn note(&mut self, id: PacketId) {
         let Some(present) = &mut self.present else { return };
         match present.highest {

@@ -31,11 +31,8 @@ const KEPT_MAX: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct SequenceJumps {
-    /// The highest that was accepted and new.
     highest: Option<PacketId>,
-    /// The last place far ahead.
     doubtful: Option<Doubtful>,
-    /// Copies dropped since [`SequenceJumps::poll_forgotten`].
     forgotten: u64,
 }
 
@@ -90,7 +87,6 @@ impl SequenceJumps {
         if place.witnesses == WITNESSES { Plausibility::Jump } else { Plausibility::Doubt }
     }
 
-    /// An accepted packet was new.
     pub(super) fn note(&mut self, id: PacketId) {
         if self.highest.is_none_or(|highest| highest.precedes(id)) {
             self.highest = Some(id);
@@ -111,7 +107,6 @@ impl SequenceJumps {
         }
     }
 
-    /// The kept copies that have not waited longer than `max_buffer`.
     pub(super) fn take_kept(&mut self, now: Instant, max_buffer: Duration) -> Vec<Copy> {
         let place = self.doubtful.as_mut();
         let mut kept = place.map_or_else(Vec::new, |place| std::mem::take(&mut place.kept));
@@ -121,7 +116,6 @@ impl SequenceJumps {
         kept
     }
 
-    /// How many copies were dropped since the last call.
     pub(super) fn poll_forgotten(&mut self) -> u64 {
         std::mem::take(&mut self.forgotten)
     }

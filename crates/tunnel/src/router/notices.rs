@@ -7,15 +7,11 @@ use roadweave_proto::Instant;
 
 use super::RouterEvent;
 
-/// The least time between two events of one kind for one link.
 const TOLD_INTERVAL: Duration = Duration::from_secs(1);
-/// The most events that wait.
 const EVENTS_MAX: usize = 64;
 
-/// Changes without an event yet.
 #[derive(Debug)]
 pub(super) struct Notices {
-    /// By link.
     moved: Vec<Notice>,
     status: Vec<Notice>,
     restart: Notice,
@@ -45,7 +41,6 @@ impl Notices {
         self.restart.times += 1;
     }
 
-    /// How often the link moved, if an event is due.
     pub(super) fn poll_moved(&mut self, now: Instant, link: usize) -> Option<u64> {
         self.moved[link].poll(now)
     }

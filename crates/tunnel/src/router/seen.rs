@@ -12,7 +12,6 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Returns whether `id` came for the first time.
     pub(super) fn note(&mut self, id: PacketId) -> bool {
         let ahead = match self.newest {
             None => SEEN_IDS,

@@ -65,7 +65,6 @@ fn config(peers: Vec<RouterPeer>) -> RouterConfig {
     }
 }
 
-/// A router with two links whose other ends are known.
 struct Bench {
     router: Router,
     out: Vec<(u64, u32)>,
@@ -116,7 +115,6 @@ impl Bench {
     }
 }
 
-/// What the router sends now, by link: the payloads.
 fn sent(router: &mut Router) -> Vec<Vec<Vec<u8>>> {
     let mut links = Vec::new();
     while let Some(packets) = router.poll_transmit() {

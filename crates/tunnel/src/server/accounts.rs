@@ -39,7 +39,6 @@ struct Account {
 }
 
 impl Accounts {
-    /// Whether a client may begin a session now; if so, it is counted.
     pub(super) fn may_join(&mut self, now: Instant, key: PublicKey) -> bool {
         let account = self.0.entry(key).or_default();
         let whole_at = account.joins_whole_at.max(now) + JOIN_INTERVAL;

@@ -27,19 +27,14 @@ pub(super) struct Budget {
     total: u64,
     /// Held beside sessions: connections without one, and what waits for the device.
     others: u64,
-    /// The session that was asked last, with what it held then.
     asked: Option<(u64, ConnectionId)>,
-    /// How many may still be asked in this turn.
     questions: usize,
 }
 
-/// The most connections without a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ceilings {
     pub(super) half_open: usize,
-    /// After the handshake.
     pub(super) waiting: usize,
-    /// Beside a session with another server.
     pub(super) standbys: usize,
 }
 

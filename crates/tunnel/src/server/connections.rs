@@ -60,7 +60,6 @@ impl Server {
         }
     }
 
-    /// Counts a refusal, and reports it unless there are many.
     pub(super) fn tell_refusal(
         &mut self,
         now: Instant,
@@ -183,7 +182,6 @@ impl Server {
         }
     }
 
-    /// Refuses a client on a connection, which is closed soon.
     pub(super) fn refuse(&mut self, now: Instant, id: ConnectionId, reason: &str, why: Reason) {
         let refuse = Control::Refuse { reason: reason.to_owned(), why };
         if let Some(connection) = self.endpoint.connection_mut(id) {
@@ -198,7 +196,7 @@ impl Server {
         }
     }
 
-    /// Welcomes a client, or refuses it. The session begins when the client uses the connection.
+    /// The session begins when the client uses the connection.
     pub(super) fn welcome(&mut self, now: Instant, id: ConnectionId, hello: &Hello) -> bool {
         let peer = self.endpoint.connection(id).and_then(Connection::peer);
         let Some(key) = peer else { return false };

@@ -21,7 +21,6 @@ use super::Server;
 /// The longest time over which clients are asked to move.
 pub const DRAIN_MAX: Duration = Duration::from_secs(60);
 
-/// The reason given to clients.
 pub(super) const DRAINS: &str = "this server drains";
 
 /// How often a client that stays is asked again: it may know another server by now.
@@ -40,7 +39,6 @@ pub enum DrainReason {
 #[derive(Debug)]
 pub(super) struct Drain {
     reasons: BTreeSet<DrainReason>,
-    /// The next requests to move.
     asks: BTreeSet<(Instant, ConnectionId)>,
 }
 

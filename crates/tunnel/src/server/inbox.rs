@@ -12,7 +12,6 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Returns whether there was room.
     pub(crate) fn push(&mut self, packet: Bytes) -> bool {
         let bytes = packet.len() + OVERHEAD_BYTES;
         let has_room = self.bytes + bytes <= BYTES_MAX;
@@ -32,7 +31,6 @@ impl Inbox {
 
 /// What may wait: a batch of input, and what it released.
 const BYTES_MAX: usize = 16 << 20;
-/// The cost of a packet beside its bytes.
 const OVERHEAD_BYTES: usize = 64;
 
 #[cfg(test)]

@@ -30,7 +30,6 @@ struct Shared {
 
 #[derive(Debug, Default)]
 pub(super) struct Memories {
-    /// What the strategies of sessions have learned, as last collected.
     pub(super) learned: Learned,
     pub(super) accounts: Accounts,
     pub(super) tests: TestBook,
@@ -70,7 +69,6 @@ impl Kept {
         told
     }
 
-    /// The line for the refusals that were left out, if it is due.
     pub(super) fn poll_summary(&self, now: Instant) -> Option<String> {
         let has_suppressed = self.0.has_suppressed.load(Ordering::Relaxed);
         has_suppressed.then(|| self.refuse(|refusals| refusals.poll_summary(now)))?

@@ -12,7 +12,6 @@ use roadweave_identity::Refusal;
 use roadweave_proto::Instant;
 use roadweave_quic::CloseReason;
 
-/// Refusals by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(BTreeMap<&'static str, Kind>);
 
@@ -21,7 +20,6 @@ struct Kind {
     count: u64,
     /// What was logged lately, and when.
     told: VecDeque<(Instant, String)>,
-    /// How many were left out since the last line.
     suppressed: u64,
 }
 
@@ -48,7 +46,7 @@ impl Refusals {
         Some(line)
     }
 
-    /// Counts refusals without details; they are logged as a number.
+    /// Counts refusals without details.
     pub(crate) fn count_unnamed(&mut self, kind: &'static str, count: u64) {
         if count > 0 {
             let kind = self.0.entry(kind).or_default();
@@ -57,12 +55,10 @@ impl Refusals {
         }
     }
 
-    /// Counts a refusal that is never logged.
     pub(crate) fn count_silently(&mut self, kind: &'static str) {
         self.0.entry(kind).or_default().count += 1;
     }
 
-    /// The line for what was left out, once the last line is old.
     pub(crate) fn poll_summary(&mut self, now: Instant) -> Option<String> {
         let (name, kind) = self.0.iter_mut().find(|(_, kind)| {
             kind.suppressed > 0 && kind.told.back().is_none_or(|(at, _)| now >= *at + SUMMARY)

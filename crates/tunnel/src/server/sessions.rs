@@ -19,7 +19,6 @@ impl Server {
         }
     }
 
-    /// Lets the largest sessions drop data while all together hold too much.
     pub(super) fn keep_to_budget(&mut self, now: Instant) {
         let connections = self.endpoint.connection_count().saturating_sub(self.sessions.len());
         let waiting = self.inbox.bytes + self.waiting_for_legs() + self.away_stream_bytes();
@@ -52,7 +51,6 @@ impl Server {
         turns.into_iter().for_each(|id| self.turn_session(now, id));
     }
 
-    /// Passes the frames that sessions brought to the legs.
     fn relay_up(&mut self, now: Instant, turns: &mut [ConnectionId]) {
         let Some(legs) = &mut self.legs else { return };
         legs.sort(turns, Direction::Up);
@@ -114,7 +112,6 @@ impl Server {
         }
     }
 
-    /// Puts out a client's packet for the device, unless it is for a client that it may not reach.
     pub(super) fn deliver(&mut self, destination: IpAddr, packet: Bytes) {
         let is_apart = !self.config.clients_reach_clients;
         let is_between = is_apart && self.peers.route(destination).is_some();

@@ -48,14 +48,11 @@ impl Default for SpeedtestLimits {
 
 #[derive(Debug, Default)]
 pub(super) struct TestBook {
-    /// Clients with a test under way, and when it is over at the latest.
     running: BTreeMap<PublicKey, Instant>,
-    /// When the tests of the last hour began.
     begun: BTreeMap<PublicKey, VecDeque<Instant>>,
 }
 
 impl TestBook {
-    /// Records a test that is over at `until` at the latest.
     fn begin(
         &mut self,
         now: Instant,
@@ -164,7 +161,6 @@ impl Server {
 }
 
 impl Joined {
-    /// Sends load after the lanes, and reports what came.
     pub(super) fn turn_test(&mut self, now: Instant, connection: &mut Connection, kept: &Kept) {
         if !self.is_testing {
             return;
@@ -187,7 +183,6 @@ fn say(connection: &mut Connection, test: TestId, word: TestWord) {
     let _ = connection.send_message(said.to_bytes());
 }
 
-/// The kind that a refused test is counted as.
 fn kind_of(why: TestRefusal) -> &'static str {
     match why {
         TestRefusal::Off => "speedtest-off",

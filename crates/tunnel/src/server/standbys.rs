@@ -30,9 +30,6 @@ impl Standbys {
         Self { max, by_key: BTreeMap::new(), keys: BTreeMap::new() }
     }
 
-    ///
-    /// # Errors
-    /// There is no room for it.
     fn add(&mut self, id: ConnectionId, key: PublicKey) -> Result<Option<ConnectionId>, Full> {
         if self.by_key.len() >= self.max && !self.by_key.contains_key(&key) {
             return Err(Full);

@@ -111,9 +111,6 @@ impl Server {
         Some(terms.offer())
     }
 
-    ///
-    /// # Errors
-    /// The streams that were offered to the client are over.
     pub(super) fn begin_streams(
         &mut self,
         now: Instant,
@@ -126,7 +123,6 @@ impl Server {
         all.table.begin(now, key, terms, peer)
     }
 
-    /// A connection is over; `ended` is set if it was the session of this client.
     pub(super) fn leave_streams(&mut self, now: Instant, id: ConnectionId, ended: Option<&Joined>) {
         let Some(all) = &mut self.streams else { return };
         all.terms.remove(&id);
@@ -160,7 +156,6 @@ impl Server {
         }
     }
 
-    /// Whether a client has streams here, even without a session.
     pub(super) fn has_streams_of(&self, key: &PublicKey) -> bool {
         self.streams.as_ref().is_some_and(|all| all.table.peer(key).is_some())
     }

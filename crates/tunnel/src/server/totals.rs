@@ -41,7 +41,6 @@ pub struct Tally {
     standbys: u64,
     draining: bool,
     paths: BTreeMap<PathStatus, u64>,
-    /// Of each usable path, milliseconds.
     round_trips: Vec<f64>,
 }
 

@@ -103,7 +103,6 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// Adds a connection, and removes the one that must be closed for it.
     fn add(waiting: &mut Waiting, millis: u64, id: u64, key: PublicKey) -> Option<u64> {
         let gone = waiting.add(at(millis), ConnectionId(id), key);
         gone.iter().for_each(|id| waiting.remove(*id));

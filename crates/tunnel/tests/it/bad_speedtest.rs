@@ -28,27 +28,27 @@ fn client_address() -> SocketAddr {
     SocketAddr::from(([100, 64, 0, 1], 10_000))
 }
 
-/// What the server makes of being asked for a test.
+/// How the server answers a request for a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manners {
-    /// It knows nothing of them.
+    /// Not at all: it knows no tests.
     Old,
-    /// It grants them, and says and sends nothing more.
+    /// It grants them, and then is silent.
     Silent,
-    /// It grants more than it was asked for, and sends load without end, of this test and others.
+    /// It grants more than was asked for, and sends load without end, of this test and others.
     Flood,
-    /// It says that it has received more than there is.
+    /// It reports more than there is.
     Boast,
 }
 
-/// A client of the product, and a server that is a bare endpoint.
+/// A client, and a bare endpoint as its server.
 struct Meeting {
     now: Instant,
     client: Client,
     server: Endpoint,
     id: Option<ConnectionId>,
     manners: Manners,
-    /// The test that it sends load for.
+    /// The test to send load for.
     floods: Option<TestId>,
 }
 
@@ -83,7 +83,7 @@ impl Meeting {
         meeting
     }
 
-    /// Lets so many milliseconds pass; what is sent arrives in the next one.
+    /// Runs for `millis`; what is sent arrives in the next one.
     fn run(&mut self, millis: u64) {
         for _ in 0..millis {
             self.now += Duration::from_millis(1);
@@ -186,7 +186,6 @@ impl Meeting {
         self.server.connection_mut(self.id?)
     }
 
-    /// The report of a test of 1.5 MB, once it is over.
     fn measure(&mut self) -> SpeedtestReport {
         let plan = SpeedtestPlan {
             uplinks: Vec::new(),

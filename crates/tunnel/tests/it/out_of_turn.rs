@@ -45,14 +45,13 @@ fn peer(tenant: &str, address: [u8; 4]) -> Peer {
     }
 }
 
-/// A server, and the bare connection of a client that knows what to say.
+/// A server, and the bare connection of a client.
 struct Visit {
     now: Instant,
     server: Server,
     endpoint: Endpoint,
     id: ConnectionId,
     said: Vec<Control>,
-    /// Bytes of load that came from the server.
     load: usize,
     is_closed: bool,
 }
@@ -104,7 +103,7 @@ impl Visit {
         visit
     }
 
-    /// Lets so many milliseconds pass; what is sent arrives in the next one.
+    /// Runs for `millis`; what is sent arrives in the next one.
     fn run(&mut self, millis: u64) {
         for _ in 0..millis {
             self.now += Duration::from_millis(1);
@@ -217,7 +216,6 @@ fn who_was_refused_has_no_session_and_stays_no_longer_by_asking_again() {
 }
 
 impl Visit {
-    /// A visit with a session.
     fn joined() -> Self {
         let mut visit = Self::new(None);
         visit.say(Role::Join);
@@ -226,7 +224,7 @@ impl Visit {
         visit
     }
 
-    /// Says a word of a test, and returns what the server says to it in 20 ms.
+    /// Sends a message of a test; returns the server's answers within 20 ms.
     fn say_of_test(&mut self, test: u32, word: TestWord) -> Vec<TestWord> {
         let said = Control::Speedtest(Speedtest { test: TestId(test), word });
         self.connection().unwrap().send_message(said.to_bytes()).unwrap();
@@ -252,7 +250,7 @@ impl Visit {
         self.run(20);
     }
 
-    /// Datagrams of load that the session has taken, and those that nobody asked for.
+    /// Datagrams of load that were accepted, and those without a test.
     fn counted(&self) -> (u64, u64) {
         let stats = self.server.status().remove(0).stats;
         (stats.load.received_datagrams, stats.drops.get(DropReason::UnaskedLoad))
@@ -284,7 +282,7 @@ fn a_client_that_sends_more_load_than_it_was_granted_is_cut_and_has_one_test_at_
     assert_eq!((counts.packets, counts.bytes), (50, 46_000));
     visit.send_load(1, 5);
     assert_eq!(visit.counted(), (50, 40), "it is over");
-    // One that never says that it is through is over after its time.
+    // A test whose end is never reported ends by its time.
     assert!(matches!(visit.say_of_test(3, ask(Up, 0))[..], [TestWord::Grant(_)]));
     visit.run(2_000 + 6_000);
     assert!(matches!(visit.answers()[..], [TestWord::Received(_)]));

@@ -34,12 +34,11 @@ fn client(servers: &[&str]) -> Client {
     Client::new(epoch, config, Arc::new(Identity::from_seed([1; 32]))).expect("it is sound")
 }
 
-/// Which addresses are tried over which uplink in the next five seconds, while nothing answers.
 fn tried(client: &mut Client, begin: Instant) -> BTreeSet<(u32, SocketAddr)> {
     run(client, begin, 5)
 }
 
-/// The same in so many seconds.
+/// Which addresses are tried over which uplink, while nothing answers.
 fn run(client: &mut Client, begin: Instant, seconds: u64) -> BTreeSet<(u32, SocketAddr)> {
     let end = begin + std::time::Duration::from_secs(seconds);
     let mut tried = BTreeSet::new();
@@ -68,7 +67,7 @@ fn an_uplink_with_addresses_of_its_own_tries_these_and_no_others() {
     client.add_uplink(Instant::ZERO, UplinkId(1), "wlan0");
     let expected: BTreeSet<_> = all(0).into_iter().chain(own).collect();
     assert_eq!(tried(&mut client, Instant::ZERO), expected);
-    // An address that one uplink is told does not count for another.
+    // An address of one uplink does not count for another.
     let later = Instant::from_millis(20_000);
     client.set_servers_of(later, &server_key(), UplinkId(1), Vec::new());
     let expected: BTreeSet<_> = all(0).into_iter().chain(all(1)).collect();
@@ -92,7 +91,7 @@ fn an_uplink_may_know_the_server_where_no_other_does() {
     assert_eq!(client.servers_of(UplinkId(1)), []);
 }
 
-/// When each uplink sends first, milliseconds from the beginning, while nothing answers.
+/// The milliseconds after which each uplink sends first, while nothing answers.
 fn begins(client: &mut Client, uplinks: usize) -> Vec<(u32, u64)> {
     let (mut now, mut begun) = (Instant::ZERO, Vec::<(u32, u64)>::new());
     loop {
@@ -130,7 +129,6 @@ fn uplinks_of_a_better_technology_begin_first() {
     assert_eq!(begins([1, 5, 1]), [(0, 0), (2, 100), (1, 200)]);
 }
 
-/// An uplink that comes and goes, as its network likes, stops no other.
 #[test]
 fn an_uplink_that_comes_and_goes_puts_others_off_for_a_second_at_most() {
     let mut client = client(&["192.0.2.1:4433"]);

@@ -25,7 +25,7 @@ fn peer() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 6081))
 }
 
-/// A router with one link, by which the first copies come.
+/// A router with one link.
 struct Bench {
     router: Router,
     sent: BTreeMap<u32, Instant>,
@@ -74,7 +74,7 @@ impl Bench {
         }
     }
 
-    /// Gaps whose wait was over, those that were given up before, and discarded packets.
+    /// Gaps that timed out, gaps given up earlier, and discarded packets.
     fn counts(&self) -> (u64, u64, u64) {
         let received = self.router.status().stats.lanes.remove(0).received;
         let discarded = received.drops.get(DropReason::OutOfOrder);
@@ -82,7 +82,7 @@ impl Bench {
     }
 }
 
-/// Lets both take the arrivals, which are (millisecond, number), until nothing waits.
+/// Gives both the arrivals (millisecond, number), and runs until nothing waits.
 fn run(mut arrivals: Vec<(u64, u32)>, holds: Limit) -> (Bench, Figure5) {
     arrivals.sort_unstable();
     let (mut bench, mut paper) = (Bench::new(), Figure5::new(Duration::from_millis(MAX_MS), holds));
@@ -96,7 +96,7 @@ fn run(mut arrivals: Vec<(u64, u32)>, holds: Limit) -> (Bench, Figure5) {
     (bench, paper)
 }
 
-/// Packets at 2 ms, each with how long it takes if it comes.
+/// Packets every 2 ms with these delays, if they come.
 fn stream(delays: &[Option<u16>]) -> Vec<(u64, u32)> {
     let packet = |(number, delay): (usize, &Option<u16>)| {
         Some((2 * number as u64 + u64::from((*delay)?), number as u32))
@@ -104,8 +104,8 @@ fn stream(delays: &[Option<u16>]) -> Vec<(u64, u32)> {
     delays.iter().enumerate().filter_map(packet).collect()
 }
 
-/// A gap every second: after how many packets, of how many, and how much later they come, if they
-/// do.
+/// A gap every two seconds: after how many packets, its width, and the delay of what is missing, if
+/// it comes.
 fn lone_gaps(gaps: &[(u32, u32, Option<u16>)]) -> Vec<(u64, u32)> {
     let (mut number, mut arrivals) = (0, Vec::new());
     for (second, (before, width, delay)) in gaps.iter().enumerate() {
@@ -166,7 +166,7 @@ proptest! {
     }
 }
 
-/// Two gaps in a row, the second of which opened while the first was waited for.
+/// The second gap opens while the first is waited for.
 #[test]
 fn the_paper_waits_anew_at_a_second_gap_and_the_router_does_not() {
     let arrivals = vec![(0, 0), (10, 2), (20, 4)];
@@ -178,7 +178,7 @@ fn the_paper_waits_anew_at_a_second_gap_and_the_router_does_not() {
     assert_eq!((paper.sent, paper.timeouts), (at([0, 310, 610]), 2));
 }
 
-/// What ends a wait before its time is no timeout.
+/// A wait that ends early is no timeout.
 #[test]
 fn waits_that_end_with_the_sequence_are_counted_apart() {
     let mut bench = Bench::new();
@@ -190,7 +190,7 @@ fn waits_that_end_with_the_sequence_are_counted_apart() {
     let packet = [&Geneve::inner_header(0, 0x45, sequence)[..], &inner].concat();
     bench.router.handle_packet(Instant::from_millis(1), &meta(), &packet);
     assert_eq!(bench.counts(), (0, 2, 0));
-    // And so is what ends it because memory is full.
+    // So is one that ends because memory is full.
     let mut bench = Bench::new();
     bench.handle(Instant::ZERO, 0);
     for number in 2..=4_098 {

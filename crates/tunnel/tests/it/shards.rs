@@ -40,7 +40,7 @@ fn inner_packet(from: IpAddr, to: IpAddr) -> Bytes {
     packet.into()
 }
 
-/// Shards behind one address, and clients with two uplinks each, without any delay.
+/// Shards behind one address, and clients with two uplinks each, without delay.
 struct World {
     epoch: Epoch,
     now: Instant,
@@ -49,12 +49,12 @@ struct World {
     peers: Arc<PeerTable>,
     shards: Vec<Server>,
     clients: Vec<Client>,
-    /// The ports by which the uplinks of clients are seen, from the first one on.
+    /// The clients' uplinks have the ports from this one on.
     port: u16,
-    /// To which shard the network leads the next packet, if it does not know better.
+    /// The shard that gets the next packet, unless the network knows shards.
     turn: usize,
     knows_shards: bool,
-    /// Where clients have their sessions, as the driver notes it.
+    /// The shard of each client's session, as the driver records it.
     owners: BTreeMap<PublicKey, usize>,
     strays: u64,
     delivered: Vec<Bytes>,
@@ -93,7 +93,7 @@ impl World {
         world
     }
 
-    /// The shard `number` in its so-and-so-manieth life.
+    /// `life` counts the starts of the shard.
     fn shard(&self, number: u16, life: u8) -> Server {
         let mut transport = TransportConfig::new([life; 32]);
         transport.rng_seed[0] = number as u8;
@@ -115,7 +115,7 @@ impl World {
         server
     }
 
-    /// A client in its so-and-so-manieth life.
+    /// `life` counts the starts of the client.
     fn client(&self, number: u8, life: u8) -> Client {
         let mut transport = TransportConfig::new([100 + life; 32]);
         transport.rng_seed[0] = number;
@@ -134,7 +134,6 @@ impl World {
         client
     }
 
-    /// Lets so many milliseconds pass.
     fn run(&mut self, millis: u64) {
         for _ in 0..millis {
             self.now += Duration::from_millis(1);
@@ -220,7 +219,7 @@ impl World {
         self.shards.iter().map(Server::sessions).collect()
     }
 
-    /// Whether packets of `client` get through both ways, wherever the kernel puts them.
+    /// Whether packets of `client` pass both ways, at whichever shard they arrive.
     fn passes(&mut self, client: u8) -> bool {
         let server = IpAddr::from([10, 77, 0, 1]);
         let (up, down) = (inner_packet(inner(client), server), inner_packet(server, inner(client)));
@@ -244,7 +243,7 @@ fn clients_find_their_shard_by_all_paths_though_every_packet_comes_to_the_wrong_
         world.run(1_000);
         assert_eq!(world.sessions().iter().sum::<usize>(), usize::from(CLIENTS));
         assert!(world.sessions().iter().filter(|count| **count > 0).count() >= 2, "spread");
-        // Address translators forget, at all uplinks at once, and twice.
+        // Address translators forget all uplinks at once, and twice.
         for port in [10_000, 20_000, 30_000] {
             world.port = port;
             let owners: Vec<_> = (0..CLIENTS).map(|client| world.owner(client)).collect();
@@ -271,7 +270,7 @@ fn a_client_that_comes_again_to_another_shard_leaves_the_one_before() {
     for life in 1..=30 {
         let before = world.owner(0).expect("a session");
         world.clients[0] = world.client(0, life);
-        // Not so often that the server has enough of it.
+        // Not so often that the server refuses it.
         world.run(6_000);
         let after = world.owner(0).expect("a session");
         assert_eq!(world.sessions().iter().sum::<usize>(), 1, "at {before} and {after}");
@@ -311,11 +310,10 @@ fn a_packet_for_a_client_that_is_nowhere_is_counted_once() {
     world.shards[1].handle_inner(Instant::ZERO, &down);
     let stray = world.shards[1].poll_stray().expect("the driver asks who has it");
     assert!(matches!(stray, Stray::Inner { .. }), "{stray:?}");
-    // Where it was thought to be it is not either: it does not go round.
+    // It is not there either, and does not circulate.
     world.shards[2].handle_stray(Instant::ZERO, stray);
     assert_eq!((world.shards[1].poll_stray(), world.shards[2].poll_stray()), (None, None));
     assert_eq!(world.shards[2].drops().get(DropReason::NoSession), 1);
-    // What nobody takes is bounded.
     (0..100_000).for_each(|_| world.shards[1].handle_inner(Instant::ZERO, &down));
     let waits = std::iter::from_fn(|| world.shards[1].poll_stray()).map(|it| it.bytes());
     assert!(waits.sum::<usize>() <= 4 << 20);

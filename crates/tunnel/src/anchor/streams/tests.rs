@@ -35,7 +35,6 @@ fn table(seeds: &[u8]) -> Arc<PeerTable> {
     Arc::new(PeerTable::new(seeds.iter().map(peer)))
 }
 
-/// An anchor with a leg of each proxy, and no network.
 fn anchor() -> Anchor {
     anchor_with(&[BOX, OTHER_BOX], None)
 }
@@ -91,7 +90,7 @@ fn on(leg: u64, handle: u32) -> At {
     At { leg: ConnectionId(leg), handle }
 }
 
-/// Frames come that open the stream `id`; the streams that they came to, if to any.
+/// Passes frames that open the stream `id`; returns whose streams they came to.
 fn open(anchor: &mut Anchor, now: Instant, by: At, id: u8) -> Option<StreamsOwner> {
     let frames = [0x20, 1, id, 9, 4, 192, 0, 2, 1, 0, 80, 0];
     pass(anchor, now, by, &frames);
@@ -106,7 +105,6 @@ fn pass(anchor: &mut Anchor, now: Instant, by: At, frames: &[u8]) {
     anchor.on_passed(now, by.leg, passed);
 }
 
-/// Frames that came by no attachment of theirs, whether of a leg or a tenant.
 fn unbound(anchor: &Anchor) -> u64 {
     anchor.status().drops().get(DropReason::Unbound)
 }

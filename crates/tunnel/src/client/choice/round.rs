@@ -9,12 +9,9 @@ use roadweave_proto::{Instant, UplinkId};
 pub(super) struct Round {
     began: Instant,
     candidates: usize,
-    /// The capacity of each uplink that takes part.
     weights: BTreeMap<UplinkId, u64>,
     sent: usize,
-    /// The least round trip by candidate and uplink.
     least: BTreeMap<(usize, UplinkId), Duration>,
-    /// Probes without an outcome yet.
     open: usize,
 }
 
@@ -28,12 +25,10 @@ impl Round {
         (turn < PROBES).then(|| self.began + PROBE_INTERVAL * turn as u32)
     }
 
-    /// When it ends at the latest.
     pub(super) fn ends(&self) -> Instant {
         self.began + PROBE_INTERVAL * PROBES as u32 + PROBE_PATIENCE
     }
 
-    /// The next probe that is due: candidate and uplink.
     pub(super) fn poll_probe(&mut self, now: Instant) -> Option<(usize, UplinkId)> {
         self.probe_due().filter(|due| *due <= now)?;
         let at = self.sent % self.probes_at_once();
@@ -43,7 +38,6 @@ impl Round {
         Some((at % self.candidates, uplink))
     }
 
-    /// The outcome of a probe; `None` if it was lost, or could not leave.
     pub(super) fn on_outcome(&mut self, candidate: usize, uplink: UplinkId, rtt: Option<Duration>) {
         self.open = self.open.saturating_sub(1);
         if let Some(rtt) = rtt {
@@ -83,9 +77,7 @@ impl Round {
     }
 }
 
-/// Probes to each candidate over each uplink in a round.
 const PROBES: usize = 3;
 /// The time between them: a server answers an address once in 100 ms.
 const PROBE_INTERVAL: Duration = Duration::from_millis(150);
-/// How long to wait for the last answer.
 const PROBE_PATIENCE: Duration = Duration::from_millis(2_100);

@@ -144,7 +144,6 @@ pub enum SpeedtestError {
     NothingLeft(String),
 }
 
-/// The error text for a server that grants no test.
 pub(super) fn refusal(why: TestRefusal) -> &'static str {
     match why {
         TestRefusal::Off => {

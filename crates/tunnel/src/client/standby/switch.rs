@@ -53,7 +53,6 @@ impl Client {
         self.hear_standby(now, id);
     }
 
-    /// Checks whether the standby has answered, and acts on it.
     fn hear_standby(&mut self, now: Instant, id: ConnectionId) {
         let answer = self.endpoint.connection(id).and_then(|connection| {
             let usable = connection.paths().iter().filter(|path| path.is_usable());
@@ -213,7 +212,6 @@ impl Question {
     }
 }
 
-/// How often both servers are asked while the session is silent.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest pause between questions to the standby, as a dead path probes itself.
 const ASK_INTERVAL_MAX: Duration = Duration::from_secs(1);
@@ -232,7 +230,6 @@ const TAKEOVERS_WITHIN: Duration = Duration::from_secs(300);
 mod tests {
     use super::*;
 
-    /// The times in milliseconds at which a silent standby is asked.
     fn asked(until: u64) -> Vec<u64> {
         let (start, mut asked) = (Instant::from_millis(5_000), Vec::new());
         let mut question = Question::new(start);

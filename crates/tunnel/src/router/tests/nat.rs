@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// A router with two links behind NAT.
 struct Nat(Router);
 
 impl Nat {
@@ -43,7 +42,6 @@ impl Nat {
     }
 }
 
-/// A hello that answers `said`.
 fn answer(epoch: u32, link: u8, said: &GeneveHello) -> Vec<u8> {
     let hello = GeneveHello { epoch, link, sent_us: 0, echoed_us: said.sent_us, held_us: 1 };
     Geneve::hello(VNI, &hello).to_vec()
@@ -66,7 +64,7 @@ fn an_address_behind_nat_is_learned_from_hellos_and_follows_them() {
         routes.extend(packets.packets().map(|(route, _)| route.destination));
     }
     assert_eq!(routes, [Nat::at(1)], "what waited leaves by the link that is known");
-    // The binding moves, as the answer to what was said there tells; then the other link takes its
+    // The binding moves, as an answer to what was sent there shows; then the other link takes its
     // place.
     let said = nat.turn(1_000).remove(0).1;
     nat.bytes(1_003, Nat::at(2), &answer(5, 1, &said));
@@ -74,7 +72,7 @@ fn an_address_behind_nat_is_learned_from_hellos_and_follows_them() {
     nat.bytes(1_004, Nat::at(2), &hello(5, 0));
     assert_eq!(nat.remotes(), [Some(Nat::at(2).to_string()), None]);
     assert_eq!(nat.0.status().paths[1].counters.rebindings, 1);
-    // An address from which nothing comes any more may be somebody else's.
+    // An address that has been silent may belong to another host.
     nat.turn(32_000);
     nat.turn(33_001);
     assert_eq!(nat.remotes(), [None, None]);
@@ -89,7 +87,7 @@ fn a_neighbour_takes_no_link_that_is_heard() {
     nat.bytes(1_050, Nat::at(1), &answer(5, 0, &said));
     nat.bytes(1_050, Nat::at(2), &hello(5, 1));
     let bound = nat.remotes();
-    // Neither with the epoch nor with another one, nor with an answer to what was never said.
+    // Not with this epoch, nor another one, nor an answer to what was never sent.
     let guess = GeneveHello { sent_us: said.sent_us.wrapping_add(1), ..said };
     for bytes in [hello(5, 0), hello(6, 0), hello(6, 1), answer(6, 0, &guess)] {
         nat.bytes(1_100, Nat::at(66), &bytes);
@@ -103,7 +101,7 @@ fn a_neighbour_takes_no_link_that_is_heard() {
     assert_eq!((nat.remotes(), nat.0.status().peer_restarts), (bound, 0));
     nat.bytes(5_002, Nat::at(3), &hello(5, 0));
     assert_eq!(nat.remotes()[0], Some(Nat::at(3).to_string()));
-    // A peer that started anew with other addresses is heard when the old ones are silent.
+    // A peer that restarted with other addresses is heard once the old ones are silent.
     nat.bytes(8_400, Nat::at(4), &hello(7, 0));
     assert_eq!(nat.0.status().peer_restarts, 0);
     nat.bytes(8_600, Nat::at(4), &hello(7, 0));

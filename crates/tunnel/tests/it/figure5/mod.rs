@@ -34,11 +34,10 @@ pub struct Figure5 {
     max_buffer: Duration,
     holds: Limit,
     next: u32,
-    /// Arrivals by number.
     heap: BTreeMap<u32, Instant>,
-    /// Which packet it comes from, and when it is.
+    /// The packet that it comes from, and its time.
     limit: Option<(u32, Instant)>,
-    /// At which packet it waits, and until when.
+    /// The packet that is waited at, and until when.
     waiting: Option<(u32, Instant)>,
     /// What went out, and when.
     pub sent: BTreeMap<u32, Instant>,
