@@ -62,17 +62,6 @@ impl Client {
         }
     }
 
-    /// Sets the first candidate's addresses, for uplinks without addresses of
-    /// [`Client::set_servers_of`]. A session lives on.
-    pub fn set_servers(&mut self, now: Instant, servers: Vec<SocketAddr>) {
-        if self.config.candidates[0].addresses != servers {
-            self.patience.on_sign_of_life();
-        }
-        self.config.candidates[0].addresses = servers;
-        self.forget_pairs();
-        self.handle_timeout(now);
-    }
-
     /// Sets the addresses of the candidate with `key` for one uplink only: a name that was looked
     /// up over one uplink says nothing about others. Without any, the candidate's own count again.
     ///

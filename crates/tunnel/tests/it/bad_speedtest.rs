@@ -57,14 +57,7 @@ impl Meeting {
     fn new(manners: Manners) -> Self {
         let epoch = Epoch::new(std::time::Instant::now());
         let (own, other) = (Arc::new(Identity::from_seed([1; 32])), Identity::from_seed([2; 32]));
-        let peer = Peer {
-            name: "box".into(),
-            tenant: String::new(),
-            addresses: vec![IpAddr::from([10, 77, 0, 2]).into()],
-            expires_unix: None,
-            rate_limit: None,
-            offline_max: None,
-        };
+        let peer = Peer::new("box", vec![IpAddr::from([10, 77, 0, 2]).into()]);
         let peers = Arc::new(PeerTable::new([(own.public_key(), peer)]));
         let candidate = Candidate::only(other.public_key(), vec![server_address()]);
         let config = ClientConfig::new("box", TransportConfig::new([5; 32]), candidate);
@@ -92,8 +85,8 @@ impl Meeting {
             while let Some(packets) = self.client.poll_transmit() {
                 for (_, packet) in packets.packets() {
                     let local = Local::Address(Some(server_address().ip()));
-                    let source =
-                        Source { remote: client_address(), local, ecn: None, received: None };
+                    let remote = client_address();
+                    let source = Source { remote, local, ecn: None, received: None };
                     self.server.handle_packet(now, source, BytesMut::from(packet));
                 }
             }
@@ -214,24 +207,18 @@ impl Meeting {
 }
 
 #[test]
-fn a_server_that_knows_no_test_is_told_from_one_that_does_not_answer() {
-    let mut meeting = Meeting::new(Manners::Old);
-    let began = meeting.now;
-    let report = meeting.measure();
-    let error = report.error.unwrap();
-    assert!(error.contains("the server knows no speed test"), "{error}");
-    assert!(meeting.now.since(began) < Duration::from_secs(6));
-    assert_eq!(meeting.load(), LoadStats::default());
-}
-
-#[test]
-fn a_server_that_falls_silent_ends_the_test_after_a_while() {
-    let mut meeting = Meeting::new(Manners::Silent);
-    let began = meeting.now;
-    let report = meeting.measure();
-    let error = report.error.unwrap();
-    assert!(error.contains("what became of the load"), "{error}");
-    assert!(meeting.now.since(began) < Duration::from_secs(15), "{}", meeting.now);
+fn a_server_that_falls_silent_ends_the_test_after_a_while_with_the_reason() {
+    for (manners, seconds, why) in [
+        (Manners::Old, 6, "the server knows no speed test"),
+        (Manners::Silent, 15, "what became of the load"),
+    ] {
+        let mut meeting = Meeting::new(manners);
+        let began = meeting.now;
+        let error = meeting.measure().error.unwrap();
+        assert!(error.contains(why), "{error}");
+        assert!(meeting.now.since(began) < Duration::from_secs(seconds), "{}", meeting.now);
+        assert_eq!(meeting.load(), LoadStats::default());
+    }
 }
 
 #[test]

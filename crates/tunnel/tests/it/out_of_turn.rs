@@ -35,14 +35,7 @@ fn client_address() -> SocketAddr {
 }
 
 fn peer(tenant: &str, address: [u8; 4]) -> Peer {
-    Peer {
-        name: "box".into(),
-        tenant: tenant.into(),
-        addresses: vec![IpAddr::from(address).into()],
-        expires_unix: None,
-        rate_limit: None,
-        offline_max: None,
-    }
+    Peer { tenant: tenant.into(), ..Peer::new("box", vec![IpAddr::from(address).into()]) }
 }
 
 /// A server, and the bare connection of a client.
@@ -60,21 +53,13 @@ impl Visit {
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     fn new(tenant: Option<&str>) -> Self {
         let epoch = Epoch::new(std::time::Instant::now());
+        let duration_max = Duration::from_secs(2);
+        let limits = SpeedtestLimits { duration_max, bytes_max: 50_000, per_hour: 3, at_a_time: 1 };
         let config = ServerConfig {
-            transport: TransportConfig::new([1; 32]),
             lanes: vec![LaneConfig::new("default", "xnc".parse().unwrap())],
-            gateways: Vec::new(),
-            mtu: 1_360,
-            streams: None,
-            speedtest: Some(SpeedtestLimits {
-                duration_max: Duration::from_secs(2),
-                bytes_max: 50_000,
-                per_hour: 3,
-                at_a_time: 1,
-            }),
-            clients_reach_clients: false,
+            speedtest: Some(limits),
             memory_max: 8 * MEMORY_MAX,
-            client_memory_max: MEMORY_MAX,
+            ..ServerConfig::new(TransportConfig::new([1; 32]), Vec::new())
         };
         let peer = peer(tenant.unwrap_or_default(), INNER);
         let peers = Arc::new(PeerTable::new([(identity(1).public_key(), peer)]));
@@ -110,9 +95,8 @@ impl Visit {
             self.endpoint.handle_timeout(self.now);
             while let Some(packets) = self.endpoint.poll_transmit() {
                 for (_, packet) in packets.packets() {
-                    let (remote, local) = (client_address(), Some(server_address().ip()));
-                    let meta =
-                        RecvMeta { socket: UPLINK, remote, local, ecn: None, received: None };
+                    let local = Some(server_address().ip());
+                    let meta = RecvMeta { local, ..RecvMeta::new(UPLINK, client_address()) };
                     self.server.handle_packet(self.now, &meta, packet);
                 }
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_proto::{Instant, UplinkId};
 use roadweave_quic::{Epoch, TransportConfig};
-use roadweave_tunnel::{Candidate, Client, ClientConfig, LaneConfig, Node as _, Strategy};
+use roadweave_tunnel::{Candidate, Client, ClientConfig, Node as _};
 
 fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
@@ -19,27 +19,15 @@ fn server_key() -> PublicKey {
 
 #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
 fn client(servers: &[&str]) -> Client {
-    let config = ClientConfig {
-        name: "vehicle".into(),
-        candidates: vec![Candidate::only(
-            server_key(),
-            servers.iter().map(|server| address(server)).collect(),
-        )],
-        transport: TransportConfig::new([1; 32]),
-        lanes: vec![LaneConfig::new("default", Strategy::xnc())],
-        streams: None,
-        memory_max: roadweave_tunnel::MEMORY_MAX,
-    };
+    let servers = servers.iter().map(|server| address(server)).collect();
+    let candidate = Candidate::only(server_key(), servers);
+    let config = ClientConfig::new("vehicle", TransportConfig::new([1; 32]), candidate);
     let epoch = Epoch::new(std::time::Instant::now());
     Client::new(epoch, config, Arc::new(Identity::from_seed([1; 32]))).expect("it is sound")
 }
 
-fn tried(client: &mut Client, begin: Instant) -> BTreeSet<(u32, SocketAddr)> {
-    run(client, begin, 5)
-}
-
 /// Which addresses are tried over which uplink, while nothing answers.
-fn run(client: &mut Client, begin: Instant, seconds: u64) -> BTreeSet<(u32, SocketAddr)> {
+fn tried(client: &mut Client, begin: Instant, seconds: u64) -> BTreeSet<(u32, SocketAddr)> {
     let end = begin + std::time::Duration::from_secs(seconds);
     let mut tried = BTreeSet::new();
     let mut now = begin;
@@ -66,15 +54,15 @@ fn an_uplink_with_addresses_of_its_own_tries_these_and_no_others() {
     client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");
     client.add_uplink(Instant::ZERO, UplinkId(1), "wlan0");
     let expected: BTreeSet<_> = all(0).into_iter().chain(own).collect();
-    assert_eq!(tried(&mut client, Instant::ZERO), expected);
+    assert_eq!(tried(&mut client, Instant::ZERO, 5), expected);
     // An address of one uplink does not count for another.
     let later = Instant::from_millis(20_000);
     client.set_servers_of(later, &server_key(), UplinkId(1), Vec::new());
     let expected: BTreeSet<_> = all(0).into_iter().chain(all(1)).collect();
     // Attempts that are under way are given up within ten seconds.
-    run(&mut client, later, 15);
+    tried(&mut client, later, 15);
     // By then one begins in some seconds.
-    assert_eq!(run(&mut client, Instant::from_millis(35_000), 30), expected);
+    assert_eq!(tried(&mut client, Instant::from_millis(35_000), 30), expected);
 }
 
 #[test]
@@ -82,11 +70,11 @@ fn an_uplink_may_know_the_server_where_no_other_does() {
     let mut client = client(&[]);
     client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");
     client.add_uplink(Instant::ZERO, UplinkId(1), "wlan0");
-    assert_eq!(tried(&mut client, Instant::ZERO), BTreeSet::new());
+    assert_eq!(tried(&mut client, Instant::ZERO, 5), BTreeSet::new());
     let later = Instant::from_millis(20_000);
     client.set_servers_of(later, &server_key(), UplinkId(1), vec![address("[2001:db8::1]:4433")]);
     let expected = BTreeSet::from([(1, address("[2001:db8::1]:4433"))]);
-    assert_eq!(tried(&mut client, later), expected);
+    assert_eq!(tried(&mut client, later, 5), expected);
     client.remove_uplink(later, UplinkId(1));
     assert_eq!(client.servers_of(UplinkId(1)), []);
 }

@@ -18,7 +18,13 @@ use roadweave_tunnel::{Node as _, RecvMeta, Router, RouterConfig, RouterLink, Ro
 const MAX_MS: u64 = 300;
 
 fn meta() -> RecvMeta {
-    RecvMeta { socket: UplinkId(0), remote: peer(), local: None, ecn: None, received: None }
+    RecvMeta::new(UplinkId(0), peer())
+}
+
+fn packet(epoch: u32, number: u32) -> Vec<u8> {
+    let inner = [0x45, 0, 0, 24, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    let header = Geneve::inner_header(0, 0x45, GeneveSequence { epoch, number });
+    [&header[..], &inner, &number.to_be_bytes()].concat()
 }
 
 fn peer() -> SocketAddr {
@@ -48,11 +54,7 @@ impl Bench {
 
     fn handle(&mut self, now: Instant, number: u32) {
         self.run_until(now);
-        let mut inner = vec![0x45, 0, 0, 24, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-        inner.extend(number.to_be_bytes());
-        let sequence = GeneveSequence { epoch: 2, number };
-        let packet = [&Geneve::inner_header(0, 0x45, sequence)[..], &inner].concat();
-        self.router.handle_packet(now, &meta(), &packet);
+        self.router.handle_packet(now, &meta(), &packet(2, number));
         self.collect(now);
     }
 
@@ -185,10 +187,7 @@ fn waits_that_end_with_the_sequence_are_counted_apart() {
     for number in [0, 2, 4] {
         bench.handle(Instant::ZERO, number);
     }
-    let sequence = GeneveSequence { epoch: 3, number: 0 };
-    let inner = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-    let packet = [&Geneve::inner_header(0, 0x45, sequence)[..], &inner].concat();
-    bench.router.handle_packet(Instant::from_millis(1), &meta(), &packet);
+    bench.router.handle_packet(Instant::from_millis(1), &meta(), &packet(3, 0));
     assert_eq!(bench.counts(), (0, 2, 0));
     // So is one that ends because memory is full.
     let mut bench = Bench::new();

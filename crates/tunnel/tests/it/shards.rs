@@ -25,6 +25,10 @@ fn server_address() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], 4433))
 }
 
+fn lanes() -> Vec<LaneConfig> {
+    vec![LaneConfig::new("default", "xnc".parse().unwrap())]
+}
+
 fn inner(client: u8) -> IpAddr {
     IpAddr::from([10, 77, 0, 2 + client])
 }
@@ -64,14 +68,7 @@ impl World {
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     fn new(clients: u8, knows_shards: bool) -> Self {
         let epoch = Epoch::new(std::time::Instant::now());
-        let peer = |number: u8| Peer {
-            name: format!("box-{number}"),
-            tenant: String::new(),
-            addresses: vec![inner(number).into()],
-            expires_unix: None,
-            rate_limit: None,
-            offline_max: None,
-        };
+        let peer = |it: u8| Peer::new(format!("box-{it}"), vec![inner(it).into()]);
         let known = (0..clients).map(|number| (identity(10 + number).public_key(), peer(number)));
         let mut world = Self {
             epoch,
@@ -97,17 +94,8 @@ impl World {
     fn shard(&self, number: u16, life: u8) -> Server {
         let mut transport = TransportConfig::new([life; 32]);
         transport.rng_seed[0] = number as u8;
-        let config = ServerConfig {
-            transport,
-            lanes: vec![LaneConfig::new("default", "xnc".parse().unwrap())],
-            gateways: Vec::new(),
-            mtu: 1_360,
-            streams: None,
-            speedtest: None,
-            clients_reach_clients: false,
-            memory_max: 8 * MEMORY_MAX,
-            client_memory_max: MEMORY_MAX,
-        };
+        let (lanes, memory_max) = (lanes(), 8 * MEMORY_MAX);
+        let config = ServerConfig { lanes, memory_max, ..ServerConfig::new(transport, Vec::new()) };
         let mut config = config.of_shard(SHARDS);
         config.transport.shard = Some(Shard { map: self.map, number });
         let mut server = Server::new(self.epoch, config, identity(2), self.peers.clone()).unwrap();
@@ -119,14 +107,9 @@ impl World {
     fn client(&self, number: u8, life: u8) -> Client {
         let mut transport = TransportConfig::new([100 + life; 32]);
         transport.rng_seed[0] = number;
-        let config = ClientConfig {
-            name: "box".into(),
-            candidates: vec![Candidate::only(identity(2).public_key(), vec![server_address()])],
-            transport,
-            lanes: vec![LaneConfig::new("default", "xnc".parse().unwrap())],
-            streams: None,
-            memory_max: MEMORY_MAX,
-        };
+        let candidate = Candidate::only(identity(2).public_key(), vec![server_address()]);
+        let config = ClientConfig::new("box", transport, candidate);
+        let config = ClientConfig { lanes: lanes(), ..config };
         let mut client = Client::new(self.epoch, config, identity(10 + number)).unwrap();
         for (uplink, name) in [(0, "wwan0"), (1, "wwan1")] {
             client.add_uplink(self.now, UplinkId(uplink), name);
@@ -154,7 +137,7 @@ impl World {
 
     fn receive(&mut self, remote: SocketAddr, packet: &[u8]) {
         let local = Some(server_address().ip());
-        let meta = RecvMeta { socket: UplinkId(0), remote, local, ecn: None, received: None };
+        let meta = RecvMeta { local, ..RecvMeta::new(UplinkId(0), remote) };
         self.turn = (self.turn + 1) % self.shards.len();
         let shard = match self.knows_shards {
             true => usize::from(self.map.shard_of(packet)),
@@ -191,8 +174,7 @@ impl World {
                 continue;
             };
             let client = &mut self.clients[place / 2];
-            let (socket, remote) = (UplinkId(place as u32 % 2), server_address());
-            let meta = RecvMeta { socket, remote, local: None, ecn: None, received: None };
+            let meta = RecvMeta::new(UplinkId(place as u32 % 2), server_address());
             client.handle_packet(now, &meta, &packet);
         }
         self.delivered.append(&mut io.delivered);

@@ -14,10 +14,7 @@ fn key(seed: u8) -> PublicKey {
 }
 
 fn table(name: &str, key: PublicKey) -> Arc<PeerTable> {
-    let (name, tenant, addresses) = (name.to_owned(), String::new(), Vec::new());
-    let peer =
-        Peer { name, tenant, addresses, expires_unix: None, rate_limit: None, offline_max: None };
-    Arc::new(PeerTable::new([(key, peer)]))
+    Arc::new(PeerTable::new([(key, Peer::new(name, Vec::new()))]))
 }
 
 #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]

@@ -27,11 +27,7 @@ fn key(seed: u8) -> PublicKey {
 }
 
 fn table(seeds: &[u8]) -> Arc<PeerTable> {
-    let peer = |seed: &u8| {
-        let (name, tenant, addresses) = (format!("{seed}"), String::new(), Vec::new());
-        let (expires_unix, rate_limit, offline_max) = (None, None, None);
-        (key(*seed), Peer { name, tenant, addresses, expires_unix, rate_limit, offline_max })
-    };
+    let peer = |seed: &u8| (key(*seed), Peer::new(seed.to_string(), Vec::new()));
     Arc::new(PeerTable::new(seeds.iter().map(peer)))
 }
 
@@ -215,14 +211,10 @@ fn a_client_that_opens_thousands_of_streams_gets_its_share_and_no_more() {
     attach(&mut anchor, at(10), (OTHER_BOX, 1), on(0, 1), 7);
     let (most, mut opened, mut owner) = (StreamsConfig::default().streams_max, 0, None);
     for id in 0..4_000_u16 {
-        let [high, low] = (id << 1).to_be_bytes();
         // A number of two bytes.
-        pass(
-            &mut anchor,
-            at(20),
-            on(0, 0),
-            &[0x20, 1, 0x40 | high, low, 9, 4, 192, 0, 2, 1, 0, 80, 0],
-        );
+        let [high, low] = (id << 1).to_be_bytes();
+        let frames = [0x20, 1, 0x40 | high, low, 9, 4, 192, 0, 2, 1, 0, 80, 0];
+        pass(&mut anchor, at(20), on(0, 0), &frames);
         anchor.hand_over_symbols(at(20));
         while let Some((of, event)) = anchor.poll_stream_event(at(20)) {
             opened += usize::from(matches!(event, Event::Opened { .. }));

@@ -20,8 +20,8 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn uplinks(weights: &[u64]) -> BTreeMap<UplinkId, u64> {
-    (0..).map(UplinkId).zip(weights.iter().copied()).collect()
+fn two() -> Choice {
+    Choice::new(&[candidate(1, "a"), candidate(2, "b")])
 }
 
 /// Runs rounds until `end`; `rtt` is the outcome of a probe to a candidate over an uplink. Makes
@@ -32,7 +32,8 @@ fn run(
     end: Instant,
     mut rtt: impl FnMut(Instant, usize, u32) -> Option<Duration>,
 ) -> Vec<(Instant, usize)> {
-    let (uplinks, mut moves) = (uplinks(weights), Vec::new());
+    let uplinks = (0..).map(UplinkId).zip(weights.iter().copied()).collect();
+    let mut moves = Vec::new();
     while let Some(now) = choice.poll_timeout().filter(|now| *now <= end) {
         choice.handle_timeout(now, &uplinks);
         while let Some((candidate, uplink)) = choice.poll_probe(now) {
@@ -46,8 +47,12 @@ fn run(
     moves
 }
 
+fn at(seconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(seconds)
+}
+
 fn hours(hours: u64) -> Instant {
-    Instant::ZERO + Duration::from_secs(hours * 3600)
+    at(hours * 3600)
 }
 
 #[test]
@@ -73,20 +78,14 @@ fn one_candidate_is_never_asked() {
 
 #[test]
 fn a_candidate_better_by_both_margins_is_moved_to_in_the_third_round() {
-    let both = |far: u64, near: u64| {
-        let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
-        let rtt = |_, it, _| Some(ms(if it == 0 { far } else { near }));
-        let moves = run(&mut choice, &[1, 1], hours(3), rtt);
-        (moves.len(), choice.rounds)
+    let moves = |far: u64, near: u64| {
+        run(&mut two(), &[1, 1], hours(3), |_, it, _| Some(ms([far, near][it])))
     };
-    assert_eq!(both(90, 60).0, 1);
-    assert_eq!(both(90, 61).0, 0, "a third is asked for");
-    assert_eq!(both(25, 16).0, 0, "and 10 ms");
-    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
-    let rtt = |_, it, _| Some(ms(if it == 0 { 90 } else { 50 }));
-    let moves = run(&mut choice, &[1], hours(1), rtt);
-    assert_eq!(moves.first().map(|(_, it)| *it), Some(1));
-    assert!((ms(40_000)..ms(60_000)).contains(&moves[0].0.since(Instant::ZERO)), "{moves:?}");
+    let moved = moves(90, 60);
+    assert_eq!(moved.len(), 1, "{moved:?}");
+    assert!((at(40)..at(60)).contains(&moved[0].0) && moved[0].1 == 1, "{moved:?}");
+    assert_eq!(moves(90, 61), [], "a third is asked for");
+    assert_eq!(moves(25, 16), [], "and 10 ms");
 }
 
 #[test]
@@ -117,49 +116,37 @@ fn a_last_resort_is_gone_to_only_when_nobody_else_is_left() {
 }
 
 #[test]
-fn a_forged_or_missing_answer_turns_its_own_uplink_and_no_more() {
-    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
-    // Over the first uplink somebody answers for the second candidate at once.
-    let rtt = |_, it, uplink| match (it, uplink) {
-        (1, 0) => Some(ms(1)),
-        (1, _) => Some(ms(80)),
-        _ => Some(ms(60)),
+fn what_is_seen_over_one_uplink_moves_nobody() {
+    type Rtt = fn(usize, u32) -> Option<Duration>;
+    let forged: Rtt = |it, uplink| {
+        Some(ms(match (it, uplink) {
+            (1, 0) => 1,
+            (1, _) => 80,
+            _ => 60,
+        }))
     };
-    assert_eq!(run(&mut choice, &[5, 5, 5], hours(2), rtt), []);
-    assert_eq!(choice.standing(hours(2), 1).figure, Some(ms(80)));
-    // A candidate that is reached over the quickest uplink alone is not the quicker one.
-    let rtt = |_, it, uplink| match (it, uplink) {
+    // The second candidate is reached over the quickest uplink alone.
+    let alone: Rtt = |it, uplink| match (it, uplink) {
         (1, 0) => Some(ms(10)),
         (1, _) => None,
         (_, 0) => Some(ms(20)),
         _ => Some(ms(90)),
     };
-    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
-    assert_eq!(run(&mut choice, &[5, 5, 5], hours(2), rtt), []);
-    assert_eq!(choice.standing(hours(2), 1).figure, None);
-}
-
-#[test]
-fn one_of_two_equal_uplinks_moves_nobody() {
-    // Over the first somebody answers for the second candidate at once.
-    let rtt = |_, it, uplink| match (it, uplink) {
-        (1, 0) => Some(ms(1)),
-        (1, _) => Some(ms(80)),
-        _ => Some(ms(60)),
-    };
-    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
-    assert_eq!(run(&mut choice, &[5, 5], hours(2), rtt), []);
-    assert_eq!(choice.standing(hours(2), 1).figure, Some(ms(80)));
-    // Nor does what goes wrong over one of them for the current one.
-    let rtt = |_, it, uplink| Some(ms(if it == 0 && uplink == 0 { 300 } else { 60 }));
-    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
-    assert_eq!(run(&mut choice, &[5, 5], hours(2), rtt), []);
+    let slow: Rtt = |it, uplink| Some(ms(if (it, uplink) == (0, 0) { 300 } else { 60 }));
+    for (uplinks, rtt, figure) in
+        [(3, forged, Some(80)), (2, forged, Some(80)), (3, alone, None), (2, slow, Some(60))]
+    {
+        let mut choice = two();
+        let moves = run(&mut choice, &[5; 3][..uplinks], hours(2), |_, it, uplink| rtt(it, uplink));
+        assert_eq!(moves, []);
+        assert_eq!(choice.standing(hours(2), 1).figure, figure.map(ms));
+    }
 }
 
 #[test]
 fn an_uplink_weighs_as_much_as_it_carries() {
     let figure = |weights: &[u64]| {
-        let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+        let mut choice = two();
         run(&mut choice, weights, hours(1), |_, _, uplink| Some(ms([20, 50, 90][uplink as usize])));
         choice.standing(hours(1), 1).figure
     };
@@ -173,7 +160,6 @@ fn an_uplink_weighs_as_much_as_it_carries() {
 fn who_fails_loses_its_place_longer_each_time_and_nothing_else() {
     let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "a")];
     let mut choice = Choice::new(&all);
-    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
     assert_eq!(choice.standby(at(0)), Some(1), "the other site");
     choice.on_failure(at(0), 1, "refused");
     assert_eq!(choice.standby(at(0)), Some(2), "the same site rather than none");
@@ -210,7 +196,7 @@ fn tries_in_which_nobody_was_heard_are_no_failures_and_go_round() {
 
 #[test]
 fn doubt_brings_the_next_round_nearer_and_ever_less_so() {
-    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+    let mut choice = two();
     let same = |_, _, _| Some(ms(50));
     run(&mut choice, &[1], hours(0), same);
     let mut rounds = Vec::new();
@@ -228,8 +214,7 @@ fn doubt_brings_the_next_round_nearer_and_ever_less_so() {
 
 #[test]
 fn after_half_an_hour_without_doubt_the_next_one_counts_at_once() {
-    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
-    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+    let mut choice = two();
     let same = |_, _, _| Some(ms(50));
     // Doubt each minute for hours, and half an hour of none.
     let (mut now, doubted) = (at(0), at(4 * 3600));
@@ -250,7 +235,6 @@ fn after_half_an_hour_without_doubt_the_next_one_counts_at_once() {
 fn where_there_is_no_server_nobody_rests_for_long_and_who_does_not_comes_first() {
     let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "a")];
     let mut choice = Choice::new(&all);
-    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
     for failed in [0, 10, 30, 70] {
         choice.on_failure(at(failed), 1, "refused");
     }
@@ -268,7 +252,6 @@ fn where_there_is_no_server_nobody_rests_for_long_and_who_does_not_comes_first()
 fn who_answers_probes_again_rests_no_more_and_who_always_did_rests_on() {
     let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "c")];
     let mut choice = Choice::new(&all);
-    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
     let rtt = |now, it, _| (it != 1 || now >= at(1_000)).then_some(ms(50));
     run(&mut choice, &[1], at(10), rtt);
     for doubling in 0..8 {
@@ -307,7 +290,7 @@ proptest! {
         seed in any::<u64>(), base in 40u64..200, noise in 0u64..20,
     ) {
         let mut random = roadweave_proto::SplitMix64::new(seed);
-        let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+        let mut choice = two();
         let moves = run(&mut choice, &[30, 20], hours(24), |now, it, _| {
             let far = if (it == 1) == (now < hours(2)) { base * 2 + 20 } else { base };
             Some(ms(far + random.next_u64() % (noise + 1)))

@@ -18,7 +18,7 @@ impl Nat {
     }
 
     fn bytes(&mut self, millis: u64, from: SocketAddr, bytes: &[u8]) {
-        self.0.handle_packet(ms(millis), &meta(SOCKET, from), bytes);
+        self.0.handle_packet(ms(millis), &RecvMeta::new(SOCKET, from), bytes);
     }
 
     /// Does what is due; returns the hellos that leave, with their destinations.
@@ -132,7 +132,7 @@ fn hellos_of_fixed_peers_at_one_address_are_told_apart_by_their_numbers() {
     let mut router = Router::new(config(peers.to_vec())).expect("two links");
     // A NAT gave it a port that neither link has.
     let remote = SocketAddr::from(([10, 0, 0, 2], 50_000));
-    router.handle_packet(ms(0), &meta(SOCKET, remote), &hello(5, 1));
+    router.handle_packet(ms(0), &RecvMeta::new(SOCKET, remote), &hello(5, 1));
     let heard: Vec<u64> =
         router.status().paths.iter().map(|link| link.counters.packets_received).collect();
     assert_eq!(heard, [0, 1]);
