@@ -144,10 +144,8 @@ impl Legs {
         Ok(legs)
     }
 
-    /// What to announce to a client of a tenant: the anchor to sign for, and its inner addresses.
-    ///
-    /// # Errors
-    /// Why the tenant cannot be served now.
+    /// The anchor that clients of a tenant sign for and its inner addresses, or why there is none
+    /// now.
     pub(crate) fn anchor_of(
         &self,
         now: Instant,

@@ -136,8 +136,7 @@ impl Choice {
         }
     }
 
-    /// Replaces the candidates; `before` has the former index of each. State of those that stay is
-    /// kept. The current one stays current, or else the first becomes it.
+    /// `before` has the former index of each candidate. State of those that stay is kept.
     pub(super) fn set_candidates(
         &mut self,
         now: Instant,
@@ -186,8 +185,7 @@ impl Choice {
         }
     }
 
-    /// A candidate was tried while no server was heard: it keeps its place, behind those with fewer
-    /// such tries.
+    /// A try while no server was heard: the candidate ranks behind those with fewer such tries.
     pub(super) fn on_silent_try(&mut self, candidate: usize) {
         if let Some(state) = self.states.get_mut(candidate) {
             state.silent_tries = state.silent_tries.saturating_add(1);
@@ -209,9 +207,8 @@ impl Choice {
         }
     }
 
-    /// Conditions may have changed: the uplinks, or the round trip. Rounds come sooner, with pauses
-    /// that double while nothing is gained, and that are short again after [`ROUND_INTERVAL`]
-    /// without doubt.
+    /// Conditions may have changed. Rounds come sooner, with pauses that double while nothing is
+    /// gained, until [`ROUND_INTERVAL`] passes without doubt.
     pub(super) fn on_doubt(&mut self, now: Instant) {
         if now >= self.doubted + ROUND_INTERVAL {
             self.doubt_pause = CONFIRM;
@@ -282,8 +279,7 @@ impl Choice {
         self.best_of_others(|state| state.rests_until <= now)
     }
 
-    /// The best candidate while no server answers: as [`Choice::standby`], or else one that has
-    /// rested for [`REST_MIN`] since its last failure.
+    /// As [`Choice::standby`] while no server answers, or one that failed [`REST_MIN`] ago.
     pub(super) fn refuge(&self, now: Instant) -> Option<usize> {
         self.standby(now).or_else(|| self.best_of_others(|state| state.refuge_from() <= now))
     }

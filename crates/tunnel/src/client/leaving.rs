@@ -115,7 +115,6 @@ impl Client {
         self.close_connection(now, current.id, "the client is with another server");
     }
 
-    /// Keeps the counters and the remaining inner packets of a session that is over.
     pub(super) fn take_last(&mut self, now: Instant, session: &mut Session) {
         self.drops.merge(&session.end(now));
         while let Some(packet) = session.poll_inner() {

@@ -200,8 +200,7 @@ impl Notice {
         }
     }
 
-    /// Limits the rate: one notice per subject in [`INTERVAL`]. The same answer over other uplinks
-    /// is not repeated.
+    /// There is one notice per subject in [`INTERVAL`]: other uplinks get the same answer.
     fn subject(&self) -> String {
         match self {
             Self::Answer { server, reason, .. } => format!("answer {server} {reason}"),

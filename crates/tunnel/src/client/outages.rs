@@ -103,7 +103,6 @@ impl Client {
         self.watch_stay(now);
     }
 
-    /// The server asks the client to leave, which knows no other server. It repeats this.
     pub(super) fn stay(&mut self, now: Instant, drains: bool) {
         if self.outages.stays.is_some_and(|stays| stays.drains == drains) {
             return;
@@ -184,8 +183,7 @@ impl Client {
             .map(move |(id, uplink)| (*id, self.blocked_at(*id, uplink)))
     }
 
-    /// When an uplink over which nothing comes counts as blocked. A path that waits for the server
-    /// to allow it has more time.
+    /// A path that waits for the server to allow it has more time.
     fn blocked_at(&self, id: UplinkId, uplink: &Uplink) -> Instant {
         let at = uplink.since + BLOCKED_AFTER;
         let allowed = self.wished_since(id).map(|since| since + ALLOWED_AFTER);
@@ -212,7 +210,7 @@ impl Client {
         self.notify(now, notice);
     }
 
-    /// The number of paths, and whether the limit is the server's, if a limit keeps an uplink from
+    /// The number of paths, and whether the server limits it, if a limit keeps an uplink from
     /// having one.
     fn paths_without(&self, id: UplinkId) -> Option<(usize, bool)> {
         let connection = self.endpoint.connection(self.current.as_ref()?.id)?;

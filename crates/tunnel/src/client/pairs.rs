@@ -75,7 +75,6 @@ impl Pairs {
             .map_or(Instant::ZERO, |state| state.next_attempt.max(state.resting_until))
     }
 
-    /// When its rest is over, whatever its pause between attempts.
     pub(super) fn rested(&self, pair: Pair) -> Instant {
         self.pairs.get(&pair).map_or(Instant::ZERO, |state| state.resting_until)
     }
@@ -92,7 +91,6 @@ impl Pairs {
         self.pairs.get(&pair).map_or(0, |state| state.attempts)
     }
 
-    /// Each next attempt follows later, until there is an answer.
     pub(super) fn on_attempt(&mut self, now: Instant, pair: Pair) {
         let state = self.pairs.entry(pair).or_default();
         state.attempts += 1;
@@ -108,8 +106,6 @@ impl Pairs {
         }
     }
 
-    /// Conditions over `uplink`, or over all, may have changed: attempts follow each other soon
-    /// again.
     pub(super) fn reset_backoff(&mut self, now: Instant, uplink: Option<UplinkId>) {
         let of_uplink = |pair: &Pair| uplink.is_none_or(|uplink| pair.0 == uplink);
         for (_, state) in self.pairs.iter_mut().filter(|(pair, _)| of_uplink(pair)) {
@@ -131,7 +127,6 @@ impl Pairs {
         }
     }
 
-    /// Records the end of an attempt without further consequence.
     pub(super) fn note(&mut self, pair: Pair, reason: String) {
         self.pairs.entry(pair).or_default().last = Some(reason);
     }

@@ -180,8 +180,7 @@ impl Client {
         self.path_policies = wanted;
     }
 
-    /// Any packet came in over an uplink, even a stranger's. It counts for the cap, if there is
-    /// one.
+    /// Also counts strangers' packets.
     pub(super) fn count_packet(&mut self, uplink: UplinkId, bytes: u64) {
         let Some(Uplink { name, heard, .. }) = self.uplinks.get_mut(&uplink) else { return };
         *heard = true;
@@ -190,8 +189,7 @@ impl Client {
         }
     }
 
-    /// A packet came in that answers a probe or belongs to a connection: a stranger's says nothing
-    /// about the way to a server.
+    /// A packet of a probe or a connection; a stranger's says nothing about the way to a server.
     pub(super) fn on_heard(&mut self, now: Instant, uplink: UplinkId) {
         self.heard_on = Some(uplink);
         self.uplinks.get_mut(&uplink).into_iter().for_each(|it| it.port.on_heard(now));

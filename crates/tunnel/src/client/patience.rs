@@ -8,11 +8,10 @@
 //!
 //! The pauses are the client's and not each uplink's: four uplinks do not count as four clients. A
 //! client cannot distinguish a server that thousands have lost from its own drive into a tunnel. So
-//! its loss by waiting is bounded, and the load of thousands on a slow server falls until it has
-//! recovered.
+//! its loss by waiting is bounded, and the load of thousands falls until the server has recovered.
 //!
-//! A server that restarted was just heard over a working uplink. The transport repeats that
-//! attempt, so all others wait from the first attempt on.
+//! A server that restarted was just heard over a working uplink, where the transport repeats the
+//! attempt. So all others wait from the first attempt on.
 
 use std::time::Duration;
 

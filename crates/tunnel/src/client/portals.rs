@@ -85,7 +85,6 @@ impl Client {
         }
     }
 
-    /// A validated path proves that the network lets packets through.
     pub(super) fn release_validated(&mut self, now: Instant) {
         let held_back = self.uplinks.iter().filter(|(_, uplink)| uplink.held_back.is_some());
         let ids: Vec<UplinkId> = held_back.map(|(id, _)| *id).collect();

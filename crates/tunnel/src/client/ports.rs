@@ -44,8 +44,8 @@ impl Port {
         self.unanswered = self.unanswered.wrapping_add(1);
     }
 
-    /// Whether the next attempt waits for another port, as each second one does. The path of a
-    /// session keeps its port as long as it may recover by itself.
+    /// Each second attempt waits for another port. The path of a session keeps its own as long as
+    /// it may recover by itself.
     pub(super) fn gives_way(&mut self, now: Instant, has_session: bool) -> bool {
         let is_tried = self.unanswered % 2 == 1 && now >= self.since + PORT_AGE_MIN;
         let gives_way = is_tried && (!has_session || now >= self.due());

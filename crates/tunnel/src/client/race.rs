@@ -10,18 +10,15 @@
 //! ```
 //!
 //! A handshake proves who answers, but not that the network lets further packets through. So each
-//! attempt that passes it says hello, and all of them stay open until one is welcomed. The server
-//! makes a session of a welcomed connection only when the client uses it, so attempts do not
-//! displace each other.
+//! attempt that passes it says hello, and all stay open until one is welcomed. The server makes a
+//! session of a welcomed connection only when it is used, so attempts do not displace each other.
 //!
-//! After a session thousands of clients may return to a server at once and delay it. Before an
-//! answer a client cannot distinguish a slow server from a dead uplink. So the second uplink begins
-//! shortly after the first, and each further one twice as late. Once a packet arrives on one of
-//! them, the others wait for its result, in proportion to the time it took: the server does one
-//! handshake per client and not one per uplink. Before the first session the fastest wins; uplinks
-//! of a technology that is usually faster begin sooner (XLINK section 5.3), see
-//! [`Client::set_rank`]. The longer there is no answer, the rarer attempts become, see
-//! [`patience`](super::patience).
+//! After a session thousands of clients may return to a server at once, and a slow server looks
+//! like a dead uplink until it answers. So the second uplink begins shortly after the first, each
+//! further one twice as late, and once a packet arrives on one of them the others wait for its
+//! result: the server does one handshake per client and not one per uplink. Before the first
+//! session the fastest wins, and uplinks of a faster technology begin sooner (XLINK section 5.3,
+//! [`Client::set_rank`]). Without an answer attempts become rarer ([`patience`](super::patience)).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -114,7 +111,6 @@ pub(super) enum After {
 }
 
 impl Client {
-    /// Begins the attempts that are due, at most one per uplink, unless the client waits.
     pub(super) fn race(&mut self, now: Instant) {
         let waits = self.waits_until().is_some_and(|until| until > now);
         let may_begin = |id: &UplinkId| !waits || self.is_held_back(*id);
@@ -174,14 +170,14 @@ impl Client {
         self.uplinks.keys().filter_map(of_uplink).min()
     }
 
-    /// Until when no attempt begins: one under way was answered, or there was no answer for long.
+    /// When the next attempt may begin: one was answered, or there was no answer for long.
     fn waits_until(&self) -> Option<Instant> {
         let until = self.attempts.values().filter_map(|attempt| attempt.others_wait).max();
         until.filter(|_| self.comes_back).max(Some(self.patience.due()))
     }
 
-    /// A packet came in on a connection. If it is the first of an attempt, even an address
-    /// validation, others wait for what follows, and a silent session is asked again.
+    /// The first packet of an attempt, even an address validation, makes others wait for what
+    /// follows, and a silent session is asked again.
     pub(super) fn on_attempt_heard(&mut self, now: Instant, id: ConnectionId) {
         let attempt = self.attempts.get_mut(&id).filter(|attempt| attempt.others_wait.is_none());
         let Some(attempt) = attempt else { return };
@@ -192,8 +188,7 @@ impl Client {
         }
     }
 
-    /// The servers that may be tried over an uplink, and from when on. Those that already passed
-    /// the handshake are left out.
+    /// The servers that may be tried over an uplink, and when, without those past the handshake.
     fn addresses_due(&self, id: UplinkId) -> impl Iterator<Item = (SocketAddr, Instant)> {
         let servers = self.servers_of(id).iter().take(SERVERS_MAX);
         let greets = move |server: SocketAddr| {
@@ -205,8 +200,7 @@ impl Client {
             .map(move |server| (*server, self.pair_due((id, *server))))
     }
 
-    /// When a pair may be tried next. On an uplink that is held back unanswered attempts delay
-    /// nothing: they are expected.
+    /// When a pair may be tried next. An uplink that is held back is expected not to answer.
     fn pair_due(&self, pair: Pair) -> Instant {
         match self.is_held_back(pair.0) {
             true => self.pairs.rested(pair),
@@ -346,8 +340,7 @@ impl Client {
         self.join_for(now, welcomed, None);
     }
 
-    /// Makes a welcomed connection the session; `moved` is the reason if it replaces one with
-    /// another server.
+    /// Joins; `moved` is the reason if the session replaces one with another server.
     pub(super) fn join_for(
         &mut self,
         now: Instant,

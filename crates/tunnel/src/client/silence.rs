@@ -29,9 +29,6 @@ pub(super) struct Flapping {
 }
 
 impl Client {
-    /// Whether attempts are due: without a session, if it does not answer, or if it is to be
-    /// replaced.
-    ///
     /// A path whose address changed while it was dead may never be validated again, and a server
     /// may have lost the session without a reset that arrives.
     pub(super) fn is_racing(&self, now: Instant) -> bool {
@@ -112,8 +109,7 @@ impl Client {
         }
     }
 
-    /// A network that lets a session begin and nothing more would win every race: the next attempt
-    /// on it is delayed. Runs once per session.
+    /// A network that lets a session begin and nothing more would win every race. Runs once.
     fn doubt_young_session(&mut self, now: Instant) {
         let Some(current) = &mut self.current else { return };
         if std::mem::replace(&mut current.doubted, true) {

@@ -14,11 +14,10 @@
 //! If another candidate would be a better standby, it is asked while the present one stays, until
 //! it has welcomed: measurements are not authenticated.
 //!
-//! The 200 ms count from when the answered question was asked. From then on the networks work for
-//! certain, and the session's server is asked at the same moments over the same uplinks. So the end
-//! of a tunnel, where one of the two is heard first, causes no move, and minutes without coverage
-//! are no failures of candidates tried meanwhile. A server that receives little answers over the
-//! formerly fastest path until it finds it dead, which takes as long as its usual pause between
+//! The 200 ms count from when the answered question was asked: from then on the networks work for
+//! certain, and both servers are asked at the same moments over the same uplinks. So the end of a
+//! tunnel, where one of the two is heard first, causes no move, and minutes without coverage are no
+//! failures. A server that receives little finds a dead path only after its usual pause between
 //! packets: then the 200 ms become up to 2.5 s.
 
 mod switch;
@@ -107,7 +106,6 @@ impl Standby {
         self.question.is_some_and(|question| question.alive_since.is_some())
     }
 
-    /// The candidates changed: `place` maps the index of each to its new one, if it stays.
     pub(super) fn on_candidates(&mut self, place: impl Fn(usize) -> Option<usize>) {
         self.target = self.target.and_then(&place);
         self.challenger = self.challenger.and_then(&place);
@@ -220,7 +218,6 @@ impl Client {
         }
     }
 
-    /// Whether no server serves the client now, as far as it knows.
     fn is_without_server(&self) -> bool {
         self.current.is_none() || self.silent_since.is_some()
     }
@@ -267,7 +264,6 @@ impl Client {
         };
     }
 
-    /// Gives up the candidate that is asked to wait; a challenger gets no successor.
     fn give_up_tried(&mut self, now: Instant, why: &str, fault: Fault) {
         let Some(challenger) = self.standby.challenger else {
             return self.give_up_target(now, why, fault);
@@ -396,8 +392,7 @@ impl Client {
         }
     }
 
-    /// The uplinks that a standby is kept on: all while no server answers, since any of them may be
-    /// the one that works.
+    /// All while no server answers, since any of them may be the one that works.
     fn standby_uplinks(&self) -> Vec<UplinkId> {
         match self.is_without_server() {
             true => self.open_uplinks().map(|(id, _)| *id).collect(),
@@ -418,7 +413,6 @@ impl Client {
         if is_of_use { free } else { self.open_uplinks().map(|(id, _)| *id).collect() }
     }
 
-    /// The uplinks without a cap and without backup priority.
     fn unmetered_uplinks(&self) -> Vec<UplinkId> {
         let is_free = |name: &str| {
             self.policies
@@ -429,7 +423,6 @@ impl Client {
         uplinks.map(|(id, _)| *id).collect()
     }
 
-    /// Opens a path over each uplink, so that all of them carry at once after a take-over.
     fn open_standby_paths(&mut self, now: Instant) {
         let uplinks = self.standby_uplinks();
         let Some(AcceptedConnection { id, pair, .. }) = &self.standby.ready else { return };

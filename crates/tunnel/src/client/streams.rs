@@ -1,9 +1,9 @@
 //! The client's streams: they outlive a session, and end when their far end has forgotten them.
 //!
 //! ```text
-//! server ─ welcome: what it calls them ───────────────────────────────────────► they go on, or anew
-//! proxy ─ welcome: it relays ─► streams: what they are called here ─► anchor's ─┘
-//!         welcome: no word of it ─► none
+//! server ─ welcome: its epoch ───────────────────────────────────────► they go on, or start again
+//! proxy ─ welcome: it relays ─► this client's epoch ─► anchor's epoch ─┘
+//! welcome without streams ─► none
 //! ```
 //!
 //! With a proxy the far end is the tenant's anchor, through any proxy. Until it has answered,
@@ -62,7 +62,6 @@ impl ClientStreams {
         StreamsOffer { epoch, takes_priorities: true, takes_early: true }
     }
 
-    /// The session leads to the far end of `key`, which takes streams as `named`, if any.
     fn on_session(&mut self, now: Instant, key: PublicKey, named: Option<StreamsOffer>) {
         let with = named.map(|offer| (key, offer.epoch));
         (self.away_since, self.is_carried) = (None, true);
@@ -83,8 +82,8 @@ impl ClientStreams {
         self.streams = Streams::new(self.config.bounds(Side::Client));
     }
 
-    /// Streams without a session that carries them wait as long as those of the far end do. Returns
-    /// whether they are over.
+    /// Streams wait without a session as long as the far end keeps its own. Returns whether they
+    /// are over.
     pub(super) fn tend(&mut self, now: Instant, has_session: bool) -> bool {
         self.is_carried &= has_session;
         let Some((key, _)) = self.with.filter(|_| !self.is_carried) else { return false };
@@ -139,8 +138,6 @@ impl Client {
         Some((carried.owner, &mut carried.streams))
     }
 
-    /// Ends streams that waited too long for a session, and a session whose server broke the rules
-    /// of all its streams.
     pub(super) fn tend_streams(&mut self, now: Instant) {
         let has_session = self.current.is_some();
         let Some(carried) = &mut self.streams else { return };
@@ -177,8 +174,7 @@ impl Client {
         }
     }
 
-    /// A proxy reports the anchor's epoch of the streams, if it takes any. It repeats that when its
-    /// leg to the anchor is new.
+    /// A proxy passes the anchor's offer on, and repeats it over a new leg.
     pub(super) fn on_far_end(&mut self, now: Instant, named: Option<StreamsOffer>) {
         let Some(Current { welcome, far_end, .. }) = &mut self.current else { return };
         let anchor = welcome.anchor.as_ref().filter(|_| welcome.relays);

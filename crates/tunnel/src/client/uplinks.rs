@@ -49,8 +49,7 @@ impl Client {
         self.patience.on_sign_of_life();
     }
 
-    /// A new uplink of this rank delays those of a higher one that have not begun, by
-    /// [`PUT_OFF_MAX`] in total at most, even if it comes and goes.
+    /// Delays uplinks of a higher rank that have not begun, by [`PUT_OFF_MAX`] in total at most.
     fn put_off_race(&mut self, now: Instant, rank: u8) {
         let later: Vec<UplinkId> =
             self.uplinks.keys().copied().filter(|id| self.rank_of(*id) > rank).collect();

@@ -67,8 +67,7 @@ impl Attachment {
 pub(crate) struct BadBinding(pub(crate) &'static str);
 
 impl Legs {
-    /// A session of `device`, a client of `tenant`, began. It is told at once if the anchor does
-    /// not answer: it may be a former standby.
+    /// If the anchor does not answer this is reported at once: the session may be a former standby.
     pub(crate) fn begin(
         &mut self,
         now: Instant,
@@ -113,10 +112,8 @@ impl Legs {
         }
     }
 
-    /// The client of a session signed a binding. The anchor verifies the signature.
-    ///
-    /// # Errors
-    /// When it is for another proxy, anchor or tenant, or comes too often.
+    /// Refuses bindings for another proxy, anchor or tenant, and too many. The anchor verifies the
+    /// signature.
     pub(crate) fn bind(
         &mut self,
         now: Instant,

@@ -98,8 +98,8 @@ impl Leg {
         matches!(self.state, State::Up { since, .. } if now.since(since) >= PROVEN_AFTER)
     }
 
-    /// Whether it has carried nothing for so long that clients are better off elsewhere. It is not
-    /// away at the start, while the first connection is under way.
+    /// Whether clients are better off elsewhere. Not at the start, while the first connection is
+    /// under way.
     pub(super) fn is_away(&self, now: Instant) -> bool {
         let silent = self.silent_since.or(self.away_since);
         silent.is_some_and(|since| now.since(since) >= AWAY_AFTER)
@@ -258,7 +258,6 @@ impl Legs {
     }
 }
 
-/// The transport of a leg: one path, between machines with fixed addresses.
 pub(super) fn transport(of_sessions: &TransportConfig) -> TransportConfig {
     let mut transport = of_sessions.clone();
     transport.max_paths = 1;

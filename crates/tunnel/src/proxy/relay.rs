@@ -9,10 +9,10 @@
 //!
 //! The anchor has no paths, so it cannot know when they have room. It sends what the proxy allows:
 //! twice what left within the last round trip of the leg, so that the lane always has something to
-//! send and urgent frames wait behind few others. Urgent frames overtake others here.
+//! send and urgent frames wait behind few others.
 //!
-//! The ends agree on the epoch of their streams; the proxy passes it on. It does not change within
-//! a session: frames do not carry it, and former ones may be under way.
+//! The ends agree on the epoch of their streams. It does not change within a session: frames do not
+//! carry it, and former ones may be under way.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -100,8 +100,7 @@ impl Relay {
         Told::Tell
     }
 
-    /// There is another attachment, or none: both ends repeat what was under way. Returns how many
-    /// waiting frames are dropped.
+    /// Both ends repeat what was under way. Returns how many waiting frames are dropped.
     pub(super) fn begin_anew(&mut self) -> usize {
         let gone = std::mem::take(&mut self.waiting).len();
         (self.held, self.room) = (0, Room::default());
@@ -282,8 +281,7 @@ impl Legs {
         })
     }
 
-    /// Sorts by when frames last passed, the longest ago first: the room in a tenant's rate or a
-    /// leg goes around.
+    /// The longest unserved first: the room in a tenant's rate or a leg goes around.
     pub(crate) fn sort(&self, sessions: &mut [ConnectionId], direction: Direction) {
         let served = |session: &ConnectionId| {
             let attachment = self.attachments.get(session);

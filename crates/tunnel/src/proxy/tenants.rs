@@ -27,8 +27,8 @@ impl Legs {
         self.by_name.iter().filter(is_moved).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Serves `wanted`, at most [`TENANTS_MAX`]; the first of two with one name counts. Sessions of
-    /// the tenants that are [`Legs::moved`] must have ended.
+    /// Sessions of the tenants that are [`Legs::moved`] must have ended. The first of two with one
+    /// name counts.
     pub(crate) fn set_tenants(&mut self, now: Instant, wanted: Vec<ProxyTenant>) {
         let in_use: BTreeSet<PublicKey> = wanted.iter().map(|tenant| tenant.anchor).collect();
         for at in 0..self.legs.len() {

@@ -416,8 +416,7 @@ fn settings_that_cannot_be_are_refused() {
 }
 
 proptest! {
-    /// Against the paper's rule: of any arrivals each number goes out at most once, in order, and
-    /// each within `MAX` of its own arrival.
+    /// Each number goes out at most once, in order, and within `MAX` of its arrival.
     #[test]
     fn any_arrivals_go_out_once_and_in_order(
         arrivals in prop::collection::vec((0_u64..40, 0_usize..2, 0_u32..60), 1..200)

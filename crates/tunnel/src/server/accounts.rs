@@ -59,8 +59,8 @@ impl Accounts {
         self.0.entry(key).or_default().limits = limits;
     }
 
-    /// A newer session replaced a live one. Returns whether to report two machines that share one
-    /// key and end each other's sessions: once in [`REPLACED_WITHIN`].
+    /// A newer session replaced a live one. Whether to report a shared key: once in
+    /// [`REPLACED_WITHIN`].
     pub(super) fn on_replaced(&mut self, now: Instant, key: PublicKey) -> bool {
         let (since, count) = &mut self.0.entry(key).or_default().replaced;
         if *count == 0 || now >= *since + REPLACED_WITHIN {

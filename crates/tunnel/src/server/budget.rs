@@ -39,8 +39,7 @@ pub(super) struct Ceilings {
 }
 
 impl Ceilings {
-    /// Half of `memory_max` bytes at most, `half_open_max` and [`WAITING_MAX`] for those that do
-    /// not stay; another quarter for standbys.
+    /// Those that do not stay get half of `memory_max` bytes, standbys another quarter.
     pub(super) fn of(memory_max: usize, half_open_max: usize) -> Self {
         let all = (memory_max / 2 / CONNECTION_BYTES as usize).max(2);
         let half_open = half_open_max.min(all / 2);
@@ -83,8 +82,7 @@ impl Budget {
         }
     }
 
-    /// A turn begins, with this many connections without a session and bytes that wait for the
-    /// device.
+    /// The number of connections without a session, and the bytes that wait for the device.
     pub(super) fn begin_turn(&mut self, connections: usize, waiting_bytes: usize) {
         self.others = connections as u64 * CONNECTION_BYTES + waiting_bytes as u64;
         self.questions = QUESTIONS_MAX;
@@ -94,9 +92,8 @@ impl Budget {
         self.total + self.others
     }
 
-    /// If all together hold too much: the largest session that was not asked yet, and what it may
-    /// keep. Once all were asked that hold more than an equal part, the next turn starts from the
-    /// largest.
+    /// The largest session that was not asked yet and what it may keep, if all hold too much. After
+    /// those above an equal part the next turn starts from the largest.
     pub(super) fn next_excess(&mut self) -> Option<(ConnectionId, u64)> {
         if self.total() <= self.max {
             self.asked = None;

@@ -243,8 +243,7 @@ impl Server {
         own.chain(others.map(|(_, network)| network)).take(WELCOME_NETWORKS_MAX).collect()
     }
 
-    /// A welcomed connection becomes the session when the client uses it. A standby says hello
-    /// first, but data on a faster path may overtake that.
+    /// A standby says hello first, but data on a faster path may overtake that.
     pub(super) fn join_if_welcomed(&mut self, now: Instant, id: ConnectionId) {
         let stands_by = self.standbys.contains(id);
         if self.welcomed.remove(&id) || stands_by {

@@ -38,8 +38,7 @@ impl Forwarded {
     }
 }
 
-/// Whether a client's packet may be an answer of one of these devices, or an error about what was
-/// sent to it.
+/// Also whether it may be an error about what was sent to such a device.
 pub(super) fn may_answer(forwards: &[Forwarded], packet: &[u8]) -> bool {
     let Ok(packet) = InnerPacket::parse(packet) else { return false };
     let undelivered = undelivered(&packet);

@@ -50,11 +50,7 @@ impl Server {
         self.legs.as_ref().is_some_and(|legs| legs.is_up(anchor))
     }
 
-    /// The anchor that a client must sign for, if this is a proxy, and the gateways to announce to
-    /// it.
-    ///
-    /// # Errors
-    /// Why the client cannot be served here.
+    /// For a proxy the anchor to sign for; the gateways to announce; or why there is no service.
     pub(super) fn anchor_of(
         &self,
         now: Instant,

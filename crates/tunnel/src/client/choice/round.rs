@@ -50,10 +50,9 @@ impl Round {
         self.sent >= PROBES * self.probes_at_once() && self.open == 0
     }
 
-    /// The median of a candidate's least round trips over the uplinks, weighted by their capacity.
-    /// An uplink on which others answer and this candidate does not counts as infinitely far. At
-    /// exactly half it is the lesser value, and for a `challenger` the greater one: half of the
-    /// capacity does not justify a move.
+    /// The median of a candidate's least round trips, weighted by capacity. An uplink on which only
+    /// others answer counts as infinitely far. At exactly half it is the lesser value, and for a
+    /// `challenger` the greater one: half of the capacity does not justify a move.
     pub(super) fn median(&self, candidate: usize, challenger: bool) -> Option<Duration> {
         let is_alive = |uplink: &UplinkId| self.least.keys().any(|(_, alive)| alive == uplink);
         let mut values: Vec<(Duration, u64)> = Vec::new();

@@ -17,8 +17,7 @@ use crate::client::notices::legible;
 use crate::client::race::PREFERRED_SERVER_DELAY;
 
 impl Client {
-    /// Asks both servers while no path of the session answers; the standby alone before a move to
-    /// it, and after the session was lost in silence.
+    /// Asks both servers in silence, and the standby alone before a move or without a session.
     pub(super) fn ask_standby(&mut self, now: Instant) {
         let is_silent = self.silent_since.is_some();
         if !is_silent && self.standby.goal.is_none() && self.current.is_some() {
@@ -90,8 +89,7 @@ impl Client {
         }
     }
 
-    /// The networks are back and there is no session: all are tried at once. The last server may
-    /// answer first, since it knows the client's flows and another may not.
+    /// The last server may answer first, since it knows the client's flows and another may not.
     pub(in crate::client) fn on_coverage_back(&mut self, now: Instant) {
         self.pairs.hurry(now);
         self.patience.on_sign_of_life();
@@ -143,7 +141,6 @@ impl Client {
         self.tend_standby(now);
     }
 
-    /// The session was lost in silence: the standby must prove first that the networks are back.
     pub(in crate::client) fn doubt_standby(&mut self, now: Instant) {
         let Some(ready) = self.standby.ready.as_ref().map(|ready| ready.id) else { return };
         self.standby.question = Some(Question::new(now));
@@ -152,13 +149,11 @@ impl Client {
         }
     }
 
-    /// This end was paused for too long: the standby's server has forgotten it as well.
     pub(in crate::client) fn forget_standby(&mut self, now: Instant) {
         self.retarget(now, None, "this end was paused");
     }
 
-    /// Makes the standby the session. A former session is heard for a while, and its unfinished
-    /// packets are sent on.
+    /// Makes the standby the session. The former one is heard for a while, its packets are sent on.
     pub(in crate::client) fn switch(&mut self, now: Instant, why: &str) {
         let Some(target) = self.standby.target else { return };
         let Some(accepted) = self.standby.ready.take() else { return };
@@ -191,8 +186,7 @@ impl Question {
         Self { first: now, asked_session, asked_standby, quiet_since, alive_since: None }
     }
 
-    /// The pause before the standby is asked again. In silence it is an eighth of the silence so
-    /// far, so that no more than that is lost at its end.
+    /// In silence an eighth of the silence so far, so that no more is lost at its end.
     fn pause(&self) -> Duration {
         match self.alive_since {
             Some(_) => ASK_INTERVAL,

@@ -62,8 +62,7 @@ fn old_copies_do_not_hide_where_the_stream_went_on() {
     assert!(bench.numbers().ends_with(&[300_000_008, 300_000_009]));
 }
 
-/// However fast or slow the peer sends: of the numbers that are there only those that were forged
-/// may be missing.
+/// At any speed of the peer no number is missing but the forged ones.
 #[test]
 fn numbers_far_ahead_do_not_silence_the_tunnel() {
     for pause in [1, 20, 200, 5_000] {
