@@ -1,4 +1,4 @@
-//! The client: brings a session up over whatever uplinks there are, and keeps it up.
+//! The client: brings a session up over the uplinks that there are, and keeps it up.
 //!
 //! ```text
 //! racing ──── an attempt is welcomed ───► joined

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! begun ─► bound: the client has signed ─► attach is sent ─► attached ─► superseded ─ 3 s ─► refused
-//!             ▲ the leg came up anew, or the client signs again │ refused
-//!             └──────────────────────────────────────────────────┘
+//!             ▲ the leg came up again, or the client signs again │ refused
+//!             └───────────────────────────────────────────────────┘
 //! ```
 //!
 //! Packets wait for the anchor's answer (`held.rs`): an `attach` may be lost, or fail because the

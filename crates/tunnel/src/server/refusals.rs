@@ -1,8 +1,8 @@
 //! Refused clients: all are counted, few are logged.
 //!
-//! A stranger chooses how often it connects, from which address and with which key. So the number
-//! of log lines is bounded by kind, whatever they say: a few at once, then one per [`INTERVAL`],
-//! and the rest as a number. One kind does not silence another.
+//! A stranger chooses how often it connects, from which address and with which key. So log lines
+//! are bounded by kind: a few at once, then one per [`INTERVAL`], and the rest as a number. One
+//! kind does not silence another.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

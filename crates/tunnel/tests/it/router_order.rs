@@ -1,9 +1,9 @@
-//! What the router lets out, and when, against the paper's own algorithm.
+//! What the router delivers, and when, against the paper's own algorithm.
 //!
-//! A router whose gaps come one at a time does what figure 5 does, packet for packet and timeout
-//! for timeout. Where one gap follows another the paper begins to wait anew, so that packets wait
-//! for longer than MaxBufferTime; the router's never do, so that each goes out as early as there or
-//! earlier, and what the paper would discard comes too late here as well.
+//! A router with separate gaps does what figure 5 does, packet for packet and timeout for timeout.
+//! If a gap follows another the paper waits again, so that packets wait longer than MaxBufferTime.
+//! The router's never do: each leaves as early as there or earlier, and what the paper discards is
+//! late here as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Several servers as the shards of one: whatever comes to the wrong one is handed over.
+//! Several servers as the shards of one: packets at the wrong one are handed over.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

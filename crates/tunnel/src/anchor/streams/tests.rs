@@ -113,12 +113,12 @@ fn frames_count_by_attachments_that_the_client_has_signed_for() {
     let first = open(&mut anchor, at(20), on(0, 0), 0).expect("its own");
     let other = open(&mut anchor, at(20), on(0, 1), 0).expect("its own");
     assert_ne!(first, other, "of equal names");
-    // A proxy that nobody has signed for, and a handle that nobody has.
+    // A proxy without a signature, and an unknown handle.
     assert_eq!(open(&mut anchor, at(20), on(1, 0), 2), None);
     assert_eq!(open(&mut anchor, at(20), on(0, 2), 2), None);
     assert_eq!(unbound(&anchor), 2);
 
-    // It goes to the other proxy: they are the same, and what is under way counts for a while.
+    // At the other proxy its streams stay the same, and what is under way counts for a while.
     attach(&mut anchor, at(30), (BOX, 2), on(1, 0), 7);
     assert_eq!(open(&mut anchor, at(40), on(1, 0), 2), Some(first));
     assert_eq!(open(&mut anchor, at(50), on(0, 0), 4), Some(first));

@@ -32,7 +32,7 @@ fn run(
     end: Instant,
     mut rtt: impl FnMut(Instant, usize, u32) -> Option<Duration>,
 ) -> Vec<(Instant, usize)> {
-    let uplinks = (0..).map(UplinkId).zip(weights.iter().copied()).collect();
+    let uplinks: BTreeMap<_, _> = (0..).map(UplinkId).zip(weights.iter().copied()).collect();
     let mut moves = Vec::new();
     while let Some(now) = choice.poll_timeout().filter(|now| *now <= end) {
         choice.handle_timeout(now, &uplinks);
@@ -265,7 +265,7 @@ fn who_answers_probes_again_rests_no_more_and_who_always_did_rests_on() {
 }
 
 proptest! {
-    /// Two servers of which neither is the better one, and networks whose round trips jump.
+    /// Equal servers, and networks whose round trips jump.
     #[test]
     fn noise_moves_nobody_to_and_fro(
         seed in any::<u64>(), base in 10u64..200, noise in 0u64..200, lost in 0u64..60,
@@ -284,7 +284,7 @@ proptest! {
         }
     }
 
-    /// One server is far better from some moment on: it is found, and stayed with.
+    /// One server becomes far better: it is found, and kept.
     #[test]
     fn the_better_server_is_found_in_spite_of_noise(
         seed in any::<u64>(), base in 40u64..200, noise in 0u64..20,

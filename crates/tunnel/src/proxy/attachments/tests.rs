@@ -32,7 +32,7 @@ fn legs() -> Legs {
     Legs::new(epoch, &TransportConfig::new([1; 32]), identity, config, lane).unwrap()
 }
 
-/// Lets time pass until then, while nobody answers.
+/// Runs until `end` without an answer.
 fn run(legs: &mut Legs, end: Instant) {
     while let Some(now) = legs.poll_timeout().filter(|now| *now <= end) {
         legs.handle_timeout(now);
@@ -72,7 +72,7 @@ fn packets_that_nobody_is_told_of_go_after_a_moment_and_are_counted() {
     assert_eq!(drops(&legs).get(DropReason::Unbound), 6);
     legs.end(at(316), SESSION);
     assert_eq!((drops(&legs).get(DropReason::Unbound), legs.waiting()), (10, 0));
-    // An anchor that is away is waited for by nobody.
+    // Packets do not wait for an anchor that is away.
     legs.begin(at(320), SESSION, "acme", key(1));
     run(&mut legs, at(1_500));
     legs.pass(at(1_500), SESSION, &[7; 1_000]);

@@ -1,4 +1,4 @@
-//! `send()` of the paper's figure 5, as its text tells it, to compare the router's order with.
+//! `send()` of the paper's figure 5 as its text describes it, for comparison with the router.
 //!
 //! ```text
 //! lowest of the heap ─► follows the last sent: send │ smaller: discard │ larger: wait
@@ -7,10 +7,9 @@
 //!                                         waited at + MaxBufferTime, look again
 //! ```
 //!
-//! The text does not say for how long a limit holds where nothing was waited for to the end. It
-//! cannot be for good: a gap behind one that was filled would not be waited for at all, and 3,542
-//! lost packets of one link (table III) would have brought thousands of timeouts, not 3 (table IV).
-//! What is left are the two of [`Limit`].
+//! The text does not say how long a limit holds if no wait ran to its end. It cannot be for good: a
+//! gap behind one that was filled would not be waited for, and 3,542 lost packets of one link
+//! (table III) would cause thousands of timeouts, not 3 (table IV). The two of [`Limit`] remain.
 //!
 //! Source: redundant framework (Networking'24) section III-B, figure 5.
 
@@ -19,7 +18,7 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// For how long a limit holds.
+/// How long a limit holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// While the packet waits whose arrival it comes from.
