@@ -1,5 +1,5 @@
-//! The drivers of client, server and router: one event loop ([`event_loop`]), and what each does
-//! beyond it.
+//! Event loops of the client, server, proxy, anchor and router. [`event_loop`] is common to all;
+//! each role adds its own part.
 //!
 //! ```text
 //! run_client ─► ClientRole ─┐
@@ -52,11 +52,11 @@ pub use router::{RouterOptions, RouterSocket, run_router};
 pub use server::{ServerOptions, run_server};
 pub use serving::reload::{Destinations, Reload, ServerReload};
 
-/// Why a client or server could not start or go on.
+/// Why a daemon failed to start or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// The system refused.
+    /// A system call failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The client's settings cannot be used.
@@ -68,12 +68,12 @@ pub enum DriverError {
     /// The router's settings cannot be used.
     #[error(transparent)]
     Router(#[from] roadweave_tunnel::RouterError),
-    /// The TUN went away.
+    /// The TUN device was removed.
     #[error("the device {name} is gone: {source}")]
     TunGone {
-        /// The name of the TUN.
+        /// The TUN's name.
         name: String,
-        /// What the kernel said.
+        /// The system error.
         source: std::io::Error,
     },
 }
@@ -85,25 +85,23 @@ pub struct TunSettings {
     pub name: String,
     /// The largest inner packet, bytes.
     pub mtu: u16,
-    /// Whether the kernel may hand over segments of up to 64 KB.
+    /// Whether GSO/GRO is on: the kernel may then pass segments of up to 64 KB.
     pub offload: bool,
 }
 
-/// How often what strategies have learned is written to the state file.
 const STATE_INTERVAL: Duration = Duration::from_secs(300);
 
-/// What a daemon reads or writes again while it runs.
+/// Paths that a daemon reads or writes again while it runs.
 fn needed_files<'a>(files: &'a [PathBuf], state_directory: &'a Path) -> Vec<&'a Path> {
     files.iter().map(PathBuf::as_path).chain([state_directory]).collect()
 }
 
-/// Leads `prefixes` into the TUN. What the system refuses is told and left out.
+/// Routes `prefixes` into the TUN. Routes that the system refuses are logged and skipped.
 fn lead_into_tun(routes: &mut Routes, tun: &Tun, prefixes: &[IpNet]) {
     lead_into(routes, tun.index(), prefixes);
 }
 
-/// Leads `prefixes` into the TUN with the index `tun`. What the system refuses is told and left
-/// out.
+/// As [`lead_into_tun`], by the TUN's interface index.
 fn lead_into(routes: &mut Routes, tun: u32, prefixes: &[IpNet]) {
     let mut without_ipv6 = false;
     for prefix in prefixes {

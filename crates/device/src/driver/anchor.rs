@@ -1,7 +1,5 @@
-//! The anchor's role in the event loop: the device of its tenant, its clients and proxies.
-//!
-//! It holds for its machine what a server does: the TUN, routes, filters, source NAT, and the far
-//! end of streams. Its sessions are those of proxies.
+//! The anchor's role in the event loop. It owns the TUN, routes, filters, source NAT and far end of
+//! streams of one tenant, as a server does, but its sessions are those of proxies.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -33,52 +31,52 @@ use crate::status::{AnchorRoleStatus, RoleStatus, Status};
 use crate::streams::ExitRules;
 use crate::{Clock, Event, StateFile, Tun, cleanup};
 
-/// How often it is looked whether the newest bindings are written.
+/// Interval of writing the newest bindings to the state file.
 const BINDINGS_INTERVAL: Duration = Duration::from_secs(10);
-/// How soon after a change they are: a crash before that lets an older one count.
+/// Delay of the write after a change. A crash before the write restores older bindings.
 const BINDINGS_SOON: Duration = Duration::from_millis(500);
 
-/// What an anchor is started with.
+/// Options of an anchor.
 pub struct AnchorOptions {
-    /// The tunnel's own settings, with one tenant, whose devices are in `devices`.
+    /// Tunnel settings with exactly one tenant, whose devices are in `devices`.
     pub config: AnchorConfig,
     /// The anchor's key pair.
     pub identity: Arc<Identity>,
-    /// The clients of the tenant: the same table as that in `config`.
+    /// The clients of the tenant; the same table as in `config`.
     pub devices: Arc<PeerTable>,
     /// The proxies that may connect.
     pub proxies: Vec<(PublicKey, Peer)>,
     /// The UDP address to listen on.
     pub listen: SocketAddr,
-    /// Where figures are told over HTTP, if anywhere.
+    /// Where metrics are served over HTTP, if anywhere.
     pub metrics: Option<SocketAddr>,
-    /// The inner addresses, with the length of the network that clients are in.
+    /// The inner addresses, with the prefix length of the clients' network.
     pub addresses: Vec<IpNet>,
     /// The TUN device.
     pub tun: TunSettings,
-    /// The bits of packet and connection marks that it may use.
+    /// The bits of packet and connection marks that this instance may use.
     pub marks: Marks,
-    /// Whether what clients send leaves with this machine's own address.
+    /// Whether clients' packets leave with this machine's own address (source NAT).
     pub masquerade: bool,
     /// Whether clients may reach one another.
     pub clients_reach_clients: bool,
-    /// The connections through this machine that a client may have at a time.
+    /// Maximum number of concurrent connections of one client through this machine.
     pub client_connections: u32,
     /// Where clients may go.
     pub destinations: Destinations,
-    /// Networks, besides those of `addresses`, in which members of a fleet may have addresses.
+    /// Networks beyond `addresses` in which fleet members may have addresses.
     pub accepted: Vec<IpNet>,
-    /// Where the newest binding of each client is kept.
+    /// Directory of the state file that holds the newest binding of each client.
     pub state_directory: PathBuf,
-    /// Files that are read again later, as the configuration.
+    /// Further files that are read again later, such as the configuration.
     pub files: Vec<PathBuf>,
-    /// Reads clients, proxies and destinations again, on SIGHUP; an error leaves all as it is.
+    /// Reads clients, proxies and destinations again on SIGHUP. An error changes nothing.
     pub reload: Reload,
-    /// How the anchor takes part in a fleet, if it belongs to one.
+    /// Fleet membership, if any.
     pub fleet: Option<FleetOptions<()>>,
-    /// New connections of one client in a second, of its streams.
+    /// Maximum rate of new connections from the streams of one client, per second.
     pub connects_per_second: u32,
-    /// The ports of hosts to which plain HTTP is read along.
+    /// Destination ports whose traffic is parsed as plain HTTP.
     pub http_ports: Vec<u16>,
 }
 
@@ -94,7 +92,7 @@ impl fmt::Debug for AnchorOptions {
 /// Runs an anchor until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// When the anchor cannot start; what it set up by then is removed.
+/// When the anchor cannot start. Everything it had set up is removed.
 pub fn run_anchor(options: AnchorOptions) -> Result<(), DriverError> {
     let mut anchor = start(options)?;
     anchor.run()?;
@@ -106,7 +104,6 @@ pub fn run_anchor(options: AnchorOptions) -> Result<(), DriverError> {
 struct AnchorRole {
     bindings: StateFile<KeptBindings>,
     next_bindings: NextWrite,
-    /// Where the streams of clients end, if the anchor takes some.
     far_end: Option<FarEnd>,
     serving: Serving,
 }
@@ -146,13 +143,13 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
     let listen = socket.local_address();
     driver.add_socket(None, socket)?;
     driver.serve_metrics(metrics)?;
-    // Whoever reads this may ask by the local socket.
+    // Scripts that wait for this line may use the local socket at once.
     tracing::info!(%listen, tun = driver.edge.tun_name(), mtu, ?offload, "the anchor runs");
     let far_end = takes_streams.then(|| {
         let rules = ExitRules {
             denied: options.destinations.denied.clone(),
             allowed: options.destinations.allowed.clone(),
-            // What a neighbour's TUN takes as well is not known here.
+            // The prefixes that neighbours' TUNs take are not known here.
             clients_reach_clients: false,
         };
         let http_ports = std::mem::take(&mut options.http_ports);
@@ -180,25 +177,23 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
     let serving = Serving::start(&mut driver, serving)?;
     let mut bindings: StateFile<KeptBindings> =
         StateFile::new(&options.state_directory, instance.name());
-    // Those of the fleet's devices are known by now as well.
+    // Bindings of fleet devices can be restored only now that these devices are known.
     driver.node.restore(bindings.read().0);
     let next_bindings = NextWrite(Instant::ZERO + BINDINGS_INTERVAL);
     let role = AnchorRole { bindings, next_bindings, far_end, serving };
     Ok(Running { driver, role, instance, lock })
 }
 
-/// When the newest bindings are written next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NextWrite(Instant);
 
 impl NextWrite {
-    /// There is a newer binding: it is written soon, with those that follow meanwhile.
+    /// Schedules a write soon; later changes until then share it.
     fn on_change(&mut self, now: Instant) {
         self.0 = self.0.min(now + BINDINGS_SOON);
     }
 
-    /// An attempt to write is over: the next comes soon if it failed or the one before still goes
-    /// on.
+    /// Reschedules. `is_written` is false if the write failed or an earlier one is still running.
     fn on_written(&mut self, now: Instant, is_written: bool) {
         self.0 = now + if is_written { BINDINGS_INTERVAL } else { BINDINGS_SOON };
     }
@@ -302,7 +297,7 @@ impl Role<Anchor> for AnchorRole {
 
 impl AnchorRole {
     fn stop(&mut self, driver: &mut Driver<Anchor>) {
-        // Whatever the disk does, proxies hear a goodbye.
+        // Say goodbye to proxies before the disk writes, which may block.
         driver.node.close(driver.edge.clock.now());
         driver.flush();
         self.serving.stop();

@@ -1,4 +1,4 @@
-//! Lets what only acknowledges wait for the turn of the next packet of a stream.
+//! ACK coalescing: delays reading of feedback until the turn for the stream's next packet.
 //!
 //! ```text
 //! device ──────► packet ─► turn                packet ─► turn
@@ -6,33 +6,31 @@
 //! with patience: ──────────────── feedback ........... ─► the turn of the next packet
 //! ```
 //!
-//! A stream that goes up alone is answered by feedback and nothing else. Where the next packet is
-//! due within a millisecond or two, what comes from the network until then is read in its turn:
-//! each end is spared a wake-up. No timer is put off, and all that has come is read before one
-//! counts. Nothing waits once somebody behind the device is sent something, or as soon as what is
-//! to be sent waits for acknowledgements itself.
+//! A stream that flows only upwards receives nothing but feedback. If its next packet is due within
+//! a millisecond or two, network packets are read in that turn, which saves both ends a wake-up.
+//! Timers are not delayed, and all received packets are read before a timer counts. The delay ends
+//! when packets for hosts behind the device arrive, or when sending waits for acknowledgements.
 
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// Turns that come closer to each other share feedback anyway.
+/// At smaller gaps, turns share feedback anyway.
 const GAP_MIN: Duration = Duration::from_micros(200);
-/// Packets that come farther apart are not waited for.
+/// At larger gaps, feedback does not wait for the next packet.
 const GAP_MAX: Duration = Duration::from_millis(2);
-/// What comes from the network waits for so long at most.
+/// Longest delay of reading the sockets.
 const PATIENCE_MAX: Duration = Duration::from_millis(2);
-/// A longer gap counts as one of so long: a stream that begins anew is soon known again.
+/// Cap of a measured gap, so that the average of a restarted stream converges soon.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long nothing but feedback must have come until it waits.
+/// How long only feedback must have arrived before it is delayed.
 const ALONE_AFTER: Duration = Duration::from_millis(250);
 
-/// How often the device has packets.
+/// Tracks the packet rate of the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cadence {
-    /// When it last had some.
     last: Instant,
-    /// The time from one turn with packets to the next, averaged over some; at most [`PAUSE`].
+    /// Moving average of the time between turns with packets; at most [`PAUSE`].
     gap: Duration,
 }
 
@@ -43,15 +41,15 @@ impl Default for Cadence {
 }
 
 impl Cadence {
-    /// The turn at `now` has packets of the device.
+    /// Records that the turn at `now` has packets of the device.
     pub(super) fn on_packets(&mut self, now: Instant) {
         let gap = now.since(self.last).min(PAUSE);
         self.gap = (self.gap * 7 + gap) / 8;
         self.last = now;
     }
 
-    /// How long what comes from the network may wait at `now` for a packet of the device, where it
-    /// has brought nothing but feedback since `alone`; zero for not at all.
+    /// How long reading the sockets may wait at `now` for a packet of the device, if only feedback
+    /// has arrived since `alone`; zero for not at all.
     pub(super) fn patience(&self, now: Instant, alone: Instant) -> Duration {
         if !(GAP_MIN..=GAP_MAX).contains(&self.gap) || now.since(alone) < ALONE_AFTER {
             return Duration::ZERO;
@@ -67,7 +65,7 @@ mod tests {
     const START: Instant = Instant::from_millis(10_000);
     const LONG_AGO: Instant = Instant::ZERO;
 
-    /// One that has had a packet each `gap`, and when the last came.
+    /// A cadence with one packet each `gap`, and the time of the last.
     fn steady(gap: Duration) -> (Cadence, Instant) {
         let mut cadence = Cadence::default();
         let mut now = START;
@@ -98,7 +96,6 @@ mod tests {
         }
         assert_eq!(Cadence::default().patience(START, LONG_AGO), Duration::ZERO);
         let (mut cadence, now) = steady(Duration::from_millis(1));
-        // A frame each 33 ms, in packets that come one by one.
         let mut now = now + Duration::from_millis(33);
         cadence.on_packets(now);
         assert_eq!(cadence.patience(now, LONG_AGO), Duration::ZERO, "just after a pause");

@@ -1,4 +1,4 @@
-//! The client's role in the event loop: uplinks that come and go, names, what a server grants.
+//! The client's role in the event loop: uplinks, names and portals, and what a server grants.
 
 mod encoders;
 mod fleet;
@@ -60,29 +60,29 @@ use crate::{
     Clock, Event, Instance, InstanceLock, Monitor, Signals, StateFile, Tun, TunOptions, Uplink,
 };
 
-/// How long a server may stay silent before the user is told.
+/// How long a server may be silent before a warning is logged.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// How often the time of day is looked at, and what metered uplinks have carried is written.
+/// Interval of reading the time of day and of saving the usage of metered uplinks.
 const TIME_OF_DAY: Duration = Duration::from_secs(60);
-/// Uplinks that failed to open are tried again this often.
+/// Retry interval of uplinks that failed to open.
 const UPLINK_RETRY: Duration = Duration::from_secs(2);
 
-/// Runs a client until SIGINT, SIGTERM or SIGUSR1; after the last, what belongs into the tunnel
-/// stays refused until the next start.
+/// Runs a client until SIGINT, SIGTERM or SIGUSR1. After SIGUSR1, traffic for the tunnel stays
+/// blocked until the next start.
 ///
 /// # Errors
-/// When the client cannot start. What belongs into the tunnel stays refused then, if the TUN could
-/// be made.
+/// When the client cannot start. If the TUN was created by then, traffic for the tunnel stays
+/// blocked.
 pub fn run_client(options: ClientOptions) -> Result<(), DriverError> {
     let mut client = start(options)?;
-    // What ends without having been told to leaves the routes, and with them what they refuse.
+    // On an error the routes stay, and keep traffic for the tunnel blocked.
     client.run()?;
     stop(client)
 }
 
 struct ClientRole {
     monitor: Monitor,
-    /// When the uplinks are looked at.
+    /// Debounces [`ClientRole::look_at_uplinks`].
     looks: Debounce,
     options: ClientOptions,
     resolver: Resolvers,
@@ -97,40 +97,39 @@ struct ClientRole {
     next_uplink_retry: Option<Instant>,
     repeat_limiter: RepeatLimiter,
     fleet: Option<Fleet<ClientReload>>,
-    /// The connections of the LAN that go as streams.
     streams: Option<LanStreams>,
     encoders: Encoders,
     overrides: Overrides,
     modems: Modems,
-    /// The fleet has not been told of the uplinks as they are.
+    /// The uplinks changed since they were last passed to the fleet.
     has_other_uplinks: bool,
     passage: DataPlaneCheck,
     waiting: Waiting,
-    // Dropped in this order.
+    // Fields are dropped in this order.
     granted: Granted,
     filters: ClientFilters,
     steering: Steering,
 }
 
-/// What refuses what belongs into the tunnel is in place before anything that another user of the
-/// machine could make fail.
+/// Traffic for the tunnel is blocked before any step that another user of the machine could make
+/// fail.
 fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, DriverError> {
     let (signals, instance, lock) = take_instance(&options.tun.name, options.marks)?;
-    // What an earlier run left closed stays closed.
+    // Keeps blocked what an earlier run left blocked.
     take_over(&instance, &lock);
     if let Err(error) = restore_of(&instance, &options.state_directory) {
         tracing::warn!("the resolvers of before an earlier session are not back: {error}");
     }
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     let metrics = options.metrics.map(MetricsListener::bind);
-    // Its addresses and routes come when the server has granted them.
+    // Addresses and routes are set once the server has granted them.
     let tun = Tun::open(&TunOptions {
         name: options.tun.name.clone(),
         mtu: options.tun.mtu,
         addresses: Vec::new(),
         offload: options.tun.offload,
     })?;
-    // Before the first thread: those that follow inherit it.
+    // Before the first thread starts: threads inherit the restrictions.
     privileges::restrict(&Needs {
         files: needed_files(&options.files, &options.state_directory),
         ..Needs::default()
@@ -151,7 +150,6 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     })
 }
 
-/// What a client begins with.
 struct Ground {
     signals: Signals,
     instance: Instance,
@@ -228,7 +226,7 @@ fn begin(
     Ok(Running { driver, role, instance, lock })
 }
 
-/// A client that knows no server's address yet: the resolver tells it.
+/// A client without server addresses; the resolver adds them.
 fn new_client(clock: Clock, options: &ClientOptions) -> Result<Client, DriverError> {
     let config = ClientConfig {
         name: options.name.clone(),
@@ -241,11 +239,11 @@ fn new_client(clock: Clock, options: &ClientOptions) -> Result<Client, DriverErr
     Ok(Client::new(Epoch::new(clock.epoch()), config, options.identity.clone())?)
 }
 
-/// The servers to choose among, never none.
+/// The servers to choose from; never empty.
 fn candidates(servers: &[CandidateOptions], identity: &Identity) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = servers.iter().map(candidate).collect();
     if candidates.is_empty() {
-        // Until the fleet names one. Nobody else has this key, and it has no address.
+        // A placeholder until the fleet names a server: it has no address, and this key is our own.
         candidates.push(Candidate::only(identity.public_key(), Vec::new()));
     }
     candidates
@@ -262,10 +260,10 @@ fn candidate(server: &CandidateOptions) -> Candidate {
     }
 }
 
-/// Says goodbye and leaves the machine as it was, but for what the user wants to stay refused.
+/// Says goodbye and restores the machine's state, except for traffic that is to stay blocked.
 fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     let Running { mut driver, mut role, instance, lock } = running;
-    // Whatever the disk does, the server hears a goodbye.
+    // Say goodbye to the server before the disk writes, which may block.
     driver.node.close(driver.edge.clock.now());
     driver.flush();
     role.state.write_last(driver.node.learned());
@@ -277,7 +275,7 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     role.monitor.give_back();
     if driver.restarts {
         tracing::info!("what belongs into the tunnel stays refused until the next start");
-        // As after a crash: the next start takes routes and filters over.
+        // Keeps the filters, as after a crash; the next start takes routes and filters over.
         std::mem::forget(role.filters);
         return Ok(());
     }
@@ -294,7 +292,7 @@ impl Role<Client> for ClientRole {
     fn on_start(&mut self, driver: &mut Driver<Client>) {
         self.tell_time_of_day(&mut driver.node, Instant::ZERO);
         self.begin_in_fleet();
-        // Nobody watched between the first look at the routes and now.
+        // Routes may have changed between the first read and the start of notifications.
         self.steering.on_notice(Instant::ZERO);
         self.look_at_uplinks(driver, Instant::ZERO);
     }
@@ -320,7 +318,6 @@ impl Role<Client> for ClientRole {
         client.feedback_alone_since()
     }
 
-    /// Nothing that was known before a pause is believed.
     fn on_pause(
         &mut self,
         driver: &mut Driver<Client>,
@@ -338,7 +335,7 @@ impl Role<Client> for ClientRole {
     }
 
     fn on_hangup(&mut self, driver: &mut Driver<Client>, now: Instant) {
-        // What became of it is in the log.
+        // `reload` logs the result.
         let _ = self.reload(driver, now);
     }
 
@@ -347,7 +344,7 @@ impl Role<Client> for ClientRole {
         self.waiting.add_reload(request, reloaded);
     }
 
-    /// The resolver has answers, or the fleet has news.
+    /// Called when the resolver has answers or the fleet has news.
     fn on_wake(&mut self, driver: &mut Driver<Client>, now: Instant) {
         self.take_news(driver, now);
         let changed = self.resolver.poll(now);
@@ -402,11 +399,11 @@ impl Role<Client> for ClientRole {
         self.forget_modems(&mut driver.node, now);
         self.steering.handle_timeout(now);
         self.take_filters(driver, now);
-        // Nobody beyond the tunnel may speak as a host behind this box.
+        // Packets from the tunnel must not use source addresses of networks behind this box.
         let networks = self.steering.local_networks();
         driver.node.set_local_networks(networks.iter().copied());
         self.resolver.set_content(self.joined && !driver.node.is_silent());
-        // To take up servers lets the node do what is due; what is complete does not wait for that.
+        // Setting servers makes the node work; deliver complete packets first.
         driver.deliver();
         let changed = self.resolver.handle_timeout(now);
         self.use_servers(&mut driver.node, now, &changed);
@@ -505,7 +502,6 @@ impl Role<Client> for ClientRole {
 }
 
 impl ClientRole {
-    /// Whether an uplink has a cap.
     fn counts_bytes(&self) -> bool {
         self.overrides.have_caps()
             || self.options.policies.iter().any(|(_, policy)| policy.caps.are_there())
@@ -517,7 +513,6 @@ impl ClientRole {
         client.on_time_of_day(unix_seconds, is_synchronised);
     }
 
-    /// Reads the file again.
     fn reload(
         &mut self,
         driver: &mut Driver<Client>,
@@ -530,8 +525,8 @@ impl ClientRole {
         Ok(ReloadAnswer { ignored, refused: lanes.into_iter().collect() })
     }
 
-    /// Goes on with other lanes, policies and uplinks; the session lives on, or another with the
-    /// same server takes its place. Returns why the lanes are not taken up, if they are not.
+    /// Applies a reloaded configuration. The session continues, or another with the same server
+    /// replaces it. Returns why the lanes were not taken, if they were not.
     fn take_up(
         &mut self,
         driver: &mut Driver<Client>,
@@ -555,17 +550,17 @@ impl ClientRole {
         self.look_at_uplinks(driver, now);
         for uplink in self.monitor.uplinks().cloned().collect::<Vec<Uplink>>() {
             self.apply_policy(&mut driver.node, &uplink.name);
-            // What counts as one by its routes alone depends on whether any is named.
+            // Interfaces count as uplinks by their routes alone only if `include` is empty.
             self.use_uplink(driver, now, &uplink);
         }
         tracing::info!("lanes, policies, uplinks and what is excluded were read again");
         left_out
     }
 
-    /// Lets the uplinks try the addresses that were found over them.
+    /// Passes newly resolved server addresses to the uplinks.
     fn use_servers(&mut self, client: &mut Client, now: Instant, changed: &Changed) {
         if !changed.is_empty() {
-            // No uplink may have the address of one.
+            // An uplink whose own address is that of a server is in conflict.
             self.looks.ask(now);
         }
         for (server, uplink) in changed {

@@ -1,4 +1,4 @@
-//! What a client's box forwards, from its start to its end.
+//! Packet filters of a client.
 //!
 //! ```text
 //! start ─► nothing from what may be an uplink       welcome ─► forwarding, source NAT into the TUN
@@ -6,11 +6,11 @@
 //!                └─► uplinks are used                               └─► inner addresses are used
 //! ```
 //!
-//! The filters know the interfaces that are no uplinks, and shut out all others: one that is
-//! plugged in later, or after this program died, is an uplink until the contrary is seen.
+//! The filters list the interfaces that are not uplinks and block all others, including those that
+//! are plugged in later or after a crash.
 //!
-//! `nft` runs in the keeper's thread, which tries without end. What needs the filters waits for
-//! them: see [`ClientFilters::hold`] and [`ClientFilters::are_in_place`].
+//! `nft` runs in the keeper's thread, which retries forever. Its users wait for the filters: see
+//! [`ClientFilters::hold`] and [`ClientFilters::are_in_place`].
 
 use std::net::IpAddr;
 
@@ -23,12 +23,12 @@ use crate::{
     Tun, Waker,
 };
 
-/// The filters of a client. Dropping it removes them.
+/// Dropping it removes the filters.
 #[derive(Debug)]
 pub(super) struct ClientFilters {
     keeper: FilterKeeper,
     options: FilterOptions,
-    /// The last request that something waits for.
+    /// Number of the last request that something waits for.
     awaited: u64,
 }
 
@@ -58,7 +58,7 @@ impl ClientFilters {
                 addresses: Vec::new(),
                 between_uplinks: options.forward_between_uplinks,
             },
-            // Nothing leads into the tunnel yet.
+            // Nothing is routed into the tunnel yet.
             apart: None,
             share: Some(Share::default()),
             marks: instance.marks(),
@@ -68,17 +68,17 @@ impl ClientFilters {
         Ok(Self { keeper, options, awaited: 0 })
     }
 
-    /// Whether the filters keep out what comes in by uplinks: no uplink is used otherwise.
+    /// Whether packets from uplinks are filtered; no uplink is used before.
     pub(super) fn hold(&self) -> bool {
         self.keeper.hold()
     }
 
-    /// Whether the filters are in place for what was granted and excluded last.
+    /// Whether the filters are in place for the last grant and exclusions.
     pub(super) fn are_in_place(&self) -> bool {
         self.keeper.in_place() >= self.awaited
     }
 
-    /// What cannot be used yet, if the filters are the reason.
+    /// What is not usable yet, if the filters are the reason.
     pub(super) fn obstacle(&self) -> Option<String> {
         let what = match (self.hold(), self.are_in_place()) {
             (false, _) => "no uplink is used",
@@ -89,8 +89,8 @@ impl ClientFilters {
         Some(format!("{what} until the packet filters are in place{failure}"))
     }
 
-    /// Keeps out what comes in by any interface but these and the TUN, also what is for the
-    /// machine's addresses on these.
+    /// Blocks packets from all interfaces but these and the TUN, including packets to the machine's
+    /// addresses on these (`own`).
     pub(super) fn set_inside(&mut self, interfaces: Vec<Interface>, own: Vec<IpAddr>) {
         if let Forwarding::Box { inside, addresses, .. } = &mut self.options.forwarding {
             (*inside, *addresses) = (interfaces, own);
@@ -99,32 +99,31 @@ impl ClientFilters {
         self.keeper.set(self.options.clone());
     }
 
-    /// Gives what leaves outside the tunnel its source addresses, beside what leaves already.
+    /// Adds source addresses for newly excluded traffic, and keeps those of other excluded traffic.
     pub(super) fn add_excluded(&mut self, excluded: &Excluded) {
         self.set_excluded(excluded.and(&self.options.excluded));
     }
 
-    /// Gives what leaves outside the tunnel its source addresses, and nothing else.
+    /// Sets source addresses for exactly this excluded traffic.
     pub(super) fn set_excluded(&mut self, excluded: Excluded) {
         self.options.excluded = excluded;
         self.awaited = self.keeper.set(self.options.clone());
     }
 
-    /// Lets a new uplink hear its routers although the box forwards, whether it has an address yet
-    /// or not.
+    /// Accepts router advertisements on a new uplink although the box forwards.
     pub(super) fn on_new_uplink(&mut self) {
         if self.options.forward {
             self.keeper.refresh();
         }
     }
 
-    /// Lets through what is behind the box. The `addresses`, which the server has granted, are used
-    /// once the filters are in place, so that they are never reached from beside the tunnel.
+    /// Allows forwarding into the tunnel. The granted `addresses` are used only once the filters
+    /// are in place, so that they are never reachable from outside the tunnel.
     pub(super) fn on_granted(&mut self, mtu: u16, addresses: &[IpNet]) {
-        // Prefixes behind the box are granted too; its own addresses are the whole ones.
+        // Grants include prefixes behind the box; full-length ones are its own addresses.
         let own = addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());
         let own = own.map(IpNet::addr).filter(|own| !self.options.own_addresses.contains(own));
-        // Those of before are the TUN's until these take their place.
+        // Addresses of an earlier grant stay the TUN's until the new ones replace them.
         self.options.own_addresses.extend(own.collect::<Vec<_>>());
         self.options.mtu = mtu;
         if let Some(keep) = &mut self.options.masquerade_into_tun {
@@ -134,13 +133,12 @@ impl ClientFilters {
         self.awaited = self.keeper.set(self.options.clone());
     }
 
-    /// The TUN has these addresses and no others.
+    /// The TUN now has exactly these addresses.
     pub(super) fn on_addresses_set(&mut self, own: &[IpNet]) {
         self.options.own_addresses = own.iter().map(IpNet::addr).collect();
         self.keeper.set(self.options.clone());
     }
 
-    /// The packets that were not forwarded, by reason.
     pub(super) fn drops(&mut self) -> DropCounters {
         self.keeper.drops()
     }

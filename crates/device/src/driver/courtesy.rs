@@ -1,4 +1,4 @@
-//! Lets whoever feeds the device go on before a turn is made of the first packet alone.
+//! Yields the core to the sender behind the device, so that a turn takes a whole burst.
 //!
 //! ```text
 //! application ─► packet ─► wakes the loop on the application's core ─► turn, send
@@ -6,22 +6,20 @@
 //! with a yield:    packet ─► loop yields ─► the rest of the burst ─► one turn, one run to send
 //! ```
 //!
-//! Where nobody else wants the core a yield costs a system call and no time. Where somebody does
-//! who has much to do, such as an encoder, it may cost a slice of the scheduler, some milliseconds:
-//! then there is none for a while.
+//! On an idle core a yield costs a system call and no time. On a busy core, for example with an
+//! encoder, it may cost a scheduler slice of some milliseconds; yields then pause for a while.
 
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// A yield that took longer was not the rest of a burst.
+/// A longer yield did not only wait for the rest of a burst.
 const LONG: Duration = Duration::from_micros(150);
-/// For so long there is no yield after a long one, at first.
+/// The first pause after a long yield.
 const REST_MIN: Duration = Duration::from_millis(100);
-/// And at most, when one after the other is long.
+/// The longest pause, after repeated long yields.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// When the loop yields its core.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Courtesy {
     due: Instant,
@@ -35,7 +33,6 @@ impl Default for Courtesy {
 }
 
 impl Courtesy {
-    /// Whether the loop may yield.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.due <= now
     }
@@ -57,8 +54,8 @@ mod tests {
 
     const START: Instant = Instant::from_millis(1_000);
 
-    /// Yields when it may, each millisecond of a minute, where each takes `long`; returns the share
-    /// of the time that went by in yields.
+    /// Yields each millisecond of a minute, when due, for `long`; returns the share of time in
+    /// yields.
     fn share_of(long: Duration) -> f64 {
         let (mut courtesy, mut now) = (Courtesy::default(), START);
         let mut yielded = Duration::ZERO;

@@ -1,13 +1,12 @@
-//! Bounds how often the loop does what others can cause.
+//! Bounds how often the loop repeats work that others trigger.
 
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// The least time between two turns.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Lets the first request have its turn at once, and those that follow closely one together.
+/// Grants the first request at once, and merges requests that follow closely.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Debounce {
     due: Option<Instant>,
@@ -15,18 +14,15 @@ pub(super) struct Debounce {
 }
 
 impl Debounce {
-    /// Something asks for a turn.
     pub(super) fn ask(&mut self, now: Instant) {
         let soonest = self.last.map_or(now, |last| now.max(last + INTERVAL));
         self.due.get_or_insert(soonest);
     }
 
-    /// When the turn is due.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Whether the turn is due; then it is taken.
     pub(super) fn take_due(&mut self, now: Instant) -> bool {
         let is_due = self.due.take_if(|due| *due <= now).is_some();
         if is_due {

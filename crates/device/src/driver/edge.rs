@@ -1,4 +1,4 @@
-//! A node's edge to this machine: the clock, the TUN and the sockets.
+//! A node's edge to this machine: clock, TUN and sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,22 +10,21 @@ use roadweave_tunnel::{Io, Node, RecvMeta};
 use super::DriverError;
 use crate::{Clock, Ecn, Incoming, Outgoing, SendFailure, SendOutcome, Tun, UplinkSocket};
 
-/// Batches that are discarded after a pause, at most: more than the kernel's queue holds.
+/// Limit of batches to discard after a pause; more than the kernel's queue holds.
 const DISCARDS_MAX: usize = 64;
 
-/// What a node is turned with.
 #[derive(Debug)]
 pub(super) struct Edge {
     pub(super) clock: Clock,
-    /// `None` for a proxy, which gives nothing to its machine.
+    /// `None` for a proxy, which delivers nothing to its machine.
     tun: Option<Tun>,
-    /// By uplink; a server's only socket is of none.
+    /// By uplink; `None` is the key of a server's only socket.
     pub(super) sockets: BTreeMap<Option<UplinkId>, UplinkSocket>,
-    /// The one before, of uplinks whose port has changed: a late answer may come by it.
+    /// Former sockets of uplinks whose port was changed: late answers may still arrive.
     pub(super) former_sockets: BTreeMap<UplinkId, UplinkSocket>,
-    /// Uplinks whose interface was gone when something was to be sent by them.
+    /// Uplinks whose interface was missing during a send.
     pub(super) gone: BTreeSet<UplinkId>,
-    /// Packets that were discarded here, by reason.
+    /// Packets dropped here.
     pub(super) drops: DropCounters,
 }
 
@@ -34,7 +33,6 @@ impl Edge {
         Self { tun: Some(tun), ..Self::without_tun(clock) }
     }
 
-    /// Of a node without a device.
     pub(super) fn without_tun(clock: Clock) -> Self {
         Self {
             clock,
@@ -46,17 +44,15 @@ impl Edge {
         }
     }
 
-    /// The device, if there is one.
     pub(super) fn tun(&self) -> Option<&Tun> {
         self.tun.as_ref()
     }
 
-    /// The name of the device; empty without one.
     pub(super) fn tun_name(&self) -> &str {
         self.tun.as_ref().map_or("", Tun::name)
     }
 
-    /// Hands what is readable from the TUN to `handle`.
+    /// Passes packets that are readable from the TUN to `handle`.
     ///
     /// # Errors
     /// When the TUN is gone.
@@ -66,8 +62,7 @@ impl Edge {
         taken.map_err(|source| DriverError::TunGone { name: tun.name().to_owned(), source })
     }
 
-    /// Discards what waits in the TUN after a pause, however old it is; returns how many packets
-    /// that were.
+    /// Discards all packets that queued in the TUN during a pause; returns their number.
     ///
     /// # Errors
     /// When the TUN is gone.
@@ -84,10 +79,11 @@ impl Edge {
         Ok(packets)
     }
 
-    /// Hands what is readable from a socket to `node`; nothing if there is no such socket.
+    /// Passes datagrams that are readable from a socket to `node`; nothing if there is no such
+    /// socket.
     ///
     /// # Errors
-    /// What makes the socket useless.
+    /// When the socket is unusable.
     pub(super) fn read_socket(
         &mut self,
         now: Instant,
@@ -95,7 +91,7 @@ impl Edge {
         node: &mut impl Node,
     ) -> std::io::Result<()> {
         let Self { clock, sockets, former_sockets, .. } = self;
-        // What fails here fails for the other as well.
+        // An error of the former socket affects the current one as well, which reports it.
         if let Some(former) = uplink.and_then(|id| former_sockets.get_mut(&id)) {
             let _ = read(former, now, uplink, clock, node);
         }
@@ -106,7 +102,6 @@ impl Edge {
     }
 }
 
-/// Hands what is readable from `socket` to `node`.
 fn read(
     socket: &mut UplinkSocket,
     now: Instant,
@@ -137,8 +132,8 @@ impl Io for Edge {
         self.drops.add(DropReason::DeviceFull, (counts.full + counts.refused) as u64);
     }
 
-    /// A packet that the kernel does not take is counted by its socket and lost, as on the network:
-    /// the recovery knows what to do, and a router's other links have it too.
+    /// A packet that the kernel refuses is counted by its socket and treated as lost: recovery
+    /// handles it, and a router's other links carry a copy.
     fn transmit(&mut self, packets: &Outbox) {
         for run in packets.runs() {
             let outgoing = Outgoing {

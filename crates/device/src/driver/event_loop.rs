@@ -1,4 +1,4 @@
-//! The event loop: it joins a sans-IO node with TUN, sockets and clock.
+//! The event loop: it connects a sans-IO node with the TUN, sockets and the clock, in one thread.
 //!
 //! ```text
 //! Poller ─► TUN readable     ─► handle_inner  ┐
@@ -7,8 +7,8 @@
 //!        ─► monitor, signals, requests ─► role: uplinks, routes, settings, status
 //! ```
 //!
-//! One thread does all of it. Work comes in batches: everything that is readable is taken first,
-//! then the node is turned once, so that what leaves can leave in runs (GSO).
+//! Work is batched: a turn reads everything that is readable, then turns the node once, so that
+//! packets leave in runs (GSO).
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -33,40 +33,35 @@ use crate::{
     Tun, UplinkSocket, Waker,
 };
 
-/// What a client, a server and a router each do beyond turning their node.
+/// What a daemon does beyond turning its node.
 pub(super) trait Role<N: Node> {
-    /// Whether the inner packets that one socket brought go to the TUN before the next socket is
-    /// read.
+    /// Whether each socket's inner packets go to the TUN before the next socket is read.
     const DELIVERS_BY_SOCKET: bool = false;
 
-    /// The loop begins.
     fn on_start(&mut self, _driver: &mut Driver<N>) {}
 
-    /// When [`Role::handle_timeout`] has something to do.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// Since when the network has brought nothing but feedback that may wait a little, if that is
-    /// known.
+    /// Since when only feedback has arrived, which may be read a little later; `None` if unknown.
     fn feedback_alone_since(&self, _node: &N) -> Option<Instant> {
         None
     }
 
-    /// The machine slept, or the program stood still; `discarded` inner packets waited then.
+    /// The machine slept or the program stalled; `discarded` inner packets were queued by then.
     fn on_pause(&mut self, driver: &mut Driver<N>, now: Instant, pause: &Pause, discarded: u64);
 
-    /// A turn begins; nothing of it has been read.
+    /// Called before a turn reads anything.
     fn before_packets(&mut self, _driver: &mut Driver<N>, _now: Instant) {}
 
-    /// The user wants the configuration to be read again (SIGHUP).
+    /// Reads the configuration again (SIGHUP).
     fn on_hangup(&mut self, driver: &mut Driver<N>, now: Instant);
 
-    /// A thread of the role has woken the loop, or somebody asks by the local socket.
+    /// A thread of the role woke the loop, or a request came by the local socket.
     fn on_wake(&mut self, _driver: &mut Driver<N>, _now: Instant) {}
 
-    /// A source is ready that is neither the loop's own nor a socket of the tunnel.
+    /// A source that the role registered is ready.
     fn on_ready(&mut self, _driver: &mut Driver<N>, _now: Instant, _event: &Event) {}
 
-    /// A socket can be used no more.
     fn on_socket_failed(
         &mut self,
         driver: &mut Driver<N>,
@@ -75,50 +70,45 @@ pub(super) trait Role<N: Node> {
         error: &std::io::Error,
     );
 
-    /// The interface of a socket was gone when something was to be sent by it.
+    /// The interface of a socket was missing during a send.
     fn on_interface_gone(&mut self, _driver: &mut Driver<N>, _now: Instant, _uplink: UplinkId) {}
 
-    /// All of a turn has been read: lets what is due happen before the node is turned.
+    /// Called once everything is read, before the node is turned.
     fn handle_timeout(&mut self, driver: &mut Driver<N>, now: Instant);
 
-    /// Whether the loop is to end by itself.
+    /// Whether the loop should end.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// The node was turned and may have events.
+    /// Called after the node was turned.
     fn handle_events(&mut self, driver: &mut Driver<N>, now: Instant);
 
-    /// Whether all other threads that the program depends on have turned since this last returned
-    /// `true`: the service manager's watchdog is notified only then.
+    /// Whether all other required threads have turned since this last returned `true`. The service
+    /// manager's watchdog is notified only then.
     fn take_turns(&self, _node: &N) -> bool {
         true
     }
 
-    /// What the program is doing, in a line, for the service manager.
+    /// A status line for the service manager.
     fn in_a_line(&self, _node: &N) -> String {
         String::new()
     }
 
-    /// The whole status, as `roadweave show` is told it.
     fn status(&mut self, driver: &mut Driver<N>) -> Status;
 
-    /// The status without what is told of each session, for those who ask often.
+    /// The status without the list of sessions, for frequent readers.
     fn summary(&mut self, driver: &mut Driver<N>) -> Status {
         self.status(driver)
     }
 
-    /// Somebody asks by the local socket for the configuration to be read again, and is answered
-    /// once it is.
+    /// Reads the configuration again for a request of the local socket, and answers it when done.
     fn on_reload(&mut self, _driver: &mut Driver<N>, _now: Instant, request: LocalRequest) {
         let none = RpcError::method_not_found(&request.method);
         request.answer(Err(none));
     }
 
-    /// Answers a request by the local socket that is not for the status.
-    ///
-    /// # Errors
-    /// What the caller is told when there is no such method or it cannot be done.
+    /// Answers any other request of the local socket, with an error for unknown methods.
     fn handle_request(
         &mut self,
         driver: &mut Driver<N>,
@@ -128,22 +118,21 @@ pub(super) trait Role<N: Node> {
     ) -> Result<Value, RpcError>;
 }
 
-/// A node between its clock, its TUN and its sockets.
 pub(super) struct Driver<N> {
     pub(super) node: N,
     pub(super) edge: Edge,
     pub(super) poller: Poller,
-    /// The program ends for another start of it.
+    /// The daemon is about to be restarted.
     pub(super) restarts: bool,
     pauses: Pauses,
     courtesy: Courtesy,
     cadence: Cadence,
     waker: Waker,
-    /// `None` in a loop that another one of the same program starts and ends.
+    /// `None` in a loop that another loop of the program controls.
     outside: Option<Outside>,
 }
 
-/// How a loop is spoken to from outside of the program, and what it does for all of the program.
+/// The connections of the main loop to the world outside the program.
 struct Outside {
     signals: Signals,
     local: LocalServer,
@@ -151,8 +140,7 @@ struct Outside {
     manager: ServiceManager,
 }
 
-/// A node that runs. The fields are dropped in this order: what was set up is removed before the
-/// instance's lock.
+/// A running node. Fields are dropped in this order, so that the lock is released last.
 pub(super) struct Running<N, R> {
     pub(super) driver: Driver<N>,
     pub(super) role: R,
@@ -161,20 +149,14 @@ pub(super) struct Running<N, R> {
 }
 
 impl<N: Node, R: Role<N>> Running<N, R> {
-    /// Runs until SIGINT, SIGTERM or SIGUSR1.
-    ///
-    /// # Errors
-    /// When the system fails or the TUN goes away.
+    /// Runs until SIGINT, SIGTERM or SIGUSR1, or until a system failure.
     pub(super) fn run(&mut self) -> Result<(), DriverError> {
         self.driver.run(&mut self.role)
     }
 }
 
-/// Catches the signals that the loop handles and takes the instance of the TUN `name`, which may
-/// use `marks`, before anything is changed, so that no signal leaves changes behind.
-///
-/// # Errors
-/// When the instance runs already, or the name is none.
+/// Catches signals and locks the instance of the TUN `name`. This comes before any change to the
+/// machine, so that no signal leaves changes behind. Fails if the instance runs already.
 pub(super) fn take_instance(
     name: &str,
     marks: Marks,
@@ -187,10 +169,7 @@ pub(super) fn take_instance(
 }
 
 impl<N: Node> Driver<N> {
-    /// Joins `node` with `edge`, and opens the local socket of `instance`.
-    ///
-    /// # Errors
-    /// When the local socket cannot be opened, or the system has no more of what it takes.
+    /// Connects `node` with `edge` and opens the local socket of `instance`.
     pub(super) fn new(
         instance: &Instance,
         signals: Signals,
@@ -200,10 +179,7 @@ impl<N: Node> Driver<N> {
         Self::with_waker(instance, signals, Waker::new()?, edge, node)
     }
 
-    /// As [`Driver::new`], where somebody has had the waker before.
-    ///
-    /// # Errors
-    /// As there.
+    /// As [`Driver::new`], with a waker that was already handed out.
     pub(super) fn with_waker(
         instance: &Instance,
         signals: Signals,
@@ -219,11 +195,8 @@ impl<N: Node> Driver<N> {
         Self::join(node, edge, poller, waker, Some(outside))
     }
 
-    /// Joins `node` with `edge` in a thread beside the one that signals and callers speak to;
-    /// `waker` wakes it.
-    ///
-    /// # Errors
-    /// When the system has no more of what it takes.
+    /// As [`Driver::new`] for a loop that another loop of the program controls: it has no signals
+    /// and no local socket. `waker` wakes it.
     pub(super) fn inside(waker: Waker, edge: Edge, node: N) -> Result<Self, DeviceError> {
         Self::join(node, edge, Poller::new()?, waker, None)
     }
@@ -245,10 +218,7 @@ impl<N: Node> Driver<N> {
         Ok(Self { node, edge, poller, restarts, pauses, courtesy, cadence, waker, outside })
     }
 
-    /// Tells figures over HTTP from now on, if there is a listener for them.
-    ///
-    /// # Errors
-    /// When the system has no thread.
+    /// Serves metrics over HTTP if there is a listener.
     pub(super) fn serve_metrics(
         &self,
         listener: Option<MetricsListener>,
@@ -259,28 +229,21 @@ impl<N: Node> Driver<N> {
         }
     }
 
-    /// Those who want to be told without asking, if any may.
+    /// Subscribers of the local socket; `None` in an inner loop.
     pub(super) fn subscribers(&self) -> Option<&Subscribers> {
         self.outside.as_ref().map(|outside| outside.local.subscribers())
     }
 
-    /// What wakes the loop, for a thread of the role.
     pub(super) fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
     /// Calls [`Role::on_ready`] when `source` is readable.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub(super) fn watch(&self, source: impl AsFd, token: Token) -> Result<(), DeviceError> {
         self.poller.add(source, token, Interest::Read)
     }
 
-    /// Sends and receives by `socket` for an uplink from now on; a server's only socket is of none.
-    ///
-    /// # Errors
-    /// When the system refuses.
+    /// Adds the socket of an uplink; `None` for a server's only socket.
     pub(super) fn add_socket(
         &mut self,
         uplink: Option<UplinkId>,
@@ -291,11 +254,7 @@ impl<N: Node> Driver<N> {
         Ok(())
     }
 
-    /// Sends by `socket` for `uplink` from now on, and listens at the one before until the next
-    /// change.
-    ///
-    /// # Errors
-    /// When the system refuses.
+    /// Replaces the socket of `uplink`. The former one is still read until the next change.
     pub(super) fn change_socket(
         &mut self,
         uplink: UplinkId,
@@ -307,20 +266,17 @@ impl<N: Node> Driver<N> {
         Ok(())
     }
 
-    /// Sends what the node has for the network, without a turn.
+    /// Sends the node's packets to the network, without a turn.
     pub(super) fn flush(&mut self) {
         flush(&mut self.node, &mut self.edge);
     }
 
-    /// Gives the TUN what the node has for it, without a turn.
+    /// Writes the node's packets to the TUN, without a turn.
     pub(super) fn deliver(&mut self) {
         deliver(&mut self.node, &mut self.edge);
     }
 
-    /// Runs until SIGINT, SIGTERM or SIGUSR1, or until the role says that it is over.
-    ///
-    /// # Errors
-    /// When the system fails or the TUN goes away.
+    /// Runs until SIGINT, SIGTERM or SIGUSR1, until the role is over, or until a system failure.
     pub(super) fn run(&mut self, role: &mut impl Role<N>) -> Result<(), DriverError> {
         role.on_start(self);
         self.outside.iter_mut().for_each(|outside| outside.manager.on_ready());
@@ -375,8 +331,8 @@ impl<N: Node> Driver<N> {
         }
     }
 
-    /// Waits until something is ready, or until `timeout`, and no longer than a turn may take;
-    /// returns what is. `alone` is that of [`Role::feedback_alone_since`].
+    /// Waits for events until `timeout`, at most [`TURN_MAX`]. `alone` is
+    /// [`Role::feedback_alone_since`].
     fn wait(
         &mut self,
         timeout: Option<Instant>,
@@ -394,7 +350,7 @@ impl<N: Node> Driver<N> {
         Ok(self.poller.wait(Some(timeout)).map_err(failed)?.to_vec())
     }
 
-    /// Reads what came from the TUN, and what comes while others have the core.
+    /// Reads the TUN, and once more after a yield.
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
         self.cadence.on_packets(now);
         self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
@@ -416,8 +372,8 @@ impl<N: Node> Driver<N> {
         }
     }
 
-    /// Reads what has come since the turn began at `began`, if others have had the core meanwhile:
-    /// the node takes the silence of a packet that lies here for the network's.
+    /// Reads the sockets again if this turn was interrupted since `began`: the node would take the
+    /// time that a packet waits here for silence of the network.
     fn catch_up<R: Role<N>>(&mut self, began: Instant, role: &mut R) {
         let now = self.edge.clock.now();
         if now.since(began) < TURN_LATE {
@@ -427,7 +383,7 @@ impl<N: Node> Driver<N> {
         sockets.into_iter().for_each(|uplink| self.read_socket(now, uplink, role));
     }
 
-    /// Returns whether the program is to end.
+    /// Returns whether the loop should end.
     fn take_signals(&mut self, now: Instant, role: &mut impl Role<N>) -> bool {
         while let Some(signal) = self.outside.as_mut().and_then(|it| it.signals.take()) {
             match signal {
@@ -444,7 +400,7 @@ impl<N: Node> Driver<N> {
     }
 
     fn answer(&mut self, now: Instant, role: &mut impl Role<N>) {
-        // One in a turn, so that whoever asks often keeps no packet waiting.
+        // One request a turn, so that frequent requests do not delay packets.
         let request = self.outside.as_mut().and_then(|it| it.local.poll_request());
         if let Some(request) = request {
             match request.method.as_str() {
@@ -460,8 +416,8 @@ impl<N: Node> Driver<N> {
         }
     }
 
-    /// The status of this node, with what it shares with those of other roles. `drops` are those
-    /// that the role has counted.
+    /// The node's status with the fields common to all roles. `drops` are those counted by the
+    /// role.
     pub(super) fn status(&self, name: String, mut drops: DropCounters, role: RoleStatus) -> Status {
         drops.merge(&self.edge.drops);
         let device = self.edge.tun().map(Tun::statistics).unwrap_or_default();
@@ -484,21 +440,19 @@ impl<N: Node> Driver<N> {
     }
 }
 
-/// A turn that takes so long to read what has come was stopped, or has read much.
+/// Reading for longer means that the turn was interrupted, or has read much.
 const TURN_LATE: Duration = Duration::from_millis(1);
 
 const TUN: Token = Token(0);
 const SIGNALS: Token = Token(1);
 const WAKER: Token = Token(2);
-/// The interface monitor of a client.
 pub(super) const MONITOR: Token = Token(3);
-/// What the routers of a client's uplinks say.
+/// Router advertisements on a client's uplinks.
 pub(super) const ROUTERS: Token = Token(4);
-/// From here on the tokens of connections of applications.
+/// First of the tokens of applications' connections.
 pub(super) const STREAMS: Token = Token(1 << 57);
-/// A server's socket.
 const ONLY_SOCKET: Token = Token(5);
-/// Sockets of uplinks have this and the numbers after it.
+/// First of the tokens of uplinks' sockets.
 const SOCKETS: u64 = 16;
 
 fn token_of(uplink: Option<UplinkId>) -> Token {

@@ -1,4 +1,4 @@
-//! The far end of clients' streams, at a server or an anchor: what joins it with the node.
+//! Joins the far end of clients' streams with the node of a server or an anchor.
 
 use std::net::IpAddr;
 
@@ -43,13 +43,12 @@ impl ClientStreams for Anchor {
 
 /// A node at which streams of clients end.
 pub(super) trait EndsStreams: Node + ClientStreams {
-    /// Hands to the streams what has come for them since the last turn.
+    /// Passes received stream symbols to their streams.
     fn hand_over(&mut self, now: Instant);
 
-    /// All streams of this owner are over.
+    /// An owner all of whose streams have ended.
     fn poll_over(&mut self) -> Option<StreamsOwner>;
 
-    /// Something happened to a stream.
     fn poll_stream(&mut self, now: Instant) -> Option<(StreamsOwner, StreamEvent)>;
 }
 
@@ -81,7 +80,7 @@ impl EndsStreams for Anchor {
     }
 }
 
-/// What the far ends of a server with shards have in common.
+/// Settings common to the far ends of a server's shards.
 #[derive(Clone, Debug)]
 pub(super) struct FarEnds {
     pub(super) rules: ExitRules,
@@ -91,10 +90,7 @@ pub(super) struct FarEnds {
 }
 
 impl FarEnds {
-    /// The far end of one of `count` shards, which has its part of the sockets.
-    ///
-    /// # Errors
-    /// As [`FarEnd::start`].
+    /// Starts the far end of one of `count` shards, with its share of the socket limit.
     pub(super) fn start(self, count: u16, driver: &Driver<Server>) -> Result<FarEnd, DeviceError> {
         let Self { rules, sources, connects_per_second, http_ports } = self;
         let mut far_end = FarEnd::start(rules, sources, connects_per_second, http_ports, driver)?;
@@ -103,7 +99,6 @@ impl FarEnds {
     }
 }
 
-/// The far end of all streams.
 pub(super) struct FarEnd {
     exit: Exit,
     rules: ExitRules,
@@ -111,10 +106,7 @@ pub(super) struct FarEnd {
 }
 
 impl FarEnd {
-    /// Streams may lead to where `rules` let them, and leave with one of `sources`.
-    ///
-    /// # Errors
-    /// When the system has no threads.
+    /// Streams may connect to destinations that `rules` allow, from one of `sources`.
     pub(super) fn start<N: EndsStreams>(
         rules: ExitRules,
         sources: Sources,
@@ -127,7 +119,6 @@ impl FarEnd {
         Ok(Self { exit: Exit::start(settings, STREAMS, &driver.waker())?, rules, sources })
     }
 
-    /// Clients may go there from now on.
     pub(super) fn set_destinations(&mut self, destinations: Destinations) {
         let Destinations { denied, allowed, .. } = destinations;
         if (&denied, &allowed) != (&self.rules.denied, &self.rules.allowed) {
@@ -136,24 +127,21 @@ impl FarEnd {
         }
     }
 
-    /// The poller has told something.
     pub(super) fn on_ready(&mut self, event: &Event) {
         self.exit.on_ready(event);
     }
 
-    /// When [`FarEnd::turn`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.exit.poll_timeout()
     }
 
-    /// Moves what can be moved between connections and streams.
+    /// Moves data between connections and streams.
     pub(super) fn turn<N: EndsStreams>(&mut self, driver: &mut Driver<N>, now: Instant) {
         driver.node.hand_over(now);
         self.handle_events(driver, now);
         self.exit.turn(now, &driver.poller, &mut driver.node);
     }
 
-    /// Takes what the streams have to tell.
     pub(super) fn handle_events<N: EndsStreams>(&mut self, driver: &mut Driver<N>, now: Instant) {
         while let Some(owner) = driver.node.poll_over() {
             self.exit.on_streams_over(owner);

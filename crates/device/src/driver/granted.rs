@@ -1,12 +1,12 @@
-//! What a client sets up for what its server granted: addresses and routes, after the filters.
+//! Applies what a server grants to its client: addresses and routes, after the filters.
 //!
 //! ```text
-//! welcome ─► within bounds? ─► filters ─► in place ─► addresses of the TUN ─► routes of the families
-//!            begin                        take_due    set                    that have one
+//! welcome ─► within bounds? ─► filters ─► in place ─► TUN addresses ─► routes of the families
+//!            begin                        take_due    set              that have one
 //! ```
 //!
-//! Another welcome may grant other addresses: what is no longer granted goes first. Nothing that
-//! the system refuses here ends the client; it goes on with the rest, and says so.
+//! A later welcome may grant other addresses; addresses no longer granted are removed first. System
+//! errors here are logged and do not end the client.
 
 use std::net::IpAddr;
 
@@ -20,24 +20,23 @@ use super::steering::Steering;
 use crate::routes::space_length;
 use crate::{Gateway, Grant, Netlink, Tun, Uplink};
 
-/// All that one client has set up, but for the filters. The kernel removes it with the TUN.
+/// Addresses that were set. The kernel removes them with the TUN.
 #[derive(Debug, Default)]
 pub(super) struct Granted {
     addresses: Vec<IpNet>,
     due: Option<Due>,
 }
 
-/// What a server granted, until the filters are in place.
+/// A grant that waits for the filters.
 #[derive(Debug)]
 pub(super) struct Due {
-    /// What brought it.
     pub(super) event: ClientEvent,
     pub(super) grant: Grant,
 }
 
 impl Granted {
-    /// Sets the filters for what `welcome` grants. What is out of bounds is logged and left out.
-    /// The rest is due once the filters are in place.
+    /// Sets the filters for the grant of `welcome`. Parts out of bounds are logged and left out;
+    /// the rest becomes due once the filters are in place.
     pub(super) fn begin(
         &mut self,
         steering: &Steering,
@@ -60,7 +59,7 @@ impl Granted {
             }
             refused.is_ok()
         };
-        // Prefixes behind the box are granted too; its own addresses are the whole ones.
+        // Grants include prefixes behind the box; full-length ones are its own addresses.
         let own = welcome.addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());
         let own = own.copied();
         let addresses: Vec<_> =
@@ -71,24 +70,22 @@ impl Granted {
             .collect();
         let behind = welcome.addresses.iter().filter(|net| net.prefix_len() < net.max_prefix_len());
         let all: Vec<_> = addresses.iter().copied().chain(behind.copied()).collect();
-        // First, so that nobody beside the tunnel ever reaches an inner address.
+        // Filters come first, so that inner addresses are never reachable from outside the tunnel.
         filters.on_granted(mtu, &all);
         let networks = welcome.networks.clone();
         let grant = Grant { addresses, gateways, networks, mtu: u32::from(mtu) };
         self.due = Some(Due { event, grant });
     }
 
-    /// What was granted, once the filters are in place.
     pub(super) fn take_due(&mut self, filters: &ClientFilters) -> Option<Due> {
         self.due.take_if(|_| filters.are_in_place())
     }
 
-    /// The session that granted it is over.
+    /// Discards the grant of a session that ended.
     pub(super) fn forget_due(&mut self) {
         self.due = None;
     }
 
-    /// Sets up what was granted, in place of what another welcome granted.
     pub(super) fn set(&mut self, steering: &mut Steering, tun: &Tun, due: &Due) {
         let grant = due.grant.clone();
         self.set_addresses(tun, grant.mtu, grant.addresses);
@@ -119,7 +116,7 @@ impl Granted {
     }
 }
 
-/// What a server may grant on this box as it is now.
+/// Limits of what a server may grant.
 struct Bounds<'a> {
     accept: Vec<IpNet>,
     uplinks: &'a [&'a Uplink],
@@ -127,9 +124,8 @@ struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// Whether the box may get this address; `Err` says why not, and what to do.
-    ///
-    /// What an uplink has leased is no bound: whoever leases it could stop the tunnel by it.
+    /// Whether the box may have this address. An uplink's leases are no limit: a hostile lease
+    /// could stop the tunnel otherwise.
     fn check(&self, address: IpAddr) -> Result<(), String> {
         if !self.accept.iter().any(|space| space.contains(&address)) {
             return Err("it lies in none of the networks that routes.accept lists".to_owned());
@@ -142,9 +138,8 @@ impl Bounds<'_> {
         }
     }
 
-    /// Whether the server may have this inner address; `Err` says why not, and what to do. It may
-    /// be none that an uplink needs, unless the file names its network more closely than the
-    /// default does.
+    /// Whether the server may have this inner address. It must not be an address that an uplink
+    /// needs, unless the configuration names its network more narrowly than the default does.
     fn check_gateway(&self, address: IpAddr) -> Result<(), String> {
         self.check(address)?;
         let space = space_length(address);
@@ -152,7 +147,7 @@ impl Bounds<'_> {
             return Ok(());
         }
         for uplink in self.uplinks {
-            // A guess is not worth a refusal.
+            // A guessed gateway is not worth a refusal.
             if uplink.gateway(address.is_ipv4()) == Some(Gateway::Known(address)) {
                 return Err(format!("it is the gateway of the uplink {}", uplink.name));
             }
@@ -164,7 +159,7 @@ impl Bounds<'_> {
     }
 }
 
-/// What of `old` is not in `new`.
+/// The part of `old` that is not in `new`.
 fn missing(old: &[IpNet], new: &[IpNet]) -> Vec<IpNet> {
     old.iter().filter(|prefix| !new.contains(prefix)).copied().collect()
 }
@@ -219,7 +214,7 @@ mod tests {
             check(bounds.check(granted.parse().unwrap()), refused);
             check(bounds.check_gateway(granted.parse().unwrap()), refused);
         }
-        // What an uplink has leased may be an address of the box, and no gateway of the server's.
+        // An address leased on an uplink is allowed for the box, but not as the server's gateway.
         let leased: [(IpAddr, _); 2] = [
             ("10.0.0.1".parse().unwrap(), "gateway of the uplink wwan0"),
             ("10.3.4.5".parse().unwrap(), "address of the uplink wwan0"),

@@ -1,7 +1,6 @@
-//! The proxy's role in the event loop: sessions that end here, and legs for what they bring.
+//! The proxy's role in the event loop: clients' sessions end here, and legs lead to their anchors.
 //!
-//! A proxy has no device and changes nothing of its machine: no routes, no filters, no interface.
-//! It runs without any right that another program has not.
+//! A proxy has no device and needs no privileges: it changes no routes, filters or interfaces.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -29,15 +28,15 @@ use crate::reset_salt::reset_salt;
 use crate::status::{ProxyRoleStatus, RoleStatus, Status};
 use crate::{Clock, DeviceError, StateFile, UdpOptions, UplinkSocket};
 
-/// What a proxy is started with.
+/// Options of a proxy.
 pub struct ProxyOptions {
     /// The name of the instance.
     pub instance: String,
-    /// The tunnel's own settings.
+    /// Tunnel settings.
     pub config: ServerConfig,
     /// The tenants and their anchors.
     pub proxy: ProxyConfig,
-    /// Where the anchors are.
+    /// The addresses of the anchors.
     pub anchor_names: Vec<(PublicKey, Vec<ServerName>)>,
     /// The proxy's key pair.
     pub identity: Arc<Identity>,
@@ -45,15 +44,15 @@ pub struct ProxyOptions {
     pub peers: Vec<(PublicKey, Peer)>,
     /// The UDP address to listen on.
     pub listen: SocketAddr,
-    /// Where figures are told over HTTP, if anywhere.
+    /// Where metrics are served over HTTP, if anywhere.
     pub metrics: Option<SocketAddr>,
-    /// Where what strategies have learned is kept.
+    /// Directory of the state file that holds what strategies learned.
     pub state_directory: PathBuf,
-    /// Files that are read again later, as the configuration.
+    /// Further files that are read again later, such as the configuration.
     pub files: Vec<PathBuf>,
-    /// Reads the clients again, on SIGHUP; an error leaves everything as it is.
+    /// Reads the clients again on SIGHUP. An error changes nothing.
     pub reload: Reload,
-    /// How the proxy takes part in a fleet, if it belongs to one.
+    /// Fleet membership, if any.
     pub fleet: Option<FleetOptions<()>>,
 }
 
@@ -89,7 +88,7 @@ fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, Driver
     let socket = open_socket(options.listen)?;
     let metrics = options.metrics.map(MetricsListener::bind);
     let leg_socket = open_leg_socket()?;
-    // Before the first thread: those that follow inherit it.
+    // Before the first thread starts: threads inherit the restrictions.
     privileges::restrict(&Needs {
         only_sockets: true,
         files: needed_files(&options.files, &options.state_directory),
@@ -113,7 +112,7 @@ fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, Driver
     driver.add_socket(None, socket)?;
     driver.serve_metrics(metrics)?;
     driver.add_socket(Some(LEG_SOCKET), leg_socket)?;
-    // Whoever reads this may ask by the local socket.
+    // Scripts that wait for this line may use the local socket at once.
     tracing::info!(%listen, "the proxy runs");
     let serving = ServingOptions {
         clients: peers,
@@ -130,7 +129,7 @@ fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, Driver
     Ok(Running { driver, role: ProxyRole { learned, serving }, instance, lock })
 }
 
-/// The socket of the legs, at any port; without IPv6 where the kernel has none.
+/// A dual-stack socket at any port, or IPv4 only if the kernel has no IPv6.
 fn open_leg_socket() -> Result<UplinkSocket, DeviceError> {
     let any = UdpOptions::server(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)));
     match UplinkSocket::open(&any) {
@@ -229,7 +228,7 @@ impl Role<Server> for ProxyRole {
 
 impl ProxyRole {
     fn stop(&mut self, driver: &mut Driver<Server>) {
-        // Whatever the disk does, clients hear a goodbye.
+        // Say goodbye to clients before the disk writes, which may block.
         driver.node.close(driver.edge.clock.now());
         driver.flush();
         self.serving.stop();

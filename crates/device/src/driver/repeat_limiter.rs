@@ -1,23 +1,21 @@
-//! Says the same failure once a minute, however often it is tried.
+//! Limits the log of a repeated failure to once a minute.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// How often the same is said again.
 const REMINDER: Duration = Duration::from_secs(60);
-/// Failures that are remembered, at most.
 const SUBJECTS_MAX: usize = 64;
 
-/// What was said, of what, and when.
+/// When each text was last logged, by subject.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatLimiter {
     said: BTreeMap<(u32, String), Instant>,
 }
 
 impl RepeatLimiter {
-    /// Whether to say `text` of `subject` now.
+    /// Whether to log `text` about `subject` now.
     pub(crate) fn admit(&mut self, now: Instant, subject: u32, text: &str) -> bool {
         self.said.retain(|_, at| now.since(*at) < REMINDER);
         let key = (subject, text.to_owned());
@@ -28,7 +26,7 @@ impl RepeatLimiter {
         true
     }
 
-    /// What was tried for `subject` has succeeded: the next failure is news.
+    /// Forgets the failures of `subject` after a success, so that the next is logged at once.
     pub(crate) fn settle(&mut self, subject: u32) {
         self.said.retain(|(of, _), _| *of != subject);
     }

@@ -1,4 +1,4 @@
-//! What may be asked of a node with clients, a server or a proxy, while it runs.
+//! Requests of the local socket to a server, a proxy or all shards of a server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use super::settings::{answer, parse};
 use crate::local::{Drain, DrainAnswer, RpcError, SetStrategy};
 
-/// A node with clients: a server, a proxy, or all shards of a server.
 pub(super) trait Governed {
     fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError>;
 
@@ -51,10 +50,6 @@ impl Governed for Server {
     }
 }
 
-/// Does what `method` asks.
-///
-/// # Errors
-/// What the caller is told when there is no such method or it cannot be done.
 pub(super) fn handle(
     server: &mut impl Governed,
     now: Instant,

@@ -1,21 +1,20 @@
-//! A configuration that is read again while the tunnel goes on: by SIGHUP, or by the local socket,
-//! where who asks is told what became of it.
+//! Rereading the configuration at runtime, by SIGHUP or by a request of the local socket.
 
 use serde_json::{Value, json};
 
 use crate::local::{LocalRequest, ReloadAnswer, RpcError};
 
-/// What was read again.
+/// A configuration that was read again.
 #[derive(Clone, Debug)]
 pub struct Reread<T> {
-    /// What counts from now on.
+    /// The settings that take effect now.
     pub read: T,
-    /// Fields that were changed and count from the next start on.
+    /// Changed fields that take effect only at the next start.
     pub ignored: Vec<String>,
 }
 
 impl<T> Reread<T> {
-    /// Tells the log of what waits for the next start, and returns both parts.
+    /// Logs the ignored fields, and returns both parts.
     pub(super) fn told(self) -> (T, Vec<String>) {
         if !self.ignored.is_empty() {
             let fields = self.ignored.join(", ");
@@ -25,20 +24,18 @@ impl<T> Reread<T> {
     }
 }
 
-/// What whoever asked is told of a file that was read again.
 pub(super) fn answer(reloaded: Result<ReloadAnswer, String>) -> Result<Value, RpcError> {
     reloaded.map(|answer| json!(answer)).map_err(RpcError::refused)
 }
 
-/// Those who have asked for a reading that is not over.
+/// Requests that wait for a reading of the configuration.
 #[derive(Debug, Default)]
 pub(super) struct Askers {
-    /// Each with the number of the reading that its question is answered by.
+    /// Each with the number of the reading that answers it.
     waiting: Vec<(u64, LocalRequest)>,
 }
 
 impl Askers {
-    /// Lets `request` wait for the reading with this number.
     pub(super) fn add(&mut self, reading: u64, request: LocalRequest) {
         match self.waiting.len() < ASKERS_MAX {
             true => self.waiting.push((reading, request)),
@@ -46,14 +43,14 @@ impl Askers {
         }
     }
 
-    /// The reading with this number is over.
+    /// Answers the requests that waited for this reading.
     pub(super) fn on_read(&mut self, reading: u64, reloaded: &Result<ReloadAnswer, String>) {
         let due = self.waiting.extract_if(.., |(number, _)| *number <= reading);
         due.for_each(|(_, request)| request.answer(answer(reloaded.clone())));
     }
 }
 
-/// As many as callers at once; whoever has left meanwhile counts until its reading is over.
+/// The limit of concurrent callers. A caller that disconnected counts until its reading is over.
 const ASKERS_MAX: usize = 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! When the server's names are looked up, over which uplink, and what was found.
+//! Looks up the servers' names, separately over each uplink.
 //!
 //! ```text
 //! uplink is up ─► thread: lookup::run ─► answer, waker ─► poll ─► Client::set_servers_of(uplink)
@@ -7,12 +7,10 @@
 //!                                       60 s to 1 h ───────────┘ while a session is well
 //! ```
 //!
-//! A vehicle starts before its modems do, so that no name can be found is no end. A server may
-//! move, and then the session falls silent: the names are looked up again soon. An uplink with
-//! another address is another network, which may know others.
-//!
-//! Each uplink has one thread at most, so that a network which says ever new things of itself holds
-//! up its own look-ups alone.
+//! Lookups may fail until the modems have started. If the session falls silent, the server may have
+//! moved, so names are looked up again soon. Another address of an uplink means another network,
+//! with its own name servers. Each uplink has one thread at most, so that a network that keeps
+//! changing its announcements delays its own lookups only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -26,24 +24,22 @@ use roadweave_proto::{Instant, ServerHost, ServerName, UplinkId};
 use crate::lookup::{self, Advertised, Found, Nat64Prefix, Network, Request, RouterNews};
 use crate::{Gateway, Uplink, Waker};
 
-/// What stands for this machine's own routes in the place of an uplink.
+/// Key of lookups that use the machine's own routes instead of an uplink.
 pub(super) const SYSTEM: UplinkId = UplinkId(0);
-/// How soon to look again over an uplink where nothing was found; it doubles.
+/// First interval after a failed lookup; it doubles.
 const RETRY: Duration = Duration::from_secs(2);
-/// The longest time until the next look over an uplink where nothing was found.
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// The shortest and the longest time until the next look while no server answers.
+/// Bounds of the time to live while no server answers.
 const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
-/// The shortest and the longest time until the next look while a session is well.
+/// Bounds of the time to live while a session is up.
 const SELDOM: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(3600)];
-/// How often the user is told of failures.
+/// Interval of the warning about failures.
 const REMINDER: Duration = Duration::from_secs(60);
-/// Threads at once, of all uplinks; a search ends within 15 s.
+/// Limit of concurrent threads of all uplinks; a lookup ends within 15 s.
 const THREADS_MAX: usize = 32;
-/// What routers advertised of one uplink, kept at most.
+/// Limit of routers' announcements that are kept for one uplink.
 const ADVERTISED_MAX: usize = 8;
 
-/// The addresses behind `host:port` names, for each uplink.
 #[derive(Debug)]
 pub(super) struct Resolver {
     names: Vec<ServerName>,
@@ -51,44 +47,41 @@ pub(super) struct Resolver {
     sender: Sender<(UplinkId, Found)>,
     answers: Receiver<(UplinkId, Found)>,
     uplinks: BTreeMap<UplinkId, OfUplink>,
-    /// The uplinks whose threads have not answered yet.
+    /// Uplinks whose thread has not answered yet.
     threads: BTreeSet<UplinkId>,
     /// A session is up and answers.
     is_content: bool,
     next_reminder: Instant,
 }
 
-/// What is known of the names over one uplink.
 #[derive(Debug)]
 struct OfUplink {
     network: Network,
     addresses: Vec<IpNet>,
     ipv4: bool,
     ipv6: bool,
-    /// What routers said, and until when it holds.
+    /// NAT64 prefixes from router advertisements, with their expiry; `servers` are name servers.
     prefixes: Vec<(Nat64Prefix, Instant)>,
     servers: Vec<(IpAddr, Instant)>,
     state: State,
-    /// The thread gives up when this is gone: nobody wants its answer any more.
+    /// Dropping it cancels the thread.
     interest: Arc<()>,
     found: Vec<SocketAddr>,
     reason: Option<String>,
 }
 
-/// Where the lookup of one uplink stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// To be looked up then; after so many failures.
+    /// Due at this time, after so many failures.
     Due(Instant, u32),
-    /// A thread looks; after so many failures. Something that it does not know may help.
+    /// A thread is running. `has_news`: a router advertised something since that may help.
     Searching { failures: u32, has_news: bool },
-    /// Looked up then, for so long; `None` for ever.
+    /// Found at this time, valid for so long; `None`: forever.
     Found(Instant, Option<Duration>),
 }
 
 impl Resolver {
-    /// Looks `names` up over each uplink that [`Resolver::set_uplink`] tells of; `waker` wakes the
-    /// loop for the answers.
+    /// Looks up `names` over each uplink of [`Resolver::set_uplink`]. `waker` is woken by answers.
     pub(super) fn new(names: Vec<ServerName>, waker: Waker) -> Self {
         let (sender, answers) = channel();
         Self {
@@ -103,26 +96,25 @@ impl Resolver {
         }
     }
 
-    /// Looks `names` up from now on, over all uplinks; if they are others, what was found before is
-    /// forgotten.
+    /// Sets the names. If they changed, earlier results are discarded.
     pub(super) fn set_names(&mut self, now: Instant, names: &[ServerName]) {
         if self.names == names {
             return;
         }
         self.names = names.to_vec();
         for of in self.uplinks.values_mut() {
-            // Answers under way are those to other questions.
+            // Lookups under way are for the former names.
             (of.state, of.interest, of.reason) = (State::Due(now, 0), Arc::new(()), None);
             of.found.clear();
         }
     }
 
-    /// The addresses found last over an uplink, in the order of the names; empty before the first.
+    /// The addresses last found over an uplink, in the order of the names.
     pub(super) fn found(&self, uplink: UplinkId) -> &[SocketAddr] {
         self.uplinks.get(&uplink).map_or(&[], |of| &of.found)
     }
 
-    /// The names that are addresses.
+    /// The names that are literal addresses.
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.names.iter().filter_map(|name| match name.host() {
             ServerHost::Address(address) => Some(*address),
@@ -130,13 +122,12 @@ impl Resolver {
         })
     }
 
-    /// Whether any uplink knows any server.
     pub(super) fn has_found(&self) -> bool {
         self.uplinks.values().any(|of| !of.found.is_empty())
     }
 
-    /// Whether an uplink with these families may lead to a server: not if all are addresses of
-    /// another one, but IPv4 may lie behind a NAT64.
+    /// Whether an uplink with these families may reach a server. IPv4 servers may be reached over
+    /// IPv6, through NAT64.
     pub(super) fn may_reach(&self, ipv4: bool, ipv6: bool) -> bool {
         self.names.iter().any(|name| match name.is_ipv4() {
             None | Some(true) => ipv4 || ipv6,
@@ -144,7 +135,6 @@ impl Resolver {
         })
     }
 
-    /// An uplink is there, or has changed.
     pub(super) fn set_uplink(&mut self, now: Instant, uplink: &Uplink) {
         let gateways = [uplink.gateway_v4, uplink.gateway_v6];
         let gateways = gateways.into_iter().flatten().filter_map(Gateway::address).collect();
@@ -185,8 +175,7 @@ impl Resolver {
         self.uplinks.insert(uplink.id, of);
     }
 
-    /// Looks the names up as this machine does, and over no uplink: what is found is that of
-    /// [`SYSTEM`].
+    /// Looks up the names by the machine's own routes, as [`SYSTEM`].
     pub(super) fn set_system(&mut self, now: Instant) {
         let of = OfUplink {
             network: Network::default(),
@@ -203,12 +192,11 @@ impl Resolver {
         self.uplinks.insert(SYSTEM, of);
     }
 
-    /// Whether a thread is at work.
     pub(super) fn is_searching(&self) -> bool {
         !self.threads.is_empty()
     }
 
-    /// What has to be known to look other names up over an uplink; `None` if it is not there.
+    /// A request for other names over an uplink; `None` if the uplink does not exist.
     pub(super) fn request(
         &mut self,
         now: Instant,
@@ -218,13 +206,11 @@ impl Resolver {
         self.uplinks.get_mut(&uplink).map(|of| of.request(now, names))
     }
 
-    /// An uplink is gone.
     pub(super) fn remove_uplink(&mut self, uplink: UplinkId) {
         self.uplinks.remove(&uplink);
     }
 
-    /// Routers said something. Returns the uplinks whose addresses are others now, since nobody
-    /// else has to be asked.
+    /// Handles router advertisements. Returns uplinks whose addresses changed without a query.
     pub(super) fn on_router_news(&mut self, now: Instant, news: Vec<RouterNews>) -> Vec<UplinkId> {
         let mut new = BTreeSet::new();
         for RouterNews { index, advertised, lasts } in news {
@@ -234,12 +220,12 @@ impl Resolver {
                 let is_new = match &advertised {
                     Advertised::Nat64(prefix) => keep(&mut of.prefixes, *prefix, now, until),
                     Advertised::NameServers(servers) => {
-                        // All of them are kept, so no short cut at the first that is new.
+                        // All are kept: do not stop at the first new one.
                         let is_new = |one: &IpAddr| keep(&mut of.servers, *one, now, until);
                         servers.iter().map(is_new).filter(|new| *new).count() > 0
                     }
                 };
-                // It may be what was missing.
+                // It may help a lookup that failed or is running.
                 let is_searching = matches!(of.state, State::Searching { .. });
                 if is_new && (of.found.is_empty() || is_searching) {
                     new.insert(*id);
@@ -249,7 +235,7 @@ impl Resolver {
         new.into_iter().filter(|id| self.use_news(now, *id)).collect()
     }
 
-    /// Goes on with what routers said; returns whether other addresses were found at once.
+    /// Retries with the new information. Returns whether the addresses changed without a query.
     fn use_news(&mut self, now: Instant, id: UplinkId) -> bool {
         let names = self.names.clone();
         let Some(of) = self.uplinks.get_mut(&id) else { return false };
@@ -257,7 +243,7 @@ impl Resolver {
             return self.on_answer(now, id, 0, found);
         }
         of.state = match of.state {
-            // However much a network says, it is not asked more often.
+            // Retries are not more frequent than RETRY, however much a network advertises.
             State::Due(at, failures @ 1..) => State::Due(at.min(now + RETRY), failures),
             State::Searching { failures, .. } => State::Searching { failures, has_news: true },
             state => state,
@@ -265,14 +251,12 @@ impl Resolver {
         false
     }
 
-    /// Tells whether a session is up and answers.
     pub(super) fn set_content(&mut self, is_content: bool) {
         self.is_content = is_content;
     }
 
-    /// When [`Resolver::handle_timeout`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        // The end of a thread wakes the loop.
+        // A thread that ends wakes the loop.
         if self.threads.len() >= THREADS_MAX {
             return None;
         }
@@ -292,8 +276,8 @@ impl Resolver {
         }
     }
 
-    /// Looks up what is due. Returns the uplinks whose addresses are others now, which takes no
-    /// search where the names are addresses.
+    /// Starts lookups that are due. Returns uplinks whose addresses changed without a query,
+    /// because the names are literal addresses.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<UplinkId> {
         let is_due = |(id, of): (&UplinkId, &OfUplink)| {
             self.due(of).is_some_and(|due| due <= now).then_some(*id)
@@ -302,7 +286,7 @@ impl Resolver {
         due.into_iter().filter(|id| self.search(now, *id)).collect()
     }
 
-    /// Begins a search; returns whether other addresses were found at once.
+    /// Starts a lookup. Returns whether the addresses changed without a query.
     fn search(&mut self, now: Instant, id: UplinkId) -> bool {
         let names = self.names.clone();
         let Some(of) = self.uplinks.get_mut(&id) else { return false };
@@ -314,7 +298,7 @@ impl Resolver {
         if let Some(found) = request.known() {
             return self.on_answer(now, id, failures, found);
         }
-        // Addresses do not wait for the names and prefixes beside them.
+        // Literal addresses do not wait for the lookup of the names beside them.
         let mut has_some = false;
         if of.found.is_empty() {
             of.found = request.at_once().servers;
@@ -327,7 +311,6 @@ impl Resolver {
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let interest = Arc::downgrade(&of.interest);
         let thread = std::thread::Builder::new().name("lookup".into()).spawn(move || {
-            // The loop may have ended meanwhile.
             let _ = sender.send((id, lookup::run(request, &interest)));
             waker.wake();
         });
@@ -343,13 +326,13 @@ impl Resolver {
         has_some
     }
 
-    /// Takes the answers that have come; returns the uplinks whose addresses are others now.
+    /// Takes answers of threads. Returns the uplinks whose addresses changed.
     pub(super) fn poll(&mut self, now: Instant) -> Vec<UplinkId> {
         let mut changed = Vec::new();
         while let Ok((id, found)) = self.answers.try_recv() {
             self.threads.remove(&id);
             let state = self.uplinks.get(&id).map(|of| of.state);
-            // Else it is that of another network, or comes too late.
+            // Otherwise the answer is late, or about another network.
             if let Some(State::Searching { failures, .. }) = state
                 && self.on_answer(now, id, failures, found)
             {
@@ -371,8 +354,7 @@ impl Resolver {
             self.complain(now);
             return false;
         }
-        // The first that no name server had to be asked for stays; a NAT64 prefix that a router
-        // told may not.
+        // Literal addresses stay valid, unless they need a NAT64 prefix that expires.
         let lasts =
             found.lasts.or_else(|| of.prefixes.iter().map(|(_, until)| until.since(now)).min());
         of.state = State::Found(now, lasts);
@@ -381,8 +363,7 @@ impl Resolver {
         is_new
     }
 
-    /// Tells the user that there is no server to connect to, if so and no uplink may still find
-    /// one, once a minute.
+    /// Logs that no server is known once all uplinks have failed, at most once a minute.
     fn complain(&mut self, now: Instant) {
         let is_first = |of: &OfUplink| {
             matches!(of.state, State::Due(_, 0) | State::Searching { failures: 0, .. })
@@ -423,8 +404,7 @@ impl OfUplink {
     }
 }
 
-/// Remembers `item` until then; returns whether it is new. What has ended makes room, and the
-/// oldest does.
+/// Stores `item` until it expires; returns whether it is new. If full, the oldest is removed.
 fn keep<T: PartialEq>(
     items: &mut Vec<(T, Instant)>,
     item: T,

@@ -1,4 +1,4 @@
-//! The names of several servers: a [`Resolver`] for each.
+//! The names of several servers, each with a [`Resolver`].
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,16 +10,14 @@ use super::resolver::Resolver;
 use crate::lookup::{Request, RouterNews};
 use crate::{Uplink, Waker};
 
-/// Of which server other addresses are known now, and over which uplink.
+/// Servers whose addresses changed, with the uplink over which they were found.
 pub(super) type Changed = Vec<(PublicKey, UplinkId)>;
 
-/// The addresses of each server, for each uplink.
 #[derive(Debug)]
 pub(super) struct Resolvers(Vec<(PublicKey, Resolver)>);
 
 impl Resolvers {
-    /// Looks the names of all `servers` up; `waker` makes wakers, which wake the loop for the
-    /// answers.
+    /// Looks up the names of `servers`. `waker` returns wakers for the answers.
     pub(super) fn new(servers: &[CandidateOptions], waker: impl Fn() -> Waker) -> Self {
         let resolver = |server: &CandidateOptions| {
             (server.key, Resolver::new(server.addresses.clone(), waker()))
@@ -27,8 +25,7 @@ impl Resolvers {
         Self(servers.iter().map(resolver).collect())
     }
 
-    /// Looks the names of `servers` up from now on, over `uplinks`, and no others; what was found
-    /// of those that have the same names counts on.
+    /// Replaces the servers. Results for unchanged names are kept.
     pub(super) fn set_servers(
         &mut self,
         now: Instant,
@@ -54,23 +51,22 @@ impl Resolvers {
         }
     }
 
-    /// The addresses of a server found last over an uplink.
+    /// The addresses of a server last found over an uplink.
     pub(super) fn found(&self, server: &PublicKey, uplink: UplinkId) -> &[SocketAddr] {
         let of_server = self.0.iter().find(|(key, _)| key == server);
         of_server.map_or(&[], |(_, resolver)| resolver.found(uplink))
     }
 
-    /// The addresses of all servers that were found over an uplink.
     pub(super) fn all_found(&self, uplink: UplinkId) -> impl Iterator<Item = &SocketAddr> {
         self.0.iter().flat_map(move |(_, resolver)| resolver.found(uplink))
     }
 
-    /// The addresses that stand in the place of servers' names.
+    /// Literal addresses among the servers' names.
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.0.iter().flat_map(|(_, resolver)| resolver.addresses())
     }
 
-    /// What has to be known to look other names up over an uplink; `None` if it is not there.
+    /// A request for other names over an uplink; `None` if the uplink does not exist.
     pub(super) fn request(
         &mut self,
         now: Instant,
@@ -81,47 +77,38 @@ impl Resolvers {
         resolver.request(now, uplink, names)
     }
 
-    /// Whether any uplink knows any server.
     pub(super) fn has_found(&self) -> bool {
         self.0.iter().any(|(_, resolver)| resolver.has_found())
     }
 
-    /// Whether an uplink with these families may lead to a server.
     pub(super) fn may_reach(&self, ipv4: bool, ipv6: bool) -> bool {
         self.0.iter().any(|(_, resolver)| resolver.may_reach(ipv4, ipv6))
     }
 
-    /// An uplink is there, or has changed.
     pub(super) fn set_uplink(&mut self, now: Instant, uplink: &Uplink) {
         self.0.iter_mut().for_each(|(_, resolver)| resolver.set_uplink(now, uplink));
     }
 
-    /// An uplink is gone.
     pub(super) fn remove_uplink(&mut self, uplink: UplinkId) {
         self.0.iter_mut().for_each(|(_, resolver)| resolver.remove_uplink(uplink));
     }
 
-    /// Takes what routers said.
     pub(super) fn on_router_news(&mut self, now: Instant, news: &[RouterNews]) -> Changed {
         self.all(|resolver| resolver.on_router_news(now, news.to_vec()))
     }
 
-    /// Whether a session is up and answers.
     pub(super) fn set_content(&mut self, is_content: bool) {
         self.0.iter_mut().for_each(|(_, resolver)| resolver.set_content(is_content));
     }
 
-    /// When [`Resolvers::handle_timeout`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.0.iter().filter_map(|(_, resolver)| resolver.poll_timeout()).min()
     }
 
-    /// Begins the look-ups that are due.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Changed {
         self.all(|resolver| resolver.handle_timeout(now))
     }
 
-    /// Takes the answers that are there.
     pub(super) fn poll(&mut self, now: Instant) -> Changed {
         self.all(|resolver| resolver.poll(now))
     }

@@ -1,4 +1,4 @@
-//! The redundant router's role in the event loop: its sockets, which come and go with interfaces.
+//! The redundant router's role in the event loop: its sockets follow interfaces.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,24 +22,24 @@ use crate::{
     Tun, TunOptions, UdpOptions, UplinkSocket, cleanup,
 };
 
-/// Sockets that could not be opened, or whose interface is gone, are tried again this often.
+/// Retry interval of sockets that failed to open or lost their interface.
 const SOCKET_RETRY: Duration = Duration::from_secs(2);
 
 /// A socket of the router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterSocket {
-    /// The address that it is bound to.
+    /// The address to bind to.
     pub listen: SocketAddr,
-    /// The interface that it is bound to, whatever the routes say.
+    /// The interface to bind to, regardless of routes.
     pub interface: Option<String>,
 }
 
-/// What a router is started with.
+/// Options of a router.
 #[derive(Clone, Debug)]
 pub struct RouterOptions {
-    /// The tunnel's own settings; links name their sockets by their place in `sockets`.
+    /// Tunnel settings; links refer to sockets by their index in `sockets`.
     pub config: RouterConfig,
-    /// Where figures are told over HTTP, a loopback address.
+    /// Where metrics are served over HTTP, a loopback address.
     pub metrics: Option<SocketAddr>,
     /// The sockets.
     pub sockets: Vec<RouterSocket>,
@@ -54,7 +54,7 @@ pub struct RouterOptions {
 /// Runs a router until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// When the router cannot start; what it set up by then is removed.
+/// When the router cannot start. Everything it had set up is removed.
 pub fn run_router(options: RouterOptions) -> Result<(), DriverError> {
     start(options)?.run()?;
     tracing::info!("the router stops");
@@ -66,7 +66,7 @@ struct RouterRole {
     next_retry: Option<Instant>,
     repeat_limiter: RepeatLimiter,
     addresses: Vec<IpNet>,
-    // Dropped in this order.
+    // Fields are dropped in this order.
     _filters: FilterKeeper,
     routes: RouteKeeper,
 }
@@ -83,9 +83,9 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
         addresses: options.addresses.clone(),
         offload: options.tun.offload,
     })?;
-    // Its sockets are opened again when their interface returns.
+    // Sockets are reopened when their interface returns.
     let low_ports = options.sockets.iter().any(|socket| socket.listen.port() < 1024);
-    // Before the first thread: those that follow inherit it.
+    // Before the first thread starts: threads inherit the restrictions.
     privileges::restrict(&Needs { low_ports, ..Needs::default() })?;
     let mut routes = Routes::open(&instance)?;
     lead_into_tun(&mut routes, &tun, &options.into_tunnel);
@@ -114,7 +114,7 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
 }
 
 impl Role<Router> for RouterRole {
-    /// The next socket most likely has the same once more.
+    /// The next socket most likely has a copy of the same packets.
     const DELIVERS_BY_SOCKET: bool = true;
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -140,7 +140,7 @@ impl Role<Router> for RouterRole {
         self.close(driver, now, uplink);
     }
 
-    /// An interface that comes back under its old name is a new one: the socket is dead.
+    /// An interface that returns under its old name is a new one, so the socket is dead.
     fn on_interface_gone(&mut self, driver: &mut Driver<Router>, now: Instant, uplink: UplinkId) {
         let interface = &self.options[uplink.0 as usize].interface;
         if interface.is_some() {
@@ -186,10 +186,10 @@ impl Role<Router> for RouterRole {
     }
 }
 
-/// The sockets: links name them by their place in the options.
+/// Sockets are identified by their index in the options.
 impl RouterRole {
-    /// Opens all sockets. One whose interface is not there yet is waited for; what will not get
-    /// better by waiting is an error.
+    /// Opens all sockets. Missing interfaces and addresses are waited for; other failures are
+    /// errors.
     fn open_first(&mut self, driver: &mut Driver<Router>) -> Result<(), DeviceError> {
         for at in 0..self.options.len() {
             match self.open(driver, at) {
@@ -207,7 +207,7 @@ impl RouterRole {
 
     fn open(&mut self, driver: &mut Driver<Router>, at: usize) -> Result<(), DeviceError> {
         let RouterSocket { listen, interface } = &self.options[at];
-        // A link's packets come by its own interface, though the peer may be nearer by another.
+        // A link's packets arrive by its own interface, even if the route to the peer uses another.
         if let Some(interface) = interface
             && let Err(error) = self.routes.lock().loosen_reverse_path_filter(interface)
         {
@@ -240,7 +240,7 @@ impl RouterRole {
         }
     }
 
-    /// That an interface is away was told when it went.
+    /// Logs a failed retry, except for an absent interface, which was logged when it disappeared.
     fn tell_waiting(&mut self, now: Instant, at: usize, error: &DeviceError) {
         let is_away =
             matches!(error, DeviceError::NoInterface { .. } | DeviceError::AddressNotHere { .. });
@@ -278,8 +278,8 @@ fn socket_status(socket: Option<&UplinkSocket>, options: &RouterSocket) -> Socke
     }
 }
 
-/// Segments are clamped in both directions (section IV-A of the paper); what is forwarded is the
-/// machine's own routes' and firewall's affair, as on any router.
+/// MSS is clamped in both directions (section IV-A of the paper). Forwarding is left to the
+/// machine's own routes and firewall.
 fn filter_options(tun: &Tun) -> FilterOptions {
     FilterOptions {
         tun: tun.name().to_owned(),

@@ -1,4 +1,4 @@
-//! The server's role in the event loop: sessions that end here, and a device for what they bring.
+//! The server's role in the event loop: clients' sessions end here, behind one TUN device.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -30,9 +30,9 @@ use crate::status::{RoleStatus, ServerStatus, Status};
 use crate::streams::{ExitRules, Sources};
 use crate::{Clock, Event, Instance, StateFile, Tun, cleanup};
 
-/// What a server is started with.
+/// Options of a server.
 pub struct ServerOptions {
-    /// The tunnel's own settings.
+    /// Tunnel settings.
     pub config: ServerConfig,
     /// The server's key pair.
     pub identity: Arc<Identity>,
@@ -40,35 +40,35 @@ pub struct ServerOptions {
     pub peers: Vec<(PublicKey, Peer)>,
     /// The UDP address to listen on.
     pub listen: SocketAddr,
-    /// Where figures are told over HTTP, if anywhere.
+    /// Where metrics are served over HTTP, if anywhere.
     pub metrics: Option<SocketAddr>,
-    /// The inner addresses, with the length of the network that clients are in.
+    /// The inner addresses, with the prefix length of the clients' network.
     pub addresses: Vec<IpNet>,
     /// The TUN device.
     pub tun: TunSettings,
-    /// The bits of packet and connection marks that it may use.
+    /// The bits of packet and connection marks that this instance may use.
     pub marks: Marks,
-    /// Whether what clients send leaves with this machine's own address.
+    /// Whether clients' packets leave with this machine's own address (source NAT).
     pub masquerade: bool,
-    /// The connections through this machine that a client may have at a time.
+    /// Maximum number of concurrent connections of one client through this machine.
     pub client_connections: u32,
     /// Where clients may go through this server.
     pub destinations: Destinations,
-    /// Networks, besides those of `addresses`, in which members of a fleet may have addresses.
+    /// Networks beyond `addresses` in which fleet members may have addresses.
     pub accepted: Vec<IpNet>,
-    /// Where what strategies have learned is kept.
+    /// Directory of the state file that holds what strategies learned.
     pub state_directory: PathBuf,
-    /// Files that are read again later, as the configuration.
+    /// Further files that are read again later, such as the configuration.
     pub files: Vec<PathBuf>,
-    /// Reads it again, on SIGHUP; an error leaves everything as it is.
+    /// Reads the configuration again on SIGHUP. An error changes nothing.
     pub reload: Reload,
-    /// How the server takes part in a fleet, if it belongs to one.
+    /// Fleet membership, if any.
     pub fleet: Option<FleetOptions<()>>,
-    /// New connections of one client in a second, of its streams.
+    /// Maximum rate of new connections from the streams of one client, per second.
     pub connects_per_second: u32,
-    /// With streams: the ports of hosts to which plain HTTP is read along.
+    /// Destination ports whose streams are parsed as plain HTTP.
     pub http_ports: Vec<u16>,
-    /// How many threads share its clients, up to [`SHARDS_MAX`](roadweave_quic::SHARDS_MAX).
+    /// Number of threads that share the clients, up to [`SHARDS_MAX`](roadweave_quic::SHARDS_MAX).
     pub shards: u16,
 }
 
@@ -82,11 +82,8 @@ impl fmt::Debug for ServerOptions {
 }
 
 impl ServerOptions {
-    /// Sets this machine up for a server at `tun`; returns the table of its clients, and what is
-    /// held of the machine.
-    ///
-    /// # Errors
-    /// When the system refuses.
+    /// Configures this machine for a server at `tun`. Returns the table of clients, and the routes
+    /// and filters.
     pub(super) fn set_up(
         &mut self,
         instance: &Instance,
@@ -113,8 +110,7 @@ impl ServerOptions {
         Ok((Arc::new(PeerTable::from(peers)), host))
     }
 
-    /// What the far ends of its streams are like, which leave with one of `sources`, if it takes
-    /// any.
+    /// Settings of the far ends of streams; `None` if the server takes no streams.
     pub(super) fn far_ends(&self, sources: Sources) -> Option<FarEnds> {
         self.config.streams.as_ref().map(|_| FarEnds {
             rules: ExitRules {
@@ -128,7 +124,6 @@ impl ServerOptions {
         })
     }
 
-    /// What goes on beside the loop of a server that [`ServerOptions::set_up`] has prepared.
     pub(super) fn serving(
         self,
         clients: Arc<PeerTable>,
@@ -158,7 +153,7 @@ impl ServerOptions {
 /// Runs a server until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// When the server cannot start; what it set up by then is removed.
+/// When the server cannot start. Everything it had set up is removed.
 pub fn run_server(options: ServerOptions) -> Result<(), DriverError> {
     if options.shards > 1 {
         return shards::run(options);
@@ -172,7 +167,6 @@ pub fn run_server(options: ServerOptions) -> Result<(), DriverError> {
 
 struct ServerRole {
     learned: LearnedFile,
-    /// Where the streams of clients end, if the server takes some.
     far_end: Option<FarEnd>,
     serving: Serving,
 }
@@ -197,7 +191,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     let listen = socket.local_address();
     driver.add_socket(None, socket)?;
     driver.serve_metrics(metrics)?;
-    // Whoever reads this may ask by the local socket.
+    // Scripts that wait for this line may use the local socket at once.
     tracing::info!(
         %listen,
         tun = driver.edge.tun_name(),
@@ -316,7 +310,7 @@ impl Role<Server> for ServerRole {
 
 impl ServerRole {
     fn stop(&mut self, driver: &mut Driver<Server>) {
-        // Whatever the disk does, clients hear a goodbye.
+        // Say goodbye to clients before the disk writes, which may block.
         driver.node.close(driver.edge.clock.now());
         driver.flush();
         self.serving.stop();

@@ -1,8 +1,7 @@
-//! What the service manager is told (sd_notify(3)): that the program is up, that its loop turns,
-//! and in a line what it is doing.
+//! Notifies the service manager (sd_notify(3)): readiness, watchdog and a status line.
 //!
-//! The socket never waits: a service manager that stands still stops no packet. That is why it is
-//! not a library's, which would.
+//! The socket is nonblocking, unlike that of common libraries, so that a stuck service manager
+//! cannot stop packets.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -11,27 +10,26 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// The service manager that has started this program, if one wants to be told.
+/// The service manager that started this program, if it expects notifications.
 #[derive(Debug, Default)]
 pub(super) struct ServiceManager {
     socket: Option<UnixDatagram>,
-    /// The program is up, and the manager does not know it yet.
+    /// READY=1 could not be sent yet.
     owes_ready: bool,
-    /// How often it wants to hear that the program is alive.
+    /// Interval of watchdog notifications.
     watchdog: Option<Duration>,
     next_watchdog: Instant,
     next_status: Instant,
-    /// The status that it knows.
+    /// The status sent last.
     told: String,
 }
 
 impl ServiceManager {
-    /// The one that the environment names.
     pub(super) fn of_environment() -> Self {
         Self::of(|name| std::env::var(name).unwrap_or_default())
     }
 
-    /// The one that these variables name; empty are those that are not there.
+    /// From environment variables; `variable` returns an empty string for a missing one.
     fn of(variable: impl Fn(&str) -> String) -> Self {
         let socket = variable("NOTIFY_SOCKET");
         let process = variable("WATCHDOG_PID");
@@ -50,25 +48,24 @@ impl ServiceManager {
         }
     }
 
-    /// `watchdog`: after so long without a word the program counts as dead.
+    /// `watchdog` is the limit after which the manager assumes a hang; three notifications fit in
+    /// it.
     fn new(socket: UnixDatagram, watchdog: Option<Duration>) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let watchdog = watchdog.map(|limit| limit / 3);
         Ok(Self { socket: Some(socket), watchdog, ..Self::default() })
     }
 
-    /// The program does what it is for.
     pub(super) fn on_ready(&mut self) {
         self.owes_ready = !self.tell("READY=1");
     }
 
-    /// The program ends, in order.
     pub(super) fn on_stop(&mut self) {
         self.tell("STOPPING=1");
     }
 
-    /// A turn of the loop is over: notifies the watchdog, and sends the `status`, if that is due.
-    /// The watchdog is notified once `others_turned` returns `true`, and waits until then.
+    /// Called after each turn. Notifies the watchdog if due and `others_turned` returns `true`, and
+    /// sends the status if due.
     pub(super) fn handle_timeout(
         &mut self,
         now: Instant,
@@ -97,14 +94,14 @@ impl ServiceManager {
         }
     }
 
-    /// Returns whether it could be told.
+    /// Returns whether it was sent.
     fn tell(&self, state: &str) -> bool {
         let told = self.socket.as_ref().map(|socket| socket.send(state.as_bytes()));
         told.is_some_and(|told| told.is_ok())
     }
 }
 
-/// A socket to the one that listens at `address`, a path, or an abstract name after an `@`.
+/// A socket to `address`, a path or an abstract name after an `@`.
 fn connect(address: &str) -> io::Result<UnixDatagram> {
     let address = match address.strip_prefix('@') {
         Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -115,7 +112,6 @@ fn connect(address: &str) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// How often the status may change.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -147,18 +143,9 @@ mod tests {
             ours.handle_timeout(at(second), || true, || status.to_owned());
         }
         ours.on_stop();
-        assert_eq!(
-            heard(&manager),
-            [
-                "READY=1",
-                "WATCHDOG=1",
-                "STATUS=no session",
-                "WATCHDOG=1",
-                "STATUS=2 paths READY=0",
-                "WATCHDOG=1",
-                "STOPPING=1"
-            ]
-        );
+        let expected = "READY=1|WATCHDOG=1|STATUS=no session|WATCHDOG=1|\
+                        STATUS=2 paths READY=0|WATCHDOG=1|STOPPING=1";
+        assert_eq!(heard(&manager).join("|"), expected);
     }
 
     #[test]
@@ -167,7 +154,6 @@ mod tests {
         let mut notified = Vec::new();
         for second in 0..100 {
             let now = Instant::ZERO + Duration::from_secs(second);
-            // One thread stands still from the 25th second to the 75th.
             ours.handle_timeout(now, || !(25..75).contains(&second), String::new);
             if heard(&manager).contains(&"WATCHDOG=1".to_owned()) {
                 notified.push(second);

@@ -1,9 +1,9 @@
-//! What a server, a proxy and an anchor have in common: others come to them, by tables of who may.
+//! The common part of server, proxy and anchor, which accept peers by tables of keys.
 //!
 //! ```text
 //! file, fleet ─► reload: a thread ─► table of clients ─► node: sessions end, or change
 //! clock ───────► time of day ──────► the same table: keys expire
-//! node ────────► events ───────────► the log, no more often than a person can read
+//! node ────────► events ───────────► the log, rate-limited
 //! ```
 
 mod absent;
@@ -43,51 +43,43 @@ use crate::pauses::Pause;
 use crate::status::AbsentClient;
 use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions, UplinkSocket};
 
-/// How often the time of day is told to the table of clients.
+/// Interval of updating the tables' time of day.
 const TIME_OF_DAY: Duration = Duration::from_secs(1);
-/// How often the user is told that the socket fails.
+/// Interval of the error about a failing socket.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// What a server, a proxy or an anchor is started with.
+/// Options common to server, proxy and anchor.
 pub(super) struct ServingOptions<'a> {
-    /// The clients that may connect.
     pub(super) clients: Arc<PeerTable>,
-    /// The proxies that they may come through, at an anchor.
+    /// The proxies that may connect, at an anchor.
     pub(super) proxies: Option<Arc<PeerTable>>,
-    /// What was read of the file.
+    /// The reloadable settings, as read at the start.
     pub(super) of_file: ServerReload,
-    /// Reads the file again.
     pub(super) reload: Reload,
-    /// Its own inner addresses, which no member of a fleet has, with the networks that members are
-    /// in; `None` at a proxy, which has none.
+    /// Inner addresses of this node with the networks of fleet members; `None` at a proxy.
     pub(super) own: Option<Vec<IpNet>>,
-    /// What a server or an anchor holds of its machine; a proxy holds nothing.
+    /// Routes and filters of a server or an anchor; `None` at a proxy.
     pub(super) host: Option<(Host, Machine)>,
-    /// How it takes part in a fleet, if it belongs to one.
     pub(super) fleet: Option<FleetOptions<()>>,
-    /// Where the time of day is kept.
+    /// Directory of the state file that holds the time of day.
     pub(super) state_directory: PathBuf,
-    /// The name of the instance.
     pub(super) instance: &'a str,
 }
 
-/// Who may connect.
+/// The tables of peers that may connect.
 #[derive(Clone, Debug)]
 pub(super) struct Tables {
-    /// The clients.
     pub(super) clients: Arc<PeerTable>,
-    /// The proxies that they may come through, at an anchor.
+    /// The proxies that may connect, at an anchor.
     pub(super) proxies: Option<Arc<PeerTable>>,
 }
 
 impl Tables {
-    /// Calls `each` for both.
     pub(super) fn for_each(&self, each: impl FnMut(&Arc<PeerTable>)) {
         [Some(&self.clients), self.proxies.as_ref()].into_iter().flatten().for_each(each);
     }
 }
 
-/// What is the same for all that others come to.
 pub(super) struct Serving {
     reloader: Reloader,
     askers: Askers,
@@ -99,21 +91,16 @@ pub(super) struct Serving {
     presence_log: PresenceLog,
     absent: Absent,
     receive_failed: Reminder,
-    // Dropped last.
     host: Option<Host>,
 }
 
 impl Serving {
-    /// Where clients may go, as read last.
     pub(super) fn destinations(&self) -> Destinations {
         self.host.as_ref().map(Host::destinations).unwrap_or_default()
     }
 
-    /// Starts what goes on beside `driver`, before its first packet is read: who was withdrawn
-    /// meanwhile is not let in, and who is a member is.
-    ///
-    /// # Errors
-    /// When there can be no more threads or file descriptors.
+    /// Starts threads beside `driver`. Fleet members and revocations are applied before the first
+    /// packet is read.
     pub(super) fn start<N: Node + Serves>(
         driver: &mut Driver<N>,
         options: ServingOptions<'_>,
@@ -145,7 +132,7 @@ impl Serving {
         Ok(serving)
     }
 
-    /// Takes what the fleet had said before, and what came since.
+    /// Applies the fleet's state that was kept, and what arrived since.
     fn begin_in_fleet<N: Node + Serves>(&mut self, driver: &mut Driver<N>) {
         let Some(fleet) = &self.fleet else { return };
         fleet.wait_in_step();
@@ -156,25 +143,24 @@ impl Serving {
         }
     }
 
-    /// When one of its methods has something to do.
     pub(super) fn poll_timeout(&self) -> Instant {
         let fleet = self.fleet.as_ref().map(InFleet::poll_timeout);
         let others = [fleet, self.anchors.poll_timeout()].into_iter().flatten();
         others.fold(self.next_time_of_day, Instant::min)
     }
 
-    /// Looks up where anchors are, if that is due.
     pub(super) fn look_anchors_up(&mut self, node: &mut impl Serves, now: Instant) {
         self.anchors.handle_timeout(now, node);
     }
 
-    /// Keys may have expired, which the time of day tells, and sessions, which tell by themselves.
+    /// Keys may have expired during the pause, so the time of day is due at once. Sessions expire
+    /// by themselves.
     pub(super) fn on_pause(&mut self, pause: &Pause, discarded: u64) {
         tracing::warn!(discarded, "{pause}; what waited is discarded");
         self.next_time_of_day = Instant::ZERO;
     }
 
-    /// Tells the time of day, if that is due; returns whether it was.
+    /// Updates the time of day if due; returns whether it was.
     pub(super) fn tell_time_of_day(&mut self, now: Instant) -> bool {
         if now < self.next_time_of_day {
             return false;
@@ -190,28 +176,26 @@ impl Serving {
         true
     }
 
-    /// Removes the connections of clients that went some time ago.
+    /// Removes firewall connections of clients that left some time ago.
     pub(super) fn forget_long_gone(&mut self, now: Instant, node: &impl Serves) {
         let Some(host) = &self.host else { return };
         let mut gone = self.absent.take_long_gone(now);
-        // A shard may say that a client left after another has said that it joined.
+        // With shards, the event of leaving may arrive after that of joining another shard.
         gone.retain(|key| !node.has_session(key));
         host.forget(self.tables.clients.peers(), gone);
     }
 
-    /// Sends the fleet what it is to know of `node`, if that is due.
+    /// Reports the state of `node` to the fleet if due.
     pub(super) fn tell_fleet(&mut self, now: Instant, node: &impl Serves) {
         if let Some(fleet) = &mut self.fleet {
             fleet.tell(now, node, self.reloader.is_idle());
         }
     }
 
-    /// The file is to be read again.
     pub(super) fn on_hangup(&mut self) {
         self.begin_reload(true);
     }
 
-    /// Somebody asks by the local socket for the file to be read again, and waits.
     pub(super) fn on_reload(&mut self, request: LocalRequest) {
         match self.begin_reload(true) {
             Some(reading) => self.askers.add(reading, request),
@@ -219,7 +203,7 @@ impl Serving {
         }
     }
 
-    /// The fleet has said something, or the file was read again.
+    /// The fleet has news, or a reload has finished.
     pub(super) fn on_wake(&mut self, node: &mut impl Serves, now: Instant) {
         self.take_news(node, now);
         if let Some((reading, reloaded)) = self.reloader.poll() {
@@ -242,8 +226,8 @@ impl Serving {
         }
     }
 
-    /// Begins to bring the clients in line with the file, which is read again if `rereads`, and the
-    /// members of the fleet. Returns the number of that reading.
+    /// Starts an update of the tables from the file, which is read again if `rereads`, and from the
+    /// fleet. Returns the number of that reading.
     fn begin_reload(&mut self, rereads: bool) -> Option<u64> {
         let members = self.fleet.as_ref().map(InFleet::members).unwrap_or_default();
         let peers = self.tables.clients.peers();
@@ -269,7 +253,7 @@ impl Serving {
             before.map(|peer| &peer.addresses) != after.map(|peer| &peer.addresses)
         });
         let former = node.replace(now, change, proxies, &self.tables);
-        // Their sessions have ended: no packet of theirs begins a connection again.
+        // Sessions of moved clients have ended, so their packets cannot recreate the connections.
         if let Some(host) = &self.host {
             host.forget(before, moved);
         }
@@ -277,45 +261,41 @@ impl Serving {
         if let Some(fleet) = &mut self.fleet {
             fleet.set_of_file(of_file, &self.tables);
         }
-        // To let go of thousands takes a while as well.
+        // Freeing thousands of clients takes time.
         std::thread::spawn(move || drop(former));
         ReloadAnswer { ignored, refused: Vec::new() }
     }
 
-    /// The socket failed.
     pub(super) fn on_socket_failed(&mut self, now: Instant, error: &std::io::Error) {
         self.receive_failed.tell(now, error);
     }
 
-    /// Someone came or went: whether to tell it now.
+    /// Whether to log that a client joined or left.
     pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
         self.presence_log.may_tell(now, key, name)
     }
 
-    /// The clients that went, for `show`.
     pub(super) fn absent(&self, now: Instant) -> Vec<AbsentClient> {
         self.absent.status(now)
     }
 
-    /// What was discarded by the filters, if there are any.
     pub(super) fn filter_drops(&mut self) -> DropCounters {
         self.host.as_mut().map(Host::drops).unwrap_or_default()
     }
 
-    /// What `show` tells of the fleet.
     pub(super) fn fleet_status(&self, now: Instant) -> Option<crate::status::FleetStatus> {
         self.fleet.as_ref().map(|fleet| fleet.status(now))
     }
 
-    /// Waits for what is under way, and writes what is to be kept.
+    /// Waits for a running reload, and saves state.
     pub(super) fn stop(&mut self) {
         self.reloader.stop();
         self.time_of_day.write_last();
     }
 }
 
-/// Tells now and then that a socket fails. Its sessions are worth more than one failure; the next
-/// call may succeed.
+/// Limits the log of socket errors. An error does not end the daemon, since the next call may
+/// succeed.
 #[derive(Debug, Default)]
 pub(super) struct Reminder {
     next: Instant,
@@ -330,18 +310,18 @@ impl Reminder {
     }
 }
 
-/// Where `driver` listens, for a person to read.
+/// The listening address of `driver` as text.
 pub(super) fn listens_at<N: Node>(driver: &Driver<N>) -> String {
     let listen = driver.edge.sockets.get(&None).map(UplinkSocket::local_address);
     listen.map(|listen| listen.to_string()).unwrap_or_default()
 }
 
-/// The socket at `listen`; one for all addresses does without IPv6 where the kernel has none.
+/// Opens a socket at `listen`. A wildcard address falls back to IPv4 if the kernel has no IPv6.
 pub(super) fn open_socket(listen: SocketAddr) -> Result<UplinkSocket, DeviceError> {
     open_by(listen, UplinkSocket::open)
 }
 
-/// What `open` opens at `listen`, as [`open_socket`].
+/// As [`open_socket`], with another function to open.
 pub(super) fn open_by<T>(
     listen: SocketAddr,
     open: impl Fn(&UdpOptions) -> Result<T, DeviceError>,

@@ -1,4 +1,4 @@
-//! Encoders that want to be told what to do, and are: by the local socket, by HTTP.
+//! Publishes encoder targets to subscribers of the local socket and of HTTP event streams.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,20 +11,19 @@ use crate::driver::event_loop::Driver;
 use crate::driver::settings::parse;
 use crate::local::{EncoderWord, RpcError, Subscribe, Subscribers};
 
-/// What encoders were told last.
 #[derive(Debug, Default)]
 pub(super) struct Encoders {
     told: Option<(Instant, BTreeMap<String, EncoderTarget>)>,
-    /// When it was last found out what they should do.
+    /// When the targets were last computed.
     looked: Option<Instant>,
-    /// There was a turn since, too early to look again.
+    /// A turn since then came too early to compute again.
     is_skipped: bool,
-    /// One has come that was told nothing.
+    /// A new subscriber has received nothing yet.
     is_awaited: bool,
 }
 
 impl Encoders {
-    /// Tells whoever listens what has changed, as often as may be.
+    /// Publishes the targets to subscribers if they changed, at most once per [`INTERVAL_MIN`].
     pub(super) fn handle_events(&mut self, driver: &mut Driver<Client>, now: Instant) {
         let Some(subscribers) = driver.subscribers() else { return };
         if subscribers.is_empty() {
@@ -50,17 +49,14 @@ impl Encoders {
         }
     }
 
-    /// When [`Encoders::handle_events`] has something to do, if nothing happens.
+    /// When [`Encoders::handle_events`] is due if nothing else happens.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let interval = if self.is_skipped { INTERVAL_MIN } else { INTERVAL_MAX };
         self.looked.map(|at| at + interval)
     }
 }
 
-/// Answers one who wants to subscribe.
-///
-/// # Errors
-/// What is wrong with the parameters.
+/// Answers a `subscribe` request, or says which parameter is invalid.
 pub(super) fn grant(params: &Value) -> Result<Value, RpcError> {
     let subscribe: Subscribe = parse(params)?;
     let intervals = Subscribe::INTERVALS_MS;
@@ -72,7 +68,7 @@ pub(super) fn grant(params: &Value) -> Result<Value, RpcError> {
     Ok(json!({ "topic": subscribe.topic }))
 }
 
-/// A frame of 60 a second takes longer.
+/// Less than a frame at 60 fps.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
-/// Whoever hears nothing for longer may take the program for dead.
+/// Keepalive: subscribers may take longer silence for the end of the program.
 const INTERVAL_MAX: Duration = Duration::from_secs(1);

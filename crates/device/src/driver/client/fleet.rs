@@ -1,4 +1,4 @@
-//! What a box does of what its fleet says, and what it tells its fleet.
+//! Applies the fleet's news to a client, and reports the client's state to the fleet.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::driver::event_loop::Driver;
 use crate::fleet::News;
 
 impl ClientRole {
-    /// What was kept is in the options that the client was started with.
+    /// Discards the first news: the client was started with it in its options.
     pub(super) fn begin_in_fleet(&mut self) {
         if let Some(fleet) = &self.fleet {
             fleet.news();
         }
     }
 
-    /// Takes what the fleet has said since.
+    /// Applies news from the fleet.
     pub(super) fn take_news(&mut self, driver: &mut Driver<Client>, now: Instant) {
         let Some(fleet) = &self.fleet else { return };
         let News { configuration, candidates, revoked, .. } = fleet.news();
@@ -37,7 +37,7 @@ impl ClientRole {
         self.leave_revoked(driver, now, &revoked);
     }
 
-    /// Leaves proxies whose keys are withdrawn, whether or not another is left.
+    /// Leaves servers whose keys are revoked, even if none remains.
     fn leave_revoked(&mut self, driver: &mut Driver<Client>, now: Instant, revoked: &[PublicKey]) {
         let Some(left) = without(&self.options.servers, revoked) else { return };
         if !self.options.follows_fleet {
@@ -47,7 +47,7 @@ impl ClientRole {
         self.use_servers_of_fleet(driver, now, left);
     }
 
-    /// Chooses among the proxies that the fleet names, unless the file of this box names servers.
+    /// Chooses among the fleet's proxies, unless the local file names servers.
     fn use_candidates(
         &mut self,
         driver: &mut Driver<Client>,
@@ -58,7 +58,7 @@ impl ClientRole {
             return;
         }
         if servers.is_empty() {
-            // Whoever names none says nothing of those that work.
+            // An empty list does not mean that the current servers stopped working.
             return tracing::warn!("the controller names no proxy; those before stay in use");
         }
         let servers = servers.iter().map(CandidateOptions::of_fleet).collect();
@@ -86,11 +86,11 @@ impl ClientRole {
         let uplinks: Vec<Uplink> = self.steering.uplinks().cloned().collect();
         self.resolver.set_servers(now, &servers, &uplinks, || driver.waker());
         self.options.servers = servers;
-        // An uplink that led to no address of the former ones may lead to one of these.
+        // An uplink without a route to the former addresses may have one to the new.
         self.next_uplink_retry = Some(now);
     }
 
-    /// Tells the fleet over what a controller may be reached.
+    /// Passes the uplinks over which a controller may be reached to the fleet.
     pub(super) fn tell_uplinks(&mut self) {
         if let Some(fleet) = &self.fleet
             && std::mem::take(&mut self.has_other_uplinks)
@@ -100,14 +100,14 @@ impl ClientRole {
         }
     }
 
-    /// Tells the fleet with which proxy there is a session, or that there is none.
+    /// Reports the proxy of the current session, or that there is no session.
     pub(super) fn tell_session(&self, client: &Client) {
         if let Some(fleet) = &self.fleet {
             fleet.set_session(self.joined.then_some(client.server().key));
         }
     }
 
-    /// Tells the fleet whether anything comes through the session, which is given up much later.
+    /// Reports whether the session carries data; the session itself times out much later.
     pub(super) fn tell_passage(&mut self, client: &Client, now: Instant) {
         let Some(fleet) = &self.fleet else { return };
         if !self.joined || now < self.passage.next_look {
@@ -126,14 +126,13 @@ impl ClientRole {
     }
 }
 
-/// How often it is looked at what the session carries.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whether inner packets pass: lanes may be set so that a session answers and carries nothing.
+/// Detects a session that answers but carries no inner packets, because of unsuitable lanes.
 #[derive(Debug)]
 pub(super) struct DataPlaneCheck {
     next_look: Instant,
-    /// What had been carried when something left last.
+    /// The counters when a packet last left.
     last: Option<Carried>,
     is_mute: bool,
 }
@@ -145,12 +144,12 @@ impl Default for DataPlaneCheck {
 }
 
 impl DataPlaneCheck {
-    /// Other lanes are in force: what was before says nothing of them.
+    /// Forgets the counters: they were those of other lanes.
     fn begin_anew(&mut self) {
         self.last = None;
     }
 
-    /// What has been `carried` by now; `None` while no path of the session answers.
+    /// Updates with the current counters; `None` while no path of the session answers.
     fn look(&mut self, carried: Option<Carried>) {
         let last = match (carried, self.last) {
             (Some(carried), Some(last)) if carried.left == last.left => last,
@@ -165,12 +164,11 @@ impl DataPlaneCheck {
     }
 }
 
-/// Inner packets of a session.
+/// Counters of a session's inner packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Carried {
-    /// Packets that left.
     left: u64,
-    /// Packets that were too old, or for which a queue had no room.
+    /// Packets dropped because they expired or their queue was full.
     late: u64,
 }
 
@@ -186,7 +184,7 @@ impl Carried {
     }
 }
 
-/// The `servers` whose keys are not `revoked`; `None` if that is all of them.
+/// The `servers` whose keys are not `revoked`; `None` if no key is revoked.
 fn without(servers: &[CandidateOptions], revoked: &[PublicKey]) -> Option<Vec<CandidateOptions>> {
     let left: Vec<_> =
         servers.iter().filter(|server| !revoked.contains(&server.key)).cloned().collect();
@@ -210,7 +208,7 @@ mod tests {
         assert!(look(10, 4) && look(10, 4), "nothing that was sent has left since");
         assert!(!look(11, 5), "some of it leaves");
         assert!(look(11, 6));
-        // Another session counts anew.
+        // The counters of another session start at zero.
         assert!(!look(0, 0));
         assert!(look(0, 1));
         passage.begin_anew();
@@ -218,7 +216,7 @@ mod tests {
         assert!(!passage.is_mute, "other lanes");
         passage.look(None);
         assert!(passage.is_mute);
-        // What was lost in a tunnel is not the lanes' doing.
+        // Losses during an outage are not the fault of the lanes.
         passage.look(Some(Carried { left: 0, late: 9 }));
         assert!(!passage.is_mute);
     }
@@ -240,7 +238,7 @@ mod tests {
         assert_eq!(without(&[server(2)], &revoked), None);
         assert_eq!(without(&[server(1), server(2)], &revoked), Some(vec![server(2)]));
         assert_eq!(without(&[server(1)], &revoked), Some(Vec::new()));
-        // There is no client without a server: nobody has the key of the one that is left.
+        // With no server left, a placeholder with the client's own key takes its place.
         let own = identity(9);
         let nobody = candidates(&[], &own);
         assert_eq!((nobody.len(), nobody[0].key), (1, own.public_key()));

@@ -1,4 +1,4 @@
-//! What modems tell, by the local socket, and what it says about who is tried first.
+//! Modem facts from the local socket, and the rank of an uplink's technology.
 
 use roadweave_proto::{Instant, UplinkTraits};
 use roadweave_tunnel::Client;
@@ -10,7 +10,7 @@ use crate::local::{RpcError, TellModem};
 use crate::technology::hardware;
 
 impl ClientRole {
-    /// Keeps what was told of a modem, if its interface is an uplink.
+    /// Stores facts about a modem if its interface is an uplink.
     pub(super) fn tell_modem(
         &mut self,
         client: &mut Client,
@@ -23,26 +23,25 @@ impl ClientRole {
         if is_told {
             self.forget_modems(client, now);
             self.modems.tell(now, uplink.clone(), facts);
-            // It may be by its SIM.
+            // A policy may match the SIM.
             self.apply_policy(client, &uplink);
         }
         Ok(json!({ "told": is_told }))
     }
 
-    /// What nobody tells any more counts no more.
+    /// Drops facts that were not refreshed in time.
     pub(super) fn forget_modems(&mut self, client: &mut Client, now: Instant) {
         for uplink in self.modems.forget(now) {
             self.apply_rank(client, &uplink);
         }
     }
 
-    /// Lets an uplink be tried before others or behind them, by what is known of its technology.
-    /// That is a hint for beginnings: where a round trip is measured it says nothing.
+    /// Sets the order in which an uplink is tried, by its technology. It is a hint for the start:
+    /// measured round trips override it.
     pub(super) fn apply_rank(&self, client: &mut Client, uplink: &str) {
         client.set_rank(uplink, self.rank_of(uplink));
     }
 
-    /// Where an uplink stands in the order of technologies.
     pub(super) fn rank_of(&self, uplink: &str) -> u8 {
         let hardware = hardware(uplink);
         self.rank(&self.traits_of(uplink, &hardware))

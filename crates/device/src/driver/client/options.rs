@@ -1,4 +1,4 @@
-//! What a client is started with, and what of it may change while it runs.
+//! Options of a client, and the part of them that a reload may change.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -19,43 +19,43 @@ use crate::fleet::FleetOptions;
 use crate::streams::EntranceSettings;
 use crate::{Excluded, RouteSettings, Technologies, UplinkNeighbours};
 
-/// What of the configuration may change while the client runs.
+/// The part of the configuration that may change while the client runs.
 #[derive(Clone, Debug)]
 pub struct ClientReload {
     /// The lanes of the uplink direction.
     pub lanes: Vec<LaneConfig>,
     /// How uplinks may be used.
     pub policies: Vec<(UplinkMatch, UplinkPolicy)>,
-    /// Which uplinks are tried first.
+    /// The order in which uplinks are tried.
     pub technologies: Technologies,
     /// Which interfaces are uplinks.
     pub uplinks: UplinkSelector,
-    /// The page by which an uplink shows that its network is open, if one is to be asked.
+    /// The page that is requested to detect captive portals; `None` disables the check.
     pub portal_probe: Option<ProbeUrl>,
-    /// What leaves outside the tunnel though it belongs into it.
+    /// Traffic that leaves outside the tunnel though its destination is routed into it.
     pub excluded: Excluded,
 }
 
 /// A server that a client may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CandidateOptions {
-    /// Its addresses, tried in turn. Names are looked up over each uplink, and again while the
+    /// Its addresses, tried in turn. Host names are looked up over each uplink, and again while the
     /// server does not answer.
     pub addresses: Vec<ServerName>,
     /// Its public key.
     pub key: PublicKey,
-    /// What a person calls it.
+    /// Its display name.
     pub name: String,
-    /// The site of the server: what fails together.
+    /// The failure domain of the server.
     pub site: String,
-    /// The round trip from it to where inner packets leave.
+    /// The round trip from the server to where inner packets leave.
     pub to_anchor: Duration,
-    /// Whether the server should be chosen only when no other is there.
+    /// Whether the server is chosen only if no other is available.
     pub last_resort: bool,
 }
 
 impl CandidateOptions {
-    /// A proxy that the fleet names.
+    /// Converts a proxy that the fleet names.
     pub fn of_fleet(server: &VerifiedServer) -> Self {
         Self {
             addresses: server.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
@@ -68,68 +68,66 @@ impl CandidateOptions {
     }
 }
 
-/// Which connections of the LAN go as streams.
+/// How LAN connections are carried as streams.
 #[derive(Clone, Debug)]
 pub struct LanStreamsOptions {
     /// How streams are carried.
     pub config: StreamsConfig,
-    /// Where applications come in.
+    /// The listeners for applications.
     pub entrance: EntranceSettings,
-    /// Which connections end at this box without having asked for it, if any may.
+    /// Which connections are intercepted transparently, if any.
     pub split: Option<SplitRules>,
 }
 
-/// Reads the client's configuration again.
 pub type ReloadClient = Box<dyn FnMut() -> Result<Reread<ClientReload>, String>>;
 
-/// What a client is started with.
+/// Options of a client.
 pub struct ClientOptions {
-    /// Its own name, for the server's logs.
+    /// The client's name, for the server's logs.
     pub name: String,
-    /// Where figures are told over HTTP, a loopback address.
+    /// Where metrics are served over HTTP, a loopback address.
     pub metrics: Option<SocketAddr>,
-    /// The servers to choose from, the first is tried first; at least one, unless the fleet is to
-    /// name them.
+    /// The servers to choose from, the first is tried first. Empty only if the fleet names them.
     pub servers: Vec<CandidateOptions>,
     /// The client's key pair.
     pub identity: Arc<Identity>,
-    /// The transport.
+    /// Transport settings.
     pub transport: TransportConfig,
     /// The lanes of the uplink direction.
     pub lanes: Vec<LaneConfig>,
-    /// Which connections of the LAN go as streams, if any does.
+    /// How LAN connections are carried as streams, if at all.
     pub streams: Option<LanStreamsOptions>,
-    /// The most bytes that the session may hold.
+    /// Memory limit of the session, bytes.
     pub memory_max: usize,
     /// The TUN device.
     pub tun: TunSettings,
-    /// The bits of packet and connection marks that it may use.
+    /// The bits of packet and connection marks that this instance may use.
     pub marks: Marks,
-    /// What goes into the tunnel, and what is refused.
+    /// What is routed into the tunnel, and what is blocked.
     pub routes: ClientRouteOptions,
-    /// Whether what comes from behind this box gets the client's inner address.
+    /// Whether packets from behind this box get the client's inner address (source NAT).
     pub masquerade: bool,
-    /// The resolvers of the machine for the time of a session; none: those that it has.
+    /// DNS resolvers of the machine during a session; empty to keep the machine's own.
     pub dns: Vec<IpAddr>,
     /// Which interfaces are uplinks.
     pub uplinks: UplinkSelector,
-    /// The page by which an uplink shows that its network is open; none: nothing is asked.
+    /// The page that is requested to detect captive portals; `None` disables the check.
     pub portal_probe: Option<ProbeUrl>,
     /// Whether this box forwards from one uplink to another.
     pub forward_between_uplinks: bool,
-    /// How uplinks may be used: the first that fits counts.
+    /// Policies of uplinks; the first match counts.
     pub policies: Vec<(UplinkMatch, UplinkPolicy)>,
-    /// Which uplinks are tried first.
+    /// The order in which uplinks are tried.
     pub technologies: Technologies,
-    /// Where what strategies have learned is kept, and what metered uplinks have carried.
+    /// Directory of the state files: what strategies learned, and the usage of metered uplinks.
     pub state_directory: PathBuf,
-    /// Reads lanes, policies and uplinks again, on SIGHUP; an error leaves everything as it is.
+    /// Reads lanes, policies and uplinks again on SIGHUP. An error changes nothing.
     pub reload: ReloadClient,
-    /// Files that are read again later, as the configuration.
+    /// Further files that are read again later, such as the configuration.
     pub files: Vec<PathBuf>,
-    /// How the client takes part in a fleet, if it belongs to one.
+    /// Fleet membership, if any.
     pub fleet: Option<FleetOptions<ClientReload>>,
-    /// Whether the servers are those that the fleet names.
+    /// Whether the fleet names the servers.
     pub follows_fleet: bool,
 }
 
@@ -143,20 +141,20 @@ impl fmt::Debug for ClientOptions {
     }
 }
 
-/// What of a client's traffic goes where.
+/// The routes of a client.
 #[derive(Clone, Debug)]
 pub struct ClientRouteOptions {
     /// Destinations that are routed into the tunnel.
     pub into_tunnel: Vec<IpNet>,
-    /// What leaves outside it all the same.
+    /// What leaves outside the tunnel though it is within `into_tunnel`.
     pub excluded: Excluded,
-    /// Whether packets for the tunnel are refused before the first session.
+    /// Whether packets for the tunnel are blocked before the first session.
     pub closed_before_join: bool,
-    /// Whether packets for the tunnel stay refused after an ordered stop.
+    /// Whether packets for the tunnel stay blocked after an ordered stop.
     pub kill_switch: bool,
-    /// What of the private networks of the uplinks' own addresses is reached outside the tunnel.
+    /// Which private networks of the uplinks' own addresses are reached outside the tunnel.
     pub uplink_neighbours: UplinkNeighbours,
-    /// What a server may grant: addresses, and prefixes that hold its own inner addresses.
+    /// What a server may grant: addresses, and prefixes that contain its inner addresses.
     pub accept: Vec<IpNet>,
 }
 

@@ -1,5 +1,5 @@
-//! What is said of uplinks by the local socket: it counts until the client is started anew, and
-//! comes before what the configuration says.
+//! Settings of uplinks from the local socket. They override the configuration until the client
+//! restarts.
 
 use std::collections::BTreeMap;
 
@@ -13,36 +13,33 @@ use crate::driver::event_loop::Driver;
 use crate::driver::settings;
 use crate::local::{RpcError, SetAnswer, SetUplink};
 
-/// What was said, by the uplink's name.
+/// Overrides by uplink name.
 #[derive(Debug, Default)]
 pub(super) struct Overrides(BTreeMap<String, Override>);
 
-/// What was said of one uplink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Override {
     is_paused: bool,
     priority: Option<Priority>,
     weight: Option<u8>,
-    /// Thousands of bits per second; 0: no limit.
+    /// kbit/s; 0: no limit.
     rate_limit_kbps: Option<u64>,
-    /// Megabytes; 0: no cap.
+    /// Megabytes; 0: no cap. Also for `daily_cap_mb`.
     monthly_cap_mb: Option<u64>,
     daily_cap_mb: Option<u64>,
 }
 
 impl Overrides {
-    /// Whether nothing is to go by this uplink.
     pub(super) fn is_paused(&self, uplink: &str) -> bool {
         self.0.get(uplink).is_some_and(|it| it.is_paused)
     }
 
-    /// The uplinks by which nothing is to go.
     pub(super) fn paused(&self) -> Vec<String> {
         let paused = self.0.iter().filter(|(_, it)| it.is_paused);
         paused.map(|(name, _)| name.clone()).collect()
     }
 
-    /// How an uplink may be used for which the configuration says `policy`.
+    /// Applies the uplink's override to the configured `policy`.
     pub(super) fn over(&self, uplink: &str, policy: UplinkPolicy) -> UplinkPolicy {
         let Some(said) = self.0.get(uplink) else { return policy };
         let UplinkPolicy { policy, caps } = policy;
@@ -66,7 +63,7 @@ impl Overrides {
         UplinkPolicy { policy: Policy { priority, weight, rate_max, ..policy }, caps }
     }
 
-    /// Whether some uplink has a cap by what was said.
+    /// Whether an override sets a cap.
     pub(super) fn have_caps(&self) -> bool {
         let caps = self.0.values().flat_map(|it| [it.monthly_cap_mb, it.daily_cap_mb]);
         caps.flatten().any(|megabytes| megabytes > 0)
@@ -90,7 +87,7 @@ impl Overrides {
 }
 
 impl ClientRole {
-    /// Uses an uplink otherwise from now on.
+    /// Handles `set_uplink`.
     pub(super) fn set_uplink(
         &mut self,
         driver: &mut Driver<Client>,
@@ -149,8 +146,8 @@ impl ClientRole {
     }
 }
 
-/// Whether nothing would go out without `uplink`: no other has a path that can be used, or a socket
-/// as long as there is no session.
+/// Whether pausing `uplink` would leave no other usable path, or no other open socket while there
+/// is no session.
 fn is_last(driver: &Driver<Client>, uplinks: &[Uplink], uplink: Option<&Uplink>) -> bool {
     let Some(uplink) = uplink else { return false };
     let carrying: Vec<String> = match driver.node.status() {
@@ -169,9 +166,8 @@ fn is_last(driver: &Driver<Client>, uplinks: &[Uplink], uplink: Option<&Uplink>)
     carrying.contains(&uplink.name) && carrying.iter().all(|name| *name == uplink.name)
 }
 
-/// The largest cap.
 const CAP_MB_MAX: u64 = 1_000_000_000;
-/// Of how many uplinks something may be said: names are for free.
+/// Bounds the map: callers may name uplinks that do not exist.
 const NAMES_MAX: usize = 64;
 
 #[cfg(test)]
@@ -180,6 +176,10 @@ mod tests {
 
     fn change(uplink: &str) -> SetUplink {
         SetUplink { uplink: uplink.to_owned(), ..SetUplink::default() }
+    }
+
+    fn set(overrides: &mut Overrides, change: SetUplink) {
+        overrides.set(&change).expect("room");
     }
 
     #[test]
@@ -194,31 +194,26 @@ mod tests {
         };
         let caps = Caps { monthly_bytes: Some(5), ..Caps::default() };
         let policy = UplinkPolicy { policy, caps };
-        assert_eq!(overrides.over("wwan0", policy), policy);
-        overrides.set(&SetUplink { weight: Some(9), ..change("wwan0") }).expect("room");
-        let first = Priority::Backup;
-        overrides.set(&SetUplink { priority: Some(first), ..change("wwan0") }).expect("room");
-        let expected =
-            UplinkPolicy { policy: Policy { priority: first, weight: 9, ..policy.policy }, caps };
+        set(&mut overrides, SetUplink { weight: Some(9), ..change("wwan0") });
+        set(&mut overrides, SetUplink { priority: Some(Priority::Backup), ..change("wwan0") });
+        let changed = Policy { priority: Priority::Backup, weight: 9, ..policy.policy };
+        let expected = UplinkPolicy { policy: changed, caps };
         assert_eq!(overrides.over("wwan0", policy), expected);
         assert_eq!(overrides.over("wwan1", policy), policy);
         assert!(!overrides.have_caps());
-        let capped =
-            SetUplink { monthly_cap_mb: Some(0), daily_cap_mb: Some(2), ..change("wwan0") };
-        overrides.set(&capped).expect("room");
+        let (monthly_cap_mb, daily_cap_mb) = (Some(0), Some(2));
+        set(&mut overrides, SetUplink { monthly_cap_mb, daily_cap_mb, ..change("wwan0") });
         let caps = Caps { daily_bytes: Some(2_000_000), monthly_bytes: None, ..caps };
         assert_eq!(overrides.over("wwan0", policy), UplinkPolicy { caps, ..expected });
         assert!(overrides.have_caps());
-        let rate_after = |overrides: &mut Overrides, kilobits| {
-            let change = SetUplink { rate_limit_kbps: Some(kilobits), ..change("wwan0") };
-            overrides.set(&change).expect("room");
-            overrides.over("wwan0", policy).policy.rate_max
-        };
-        assert_eq!(rate_after(&mut overrides, 2_500), Some(Rate::from_kbps(2_500)));
-        assert_eq!(rate_after(&mut overrides, 0), None);
-        overrides.set(&SetUplink { paused: Some(true), ..change("wwan1") }).expect("room");
+        for (kilobits, rate_max) in [(2_500, Some(Rate::from_kbps(2_500))), (0, None)] {
+            let rate_limit_kbps = Some(kilobits);
+            set(&mut overrides, SetUplink { rate_limit_kbps, ..change("wwan0") });
+            assert_eq!(overrides.over("wwan0", policy).policy.rate_max, rate_max);
+        }
+        set(&mut overrides, SetUplink { paused: Some(true), ..change("wwan1") });
         assert_eq!(overrides.paused(), ["wwan1"]);
-        overrides.set(&SetUplink { paused: Some(false), ..change("wwan1") }).expect("room");
+        set(&mut overrides, SetUplink { paused: Some(false), ..change("wwan1") });
         assert!(!overrides.is_paused("wwan1"));
     }
 
@@ -230,8 +225,7 @@ mod tests {
         let said = (0..1_000).filter(|number| overrides.set(&paused(*number)).is_ok());
         assert_eq!(said.count(), NAMES_MAX);
         assert!(overrides.set(&paused(1)).is_ok(), "it has room already");
-        let resumed = SetUplink { paused: Some(false), ..change("u1") };
-        overrides.set(&resumed).expect("room");
+        set(&mut overrides, SetUplink { paused: Some(false), ..change("u1") });
         assert!(overrides.set(&paused(1_001)).is_ok(), "of u1 nothing is said any more");
     }
 }

@@ -1,4 +1,4 @@
-//! When an uplink is asked whether its network wants somebody to log in.
+//! Captive portal detection: when an uplink's network is probed for a login page.
 //!
 //! ```text
 //! uplink is up ─► 1 s ─► its path is validated? ─► no: thread, portal::run ─► Client::set_portal
@@ -6,8 +6,7 @@
 //!                   └─ 10 s ◄──────┴─ 10 s, doubling to 5 min ◄────┘
 //! ```
 //!
-//! An uplink that works sends no probe at all: what is validated is open. Each has one thread at
-//! most, whose answer counts for it alone.
+//! An uplink with a validated path is not probed. Each uplink has one thread at most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,49 +23,46 @@ use crate::lookup::Request;
 use crate::portal::{self, Finding};
 use crate::{Uplink, Waker};
 
-/// How long an uplink that has come may take to reach the server before it is asked.
+/// How long a new uplink may take to reach the server before it is probed.
 const GRACE: Duration = Duration::from_secs(1);
-/// How soon an uplink is asked, or looked at, again.
+/// The first interval between probes, and the interval of checking a validated path.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The longest time until the next question.
+/// The longest interval between probes.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// Threads at once, of all uplinks.
+/// Limit of concurrent threads of all uplinks.
 const THREADS_MAX: usize = 32;
 
-/// What is asked over which uplink.
+/// The probes of all uplinks.
 #[derive(Debug)]
 pub(super) struct Portals {
-    /// The page; nothing is asked where there is none.
+    /// The page to request; `None` disables probes.
     url: Option<ProbeUrl>,
     waker: Waker,
     sender: Sender<(UplinkId, Finding)>,
     findings: Receiver<(UplinkId, Finding)>,
     uplinks: BTreeMap<UplinkId, OfUplink>,
-    /// The uplinks whose threads have not answered yet.
+    /// Uplinks whose thread has not answered yet.
     threads: BTreeSet<UplinkId>,
 }
 
-/// Where the questions over one uplink stand.
 #[derive(Debug)]
 struct OfUplink {
     index: u32,
     addresses: Vec<IpNet>,
     due: Instant,
     pause: Duration,
-    /// The thread that asks gives up when this is gone; none: nobody waits for an answer.
+    /// Dropping it cancels the thread; `None` if no answer is expected.
     interest: Option<Arc<()>>,
 }
 
 impl Portals {
-    /// Asks for `url`; `waker` wakes the loop for the answers.
     pub(super) fn new(url: Option<ProbeUrl>, waker: Waker) -> Self {
         let (sender, findings) = channel();
         let (uplinks, threads) = (BTreeMap::new(), BTreeSet::new());
         Self { url, waker, sender, findings, uplinks, threads }
     }
 
-    /// Asks for another page from now on, or for none; what is being asked counts for nothing then.
-    /// Returns whether it is another.
+    /// Sets the page. Probes under way are cancelled. Returns whether the page changed.
     pub(super) fn set_url(&mut self, now: Instant, url: Option<ProbeUrl>) -> bool {
         if self.url == url {
             return false;
@@ -78,8 +74,7 @@ impl Portals {
         true
     }
 
-    /// An uplink is there, or has changed. Returns whether it is in another network than before, of
-    /// which nothing is known.
+    /// Adds or updates an uplink. Returns whether it is in another network, whose state is unknown.
     pub(super) fn set_uplink(&mut self, now: Instant, uplink: &Uplink) -> bool {
         let known = self.uplinks.get(&uplink.id);
         if known.is_some_and(|of| of.index == uplink.index && of.addresses == uplink.addresses) {
@@ -96,14 +91,12 @@ impl Portals {
         true
     }
 
-    /// An uplink is gone.
     pub(super) fn remove_uplink(&mut self, uplink: UplinkId) {
         self.uplinks.remove(&uplink);
     }
 
-    /// When an uplink is to be looked at.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        // The end of a thread wakes the loop.
+        // A thread that ends wakes the loop.
         if self.url.is_none() || self.threads.len() >= THREADS_MAX {
             return None;
         }
@@ -111,7 +104,6 @@ impl Portals {
         idle.map(|(_, of)| of.due).min()
     }
 
-    /// The uplinks that are to be looked at now.
     fn due(&self, now: Instant) -> Vec<UplinkId> {
         if self.poll_timeout().is_none_or(|due| due > now) {
             return Vec::new();
@@ -121,14 +113,13 @@ impl Portals {
         self.uplinks.iter().filter(is_due).map(|(id, _)| *id).collect()
     }
 
-    /// An uplink need not be asked now.
     fn rest(&mut self, now: Instant, id: UplinkId) {
         if let Some(of) = self.uplinks.get_mut(&id) {
             (of.due, of.pause) = (now + PAUSE, PAUSE);
         }
     }
 
-    /// Asks over an uplink, with what has to be known to look the page's host up.
+    /// Starts a probe over an uplink; `request` holds what the lookup of the page's host needs.
     fn ask(&mut self, now: Instant, id: UplinkId, request: Request) {
         let (Some(url), Some(of)) = (self.url.clone(), self.uplinks.get_mut(&id)) else { return };
         (of.due, of.pause) = (now + of.pause, (of.pause * 2).min(PAUSE_MAX));
@@ -140,7 +131,6 @@ impl Portals {
         of.interest = Some(interest);
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let thread = std::thread::Builder::new().name("portal".into()).spawn(move || {
-            // The loop may have ended meanwhile.
             let _ = sender.send((id, portal::run(&url, request, &weak)));
             waker.wake();
         });
@@ -150,15 +140,15 @@ impl Portals {
         }
     }
 
-    /// What was found, of those that are in the network that was asked.
+    /// Takes the findings that are about an uplink's current network.
     fn poll(&mut self, now: Instant) -> Vec<(UplinkId, Finding)> {
         let mut found = Vec::new();
         while let Ok((id, finding)) = self.findings.try_recv() {
             self.threads.remove(&id);
             let Some(of) = self.uplinks.get_mut(&id) else { continue };
-            // Else it is that of another network.
+            // Otherwise the answer is about another network.
             if of.interest.take().is_some() {
-                // However long it took, the pause is one.
+                // A full pause follows, however long the probe took.
                 of.due = of.due.max(now + PAUSE);
                 found.push((id, finding));
             }
@@ -168,7 +158,7 @@ impl Portals {
 }
 
 impl ClientRole {
-    /// Asks over the uplinks that do not reach the server, where it is time to.
+    /// Probes the uplinks that are due and do not reach the server.
     pub(super) fn ask_for_portals(&mut self, driver: &Driver<Client>, now: Instant) {
         for id in self.portals.due(now) {
             let name = self.portals.url.as_ref().map(|url| url.server().clone());
@@ -183,7 +173,7 @@ impl ClientRole {
         }
     }
 
-    /// Another page is to be asked for: what the one before has said counts no more.
+    /// Sets the page to probe; a change discards earlier findings.
     pub(super) fn set_portal_probe(
         &mut self,
         client: &mut Client,
@@ -196,7 +186,7 @@ impl ClientRole {
         }
     }
 
-    /// Takes what was found.
+    /// Applies findings.
     pub(super) fn take_portals(&mut self, client: &mut Client, now: Instant) {
         for (uplink, finding) in self.portals.poll(now) {
             tracing::debug!(uplink = uplink.0, ?finding, "asked whether somebody has to log in");
@@ -237,13 +227,13 @@ mod tests {
         Portals::new(url, Waker::new().expect("a waker"))
     }
 
-    /// When questions fall due of an uplink that is asked in vain, milliseconds.
+    /// Due times of an uplink whose probes fail, in milliseconds.
     fn asked(portals: &mut Portals, until: u64) -> Vec<u64> {
         let mut times = Vec::new();
         while let Some(due) = portals.poll_timeout().filter(|due| *due < at(until)) {
             for id in portals.due(due) {
                 times.push(due.since(Instant::ZERO).as_millis() as u64);
-                // As `ask` does, without a thread.
+                // As in `ask`, but without a thread.
                 let of = portals.uplinks.get_mut(&id).expect("it is there");
                 (of.due, of.pause) = (due + of.pause, (of.pause * 2).min(PAUSE_MAX));
             }
@@ -295,8 +285,8 @@ mod tests {
         let mut portals = portals(Some("http://probe.example/"));
         portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24"));
         let wait = |portals: &mut Portals| {
-            portals.uplinks.get_mut(&UplinkId(1)).expect("it is there").interest =
-                Some(Arc::new(()));
+            let of = portals.uplinks.get_mut(&UplinkId(1)).expect("it is there");
+            of.interest = Some(Arc::new(()));
         };
         wait(&mut portals);
         portals.set_uplink(at(5), &uplink(3, "10.9.0.2/24"));

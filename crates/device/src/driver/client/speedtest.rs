@@ -1,4 +1,4 @@
-//! A speed test that a caller of the local socket asks for.
+//! Speed tests that a caller of the local socket requests.
 
 use std::time::Duration;
 
@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use crate::driver::settings;
 use crate::local::{BeginSpeedtest, RpcError};
 
-/// Begins one.
 pub(super) fn begin(client: &mut Client, now: Instant, params: &Value) -> Result<Value, RpcError> {
     let BeginSpeedtest { uplinks, duration_ms, bytes_max, metered } = settings::parse(params)?;
     let duration = Duration::from_millis(duration_ms);
@@ -20,7 +19,7 @@ pub(super) fn begin(client: &mut Client, now: Instant, params: &Value) -> Result
     Ok(json!(true))
 }
 
-/// How the last one goes, or has gone.
+/// The report of the running or last speed test.
 pub(super) fn report(client: &mut Client, now: Instant) -> Result<Value, RpcError> {
     let report = client.speedtest(now);
     report.map(|report| json!(report)).ok_or_else(|| RpcError::invalid_params("there was no test"))

@@ -1,13 +1,12 @@
-//! The connections of the LAN that end at this box without having been told to: what leads them to
-//! the entrance.
+//! Redirects transparently intercepted LAN connections to the entrance.
 //!
 //! ```text
 //! interfaces inside ─► routes: what is marked is this machine's ─► table: what is marked
 //! ```
 //!
-//! Nothing is marked before it is led here. Whether connections are taken is the entrance's to say,
-//! by its listeners; what fails here leaves them to the tunnel. So does what is handed over and
-//! does not come in: the applications that wait for it get through when they ask again.
+//! Marks are set only once routes lead marked packets to this machine. The entrance's listeners
+//! decide whether connections are taken. On a failure, connections use the tunnel unsplit; so do
+//! redirected connections that never arrive, once the application retries.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,25 +18,25 @@ use crate::filter::Turn;
 use crate::filter::split::{self, SplitRules, SplitTable};
 use crate::{DeviceError, Excluded, Instance, Interface, Waker};
 
-/// What leads connections to the entrance, kept so while the client runs.
+/// Keeps the redirection in place while the client runs.
 pub(super) struct Split {
     table: SplitTable,
     inside: Vec<Interface>,
-    /// Routes lead here what is marked.
+    /// Routes lead marked packets to this machine.
     is_led: bool,
     next_look: Instant,
-    /// How many were handed over and had not come in at the last look.
+    /// Number of redirected connections that had not arrived at the last look.
     astray: u64,
-    /// What follows of that.
+    /// The failure text for that case.
     astray_text: String,
-    /// None is led here before, since they did not come in.
+    /// Nothing is redirected until then, because redirected connections did not arrive.
     rests_until: Option<Instant>,
-    /// Why it is not as it should be, if so.
+    /// Why the redirection is not in place.
     failure: Option<String>,
 }
 
 impl Split {
-    /// Leads nothing yet; `listeners` are the entrance's.
+    /// Redirects nothing yet; `listeners` are the entrance's.
     pub(super) fn new(
         instance: &Instance,
         tun: &str,
@@ -58,7 +57,7 @@ impl Split {
         }
     }
 
-    /// Connections come by these interfaces from now on.
+    /// Sets the interfaces whose connections are redirected.
     pub(super) fn set_inside(&mut self, steering: &mut Steering, now: Instant, to: &[Interface]) {
         if self.inside != to {
             to.clone_into(&mut self.inside);
@@ -66,7 +65,7 @@ impl Split {
         }
     }
 
-    /// What leaves outside the tunnel is not led here from now on.
+    /// Excludes traffic that leaves outside the tunnel from redirection.
     pub(super) fn set_excluded(
         &mut self,
         steering: &mut Steering,
@@ -79,12 +78,11 @@ impl Split {
         }
     }
 
-    /// When [`Split::handle_timeout`] has something to do.
     pub(super) fn poll_timeout(&self) -> Instant {
         self.table.poll_timeout().map_or(self.next_look, |at| at.min(self.next_look))
     }
 
-    /// Looks from time to time whether all is as it should be, and mends what is not.
+    /// Checks routes and table periodically, and repairs them.
     pub(super) fn handle_timeout(&mut self, steering: &mut Steering, now: Instant) {
         if self.next_look <= now {
             self.look(steering, now);
@@ -93,12 +91,11 @@ impl Split {
         }
     }
 
-    /// Whether connections are led as was last set, or cannot be.
+    /// Whether the last settings are in place, or have failed.
     pub(super) fn is_settled(&self) -> bool {
         self.inside.is_empty() || self.failure.is_some() || self.table.is_in_place()
     }
 
-    /// Why connections are not led to the entrance, if they are not.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
@@ -108,7 +105,7 @@ impl Split {
         if self.goes_astray(now) {
             return;
         }
-        // Nothing is marked before routes lead it here.
+        // Routes come before marks.
         let led = steering.take_split(self.inside.iter().map(|it| it.name.clone()).collect());
         self.is_led = led.is_ok();
         match led {
@@ -141,14 +138,14 @@ impl Split {
         self.failure = Some(text);
     }
 
-    /// Whether what is handed over does not come in, or did not a while ago. A single one may be
-    /// under way.
+    /// Whether redirected connections do not arrive, or did not a while ago. A single missing one
+    /// may still be on its way.
     fn goes_astray(&mut self, now: Instant) -> bool {
         if self.rests_until.is_some_and(|until| now < until) {
             return true;
         }
         self.rests_until = None;
-        // What cannot be read now is at the next look.
+        // If the counter cannot be read, the next look reads it.
         let astray = self.table.astray().unwrap_or(self.astray);
         let more = astray.saturating_sub(std::mem::replace(&mut self.astray, astray));
         if more < 2 {
@@ -161,7 +158,7 @@ impl Split {
     }
 }
 
-/// Removes what an earlier run has left that split connections.
+/// Removes the table that an earlier run left.
 pub(super) fn remove_left(instance: &Instance) {
     match split::remove_left(instance) {
         Ok(()) | Err(DeviceError::Unavailable { .. }) => {}
@@ -177,7 +174,7 @@ fn astray_text(marks: Marks) -> String {
     )
 }
 
-/// How long nothing is led here after that.
+/// Pause of the redirection after connections did not arrive.
 const REST: Duration = Duration::from_secs(600);
-/// How often it is looked at whether all is as it should be.
+/// Interval of checking routes and table.
 const LOOK: Duration = Duration::from_secs(4);

@@ -1,4 +1,4 @@
-//! What goes as streams of a box's LAN: what joins it with the tunnel.
+//! Joins the streams of a box's LAN with the tunnel.
 
 use roadweave_proto::Instant;
 use roadweave_stream::{Config, Side, Streams};
@@ -13,21 +13,21 @@ use crate::status::{SplitStatus, StreamsStatus};
 use crate::streams::{Entrance, EntranceSettings, EventStreams, LOOPBACK, PlayerTold};
 use crate::{DeviceError, Excluded, Instance, Interface};
 
-/// Where connections come in, and whose streams they go by.
+/// Listeners for LAN connections, and the session whose streams carry them.
 pub(super) struct LanStreams {
     entrance: Entrance,
     event_streams: EventStreams,
     owner: Option<StreamsOwner>,
-    /// Where there is no server that takes streams: none can be opened here.
+    /// Stands in if no server takes streams; none can be opened on it.
     nowhere: Streams,
-    /// What leads connections here that ask for nothing, if any may come.
+    /// Transparent redirection of connections, if configured.
     split: Option<Split>,
-    /// The session answers.
+    /// The session responds.
     is_up: bool,
 }
 
 impl LanStreams {
-    /// Takes callers from now on.
+    /// Opens the listeners.
     ///
     /// # Errors
     /// When the poller refuses.
@@ -49,7 +49,7 @@ impl LanStreams {
         Ok(Self { entrance, event_streams, owner: None, nowhere, split, is_up: false })
     }
 
-    /// The interfaces that lead to the LAN from now on; this machine itself is of it.
+    /// Sets the interfaces that lead to the LAN. Loopback is added.
     pub(super) fn set_inside(
         &mut self,
         steering: &mut Steering,
@@ -63,7 +63,7 @@ impl LanStreams {
         }
     }
 
-    /// Something else leaves outside the tunnel, and does not end here.
+    /// Excludes traffic that leaves outside the tunnel from redirection.
     pub(super) fn set_excluded(
         &mut self,
         steering: &mut Steering,
@@ -75,26 +75,23 @@ impl LanStreams {
         }
     }
 
-    /// The poller has told something.
     pub(super) fn on_ready(&mut self, event: &Event) {
         if self.entrance.owns(event.token) {
             self.entrance.on_ready(event);
         }
     }
 
-    /// Whether what leads connections here is as it was last set, or cannot be had.
+    /// Whether the redirection's last settings are in place, or have failed.
     pub(super) fn is_settled(&self) -> bool {
         self.split.as_ref().is_none_or(Split::is_settled)
     }
 
-    /// When [`LanStreams::turn`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let split = self.split.as_ref().map(Split::poll_timeout);
         self.entrance.poll_timeout().into_iter().chain(split).min()
     }
 
-    /// Moves what can be moved between connections and streams. `is_up`: there is a session, and it
-    /// answers.
+    /// Moves data between connections and streams. `is_up`: there is a session that responds.
     pub(super) fn turn(
         &mut self,
         driver: &mut Driver<Client>,
@@ -116,7 +113,7 @@ impl LanStreams {
         let streams = found.map_or(&mut self.nowhere, |(_, streams)| streams);
         self.entrance.turn(now, &driver.poller, streams);
         for PlayerTold { player, qoe } in self.entrance.take_told() {
-            // One that tells too often is not told on.
+            // Reports beyond the rate limit are dropped.
             let _ = driver.node.tell_player(now, StreamsConfig::LANE, player, qoe);
         }
         for listening in self.entrance.take_listening(&driver.poller) {
@@ -126,7 +123,7 @@ impl LanStreams {
         }
     }
 
-    /// The node was turned: the next turn follows at once if a stream has something to tell.
+    /// Called after the node was turned. If streams have events, the next turn follows at once.
     pub(super) fn handle_events(&mut self, driver: &mut Driver<Client>, now: Instant) {
         if let Some((owner, streams)) = driver.node.streams(now)
             && self.owner == Some(owner)
@@ -150,7 +147,7 @@ impl LanStreams {
         }
     }
 
-    /// Why connections that ask for nothing go by the tunnel now, if they do.
+    /// Why connections are not redirected at present.
     fn obstacle<'a>(&'a self, split: &'a Split) -> Option<&'a str> {
         if !self.is_up {
             return Some("no session that answers");

@@ -1,4 +1,4 @@
-//! What a client tells its user: that a session is up or over, and why there is none.
+//! Log messages of a client: a session is up or over, and why there is none.
 
 use roadweave_proto::Instant;
 use roadweave_tunnel::{Client, ClientEvent, Notice};
@@ -6,11 +6,11 @@ use roadweave_tunnel::{Client, ClientEvent, Notice};
 use super::{ClientRole, SILENCE_MAX};
 use crate::driver::event_loop::Driver;
 
-/// How often the user is told again.
+/// Interval of repeated warnings.
 const REMINDER: std::time::Duration = std::time::Duration::from_secs(60);
 
 impl ClientRole {
-    /// Takes up what the client has to tell, and tells it.
+    /// Handles and logs the client's events.
     pub(super) fn take_events(&mut self, driver: &mut Driver<Client>) {
         while let Some(event) = driver.node.poll_event() {
             match event {
@@ -46,14 +46,14 @@ impl ClientRole {
         }
     }
 
-    /// Uses what the server granted, once the filters are in place.
+    /// Applies the server's grant once the filters are in place.
     pub(super) fn use_granted(&mut self, driver: &Driver<Client>) {
         let Some(due) = self.granted.take_due(&self.filters) else { return };
         if let Some(tun) = driver.edge.tun() {
             self.granted.set(&mut self.steering, tun, &due);
             self.filters.on_addresses_set(&due.grant.addresses);
         }
-        // From this line on the tunnel can be used.
+        // Scripts wait for this line: from here on the tunnel is usable.
         match due.event {
             ClientEvent::Joined { welcome, server } => {
                 tracing::info!(%server, addresses = ?welcome.addresses, event = "joined", "joined");
@@ -72,7 +72,7 @@ impl ClientRole {
         let (uplink, seconds) = (uplink.as_deref(), notice.lasted().map(|it| it.as_secs_f64()));
         match notice {
             Notice::Answer { is_proven, .. } => {
-                // Why there is no session is told by this.
+                // This log line already explains why there is no session.
                 self.next_reminder = now + REMINDER;
                 if *is_proven {
                     tracing::error!(event, uplink, "{text}");
@@ -85,7 +85,7 @@ impl ClientRole {
         }
     }
 
-    /// Says why there is no session, from time to time.
+    /// Logs periodically why there is no session.
     pub(super) fn remind(&mut self, driver: &Driver<Client>, now: Instant) {
         if self.joined || now < self.next_reminder {
             return;
@@ -94,7 +94,7 @@ impl ClientRole {
         if let Some(why) = self.obstacle() {
             return tracing::warn!("{why}");
         }
-        // The resolver logs that there is no server yet.
+        // The resolver logs that no server address is known yet.
         if !driver.edge.sockets.is_empty() && !self.resolver.has_found() {
             return;
         }
@@ -118,7 +118,7 @@ impl ClientRole {
     }
 }
 
-/// Whoever may rename an interface may not steer a terminal by its name.
+/// Escapes control characters: interface names must not inject terminal sequences.
 fn printable(text: &str) -> String {
     let escape = |letter: char| match letter.is_control() {
         true => letter.escape_debug().to_string(),

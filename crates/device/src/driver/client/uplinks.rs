@@ -1,4 +1,4 @@
-//! The uplinks of a client: which interfaces are some, and their sockets.
+//! The uplinks of a client: which interfaces are uplinks, and their sockets.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,7 @@ use crate::technology::hardware;
 use crate::{DeviceError, Gateway, UdpOptions, Uplink, UplinkEvent, UplinkSocket};
 
 impl ClientRole {
-    /// Takes up which interfaces have come, gone or changed.
+    /// Applies changes of the interfaces.
     pub(super) fn look_at_uplinks(&mut self, driver: &mut Driver<Client>, now: Instant) {
         self.settle(&driver.node);
         self.monitor.protect(self.protected());
@@ -31,7 +31,7 @@ impl ClientRole {
             inside.retain(|interface| interface.name != driver.edge.tun_name());
             streams.set_inside(&mut self.steering, now, &inside);
         }
-        // Whichever is handed over first begins at once.
+        // The first uplink to be added starts first, so sort new ones by rank.
         let have_come = |one: &UplinkEvent, other: &UplinkEvent| {
             matches!((one, other), (UplinkEvent::Appeared(_), UplinkEvent::Appeared(_)))
         };
@@ -44,11 +44,12 @@ impl ClientRole {
         for event in events {
             match event {
                 UplinkEvent::Appeared(uplink) => {
-                    // A replugged interface is a new one under an old name: its socket is dead, and
-                    // its SIM may be another.
+                    // A replugged interface is a new one with an old name: its socket is dead, and
+                    // its SIM may differ.
                     self.modems.remove(&uplink.name);
                     self.drop_uplink(driver, now, uplink.id);
-                    // Its routers are heard before it has an address: it may get one by them.
+                    // Router advertisements must pass before it has an address; they may bring it
+                    // one.
                     self.filters.on_new_uplink();
                     self.use_uplink(driver, now, &uplink);
                 }
@@ -62,7 +63,7 @@ impl ClientRole {
         }
     }
 
-    /// Notes the addresses with which uplinks reach the server.
+    /// Records the addresses with which uplinks reach the server.
     fn settle(&mut self, client: &Client) {
         let paths = client.status().into_iter().flat_map(|session| session.paths);
         for path in paths.filter(|path| path.status == PathStatus::Usable) {
@@ -73,7 +74,7 @@ impl ClientRole {
         }
     }
 
-    /// The addresses without which the tunnel stops over other uplinks.
+    /// Addresses that no uplink may take over, because the tunnel would stop over other uplinks.
     fn protected(&self) -> Protected {
         let host = |address: IpAddr| IpNet::from(address);
         let servers = self.resolver.addresses().map(|it| (host(it), Owner::Server));
@@ -103,7 +104,7 @@ impl ClientRole {
         tracing::warn!(uplink = uplink.name, event = "uplink-gone", "uplink is gone{rest}");
     }
 
-    /// Brings an uplink into service as it is now, or takes it out.
+    /// Starts or updates an uplink, or removes it if it is paused or unusable.
     pub(super) fn use_uplink(
         &mut self,
         driver: &mut Driver<Client>,
@@ -178,8 +179,8 @@ impl ClientRole {
         Ok(())
     }
 
-    /// Opens another port for uplinks whose present one gets no answers: a network may keep an
-    /// entry for it that leads nowhere.
+    /// Opens another local port for uplinks whose current port gets no answers: a NAT may hold a
+    /// dead entry for it.
     pub(super) fn change_ports(&mut self, driver: &mut Driver<Client>) {
         while let Some(id) = driver.node.take_stale_port() {
             let socket = driver.edge.sockets.get(&Some(id));
@@ -193,7 +194,6 @@ impl ClientRole {
         }
     }
 
-    /// Takes an uplink out of use.
     pub(super) fn drop_uplink(&mut self, driver: &mut Driver<Client>, now: Instant, id: UplinkId) {
         self.has_other_uplinks = true;
         self.resolver.remove_uplink(id);
@@ -205,7 +205,7 @@ impl ClientRole {
         self.steering.remove_uplink(id);
     }
 
-    /// Tries those again that could not be used.
+    /// Retries uplinks that are not in use.
     pub(super) fn retry_uplinks(&mut self, driver: &mut Driver<Client>, now: Instant) {
         self.next_uplink_retry = None;
         self.look_at_uplinks(driver, now);
@@ -217,9 +217,8 @@ impl ClientRole {
         }
     }
 
-    /// Whether an uplink leads to the server, in one family at least.
-    ///
-    /// Without names in the configuration, an uplink is what leads to the Internet.
+    /// Whether an uplink leads to the server in at least one family. If the configuration names no
+    /// uplinks, only interfaces with a way to the Internet count.
     fn is_wanted(&self, uplink: &Uplink) -> bool {
         let named = !self.options.uplinks.include.is_empty();
         let leads = |ipv4| {
@@ -227,12 +226,12 @@ impl ClientRole {
                 matches!(uplink.gateway(ipv4), Some(Gateway::Known(_) | Gateway::Direct));
             uplink.is_usable(ipv4) && (named || leads_out)
         };
-        // A controller may be beyond it, who names other proxies.
+        // A controller behind it may name other proxies.
         let may_lead_to_controller = self.fleet.is_some() && (leads(true) || leads(false));
         may_lead_to_controller || self.resolver.may_reach(leads(true), leads(false))
     }
 
-    /// What each interface lacks that may be an uplink, while none is in service.
+    /// What each candidate interface lacks, while no uplink is in service.
     pub(super) fn why_no_uplink(&self) -> String {
         let include = &self.options.uplinks.include;
         let lack = |uplink: &Uplink| {
@@ -263,7 +262,7 @@ impl ClientRole {
         }
     }
 
-    /// Lets an uplink be used as the configuration says.
+    /// Applies the configured policy and the overrides to an uplink.
     pub(super) fn apply_policy(&self, client: &mut Client, uplink: &str) {
         let hardware = hardware(uplink);
         let traits = self.traits_of(uplink, &hardware);
@@ -277,7 +276,6 @@ impl ClientRole {
         client.set_rank(uplink, self.rank(&traits));
     }
 
-    /// What is known of an uplink whose interface is of this `hardware`.
     pub(super) fn traits_of<'a>(
         &'a self,
         name: &'a str,
@@ -287,10 +285,10 @@ impl ClientRole {
     }
 }
 
-/// As many interfaces are named where none is in service.
+/// Limit of interfaces in the message of [`ClientRole::why_no_uplink`].
 const REASONS_MAX: usize = 16;
 
-/// A socket for both families, or for IPv4 where the kernel has no IPv6.
+/// A dual-stack socket, or IPv4 only if the kernel has no IPv6.
 fn open_socket(interface: &str) -> Result<UplinkSocket, DeviceError> {
     match UplinkSocket::open(&UdpOptions::uplink(interface, false)) {
         Err(DeviceError::NoIpv6 { .. }) => UplinkSocket::open(&UdpOptions::uplink(interface, true)),

@@ -1,9 +1,9 @@
-//! What waits for tables of nftables, which threads put in place.
+//! Actions that wait for nftables tables, which threads put in place.
 //!
 //! ```text
 //! filters, marks ─► uplinks are used
 //! filters ────────► what the server granted (see `granted`), routes of what is excluded
-//! all of them ────► the answer to who asked for a reload
+//! all of them ────► the answer to a reload request
 //! ```
 
 use roadweave_proto::Instant;
@@ -16,19 +16,19 @@ use crate::driver::event_loop::Driver;
 use crate::driver::reread;
 use crate::local::{LocalRequest, ReloadAnswer, RpcError};
 
-/// What waits, besides what was granted.
+/// What waits, except for grants.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// There are uplinks that are not used yet.
+    /// Some uplinks are not used yet.
     pub(super) uplinks: bool,
-    /// The routes of what is excluded.
+    /// Routes of excluded traffic wait.
     exclusion: bool,
-    /// Who asked for a reload, and what became of it.
+    /// Reload requests and their results.
     reloads: Vec<(LocalRequest, ReloadAnswer)>,
 }
 
 impl Waiting {
-    /// The configuration was read again; `request` is answered once it holds.
+    /// Answers `request` once the new configuration is in effect.
     pub(super) fn add_reload(
         &mut self,
         request: LocalRequest,
@@ -43,7 +43,7 @@ impl Waiting {
 }
 
 impl ClientRole {
-    /// Goes on with what waited for filters and marks, once they are in place.
+    /// Continues what waited for filters and marks, once they are in place.
     pub(super) fn take_filters(&mut self, driver: &mut Driver<Client>, now: Instant) {
         if !self.filters.hold() && !self.waiting.uplinks {
             self.waiting.uplinks = true;
@@ -58,20 +58,20 @@ impl ClientRole {
         self.use_excluded(now);
     }
 
-    /// What cannot be used yet, if filters or marks are the reason.
+    /// Why uplinks or addresses are not usable yet, if filters or marks are the reason.
     pub(super) fn obstacle(&self) -> Option<String> {
         let is_unmarked = self.waiting.uplinks && !self.steering.are_answers_ready();
         let unmarked = "an uplink is not used until the marks of its answers are in place";
         self.filters.obstacle().or_else(|| is_unmarked.then(|| unmarked.to_owned()))
     }
 
-    /// Lets something else leave outside the tunnel. A connection keeps the source address that its
-    /// first packet left with, so the filters come before the routes that need them, and go after.
+    /// Changes the excluded traffic. A connection keeps the source address of its first packet, so
+    /// filters are added before the routes that need them, and removed after.
     pub(super) fn exclude(&mut self, now: Instant, excluded: Excluded) {
         if self.options.routes.excluded == excluded {
             return;
         }
-        // What is excluded no more goes into the tunnel at once.
+        // Traffic that is no longer excluded goes into the tunnel at once.
         let left = self.options.routes.excluded.within(&excluded);
         if left != self.options.routes.excluded {
             self.steering.set_excluded(now, left);
@@ -96,7 +96,7 @@ impl ClientRole {
         }
     }
 
-    /// Answers who asked for a reload, once it holds.
+    /// Answers reload requests whose configuration is in effect.
     pub(super) fn answer_reloads(&mut self) {
         let is_settled = self.streams.as_ref().is_none_or(LanStreams::is_settled);
         if self.waiting.exclusion || !is_settled {
@@ -108,5 +108,5 @@ impl ClientRole {
     }
 }
 
-/// As many as callers at a time. A caller that left counts until the reload holds.
+/// The limit of concurrent callers. A caller that disconnected counts until its reload is done.
 const RELOADS_MAX: usize = 16;

@@ -9,8 +9,7 @@ fn resolver(names: &[&str]) -> Resolver {
     Resolver::new(names, Waker::new().unwrap())
 }
 
-/// An uplink that does not exist, so that a search over it finds nothing but what the machine
-/// itself knows.
+/// An uplink that does not exist: lookups over it find only what the machine itself knows.
 fn uplink(id: u32, address: &str) -> Uplink {
     Uplink {
         id: UplinkId(id),
@@ -27,7 +26,7 @@ fn uplink(id: u32, address: &str) -> Uplink {
 
 const FIRST: UplinkId = UplinkId(0);
 
-/// Lets the threads end, and takes their answers.
+/// Waits for the threads, and takes their answers.
 fn poll(resolver: &mut Resolver, now: Instant) -> Vec<UplinkId> {
     assert!(crate::wait_readable(&resolver.waker, Duration::from_secs(20)).unwrap());
     resolver.waker.clear();
@@ -52,14 +51,14 @@ fn addresses_need_no_search_and_count_for_the_families_of_the_uplink() {
 
 #[test]
 fn an_address_of_the_uplinks_own_family_waits_for_nothing() {
-    // Behind an uplink of IPv6 alone, the address of IPv4 needs the prefix of a NAT64.
+    // Behind an IPv6-only uplink, the IPv4 address needs a NAT64 prefix.
     for other in ["192.0.2.33:1", "nowhere.invalid:1"] {
         let mut resolver = resolver(&[other, "[2001:db8::1]:4433"]);
         resolver.set_uplink(at(0), &uplink(0, "2001:db8:1::2/64"));
         assert_eq!(resolver.handle_timeout(at(0)), [FIRST], "{other}");
         let own = ["[2001:db8::1]:4433".parse().unwrap()];
         assert_eq!(resolver.found(FIRST), own, "{other}");
-        // A router's word counts while the search goes on, and the search takes nothing away.
+        // Advertised prefixes count during the search, and the search takes nothing away.
         let prefix = Nat64Prefix::new("64:ff9b::".parse().unwrap(), 96).unwrap();
         let news = RouterNews {
             index: 900,
@@ -87,20 +86,19 @@ fn a_name_that_cannot_be_found_is_tried_again_ever_more_seldom() {
         now += Duration::from_secs(rest);
     }
     assert!(!resolver.has_found());
-    // Another network may know.
     resolver.set_uplink(now, &uplink(0, "10.0.1.2/24"));
     assert_eq!(resolver.poll_timeout(), Some(now));
 }
 
 #[test]
 fn a_server_that_may_have_moved_is_looked_up_again() {
-    // The machine's own file knows this name, whatever the uplink.
+    // The machine's hosts file knows this name.
     let mut resolver = resolver(&["localhost:4433"]);
     resolver.set_uplink(at(0), &uplink(0, "127.0.0.9/8"));
     resolver.handle_timeout(at(0));
     assert_eq!(poll(&mut resolver, at(0)), [FIRST]);
     assert!(resolver.found(FIRST).iter().all(|found| found.ip().is_loopback()));
-    // As if a name server had said so.
+    // As if from a name server.
     let found = resolver.found(FIRST).to_vec();
     let answer = |lasts| Found {
         servers: found.clone(),
@@ -116,7 +114,7 @@ fn a_server_that_may_have_moved_is_looked_up_again() {
     }
     let moved = Found { servers: vec!["192.0.2.9:1".parse().unwrap()], ..answer(60) };
     assert!(resolver.on_answer(at(6), FIRST, 0, moved));
-    // What fails later takes nothing away.
+    // A later failure takes nothing away.
     assert!(!resolver.on_answer(at(7), FIRST, 0, Found::default()));
     assert_eq!(resolver.found(FIRST), ["192.0.2.9:1".parse().unwrap()]);
 }
@@ -127,12 +125,11 @@ fn an_answer_counts_for_its_uplink_and_for_the_network_that_gave_it() {
     resolver.set_uplink(at(0), &uplink(0, "127.0.0.9/8"));
     resolver.handle_timeout(at(0));
     resolver.set_uplink(at(0), &uplink(1, "127.0.0.8/8"));
-    // The first uplink comes into another network while the search is under way.
     resolver.set_uplink(at(0), &uplink(0, "127.0.1.9/8"));
     assert_eq!(poll(&mut resolver, at(0)), [], "the answer is that of the old network");
     assert_eq!((resolver.found(FIRST), resolver.found(UplinkId(1))), (&[][..], &[][..]));
     resolver.handle_timeout(at(0));
-    // The old network's thread may have ended by now, and its answer counts for nothing.
+    // The old network's thread may have ended by now; its answer is ignored.
     while !resolver.threads.is_empty() || resolver.found(FIRST).is_empty() {
         resolver.handle_timeout(at(0));
         poll(&mut resolver, at(0));
@@ -140,7 +137,7 @@ fn an_answer_counts_for_its_uplink_and_for_the_network_that_gave_it() {
     assert!(!resolver.found(FIRST).is_empty() && !resolver.found(UplinkId(1)).is_empty());
     resolver.remove_uplink(FIRST);
     assert!(resolver.found(FIRST).is_empty() && resolver.has_found());
-    // Replugged, it is another interface, and nothing is known of it.
+    // A replugged uplink is another interface.
     let replugged = Uplink { index: 77, ..uplink(1, "127.0.0.8/8") };
     resolver.set_uplink(at(1), &replugged);
     assert!(!resolver.has_found());
@@ -168,7 +165,6 @@ fn what_routers_say_is_kept_while_it_holds_and_bounded() {
     assert_eq!(resolver.uplinks[&FIRST].prefixes.len(), ADVERTISED_MAX - 1, "taken back");
 }
 
-/// A router of the first uplink knows another name server.
 fn name_server(number: u8) -> Vec<RouterNews> {
     vec![RouterNews {
         index: 900,
@@ -185,7 +181,6 @@ fn a_network_that_says_ever_new_things_has_one_thread_and_stops_no_other() {
     for number in 1..=100 {
         resolver.on_router_news(at(0), name_server(number));
         resolver.handle_timeout(at(0));
-        // Another address, too.
         resolver.set_uplink(at(0), &uplink(0, &format!("10.0.{number}.2/24")));
         resolver.handle_timeout(at(0));
     }
@@ -214,7 +209,7 @@ fn news_shorten_a_rest_but_not_below_the_first() {
         resolver.on_router_news(now, name_server(number));
     }
     assert_eq!(resolver.poll_timeout(), Some(now + RETRY));
-    // What comes during a search counts after it.
+    // News during a search count after it.
     now += RETRY;
     resolver.handle_timeout(now);
     resolver.on_router_news(now, name_server(101));

@@ -1,4 +1,4 @@
-//! Clients that were here and went: when, and why.
+//! Clients that left: when, and why.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,13 +8,12 @@ use roadweave_proto::Instant;
 
 use crate::status::AbsentClient;
 
-/// The most that are remembered; the one that went first is forgotten for another.
+/// Limit of remembered clients; the oldest is forgotten first.
 const ABSENT_MAX: usize = 4_096;
 
-/// How long the connections of a client that went are kept for its return.
+/// How long the firewall connections of a client that left are kept for its return.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// Those that went last, each once.
 #[derive(Debug, Default)]
 pub(super) struct Absent(BTreeMap<PublicKey, Gone>);
 
@@ -23,17 +22,15 @@ struct Gone {
     name: String,
     at: Instant,
     reason: String,
-    /// Its connections are kept.
+    /// Its firewall connections are kept.
     kept: bool,
 }
 
 impl Absent {
-    /// A client has a session.
     pub(super) fn on_joined(&mut self, key: &PublicKey) {
         self.0.remove(key);
     }
 
-    /// A client's session is over.
     pub(super) fn on_left(&mut self, now: Instant, key: PublicKey, name: String, reason: String) {
         if self.0.len() >= ABSENT_MAX && !self.0.contains_key(&key) {
             let first = self.0.iter().min_by_key(|(_, gone)| gone.at).map(|(key, _)| *key);
@@ -42,13 +39,13 @@ impl Absent {
         self.0.insert(key, Gone { name, at: now, reason, kept: true });
     }
 
-    /// Those whose connections are kept no longer, each once.
+    /// Clients whose firewall connections are to be removed now; each is returned once.
     pub(super) fn take_long_gone(&mut self, now: Instant) -> Vec<PublicKey> {
         let due = self.0.iter_mut().filter(|(_, gone)| gone.kept && now.since(gone.at) >= KEPT);
         due.map(|(key, gone)| (*key, gone.kept = false).0).collect()
     }
 
-    /// All of them, the one that went last first.
+    /// All of them, most recent first.
     pub(super) fn status(&self, now: Instant) -> Vec<AbsentClient> {
         let mut gone: Vec<_> = self.0.iter().collect();
         gone.sort_by_key(|(_, gone)| std::cmp::Reverse(gone.at));
@@ -83,12 +80,8 @@ mod tests {
         }
         let told = absent.status(at(5_000));
         assert_eq!(told.len(), ABSENT_MAX);
-        let first = &told[0];
-        let seconds = first.left_seconds_ago;
-        assert_eq!(
-            (first.peer.as_str(), seconds, &*first.reason),
-            ("bus-4096", 904.0, "it was silent")
-        );
+        let AbsentClient { peer, left_seconds_ago, reason, .. } = &told[0];
+        assert_eq!((&**peer, *left_seconds_ago, &**reason), ("bus-4096", 904.0, "it was silent"));
         assert!(told.iter().all(|client| client.peer != "bus-0"), "the first is forgotten");
         assert_eq!(absent.take_long_gone(at(100)).len(), 40, "the first is forgotten");
         assert_eq!(absent.take_long_gone(at(101)), [key(41)], "each once");

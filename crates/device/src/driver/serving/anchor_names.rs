@@ -1,4 +1,4 @@
-//! Where the anchors of a proxy are, when they are known by names.
+//! Looks up the names of a proxy's anchors.
 //!
 //! ```text
 //! names ─► a thread for each anchor, few at once ─► addresses ─► the leg tries them in turn
@@ -6,7 +6,7 @@
 //!   └───────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The anchor's key is known, so a name that leads to a stranger costs an attempt and nothing else.
+//! Anchors are authenticated by key, so a wrong address costs one attempt only.
 
 use roadweave_identity::PublicKey;
 use roadweave_proto::{Instant, ServerHost, ServerName};
@@ -18,7 +18,6 @@ use crate::driver::resolver::{Resolver, SYSTEM};
 /// An anchor's key, and its names or addresses.
 pub(super) type AnchorPlace = (PublicKey, Vec<ServerName>);
 
-/// The anchors that are to be looked up, each with its names.
 #[derive(Debug)]
 pub(super) struct AnchorNames {
     resolvers: Vec<(PublicKey, Resolver)>,
@@ -26,13 +25,11 @@ pub(super) struct AnchorNames {
 }
 
 impl AnchorNames {
-    /// None yet; `waker` wakes the loop for answers.
     pub(super) fn new(waker: Waker) -> Self {
         Self { resolvers: Vec::new(), waker }
     }
 
-    /// The anchors are at these names or addresses from now on. What was found of those that have
-    /// the same names counts on.
+    /// Replaces the anchors. Results for unchanged names are kept.
     pub(super) fn set(&mut self, now: Instant, node: &mut impl Serves, anchors: &[AnchorPlace]) {
         let mut wanted: Vec<AnchorPlace> = Vec::new();
         for (key, names) in anchors {
@@ -58,7 +55,7 @@ impl AnchorNames {
                 }
             };
             resolver.set_names(now, &names);
-            // What is found already, and what needs no look-up.
+            // Known results, or literal addresses.
             let known = match resolver.found(SYSTEM) {
                 [] => literals(&names),
                 found => found.to_vec(),
@@ -70,16 +67,15 @@ impl AnchorNames {
         }
     }
 
-    /// When [`AnchorNames::handle_timeout`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        // The end of a thread wakes the loop.
+        // A thread that ends wakes the loop.
         if self.searching() >= SEARCHES_MAX {
             return None;
         }
         self.resolvers.iter().filter_map(|(_, resolver)| resolver.poll_timeout()).min()
     }
 
-    /// Takes the answers that are there, and begins the look-ups that are due.
+    /// Takes answers, and starts lookups that are due.
     pub(super) fn handle_timeout(&mut self, now: Instant, node: &mut impl Serves) {
         let mut searching = self.searching();
         for (key, resolver) in &mut self.resolvers {
@@ -112,7 +108,7 @@ fn literals(names: &[ServerName]) -> Vec<std::net::SocketAddr> {
     names.iter().filter_map(literal).collect()
 }
 
-/// Names and addresses of one anchor that count.
+/// Limit of names and addresses of one anchor.
 const NAMES_MAX: usize = 8;
-/// Anchors that are looked up at the same time.
+/// Limit of concurrent lookups.
 const SEARCHES_MAX: usize = 8;

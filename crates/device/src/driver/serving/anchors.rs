@@ -1,4 +1,4 @@
-//! The tenants of a proxy with their anchors: those of its file, and those that its fleet names.
+//! The tenants of a proxy and their anchors, from the file and from the fleet.
 //!
 //! ```text
 //! file: start, SIGHUP ─┐
@@ -13,15 +13,14 @@ use super::anchor_names::{AnchorNames, AnchorPlace};
 use super::node::Serves;
 use crate::Waker;
 
-/// Where a proxy leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TenantRoutes {
     pub(super) tenants: Vec<ProxyTenant>,
-    /// Where their anchors are.
+    /// The addresses of their anchors.
     pub(super) places: Vec<AnchorPlace>,
 }
 
-/// All that a proxy leads to; nothing at a server or an anchor.
+/// Empty at a server or an anchor.
 #[derive(Debug)]
 pub(super) struct Anchors {
     of_file: TenantRoutes,
@@ -30,22 +29,19 @@ pub(super) struct Anchors {
 }
 
 impl Anchors {
-    /// None yet; `waker` wakes the loop for answers to look-ups.
     pub(super) fn new(waker: Waker) -> Self {
         let (of_file, of_fleet) = (TenantRoutes::default(), TenantRoutes::default());
         Self { of_file, of_fleet, names: AnchorNames::new(waker) }
     }
 
-    /// The file names these.
     pub(super) fn set_of_file(&mut self, now: Instant, node: &mut impl Serves, led: TenantRoutes) {
-        // It is read again for other things as well.
+        // Most reloads change other settings only.
         if self.of_file != led {
             self.of_file = led;
             self.lead(now, node);
         }
     }
 
-    /// The fleet names these.
     pub(super) fn set_of_fleet(&mut self, now: Instant, node: &mut impl Serves, led: TenantRoutes) {
         self.of_fleet = led;
         self.lead(now, node);
@@ -54,19 +50,17 @@ impl Anchors {
     fn lead(&mut self, now: Instant, node: &mut impl Serves) {
         let (file, fleet) = (&self.of_file, &self.of_fleet);
         node.set_anchors(now, [&file.tenants[..], &fleet.tenants].concat());
-        // Where those of the file are nobody else says.
+        // For anchors in the file, the file's addresses count.
         let is_new = |(key, _): &&AnchorPlace| file.places.iter().all(|(known, _)| known != key);
         let others = fleet.places.iter().filter(is_new);
         let all: Vec<AnchorPlace> = file.places.iter().chain(others).cloned().collect();
         self.names.set(now, node, &all);
     }
 
-    /// When [`Anchors::handle_timeout`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.names.poll_timeout()
     }
 
-    /// Takes the answers to look-ups, and begins those that are due.
     pub(super) fn handle_timeout(&mut self, now: Instant, node: &mut impl Serves) {
         self.names.handle_timeout(now, node);
     }
